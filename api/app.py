@@ -6,28 +6,48 @@ that declares no right is open to admins only.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
-from litestar import Litestar
+from litestar import Litestar, Router
 from litestar.di import Provide
+from litestar.enums import HttpMethod
 from litestar.middleware import DefineMiddleware
-from litestar.types import Scope
+from litestar.routes import HTTPRoute
+from litestar.types import ASGIApp, HTTPScope, Scope
 
 from colmlm.api.console import pages
-from colmlm.api.door.auth import LocalToken, require_right
-from colmlm.api.door.doorway import GatedApp, InLane, doorway
-from colmlm.api.door.idempotency import Once
-from colmlm.api.door.lanes import Lane, Lanes, Tuning
-from colmlm.api.door.limits import RateLimits, own_rates
+from colmlm.api.console.forms import read_form
+from colmlm.api.errors import NotSignedIn
 from colmlm.api.loaded_models import LoadedModels
+from colmlm.api.middleware.auth import LocalToken, require_right
+from colmlm.api.middleware.gate import GatedApp, LimiterMiddleware, RequestHooks, build_gate
+from colmlm.api.middleware.idempotency import IdempotencyMiddleware
+from colmlm.api.middleware.limiters import Limiter, Limiters, RateLimits, Tuning, own_rates
+from colmlm.api.openai import chat, completions
 from colmlm.api.openai import errors as openai_errors
+from colmlm.api.openai import models as openai_models
+from colmlm.api.openai import responses as openai_responses
 from colmlm.api.ports import Ports
-from colmlm.api.routes import health
-from colmlm.api.routes import listing as routes
-from colmlm.api.routes.short_way import ShortWay
-from colmlm.api.routes.sought import Seeking
+from colmlm.api.routes import (
+    changes,
+    corpora,
+    facts,
+    generations,
+    health,
+    jobs,
+    keysets,
+    lookups,
+    misses,
+    questions,
+    removal,
+    review,
+    tokens,
+    webhooks,
+)
+from colmlm.api.routes.parameters import StrictRequest
 from colmlm.api.schema import openapi
 from colmlm.api.settings import ServerSettings
+from colmlm.api.watch.logs import Journal
 from colmlm.api.watch.operations import Operations
 from colmlm.api.watch.readiness import Readiness
 from colmlm.api.wire.requests import MAX_BODY_BYTES
@@ -38,13 +58,14 @@ from colmlm.kb.evidence.generation import Generator
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.lookup.questions import Questions
+from colmlm.kb.lookup.replica import find_together
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.waits import AT_THE_DOOR, Waits
 
-AT_DOOR = (Lane.door, Lane.probes, Lane.records)
+CHECKING = (Limiter.auth, Limiter.probes, Limiter.records)
 MOST_LOOKUPS_AT_ONCE = 32  # of one search: the others would wait longer than two searches take
 # Threads that wait for the decoder hold no connection meanwhile: the few that they need are among the others.
-BEHIND_DOOR = tuple(set(Lane) - {Lane.at_once, Lane.decoding, *AT_DOOR})
+WORKING = tuple(set(Limiter) - {Limiter.at_once, Limiter.decoding, *CHECKING})
 
 
 def create_app(
@@ -71,18 +92,18 @@ def create_app(
     operations.observe(kb)
     shared = operations.shared
     models = LoadedModels.of(kb, encoder, generator) if models is None else models
-    lanes = Lanes(tuning.lanes)
-    operations.metrics.watch(lanes)
-    door = kb.beside("door", AT_THE_DOOR, lanes.threads(*AT_DOOR))
+    limiters = Limiters(tuning.limiters)
+    operations.metrics.watch(limiters)
+    auth_kb = kb.beside("door", AT_THE_DOOR, limiters.threads(*CHECKING))
     # One connection for each thread, and one more for an edit that timed out and asks who holds the log's lock.
-    asked = kb.beside("requests", Waits.of(kb.settings), lanes.threads(*BEHIND_DOOR, Lane.edits))
+    asked = kb.beside("requests", Waits.of(kb.settings), limiters.threads(*WORKING, Limiter.edits))
     rates = shared.rates(tuning.clock) if shared else own_rates(tuning.clock)
     limits = RateLimits(settings.rate_limit, rates)
     readiness = Readiness(
-        door,
+        auth_kb,
         models,
         operations.drain,
-        lanes,
+        limiters,
         settings.ready_lag,
         tuning.readiness_seconds,
         tuning.look_seconds,
@@ -98,34 +119,86 @@ def create_app(
         else StoredAnswers(
             asked, Answering(asked, Questions(asked, models.encoders) if models else None, reader, sentences)
         ),
-        door=door,
-        key_lookups=lanes.gathered(
-            Lane.lookups, Seeking(door.access, limits, asked.lookups).find, MOST_LOOKUPS_AT_ONCE
+        auth_kb=auth_kb,
+        key_lookups=limiters.batched(
+            Limiter.lookups, partial(find_together, asked.lookups), MOST_LOOKUPS_AT_ONCE
         ),
-        lanes=lanes,
+        limiters=limiters,
         readiness=readiness,
         metrics_text=operations.metrics.text,
         tuning=tuning,
         settings=settings,
     )
-    gate = doorway(door, settings, lanes, operations.watch, tuning.clock, local, limits)
-    return GatedApp(gate, routed(), ports, ShortWay(ports))
+    around = RequestHooks(
+        refuse=_refuse,
+        find_route=lookups.reroute_octets,
+        measure=operations.watch.running,
+        note=Journal(auth_kb.log, limiters, tuning.clock).note,
+        drain=operations.drain,
+    )
+    gate = build_gate(auth_kb, settings, limiters, local, limits, around)
+    return GatedApp(gate, routed(), {"ports": ports, "access": asked.access})
 
 
 @cache
 def routed() -> Litestar:
     """Build the routes once a process: each request brings the ports that they work with."""
     return Litestar(
-        route_handlers=[*health.HANDLERS, *pages.HANDLERS, routes.v1()],
-        dependencies={"ports": Provide(_ports_of, sync_to_thread=False)},
+        route_handlers=[*health.HANDLERS, *pages.HANDLERS, _build_v1()],
+        dependencies={"ports": Provide(_ports_of, sync_to_thread=False), "form": Provide(read_form)},
         guards=[require_right],
-        middleware=[DefineMiddleware(InLane), DefineMiddleware(Once)],
+        middleware=[DefineMiddleware(LimiterMiddleware), DefineMiddleware(IdempotencyMiddleware)],
         exception_handlers={Exception: openai_errors.respond},
         openapi_config=openapi.config(),
         request_max_body_size=MAX_BODY_BYTES,
         logging_config=None,
         debug=False,
     )
+
+
+def _build_v1() -> Router:
+    """Build the router of every route under /v1."""
+    router = Router(
+        "/v1",
+        request_class=StrictRequest,
+        route_handlers=[
+            *corpora.HANDLERS,
+            *facts.HANDLERS,
+            *review.HANDLERS,
+            *lookups.HANDLERS,
+            *generations.HANDLERS,
+            *misses.HANDLERS,
+            *removal.HANDLERS,
+            *questions.HANDLERS,
+            *keysets.HANDLERS,
+            *changes.HANDLERS,
+            *jobs.HANDLERS,
+            *tokens.HANDLERS,
+            *webhooks.HANDLERS,
+            health.read_stats,
+            *completions.HANDLERS,
+            *chat.HANDLERS,
+            *openai_responses.HANDLERS,
+            *openai_models.HANDLERS,
+        ],
+    )
+    for route in router.routes:
+        if isinstance(route, HTTPRoute):
+            # This OPTIONS handler would name the methods of a path's first handler only; the app makes one for all.
+            route.route_handlers = [
+                handler for handler in route.route_handlers if HttpMethod.OPTIONS not in handler.http_methods
+            ]
+    return router
+
+
+def _refuse(scope: HTTPScope, error: Exception) -> ASGIApp:
+    """Give the response for an error before routing.
+
+    A browser without a token gets the sign-in form with the same status.
+    """
+    if isinstance(error, NotSignedIn) and pages.is_page(scope["path"]):
+        return pages.sign_in_form(scope)
+    return openai_errors.refusal(scope["path"], error)
 
 
 def _ports_of(scope: Scope) -> Ports:

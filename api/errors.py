@@ -1,21 +1,4 @@
-"""Converts exceptions to problem documents (RFC 9457), the only form in which the API refuses a request.
-
-KBError (kb/errors: status and title are class attributes)
-├── ... everything the knowledge base refuses
-└── Refused
-    ├── ModelMissing      503  the server runs without a model
-    ├── Busy              503  all places for this kind of work are taken
-    ├── ClientLeft        499  nobody waits for the answer any more
-    ├── Draining          503  the server is ending
-    ├── NotSignedIn       401
-    ├── RightMissing      403
-    ├── TooManyRequests   429
-    ├── BadIdempotencyKey 400
-    ├── InvalidCursor     422
-    ├── Unacceptable      422  parts of a body contradict each other
-    ├── CrossOrigin       403  a cookie came with a write from another site
-    └── UnknownHost       421  the Host header names none of this server's names
-"""
+"""Convert exceptions to problem documents (RFC 9457), the only form in which the API refuses a request."""
 
 from __future__ import annotations
 
@@ -29,7 +12,7 @@ from litestar.exceptions import HTTPException, InternalServerException, Validati
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.response.base import ASGIResponse
 
-from colmlm.api.door import requests
+from colmlm.api import request_context
 from colmlm.api.wire.answers import FieldError, Problem
 from colmlm.kb import errors
 from colmlm.kb.access.records import ROLES, Right
@@ -76,11 +59,9 @@ class Busy(Refused):
     title = "Busy"
     status = 503
 
-    def __init__(self, work: str, places: int) -> None:
+    def __init__(self, work: str, slots: int) -> None:
         self.work = work
-        super().__init__(
-            f"All {places} places for {work} are taken. Nothing was done; try again in a moment."
-        )
+        super().__init__(f"All {slots} slots for {work} are taken. Nothing was done; try again in a moment.")
 
 
 class ClientLeft(Refused):
@@ -198,9 +179,9 @@ _CUT_OFF = "client disconnected prematurely"  # only by this text can it be told
 
 
 def problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
-    """Gives the problem document and the response headers for an exception."""
+    """Give the problem document and the response headers for an exception."""
     problem, headers = _problem_of(error)
-    if (request := requests.current()) is None:
+    if (request := request_context.current()) is None:
         return problem, headers
     request.refusal = problem.type.rpartition(":")[2]
     return msgspec.structs.replace(problem, request_id=request.request_id), headers
@@ -232,13 +213,13 @@ def _problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
 
 
 def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
-    """Answers any exception of a route with its problem document, as Litestar's exception handler."""
+    """Answer any exception of a route with its problem document, as Litestar's exception handler."""
     problem, headers = problem_of(error)
     return Response(problem, status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
 
 
 def refusal(error: Exception) -> ASGIResponse:
-    """Gives the same response for a request that was refused before routing."""
+    """Give the same response for a request that was refused before routing."""
     problem, headers = problem_of(error)
     body = msgspec.json.encode(problem)
     return ASGIResponse(body=body, status_code=problem.status, media_type=MEDIA_TYPE, headers=headers)
@@ -324,6 +305,6 @@ _STATUSES: dict[type[KBError], int] = {
 
 
 def status_of(error: KBError) -> int:
-    """Gives the status of the nearest class of the error that has one; an error of the API itself names its own."""
+    """Give the status of the nearest class of the error that has one; an error of the API itself names its own."""
     own: int | None = getattr(error, "status", None)
     return own or next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)

@@ -15,11 +15,9 @@ import numpy.typing as npt
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
-from colmlm.api.door.gathering import Gathered
-from colmlm.api.door.lanes import Lanes, Tuning
 from colmlm.api.errors import ModelMissing
 from colmlm.api.loaded_models import LoadedModel, LoadedModels
-from colmlm.api.routes.sought import AdmittedLookup, SecretLookup
+from colmlm.api.middleware.limiters import Batcher, Limiters, Tuning
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.readiness import Readiness
 from colmlm.kb.answers.calibrations import AnswerCalibrations
@@ -33,7 +31,7 @@ from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.questions import ATTEMPTS
 from colmlm.kb.lookup.records import Lookup
-from colmlm.kb.lookup.replica import KeyLookup
+from colmlm.kb.lookup.replica import Found, KeyLookup
 from colmlm.kb.service import KnowledgeBase
 
 T = TypeVar("T")
@@ -46,7 +44,7 @@ class QuestionEncoder(Protocol):
     def checkpoint(self) -> CheckpointInfo: ...
 
     def encode_questions(self, questions: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Gives [n, d] unit rows, the queries at `<FACT-q>`."""
+        """Give [n, d] unit rows, the queries at `<FACT-q>`."""
         ...
 
 
@@ -54,17 +52,17 @@ class QuestionEncoder(Protocol):
 class Ports:
     """The parts that routes work with. Raises `ModelMissing` where a route needs a part that the server lacks.
 
-    Authentication and probes use `door`, the same base on connections of their own, so that requests which wait for a
-    lock cannot exhaust the connections that they need.
+    Authentication and probes use `auth_kb`, the same base on connections of their own. So requests that wait for a lock
+    cannot exhaust the connections that they need.
     """
 
     kb: KnowledgeBase
     models: LoadedModels
     observed: Callable[[Generator], Generator]
     answers: StoredAnswers | None
-    door: KnowledgeBase
-    key_lookups: Gathered[SecretLookup, AdmittedLookup]
-    lanes: Lanes
+    auth_kb: KnowledgeBase
+    key_lookups: Batcher[KeyLookup, Found]
+    limiters: Limiters
     readiness: Readiness
     metrics_text: Callable[[], bytes]
     tuning: Tuning
@@ -80,11 +78,10 @@ class Ports:
         return AnswerCalibrations(self.kb, reader.digest, reader.confidence.threshold)
 
     async def find_by_key(self, asked: KeyLookup) -> list[Lookup]:
-        """Finds facts of now by key, together with other requests that ask. Raises what `Lookups.find` does."""
-        found = (await self.key_lookups.ask(SecretLookup(asked))).found
+        """Find facts of now by key, together with other requests that ask. Raise what `Lookups.find` does."""
+        found = await self.key_lookups.ask(asked)
         if isinstance(found, KBError):
             raise found
-        assert found is not None, "without a secret nobody is refused"
         return found
 
     @property
@@ -106,7 +103,7 @@ class Ports:
         return model is not None and model.generator is not None
 
     def encoded(self, ask: Callable[[QuestionEncoder], T]) -> T:
-        """Asks with the encoder that lookups are made with, and again where another keyset was activated meanwhile."""
+        """Ask with the encoder that lookups are made with, and again where another keyset was activated meanwhile."""
         for _ in range(ATTEMPTS):
             encoder = self.need_encoder()
             try:
@@ -122,7 +119,7 @@ class Ports:
         return encoder
 
     def need_model(self, checkpoint_id: str) -> LoadedModel:
-        """Gives the loaded model of this checkpoint. Raises `KeysetMismatch` where others are loaded instead."""
+        """Give the loaded model of this checkpoint. Raise `KeysetMismatch` where others are loaded instead."""
         if (model := self.models.by(checkpoint_id)) is None:
             raise ModelMissing("an encoder")
         return model
@@ -133,9 +130,9 @@ class Ports:
         return self.answers
 
     def need_decoder(self) -> Generator:
-        """Gives the generator of the keyset that is active now. What is begun with it ends with it.
+        """Give the generator of the keyset that is active now. What is begun with it ends with it.
 
-        Raises `KeysetMismatch` where that keyset's model is not loaded.
+        Raise `KeysetMismatch` where that keyset's model is not loaded.
         """
         return self.observed(self._generator())
 
@@ -161,9 +158,9 @@ FromPorts = NamedDependency[SkipValidation[Ports]]  # converting would copy what
 
 
 def await_seen(ports: Ports, seq: int | None) -> None:
-    """Waits until lookups see change `seq`. Called before decoding, while an error status can still be sent.
+    """Wait until lookups see change `seq`. Called before decoding, while an error status can still be sent.
 
-    Raises `NoSuchChange` and `IndexBehind`, as a lookup does.
+    Raise `NoSuchChange` and `IndexBehind`, as a lookup does.
     """
     if seq is not None:
         ports.kb.searcher.await_change(seq)

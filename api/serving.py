@@ -1,4 +1,4 @@
-"""Runs a server process: it follows the change log, answers requests, drains, and saves a snapshot of its index."""
+"""Run a server process: it follows the change log, answers requests, drains, and saves a snapshot of its index."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from prometheus_client import start_http_server
 from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api.app import create_app
-from colmlm.api.door.auth import LocalToken
-from colmlm.api.door.drain import DrainingServer
-from colmlm.api.door.unfinished import limited_protocol
 from colmlm.api.loaded_models import LoadedModels
+from colmlm.api.middleware.auth import LocalToken
+from colmlm.api.middleware.connections import DrainingServer, limited_protocol
 from colmlm.api.settings import ServerSettings
 from colmlm.api.supervision.supervisor import Shared
 from colmlm.api.watch.metrics import Metrics
@@ -49,7 +48,7 @@ def run_server(
     shared: Shared | None = None,
     on_up: Callable[[], object] | None = None,
 ) -> None:
-    """Serves on `listener` until SIGTERM or SIGINT, and returns once every running request has ended.
+    """Serve on `listener` until SIGTERM or SIGINT, and return once every running request has ended.
 
     With `shared` it is one of several at its port: it calls `on_up` when it answers, leaves the metrics' own address
     to `serve_metrics`, and by SIGHUP hands over to another. `worker` gives the state of the worker process that this
@@ -93,7 +92,7 @@ def run_server(
 
 @contextmanager
 def serve_metrics(settings: ServerSettings, metrics: Metrics) -> Iterator[None]:
-    """Serves the metrics without a token at a separate address, where the settings name one."""
+    """Serve the metrics without a token at a separate address, where the settings name one."""
     if (address := settings.metrics_address()) is None:
         yield
         return
@@ -111,7 +110,7 @@ def serve_metrics(settings: ServerSettings, metrics: Metrics) -> Iterator[None]:
 
 
 def _leave_snapshot(kb: KnowledgeBase) -> None:
-    """Saves a snapshot of the open index, so that the next start has few changes to catch up with."""
+    """Save a snapshot of the open index, so that the next start has few changes to catch up with."""
     if kb.searcher.applied_seq is None:
         return
     try:

@@ -48,7 +48,7 @@ class ServerSettings:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Self:
-        """The settings `env` asks for. Raises `SettingsError`."""
+        """The settings `env` asks for. Raise `SettingsError`."""
         return read(cls, env)
 
     def metrics_address(self) -> tuple[str, int] | None:

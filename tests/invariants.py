@@ -202,18 +202,18 @@ MUTATIONS = (
     ),
     Mutation(
         "A route that names no right is the admins'",
-        "api/door/auth.py",
+        "api/middleware/auth.py",
         "handler.opt.get(_OPT, Right.admin)",
         "handler.opt.get(_OPT, Right.read)",
-        ("tests/api/door/test_auth.py::test_route_that_names_no_right_is_the_admins",),
+        ("tests/api/middleware/test_auth.py::test_route_that_names_no_right_is_the_admins",),
     ),
     Mutation(
         "An edit that is sent twice under one name is carried out once",
-        "api/door/idempotency.py",
+        "api/middleware/idempotency.py",
         "if name is None or not is_edit(scope) or not _may(token, scope):",
         "if name is None or is_edit(scope) or not _may(token, scope):",
         (
-            "tests/api/door/test_idempotency.py::test_same_request_again_gives_the_stored_answer_and_edits_nothing",
+            "tests/api/middleware/test_idempotency.py::test_same_request_again_gives_the_stored_answer_and_edits_nothing",
         ),
     ),
 )

@@ -1,173 +1,52 @@
-"""Facts: find, read, add, delete and restore them. After an edit, of which `mending` has others, an undo is offered."""
+"""Facts: find, read, add, edit, compare, delete and restore them. After an edit an undo is offered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from itertools import islice
-from typing import cast
+from typing import Any, cast
 
 from litestar import get, post
 from litestar.response import Redirect, Stream
 
-from colmlm.api.console.views import (
-    Form,
-    Page,
-    PageRequest,
-    Sent,
-    blocks,
-    excerpts,
-    form_page,
-    passage,
-    solved_by,
-    stretches,
-)
-from colmlm.api.door.auth import Lane, Right, needs
+from colmlm.api.console.forms import Form, FromForm, corpus_options, find_change, form_page, show_again
+from colmlm.api.console.questions import solve_by_new_fact
+from colmlm.api.console.views import Page, PageRequest, blocks, excerpts, passage, stretches
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.edits import key_at_once
-from colmlm.api.routes.searching import nearest, require_shown
-from colmlm.api.schema.schemas import PathId, shown_to
+from colmlm.api.routes.facts import nearest
+from colmlm.api.routes.parameters import PathId, require_shown, shown_to
+from colmlm.api.routes.responses import key_at_once
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
-from colmlm.kb.errors import KBError
-from colmlm.kb.facts.files import csv_lines, find_page_by_page
+from colmlm.kb.errors import InvalidValue, KBError
+from colmlm.kb.facts.compared import PairPage, StalePage
+from colmlm.kb.facts.files import csv_lines, find_page_by_page, plan_edits
 from colmlm.kb.facts.records import (
     ORDERS,
     STATES,
+    Contradicting,
     Edit,
     FactFound,
     FactPage,
     FactRecord,
     FactSearch,
+    Marking,
     Order,
     State,
 )
 from colmlm.kb.facts.reviews import REVIEWS, Review
-from colmlm.kb.log.records import ChangeRecord
+from colmlm.kb.jobs.kinds import Compare
+from colmlm.kb.jobs.queue import Jobs
 
-ON_A_PAGE = 50
+FACTS_ON_A_PAGE = 50
 POLICIES = ("successor", "abstain")
+WAYS = ("words", "exactly", "meaning")
+FILTERS = ("text", "way", "corpus", "document", "state", "review", "actor", "kind", "since", "until", "sort")
 
 
-@get("/facts", opt=needs(Right.read), sync_to_thread=True)
-def find(ports: FromPorts, request: PageRequest) -> Page:
-    """Show a page of the facts that are searched for."""
-    form = Form.asked(request)
-    found = None
-    try:
-        after = form.integer("after", low=0) or 0
-        found = Finding(ports, request, form).page(after=after, limit=ON_A_PAGE)
-    except KBError as error:
-        form.refuse(error)
-    return form_page(
-        request,
-        "facts.html",
-        form,
-        found=found,
-        state=form.raw("state", "live"),
-        filters=filters(form),
-        excerpts=excerpts,
-        most=MAX_FACTS_PER_EDIT,
-        has_encoder=ports.encoder is not None,
-        corpora=corpus_options(ports),
-        done=done(ports, form),
-    )
-
-
-@get("/facts/download", opt=needs(Right.read, Lane.long_reads), sync_to_thread=True)
-def download(ports: FromPorts, request: PageRequest) -> Stream:
-    """Download all facts that are searched for, as CSV."""
-    return Stream(
-        csv_lines(Finding(ports, request, Form.asked(request)).every()),
-        media_type="text/csv; charset=utf-8",
-        headers={"Content-Disposition": 'attachment; filename="facts.csv"'},
-    )
-
-
-@get("/facts/new", opt=needs(Right.edit), sync_to_thread=True)
-def new(request: PageRequest) -> Page:
-    """Show the form, filled in with what the query string says."""
-    return form_page(request, "fact_new.html", Form.asked(request))
-
-
-@post("/facts/new", opt=needs(Right.edit), sync_to_thread=True)
-def insert(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
-    """Add a fact that no document says."""
-    form = Form(data)
-    try:
-        question, value = form.text("question", limit=2000), form.text("value")
-        answer, reason = form.optional("answer"), form.text("reason", limit=1000)
-        form.check()
-        edit = ports.kb.facts.add(
-            question,
-            value,
-            answer=answer,
-            actor=request.user.name,
-            reason=reason,
-            allow_erased=form.flag("allow_erased"),
-            anyway=form.flag("anyway"),
-        )
-    except KBError as error:
-        return form_page(request, "fact_new.html", form.refuse(error))
-    key_at_once(ports, edit.fact_ids)
-    return solved_by(ports, request, form, edit) or to_fact(edit)
-
-
-@get("/facts/{fact_id:int}", opt=needs(Right.read), sync_to_thread=True)
-def read(ports: FromPorts, request: PageRequest, fact_id: PathId) -> Page:
-    return show_fact(ports, request, fact_id, Form.asked(request))
-
-
-@get("/facts/delete", opt=needs(Right.edit), sync_to_thread=True)
-def ask_to_delete(ports: FromPorts, request: PageRequest) -> Page:
-    """Ask for confirmation before facts are deleted: show which, how many, and what lookups for them will get."""
-    return _ask(ports, request, Form.asked(request), "delete")
-
-
-@get("/facts/restore", opt=needs(Right.edit), sync_to_thread=True)
-def ask_to_restore(ports: FromPorts, request: PageRequest) -> Page:
-    return _ask(ports, request, Form.asked(request), "restore")
-
-
-@post("/facts/delete", opt=needs(Right.edit), sync_to_thread=True)
-def delete(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
-    """Delete facts, all or none."""
-    form = Form(data)
-    policy = form.choice("policy", POLICIES)
-    return _edit(ports, request, form, "delete", lambda ids, reason: ports.kb.facts.delete(
-        ids, actor=request.user.name, reason=reason, abstain=policy == "abstain"
-    ))  # fmt: skip
-
-
-@post("/facts/restore", opt=needs(Right.edit), sync_to_thread=True)
-def restore(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
-    """Bring deleted facts back, all or none."""
-    return _edit(ports, request, Form(data), "restore", lambda ids, reason: ports.kb.facts.restore(
-        ids, actor=request.user.name, reason=reason
-    ))  # fmt: skip
-
-
-@get("/documents/{document_id:int}", opt=needs(Right.read), sync_to_thread=True)
-def document(ports: FromPorts, request: PageRequest, document_id: PathId) -> Page:
-    return show_document(ports, request, document_id, Form.asked(request))
-
-
-HANDLERS = (
-    find, download, new, insert, read, ask_to_delete, ask_to_restore, delete, restore, document,
-)  # fmt: skip
-
-
-def done(ports: Ports, form: Form) -> ChangeRecord | None:
-    """Gives the change that the query string names, as the log holds it, for the note on what was just done."""
-    seq = form.integer("change")
-    return next(iter(ports.kb.log.changes(after=seq - 1, limit=1)), None) if seq else None
-
-
-def corpus_options(ports: Ports) -> list[tuple[str, str]]:
-    """Gives the options of a field that chooses a corpus."""
-    return [("", "every corpus"), *((stats.corpus, stats.corpus) for stats in ports.kb.corpora.all())]
-
-
-def show_document(ports: Ports, request: PageRequest, document_id: int, form: Form) -> Page:
-    """Shows a document as it was ingested, with its facts marked, and a form for another or for one that moves."""
+def show_document(ports: FromPorts, request: PageRequest, document_id: PathId, form: FromForm) -> Page:
+    """Show a document as it was ingested, with its facts marked, and a form for another or for one that moves."""
     shown = shown_to(request, ports)
     record, text = shown.document(document_id)
     facts = shown.facts(ports.kb.facts.every_of(document_id))
@@ -183,13 +62,13 @@ def show_document(ports: Ports, request: PageRequest, document_id: int, form: Fo
         overlapping=[fact for fact in facts if fact.fact_id not in marked],
         to_review=[fact for fact in facts if fact.review == "proposed" and fact.deleted_seq is None],
         at_once=MAX_FACTS_PER_EDIT,
-        done=done(ports, form),
+        done=find_change(ports, form),
         chosen=form.integer("fact"),
         moving=next((fact for fact in facts if str(fact.fact_id) == form.raw("move")), None),
     )
 
 
-def show_fact(ports: Ports, request: PageRequest, fact_id: int, form: Form) -> Page:
+def show_fact(ports: FromPorts, request: PageRequest, fact_id: PathId, form: FromForm) -> Page:
     shown = shown_to(request, ports)
     trace = shown.trace_fact(fact_id)
     source = trace.fact.source
@@ -201,14 +80,14 @@ def show_fact(ports: Ports, request: PageRequest, fact_id: int, form: Form) -> P
         fact=trace.fact,
         around=passage(shown.document_text(source.document_id), source.start, source.end) if source else None,
         uses=shown.uses(fact_id),
-        done=done(ports, form),
+        done=find_change(ports, form),
     )
 
 
-def _ask(ports: Ports, request: PageRequest, form: Form, verb: str) -> Page:
+def _confirm_edit(ports: Ports, request: PageRequest, form: Form, verb: str) -> Page:
     shown = shown_to(request, ports)
     if form.flag("every"):
-        facts: list[FactRecord] = list(islice(Finding(ports, request, form).every(), MAX_FACTS_PER_EDIT))
+        facts: list[FactRecord] = list(islice(FactsSearch(ports, request, form).every(), MAX_FACTS_PER_EDIT))
     else:
         facts = [shown.fact(fact_id) for fact_id in form.ids("fact")[:MAX_FACTS_PER_EDIT]]
     return form_page(
@@ -225,40 +104,25 @@ def _ask(ports: Ports, request: PageRequest, form: Form, verb: str) -> Page:
     )
 
 
-def _edit(
-    ports: Ports, request: PageRequest, form: Form, verb: str, do: Callable[[list[int], str], Edit]
-) -> Page:
-    try:
-        ids, reason = form.ids("fact"), form.text("reason", limit=1000)
-        if not ids:
-            form.mistakes["fact"] = "Choose at least one fact."
-        form.check()
-        edit = do(ids, reason)
-    except KBError as error:
-        return _ask(ports, request, form.refuse(error), verb)
-    if verb == "restore":
-        key_at_once(ports, edit.fact_ids)  # a keyset made while they were deleted lacks their keys
-    return to_fact(edit)
+def _read_fact_ids(form: Form) -> list[int]:
+    ids = form.ids("fact")
+    if not ids:
+        form.mistakes["fact"] = "Choose at least one fact."
+    return ids
 
 
-def to_fact(edit: Edit) -> Redirect:
-    """Redirects to the fact, or for several facts to the list, with a note of what was done."""
+def lead_to_fact(edit: Edit) -> Redirect:
+    """Redirect to the fact, or for several facts to the list, with a note of what was done."""
     place = f"/{edit.fact_ids[0]}" if len(edit.fact_ids) == 1 else ""
     state = "&state=all" if not place else ""
     return Redirect(f"/console/facts{place}?change={edit.seq}{state}", status_code=303)
 
 
-# What the page of facts searches for: its form read, the search done, and all that it finds as ids or as CSV.
-
-WAYS = ("words", "exactly", "meaning")
-FILTERS = ("text", "way", "corpus", "document", "state", "review", "actor", "kind", "since", "until", "sort")
-
-
-class Finding:
+class FactsSearch:
     """The search that a form asks for."""
 
     def __init__(self, ports: Ports, request: PageRequest, form: Form) -> None:
-        """Reads the form. Raises `Mistakes`, `RightMissing` or `ModelMissing`, and what the search raises later."""
+        """Read the form. Raise `Mistakes`, `RightMissing` or `ModelMissing`, and what the search raises later."""
         text, way = form.optional("text", limit=1000), form.choice("way", WAYS)
         near = text if way == "meaning" else None
         self._sought: FactSearch = {
@@ -283,10 +147,263 @@ class Finding:
         return self._shown.search(nearest=self._nearest, **self._sought)
 
     def every(self) -> Iterator[FactFound]:
-        """Gives all that are found, by pages."""
+        """Give all that are found, by pages."""
         return find_page_by_page(self.page)
 
 
-def filters(form: Form) -> dict[str, str]:
-    """Gives the filters that a form holds, for the addresses of other pages with the same."""
+def read_filters(form: Form) -> dict[str, str]:
+    """Give the filters that a form holds, for the addresses of other pages with the same."""
     return {name: form.raw(name) for name in FILTERS if form.raw(name)}
+
+
+@get("/facts", opt=needs(Right.read), sync_to_thread=True)
+def find_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Show a page of the facts that are searched for."""
+    found = None
+    try:
+        after = form.integer("after", low=0) or 0
+        found = FactsSearch(ports, request, form).page(after=after, limit=FACTS_ON_A_PAGE)
+    except KBError as error:
+        form.refuse(error)
+    return form_page(
+        request,
+        "facts.html",
+        form,
+        found=found,
+        state=form.raw("state", "live"),
+        filters=read_filters(form),
+        excerpts=excerpts,
+        most=MAX_FACTS_PER_EDIT,
+        has_encoder=ports.encoder is not None,
+        corpora=corpus_options(ports),
+        done=find_change(ports, form),
+    )
+
+
+@get("/facts/download", opt=needs(Right.read, Limiter.long_reads), sync_to_thread=True)
+def download_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Stream:
+    """Download all facts that are searched for, as CSV."""
+    return Stream(
+        csv_lines(FactsSearch(ports, request, form).every()),
+        media_type="text/csv; charset=utf-8",
+        headers={"Content-Disposition": 'attachment; filename="facts.csv"'},
+    )
+
+
+@get("/facts/new", opt=needs(Right.edit), sync_to_thread=True)
+def ask_for_fact(request: PageRequest, form: FromForm) -> Page:
+    """Show the form, filled in with what the query string says."""
+    return form_page(request, "fact_new.html", form)
+
+
+@post("/facts/new", opt=needs(Right.edit), sync_to_thread=True)
+def insert_fact(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Add a fact that no document says."""
+    try:
+        question, value = form.text("question", limit=2000), form.text("value")
+        edit = ports.kb.facts.add(
+            question,
+            value,
+            answer=form.optional("answer"),
+            allow_erased=form.flag("allow_erased"),
+            anyway=form.flag("anyway"),
+            **form.sign(request),
+        )
+    except KBError as error:
+        return form_page(request, "fact_new.html", form.refuse(error))
+    key_at_once(ports, edit.fact_ids)
+    return solve_by_new_fact(ports, request, form, edit) or lead_to_fact(edit)
+
+
+@get("/facts/delete", opt=needs(Right.edit), sync_to_thread=True)
+def ask_to_delete_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Ask for confirmation before facts are deleted: show which, how many, and what lookups for them will get."""
+    return _confirm_edit(ports, request, form, "delete")
+
+
+@get("/facts/restore", opt=needs(Right.edit), sync_to_thread=True)
+def ask_to_restore_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    return _confirm_edit(ports, request, form, "restore")
+
+
+@post("/facts/delete", opt=needs(Right.edit), sync_to_thread=True)
+@show_again(partial(_confirm_edit, verb="delete"))
+def delete_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Delete facts, all or none."""
+    policy, ids = form.choice("policy", POLICIES), _read_fact_ids(form)
+    return lead_to_fact(ports.kb.facts.delete(ids, abstain=policy == "abstain", **form.sign(request)))
+
+
+@post("/facts/restore", opt=needs(Right.edit), sync_to_thread=True)
+@show_again(partial(_confirm_edit, verb="restore"))
+def restore_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Bring deleted facts back, all or none."""
+    edit = ports.kb.facts.restore(_read_fact_ids(form), **form.sign(request))
+    key_at_once(ports, edit.fact_ids)  # a keyset made while they were deleted lacks their keys
+    return lead_to_fact(edit)
+
+
+# Repairs: edit facts one at a time or many at once, mark new ones in documents, move their spans, and undo edits.
+
+MOST_PASTED = 1_000_000  # characters
+
+
+def _key_and_lead(ports: Ports, edit: Edit) -> Page:
+    """Key the facts that lack keys after the edit, and redirect to them."""
+    if not edit.keyed or edit.kind == "restore":
+        key_at_once(ports, edit.fact_ids)
+    return lead_to_fact(edit)
+
+
+@post("/facts/{fact_id:int}", opt=needs(Right.edit), sync_to_thread=True)
+@show_again(show_fact)
+def edit_fact(ports: FromPorts, request: PageRequest, fact_id: PathId, form: FromForm) -> Page:
+    """Give a fact another value, another question, or both."""
+    value, question = form.text("value"), form.optional("question", limit=2000)
+    signature, fact = form.sign(request), ports.kb.facts.show(fact_id)
+    edit = ports.kb.facts.edit(
+        fact_id,
+        None if value == fact.value.strip() and question != fact.question else value,
+        question=None if question == fact.question else question,
+        anyway=form.flag("anyway"),
+        **signature,
+    )
+    return _key_and_lead(ports, edit)
+
+
+@post("/documents/{document_id:int}/facts", opt=needs(Right.edit), sync_to_thread=True)
+@show_again(show_document)
+def mark_fact(ports: FromPorts, request: PageRequest, document_id: PathId, form: FromForm) -> Page:
+    """Add a fact to a document, or with `move` move one within it."""
+    span: Marking = {
+        "start": form.integer("start", low=0),
+        "end": form.integer("end"),
+        "text": form.optional("text"),
+    }
+    question, moving = form.optional("question", limit=2000), form.integer("move")
+    how: Contradicting = {
+        **form.sign(request),
+        "allow_erased": form.flag("allow_erased"),
+        "anyway": form.flag("anyway"),
+    }
+    if moving is not None:
+        edit = ports.kb.facts.move(moving, span, **how)
+    else:
+        edit = ports.kb.facts.add_to(document_id, span, question=question, **how)
+    led = _key_and_lead(ports, edit)
+    return solve_by_new_fact(ports, request, form, edit) or led
+
+
+@post("/changes/{seq:int}/undo", opt=needs(Right.edit), sync_to_thread=True)
+def undo_change(ports: FromPorts, request: PageRequest, seq: PathId) -> Page:
+    """Undo an edit; a page says why where that cannot be done any more."""
+    return _key_and_lead(
+        ports, ports.kb.facts.undo(seq, actor=request.user.name, reason=f"undo of change {seq}")
+    )
+
+
+@get("/facts/edit", opt=needs(Right.edit), sync_to_thread=True)
+def ask_for_rows(request: PageRequest) -> Page:
+    return form_page(request, "facts_edit.html", Form(), planned=None)
+
+
+@post("/facts/edit", opt=needs(Right.edit), sync_to_thread=True)
+def edit_rows(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Edit the facts of pasted rows in one change; first show what that would do, and which rows cannot be used."""
+    planned = None
+    try:
+        rows = form.text("rows", limit=MOST_PASTED)
+        doing = form.choice("do", ("show", "edit")) == "edit"
+        reason = form.text("reason", limit=1000) if doing else ""
+        form.check()
+        planned = plan_edits(rows, ports.kb.facts.show_many)
+        if len(planned.edits) > MAX_FACTS_PER_EDIT:
+            raise InvalidValue("batch", f"it edits more than {MAX_FACTS_PER_EDIT} facts in one change")
+        if not doing or planned.refused or not planned.edits:
+            return form_page(request, "facts_edit.html", form, planned=planned)
+        edit = ports.kb.facts.edit_many(
+            planned.corrections, actor=request.user.name, reason=reason, anyway=form.flag("anyway")
+        )
+    except KBError as error:
+        return form_page(request, "facts_edit.html", form.refuse(error), planned=planned)
+    return _key_and_lead(ports, edit)
+
+
+# Contradictions: facts that answer one question with two values, say the same, or are stale, and how to end that.
+
+PAIRS_ON_A_PAGE = 20
+LISTS = ("contradictions", "duplicates", "stale", "held")
+
+
+def show_contradictions(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    shown = form.raw("list") if form.raw("list") in LISTS else LISTS[0]
+    found: PairPage | StalePage | None = None
+    try:
+        found = _find_pairs(ports, request, form, shown)
+    except KBError as error:
+        form.refuse(error)
+    return form_page(
+        request,
+        "contradictions.html",
+        form,
+        found=found,
+        shown=shown,
+        lists=LISTS,
+        corpora=corpus_options(ports),
+        done=find_change(ports, form),
+    )
+
+
+def _find_pairs(ports: Ports, request: PageRequest, form: Form, shown: str) -> PairPage | StalePage:
+    part: dict[str, Any] = {
+        "corpus": form.optional("corpus"),
+        "after": form.integer("after", low=0) or 0,
+        "limit": PAIRS_ON_A_PAGE,
+    }
+    form.check()
+    view = shown_to(request, ports)
+    if shown == "stale":
+        return view.stale(**part)
+    if shown == "duplicates":
+        return view.pairs("duplicates", **part)
+    return view.pairs("contradictions", held=shown == "held", **part)
+
+
+@post("/contradictions/hold", opt=needs(Right.edit), sync_to_thread=True)
+@show_again(show_contradictions)
+def hold_both(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Note that both of two facts hold, or with `not` that they do not."""
+    ids, signature = form.ids("fact"), form.sign(request)
+    if len(ids) != 2:
+        raise InvalidValue("pair", "it takes two facts")
+    edit = ports.kb.comparisons.hold(*ids, holds=not form.flag("not"), **signature)
+    return Redirect(f"/console/contradictions?change={edit.seq}", status_code=303)
+
+
+@post("/contradictions/compare", opt=needs(Right.edit), sync_to_thread=True)
+def start_comparison(ports: FromPorts, request: PageRequest) -> Page:
+    """Queue a comparison of all facts."""
+    job = Jobs(ports.kb).submit(Compare(), actor=request.user.name)
+    return Redirect(f"/console/jobs/{job.job_id}", status_code=303)
+
+
+HANDLERS = (
+    find_facts,
+    download_facts,
+    ask_for_fact,
+    insert_fact,
+    get("/facts/{fact_id:int}", opt=needs(Right.read), sync_to_thread=True)(show_fact),
+    ask_to_delete_facts,
+    ask_to_restore_facts,
+    delete_facts,
+    restore_facts,
+    get("/documents/{document_id:int}", opt=needs(Right.read), sync_to_thread=True)(show_document),
+    edit_fact,
+    mark_fact,
+    undo_change,
+    ask_for_rows,
+    edit_rows,
+    get("/contradictions", opt=needs(Right.read), sync_to_thread=True)(show_contradictions),
+    hold_both,
+    start_comparison,
+)

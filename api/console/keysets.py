@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from litestar import get, post
 from litestar.response import Redirect
 
-from colmlm.api.console.facts import done
-from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, page
-from colmlm.api.door.auth import Right, needs
+from colmlm.api.console.forms import Form, FromForm, find_change, form_page, show_again
+from colmlm.api.console.views import Page, PageRequest, page
+from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.schema.schemas import PathId
-from colmlm.kb.errors import KBError, KeysetNotFound, NoActiveKeyset
+from colmlm.api.routes.parameters import PathId
+from colmlm.kb.errors import KeysetNotFound, NoActiveKeyset
 from colmlm.kb.jobs.kinds import Gate, Rekey, work_of
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.jobs.work import Work
@@ -48,116 +48,27 @@ class Bars:
     impostor: tuple[tuple[float, float, float, float], ...]
 
 
-@get("/keysets", opt=needs(Right.read), sync_to_thread=True)
-def overview(ports: FromPorts, request: PageRequest) -> Page:
-    rows = _rows(ports)
-    return page(request, "keysets.html", rows=rows, done=done(ports, Form.asked(request)))
-
-
-@get("/keysets/{keyset_id:int}", opt=needs(Right.read), sync_to_thread=True)
-def read(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
-    """Show a keyset with the report of its gate."""
-    row = _line(ports, ports.kb.keysets.show(keyset_id))
-    gate = ports.kb.keysets.gate(keyset_id)
-    checkpoint = ports.kb.keysets.checkpoint(keyset_id)
-    return page(
-        request,
-        "keyset.html",
-        row=row,
-        gate=gate,
-        plots=_plots(gate),
-        checkpoint=checkpoint,
-        form=Form(),
-        sets=[(one.name, one.name) for one in ports.kb.questions.all()],
-        width=WIDTH,
-        height=HEIGHT,
-        done=done(ports, Form.asked(request)),
-    )
-
-
-@get("/keysets/{keyset_id:int}/activate", opt=needs(Right.train), sync_to_thread=True)
-def ask_to_activate(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
-    return _ask(ports, request, "activate", keyset_id, Form())
-
-
-@get("/keysets/{keyset_id:int}/retire", opt=needs(Right.train), sync_to_thread=True)
-def ask_to_retire(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
-    return _ask(ports, request, "retire", keyset_id, Form())
-
-
-@get("/keysets/rollback", opt=needs(Right.train), sync_to_thread=True)
-def ask_to_roll_back(ports: FromPorts, request: PageRequest) -> Page:
-    return _ask(ports, request, "rollback", None, Form())
-
-
-@post("/keysets/{keyset_id:int}/activate", opt=needs(Right.train), sync_to_thread=True)
-def activate(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent) -> Page:
-    """Activate a keyset, if its gate passed or it is forced."""
-    form = Form(data)
-    return _switch(ports, request, "activate", keyset_id, form, lambda **who: ports.kb.keysets.activate(
-        keyset_id, force=form.flag("force"), **who
-    ))  # fmt: skip
-
-
-@post("/keysets/{keyset_id:int}/retire", opt=needs(Right.train), sync_to_thread=True)
-def retire(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent) -> Page:
-    """Drop a keyset's keys."""
-    return _switch(ports, request, "retire", keyset_id, Form(data), lambda **who: ports.kb.keysets.retire(
-        keyset_id, **who
-    ))  # fmt: skip
-
-
-@post("/keysets/rollback", opt=needs(Right.train), sync_to_thread=True)
-def roll_back(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
-    """Activate the keyset that was active before."""
-    return _switch(ports, request, "rollback", None, Form(data), ports.kb.keysets.rollback)
-
-
-@post("/keysets/{keyset_id:int}/gate", opt=needs(Right.train), sync_to_thread=True)
-def check_gate(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent) -> Page:
-    """Measure a keyset, as a job; with kept questions, where the form names a set of them."""
-    form = Form(data)
-    asked: dict[str, Any] = {}
-    if (questions := form.optional("questions", limit=100)) is not None:
-        least, most = (form.number(name, 0, 1) for name in ("min_right", "max_wrong"))
-        asked = {"questions": questions, "min_right": least, "max_wrong": most}
-    form.check()
-    work = work_of(Gate.kind, {"keyset_id": keyset_id, **asked})
-    return _job(ports, request, keyset_id, work, form)
-
-
-@post("/keysets/{keyset_id:int}/rekey", opt=needs(Right.train), sync_to_thread=True)
-def rekey(ports: FromPorts, request: PageRequest, keyset_id: PathId, data: Sent) -> Page:
-    """Make the keys that a keyset lacks, as a job."""
-    return _job(ports, request, keyset_id, Rekey(keyset_id=keyset_id), Form(data))
-
-
-def _job(ports: Ports, request: PageRequest, keyset_id: int, work: Work, form: Form) -> Page:
-    """Queues the work. The form must name the keyset too, or the request did not come from its button."""
+def _queue_work(ports: Ports, request: PageRequest, keyset_id: int, work: Work, form: Form) -> Page:
+    """Queue the work. The form must name the keyset too, or the request did not come from its button."""
     if form.integer("keyset") != keyset_id:
         raise KeysetNotFound(form.integer("keyset") or 0)
     job = Jobs(ports.kb).submit(work, actor=request.user.name)
     return Redirect(f"/console/jobs/{job.job_id}", status_code=303)
 
 
-HANDLERS = (
-    overview, read, check_gate, rekey, ask_to_activate, ask_to_retire, ask_to_roll_back, activate, retire, roll_back,
-)  # fmt: skip
-
-
 def active_keyset(ports: Ports) -> KeysetHead | None:
-    """Gives the active keyset; None where none is active yet."""
+    """Give the active keyset; None where none is active yet."""
     try:
         return ports.kb.keysets.active()
     except NoActiveKeyset:
         return None
 
 
-def _rows(ports: Ports) -> list[KeysetLine]:
-    return [_line(ports, keyset) for keyset in ports.kb.keysets.all()]
+def _keyset_lines(ports: Ports) -> list[KeysetLine]:
+    return [_keyset_line(ports, keyset) for keyset in ports.kb.keysets.all()]
 
 
-def _line(ports: Ports, keyset: KeysetRecord) -> KeysetLine:
+def _keyset_line(ports: Ports, keyset: KeysetRecord) -> KeysetLine:
     return KeysetLine(
         keyset,
         ports.kb.keysets.standing(keyset.keyset_id),
@@ -166,8 +77,8 @@ def _line(ports: Ports, keyset: KeysetRecord) -> KeysetLine:
     )
 
 
-def _ask(ports: Ports, request: PageRequest, verb: str, keyset_id: int | None, form: Form) -> Page:
-    rows = _rows(ports)
+def _confirm_switch(ports: Ports, request: PageRequest, verb: str, keyset_id: int | None, form: Form) -> Page:
+    rows = _keyset_lines(ports)
     row = next((row for row in rows if row.keyset.keyset_id == keyset_id), None)
     if keyset_id is not None and row is None:
         raise KeysetNotFound(keyset_id)
@@ -181,30 +92,17 @@ def _ask(ports: Ports, request: PageRequest, verb: str, keyset_id: int | None, f
     )
 
 
-def _switch(
-    ports: Ports,
-    request: PageRequest,
-    verb: str,
-    keyset_id: int | None,
-    form: Form,
-    do: Callable[..., KeysetRecord],
-) -> Page:
-    try:
-        reason = form.text("reason", limit=1000)
-        form.check()
-        do(actor=request.user.name, reason=reason)
-    except KBError as error:
-        return _ask(ports, request, verb, keyset_id, form.refuse(error))
+def _lead_to_change(ports: Ports) -> Page:
     return Redirect(f"/console/keysets?change={ports.kb.log.head_seq()}", status_code=303)
 
 
-def _plots(gate: dict[str, Any] | None) -> list[Bars]:
-    """Draws the histograms in a report: the checked keyset's and, if it was measured too, the active one's."""
+def _draw_histograms(gate: dict[str, Any] | None) -> list[Bars]:
+    """Draw the histograms in a report: the checked keyset's and, if it was measured too, the active one's."""
     kept = (gate or {}).get("histograms") or []
-    return [_bars(one) for one in kept]
+    return [_draw_histogram(one) for one in kept]
 
 
-def _bars(one: dict[str, Any]) -> Bars:
+def _draw_histogram(one: dict[str, Any]) -> Bars:
     low, high = float(one["low"]), float(one["high"])
     tallest = max(*one["genuine"], *one["impostor"], 1)
     width = WIDTH / len(one["genuine"])
@@ -227,3 +125,101 @@ def _bars(one: dict[str, Any]) -> Bars:
         genuine=drawn(one["genuine"]),
         impostor=drawn(one["impostor"]),
     )
+
+
+@get("/keysets", opt=needs(Right.read), sync_to_thread=True)
+def list_keysets(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    rows = _keyset_lines(ports)
+    return page(request, "keysets.html", rows=rows, done=find_change(ports, form))
+
+
+@get("/keysets/{keyset_id:int}", opt=needs(Right.read), sync_to_thread=True)
+def read_keyset(ports: FromPorts, request: PageRequest, keyset_id: PathId, form: FromForm) -> Page:
+    """Show a keyset with the report of its gate."""
+    row = _keyset_line(ports, ports.kb.keysets.show(keyset_id))
+    gate = ports.kb.keysets.gate(keyset_id)
+    checkpoint = ports.kb.keysets.checkpoint(keyset_id)
+    return page(
+        request,
+        "keyset.html",
+        row=row,
+        gate=gate,
+        plots=_draw_histograms(gate),
+        checkpoint=checkpoint,
+        form=Form(),
+        sets=[(one.name, one.name) for one in ports.kb.questions.all()],
+        width=WIDTH,
+        height=HEIGHT,
+        done=find_change(ports, form),
+    )
+
+
+@get("/keysets/{keyset_id:int}/activate", opt=needs(Right.train), sync_to_thread=True)
+def ask_to_activate(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
+    return _confirm_switch(ports, request, "activate", keyset_id, Form())
+
+
+@get("/keysets/{keyset_id:int}/retire", opt=needs(Right.train), sync_to_thread=True)
+def ask_to_retire(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
+    return _confirm_switch(ports, request, "retire", keyset_id, Form())
+
+
+@get("/keysets/rollback", opt=needs(Right.train), sync_to_thread=True)
+def ask_to_roll_back(ports: FromPorts, request: PageRequest) -> Page:
+    return _confirm_switch(ports, request, "rollback", None, Form())
+
+
+@post("/keysets/{keyset_id:int}/activate", opt=needs(Right.train), sync_to_thread=True)
+@show_again(partial(_confirm_switch, verb="activate"))
+def activate_keyset(ports: FromPorts, request: PageRequest, keyset_id: PathId, form: FromForm) -> Page:
+    """Activate a keyset, if its gate passed or it is forced."""
+    ports.kb.keysets.activate(keyset_id, force=form.flag("force"), **form.sign(request))
+    return _lead_to_change(ports)
+
+
+@post("/keysets/{keyset_id:int}/retire", opt=needs(Right.train), sync_to_thread=True)
+@show_again(partial(_confirm_switch, verb="retire"))
+def retire_keyset(ports: FromPorts, request: PageRequest, keyset_id: PathId, form: FromForm) -> Page:
+    """Drop a keyset's keys."""
+    ports.kb.keysets.retire(keyset_id, **form.sign(request))
+    return _lead_to_change(ports)
+
+
+@post("/keysets/rollback", opt=needs(Right.train), sync_to_thread=True)
+@show_again(partial(_confirm_switch, verb="rollback", keyset_id=None))
+def roll_back(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Activate the keyset that was active before."""
+    ports.kb.keysets.rollback(**form.sign(request))
+    return _lead_to_change(ports)
+
+
+@post("/keysets/{keyset_id:int}/gate", opt=needs(Right.train), sync_to_thread=True)
+def start_gate(ports: FromPorts, request: PageRequest, keyset_id: PathId, form: FromForm) -> Page:
+    """Measure a keyset, as a job; with kept questions, where the form names a set of them."""
+    asked: dict[str, Any] = {}
+    if (questions := form.optional("questions", limit=100)) is not None:
+        least, most = (form.number(name, 0, 1) for name in ("min_right", "max_wrong"))
+        asked = {"questions": questions, "min_right": least, "max_wrong": most}
+    form.check()
+    work = work_of(Gate.kind, {"keyset_id": keyset_id, **asked})
+    return _queue_work(ports, request, keyset_id, work, form)
+
+
+@post("/keysets/{keyset_id:int}/rekey", opt=needs(Right.train), sync_to_thread=True)
+def start_rekey(ports: FromPorts, request: PageRequest, keyset_id: PathId, form: FromForm) -> Page:
+    """Make the keys that a keyset lacks, as a job."""
+    return _queue_work(ports, request, keyset_id, Rekey(keyset_id=keyset_id), form)
+
+
+HANDLERS = (
+    list_keysets,
+    read_keyset,
+    start_gate,
+    start_rekey,
+    ask_to_activate,
+    ask_to_retire,
+    ask_to_roll_back,
+    activate_keyset,
+    retire_keyset,
+    roll_back,
+)

@@ -1,39 +1,146 @@
-"""The console's routes, from one module for each page. They all answer in HTML."""
+"""The routes of the console, which all answer in HTML, with sign-in, the theme, and the static files."""
 
 from __future__ import annotations
 
-from litestar import Router, get
-from litestar.exceptions import NotFoundException
-from litestar.params import FromPath
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any
 
-from colmlm.api.console import (
-    ask,
-    audit,
-    backups,
-    comparing,
-    corpora,
-    erasures,
-    facts,
-    forget,
-    jobs,
-    judging,
-    keysets,
-    mending,
-    misses,
-    questions,
-    review,
-    session,
-    status,
-    tokens,
-    views,
+from litestar import Request, Response, Router, get, post
+from litestar.concurrency import sync_to_thread
+from litestar.datastructures import Cookie
+from litestar.exceptions import NotFoundException
+from litestar.params import FromPath, PathParameter
+from litestar.response import Redirect
+from litestar.response.base import ASGIResponse
+
+from colmlm.api.console import facts, keysets, operations, outputs, questions, removal, review, views
+from colmlm.api.console.forms import FromForm
+from colmlm.api.console.views import (
+    HEADERS,
+    HERE,
+    PLACES,
+    THEME_COOKIE,
+    THEMES,
+    PageRequest,
+    render,
+    theme_of,
 )
-from colmlm.api.door.auth import Right, needs
+from colmlm.api.errors import NotSignedIn, problem_of
+from colmlm.api.middleware.auth import (
+    COOKIE,
+    SIGN_IN_PATH,
+    STATIC_PATH,
+    Limiter,
+    Right,
+    check_origin,
+    needs,
+    session_of,
+)
+from colmlm.api.ports import FromPorts
+
+if TYPE_CHECKING:
+    from litestar.types import HTTPScope
+
+_TYPES = {"style.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_WRONG_SECRET = (
+    "This secret does not work. It may be misspelt, expired or revoked. Copy it again, or ask for a new one."
+)
+_YEAR = 365 * 24 * 3600
+MOST_BYTES = 16 * 1024  # of a sign-in, which needs no token: the form's secret, and a page to return to
+
+
+@get(["/", "/console"], opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=False)
+def home(request: PageRequest) -> Redirect:
+    """Redirect to the first page that the token's role may see."""
+    first = next((place.href for place in PLACES if request.user.may(place.right)), PLACES[0].href)
+    return Redirect(first, status_code=303)
+
+
+@get(
+    f"{STATIC_PATH}{{name:str}}",
+    opt=needs(Right.lookup, Limiter.auth),
+    include_in_schema=False,
+    sync_to_thread=True,
+)
+def send_static(name: Annotated[str, PathParameter()]) -> Response[str]:
+    """Send the script, the style or the icon, by a listed name. They need no token, as the sign-in form uses them."""
+    if name not in _TYPES:
+        raise NotFoundException
+    return Response(_read_static(name), media_type=_TYPES[name])
+
+
+@post(SIGN_IN_PATH, opt={"limiter": Limiter.auth}, include_in_schema=False, request_max_body_size=MOST_BYTES)
+async def sign_in(request: Request[None, Any, Any], ports: FromPorts) -> Response[Any]:
+    """Check the form's secret and begin a session. Scripts cannot read its cookie, which tells nothing of the token."""
+    form = await request.form()
+    secret, back = str(form.get("key", "")).strip(), str(form.get("back", ""))
+    access = ports.auth_kb.access
+    token = await sync_to_thread(access.of_secret, secret) if secret else None
+    if token is None:
+        problem_of(NotSignedIn())  # sets the request's refusal, which the journal logs
+        body = _render_sign_in(back, theme_of(request.cookies), _WRONG_SECRET)
+        return Response(body, status_code=401, media_type="text/html", headers=_REFUSED)
+    check_origin(request.headers)  # otherwise another site could sign this browser in with its own token
+    session = await sync_to_thread(access.begin_session, token, session_of(request.headers))
+    cookie = Cookie(
+        COOKIE, value=session, httponly=True, samesite="strict", secure=request.url.scheme == "https"
+    )
+    return Redirect(_local_path(back), status_code=303, cookies=[cookie])
+
+
+@post(
+    "/console/sign-out", opt=needs(Right.lookup, Limiter.auth), include_in_schema=False, sync_to_thread=True
+)
+def sign_out(ports: FromPorts, request: PageRequest) -> Redirect:
+    """End the session for everybody who has its cookie. The token itself still works until it is revoked."""
+    if (secret := session_of(request.headers)) is not None:
+        ports.auth_kb.access.end_session(secret)
+    gone = Cookie(COOKIE, value="", max_age=0, httponly=True, samesite="strict")
+    return Redirect("/", status_code=303, cookies=[gone])
+
+
+@post("/console/theme", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=False)
+def choose_theme(form: FromForm) -> Redirect:
+    """Store the chosen theme in a cookie and return to the page."""
+    chosen = form.raw("theme")
+    kept = Cookie(
+        THEME_COOKIE, value=chosen if chosen in THEMES else "system", max_age=_YEAR, samesite="strict"
+    )
+    return Redirect(_local_path(form.raw("back")), status_code=303, cookies=[kept])
+
+
+def sign_in_form(scope: HTTPScope) -> ASGIResponse:
+    """Give the sign-in form with status 401. After the sign-in it leads back to the requested page."""
+    asked = Request[None, Any, Any](scope)
+    back = f"{asked.url.path}?{asked.url.query}" if asked.method == "GET" else ""
+    body = _render_sign_in(back, theme_of(asked.cookies), "")
+    return ASGIResponse(body=body.encode(), status_code=401, media_type="text/html", headers=_REFUSED)
+
+
+def _render_sign_in(back: str, theme: str, message: str) -> str:
+    return render("sign_in.html", back=_local_path(back), theme=theme, message=message)
+
+
+def _local_path(path: str) -> str:
+    """Give the path if it is a page of the console, else "/", so that the form cannot redirect to another site."""
+    return path if path.startswith("/console/") and "\\" not in path and path.isprintable() else "/"
+
+
+_REFUSED = {**HEADERS, "WWW-Authenticate": "Bearer"}
+
+
+@cache
+def _read_static(name: str) -> str:
+    return (HERE / "static" / name).read_text(encoding="utf-8")
+
+
+# The console's routes, from one module for each page. They all answer in HTML.
 
 ROOT = "/console"
 
 
 def is_page(path: str) -> bool:
-    """Tells whether the path is a page for browsers, and not a route for programs."""
+    """Tell whether the path is a page for browsers, and not a route for programs."""
     return path in ("/", ROOT) or path.startswith(f"{ROOT}/")
 
 
@@ -44,27 +151,21 @@ def nowhere(elsewhere: FromPath[str]) -> None:
 
 
 HANDLERS = (
-    *session.HANDLERS,
+    home,
+    send_static,
+    sign_in,
+    sign_out,
+    choose_theme,
     Router(
         ROOT,
         route_handlers=[
-            *ask.HANDLERS,
+            *outputs.HANDLERS,
             *facts.HANDLERS,
-            *mending.HANDLERS,
             *review.HANDLERS,
             *questions.HANDLERS,
-            *misses.HANDLERS,
-            *judging.HANDLERS,
-            *comparing.HANDLERS,
-            *forget.HANDLERS,
-            *erasures.HANDLERS,
-            *audit.HANDLERS,
+            *removal.HANDLERS,
             *keysets.HANDLERS,
-            *corpora.HANDLERS,
-            *jobs.HANDLERS,
-            *tokens.HANDLERS,
-            *backups.HANDLERS,
-            *status.HANDLERS,
+            *operations.HANDLERS,
             nowhere,
         ],
         include_in_schema=False,

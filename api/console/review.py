@@ -9,12 +9,12 @@ from typing import cast
 from litestar import get, post
 from litestar.response import Redirect
 
-from colmlm.api.console.facts import corpus_options, done
-from colmlm.api.console.views import Form, Page, PageRequest, Sent, form_page, query
-from colmlm.api.door.auth import Right, needs
+from colmlm.api.console.forms import Form, FromForm, corpus_options, find_change, form_page, show_again
+from colmlm.api.console.views import Page, PageRequest, query
+from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.edits import key_at_once
-from colmlm.api.schema.schemas import PathId, shown_to
+from colmlm.api.routes.parameters import PathId, shown_to
+from colmlm.api.routes.responses import key_at_once
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import FactChanged, KBError
 from colmlm.kb.facts.records import Contradicting, Edit, FactRecord, Marking
@@ -34,46 +34,8 @@ DOUBTS = {
 }
 
 
-@get("/review", opt=needs(Right.read), sync_to_thread=True)
-def inbox(ports: FromPorts, request: PageRequest) -> Page:
-    """Show the facts to review, those first where most is at stake."""
-    return _show(ports, request, Form.asked(request))
-
-
-@post("/review", opt=needs(Right.edit), sync_to_thread=True)
-def settle(ports: FromPorts, request: PageRequest, data: Sent) -> Page:
-    """Accept or reject one fact, or all that were chosen, as far as nobody has settled them meanwhile."""
-    form = Form(data)
-    try:
-        verdicts, reason = _verdicts(form), form.text("reason", limit=1000)
-        if not verdicts:
-            form.mistakes["fact"] = "Choose at least one fact."
-        form.check()
-        settled = ports.kb.review.settle(verdicts, actor=request.user.name, reason=reason)
-    except KBError as error:
-        return _show(ports, request, form.refuse(error))
-    left = [one.fact_id for one in settled.before]
-    return _back(form, change=settled.seqs[-1] if settled.seqs else None, left=left)
-
-
-@post("/review/{fact_id:int}", opt=needs(Right.edit), sync_to_thread=True)
-def fix(ports: FromPorts, request: PageRequest, fact_id: PathId, data: Sent) -> Page:
-    """Move the span of a fact, give it another question, or both, which accepts it."""
-    form = Form(data)
-    try:
-        edit = Fix.read(form, request.user.name).mend(ports, ports.kb.facts.show(fact_id))
-    except KBError as error:
-        return _show(ports, request, form.refuse(error), fixing=fact_id)
-    if not edit.keyed:
-        key_at_once(ports, edit.fact_ids)
-    return _back(form, change=edit.seq)
-
-
-HANDLERS = (inbox, settle, fix)
-
-
-def _verdicts(form: Form) -> list[ReviewVerdict]:
-    """Reads the verdict of the button that was pressed: on its own fact, or on the facts that were chosen."""
+def _read_verdicts(form: Form) -> list[ReviewVerdict]:
+    """Read the verdict of the button that was pressed: on its own fact, or on the facts that were chosen."""
     kind = next((one for one in OUTCOMES if form.raw(one)), "accept")
     sent = form.all("fact") if form.raw(kind) == "chosen" else form.all(kind)
     read = []
@@ -85,8 +47,8 @@ def _verdicts(form: Form) -> list[ReviewVerdict]:
     return read
 
 
-def _back(form: Form, change: int | None, left: list[int] | None = None) -> Redirect:
-    kept = _filters(form)
+def _lead_back(form: Form, change: int | None, left: list[int] | None = None) -> Redirect:
+    kept = _read_filters(form)
     if (pages := PAGES.get(form.raw("to"))) and (ids := form.ids("id")) and not left:
         return Redirect(f"{pages}/{ids[0]}{query(change=change)}", status_code=303)
     return Redirect(
@@ -95,12 +57,12 @@ def _back(form: Form, change: int | None, left: list[int] | None = None) -> Redi
     )
 
 
-def _filters(form: Form) -> dict[str, str]:
+def _read_filters(form: Form) -> dict[str, str]:
     return {name: form.raw(name) for name in FILTERS if form.raw(name) not in ("", "any")}
 
 
-def _show(ports: Ports, request: PageRequest, form: Form, fixing: int | None = None) -> Page:
-    """Shows a part of the inbox; the fact `fixing` with its form as it was sent, where it is in that part."""
+def _show_inbox(ports: Ports, request: PageRequest, form: Form, fixing: int | None = None) -> Page:
+    """Show a part of the inbox; the fact `fixing` with its form as it was sent, where it is in that part."""
     shown, found = shown_to(request, ports), None
     after, document_id = form.integer("after", low=0) or 0, form.integer("document")
     kind = cast(Kind, form.choice("kind", KINDS))
@@ -118,16 +80,13 @@ def _show(ports: Ports, request: PageRequest, form: Form, fixing: int | None = N
         form,
         found=found,
         corpora=corpus_options(ports),
-        filters=_filters(form),
+        filters=_read_filters(form),
         doubts=DOUBTS,
         reason=REASON,
         fixing=fixing if found and fixing in [item.fact.fact_id for item in found.items] else None,
-        done=done(ports, form),
+        done=find_change(ports, form),
         left=shown.facts(ports.kb.facts.show_many(left)) if left else [],
     )
-
-
-# Fixing: what a form of the inbox gives a fact, its span, its question or both, which accepts it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,23 +99,21 @@ class Fix:
     how: Contradicting
 
     @classmethod
-    def read(cls, form: Form, actor: str) -> Fix:
-        """Raises `Mistakes` where a field is not valid."""
+    def read(cls, form: Form, request: PageRequest) -> Fix:
+        """Raise `Mistakes` where a field is not valid."""
         version, question = form.integer("version"), form.optional("question", limit=2000)
         start, end, text = form.integer("start", low=0), form.integer("end"), form.optional("text")
         how: Contradicting = {
-            "actor": actor,
-            "reason": form.text("reason", limit=1000),
+            **form.sign(request),
             "allow_erased": form.flag("allow_erased"),
             "anyway": form.flag("anyway"),
         }
-        form.check()
         return cls(version, question, {"start": start, "end": end, "text": text}, how)
 
-    def mend(self, ports: Ports, fact: FactRecord) -> Edit:
-        """Gives the fact span and question in one change, as far as they differ; where neither does, accepts it.
+    def apply(self, ports: Ports, fact: FactRecord) -> Edit:
+        """Give the fact span and question in one change, as far as they differ; where neither does, accepts it.
 
-        Raises `FactChanged` where somebody has settled or edited it since.
+        Raise `FactChanged` where somebody has settled or edited it since.
         """
         if fact.review != "proposed":
             raise FactChanged([fact.fact_id])  # somebody else was faster
@@ -178,14 +135,47 @@ class Fix:
 
     def _accept(self, ports: Ports, fact: FactRecord) -> Edit:
         verdict = ReviewVerdict(fact.fact_id, "accept", self.version or fact.version)
-        done = ports.kb.review.settle([verdict], actor=self.how["actor"], reason=self.how["reason"])
-        if done.before:
+        settled = ports.kb.review.settle([verdict], actor=self.how["actor"], reason=self.how["reason"])
+        if settled.before:
             raise FactChanged([fact.fact_id])
-        return Edit(done.seqs[0], "accept", done.fact_ids)
+        return Edit(settled.seqs[0], "accept", settled.fact_ids)
 
     def _is_elsewhere(self, fact: FactRecord) -> bool:
-        """Says whether the span is another one than that of the fact; offsets count before words."""
+        """Say whether the span is another one than that of the fact; offsets count before words."""
         offsets = (self.span["start"], self.span["end"])
         if offsets == (None, None):
             return self.span["text"] not in (None, fact.value)
         return fact.source is None or offsets != (fact.source.start, fact.source.end)
+
+
+@get("/review", opt=needs(Right.read), sync_to_thread=True)
+def list_inbox(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Show the facts to review, those first where most is at stake."""
+    return _show_inbox(ports, request, form)
+
+
+@post("/review", opt=needs(Right.edit), sync_to_thread=True)
+@show_again(_show_inbox)
+def settle_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Accept or reject one fact, or all that were chosen, as far as nobody has settled them meanwhile."""
+    verdicts = _read_verdicts(form)
+    if not verdicts:
+        form.mistakes["fact"] = "Choose at least one fact."
+    settled = ports.kb.review.settle(verdicts, **form.sign(request))
+    left = [one.fact_id for one in settled.before]
+    return _lead_back(form, change=settled.seqs[-1] if settled.seqs else None, left=left)
+
+
+@post("/review/{fact_id:int}", opt=needs(Right.edit), sync_to_thread=True)
+def fix_fact(ports: FromPorts, request: PageRequest, fact_id: PathId, form: FromForm) -> Page:
+    """Move the span of a fact, give it another question, or both, which accepts it."""
+    try:
+        edit = Fix.read(form, request).apply(ports, ports.kb.facts.show(fact_id))
+    except KBError as error:
+        return _show_inbox(ports, request, form.refuse(error), fixing=fact_id)
+    if not edit.keyed:
+        key_at_once(ports, edit.fact_ids)
+    return _lead_back(form, change=edit.seq)
+
+
+HANDLERS = (list_inbox, settle_facts, fix_fact)

@@ -1,4 +1,4 @@
-"""Renders pages from templates for the signed-in token, and errors as pages with cause and remedy.
+"""Render pages from templates for the signed-in token, and errors as pages with cause and remedy.
 
 Every page is complete without the script. The script requests the same pages and takes the parts that it needs, so
 that each page has one template.
@@ -6,10 +6,9 @@ that each page has one template.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
@@ -18,18 +17,13 @@ from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from litestar import Request, Response
-from litestar.params import URLEncodedBody
-from litestar.response import Redirect
 from markupsafe import Markup
 
 from colmlm.api.errors import problem_of
-from colmlm.api.ports import Ports
-from colmlm.api.routes.misses import asks_of
 from colmlm.kb.access.records import Right, TokenRecord
-from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
-from colmlm.kb.facts.records import Edit, FactFound, FactRecord, FoundIn
-from colmlm.kb.texts.characters import moment, visible_text
+from colmlm.kb.facts.records import FactFound, FactRecord, FoundIn
+from colmlm.kb.texts.characters import visible_text
 
 # Tables as cards: on a phone every cell names its column, since there is no room for a row of headings.
 
@@ -39,7 +33,7 @@ _CELL = re.compile(r"<td\b")
 
 
 def with_columns(table: Markup) -> Markup:
-    """Writes the heading of its column on every cell of a table, where the style finds it."""
+    """Write the heading of its column on every cell of a table, where the style finds it."""
     head, body, rows = str(table).partition("<tbody>")
     names = [Markup(name).striptags() for name in _HEADING.findall(head)]
     return Markup(head + body + _ROW.sub(lambda row: _named(row[0], names), rows))  # its texts are escaped
@@ -94,7 +88,7 @@ PLACES = (
 
 
 def page(request: PageRequest, template: str, status_code: int = 200, **context: Any) -> Page:
-    """Renders a page of the console. Templates get the token's rights as `may`, and offer only what those allow."""
+    """Render a page of the console. Templates get the token's rights as `may`, and offer only what those allow."""
     token = request.user
     filled = render(
         template,
@@ -110,7 +104,7 @@ def page(request: PageRequest, template: str, status_code: int = 200, **context:
 
 
 def refused(request: Request[Any, Any, Any], error: Exception) -> Page:
-    """Answers any exception of the console's routes with its problem document as a page."""
+    """Answer any exception of the console's routes with its problem document as a page."""
     problem, headers = problem_of(error)
     answer = page(request, "problem.html", problem.status, problem=problem)
     answer.headers.update(headers)
@@ -122,13 +116,13 @@ def render(template: str, **context: Any) -> str:
 
 
 def theme_of(cookies: Mapping[str, str]) -> str:
-    """Gives the theme in the browser's cookie; "system" for anything else."""
+    """Give the theme in the browser's cookie; "system" for anything else."""
     chosen = cookies.get(THEME_COOKIE, "")
     return chosen if chosen in THEMES else "system"
 
 
 def in_words(count: int, thing: str, *, first: bool = False) -> str:
-    """Writes a count in words: "one fact", "twelve facts", "40 facts"; as the first of a sentence with a capital."""
+    """Write a count in words: "one fact", "twelve facts", "40 facts"; as the first of a sentence with a capital."""
     number = _NUMBERS[count] if 0 <= count < len(_NUMBERS) else f"{count:,}"
     said = f"{number} {thing}" if count == 1 else f"{number} {thing}s"
     return said[:1].upper() + said[1:] if first else said
@@ -156,7 +150,7 @@ def _shorten(text: str | None, limit: int = 80) -> str:
 
 
 def query(**parts: Any) -> str:
-    """Builds a query string of the parts that are not empty."""
+    """Build a query string of the parts that are not empty."""
     said = {name: value for name, value in parts.items() if value not in (None, "", 0)}
     return f"?{urlencode(said, doseq=True)}" if said else "?"
 
@@ -168,7 +162,7 @@ class AsTyped(str):
 
 
 def _shown(value: Any) -> Any:
-    """Escapes invisible characters of the texts that a template inserts; markup and form fields stay as they are."""
+    """Escape invisible characters of the texts that a template inserts; markup and form fields stay as they are."""
     return (
         visible_text(value) if isinstance(value, str) and not isinstance(value, Markup | AsTyped) else value
     )
@@ -210,137 +204,6 @@ templates.filters.update(
     number="{:,}".format,
 )
 templates.globals.update(query=query)
-
-
-# Forms: reads what was sent field by field, and notes a message for each field that is not valid.
-#
-# A form that is refused is shown again as it was sent, with the messages beside its fields.
-
-MAX_ID = 2**63 - 1
-LONGEST = 10_000
-
-Sent = URLEncodedBody[dict[str, Any]]
-
-
-class Mistakes(KBError):
-    title = "This form is not complete"
-    status = 422
-
-    def __init__(self, fields: Sequence[str]) -> None:
-        super().__init__(
-            f"Nothing was done. See the note at {', '.join(fields)}, put it right and send it again."
-        )
-
-
-@dataclass(slots=True)
-class Form:
-    """The fields of a form by name. Reading one notes its mistake; `check` raises them all at once.
-
-    `error` is the error that refused the whole form, which the template shows above it.
-    """
-
-    sent: Mapping[str, Any] = field(default_factory=dict)
-    mistakes: dict[str, str] = field(default_factory=dict)
-    error: KBError | None = None
-
-    @classmethod
-    def asked(cls, request: PageRequest) -> Form:
-        """Gives a form with the fields of a query string."""
-        return cls({name: request.query_params.getall(name) for name in request.query_params})
-
-    def all(self, name: str) -> list[str]:
-        found = self.sent.get(name, [])
-        return [str(value) for value in found] if isinstance(found, list) else [str(found)]
-
-    def raw(self, name: str, default: str = "") -> str:
-        """Gives the text that was sent, for the field to show again."""
-        found = self.all(name)
-        return found[-1] if found else default
-
-    def refuse(self, error: KBError) -> Form:
-        self.error = error
-        return self
-
-    def check(self) -> None:
-        """Raises `Mistakes` where a field read so far is not valid."""
-        if self.mistakes:
-            raise Mistakes(list(self.mistakes))
-
-    def text(self, name: str, *, limit: int = LONGEST) -> str:
-        """Reads a text, which may not be empty."""
-        said = self._text(name, limit)
-        if not said:
-            self.mistakes.setdefault(name, "Say something here: it may not be empty.")
-        return said
-
-    def optional(self, name: str, *, limit: int = LONGEST) -> str | None:
-        return self._text(name, limit) or None
-
-    def _text(self, name: str, limit: int) -> str:
-        said = self.raw(name).replace("\r\n", "\n").strip()
-        if "\x00" in said:
-            self.mistakes[name] = "It holds a NUL character, which no text does. Remove it."
-        elif len(said) > limit:
-            self.mistakes[name] = f"It has {len(said):,} characters; at most {limit:,} are taken. Shorten it."
-        return said
-
-    def integer(self, name: str, low: int = 1, high: int = MAX_ID) -> int | None:
-        said = self.raw(name).strip()
-        if not said:
-            return None
-        if len(said) < 20 and said.isascii() and said.isdecimal() and low <= int(said) <= high:
-            return int(said)
-        upper = "" if high == MAX_ID else f" and at most {high:,}"
-        self.mistakes[name] = f"Give a whole number of at least {low:,}{upper}."
-        return None
-
-    def number(self, name: str, low: float, high: float) -> float | None:
-        said = self.raw(name).strip()
-        if not said:
-            return None
-        try:
-            value = float(said)
-        except ValueError:
-            value = math.nan
-        if low <= value <= high:
-            return value
-        self.mistakes[name] = f"Give a number from {low:g} to {high:g}, such as {(low + high) / 2:g}."
-        return None
-
-    def choice(self, name: str, allowed: Sequence[str]) -> str:
-        """Reads one of `allowed`; the first if nothing was sent."""
-        said = self.raw(name) or allowed[0]
-        if said not in allowed:
-            self.mistakes[name] = f"Choose one of {', '.join(allowed)}."
-        return said
-
-    def flag(self, name: str) -> bool:
-        return self.raw(name) == "yes"
-
-    def ids(self, name: str) -> list[int]:
-        """Reads ids: several fields, or several ids in one field between commas or spaces."""
-        said = " ".join(self.all(name)).replace(",", " ").split()
-        if any(not (one.isascii() and one.isdecimal() and len(one) < 19 and int(one)) for one in said):
-            self.mistakes[name] = "Give ids, such as 12 or 12, 15."
-            return []
-        return list(dict.fromkeys(map(int, said)))
-
-    def moment(self, name: str) -> datetime | None:
-        """Reads a date or time in ISO 8601, in UTC if it names no zone."""
-        said = self.raw(name).strip()
-        if not said:
-            return None
-        try:
-            return moment(said)
-        except ValueError:
-            self.mistakes[name] = "Give a date or a time, such as 2026-01-31 or 2026-01-31T12:00."
-            return None
-
-
-def form_page(request: PageRequest, template: str, form: Form, **context: Any) -> Page:
-    """Gives the page with this form, with the status of the error that refused it, if one did."""
-    status = problem_of(form.error)[0].status if form.error else 200
-    return page(request, template, status, form=form, **context)
 
 
 # Cuts texts at marked spans: an output at its splices, a document at its facts, a passage around one fact.
@@ -385,7 +248,7 @@ class DocumentPart:
 
 
 def pieces(trace: OutputTrace) -> list[OutputPiece]:
-    """Cuts an output at its lookups, in order. Offsets count code points, as Python's do."""
+    """Cut an output at its lookups, in order. Offsets count code points, as Python's do."""
     found, at, number = [], 0, 0
     for splice in trace.splices:
         found.append(OutputPiece(trace.output[at : splice.output_start]))
@@ -398,7 +261,7 @@ def pieces(trace: OutputTrace) -> list[OutputPiece]:
 
 
 def became_of(splice: TracedSplice) -> str:
-    """Gives the present state of a spliced fact: current, corrected, deleted or erased; or why nothing was spliced."""
+    """Give the present state of a spliced fact: current, corrected, deleted or erased; or why nothing was spliced."""
     if splice.outcome != "hit":
         return splice.outcome
     if splice.erased:
@@ -414,7 +277,7 @@ def passage(text: str, start: int, end: int) -> SpanPassage:
 
 
 def stretches(text: str, facts: Iterable[FactRecord]) -> list[DocumentPart]:
-    """Cuts a document at the spans of its facts; of spans that overlap, the first counts."""
+    """Cut a document at the spans of its facts; of spans that overlap, the first counts."""
     found: list[DocumentPart] = []
     at = 0
     for fact in _by_place(facts):
@@ -430,7 +293,7 @@ def stretches(text: str, facts: Iterable[FactRecord]) -> list[DocumentPart]:
 
 
 def blocks(parts: Iterable[DocumentPart]) -> list[list[DocumentPart]]:
-    """Groups the parts of a document into blocks that end with a line, so that a browser draws what is in sight."""
+    """Group the parts of a document into blocks that end with a line, so that a browser draws what is in sight."""
     found: list[list[DocumentPart]] = [[]]
     length = 0
     for part in parts:
@@ -446,12 +309,12 @@ def blocks(parts: Iterable[DocumentPart]) -> list[list[DocumentPart]]:
 
 
 def excerpts(fact: FactFound) -> dict[str, list[tuple[str, bool]]]:
-    """Gives an excerpt of each text that the fact was found in."""
+    """Give an excerpt of each text that the fact was found in."""
     return {found.place: _excerpt(found) for found in fact.found}
 
 
 def _excerpt(found: FoundIn) -> list[tuple[str, bool]]:
-    """Cuts a text in which words were found, around the first of them, into pieces with whether they were sought."""
+    """Cut a text in which words were found, around the first of them, into pieces with whether they were sought."""
     marks = found.marks
     first = max(0, marks[0].start - BEFORE)
     pieces, at, last = [("…", False)] if first else [], first, min(len(found.said), first + SHOWN)
@@ -467,31 +330,3 @@ def _by_place(facts: Iterable[FactRecord]) -> Sequence[FactRecord]:
         (fact for fact in facts if fact.source),
         key=lambda f: (f.source.start, f.fact_id) if f.source else (0, 0),
     )
-
-
-# Solving: asks a group of misses again once a fact was added for it, and leads back to its page.
-
-
-def to_group(
-    ports: Ports, request: PageRequest, group_id: int, fact_id: int, reason: str, *, anyway: bool = False
-) -> Redirect:
-    """Solves the group by the fact, if its questions find it, and redirects to its page, which says which do not."""
-    misses = ports.kb.shown(past=True).misses(asks_of(ports))
-    asked = misses.solve(group_id, fact_id, anyway=anyway, actor=request.user.name, reason=reason)
-    left = ",".join(str(one.generation_id) for one in asked.asked if not one.found)
-    return Redirect(f"/console/misses/{group_id}?fact={fact_id}&left={left}", status_code=303)
-
-
-def solved_by(ports: Ports, request: PageRequest, form: Form, edit: Edit) -> Redirect | None:
-    """Leads from a fact that was added for a group, which the form names, to that group; None where it names none.
-
-    The fact stays, also where the group cannot be asked again.
-    """
-    if (group_id := form.integer("miss")) is None:
-        return None
-    (fact_id,) = edit.fact_ids
-    try:
-        led = to_group(ports, request, group_id, fact_id, form.raw("reason"))
-    except KBError:
-        return Redirect(f"/console/facts/{fact_id}?change={edit.seq}", status_code=303)
-    return Redirect(f"{led.url}&change={edit.seq}", status_code=303)

@@ -28,12 +28,12 @@ ALL_RIGHTS = frozenset(Right)
 
 
 def in_words(error: Exception) -> str:
-    """Gives the cause and remedy of an error as the API tells it; what it does not know goes to the log alone."""
+    """Give the cause and remedy of an error as the API tells it; what it does not know goes to the log alone."""
     return problem_of(error)[0].detail
 
 
 class AskingNear(Protocol):
-    """Asks a base that has the model loaded already, where there is one, in place of the caller's own."""
+    """Ask a base that has the model loaded already, where there is one, in place of the caller's own."""
 
     def __call__(self, ask: Callable[[Client], T], /) -> T: ...
 
@@ -62,7 +62,7 @@ class Caller:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Lets the caller edit within the block, in turn with others."""
+        """Let the caller edit within the block, in turn with others."""
         with self.turn, acting_as(self.principal) if self.principal else nullcontext():
             yield
 
@@ -104,7 +104,7 @@ class Offer:
         return self.right in caller.rights
 
     def add_to(self, server: MCPServer, caller_of: CallerOf) -> None:
-        """Adds the tool to a server. Its parameters are those of the function, but for the caller."""
+        """Add the tool to a server. Its parameters are those of the function, but for the caller."""
 
         def run(context: Context, **given: Any) -> dict[str, Any]:
             return self._done(caller_of(context.request_context), given)
@@ -133,7 +133,7 @@ DOCUMENTS, FACTS = "colmlm://documents", "colmlm://facts"
 
 
 def plain(record: Any) -> Any:
-    """Gives a record as what JSON holds, without what it does not say (None, and empty lists)."""
+    """Give a record as what JSON holds, without what it does not say (None, and empty lists)."""
     told = msgspec.to_builtins(
         {field.name: getattr(record, field.name) for field in fields(record)}
         if is_dataclass(record)
@@ -147,7 +147,7 @@ def plain(record: Any) -> Any:
 
 
 def cited(source: Source | None, sample: SamplePlace | None = None) -> dict[str, Any]:
-    """Gives where a document says something: in words, as `citation`, and the resource to read it in."""
+    """Give where a document says something: in words, as `citation`, and the resource to read it in."""
     if sample is not None:
         place = f"{sample.corpus}, sample {sample.sample_id}, fact {sample.fact_idx} (a release: its text is not here)"
         return {"citation": place}
@@ -164,7 +164,7 @@ def cited(source: Source | None, sample: SamplePlace | None = None) -> dict[str,
 
 
 def fact_of(fact: FactRecord) -> dict[str, Any]:
-    """Gives a fact with its state and its citation."""
+    """Give a fact with its state and its citation."""
     told = {
         "fact_id": fact.fact_id,
         "value": fact.value,
@@ -182,7 +182,7 @@ def facts_of(facts: Iterable[FactRecord]) -> list[dict[str, Any]]:
 
 
 def state_of(fact: FactRecord) -> str:
-    """Gives "live", or by which change it was deleted or erased."""
+    """Give "live", or by which change it was deleted or erased."""
     if fact.erased_seq is not None:
         return f"erased by change {fact.erased_seq}"
     return "live" if fact.deleted_seq is None else f"deleted by change {fact.deleted_seq}"

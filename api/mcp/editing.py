@@ -258,7 +258,7 @@ class DryRun:
         return hmac.digest(self.caller.secret, asked, "sha256").hex()[:16]
 
     def or_done(self, confirm: str, edit: Callable[[], Edit], **more: Any) -> dict[str, Any]:
-        """Shows the edit; where `confirm` is its code, does it. Raises `DryRunNeeded` where it is another."""
+        """Show the edit; where `confirm` is its code, does it. Raise `DryRunNeeded` where it is another."""
         if not confirm:
             return self._shown(more)
         if not hmac.compare_digest(confirm.encode(), self.code.encode()):

@@ -100,7 +100,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def heading(kind: str, model: str) -> dict[str, Any]:
-    """Gives the fields that every response and every chunk of one begins with."""
+    """Give the fields that every response and every chunk of one begins with."""
     return {"id": f"{kind}-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
 
 
@@ -109,7 +109,7 @@ def finish_reason(finished: Finished) -> str:
 
 
 def usage(finished: list[Finished]) -> Usage:
-    """Adds up the token counts of several outputs."""
+    """Add up the token counts of several outputs."""
     prompt = sum(one.prompt_tokens for one in finished)
     completion = sum(one.completion_tokens for one in finished)
     return Usage(prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion)
@@ -176,7 +176,7 @@ class Annotation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def citations(trace: OutputTrace, base_url: str, *, index: int = 0, shift: int = 0) -> list[Citation]:
-    """Gives the spliced facts of an output, whose text begins `shift` characters into the choice."""
+    """Give the spliced facts of an output, whose text begins `shift` characters into the choice."""
     return [
         _citation(splice, trace, base_url, index, shift)
         for splice in trace.splices
@@ -215,7 +215,7 @@ def _document(source: Source) -> CitedDocument:
 
 
 def url_citation(cited: Citation) -> UrlCitation:
-    """Gives a citation with the fields that OpenAI has for one."""
+    """Give a citation with the fields that OpenAI has for one."""
     document = cited.document
     return UrlCitation(
         start_index=cited.start,
@@ -269,7 +269,7 @@ class ChatLogprobs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def chat_logprobs(tokens: Sequence[TokenLogprob], asked: int) -> ChatLogprobs:
-    """Converts log-probabilities to the form of chats, which has no place for the token that ends a text."""
+    """Convert log-probabilities to the form of chats, which has no place for the token that ends a text."""
     return ChatLogprobs(content=[_chat_token(one, asked) for one in tokens if not one.is_special])
 
 
@@ -287,7 +287,7 @@ def _chat_token(one: TokenLogprob, asked: int) -> ChatToken:
 
 
 def logprobs(tokens: Sequence[TokenLogprob], asked: int) -> CompletionLogprobs:
-    """Converts log-probabilities to OpenAI's form.
+    """Convert log-probabilities to OpenAI's form.
 
     The chosen token is always listed in `top_logprobs`, even where it is not among the likeliest, so that a reader can
     tell whether it was the likeliest.

@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`: answers the last question of a conversation."""
+"""`/v1/chat/completions`: answers the last question of a conversation, and takes what people say of an answer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any
 
-from litestar import Request, Response, post
-from litestar.params import JSONBody
+import msgspec
+from litestar import Request as Connection
+from litestar import Response, post
+from litestar.params import JSONBody, PathParameter
 from msgspec import Meta
 
+from colmlm.api.errors import Refused
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.openai.answers import (
     ChatChoice,
     ChatChunk,
@@ -25,7 +29,7 @@ from colmlm.api.openai.answers import (
     heading,
     usage,
 )
-from colmlm.api.openai.errors import DECODING, Unsupported
+from colmlm.api.openai.errors import DECODING, ROUTE, Unsupported
 from colmlm.api.openai.fields import (
     CHAT_TOKENS,
     MAX_TOP,
@@ -36,20 +40,23 @@ from colmlm.api.openai.fields import (
     NoList,
     Text,
     as_text,
+    chunks,
     refusal_of,
     refuse_unanswerable,
     shift_of,
 )
 from colmlm.api.openai.models import require_model
-from colmlm.api.openai.streams import chunks
 from colmlm.api.ports import FromPorts, await_seen
+from colmlm.api.routes.parameters import WithToken, shown_to
+from colmlm.api.wire.requests import Request
+from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.evidence.generation import Completed, Finished, GenerationRequest, Generator
-from colmlm.kb.evidence.records import OutputTrace
+from colmlm.kb.evidence.records import NewFeedback, OutputTrace, Thumb
 
 
 @post("/chat/completions", status_code=200, **DECODING)
 def chat(
-    ports: FromPorts, request: Request[Any, Any, Any], data: JSONBody[ChatRequest]
+    ports: FromPorts, request: Connection[Any, Any, Any], data: JSONBody[ChatRequest]
 ) -> Response[ChatCompletion]:
     """Answer a conversation.
 
@@ -106,7 +113,7 @@ def _chunks(
     fields: dict[str, Any],
     base_url: str,
 ) -> Iterator[ChatChunk]:
-    """Yields the chunks of one choice after another, and the usage if wanted."""
+    """Yield the chunks of one choice after another, and the usage if wanted."""
     took: list[Finished] = []
     cited: list[Citation] = []
     for index, decoding in enumerate(decodings):
@@ -124,7 +131,7 @@ def _chunks(
 def _pieces(
     generator: Generator, decoding: GenerationRequest, index: int, base_url: str
 ) -> Iterator[ChatChunkChoice | Finished]:
-    """Yields the role, the text as it is decoded, why it ended, and the finish reason with the citations.
+    """Yield the role, the text as it is decoded, why it ended, and the finish reason with the citations.
 
     In place of the text it yields the refusal, where nothing is said.
     """
@@ -168,7 +175,7 @@ Nothing = Annotated[Any, Meta(extra_json_schema={"enum": [None]})]
 
 
 def refuse_tools(field: str, tools: list[Any] | None, choice: Any) -> None:
-    """Raises `Unsupported` where tools are to be called. With the choice "none" they may be listed."""
+    """Raise `Unsupported` where tools are to be called. With the choice "none" they may be listed."""
     if choice not in UNFORCED or (tools and choice != "none"):
         raise Unsupported(
             field, "the model calls none; its lookups are its own. Leave them out, or choose none"
@@ -201,7 +208,7 @@ class ChatRequest(ChoiceFields, frozen=True, kw_only=True):
     prediction: dict[str, Any] | None = None
 
     def decodings(self) -> list[GenerationRequest]:
-        """Gives a generation request for each choice. Raises `Unsupported`."""
+        """Give a generation request for each choice. Raise `Unsupported`."""
         self._refuse()
         tokens = self.max_completion_tokens or self.max_tokens or CHAT_TOKENS
         decoding = self.decoding(as_text(self.messages), tokens, (*self.stops, NEXT_QUESTION))
@@ -227,3 +234,92 @@ class ChatRequest(ChoiceFields, frozen=True, kw_only=True):
         if self.web_search_options is not None:
             raise Unsupported("web_search_options", "only the knowledge base is searched")
         refuse_unanswerable("messages", self.messages)
+
+
+# `POST /v1/chat/completions/{id}`: OpenAI's way to change the metadata of a stored completion, here its feedback.
+# The id is the `generation_id` of the choice, since a completion's own id is made before anything is stored.
+
+CompletionId = Annotated[str, PathParameter(max_length=300)]
+MetadataText = Annotated[str, Meta(min_length=1, max_length=512)]  # as long as OpenAI has it
+
+
+class CompletionNotFound(Refused):
+    title = "No such completion"
+    status = 404
+
+    def __init__(self, asked: str) -> None:
+        super().__init__(f"No completion {asked!r} is stored. Its id is the `generation_id` of its choice.")
+
+
+class FeedbackMetadata(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """The keys that are kept of a completion's metadata: a thumb, a comment, and the value that would be right."""
+
+    feedback: Thumb
+    comment: MetadataText | None = None
+    value: MetadataText | None = None
+
+
+class CompletionUpdate(Request, frozen=True, kw_only=True):
+    metadata: FeedbackMetadata
+
+
+class JudgedChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stored completion says. Why its model stopped is not stored."""
+
+    message: ChatMessage
+    generation_id: int
+    index: int = 0
+    finish_reason: str = "stop"
+    logprobs: None = None
+
+
+class JudgedCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored completion with its feedback as metadata."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[JudgedChoice]
+    metadata: FeedbackMetadata
+    object: str = "chat.completion"
+
+
+@post(
+    "/chat/completions/{completion_id:str}",
+    status_code=200,
+    **ROUTE | {"opt": needs(Right.read, Limiter.records)},
+)
+def update_completion(
+    ports: FromPorts, request: WithToken, completion_id: CompletionId, data: JSONBody[CompletionUpdate]
+) -> JudgedCompletion:
+    """Say whether a completion is right.
+
+    Its `metadata` holds a thumb as `feedback`, and perhaps a `comment` and the `value` that would be right. The id is
+    the `generation_id` of its choice.
+    """
+    generation_id, said = _generation(completion_id), data.metadata
+    made = NewFeedback(said.feedback, said.comment, said.value)
+    ports.kb.outputs.give_feedback(generation_id, made, actor=request.user.name)
+    return _judged(shown_to(request, ports).trace_output(generation_id), said)
+
+
+def _generation(completion_id: str) -> int:
+    if len(completion_id) < 20 and completion_id.isascii() and completion_id.isdecimal():
+        return int(completion_id)
+    raise CompletionNotFound(completion_id)
+
+
+def _judged(trace: OutputTrace, said: FeedbackMetadata) -> JudgedCompletion:
+    message = ChatMessage(
+        role="assistant", content=trace.output or None, refusal=NOTHING if trace.abstained else None
+    )
+    return JudgedCompletion(
+        id=str(trace.generation_id),
+        created=int(trace.at.timestamp()),
+        model=trace.checkpoint_id,
+        choices=[JudgedChoice(message=message, generation_id=trace.generation_id)],
+        metadata=said,
+    )
+
+
+HANDLERS = (chat, update_completion)

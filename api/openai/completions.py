@@ -22,9 +22,8 @@ from colmlm.api.openai.answers import (
     usage,
 )
 from colmlm.api.openai.errors import DECODING, Unsupported
-from colmlm.api.openai.fields import MAX_CHOICES, MAX_TOP, ChoiceFields
+from colmlm.api.openai.fields import MAX_CHOICES, MAX_TOP, ChoiceFields, chunks
 from colmlm.api.openai.models import require_model
-from colmlm.api.openai.streams import chunks
 from colmlm.api.ports import FromPorts, await_seen
 from colmlm.kb.evidence.generation import Completed, Finished, GenerationRequest, Generator
 from colmlm.kb.evidence.records import OutputTrace
@@ -84,7 +83,7 @@ def _chunks(
     fields: dict[str, Any],
     base_url: str,
 ) -> Iterator[Completion]:
-    """Yields the chunks of one prompt after another."""
+    """Yield the chunks of one prompt after another."""
     took: list[Finished] = []
     cited: list[Citation] = []
     for index, decoding in enumerate(decodings):
@@ -137,7 +136,7 @@ class CompletionRequest(ChoiceFields, frozen=True, kw_only=True):
     suffix: NoText | None = None
 
     def decodings(self) -> list[GenerationRequest]:
-        """Gives a generation request for each choice of each prompt. Raises `Unsupported`."""
+        """Give a generation request for each choice of each prompt. Raise `Unsupported`."""
         self._refuse()
         max_tokens = COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
         requests = [
@@ -176,3 +175,6 @@ class CompletionRequest(ChoiceFields, frozen=True, kw_only=True):
         return [
             one if isinstance(one, str) else tuple(one) for one in self.prompt if not isinstance(one, int)
         ]
+
+
+HANDLERS = (complete,)

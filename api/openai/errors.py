@@ -1,4 +1,4 @@
-"""Converts the errors of `api.errors` to OpenAI's form, for the paths of its protocol."""
+"""Convert the errors of `api.errors` to OpenAI's form, for the paths of its protocol."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.response.base import ASGIResponse
 
 from colmlm.api import errors
-from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import Refused, problem_of
+from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.wire.answers import Problem
 
 # The nouns of OpenAI's protocol, also of what is not served here: its clients read no other form of an error.
@@ -91,26 +91,32 @@ PROBLEMS = {
 
 
 def speaks_openai(path: str) -> bool:
-    """Tells whether a path is of OpenAI's protocol, by the noun under `/v1`."""
+    """Tell whether a path is of OpenAI's protocol, by the noun under `/v1`."""
     lead, _, rest = path.partition("/v1/")
     return not lead and rest.partition("/")[0] in FAMILIES
 
 
 def openai_problem(error: Exception) -> tuple[OpenAIProblem, int, dict[str, str]]:
-    """Gives the error object, the status and the response headers for an exception."""
+    """Give the error object, the status and the response headers for an exception."""
     problem, headers = problem_of(error)
     at_fault = error.field if isinstance(error, Unsupported) else "".join(f.field for f in problem.errors[:1])
-    return told(_message(problem), problem.status, at_fault or None, _code(problem)), problem.status, headers
+    return (
+        describe_error(_message(problem), problem.status, at_fault or None, _code(problem)),
+        problem.status,
+        headers,
+    )
 
 
-def told(message: str, status: int, param: str | None = None, code: str | None = None) -> OpenAIProblem:
-    """Gives an error of this status in OpenAI's form."""
+def describe_error(
+    message: str, status: int, param: str | None = None, code: str | None = None
+) -> OpenAIProblem:
+    """Give an error of this status in OpenAI's form."""
     kind = "server_error" if status >= 500 else _TYPES.get(status, "invalid_request_error")
     return OpenAIProblem(OpenAIError(message, kind, param, code))
 
 
 def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
-    """Answers any exception in the form that the path's clients read, as Litestar's exception handler."""
+    """Answer any exception in the form that the path's clients read, as Litestar's exception handler."""
     if not speaks_openai(request.scope["path"]):
         return errors.respond(request, error)
     body, status, headers = openai_problem(error)
@@ -123,11 +129,11 @@ ROUTE: dict[str, Any] = {
     "responses": PROBLEMS,
     "sync_to_thread": True,
 }
-DECODING = ROUTE | {"opt": needs(Right.read, Lane.decoding)}
+DECODING = ROUTE | {"opt": needs(Right.read, Limiter.decoding)}
 
 
 def refusal(path: str, error: Exception) -> ASGIResponse:
-    """Gives the same response for a request to this path that was refused before routing."""
+    """Give the same response for a request to this path that was refused before routing."""
     if not speaks_openai(path):
         return errors.refusal(error)
     body, status, headers = openai_problem(error)
@@ -143,6 +149,6 @@ def _message(problem: Problem) -> str:
 
 
 def _code(problem: Problem) -> str:
-    """Gives the class name of the error in snake case: `ModelNotFound` is `model_not_found`, as OpenAI has it."""
+    """Give the class name of the error in snake case: `ModelNotFound` is `model_not_found`, as OpenAI has it."""
     name = problem.type.rpartition(":")[2]
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

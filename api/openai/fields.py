@@ -7,13 +7,16 @@ would change the answer, and that this decoder does not implement, is refused by
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 import msgspec
+from litestar import Response
+from litestar.response import ServerSentEvent, ServerSentEventMessage
 from msgspec import Meta
 
-from colmlm.api.openai.errors import Unsupported
+from colmlm.api.openai.errors import Unsupported, openai_problem
 from colmlm.api.wire.requests import AcceptedOnly, DecodingThreshold, MinSeq, OnMiss, RankingName, Request
 from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.evidence.generation import GenerationRequest
@@ -78,14 +81,14 @@ class DecodingFields(Request, frozen=True, kw_only=True, omit_defaults=True):
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] = 0
 
     def refuse_unsupported(self) -> None:
-        """Raises `Unsupported` where a field asks for something that this decoder does not implement."""
+        """Raise `Unsupported` where a field asks for something that this decoder does not implement."""
         if self.top_k not in (None, -1, 0):
             raise Unsupported("top_k", "it is not supported; use top_p")
 
     def decoding(
         self, prompt: str | tuple[int, ...], max_tokens: int, stops: tuple[str, ...] = ()
     ) -> GenerationRequest:
-        """Gives the generation request of a prompt. Raises `Unsupported`."""
+        """Give the generation request of a prompt. Raise `Unsupported`."""
         most = min(max_tokens, MAX_TOKENS)
         if self.min_tokens > most:
             raise Unsupported("min_tokens", f"{self.min_tokens} is more than the most tokens, {most}")
@@ -132,7 +135,7 @@ class ChoiceFields(DecodingFields, frozen=True, kw_only=True):
             )
 
     def refuse_beside_logprobs(self) -> None:
-        """Raises `Unsupported` for what contradicts log-probabilities, which are the model's alone."""
+        """Raise `Unsupported` for what contradicts log-probabilities, which are the model's alone."""
         if self.mode not in (None, "off"):
             raise Unsupported(
                 "logprobs", "they are the model's alone, without lookups; leave mode out, or set it off"
@@ -198,7 +201,7 @@ Messages = Annotated[list[Message], Meta(min_length=1, max_length=100)]
 
 
 def refuse_unanswerable(field: str, messages: Sequence[Message]) -> None:
-    """Raises `Unsupported` unless the last message is a user's, and every one but the assistant's says something."""
+    """Raise `Unsupported` unless the last message is a user's, and every one but the assistant's says something."""
     if any(message.content is None and message.role != "assistant" for message in messages):
         raise Unsupported(field, "only a message of the assistant's may be without content")
     if messages[-1].role != "user":
@@ -206,7 +209,7 @@ def refuse_unanswerable(field: str, messages: Sequence[Message]) -> None:
 
 
 def as_text(messages: Sequence[Message]) -> str:
-    """Writes a conversation as the text that the model reads."""
+    """Write a conversation as the text that the model reads."""
     parts = []
     for message in messages:
         match message.role:
@@ -220,10 +223,59 @@ def as_text(messages: Sequence[Message]) -> str:
 
 
 def refusal_of(decoding: GenerationRequest, trace: OutputTrace) -> str | None:
-    """Says that nothing answers where the output abstained; None where it says something, or was to continue."""
+    """Say that nothing answers where the output abstained; None where it says something, or was to continue."""
     return NOTHING if decoding.abstains and trace.abstained else None
 
 
 def shift_of(output: str) -> int:
-    """Gives the offset of an output within the answer: -1 where the space after ``Answer:`` is left out."""
+    """Give the offset of an output within the answer: -1 where the space after ``Answer:`` is left out."""
     return -1 if output.startswith(" ") else 0
+
+
+# Sends the chunks of a response as server-sent events, as OpenAI's clients read them.
+
+DONE = "[DONE]"
+
+
+def chunks(items: Iterator[msgspec.Struct]) -> Response[Any]:
+    """Give a stream of these chunks, ended by `[DONE]`.
+
+    An error before the first is raised here, while its status can still be sent.
+    """
+    return _streamed(_unnamed(chain([next(items)], items)))
+
+
+def named_events(items: Iterator[dict[str, Any]]) -> Response[Any]:
+    """Give a stream of events named by their `type`. An error before the first is raised here."""
+    return _streamed(_named(chain([next(items)], items)))
+
+
+def _streamed(events: Iterator[ServerSentEventMessage]) -> Response[Any]:
+    streamed: Response[Any] = ServerSentEvent(events, status_code=200)
+    return streamed
+
+
+def _unnamed(items: Iterator[msgspec.Struct]) -> Iterator[ServerSentEventMessage]:
+    try:
+        for item in items:
+            yield _event(msgspec.json.encode(item).decode())
+    except Exception as error:  # noqa: BLE001 - the status is sent: only an event can still tell, and the log
+        yield _event(msgspec.json.encode(openai_problem(error)[0]).decode())
+    else:
+        yield _event(DONE)
+
+
+def _named(items: Iterator[dict[str, Any]]) -> Iterator[ServerSentEventMessage]:
+    number = 0
+    try:
+        for item in items:
+            number = item["sequence_number"] + 1
+            yield _event(msgspec.json.encode(item).decode(), item["type"])
+    except Exception as error:  # noqa: BLE001 - the status is sent: only an event can still tell, and the log
+        told = openai_problem(error)[0].error
+        said = {"type": "error", "sequence_number": number, "code": told.code, "message": told.message}
+        yield _event(msgspec.json.encode({**said, "param": told.param}).decode(), "error")
+
+
+def _event(data: str, name: str | None = None) -> ServerSentEventMessage:
+    return ServerSentEventMessage(data=data, event=name)

@@ -25,12 +25,12 @@ from colmlm.api.openai.fields import (
     NoList,
     Text,
     as_text,
+    named_events,
     refusal_of,
     refuse_unanswerable,
     shift_of,
 )
 from colmlm.api.openai.models import require_model
-from colmlm.api.openai.streams import named_events
 from colmlm.api.ports import FromPorts, await_seen
 from colmlm.kb.evidence.generation import Completed, Finished, GenerationRequest, Generator
 from colmlm.kb.evidence.records import OutputTrace
@@ -70,7 +70,7 @@ def _answered(
 def _events(
     generator: Generator, decoding: GenerationRequest, response: AnsweredResponse, base_url: str
 ) -> Iterator[Told]:
-    """Yields the events of a response while it is decoded; its one part begins with the first piece of text."""
+    """Yield the events of a response while it is decoded; its one part begins with the first piece of text."""
     events = ResponseEvents(response)
     said, shift, took = "", None, Finished(reason="length", prompt_tokens=0, completion_tokens=0)
     for item in generator.stream(decoding):
@@ -95,7 +95,7 @@ Told = dict[str, Any]
 
 
 class ResponseEvents:
-    """Tells a response by events: that it begins, its text, its citations, and the whole.
+    """Tell a response by events: that it begins, its text, its citations, and the whole.
 
     All are of one part of one message, whose ids do not change.
     """
@@ -106,7 +106,7 @@ class ResponseEvents:
         self._is_open = False  # whether the part was begun
 
     def begin(self) -> Iterator[Told]:
-        """Yields the beginning, once."""
+        """Yield the beginning, once."""
         if not self._num_told:
             yield self._told("response.created", response=self._response)
             yield self._told("response.in_progress", response=self._response)
@@ -114,13 +114,13 @@ class ResponseEvents:
             yield self._told("response.output_item.added", output_index=0, item=item)
 
     def text(self, piece: str) -> Iterator[Told]:
-        """Yields a piece of the text."""
+        """Yield a piece of the text."""
         yield from self._open(OutputText(text=""))
         if piece:
             yield self._of_part("response.output_text.delta", delta=piece, logprobs=[])
 
     def end(self, part: OutputPart, response: AnsweredResponse) -> Iterator[Told]:
-        """Yields the citations, the finished part, message and response."""
+        """Yield the citations, the finished part, message and response."""
         if isinstance(part, OutputRefusal):
             yield from self._open(OutputRefusal(refusal=""))
             yield self._of_part("response.refusal.delta", delta=part.refusal)
@@ -200,7 +200,7 @@ class ResponseRequest(DecodingFields, frozen=True, kw_only=True):
     truncation: Literal["auto", "disabled"] | None = None
 
     def request(self) -> GenerationRequest:
-        """Gives the generation request. Raises `Unsupported`."""
+        """Give the generation request. Raise `Unsupported`."""
         self._refuse()
         most = self.max_output_tokens or CHAT_TOKENS
         return self.decoding(as_text(self._messages()), most, (NEXT_QUESTION,))
@@ -320,7 +320,7 @@ class AnsweredResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def begun(data: ResponseRequest, model: str, created_at: int) -> AnsweredResponse:
-    """Gives a response to this request with nothing in it yet."""
+    """Give a response to this request with nothing in it yet."""
     return AnsweredResponse(
         id=f"resp_{secrets.token_hex(12)}",
         created_at=created_at,
@@ -335,14 +335,14 @@ def begun(data: ResponseRequest, model: str, created_at: int) -> AnsweredRespons
 
 
 def message(response: AnsweredResponse, status: str, *content: OutputPart) -> OutputMessage:
-    """Gives the one message of a response."""
+    """Give the one message of a response."""
     return OutputMessage(id=response.id.replace("resp_", "msg_"), status=status, content=list(content))
 
 
 def ended(
     response: AnsweredResponse, part: OutputPart, took: Finished, trace: OutputTrace, cited: list[Citation]
 ) -> AnsweredResponse:
-    """Gives the response with its output, after this was stored."""
+    """Give the response with its output, after this was stored."""
     is_cut = finish_reason(took) == "length"
     status = "incomplete" if is_cut else "completed"
     changes: dict[str, Any] = {
@@ -368,3 +368,6 @@ def output_part(said: str, refusal: str | None, cited: list[Citation]) -> Output
 
 def text_citation(cited: Citation) -> TextCitation:
     return msgspec.convert(url_citation(cited), TextCitation, from_attributes=True)
+
+
+HANDLERS = (respond,)

@@ -1,23 +1,32 @@
-"""The change log: read it by pages, compare two changes, check a signed head, and export it."""
+"""The change log: read it by pages, follow it, compare two changes, check a signed head, and export it."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 import msgspec
 from litestar import Response, get, post
-from litestar.params import JSONBody, QueryParameter
-from litestar.response import Stream
+from litestar.concurrency import sync_to_thread
+from litestar.params import HeaderParameter, JSONBody, QueryParameter
+from litestar.response import ServerSentEvent, ServerSentEventMessage, Stream
 
-from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Limiter, Right, in_thread, needs
+from colmlm.api.middleware.limiters import LONGEST_SECONDS
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.corpora import JSON_LINES
-from colmlm.api.routes.edits import WithToken, actor_of, wanted, written
-from colmlm.api.routes.searching import Corpus, time_of
-from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
+from colmlm.api.routes.parameters import Corpus, Cursor, Limit, PathId, WithToken, after_of, page, time_of
+from colmlm.api.routes.responses import (
+    Glance,
+    actor_of,
+    encode_response,
+    names_type,
+    preferred_type,
+    stream_glances,
+)
 from colmlm.api.wire.answers import NEWEST_CHANGES, Differences, Page
 from colmlm.api.wire.requests import MAX_ID, Request, Why
 from colmlm.kb.errors import InvalidQuery
@@ -28,6 +37,7 @@ from colmlm.kb.log.chain import Sealed
 from colmlm.kb.log.cloud_events import BATCH, EVENT, cloud_event
 from colmlm.kb.log.denials import DenialRecord
 from colmlm.kb.log.records import ChangeRecord
+from colmlm.kb.service import KnowledgeBase
 
 Who = Annotated[
     str | None, QueryParameter(max_length=200, description="Only changes by this person or token")
@@ -90,7 +100,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     head: witness.Head
 
 
-@get("/changes", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get("/changes", **in_thread(Right.audit))
 def list_changes(
     ports: FromPorts,
     request: WithToken,
@@ -121,9 +131,9 @@ def list_changes(
         "until": time_of("until", until),
     }
     shown = _page_of(ports.kb.log, order, cursor, limit, fitting)
-    if wanted(request, BATCH) == BATCH:
+    if preferred_type(request, BATCH) == BATCH:
         return _batch(ports, request, shown)
-    return written(Changes(head_seq=ports.kb.log.head_seq(), items=shown.items, next=shown.next))
+    return encode_response(Changes(head_seq=ports.kb.log.head_seq(), items=shown.items, next=shown.next))
 
 
 def _page_of(log: Log, order: str, cursor: str | None, limit: int, fitting: Fitting) -> Page[ChangeRecord]:
@@ -140,9 +150,9 @@ def _batch(ports: Ports, request: WithToken, shown: Page[ChangeRecord]) -> Respo
     database = ports.kb.log.database_id()
     events = [cloud_event(change, database) for change in shown.items]
     if shown.next is None:
-        return written(events, BATCH)
+        return encode_response(events, BATCH)
     following = f"{request.url.path}?{_with_cursor(request, shown.next)}"
-    return written(events, BATCH, link=f'<{following}>; rel="next"')
+    return encode_response(events, BATCH, link=f'<{following}>; rel="next"')
 
 
 def _with_cursor(request: WithToken, cursor: str) -> str:
@@ -150,7 +160,7 @@ def _with_cursor(request: WithToken, cursor: str) -> str:
     return urlencode([*kept, ("cursor", cursor)])
 
 
-@get("/changes/{seq:int}", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get("/changes/{seq:int}", **in_thread(Right.audit))
 def read_change(ports: FromPorts, request: WithToken, seq: PathId) -> Response[ChangeRecord]:
     """Read a change.
 
@@ -158,12 +168,12 @@ def read_change(ports: FromPorts, request: WithToken, seq: PathId) -> Response[C
     a CloudEvent.
     """
     change = ports.kb.log.change(seq)
-    if wanted(request, EVENT) == EVENT:
-        return written(cloud_event(change, ports.kb.log.database_id()), EVENT)
-    return written(change)
+    if preferred_type(request, EVENT) == EVENT:
+        return encode_response(cloud_event(change, ports.kb.log.database_id()), EVENT)
+    return encode_response(change)
 
 
-@get("/changes/diff", opt=needs(Right.audit, Lane.long_reads), responses=PROBLEMS, sync_to_thread=True)
+@get("/changes/diff", **in_thread(Right.audit, Limiter.long_reads))
 def compare_changes(
     ports: FromPorts,
     first: Earlier,
@@ -182,7 +192,7 @@ def compare_changes(
     return Differences(first=first, last=last, counts=found.counts, items=shown.items, next=shown.next)
 
 
-@get("/changes/head", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get("/changes/head", **in_thread(Right.audit))
 def read_head(ports: FromPorts) -> dict[str, Any]:
     """Get the signed head of the change log.
 
@@ -191,13 +201,7 @@ def read_head(ports: FromPorts) -> dict[str, Any]:
     return ports.kb.log.head()
 
 
-@post(
-    "/changes/head/check",
-    status_code=200,
-    opt=needs(Right.audit, Lane.long_reads),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/changes/head/check", status_code=200, **in_thread(Right.audit, Limiter.long_reads))
 def check_head(ports: FromPorts, data: JSONBody[Witnessed]) -> Held:
     """Check a head that was kept.
 
@@ -207,7 +211,7 @@ def check_head(ports: FromPorts, data: JSONBody[Witnessed]) -> Held:
     return Held(held=ports.kb.log.holds(head), head=head)
 
 
-@post("/changes/seal", status_code=200, opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
+@post("/changes/seal", status_code=200, **in_thread(Right.admin))
 def seal_breaks(ports: FromPorts, request: WithToken, data: JSONBody[Sealing]) -> Sealed:
     """Acknowledge breaks of the change log.
 
@@ -219,13 +223,7 @@ def seal_breaks(ports: FromPorts, request: WithToken, data: JSONBody[Sealing]) -
     )
 
 
-@get(
-    "/changes/export",
-    opt=needs(Right.audit, Lane.long_reads),
-    responses=PROBLEMS,
-    media_type=JSON_LINES,
-    sync_to_thread=True,
-)
+@get("/changes/export", media_type=JSON_LINES, **in_thread(Right.audit, Limiter.long_reads))
 def export_changes(ports: FromPorts) -> Stream:
     """Export the change log.
 
@@ -237,7 +235,7 @@ def export_changes(ports: FromPorts) -> Stream:
 # Denials: the requests that were refused, for auditors.
 
 
-@get("/denials", opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@get("/denials", **in_thread(Right.audit))
 def list_denials(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> Page[DenialRecord]:
     """List denials.
 
@@ -245,3 +243,89 @@ def list_denials(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) ->
     """
     found = ports.kb.log.denials(after=after_of(cursor, "denials"), limit=limit + 1)
     return page(found, limit, "denials", lambda denial: (denial.denial_id,))
+
+
+# The feed of changes: a stream of server-sent events, one for each new change.
+
+PIECE = 100
+
+FromSeq = Annotated[
+    int | None,
+    QueryParameter(
+        gt=-1, le=MAX_ID, description="Give what comes after this change; none: what comes from now on"
+    ),
+]
+Seconds = Annotated[int, QueryParameter(ge=0, le=LONGEST_SECONDS, description="When the stream ends")]
+LastEvent = Annotated[
+    str | None,
+    HeaderParameter(name="Last-Event-ID", max_length=20, description="The last event that was received"),
+]
+
+
+@get(
+    "/changes/events",
+    opt=needs(Right.audit, Limiter.feeds),
+    responses=PROBLEMS,
+    media_type="text/event-stream",
+)
+async def follow_changes(
+    ports: FromPorts,
+    request: WithToken,
+    after: FromSeq = None,
+    seconds: Seconds = LONGEST_SECONDS,
+    last_event: LastEvent = None,
+) -> ServerSentEvent:
+    """Follow the change log.
+
+    `text/event-stream`: an event `change` for each change, with its seq as the id, and comments while there are none. A
+    client that reconnects with `Last-Event-ID` misses nothing. If the log cannot be read, the last event is `error`; if
+    the server is ending, it is `draining`. Both hold a problem document. Where `Accept` names
+    `application/cloudevents+json` too, the data of each event is a CloudEvent.
+    """
+    start = _seq(last_event) if last_event is not None else after
+    if start is None:
+        start = await sync_to_thread(ports.kb.log.head_seq)
+    database = await sync_to_thread(ports.kb.log.database_id) if names_type(request, EVENT) else None
+    return stream_glances(ports, _ChangesFollower(ports.kb, start, database).look, seconds)
+
+
+@dataclass(slots=True)
+class _ChangesFollower:
+    """Read the changes after `seq`, up to `PIECE` at a time; as CloudEvents of that `database` where it is given."""
+
+    kb: KnowledgeBase
+    seq: int
+    database: str | None
+
+    def look(self) -> Glance:
+        changes = self.kb.log.changes(self.seq, PIECE)
+        if changes:
+            self.seq = changes[-1].seq
+        messages = [
+            ServerSentEventMessage(event="change", id=str(change.seq), data=self._written(change))
+            for change in changes
+        ]
+        return Glance(messages, has_more=len(changes) == PIECE)
+
+    def _written(self, change: ChangeRecord) -> str:
+        event = change if self.database is None else cloud_event(change, self.database)
+        return msgspec.json.encode(event).decode()
+
+
+def _seq(said: str) -> int:
+    if not said.isascii() or not said.isdecimal() or int(said) > MAX_ID:
+        raise InvalidQuery("the Last-Event-ID is no change's seq")
+    return int(said)
+
+
+HANDLERS = (
+    list_changes,
+    read_change,
+    compare_changes,
+    read_head,
+    check_head,
+    seal_breaks,
+    export_changes,
+    follow_changes,
+    list_denials,
+)

@@ -1,26 +1,37 @@
-"""Corpora: count them, delete the facts of one, and export one in the format of an ingest."""
+"""Corpora and their documents: count, read, ingest, delete and export them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from litestar import delete, get
+import msgspec
+from litestar import delete, get, post
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from litestar.response import Stream
+from msgspec import Meta
 
-from colmlm.api.door.auth import Lane, Right, needs
-from colmlm.api.errors import PROBLEMS
-from colmlm.api.ports import FromPorts
-from colmlm.api.routes.edits import WithToken, actor_of
-from colmlm.api.schema.schemas import Cursor, Limit, after_of, require_past, shown_to
-from colmlm.api.wire.answers import Deleted, Page
+from colmlm.api.middleware.auth import Limiter, Right, in_thread
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.routes.parameters import (
+    Corpus,
+    Cursor,
+    Limit,
+    PathId,
+    WithToken,
+    after_of,
+    page,
+    require_past,
+    shown_to,
+)
+from colmlm.api.routes.responses import actor_of, key_at_once
+from colmlm.api.wire.answers import Deleted, DocumentText, Page
 from colmlm.api.wire.answers import cursor as cursor_of
-from colmlm.api.wire.requests import Why
-from colmlm.kb.corpus.format import AnnotatedDocument, to_record
+from colmlm.api.wire.requests import Request, Why
+from colmlm.kb.corpus.format import AnnotatedDocument, Refusal, parse_record, to_record
 from colmlm.kb.errors import CorpusNotFound
-from colmlm.kb.facts.records import CorpusStats
+from colmlm.kb.facts.records import CorpusStats, DocumentRecord, FactRecord
 
 JSON_LINES = "application/jsonl"
 
@@ -28,6 +39,13 @@ Name = Annotated[str, PathParameter(min_length=1, max_length=1000, description="
 LiveOnly = Annotated[
     bool, QueryParameter(description="Only live facts that the text still says, as a training wants them")
 ]
+State = Annotated[
+    Literal["live", "deleted", "all"],
+    QueryParameter(
+        name="state", description="Which facts: the live ones, those that were deleted or erased, or both"
+    ),
+]
+DELETED = {"live": False, "deleted": True, "all": None}
 
 
 class Deletion(Why, frozen=True, kw_only=True):
@@ -36,7 +54,7 @@ class Deletion(Why, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-@get("/corpora", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/corpora", **in_thread(Right.read))
 def list_corpora(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[CorpusStats]:
     """List the corpora.
 
@@ -48,7 +66,7 @@ def list_corpora(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> 
     return Page(items=corpora[start:end], next=more)
 
 
-@get("/corpora/{corpus:str}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/corpora/{corpus:str}", **in_thread(Right.read))
 def read_corpus(ports: FromPorts, corpus: Name) -> CorpusStats:
     """Count a corpus.
 
@@ -60,9 +78,7 @@ def read_corpus(ports: FromPorts, corpus: Name) -> CorpusStats:
     raise CorpusNotFound(corpus)
 
 
-@delete(
-    "/corpora/{corpus:str}", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True
-)
+@delete("/corpora/{corpus:str}", status_code=200, **in_thread(Right.edit))
 def delete_corpus(ports: FromPorts, request: WithToken, corpus: Name, data: JSONBody[Deletion]) -> Deleted:
     """Delete every live fact of a corpus.
 
@@ -74,7 +90,7 @@ def delete_corpus(ports: FromPorts, request: WithToken, corpus: Name, data: JSON
 def delete_of(
     ports: FromPorts, corpus: str, external_ids: list[str] | None, actor: str, data: Deletion
 ) -> Deleted:
-    """Deletes the live facts of these documents of a corpus, or of all its documents (None)."""
+    """Delete the live facts of these documents of a corpus, or of all its documents (None)."""
     documents, facts = ports.kb.corpora.count(corpus, external_ids)
     if data.dry_run:
         return Deleted(dry_run=True, documents=documents, facts=facts, seq=None)
@@ -83,13 +99,7 @@ def delete_of(
     return Deleted(dry_run=False, documents=documents, facts=len(edit.fact_ids), seq=seq)
 
 
-@get(
-    "/corpora/{corpus:str}/export",
-    opt=needs(Right.train, Lane.long_reads),
-    responses=PROBLEMS,
-    media_type=JSON_LINES,
-    sync_to_thread=True,
-)
+@get("/corpora/{corpus:str}/export", media_type=JSON_LINES, **in_thread(Right.train, Limiter.long_reads))
 def export_corpus(ports: FromPorts, request: WithToken, corpus: Name, live_only: LiveOnly = False) -> Stream:
     """Export a corpus.
 
@@ -110,3 +120,178 @@ def export_corpus(ports: FromPorts, request: WithToken, corpus: Name, live_only:
 def _lines(documents: Iterator[AnnotatedDocument]) -> Iterator[str]:
     for document in documents:
         yield json.dumps(to_record(document), ensure_ascii=False) + "\n"
+
+
+# Documents: the texts that facts were read from.
+
+MAX_DOCUMENTS = 100  # per request; a job takes more
+
+Replaced = Annotated[
+    bool, QueryParameter(description="Those that a newer text replaced, not the current ones")
+]
+Words = Annotated[str, Meta(min_length=1, max_length=10_000)]
+Offset = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class NewSpan(Request, frozen=True, kw_only=True):
+    """A fact of a document: the text from `start` to `end`, in Unicode code points, is its value."""
+
+    start: Offset
+    end: Offset
+    value: Words
+    question: Words | None = None
+    answer: Words | None = None
+
+
+class NewDocument(Request, frozen=True, kw_only=True):
+    """A text and the facts in it. `id` is its name within the corpus."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=1000)]
+    text: Annotated[str, Meta(min_length=1, max_length=1_000_000)]
+    facts: Annotated[list[NewSpan], Meta(max_length=10_000)] = msgspec.field(default_factory=list)
+    title: Words | None = None
+    uri: Words | None = None
+    licence: Words | None = None
+    revision: Words | None = None
+
+
+class NewDocuments(Why, frozen=True, kw_only=True):
+    """Documents to ingest into a corpus in one change. `allow_erased` accepts facts that were erased before."""
+
+    corpus: Annotated[str, Meta(min_length=1, max_length=1000)]
+    documents: Annotated[list[NewDocument], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
+    allow_erased: bool = False
+
+
+class Ingested(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of an ingest. `documents` are new or have a new text (`replaced`), and `facts` are new.
+
+    `still_deleted` facts were deleted before and stay deleted; `suppressed` ones were erased before and are left out.
+    `contradictions` and `duplicates` count pairs of a new fact with one that answers the same question.
+    `seq` is the change, null where nothing changed. `keyed` says whether lookups find every fact now.
+    """
+
+    corpus: str
+    documents: int
+    facts: int
+    unchanged: int
+    replaced: int
+    still_deleted: int
+    suppressed: int
+    contradictions: int
+    duplicates: int
+    refusals: list[Refusal]
+    seq: int | None
+    keyed: bool
+
+
+@get("/documents", **in_thread(Right.read))
+def list_documents(
+    ports: FromPorts,
+    request: WithToken,
+    corpus: Corpus = None,
+    replaced: Replaced = False,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[DocumentRecord]:
+    """List documents.
+
+    In order of id, without their texts.
+    """
+    after = after_of(cursor, "documents")
+    found = ports.kb.documents.find(corpus=corpus, replaced=replaced, after=after, limit=limit + 1)
+    found = shown_to(request, ports).documents(found)
+    return page(found, limit, "documents", lambda document: (document.document_id,))
+
+
+@get("/documents/{document_id:int}", **in_thread(Right.read))
+def read_document(ports: FromPorts, request: WithToken, document_id: PathId) -> DocumentText:
+    """Read a document.
+
+    Gives its text and where it came from. A replaced text is kept as evidence. Without the right `audit`, values that
+    its facts no longer have are masked, and so is all of a replaced text; the digest is of the text as it is shown.
+    """
+    document, text = shown_to(request, ports).document(document_id)
+    return DocumentText(document=document, text=text)
+
+
+@get("/documents/{document_id:int}/facts", **in_thread(Right.read))
+def list_document_facts(
+    ports: FromPorts,
+    request: WithToken,
+    document_id: PathId,
+    which: State = "live",
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[FactRecord]:
+    """List a document's facts.
+
+    In order of id; `source` gives each fact's offsets in the text. Deleted facts need the right `audit`.
+    """
+    if which != "live":
+        require_past(request)
+    after = after_of(cursor, "document facts")
+    found = ports.kb.documents.facts(document_id, deleted=DELETED[which], after=after, limit=limit + 1)
+    found = shown_to(request, ports).facts(found)
+    return page(found, limit, "document facts", lambda fact: (fact.fact_id,))
+
+
+@post("/documents", **in_thread(Right.edit))
+def ingest_documents(ports: FromPorts, request: WithToken, data: JSONBody[NewDocuments]) -> Ingested:
+    """Take annotated documents into a corpus.
+
+    A document whose id exists with another text replaces it; one with the same text changes nothing. A document or fact
+    that fails a check is refused with its place and the reason, and the rest is taken.
+    """
+    records: list[dict[str, Any]] = [msgspec.to_builtins(document) for document in data.documents]
+    parsed = (parse_record(record, f"document {n}") for n, record in enumerate(records))
+    report = ports.kb.corpora.ingest(
+        parsed,
+        data.corpus,
+        actor=actor_of(request, data),
+        reason=data.reason,
+        allow_erased=data.allow_erased,
+    )
+    return Ingested(
+        corpus=report.corpus,
+        documents=report.documents,
+        facts=report.facts,
+        unchanged=report.unchanged,
+        replaced=report.replaced,
+        still_deleted=report.still_deleted,
+        suppressed=report.suppressed,
+        contradictions=report.contradictions,
+        duplicates=report.duplicates,
+        refusals=list(report.refusals),
+        seq=report.seq,
+        keyed=report.facts == 0 or key_at_once(ports, _facts_of(ports, data)),
+    )
+
+
+def _facts_of(ports: Ports, data: NewDocuments) -> list[int]:
+    return ports.kb.facts.ids_of(data.corpus, [document.id for document in data.documents])
+
+
+@delete("/documents/{document_id:int}", status_code=200, **in_thread(Right.edit))
+def delete_document(
+    ports: FromPorts, request: WithToken, document_id: PathId, data: JSONBody[Deletion]
+) -> Deleted:
+    """Delete every live fact of a document.
+
+    The facts of all texts it has had are deleted in one change. The texts stay, and the facts can be restored.
+    """
+    document, _ = ports.kb.documents.read(document_id)
+    return delete_of(ports, document.corpus, [document.external_id], actor_of(request, data), data)
+
+
+HANDLERS = (
+    list_corpora,
+    read_corpus,
+    delete_corpus,
+    export_corpus,
+    list_documents,
+    read_document,
+    list_document_facts,
+    ingest_documents,
+    delete_document,
+)

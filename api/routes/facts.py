@@ -1,32 +1,53 @@
-"""Facts: read and edit them. Every edit takes a reason, is one change in the log, and gives its seq."""
+"""Facts: list, read, edit, compare and repair them. Every edit takes a reason and is one change in the log."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from litestar import Response, delete, get, patch, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
-from colmlm.api.door.auth import Right, needs
-from colmlm.api.errors import PROBLEMS
-from colmlm.api.ports import FromPorts
-from colmlm.api.routes.edits import WithToken, actor_of, keyed, result, settled, would_delete
-from colmlm.api.routes.provenance import traced
-from colmlm.api.schema.schemas import PathId, shown_to
-from colmlm.api.wire.answers import EditResult
+from colmlm.api.middleware.auth import Right, in_thread
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.routes.parameters import (
+    Corpus,
+    Cursor,
+    Limit,
+    OfDocument,
+    PathId,
+    WithToken,
+    after_of,
+    require_shown,
+    shown_to,
+    time_of,
+)
+from colmlm.api.routes.responses import (
+    actor_of,
+    answer_edit,
+    edit_result,
+    encode_trace,
+    key_and_answer,
+    plan_deletion,
+)
+from colmlm.api.wire.answers import CountedPage, EditResult, T
+from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Value, Version, Why
+from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.evidence.provenance import of_fact
 from colmlm.kb.evidence.records import FactTrace
-from colmlm.kb.facts.records import FactRecord
-
-State = Annotated[
-    Literal["live", "deleted", "all"],
-    QueryParameter(
-        name="state", description="Which facts: the live ones, those that were deleted or erased, or both"
-    ),
-]
-DELETED = {"live": False, "deleted": True, "all": None}
+from colmlm.kb.facts.compared import AlsoSaid, ComparedCounts, FactPair, PairPage, StaleFact, StalePage
+from colmlm.kb.facts.records import (
+    Correction,
+    FactDraft,
+    FactFound,
+    FactPage,
+    FactRecord,
+    FactSearch,
+    Marking,
+)
+from colmlm.kb.lookup.options import NEAREST
 
 
 class NewFact(Why, frozen=True, kw_only=True):
@@ -83,7 +104,7 @@ class DeletedSet(FactSet, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-@get("/facts/{fact_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/facts/{fact_id:int}", **in_thread(Right.read))
 def read_fact(ports: FromPorts, request: WithToken, fact_id: PathId) -> FactRecord:
     """Read a fact.
 
@@ -93,7 +114,7 @@ def read_fact(ports: FromPorts, request: WithToken, fact_id: PathId) -> FactReco
     return shown_to(request, ports).fact(fact_id)
 
 
-@post("/facts/read", status_code=200, opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@post("/facts/read", status_code=200, **in_thread(Right.read))
 def read_facts(ports: FromPorts, request: WithToken, data: JSONBody[FactsToRead]) -> list[FactRecord]:
     """Read many facts.
 
@@ -102,7 +123,7 @@ def read_facts(ports: FromPorts, request: WithToken, data: JSONBody[FactsToRead]
     return shown_to(request, ports).facts(ports.kb.facts.show_many(data.fact_ids))
 
 
-@get("/facts/{fact_id:int}/trace", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/facts/{fact_id:int}/trace", **in_thread(Right.read))
 def trace_fact(ports: FromPorts, request: WithToken, fact_id: PathId) -> Response[FactTrace]:
     """Read a fact's history.
 
@@ -110,10 +131,10 @@ def trace_fact(ports: FromPorts, request: WithToken, fact_id: PathId) -> Respons
     Without the right `audit`, its earlier values are masked. `Accept: application/ld+json` gives it in the terms of W3C
     PROV as JSON-LD, `application/provenance+json` as PROV-JSON.
     """
-    return traced(ports, request, shown_to(request, ports).trace_fact(fact_id), of_fact)
+    return encode_trace(ports, request, shown_to(request, ports).trace_fact(fact_id), of_fact)
 
 
-@post("/facts", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/facts", **in_thread(Right.edit))
 def insert_fact(ports: FromPorts, request: WithToken, data: JSONBody[NewFact]) -> EditResult:
     """Add a fact that no document says.
 
@@ -130,10 +151,10 @@ def insert_fact(ports: FromPorts, request: WithToken, data: JSONBody[NewFact]) -
         allow_erased=data.allow_erased,
         anyway=data.anyway,
     )
-    return keyed(ports, edit)
+    return key_and_answer(ports, edit)
 
 
-@patch("/facts/{fact_id:int}", opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@patch("/facts/{fact_id:int}", **in_thread(Right.edit))
 def update_fact(
     ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONBody[NewValue]
 ) -> EditResult:
@@ -142,48 +163,428 @@ def update_fact(
     Every process uses the new value from this commit on, and no longer finds the fact by its former question. The text
     of the fact's document does not change.
     """
-    actor = actor_of(request, data)
     edit = ports.kb.facts.edit(
         fact_id,
         data.value,
         question=data.question,
         version=data.version,
-        actor=actor,
+        actor=actor_of(request, data),
         reason=data.reason,
         anyway=data.anyway,
     )
-    return settled(ports, edit)
+    return answer_edit(ports, edit)
 
 
-@delete("/facts", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@delete("/facts", status_code=200, **in_thread(Right.edit))
 def delete_facts(ports: FromPorts, request: WithToken, data: JSONBody[DeletedSet]) -> EditResult:
     """Delete facts.
 
     All of them or none. The deletion takes effect at once in every process, and can be undone.
     """
     if data.dry_run:
-        return would_delete(ports, data.fact_ids)
-    actor = actor_of(request, data)
-    return result(ports.kb.facts.delete(data.fact_ids, actor=actor, reason=data.reason, abstain=data.abstain))
+        return plan_deletion(ports, data.fact_ids)
+    return edit_result(
+        ports.kb.facts.delete(
+            data.fact_ids, actor=actor_of(request, data), reason=data.reason, abstain=data.abstain
+        )
+    )
 
 
-@delete(
-    "/facts/{fact_id:int}", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True
-)
+@delete("/facts/{fact_id:int}", status_code=200, **in_thread(Right.edit))
 def delete_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONBody[OneFact]) -> EditResult:
     """Delete one fact.
 
     The deletion takes effect at once in every process, and can be undone.
     """
-    actor = actor_of(request, data)
-    return result(ports.kb.facts.delete([fact_id], actor=actor, reason=data.reason, abstain=data.abstain))
+    return edit_result(
+        ports.kb.facts.delete(
+            [fact_id], actor=actor_of(request, data), reason=data.reason, abstain=data.abstain
+        )
+    )
 
 
-@post("/facts/restore", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/facts/restore", status_code=200, **in_thread(Right.edit))
 def restore_facts(ports: FromPorts, request: WithToken, data: JSONBody[FactSet]) -> EditResult:
     """Bring deleted facts back.
 
     All of them or none, with their last values.
     """
     edit = ports.kb.facts.restore(data.fact_ids, actor=actor_of(request, data), reason=data.reason)
-    return keyed(ports, edit)  # a keyset made while they were deleted lacks their keys
+    return key_and_answer(ports, edit)  # a keyset made while they were deleted lacks their keys
+
+
+# Lists facts: searched by their texts or by meaning, filtered, sorted and counted.
+
+Text = Annotated[
+    str | None,
+    QueryParameter(
+        max_length=1000, description="Its words are in the value, the question, or the sentence or title"
+    ),
+]
+Literally = Annotated[
+    bool, QueryParameter(description="Find the text as it stands, in value or question, and nothing else")
+]
+Near = Annotated[
+    str | None,
+    QueryParameter(
+        min_length=1, max_length=1000, description="A question: the live facts whose keys are nearest to it"
+    ),
+]
+WhichState = Annotated[
+    Literal["live", "deleted", "erased", "all"],
+    QueryParameter(
+        name="state", description="The live ones, those that were deleted or erased, those erased, or all"
+    ),
+]
+ByActor = Annotated[
+    str | None, QueryParameter(max_length=200, description="Only what this person or token added or edited")
+]
+ByKind = Annotated[
+    str | None,
+    QueryParameter(max_length=100, description="Only what a change of this kind added or edited"),
+]
+Since = Annotated[
+    str | None,
+    QueryParameter(format="date-time", description="Only what was added or edited from this time on"),
+]
+Until = Annotated[
+    str | None,
+    QueryParameter(format="date-time", description="Only what was added or edited up to this time"),
+]
+Sort = Annotated[
+    Literal["best", "id", "newest"],
+    QueryParameter(description="Best first (without a text or question by id), by id, or newest first"),
+]
+
+OfReview = Annotated[
+    Literal["proposed", "accepted", "rejected"] | None,
+    QueryParameter(
+        description="Only facts with this review; rejected ones are deleted, so ask for those too"
+    ),
+]
+
+
+@get("/facts", **in_thread(Right.read))
+def list_facts(
+    ports: FromPorts,
+    request: WithToken,
+    text: Text = None,
+    literally: Literally = False,
+    near: Near = None,
+    corpus: Corpus = None,
+    document_id: OfDocument = None,
+    which: WhichState = "live",
+    actor: ByActor = None,
+    kind: ByKind = None,
+    since: Since = None,
+    until: Until = None,
+    review: OfReview = None,
+    sort: Sort = "best",
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> CountedPage[FactFound]:
+    """List facts.
+
+    Those that fit every filter. `found` says where the words of `text` are. Facts are counted up to 10,000, by a text
+    counted and listed up to 2,000; where there are more, `is_exact` is false. Deleted facts, and filters by changes
+    (`actor`, `kind`, `since`, `until`), need the right `audit`.
+    """
+    sought: FactSearch = {
+        "text": text,
+        "literally": literally,
+        "corpus": corpus,
+        "document_id": document_id,
+        "state": which,
+        "actor": actor,
+        "kind": kind,
+        "since": time_of("since", since),
+        "until": time_of("until", until),
+        "review": review,
+        "order": sort,
+        "after": after_of(cursor, "facts"),
+        "limit": limit,
+    }
+    require_shown(request, sought)
+    found = shown_to(request, ports).search(nearest=nearest(ports, near, sought), **sought)
+    return _count_page(found.facts, found, "facts")
+
+
+def nearest(ports: Ports, question: str | None, sought: FactSearch) -> list[int] | None:
+    """Give the live facts nearest to a question, nearest first. Raise `ModelMissing` without an encoder."""
+    said = (question, sought.get("actor"), sought.get("kind"), sought.get("corpus"))
+    if any("\x00" in text for text in said if text is not None):
+        raise InvalidQuery("a text holds no NUL character")
+    if question is None:
+        return None
+    if sought.get("text"):
+        raise InvalidQuery("facts are sought by a text or by what they are near to, not by both")
+    asked = question
+    (ranking,) = ports.encoded(
+        lambda encoder: ports.kb.lookups.nearest(
+            encoder.encode_questions([asked]),
+            checkpoint_id=encoder.checkpoint.checkpoint_id,
+            k=NEAREST,
+            accepted_only=None,
+        )
+    )
+    return [hit.fact_id for hit in ranking.hits]
+
+
+# Comparisons: list facts that contradict, say the same or are stale, and note that both of two hold.
+
+Held = Annotated[
+    bool, QueryParameter(description="Only those of which somebody said that both hold; else only the others")
+]
+
+
+class Holding(Why, frozen=True, kw_only=True):
+    """Two facts that contradict each other, of which both hold; without `holds` that is taken back."""
+
+    fact_ids: Annotated[list[Id], Meta(min_length=2, max_length=2)]
+    holds: bool = True
+
+
+@get("/facts/contradictions", **in_thread(Right.read))
+def list_contradictions(
+    ports: FromPorts,
+    request: WithToken,
+    corpus: Corpus = None,
+    held: Held = False,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> CountedPage[FactPair]:
+    """List contradictions.
+
+    Pairs of live facts that answer one question with two values, as edits and the job `compare` found them, counted up
+    to 10,000. `answering` is the fact that answers.
+    """
+    after = after_of(cursor, "contradictions")
+    found = shown_to(request, ports).pairs(
+        "contradictions", corpus=corpus, held=held, after=after, limit=limit
+    )
+    return _count_page(found.pairs, found, "contradictions")
+
+
+@get("/facts/duplicates", **in_thread(Right.read))
+def list_duplicates(
+    ports: FromPorts, request: WithToken, corpus: Corpus = None, cursor: Cursor = None, limit: Limit = 50
+) -> CountedPage[FactPair]:
+    """List duplicates.
+
+    Pairs of live facts that answer one question with the same value.
+    """
+    after = after_of(cursor, "duplicates")
+    found = shown_to(request, ports).pairs("duplicates", corpus=corpus, after=after, limit=limit)
+    return _count_page(found.pairs, found, "duplicates")
+
+
+@get("/facts/stale", **in_thread(Right.read))
+def list_stale_facts(
+    ports: FromPorts, request: WithToken, corpus: Corpus = None, cursor: Cursor = None, limit: Limit = 50
+) -> CountedPage[StaleFact]:
+    """List stale facts.
+
+    Live facts whose document has a newer text: those restored since (`replaced`), or corrected before.
+    """
+    found = shown_to(request, ports).stale(corpus=corpus, after=after_of(cursor, "stale"), limit=limit)
+    return _count_page(found.facts, found, "stale")
+
+
+@get("/facts/compared", **in_thread(Right.read))
+def count_compared(ports: FromPorts) -> ComparedCounts:
+    """Count contradictions, duplicates and stale facts.
+
+    None of them is counted beyond 10,000.
+    """
+    return ports.kb.comparisons.counts()
+
+
+@post("/facts/also-said", status_code=200, **in_thread(Right.read))
+def read_also_said(ports: FromPorts, data: JSONBody[FactsToRead]) -> list[AlsoSaid]:
+    """Read which other facts say the same.
+
+    Of facts that may be deleted: those of them that others, which are not among them, say too.
+    """
+    return ports.kb.comparisons.also_said(data.fact_ids)
+
+
+@post("/facts/hold", status_code=200, **in_thread(Right.edit))
+def hold_both(ports: FromPorts, request: WithToken, data: JSONBody[Holding]) -> EditResult:
+    """Note that both of two facts hold.
+
+    They are no contradiction any more, until one of them is edited; the nearer one answers.
+    """
+    one, other = data.fact_ids
+    edit = ports.kb.comparisons.hold(
+        one, other, actor=actor_of(request, data), reason=data.reason, holds=data.holds
+    )
+    return edit_result(edit)
+
+
+def _count_page(items: Sequence[T], found: FactPage | PairPage | StalePage, of: str) -> CountedPage[T]:
+    end = None if found.next_after is None else cursor_of(of, (found.next_after,))
+    return CountedPage(items=list(items), next=end, total=found.total, is_exact=found.is_exact)
+
+
+# Batches: add or edit many facts in one change, all or none.
+
+
+class Draft(Request, frozen=True, kw_only=True):
+    """A fact without a document, keyed from its question."""
+
+    question: Question
+    value: Value
+    answer: Value | None = None
+
+
+class NewFacts(Why, frozen=True, kw_only=True):
+    """Facts to add.
+
+    `allow_erased` accepts facts that were erased before, `anyway` facts that contradict others.
+    """
+
+    facts: Annotated[list[Draft], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
+    allow_erased: bool = False
+    anyway: bool = False
+
+
+class Corrected(Request, frozen=True, kw_only=True):
+    """The new value of a fact, its new question, or both. Null leaves either as it is."""
+
+    fact_id: Id
+    value: Value | None = None
+    question: Question | None = None
+    version: Version | None = None
+
+
+class NewValues(Why, frozen=True, kw_only=True):
+    """Facts to edit. A fact may be named only once. `anyway` accepts what other facts contradict."""
+
+    facts: Annotated[list[Corrected], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
+    anyway: bool = False
+
+
+@post("/facts/batch", **in_thread(Right.edit))
+def insert_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewFacts]) -> EditResult:
+    """Add many facts.
+
+    All facts are added in one change, or none; `fact_ids` are in the order of the request.
+    """
+    drafts = [FactDraft(draft.question, draft.value, draft.answer) for draft in data.facts]
+    edit = ports.kb.facts.add_many(
+        drafts,
+        actor=actor_of(request, data),
+        reason=data.reason,
+        allow_erased=data.allow_erased,
+        anyway=data.anyway,
+    )
+    return key_and_answer(ports, edit)
+
+
+@patch("/facts/batch", **in_thread(Right.edit))
+def update_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewValues]) -> EditResult:
+    """Edit many facts.
+
+    All facts get their new values and questions in one change, or none.
+    """
+    corrections = [Correction(one.fact_id, one.value, one.question, one.version) for one in data.facts]
+    edit = ports.kb.facts.edit_many(
+        corrections, actor=actor_of(request, data), reason=data.reason, anyway=data.anyway
+    )
+    return answer_edit(ports, edit)
+
+
+# Mending: mark facts in documents, move their spans, and undo edits. Each is one change in the log.
+
+Offset = Annotated[int, Meta(ge=0, le=2**31 - 1, description="In Unicode code points of the document's text")]
+
+
+class Span(Why, frozen=True, kw_only=True):
+    """A stretch of a document: its offsets; or its exact text, which must be there once; or both, which must agree.
+
+    `allow_erased` accepts one whose fact was erased before, `anyway` one whose question another fact answers otherwise.
+    """
+
+    start: Offset | None = None
+    end: Offset | None = None
+    text: Value | None = None
+    allow_erased: bool = False
+    anyway: bool = False
+
+    @property
+    def marking(self) -> Marking:
+        return {"start": self.start, "end": self.end, "text": self.text}
+
+
+class NewMark(Span, frozen=True, kw_only=True):
+    """A fact to add to a document, whose words at the span are its value."""
+
+    question: Question | None = None
+    answer: Value | None = None
+
+
+@post("/documents/{document_id:int}/facts", **in_thread(Right.edit))
+def mark_fact(
+    ports: FromPorts, request: WithToken, document_id: PathId, data: JSONBody[NewMark]
+) -> EditResult:
+    """Add a fact to a document.
+
+    Its value is what the document says at the span, which may overlap no other fact. If the server has an encoder,
+    lookups find it at once.
+    """
+    edit = ports.kb.facts.add_to(
+        document_id,
+        data.marking,
+        question=data.question,
+        answer=data.answer,
+        actor=actor_of(request, data),
+        reason=data.reason,
+        allow_erased=data.allow_erased,
+        anyway=data.anyway,
+    )
+    return key_and_answer(ports, edit)
+
+
+class NewPlace(Span, frozen=True, kw_only=True):
+    """Where to move the span of a fact, also with the `question` that it answers from then on."""
+
+    question: Question | None = None
+    version: Version | None = None
+
+
+@post("/facts/{fact_id:int}/move", status_code=200, **in_thread(Right.edit))
+def move_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONBody[NewPlace]) -> EditResult:
+    """Move a fact's span.
+
+    Within its document, whose words there become its value. Where it stood before stays in its history.
+    """
+    edit = ports.kb.facts.move(
+        fact_id,
+        data.marking,
+        actor=actor_of(request, data),
+        reason=data.reason,
+        allow_erased=data.allow_erased,
+        question=data.question,
+        version=data.version,
+        anyway=data.anyway,
+    )
+    return answer_edit(ports, edit)
+
+
+@post("/changes/{seq:int}/undo", status_code=200, **in_thread(Right.edit))
+def undo_change(ports: FromPorts, request: WithToken, seq: PathId, data: JSONBody[Why]) -> EditResult:
+    """Undo an edit of facts.
+
+    Takes back what one insert, update, move, delete, restore, verdict or note that both hold did, all of it; refused
+    where one of its facts was edited since.
+    """
+    edit = ports.kb.facts.undo(seq, actor=actor_of(request, data), reason=data.reason)
+    # What is restored may lack keys of a keyset that was made meanwhile.
+    return key_and_answer(ports, edit) if edit.kind == "restore" else answer_edit(ports, edit)
+
+
+HANDLERS = (
+    list_facts, list_contradictions, list_duplicates, list_stale_facts, count_compared, read_also_said,
+    hold_both, read_fact, read_facts, trace_fact, insert_fact, update_fact, delete_facts, delete_fact,
+    restore_facts, insert_facts, update_facts, mark_fact, move_fact, undo_change,
+)  # fmt: skip

@@ -1,29 +1,54 @@
-"""Generations: decode a prompt, at once or as a stream, and read stored outputs with their evidence."""
+"""Generations: decode prompts, keep and read outputs, judge them, and read what became of their facts."""
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Sequence
 from itertools import chain
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 from litestar import Response, get, post
 from litestar.params import JSONBody, QueryParameter
 from litestar.response import ServerSentEvent
+from msgspec import Meta
 
-from colmlm.api.door.auth import Lane, Right, needs
-from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Limiter, Right, in_thread
 from colmlm.api.ports import FromPorts, await_seen
-from colmlm.api.routes.edits import WithToken, events
-from colmlm.api.routes.provenance import traced
-from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page, shown_to
-from colmlm.api.wire.answers import Page
-from colmlm.api.wire.requests import NewGeneration
+from colmlm.api.routes.parameters import (
+    Cursor,
+    Limit,
+    OfDocument,
+    PathId,
+    SelectorParts,
+    WithToken,
+    after_of,
+    page,
+    place_of,
+    shown_to,
+)
+from colmlm.api.routes.responses import encode_trace, stream_events
+from colmlm.api.wire.answers import FactImpact, Page
+from colmlm.api.wire.requests import MAX_ID, Behalf, Id, NewGeneration, RankingName, Request, Seq
+from colmlm.kb.errors import InvalidValue
+from colmlm.kb.evidence.outputs import AttributionRecord
 from colmlm.kb.evidence.provenance import of_output
-from colmlm.kb.evidence.records import GenerationRecord, OutputTrace, Thumb
+from colmlm.kb.evidence.records import (
+    Feedback,
+    GenerationRecord,
+    ImpactedOutput,
+    NewFeedback,
+    NewOutput,
+    OutputTrace,
+    Splice,
+    Thumb,
+)
+from colmlm.kb.evidence.storing import MOST_CHARACTERS
 
 Given = Annotated[Thumb | None, QueryParameter(name="feedback", description="Only outputs with such a thumb")]
 
 
-@post("/generations", opt=needs(Right.read, Lane.decoding), responses=PROBLEMS, sync_to_thread=True)
+@post("/generations", **in_thread(Right.read, Limiter.decoding))
 def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[OutputTrace]:
     """Generate.
 
@@ -38,11 +63,11 @@ def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[Output
         return Response(generator.generate(request))
     items = generator.stream(request)
     first = next(items)  # an error raised here still gets its own status
-    streamed: Response[Any] = ServerSentEvent(events(chain([first], items)), status_code=201)
+    streamed: Response[Any] = ServerSentEvent(stream_events(chain([first], items)), status_code=201)
     return streamed
 
 
-@get("/generations", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/generations", **in_thread(Right.read))
 def list_generations(
     ports: FromPorts, request: WithToken, feedback: Given = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[GenerationRecord]:
@@ -56,7 +81,7 @@ def list_generations(
     return page(found, limit, "generations", lambda stored: (stored.generation_id,))
 
 
-@get("/generations/{generation_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/generations/{generation_id:int}", **in_thread(Right.read))
 def trace_output(ports: FromPorts, request: WithToken, generation_id: PathId) -> Response[OutputTrace]:
     """Trace a stored output.
 
@@ -65,4 +90,203 @@ def trace_output(ports: FromPorts, request: WithToken, generation_id: PathId) ->
     of W3C PROV as JSON-LD, `application/provenance+json` as PROV-JSON.
     """
     trace = shown_to(request, ports).trace_output(generation_id)
-    return traced(ports, request, trace, of_output)
+    return encode_trace(ports, request, trace, of_output)
+
+
+# Stores outputs that were decoded on other machines, with their attributions, so that audits include them.
+
+MAX_CHARACTERS = 500_000
+MAX_SPLICES = 2000
+MAX_QUERY = 2 * 16_384  # bytes of the widest query in fp16
+
+OutputWords = Annotated[str, Meta(max_length=MAX_CHARACTERS)]
+Offset = Annotated[int, Meta(ge=0, le=MAX_CHARACTERS)]
+
+
+class SpliceMade(Request, frozen=True, kw_only=True):
+    """One lookup of the decoder, as `kb.evidence.records.Splice`. `query` is base64 of little-endian fp16.
+
+    Its fields are that record's, with a limit for each, since others send it.
+    """
+
+    output_start: Offset
+    output_end: Offset
+    outcome: Literal["hit", "no_match", "abstained"]
+    fact_id: Id | None = None
+    version: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    score: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    query: Annotated[str, Meta(max_length=2 * MAX_QUERY)] | None = None
+
+
+class OutputMade(Request, frozen=True, kw_only=True):
+    """An output of a decoder on another machine. `seq` is the last change that its lookups had seen."""
+
+    prompt: OutputWords
+    output: OutputWords
+    checkpoint_id: Annotated[str, Meta(min_length=1, max_length=200)]
+    mode: Literal["auto", "forced", "off"]
+    seq: Seq
+    splices: Annotated[list[SpliceMade], Meta(max_length=MAX_SPLICES)] = msgspec.field(default_factory=list)
+    ranking: RankingName = "key"
+    accepted_only: bool = False
+
+    def generation(self) -> NewOutput:
+        return NewOutput(
+            prompt=self.prompt,
+            output=self.output,
+            checkpoint_id=self.checkpoint_id,
+            mode=self.mode,
+            seq=self.seq,
+            splices=tuple(
+                Splice(**{**msgspec.structs.asdict(made), "query": _bytes(made.query)})
+                for made in self.splices
+            ),
+            ranking=self.ranking,
+            accepted_only=self.accepted_only,
+        )
+
+
+@post("/generations/records", **in_thread(Right.lookup))
+def record(ports: FromPorts, data: JSONBody[OutputMade]) -> OutputTrace:
+    """Keep an output that was decoded elsewhere.
+
+    Gives its trace: the evidence of each splice. A splice is refused unless its span is the value of that version of
+    the fact. The present state of the facts is left out, since it needs the right `read`.
+    """
+    return ports.kb.outputs.record_from_elsewhere(data.generation())
+
+
+def _bytes(query: str | None) -> bytes | None:
+    try:
+        return None if query is None else base64.b64decode(query, validate=True)
+    except ValueError as error:  # binascii.Error is a ValueError; text that is not ASCII raises a plain one
+        raise InvalidValue("query", "it is no base64") from error
+
+
+# Attributions and impact: which facts stored outputs spliced, and what has happened to those facts since.
+
+OfFact = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Only what spliced this fact")]
+OfOutput = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Only of this stored output")]
+
+
+class Selection(Request, frozen=True, kw_only=True):
+    """Live facts chosen by a selector."""
+
+    selector: SelectorParts
+
+
+@get("/attributions", **in_thread(Right.audit))
+def list_attributions(
+    ports: FromPorts,
+    fact_id: OfFact = None,
+    generation_id: OfOutput = None,
+    document_id: OfDocument = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[AttributionRecord]:
+    """List the lookups of stored outputs.
+
+    The lookups that fit every filter, in order of output and of place in it.
+    """
+    output, ordinal = place_of(cursor, "attributions", 2)
+    found = ports.kb.outputs.attributions(
+        fact_id=fact_id,
+        generation_id=generation_id,
+        document_id=document_id,
+        after=(output, ordinal),
+        limit=limit + 1,
+    )
+    return page(found, limit, "attributions", lambda a: (a.generation_id, a.ordinal))
+
+
+class SelectionImpact(msgspec.Struct, frozen=True, kw_only=True):
+    """How many live facts a selector chose, how many outputs spliced one, and a page of the uses, oldest first."""
+
+    num_facts: int
+    num_outputs: int
+    items: list[ImpactedOutput]
+    next: str | None
+
+
+@get("/facts/{fact_id:int}/impact", **in_thread(Right.audit))
+def read_fact_impact(
+    ports: FromPorts, fact_id: PathId, cursor: Cursor = None, limit: Limit = 50
+) -> FactImpact:
+    """Read what a fact was used for.
+
+    Every place in stored outputs where the fact was spliced, with its version there and what has happened to it since.
+    """
+    output, ordinal = place_of(cursor, "uses", 2)
+    found = ports.kb.outputs.impact(fact_id, after=(output, ordinal), limit=limit + 1)
+    uses = _uses(found.outputs, limit)
+    return FactImpact(
+        fact_id=fact_id,
+        is_live=found.is_live,
+        erased_seq=found.erased_seq,
+        items=uses.items,
+        next=uses.next,
+    )
+
+
+@post("/impact", status_code=200, **in_thread(Right.audit, Limiter.long_reads))
+def read_selection_impact(
+    ports: FromPorts, data: JSONBody[Selection], cursor: Cursor = None, limit: Limit = 50
+) -> SelectionImpact:
+    """Read what a set of facts was used for.
+
+    The same as for one fact, for all live facts that a selector chooses. Changes nothing.
+    """
+    output, ordinal = place_of(cursor, "uses", 2)
+    selector = data.selector.selector()
+    found = ports.kb.outputs.impact_of_selection(selector, after=(output, ordinal), limit=limit + 1)
+    uses = _uses(found.outputs, limit)
+    return SelectionImpact(
+        num_facts=found.num_facts, num_outputs=found.num_outputs, items=uses.items, next=uses.next
+    )
+
+
+def _uses(found: Sequence[ImpactedOutput], limit: int) -> Page[ImpactedOutput]:
+    return page(found, limit, "uses", lambda use: (use.generation_id, use.ordinal))
+
+
+# Feedback: what people say of stored outputs.
+
+Said = Annotated[str, Meta(min_length=1, max_length=MOST_CHARACTERS)]
+
+
+class GivenFeedback(Request, frozen=True, kw_only=True):
+    """A thumb for an output, perhaps with a comment, and with the value that would be right."""
+
+    thumb: Thumb
+    comment: Said | None = None
+    value: Said | None = None
+    on_behalf_of: Behalf | None = None
+
+
+@post("/generations/{generation_id:int}/feedback", **in_thread(Right.read, Limiter.records))
+def give_feedback(
+    ports: FromPorts, request: WithToken, generation_id: PathId, data: JSONBody[GivenFeedback]
+) -> Feedback:
+    """Say whether an output is right.
+
+    The last thumb of each token, and of each person that it speaks for, counts. A thumb down puts the output on the
+    list of misses.
+    """
+    return ports.kb.outputs.give_feedback(
+        generation_id,
+        NewFeedback(data.thumb, data.comment, data.value),
+        actor=request.user.name,
+        on_behalf_of=data.on_behalf_of or "",
+    )
+
+
+HANDLERS = (
+    generate,
+    list_generations,
+    trace_output,
+    give_feedback,
+    record,
+    list_attributions,
+    read_fact_impact,
+    read_selection_impact,
+)

@@ -1,21 +1,75 @@
-"""Health: whether this process lives, whether it is ready for requests, and, with a token, its whole state."""
+"""Health: whether this process lives and is ready, and, with a token, its whole state and how much there is."""
 
 from __future__ import annotations
+
+from datetime import datetime
 
 import msgspec
 from litestar import Response, get
 from litestar.openapi.datastructures import ResponseSpec
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Limiter, Right, in_thread, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.schema.schemas import Health, OwnWorkerHealth, Ready
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.jobs.attendance import WorkerState
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.store import database
+from colmlm.kb.upkeep.upkeep import Statistics
+
+
+class OwnWorkerHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker process that a server runs. `failures` counts its latest consecutive unexpected exits.
+
+    Its last output is on the console's page Status and in the log.
+    """
+
+    running: bool
+    since: datetime
+    failures: int
+    restarts: int
+    exit_code: int | None = None
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a server. `ok` is true if nothing is `missing`: it answers lookups and prompts.
+
+    `index_seq` is the last change in this process's index, `head_seq` the last in the log; `index_lag` is how many were
+    not yet in the index at the request. `checkpoint_id` is the loaded model's; lookups need it to be the active
+    keyset's. `workers` is the number of live workers, and `worker` the one that this server runs. `degraded` holds
+    `worker` where no jobs are done, and `model` where a model that may be wanted next is not loaded; `models_refused`
+    says why, by checkpoint, and `models` are the checkpoints that are loaded.
+    """
+
+    ok: bool
+    missing: list[str]
+    database: bool
+    migrations_at_head: bool
+    head_seq: int | None = None
+    index_seq: int | None = None
+    index_lag: int | None = None
+    active_keyset: KeysetHead | None = None
+    checkpoint_id: str | None = None
+    generator_loaded: bool
+    degraded: list[str]
+    workers: int | None = None
+    worker: OwnWorkerHealth | None = None
+    models: list[str] = []
+    models_refused: dict[str, str] = {}
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a server should be sent requests. The names in `missing` and `degraded` are from fixed lists.
+
+    A degraded server should be sent requests all the same (docs/operations.md).
+    """
+
+    ready: bool
+    missing: tuple[str, ...]
+    degraded: tuple[str, ...] = ()
+
 
 RESPONSES = {
     **PROBLEMS,
@@ -23,13 +77,13 @@ RESPONSES = {
 }
 
 
-@get("/healthz", opt=needs(Right.lookup, Lane.at_once), include_in_schema=False, sync_to_thread=False)
+@get("/healthz", opt=needs(Right.lookup, Limiter.at_once), include_in_schema=False, sync_to_thread=False)
 def alive() -> str:
     """Answer that the process lives, and nothing else, since no token is needed."""
     return "ok"
 
 
-@get("/readyz", opt=needs(Right.lookup, Lane.at_once), include_in_schema=False)
+@get("/readyz", opt=needs(Right.lookup, Limiter.at_once), include_in_schema=False)
 async def ready(ports: FromPorts) -> Response[Ready]:
     """Answer 200 if this server should be sent requests, else 503 with what is missing, by names of a fixed list."""
     missing, degraded = await ports.readiness.missing(), await ports.readiness.degraded()
@@ -37,7 +91,7 @@ async def ready(ports: FromPorts) -> Response[Ready]:
     return Response(found, status_code=503 if missing else 200)
 
 
-@get("/metrics", opt=needs(Right.lookup, Lane.probes), include_in_schema=False, sync_to_thread=True)
+@get("/metrics", opt=needs(Right.lookup, Limiter.probes), include_in_schema=False, sync_to_thread=True)
 def metrics(ports: FromPorts) -> Response[bytes]:
     """Read this process's metrics for Prometheus. They are counts and times, no texts, so any token may read them."""
     # As a media type Litestar would name its character set a second time.
@@ -56,7 +110,7 @@ def health(ports: FromPorts) -> Response[Health]:
 
 
 def state_of(ports: Ports) -> Health:
-    """Collects what is present and what is missing now."""
+    """Collect what is present and what is missing now."""
     at_head = database.is_at_head(ports.kb.engine)
     keyset = _active_keyset(ports) if at_head else None
     checkpoint_id = _loaded(ports, keyset)
@@ -95,7 +149,7 @@ def state_of(ports: Ports) -> Health:
 
 
 def _loaded(ports: Ports, keyset: KeysetHead | None) -> str | None:
-    """Gives the checkpoint of the keyset if it is loaded, else another that is."""
+    """Give the checkpoint of the keyset if it is loaded, else another that is."""
     if keyset is not None and keyset.checkpoint_id in ports.models:
         return keyset.checkpoint_id
     return ports.encoder.checkpoint.checkpoint_id if ports.encoder else None
@@ -113,3 +167,15 @@ def _active_keyset(ports: Ports) -> KeysetHead | None:
 
 
 HANDLERS = (alive, ready, metrics, health)
+
+
+# Statistics: the numbers of corpora, documents, facts, outputs, keysets and forget runs.
+
+
+@get("/stats", **in_thread(Right.read))
+def read_stats(ports: FromPorts) -> Statistics:
+    """Count everything.
+
+    Counts corpora, documents, facts, those to review, outputs, keysets and forget runs in one snapshot of the database.
+    """
+    return ports.kb.upkeep.statistics()

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import Request, get, post
+from litestar import get, post
 from litestar.concurrency import sync_to_thread
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
-from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import MEDIA_TYPE, PROBLEMS, RightMissing
+from colmlm.api.middleware.auth import Limiter, Right, in_thread, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.following import Glance, followed
-from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
+from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page
+from colmlm.api.routes.responses import Glance, stream_glances
 from colmlm.api.wire.answers import Page, Problem
 from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.jobs.kinds import (
@@ -48,10 +48,9 @@ State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 States = Annotated[
     list[State] | None, QueryParameter(name="state", max_items=5, description="Only in these states")
 ]
-WithToken = Request[TokenRecord, Any, Any]
 
 
-@post("/jobs/rekey", status_code=202, opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/rekey", status_code=202, **in_thread(Right.train))
 def start_rekey(ports: FromPorts, request: WithToken, data: JSONBody[Rekey]) -> JobRecord:
     """Start a rekey.
 
@@ -60,7 +59,7 @@ def start_rekey(ports: FromPorts, request: WithToken, data: JSONBody[Rekey]) -> 
     return _start(ports, request, data)
 
 
-@post("/jobs/gate", status_code=202, opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/gate", status_code=202, **in_thread(Right.train))
 def start_gate(ports: FromPorts, request: WithToken, data: JSONBody[Gate]) -> JobRecord:
     """Start a gate.
 
@@ -69,7 +68,7 @@ def start_gate(ports: FromPorts, request: WithToken, data: JSONBody[Gate]) -> Jo
     return _start(ports, request, data)
 
 
-@post("/jobs/ingest", status_code=202, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/ingest", status_code=202, **in_thread(Right.edit))
 def start_ingest(ports: FromPorts, request: WithToken, data: JSONBody[Ingest]) -> JobRecord:
     """Start an ingest.
 
@@ -78,7 +77,7 @@ def start_ingest(ports: FromPorts, request: WithToken, data: JSONBody[Ingest]) -
     return _start(ports, request, data)
 
 
-@post("/jobs/documents", status_code=202, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/documents", status_code=202, **in_thread(Right.edit))
 def start_documents(ports: FromPorts, request: WithToken, data: JSONBody[Documents]) -> JobRecord:
     """Start to add raw documents.
 
@@ -87,7 +86,7 @@ def start_documents(ports: FromPorts, request: WithToken, data: JSONBody[Documen
     return _start(ports, request, data)
 
 
-@post("/jobs/sync", status_code=202, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/sync", status_code=202, **in_thread(Right.edit))
 def start_sync(ports: FromPorts, request: WithToken, data: JSONBody[Sync]) -> JobRecord:
     """Start a sync.
 
@@ -96,13 +95,7 @@ def start_sync(ports: FromPorts, request: WithToken, data: JSONBody[Sync]) -> Jo
     return _start(ports, request, data)
 
 
-@post(
-    "/jobs/calibrate-answers",
-    status_code=202,
-    opt=needs(Right.edit),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/jobs/calibrate-answers", status_code=202, **in_thread(Right.edit))
 def start_calibration(ports: FromPorts, request: WithToken, data: JSONBody[CalibrateAnswers]) -> JobRecord:
     """Start to calibrate answers.
 
@@ -111,7 +104,7 @@ def start_calibration(ports: FromPorts, request: WithToken, data: JSONBody[Calib
     return _start(ports, request, data)
 
 
-@post("/jobs/ask-questions", status_code=202, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/ask-questions", status_code=202, **in_thread(Right.edit))
 def start_questions(ports: FromPorts, request: WithToken, data: JSONBody[AskQuestions]) -> JobRecord:
     """Start to ask a set of questions.
 
@@ -120,7 +113,7 @@ def start_questions(ports: FromPorts, request: WithToken, data: JSONBody[AskQues
     return _start(ports, request, data)
 
 
-@post("/jobs/verify", status_code=202, opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/verify", status_code=202, **in_thread(Right.audit))
 def start_verify(ports: FromPorts, request: WithToken, data: JSONBody[VerifyForgetting]) -> JobRecord:
     """Start a verification.
 
@@ -129,7 +122,7 @@ def start_verify(ports: FromPorts, request: WithToken, data: JSONBody[VerifyForg
     return _start(ports, request, data)
 
 
-@post("/jobs/backup", status_code=202, opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/backup", status_code=202, **in_thread(Right.admin))
 def start_backup(ports: FromPorts, request: WithToken, data: JSONBody[MakeBackup]) -> JobRecord:
     """Start a backup.
 
@@ -138,7 +131,7 @@ def start_backup(ports: FromPorts, request: WithToken, data: JSONBody[MakeBackup
     return _start(ports, request, data)
 
 
-@post("/jobs/verify-backup", status_code=202, opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/verify-backup", status_code=202, **in_thread(Right.admin))
 def start_backup_check(ports: FromPorts, request: WithToken, data: JSONBody[VerifyBackup]) -> JobRecord:
     """Start to verify a backup.
 
@@ -147,7 +140,7 @@ def start_backup_check(ports: FromPorts, request: WithToken, data: JSONBody[Veri
     return _start(ports, request, data)
 
 
-@post("/jobs/snapshot", status_code=202, opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/snapshot", status_code=202, **in_thread(Right.train))
 def start_snapshot(ports: FromPorts, request: WithToken, data: JSONBody[WriteSnapshot]) -> JobRecord:
     """Start a snapshot.
 
@@ -156,7 +149,7 @@ def start_snapshot(ports: FromPorts, request: WithToken, data: JSONBody[WriteSna
     return _start(ports, request, data)
 
 
-@post("/jobs/fsck", status_code=202, opt=needs(Right.audit), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/fsck", status_code=202, **in_thread(Right.audit))
 def start_check(ports: FromPorts, request: WithToken, data: JSONBody[Check]) -> JobRecord:
     """Start a check of everything.
 
@@ -165,7 +158,7 @@ def start_check(ports: FromPorts, request: WithToken, data: JSONBody[Check]) -> 
     return _start(ports, request, data)
 
 
-@post("/jobs/compare", status_code=202, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/jobs/compare", status_code=202, **in_thread(Right.edit))
 def start_comparison(ports: FromPorts, request: WithToken, data: JSONBody[Compare]) -> JobRecord:
     """Start to compare all facts.
 
@@ -174,7 +167,7 @@ def start_comparison(ports: FromPorts, request: WithToken, data: JSONBody[Compar
     return _start(ports, request, data)
 
 
-@get("/jobs", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/jobs", **in_thread(Right.read))
 def list_jobs(
     ports: FromPorts, request: WithToken, states: States = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[JobRecord]:
@@ -188,7 +181,7 @@ def list_jobs(
     return page(found, limit, "jobs", lambda job: (job.job_id,))
 
 
-@get("/jobs/{job_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/jobs/{job_id:int}", **in_thread(Right.read))
 def read_job(ports: FromPorts, request: WithToken, job_id: PathId) -> JobRecord:
     """Read a job.
 
@@ -197,13 +190,7 @@ def read_job(ports: FromPorts, request: WithToken, job_id: PathId) -> JobRecord:
     return _seen(ports, request.user, job_id)
 
 
-@post(
-    "/jobs/{job_id:int}/cancel",
-    status_code=200,
-    opt=needs(Right.read),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/jobs/{job_id:int}/cancel", status_code=200, **in_thread(Right.read))
 def cancel_job(ports: FromPorts, request: WithToken, job_id: PathId) -> JobRecord:
     """Cancel a job.
 
@@ -215,7 +202,7 @@ def cancel_job(ports: FromPorts, request: WithToken, job_id: PathId) -> JobRecor
 
 @get(
     "/jobs/{job_id:int}/events",
-    opt=needs(Right.read, Lane.feeds),
+    opt=needs(Right.read, Limiter.feeds),
     responses=PROBLEMS,
     media_type="text/event-stream",
 )
@@ -226,7 +213,7 @@ async def follow_job(ports: FromPorts, request: WithToken, job_id: PathId) -> Se
     after five minutes in any case, and with an event `draining` when the server is ending; reconnect to continue.
     """
     await sync_to_thread(_seen, ports, request.user, job_id)
-    return followed(ports, _Moving(Jobs(ports.kb), job_id).look)
+    return stream_glances(ports, _Moving(Jobs(ports.kb), job_id).look)
 
 
 STARTING: Sequence[Any] = (
@@ -244,7 +231,6 @@ STARTING: Sequence[Any] = (
     start_check,
     start_comparison,
 )
-HANDLERS: Sequence[Any] = (*STARTING, list_jobs, read_job, cancel_job, follow_job)
 
 
 def _start(ports: Ports, request: WithToken, work: Work) -> JobRecord:
@@ -252,7 +238,7 @@ def _start(ports: Ports, request: WithToken, work: Work) -> JobRecord:
 
 
 def _seen(ports: Ports, token: TokenRecord, job_id: int) -> JobRecord:
-    """Gives the job. Raises `RightMissing` where this token may not start jobs of its kind."""
+    """Give the job. Raise `RightMissing` where this token may not start jobs of its kind."""
     job = Jobs(ports.kb).get(job_id)
     right = KINDS[job.kind].right
     if not token.may(right):
@@ -262,7 +248,7 @@ def _seen(ports: Ports, token: TokenRecord, job_id: int) -> JobRecord:
 
 @dataclass(slots=True)
 class _Moving:
-    """Polls a job for changes. `told` is the state that was sent last."""
+    """Poll a job for changes. `told` is the state that was sent last."""
 
     jobs: Jobs
     job_id: int
@@ -279,7 +265,7 @@ class _Moving:
 
 
 def _moved(job: JobRecord) -> tuple[Any, ...]:
-    """Gives the fields whose change is progress. A heartbeat is none."""
+    """Give the fields whose change is progress. A heartbeat is none."""
     return job.state, job.done, job.total, job.message, job.attempts, job.cancelled_by
 
 
@@ -299,11 +285,11 @@ _TOO_LARGE = ResponseSpec(
 # `request_max_body_size` is None, since the settings hold the limit, which is checked while the file arrives.
 @post(
     "/uploads",
-    opt=needs(Right.edit, Lane.uploads),
+    opt=needs(Right.edit, Limiter.uploads),
     responses=PROBLEMS | {413: _TOO_LARGE},
     request_max_body_size=None,
 )
-async def upload(ports: FromPorts, request: Request[TokenRecord, Any, Any], name: FileName) -> Upload:
+async def upload(ports: FromPorts, request: WithToken, name: FileName) -> Upload:
     """Upload a file.
 
     The body is stored unchanged for a job, which names it by `upload_id`. It is removed when that job is over, or after
@@ -313,3 +299,6 @@ async def upload(ports: FromPorts, request: Request[TokenRecord, Any, Any], name
         async for block in request.stream():
             await sync_to_thread(receiving.write, block)
     return receiving.upload
+
+
+HANDLERS: Sequence[Any] = (upload, *STARTING, list_jobs, read_job, cancel_job, follow_job)

@@ -9,11 +9,10 @@ from litestar import get, post, put
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from colmlm.api.door.auth import Right, needs
-from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Right, in_thread
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.edits import WithToken, actor_of
-from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
+from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page
+from colmlm.api.routes.responses import actor_of
 from colmlm.api.wire.answers import KeysetView, Page
 from colmlm.api.wire.requests import MAX_ID, Threshold, Why
 from colmlm.kb.jobs.work import FileName
@@ -47,7 +46,7 @@ class NewThreshold(Why, frozen=True, kw_only=True):
     threshold: Threshold
 
 
-@get("/keysets", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/keysets", **in_thread(Right.read))
 def list_keysets(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[KeysetView]:
     """List the keysets.
 
@@ -59,7 +58,7 @@ def list_keysets(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> 
     return page(views, limit, "keysets", lambda view: (view.keyset.keyset_id,))
 
 
-@get("/keysets/{keyset_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/keysets/{keyset_id:int}", **in_thread(Right.read))
 def read_keyset(ports: FromPorts, keyset_id: PathId) -> KeysetView:
     """Read a keyset.
 
@@ -68,7 +67,7 @@ def read_keyset(ports: FromPorts, keyset_id: PathId) -> KeysetView:
     return _view(ports, ports.kb.keysets.show(keyset_id))
 
 
-@get("/keysets/{keyset_id:int}/gate", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/keysets/{keyset_id:int}/gate", **in_thread(Right.read))
 def read_gate(ports: FromPorts, keyset_id: PathId) -> KeysetGate:
     """Read a keyset's gate.
 
@@ -79,13 +78,7 @@ def read_gate(ports: FromPorts, keyset_id: PathId) -> KeysetGate:
     return KeysetGate(standing=retraining.standing(keyset_id), report=report)
 
 
-@post(
-    "/keysets/{keyset_id:int}/activate",
-    status_code=200,
-    opt=needs(Right.train),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/keysets/{keyset_id:int}/activate", status_code=200, **in_thread(Right.train))
 def activate_keyset(
     ports: FromPorts, request: WithToken, keyset_id: PathId, data: JSONBody[Activation]
 ) -> KeysetRecord:
@@ -103,7 +96,7 @@ def activate_keyset(
     )
 
 
-@post("/keysets/rollback", status_code=200, opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
+@post("/keysets/rollback", status_code=200, **in_thread(Right.train))
 def roll_back(ports: FromPorts, request: WithToken, data: JSONBody[Why]) -> KeysetRecord:
     """Go back to the former keyset.
 
@@ -112,13 +105,7 @@ def roll_back(ports: FromPorts, request: WithToken, data: JSONBody[Why]) -> Keys
     return ports.kb.keysets.rollback(actor=actor_of(request, data), reason=data.reason)
 
 
-@post(
-    "/keysets/{keyset_id:int}/retire",
-    status_code=200,
-    opt=needs(Right.train),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/keysets/{keyset_id:int}/retire", status_code=200, **in_thread(Right.train))
 def retire_keyset(
     ports: FromPorts, request: WithToken, keyset_id: PathId, data: JSONBody[Why]
 ) -> KeysetRecord:
@@ -129,7 +116,7 @@ def retire_keyset(
     return ports.kb.keysets.retire(keyset_id, actor=actor_of(request, data), reason=data.reason)
 
 
-@put("/keysets/{keyset_id:int}/threshold", opt=needs(Right.train), responses=PROBLEMS, sync_to_thread=True)
+@put("/keysets/{keyset_id:int}/threshold", **in_thread(Right.train))
 def set_threshold(
     ports: FromPorts, request: WithToken, keyset_id: PathId, data: JSONBody[NewThreshold]
 ) -> KeysetRecord:
@@ -144,3 +131,14 @@ def set_threshold(
 
 def _view(ports: Ports, keyset: KeysetRecord) -> KeysetView:
     return KeysetView(keyset=keyset, gate=ports.kb.keysets.standing(keyset.keyset_id))
+
+
+HANDLERS = (
+    list_keysets,
+    read_keyset,
+    read_gate,
+    activate_keyset,
+    roll_back,
+    retire_keyset,
+    set_threshold,
+)

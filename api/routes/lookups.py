@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from litestar import Response, get, post
+from litestar import Response, delete, get, post
 from litestar.concurrency import sync_to_thread
 from litestar.openapi.spec import OpenAPIMediaType, Operation, RequestBody, Schema
 from litestar.openapi.spec.enums import OpenAPIFormat, OpenAPIType
 from litestar.params import JSONBody, QueryParameter, RawBody
 
-from colmlm.api.door.auth import Lane, Right, needs
 from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Limiter, Right, in_thread, needs
 from colmlm.api.ports import FromPorts, Ports, QuestionEncoder
-from colmlm.api.routes.edits import WithToken
-from colmlm.api.schema.schemas import require_past
+from colmlm.api.routes.parameters import WithToken, require_past
+from colmlm.api.routes.responses import actor_of
 from colmlm.api.wire.answers import EncodedTexts, LookupAnswer, LookupAnswers
 from colmlm.api.wire.requests import (
     JSON,
@@ -38,8 +38,11 @@ from colmlm.api.wire.requests import (
     VECTORS,
     DocumentToEncode,
     LookupRequest,
+    QuestionRequest,
     TextsToEncode,
+    Why,
 )
+from colmlm.kb.answers.records import Answer, AnswerThreshold
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
 from colmlm.kb.lookup.options import KEY, READER
@@ -60,13 +63,17 @@ async def look_up(ports: FromPorts, request: WithToken, data: JSONBody[LookupReq
     """
     if data.as_of is not None:
         require_past(request)
-    if (asked := key_lookup(data)) is not None:
-        return answered(asked.checkpoint_id, [], await ports.find_by_key(asked))
-    with past_apart(ports, data.as_of) if data.ranking != READER else ports.lanes.instead(Lane.reading):
-        return await sync_to_thread(_looked_up, ports, data)
+    if (asked := read_key_lookup(data)) is not None:
+        return convert_lookups(asked.checkpoint_id, [], await ports.find_by_key(asked))
+    with (
+        move_past_lookup(ports, data.as_of)
+        if data.ranking != READER
+        else ports.limiters.instead(Limiter.reading)
+    ):
+        return await sync_to_thread(_look_up, ports, data)
 
 
-@post("/encodings", status_code=200, opt=needs(Right.lookup, Lane.reading), responses=PROBLEMS)
+@post("/encodings", status_code=200, opt=needs(Right.lookup, Limiter.reading), responses=PROBLEMS)
 async def encode_texts(ports: FromPorts, data: JSONBody[TextsToEncode]) -> EncodedTexts:
     """Make keys.
 
@@ -74,7 +81,7 @@ async def encode_texts(ports: FromPorts, data: JSONBody[TextsToEncode]) -> Encod
     where the documents together have more than 1000 facts, or 200,000 characters.
     """
     _require_few(data.documents)
-    with ports.lanes.instead(Lane.long_reads) if data.documents else nullcontext():
+    with ports.limiters.instead(Limiter.long_reads) if data.documents else nullcontext():
         return await sync_to_thread(_encoded, ports, data)
 
 
@@ -101,7 +108,7 @@ def _encoded(ports: Ports, data: TextsToEncode) -> EncodedTexts:
 
 
 def _document(given: DocumentToEncode) -> AnnotatedDocument:
-    """Convert a document. Raises `InvalidQuery` unless its spans are within the text, in order and apart."""
+    """Convert a document. Raise `InvalidQuery` unless its spans are within the text, in order and apart."""
     at, text = 0, given.text
     for span in given.facts:
         if not at <= span.start < span.end <= len(text):
@@ -113,10 +120,10 @@ def _document(given: DocumentToEncode) -> AnnotatedDocument:
     return AnnotatedDocument("", text, facts, title=given.title)
 
 
-def key_lookup(data: LookupRequest) -> KeyLookup | None:
-    """Gives a lookup that waits for nothing and needs no model, to be found together with others; None for any other.
+def read_key_lookup(data: LookupRequest) -> KeyLookup | None:
+    """Give a lookup that waits for nothing and needs no model, to be found together with others; None for any other.
 
-    Raises `InvalidQuery`.
+    Raise `InvalidQuery`.
     """
     if data.questions or data.ranking != KEY or data.as_of is not None or data.min_seq is not None:
         return None
@@ -124,12 +131,12 @@ def key_lookup(data: LookupRequest) -> KeyLookup | None:
     return KeyLookup(_rows(data), data.checkpoint_id or "", data.k, data.threshold, data.accepted_only)
 
 
-def past_apart(ports: Ports, as_of: int | None) -> AbstractContextManager[None]:
-    """Moves a lookup in the past to the lane of long reads, since it reads all keys and would delay others."""
-    return nullcontext() if as_of is None else ports.lanes.instead(Lane.long_reads)
+def move_past_lookup(ports: Ports, as_of: int | None) -> AbstractContextManager[None]:
+    """Move a lookup in the past to the limiter of long reads, since it reads all keys and would delay others."""
+    return nullcontext() if as_of is None else ports.limiters.instead(Limiter.long_reads)
 
 
-def _looked_up(ports: Ports, data: LookupRequest) -> LookupAnswers:
+def _look_up(ports: Ports, data: LookupRequest) -> LookupAnswers:
     if not data.questions:
         return _found(ports, data, None)
     return ports.encoded(lambda encoder: _found(ports, data, encoder))
@@ -143,18 +150,18 @@ def _found(ports: Ports, data: LookupRequest, encoder: QuestionEncoder | None) -
         queries_BD, checkpoint_id=checkpoint_id, k=data.k, threshold=data.threshold, min_seq=data.min_seq,
         ranking=data.ranking, texts=[*data.questions, *data.texts], accepted_only=data.accepted_only,
     )  # fmt: skip
-    return answered(checkpoint_id, data.questions, lookups)
+    return convert_lookups(checkpoint_id, data.questions, lookups)
 
 
-def answered(checkpoint_id: str, questions: Sequence[str], lookups: Sequence[Lookup]) -> LookupAnswers:
-    """Converts the results of the questions, then those of the queries, to the response."""
+def convert_lookups(checkpoint_id: str, questions: Sequence[str], lookups: Sequence[Lookup]) -> LookupAnswers:
+    """Convert the results of the questions, then those of the queries, to the response."""
     asked = chain(questions, repeat(None))
-    answers = [answer(question, lookup) for question, lookup in zip(asked, lookups, strict=False)]
+    answers = [convert_lookup(question, lookup) for question, lookup in zip(asked, lookups, strict=False)]
     return LookupAnswers(checkpoint_id=checkpoint_id, answers=answers)
 
 
 def _checkpoint_id(encoder: QuestionEncoder | None, data: LookupRequest) -> str:
-    """Gives the checkpoint of the request's vectors. Raises where questions and queries are of two checkpoints."""
+    """Give the checkpoint of the request's vectors. Raise where questions and queries are of two checkpoints."""
     _check(data)
     if encoder is None:
         return data.checkpoint_id or ""
@@ -172,7 +179,7 @@ def _check(data: LookupRequest) -> None:
 
 
 def _queries(encoder: QuestionEncoder | None, data: LookupRequest) -> npt.NDArray[np.float32]:
-    """Gives [B, d]: the rows of the questions, then those of the queries."""
+    """Give [B, d]: the rows of the questions, then those of the queries."""
     if encoder is None:
         return _rows(data)
     encoded = encoder.encode_questions(data.questions)
@@ -180,7 +187,7 @@ def _queries(encoder: QuestionEncoder | None, data: LookupRequest) -> npt.NDArra
 
 
 def _rows(data: LookupRequest, *widths: int) -> npt.NDArray[np.float32]:
-    """Gives the rows of the queries, of one width, which is that of others where there are."""
+    """Give the rows of the queries, of one width, which is that of others where there are."""
     found = {len(query) for query in data.queries}.union(widths)
     if len(found) != 1:
         raise InvalidQuery(f"queries of different widths: {', '.join(map(str, sorted(found)))}")
@@ -188,8 +195,8 @@ def _rows(data: LookupRequest, *widths: int) -> npt.NDArray[np.float32]:
         return np.array(data.queries, dtype=np.float32).reshape(len(data.queries), found.pop())
 
 
-def answer(question: str | None, lookup: Lookup) -> LookupAnswer:
-    """Converts the result of one query to its form in the response."""
+def convert_lookup(question: str | None, lookup: Lookup) -> LookupAnswer:
+    """Convert the result of one query to its form in the response."""
     return LookupAnswer(
         question=question,
         hits=list(lookup.hits),
@@ -227,7 +234,7 @@ AcceptedOnly = Annotated[bool, QueryParameter(description="Find no fact that is 
 
 @dataclass
 class _TakesOctets(Operation):
-    """Describes the body in the OpenAPI document, since Litestar describes none that a handler takes as bytes."""
+    """Describe the body in the OpenAPI document, since Litestar describes none that a handler takes as bytes."""
 
     def __post_init__(self) -> None:
         octets = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
@@ -238,7 +245,7 @@ class _TakesOctets(Operation):
         )
 
 
-@get("/lookups", opt=needs(Right.lookup), responses=PROBLEMS, sync_to_thread=True)
+@get("/lookups", **in_thread(Right.lookup))
 def read_space(ports: FromPorts) -> LookupSpace:
     """Read what lookups are answered from.
 
@@ -277,7 +284,7 @@ async def look_up_vectors(
         require_past(request)
     kind = request.accept.best_match([JSON, *_MSGPACKS], JSON)
 
-    rows = queries(body, dim, dtype)
+    rows = decode_queries(body, dim, dtype)
     if as_of is None and min_seq is None:
         asked = KeyLookup(rows, checkpoint_id, k, threshold, accepted_only)
         return _encoded_vectors(kind, checkpoint_id, await ports.find_by_key(asked))
@@ -294,18 +301,18 @@ async def look_up_vectors(
         )
         return _encoded_vectors(kind, checkpoint_id, found)
 
-    with past_apart(ports, as_of):
+    with move_past_lookup(ports, as_of):
         return await sync_to_thread(looked_up)
 
 
 def _encoded_vectors(kind: str, checkpoint_id: str, found: Sequence[Lookup]) -> Response[LookupAnswers]:
-    answers = answered(checkpoint_id, [], found)
+    answers = convert_lookups(checkpoint_id, [], found)
     encoded: Any = msgspec.json.encode(answers) if kind == JSON else msgspec.msgpack.encode(answers)
     return Response(encoded, media_type=kind)
 
 
-def queries(body: bytes, dim: int, dtype: str) -> npt.NDArray[np.float32]:
-    """Decodes a body into [B, dim]. Raises `InvalidQuery` unless it is whole rows, at least one and not too many."""
+def decode_queries(body: bytes, dim: int, dtype: str) -> npt.NDArray[np.float32]:
+    """Decode a body into [B, dim]. Raise `InvalidQuery` unless it is whole rows, at least one and not too many."""
     stored = _DTYPES[dtype]
     rows, rest = divmod(len(body), dim * stored.itemsize)
     if rest:
@@ -315,9 +322,62 @@ def queries(body: bytes, dim: int, dtype: str) -> npt.NDArray[np.float32]:
     return np.frombuffer(body, dtype=stored).reshape(rows, dim).astype(np.float32)
 
 
-def route(scope: HTTPScope) -> None:
-    """Reroutes a lookup whose body is bytes to `look_up_vectors`, since Litestar chooses a route by its path alone."""
+def reroute_octets(scope: HTTPScope) -> None:
+    """Reroute a lookup whose body is bytes to `look_up_vectors`, since Litestar chooses a route by its path alone."""
     if scope["path"] == LOOKUPS and scope["method"] == "POST":
         kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
         if kind.partition(b";")[0].strip().lower() == OCTETS:
             scope["path"] = VECTORS
+
+
+# Answers: questions are answered with a span of a document, or with the word that nothing stored answers them.
+
+
+@post("/answers", status_code=200, opt=needs(Right.read, Limiter.reading), responses=PROBLEMS)
+async def answer_question(ports: FromPorts, data: JSONBody[QuestionRequest]) -> Answer:
+    """Answer a question.
+
+    The answer is a span of a document, with the facts it touches; `answer` is null where nothing stored answers the
+    question. The mode `paper` takes the fact with the nearest key instead, and reads nothing. Each answer is stored as
+    the output `generation_id`, also where nothing is said; it is null where the server keeps no answers.
+    """
+    return await sync_to_thread(_answer_question, ports, data)
+
+
+def _answer_question(ports: Ports, data: QuestionRequest) -> Answer:
+    return ports.need_answers().answer(
+        data.question,
+        data.mode,
+        threshold=data.threshold,
+        nearest=data.nearest,
+        accepted_only=data.accepted_only,
+    )
+
+
+@get("/answers/threshold", **in_thread(Right.read))
+def read_answer_threshold(ports: FromPorts) -> AnswerThreshold:
+    """Read the threshold of answers.
+
+    Gives the score from which answers are given, the calibration that chose it, and what speaks against that by now.
+    """
+    return ports.need_calibrations().standing()
+
+
+@delete("/answers/threshold", status_code=200, **in_thread(Right.edit))
+def use_shipped_threshold(ports: FromPorts, request: WithToken, data: JSONBody[Why]) -> AnswerThreshold:
+    """Go back to the shipped threshold.
+
+    The calibration no longer counts, from this commit on and in every process.
+    """
+    return ports.need_calibrations().drop(actor=actor_of(request, data), reason=data.reason)
+
+
+HANDLERS = (
+    look_up,
+    encode_texts,
+    answer_question,
+    read_answer_threshold,
+    use_shipped_threshold,
+    look_up_vectors,
+    read_space,
+)

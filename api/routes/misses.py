@@ -8,11 +8,10 @@ from litestar import get, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
-from colmlm.api.door.auth import Lane, Right, needs
-from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Limiter, Right, in_thread
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.edits import WithToken, actor_of
-from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, shown_to
+from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, shown_to
+from colmlm.api.routes.responses import actor_of
 from colmlm.api.wire.answers import Decided, MissList
 from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Why
@@ -39,7 +38,7 @@ class Solution(Why, frozen=True, kw_only=True):
     anyway: bool = False
 
 
-@get("/misses", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/misses", **in_thread(Right.read))
 def list_misses(
     ports: FromPorts,
     request: WithToken,
@@ -69,7 +68,7 @@ def list_misses(
     )
 
 
-@get("/misses/{group_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/misses/{group_id:int}", **in_thread(Right.read))
 def read_misses(ports: FromPorts, request: WithToken, group_id: PathId) -> MissDetails:
     """Read a group of misses.
 
@@ -78,7 +77,7 @@ def read_misses(ports: FromPorts, request: WithToken, group_id: PathId) -> MissD
     return shown_to(request, ports).misses().read(group_id)
 
 
-@post("/misses/dismiss", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/misses/dismiss", status_code=200, **in_thread(Right.edit))
 def dismiss_misses(ports: FromPorts, request: WithToken, data: JSONBody[MissGroups]) -> Decided:
     """Dismiss misses.
 
@@ -88,7 +87,7 @@ def dismiss_misses(ports: FromPorts, request: WithToken, data: JSONBody[MissGrou
     return Decided(seq=ports.kb.misses.dismiss(data.group_ids, actor=actor, reason=data.reason))
 
 
-@post("/misses/reopen", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/misses/reopen", status_code=200, **in_thread(Right.edit))
 def reopen_misses(ports: FromPorts, request: WithToken, data: JSONBody[MissGroups]) -> Decided:
     """Open misses again.
 
@@ -98,13 +97,7 @@ def reopen_misses(ports: FromPorts, request: WithToken, data: JSONBody[MissGroup
     return Decided(seq=ports.kb.misses.reopen(data.group_ids, actor=actor, reason=data.reason))
 
 
-@post(
-    "/misses/{group_id:int}/solve",
-    status_code=200,
-    opt=needs(Right.edit, Lane.reading),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/misses/{group_id:int}/solve", status_code=200, **in_thread(Right.edit, Limiter.reading))
 def solve_misses(ports: FromPorts, request: WithToken, group_id: PathId, data: JSONBody[Solution]) -> Solving:
     """Solve misses by a fact.
 
@@ -116,7 +109,7 @@ def solve_misses(ports: FromPorts, request: WithToken, group_id: PathId, data: J
 
 
 def asks_of(ports: Ports) -> Asks | None:
-    """Gives a function that answers questions without storing the answers; None where no reader is loaded."""
+    """Give a function that answers questions without storing the answers; None where no reader is loaded."""
     if (answers := ports.answers) is None:
         return None
 
@@ -124,3 +117,12 @@ def asks_of(ports: Ports) -> Asks | None:
         return [fact.fact_id for fact in answers.answering.ask(question, accepted_only=accepted_only).facts]
 
     return asks
+
+
+HANDLERS = (
+    list_misses,
+    read_misses,
+    dismiss_misses,
+    reopen_misses,
+    solve_misses,
+)

@@ -8,11 +8,9 @@ from litestar import delete, get, post, put
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 
-from colmlm.api.door.auth import Right, needs
-from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Right, in_thread
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.edits import WithToken
-from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page, shown_to
+from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page, shown_to
 from colmlm.api.wire.answers import Page
 from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_ID, Id, Question, Request, Value
@@ -67,7 +65,7 @@ class QuestionIds(Request, frozen=True, kw_only=True):
     question_ids: Annotated[list[Id], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
 
 
-@get("/questions", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/questions", **in_thread(Right.read))
 def list_question_sets(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[KeptSet]:
     """List the sets of questions.
 
@@ -78,7 +76,7 @@ def list_question_sets(ports: FromPorts, cursor: Cursor = None, limit: Limit = 5
     return Page(items=found[start:end], next=cursor_of("questions", (end,)) if end < len(found) else None)
 
 
-@get("/questions/{name:str}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/questions/{name:str}", **in_thread(Right.read))
 def read_question_set(ports: FromPorts, name: SetName) -> KeptSet:
     """Read a set of questions.
 
@@ -87,9 +85,7 @@ def read_question_set(ports: FromPorts, name: SetName) -> KeptSet:
     return ports.kb.questions.show(name)
 
 
-@post(
-    "/questions/{name:str}", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True
-)
+@post("/questions/{name:str}", status_code=200, **in_thread(Right.edit))
 def keep_questions(
     ports: FromPorts, request: WithToken, name: SetName, data: JSONBody[NewQuestions]
 ) -> KeptSet:
@@ -101,13 +97,7 @@ def keep_questions(
     return ports.kb.questions.add(name, drafts, corpus=data.corpus, actor=request.user.name)
 
 
-@post(
-    "/questions/{name:str}/outputs",
-    status_code=200,
-    opt=needs(Right.edit),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/questions/{name:str}/outputs", status_code=200, **in_thread(Right.edit))
 def keep_output(ports: FromPorts, request: WithToken, name: SetName, data: JSONBody[OutputToKeep]) -> KeptSet:
     """Keep the question of an output.
 
@@ -117,9 +107,7 @@ def keep_output(ports: FromPorts, request: WithToken, name: SetName, data: JSONB
     return ports.kb.questions.take(name, data.generation_id, actor=request.user.name, **said)
 
 
-@delete(
-    "/questions/{name:str}", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True
-)
+@delete("/questions/{name:str}", status_code=200, **in_thread(Right.edit))
 def drop_question_set(ports: FromPorts, name: SetName) -> KeptSet:
     """Drop a set of questions.
 
@@ -128,7 +116,7 @@ def drop_question_set(ports: FromPorts, name: SetName) -> KeptSet:
     return ports.kb.questions.remove(name)
 
 
-@get("/questions/{name:str}/items", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/questions/{name:str}/items", **in_thread(Right.read))
 def list_questions(
     ports: FromPorts, request: WithToken, name: SetName, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[KeptQuestion]:
@@ -141,12 +129,7 @@ def list_questions(
     return page(shown, limit, "kept", lambda one: (one.question_id,))
 
 
-@put(
-    "/questions/{name:str}/items/{question_id:int}",
-    opt=needs(Right.edit),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@put("/questions/{name:str}/items/{question_id:int}", **in_thread(Right.edit))
 def edit_question(
     ports: FromPorts, name: SetName, question_id: PathId, data: JSONBody[NewQuestion]
 ) -> KeptSet:
@@ -157,13 +140,7 @@ def edit_question(
     return ports.kb.questions.edit(name, question_id, data.question, data.expected)
 
 
-@delete(
-    "/questions/{name:str}/items",
-    status_code=200,
-    opt=needs(Right.edit),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@delete("/questions/{name:str}/items", status_code=200, **in_thread(Right.edit))
 def drop_questions(ports: FromPorts, name: SetName, data: JSONBody[QuestionIds]) -> KeptSet:
     """Drop questions of a set.
 
@@ -172,7 +149,7 @@ def drop_questions(ports: FromPorts, name: SetName, data: JSONBody[QuestionIds])
     return ports.kb.questions.remove(name, data.question_ids)
 
 
-@get("/questions/{name:str}/runs", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/questions/{name:str}/runs", **in_thread(Right.read))
 def list_question_runs(
     ports: FromPorts, name: SetName, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[QuestionRun]:
@@ -185,9 +162,7 @@ def list_question_runs(
     return page(found, limit, "question-runs", lambda run: (run.run_id,))
 
 
-@get(
-    "/questions/{name:str}/runs/{run_id:int}", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True
-)
+@get("/questions/{name:str}/runs/{run_id:int}", **in_thread(Right.read))
 def read_question_run(ports: FromPorts, name: SetName, run_id: PathId) -> QuestionRun:
     """Read a run.
 
@@ -196,12 +171,7 @@ def read_question_run(ports: FromPorts, name: SetName, run_id: PathId) -> Questi
     return ports.kb.questions.show_run(name, run_id)
 
 
-@get(
-    "/questions/{name:str}/runs/{run_id:int}/items",
-    opt=needs(Right.read),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@get("/questions/{name:str}/runs/{run_id:int}/items", **in_thread(Right.read))
 def list_asked(
     ports: FromPorts,
     request: WithToken,
@@ -221,7 +191,7 @@ def list_asked(
     return Page(items=items, next=more)
 
 
-@get("/questions/{name:str}/comparison", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/questions/{name:str}/comparison", **in_thread(Right.read))
 def compare_question_runs(
     ports: FromPorts, request: WithToken, name: SetName, before: RunId = None, after: RunId = None
 ) -> RunComparison:
@@ -230,3 +200,19 @@ def compare_question_runs(
     Gives the questions that came out otherwise, with both outcomes, and what the change log says of the time between.
     """
     return shown_to(request, ports).compared(ports.kb.questions.compare(name, before, after))
+
+
+HANDLERS = (
+    list_question_sets,
+    read_question_set,
+    keep_questions,
+    keep_output,
+    drop_question_set,
+    list_questions,
+    edit_question,
+    drop_questions,
+    list_question_runs,
+    read_question_run,
+    list_asked,
+    compare_question_runs,
+)

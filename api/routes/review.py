@@ -8,11 +8,10 @@ from litestar import get, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
-from colmlm.api.door.auth import Right, needs
-from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Right, in_thread
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.edits import WithToken, actor_of, result
-from colmlm.api.schema.schemas import Cursor, Limit, after_of, shown_to
+from colmlm.api.routes.parameters import Cursor, Limit, WithToken, after_of, shown_to
+from colmlm.api.routes.responses import actor_of, edit_result
 from colmlm.api.wire.answers import EditResult, InboxPage, VerdictResult
 from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_ID, Id, Request, Version, Why
@@ -52,7 +51,7 @@ class ReviewLimit(Why, frozen=True, kw_only=True):
     keyset_id: Id | None = None
 
 
-@get("/review", opt=needs(Right.read), responses=PROBLEMS, sync_to_thread=True)
+@get("/review", **in_thread(Right.read))
 def list_proposed(
     ports: FromPorts,
     request: WithToken,
@@ -81,7 +80,7 @@ def list_proposed(
     )
 
 
-@post("/review/verdicts", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/review/verdicts", status_code=200, **in_thread(Right.edit))
 def settle(ports: FromPorts, request: WithToken, data: JSONBody[Verdicts]) -> VerdictResult:
     """Accept, reject or propose facts.
 
@@ -98,7 +97,7 @@ def settle(ports: FromPorts, request: WithToken, data: JSONBody[Verdicts]) -> Ve
     )
 
 
-@post("/review/limits", status_code=200, opt=needs(Right.edit), responses=PROBLEMS, sync_to_thread=True)
+@post("/review/limits", status_code=200, **in_thread(Right.edit))
 def limit_review(ports: FromPorts, request: WithToken, data: JSONBody[ReviewLimit]) -> EditResult:
     """Let only accepted facts answer.
 
@@ -112,7 +111,7 @@ def limit_review(ports: FromPorts, request: WithToken, data: JSONBody[ReviewLimi
         actor=actor,
         reason=data.reason,
     )
-    return result(edit)
+    return edit_result(edit)
 
 
 HANDLERS = (list_proposed, settle, limit_review)

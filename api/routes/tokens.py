@@ -9,12 +9,11 @@ from litestar import delete, get, post
 from litestar.params import JSONBody
 from msgspec import Meta
 
-from colmlm.api.door.auth import Right, needs
-from colmlm.api.door.idempotency import TELLS_SECRET
 from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Right, in_thread, needs
+from colmlm.api.middleware.idempotency import TELLS_SECRET
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.edits import WithToken
-from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
+from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page
 from colmlm.api.wire.answers import Page, Token, TokenWithSecret
 from colmlm.api.wire.requests import Request
 from colmlm.kb.access.records import LONGEST, MAX_RATE, TokenRecord
@@ -42,7 +41,7 @@ class Rotation(Request, frozen=True, kw_only=True):
     expires_in_seconds: ExpiresIn = None
 
 
-@get("/tokens", opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
+@get("/tokens", **in_thread(Right.admin))
 def list_tokens(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> Page[Token]:
     """List tokens.
 
@@ -61,7 +60,7 @@ async def read_own_token(request: WithToken) -> Token:
     return _shown(request.user)
 
 
-@post("/tokens", opt=needs(Right.admin) | TELLS_SECRET, responses=PROBLEMS, sync_to_thread=True)
+@post("/tokens", **in_thread(Right.admin, extra=TELLS_SECRET))
 def create_token(ports: FromPorts, data: JSONBody[NewToken]) -> TokenWithSecret:
     """Make a token.
 
@@ -72,13 +71,7 @@ def create_token(ports: FromPorts, data: JSONBody[NewToken]) -> TokenWithSecret:
     return TokenWithSecret(token=_shown(made), secret=secret)
 
 
-@post(
-    "/tokens/{token_id:int}/rotate",
-    status_code=200,
-    opt=needs(Right.admin) | TELLS_SECRET,
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/tokens/{token_id:int}/rotate", status_code=200, **in_thread(Right.admin, extra=TELLS_SECRET))
 def rotate_token(ports: FromPorts, token_id: PathId, data: JSONBody[Rotation]) -> TokenWithSecret:
     """Give a token another secret.
 
@@ -90,13 +83,7 @@ def rotate_token(ports: FromPorts, token_id: PathId, data: JSONBody[Rotation]) -
     return TokenWithSecret(token=_shown(rotated), secret=secret)
 
 
-@delete(
-    "/tokens/{token_id:int}",
-    status_code=200,
-    opt=needs(Right.admin),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@delete("/tokens/{token_id:int}", status_code=200, **in_thread(Right.admin))
 def revoke_token(ports: FromPorts, token_id: PathId) -> Token:
     """Revoke a token.
 

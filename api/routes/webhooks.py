@@ -8,11 +8,10 @@ from litestar import delete, get, post
 from litestar.params import JSONBody
 from msgspec import Meta, field
 
-from colmlm.api.door.auth import Lane, Right, needs
-from colmlm.api.door.idempotency import TELLS_SECRET
-from colmlm.api.errors import PROBLEMS
+from colmlm.api.middleware.auth import Limiter, Right, in_thread
+from colmlm.api.middleware.idempotency import TELLS_SECRET
 from colmlm.api.ports import FromPorts
-from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
+from colmlm.api.routes.parameters import Cursor, Limit, PathId, after_of, page
 from colmlm.api.wire.answers import Page, WebhookWithSecret
 from colmlm.api.wire.requests import MAX_ID, Request
 from colmlm.kb.webhooks.records import LONGEST_URL, Webhook, WebhookDelivery
@@ -38,7 +37,7 @@ class Replay(Request, frozen=True, kw_only=True):
     from_seq: Annotated[int, Meta(ge=1, le=MAX_ID)]
 
 
-@get("/webhooks", opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
+@get("/webhooks", **in_thread(Right.admin))
 def list_webhooks(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> Page[Webhook]:
     """List webhooks.
 
@@ -48,7 +47,7 @@ def list_webhooks(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -
     return page(found, limit, "webhooks", lambda webhook: (webhook.webhook_id,))
 
 
-@get("/webhooks/{webhook_id:int}", opt=needs(Right.admin), responses=PROBLEMS, sync_to_thread=True)
+@get("/webhooks/{webhook_id:int}", **in_thread(Right.admin))
 def read_webhook(ports: FromPorts, webhook_id: PathId) -> Webhook:
     """Read a webhook.
 
@@ -57,12 +56,7 @@ def read_webhook(ports: FromPorts, webhook_id: PathId) -> Webhook:
     return ports.kb.webhooks.show(webhook_id)
 
 
-@post(
-    "/webhooks",
-    opt=needs(Right.admin, Lane.long_reads) | TELLS_SECRET,
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/webhooks", **in_thread(Right.admin, Limiter.long_reads, extra=TELLS_SECRET))
 def add_webhook(ports: FromPorts, data: JSONBody[NewWebhook]) -> WebhookWithSecret:
     """Add a webhook.
 
@@ -73,13 +67,7 @@ def add_webhook(ports: FromPorts, data: JSONBody[NewWebhook]) -> WebhookWithSecr
     return WebhookWithSecret(webhook=webhook, secret=secret)
 
 
-@post(
-    "/webhooks/{webhook_id:int}/pause",
-    status_code=200,
-    opt=needs(Right.admin),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/webhooks/{webhook_id:int}/pause", status_code=200, **in_thread(Right.admin))
 def pause_webhook(ports: FromPorts, webhook_id: PathId) -> Webhook:
     """Pause a webhook.
 
@@ -88,13 +76,7 @@ def pause_webhook(ports: FromPorts, webhook_id: PathId) -> Webhook:
     return ports.kb.webhooks.pause(webhook_id)
 
 
-@post(
-    "/webhooks/{webhook_id:int}/resume",
-    status_code=200,
-    opt=needs(Right.admin),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/webhooks/{webhook_id:int}/resume", status_code=200, **in_thread(Right.admin))
 def resume_webhook(ports: FromPorts, webhook_id: PathId) -> Webhook:
     """Resume a webhook.
 
@@ -103,13 +85,7 @@ def resume_webhook(ports: FromPorts, webhook_id: PathId) -> Webhook:
     return ports.kb.webhooks.resume(webhook_id)
 
 
-@post(
-    "/webhooks/{webhook_id:int}/replay",
-    status_code=200,
-    opt=needs(Right.admin),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/webhooks/{webhook_id:int}/replay", status_code=200, **in_thread(Right.admin))
 def replay_webhook(ports: FromPorts, webhook_id: PathId, data: JSONBody[Replay]) -> Webhook:
     """Replay a webhook.
 
@@ -119,13 +95,7 @@ def replay_webhook(ports: FromPorts, webhook_id: PathId, data: JSONBody[Replay])
     return ports.kb.webhooks.replay(webhook_id, data.from_seq)
 
 
-@post(
-    "/webhooks/{webhook_id:int}/test",
-    status_code=200,
-    opt=needs(Right.admin, Lane.long_reads),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@post("/webhooks/{webhook_id:int}/test", status_code=200, **in_thread(Right.admin, Limiter.long_reads))
 def test_webhook(ports: FromPorts, webhook_id: PathId) -> WebhookDelivery:
     """Test a webhook.
 
@@ -134,13 +104,7 @@ def test_webhook(ports: FromPorts, webhook_id: PathId) -> WebhookDelivery:
     return ports.kb.webhooks.test(webhook_id)
 
 
-@delete(
-    "/webhooks/{webhook_id:int}",
-    status_code=200,
-    opt=needs(Right.admin),
-    responses=PROBLEMS,
-    sync_to_thread=True,
-)
+@delete("/webhooks/{webhook_id:int}", status_code=200, **in_thread(Right.admin))
 def remove_webhook(ports: FromPorts, webhook_id: PathId) -> Webhook:
     """Remove a webhook.
 

@@ -1,4 +1,4 @@
-"""Completes the OpenAPI document that Litestar generates.
+"""Complete the OpenAPI document that Litestar generates.
 
 It adds tags by noun, the right that each operation needs (`x-right`), an example of every request and response, and
 the first line of a handler's docstring as its summary.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any, get_args, get_origin
 
@@ -20,12 +20,34 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, License, SecurityScheme
 from litestar.routes import HTTPRoute
 
-from colmlm.api.door.auth import EDITING, SAFE_METHODS, Right, needs, right_of
+from colmlm.api.middleware.auth import EDITING, SAFE_METHODS, Right, needs, right_of
 from colmlm.api.openai.errors import OpenAIProblem
-from colmlm.api.schema.examples.listed import BY_OPERATION, EVENTS, FORMS, OCTETS, REFUSALS, example_of
-from colmlm.api.wire.answers import Problem
+from colmlm.api.schema import examples
+from colmlm.api.schema import openai_examples as openai
+from colmlm.api.schema.examples import (
+    ASKING_EXAMPLES,
+    CHANGE,
+    EVIDENCE_EXAMPLES,
+    FACT,
+    FACT_EXAMPLES,
+    HASH,
+    JOB,
+    OPERATING_EXAMPLES,
+    REMOVAL_EXAMPLES,
+    SIGNED,
+    SOURCE,
+    TEXT,
+    TRACE,
+    as_json,
+)
+from colmlm.api.wire.answers import Problem, cursor
 from colmlm.api.wire.requests import MAX_ID
 from colmlm.kb.access.records import ROLES
+from colmlm.kb.evidence.generation import Finished, Spliced
+from colmlm.kb.evidence.provenance import MEDIA_TYPES, Provenance, of_fact, of_output, write_prov
+from colmlm.kb.facts.compared import AlsoSaid
+from colmlm.kb.log.cloud_events import BATCH, EVENT, cloud_event
+from colmlm.kb.log.envelope import PAYLOAD_TYPE
 
 # The tags, one for each noun, in the order in which a reader meets them.
 TAGS = {
@@ -90,14 +112,14 @@ Large answers to GET come as `zstd` or `gzip` where `Accept-Encoding` names one,
 
 
 class Description(JsonRenderPlugin):
-    """Serves the completed OpenAPI document as JSON."""
+    """Serve the completed OpenAPI document as JSON."""
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
         return json.dumps(described(request.app), ensure_ascii=False).encode()
 
 
 def config() -> OpenAPIConfig:
-    """Gives Litestar's OpenAPI settings. The document needs the right `read`."""
+    """Give Litestar's OpenAPI settings. The document needs the right `read`."""
     scheme = SecurityScheme(
         type="http", scheme="bearer", description="The secret of a token: colmlm tokens create"
     )
@@ -116,7 +138,7 @@ def config() -> OpenAPIConfig:
 
 
 def described(app: Litestar) -> dict[str, Any]:
-    """Gives the completed OpenAPI document of an app."""
+    """Give the completed OpenAPI document of an app."""
     handlers = _handlers(app)
     document = _with_components(copy.deepcopy(app.openapi_schema.to_schema()), handlers.values())
     used = set()
@@ -132,7 +154,7 @@ def described(app: Litestar) -> dict[str, Any]:
 
 
 def operations(document: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yields every operation with its method and path."""
+    """Yield every operation with its method and path."""
     for path, item in document["paths"].items():
         for method, operation in item.items():
             yield method.upper(), path, operation
@@ -149,7 +171,7 @@ def _handlers(app: Litestar) -> dict[str, HTTPRouteHandler]:
 
 
 def _with_components(document: dict[str, Any], handlers: Iterable[HTTPRouteHandler]) -> dict[str, Any]:
-    """Replaces Litestar's schemas of the components by those of msgspec, which parses and writes the bodies.
+    """Replace Litestar's schemas of the components by those of msgspec, which parses and writes the bodies.
 
     Litestar's lack the limits of list items and the refusal of unknown fields, and name generic types with their
     modules.
@@ -172,7 +194,7 @@ def _with_components(document: dict[str, Any], handlers: Iterable[HTTPRouteHandl
 
 
 def _types(handler: HTTPRouteHandler) -> Iterator[Any]:
-    """Yields the structs and dataclasses of a handler's request and response."""
+    """Yield the structs and dataclasses of a handler's request and response."""
     fields = [handler.parsed_return_field, handler.parsed_data_field]
     for field in filter(None, fields):
         for kind in (field.annotation, *get_args(field.annotation)):
@@ -203,7 +225,7 @@ def _describe(operation: dict[str, Any], tag: str, right: Right, is_edit: bool) 
 
 
 def _said_or_absent(schema: dict[str, Any]) -> dict[str, Any]:
-    """Corrects the schema of a parameter: an optional text cannot be null, and limits are integers."""
+    """Correct the schema of a parameter: an optional text cannot be null, and limits are integers."""
     schema.pop("description", None)
     for choice in schema.pop("oneOf", ()):
         if choice.get("type") != "null":
@@ -241,3 +263,105 @@ def _exemplify(operation: dict[str, Any]) -> None:
 def _component(media: Mapping[str, Any]) -> str:
     reference: str = media["schema"].get("$ref", "")
     return reference.removeprefix(_REF)
+
+
+# The example of every component and operation of the OpenAPI document, listed by its name.
+
+
+def _provenance(account: Provenance) -> Mapping[str, Any]:
+    return {media_type: write_prov(account, form) for form, media_type in MEDIA_TYPES.items()}
+
+
+_EXAMPLE_BY_TYPE: dict[str, Any] = {
+    type(example).__name__: as_json(example)
+    for example in (
+        *FACT_EXAMPLES,
+        *ASKING_EXAMPLES,
+        *EVIDENCE_EXAMPLES,
+        *REMOVAL_EXAMPLES,
+        *OPERATING_EXAMPLES,
+        *openai.OPENAI_EXAMPLES,
+    )
+}
+
+# Operations whose request is bytes.
+OCTETS: Mapping[str, str] = {
+    "upload": "The bytes of the file.",
+    "look_up_vectors": "The bytes of the queries.",
+}
+
+_CHANGE_EVENT = f"id: 41\r\nevent: change\r\ndata: {msgspec.json.encode(CHANGE).decode()}\r\n\r\n"
+_DOCUMENT_LINE = (
+    f'{{"id": "peru", "text": "{TEXT}", "facts": [{{"start": 23, "end": 27, "value": "Lima"}}]}}\n'
+)
+
+_ENVELOPE = {
+    "payloadType": PAYLOAD_TYPE,
+    "payload": "bWFkZSB1cA==",
+    "signatures": [{"keyid": HASH, "sig": "bWFkZSB1cA=="}],
+}
+
+# Operations whose response has no type of this package.
+BY_OPERATION: Mapping[str, Any] = {
+    "export_corpus": _DOCUMENT_LINE,
+    "export_changes": msgspec.json.encode(SIGNED).decode() + "\n",
+    "follow_changes": _CHANGE_EVENT,
+    "read_facts": as_json([FACT]),
+    "read_also_said": as_json([AlsoSaid(12, (905,))]),
+    "follow_job": f"event: progress\r\ndata: {msgspec.json.encode(JOB).decode()}\r\n\r\n",
+    "read_head": SIGNED,
+    "read_certificate": _ENVELOPE,
+    "read_erasure_certificate": _ENVELOPE,
+}
+
+_SPLICED = Spliced(
+    output_start=1, output_end=5, fact_id=12, version=1, value="Lima", score=0.93, document=SOURCE
+)
+_PIECES = (
+    ("piece", {"text": " Lima"}),
+    ("splice", _SPLICED),
+    ("piece", {"text": "."}),
+    ("finish", Finished(reason="end", prompt_tokens=14, completion_tokens=1)),
+    ("trace", TRACE),
+)
+
+# Operations whose response may also be a stream of events.
+EVENTS: Mapping[str, str] = {
+    "generate": "".join(
+        f"event: {name}\r\ndata: {msgspec.json.encode(data).decode()}\r\n\r\n" for name, data in _PIECES
+    ),
+    **openai.OPENAI_EVENTS,
+}
+
+_DATABASE = "0f3a5c7e9b1d2f48"
+_EVENT_OF_CHANGE = as_json(cloud_event(CHANGE, _DATABASE))
+
+# Operations that give what they have in other forms too, where `Accept` asks for them.
+FORMS: Mapping[str, Mapping[str, Any]] = {
+    "list_changes": {BATCH: [_EVENT_OF_CHANGE]},
+    "read_change": {EVENT: _EVENT_OF_CHANGE},
+    "trace_output": _provenance(of_output(TRACE, _DATABASE)),
+    "trace_fact": _provenance(of_fact(examples.FACT_TRACE, _DATABASE)),
+}
+
+
+def example_of(component: str) -> Any:
+    """Give the example of a component of the OpenAPI document, or None where it has none, which a test refuses."""
+    if (item := component.removeprefix("CountedPageOf")) != component:
+        return {**example_of(f"PageOf{item}"), "total": 214, "is_exact": True}
+    if (item := component.removeprefix("PageOf")) != component and item in _EXAMPLE_BY_TYPE:
+        return {"items": [_EXAMPLE_BY_TYPE[item]], "next": cursor("facts", (12,))}
+    return _EXAMPLE_BY_TYPE.get(component)
+
+
+def _problem(status: int, said: str) -> Any:
+    kinds = {404: ("FactNotFound", "No such fact"), 409: ("FactDeleted", "Fact is deleted")}
+    kind, title = kinds.get(status, ("Refused", "Not served"))
+    return as_json(Problem(f"urn:colmlm:{kind}", title, status, f"{said}."))
+
+
+# How to make the example of a refusal from its status and description, by component.
+REFUSALS: Mapping[str, Callable[[int, str], Any]] = {
+    "Problem": _problem,
+    "OpenAIProblem": lambda status, said: as_json(openai.refused(status, said)),
+}

@@ -1,4 +1,4 @@
-"""Writes the API reference `docs/api.md` from the OpenAPI document.
+"""Write the API reference `docs/api.md` from the OpenAPI document.
 
 python -m colmlm.api.schema.reference > docs/api.md
 python -m colmlm.api.schema.reference --json > openapi.json     the document itself
@@ -22,7 +22,7 @@ writes it.
 
 
 def reference(document: Mapping[str, Any]) -> str:
-    """Gives the page of an OpenAPI document."""
+    """Give the page of an OpenAPI document."""
     parts = [_HEAD, document["info"]["description"], _refusals(document), _contents(document)]
     for tag in document["tags"]:
         parts.append(f"## {tag['name']}\n\n{tag['description']}")
@@ -97,7 +97,7 @@ def _default(schema: Mapping[str, Any]) -> str:
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """Describes a schema in a few words."""
+    """Describe a schema in a few words."""
     if reference := schema.get("$ref"):
         name = reference.rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
@@ -124,7 +124,7 @@ def _block(example: Any) -> list[str]:
 
 
 def main() -> None:
-    """Writes the page, or with `--json` the document, to stdout without connecting to a database."""
+    """Write the page, or with `--json` the document, to stdout without connecting to a database."""
     document = described(routed())
     sys.stdout.write(json.dumps(document, indent=1) if "--json" in sys.argv[1:] else reference(document))
 

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from prometheus_client.multiprocess import mark_process_dead
 
-from colmlm.api.door.limits import Clock, taken
+from colmlm.api.middleware.limiters import Clock, take_permit
 
 TICK_SECONDS = 0.05
 SHORT_LIVED_SECONDS = 1.0  # one that ends sooner is replaced only after such a pause
@@ -47,7 +47,7 @@ class _Post:
 
 
 class Supervisor:
-    """Runs `serve(place)` in a process for each place, and `attend` in one more, until it is told to end."""
+    """Run `serve(place)` in a process for each place, and `attend` in one more, until it is told to end."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ _log_forking = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Forks:
-    """Makes children. They unblock the signals that the parent keeps `blocked`.
+    """Make children. They unblock the signals that the parent keeps `blocked`.
 
     Each has the reading end of a pipe of which the parent alone has the other, so it notices also a parent that was
     killed.
@@ -183,7 +183,7 @@ class Forks:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def fork(self, work: Callable[[], None]) -> int:
-        """Runs `work` in a child and gives its process id. The child runs nothing else, not even at its exit."""
+        """Run `work` in a child and give its process id. The child runs nothing else, not even at its exit."""
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -240,11 +240,11 @@ class Shared:
             self._file = os.dup(file.fileno())  # open as long as the process lives
 
     def tell_up(self, place: int, pid: int) -> None:
-        """Notes the process that serves at this place; 0 where there is none."""
+        """Note the process that serves at this place; 0 where there is none."""
         _CELL.pack_into(self._memory, _CELL.size * (1 + place), pid)
 
     def up(self, place: int) -> int:
-        """Gives the process that serves at this place; 0 where there is none."""
+        """Give the process that serves at this place; 0 where there is none."""
         pid: int = _CELL.unpack_from(self._memory, _CELL.size * (1 + place))[0]
         return pid
 
@@ -252,7 +252,7 @@ class Shared:
         return all(self.up(place) for place in range(self.num_servers))
 
     def counted_since(self, head: int) -> int:
-        """Gives the change since which changes are counted: `head`, where no process was asked before."""
+        """Give the change since which changes are counted: `head`, where no process was asked before."""
         with self._locked():
             if not (since := _CELL.unpack_from(self._memory, 0)[0]):
                 since = head + 1
@@ -260,7 +260,7 @@ class Shared:
         return int(since) - 1
 
     def rates(self, clock: Clock = time.monotonic) -> Callable[[int, int], float]:
-        """Gives what takes a permit of a token at a rate, and says how long to wait where there is none."""
+        """Give what takes a permit of a token at a rate, and says how long to wait where there is none."""
 
         def take(token_id: int, per_minute: int) -> float:
             with self._locked():
@@ -269,7 +269,7 @@ class Shared:
                 now = clock()
                 if (named, rate) != (token_id + 1, per_minute):
                     permits, since = float(per_minute), now
-                permits, wait = taken(permits, now - since, per_minute)
+                permits, wait = take_permit(permits, now - since, per_minute)
                 _BUCKET.pack_into(self._memory, at, token_id + 1, per_minute, permits, now)
                 return wait
 

@@ -1,4 +1,4 @@
-"""Formats the log of a server or worker: one JSON object per line, or plain lines on a terminal.
+"""Format the log of a server or worker: one JSON object per line, or plain lines on a terminal.
 
 Code logs through the standard library with its fields in `extra`. Questions, prompts and outputs are never fields, and
 a secret that gets into a line is replaced by `[secret]`.
@@ -16,11 +16,10 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from colmlm.api.door.auth import is_edit
-from colmlm.api.door.lanes import Lane, Lanes
-from colmlm.api.door.limits import Bucket, Clock
-from colmlm.api.door.requests import Asked, route_of
 from colmlm.api.errors import Busy
+from colmlm.api.middleware.auth import is_edit
+from colmlm.api.middleware.limiters import Bucket, Clock, Limiter, Limiters
+from colmlm.api.request_context import RequestState, route_of
 from colmlm.kb.evidence.log import Log
 from colmlm.kb.log.denials import NewDenial
 from colmlm.kb.store import outages
@@ -55,7 +54,7 @@ _CHATTY = (
 
 
 def configure(settings: ServerSettings, stream: TextIO | None = None) -> None:
-    """Sends everything that this process logs to `stream` (stderr), in the format that the settings name."""
+    """Send everything that this process logs to `stream` (stderr), in the format that the settings name."""
     out = stream or sys.stderr
     as_text = settings.log_format == "text" or (settings.log_format == "auto" and out.isatty())
     handler = logging.StreamHandler(out)
@@ -102,12 +101,12 @@ def _json() -> list[Processor]:
 
 
 def blot_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Replaces tokens, passwords in URLs and bearer headers in every text of a log line, also in its traceback."""
-    return {name: blotted(value) for name, value in event.items()}
+    """Replace tokens, passwords in URLs and bearer headers in every text of a log line, also in its traceback."""
+    return {name: blot_secret(value) for name, value in event.items()}
 
 
 def show_all(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Escapes invisible characters, so that no name in a log line can control a terminal or start another line."""
+    """Escape invisible characters, so that no name in a log line can control a terminal or start another line."""
     return {name: _shown(name, value) for name, value in event.items()}
 
 
@@ -115,8 +114,8 @@ def _shown(name: str, value: Any) -> Any:
     return visible_text(value, LINES if name == "exception" else "") if isinstance(value, str) else value
 
 
-def blotted(value: Any) -> Any:
-    """Gives the value; if it is a text, with its secrets replaced."""
+def blot_secret(value: Any) -> Any:
+    """Give the value; if it is a text, with its secrets replaced."""
     return _SECRET.sub(_BLOT, value) if isinstance(value, str) else value
 
 
@@ -134,21 +133,21 @@ _log = logging.getLogger("colmlm.journal")
 
 
 class Journal:
-    """Logs denials and edits for auditors. Used on the event loop."""
+    """Log denials and edits for auditors. Used on the event loop."""
 
-    def __init__(self, log: Log, lanes: Lanes, clock: Clock = time.monotonic) -> None:
-        self._log, self._lanes = log, lanes
+    def __init__(self, log: Log, limiters: Limiters, clock: Clock = time.monotonic) -> None:
+        self._log, self._limiters = log, limiters
         self._of_tokens, self._of_strangers = (Bucket(RECORDED_A_MINUTE, clock) for _ in range(2))
         self._num_unrecorded = 0
 
-    async def note(self, scope: HTTPScope, request: Asked) -> None:
-        """Logs an answered request if it was denied or was an edit."""
+    async def note(self, scope: HTTPScope, request: RequestState) -> None:
+        """Log an answered request if it was denied or was an edit."""
         if request.status in _DENIED and request.refusal is not None:
             await self._denied(scope, request)
         elif (request.status or 500) < 400 and is_edit(scope) and not request.is_replay:
             _log.info("edited", extra=_fields(scope, request))
 
-    async def _denied(self, scope: HTTPScope, request: Asked) -> None:
+    async def _denied(self, scope: HTTPScope, request: RequestState) -> None:
         fields = _fields(scope, request)
         _log.info("denied", extra={**fields, "cause": request.refusal})
         actor = fields["actor"]
@@ -166,7 +165,7 @@ class Journal:
         )
         self._num_unrecorded = 0
         try:
-            await self._lanes.run(Lane.records, self._record, denial)
+            await self._limiters.run(Limiter.records, self._record, denial)
         except Busy:
             self._num_unrecorded += 1 + denial.num_unrecorded
 
@@ -177,7 +176,7 @@ class Journal:
             outages.tell(_log, "a denial was not recorded", error)
 
 
-def _fields(scope: HTTPScope, request: Asked) -> dict[str, Any]:
+def _fields(scope: HTTPScope, request: RequestState) -> dict[str, Any]:
     token = scope.get("user")
     return {
         "request_id": request.request_id,

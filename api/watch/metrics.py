@@ -25,8 +25,8 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from colmlm.api.door.lanes import Lanes
-from colmlm.api.door.requests import UNROUTED
+from colmlm.api.middleware.limiters import Limiters
+from colmlm.api.request_context import UNROUTED
 from colmlm.api.supervision.supervisor import Shared
 from colmlm.kb.errors import KBError
 from colmlm.kb.jobs.attendance import OwnWorker, WorkerState, no_worker
@@ -92,15 +92,15 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
 
-    def watch(self, lanes: Lanes) -> None:
-        """Adds the gauges of these lanes."""
-        self.registry.register(LaneGauges(lanes))
+    def watch(self, limiters: Limiters) -> None:
+        """Add the gauges of these limiters."""
+        self.registry.register(LimiterGauges(limiters))
 
     def timed(self, part: str) -> AbstractContextManager[object]:
         return self._seconds[part].time()
 
     def took(self, part: str, seconds: float) -> None:
-        """Records a duration that the caller measured."""
+        """Record a duration that the caller measured."""
         self._seconds[part].observe(seconds)
 
     def looked_up(self, lookups: Sequence[Lookup]) -> None:
@@ -116,7 +116,7 @@ class Metrics:
         self.answered("other", UNROUTED, status, seconds)
 
     def text(self) -> bytes:
-        """Gives all metrics in Prometheus's text format."""
+        """Give all metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
 
@@ -127,7 +127,7 @@ def outcome_of(lookup: Lookup) -> str:
 
 
 # Gauges that are read at each scrape: the index, its snapshot, the connections, the change log, jobs and
-# lanes.
+# limiters.
 
 
 class StandingGauges(Collector):
@@ -167,7 +167,7 @@ class StandingGauges(Collector):
         yield from webhooks
 
     def _changes_by_kind(self, head: int) -> Metric:
-        """Counts the changes of all processes since the first scrape of this one.
+        """Count the changes of all processes since the first scrape of this one.
 
         Every server gives the same increments.
         """
@@ -186,7 +186,7 @@ class StandingGauges(Collector):
         return family
 
     def _jobs(self) -> Metric:
-        """Counts jobs by kind and state. Every server gives the same numbers, since they share the table."""
+        """Count jobs by kind and state. Every server gives the same numbers, since they share the table."""
         family = GaugeMetricFamily("colmlm_jobs", "Jobs, by kind and state", labels=["kind", "state"])
         for (kind, state), count in Jobs(self._kb).counts_by_kind().items():
             family.add_metric([kind, state], count)
@@ -197,7 +197,7 @@ class StandingGauges(Collector):
 
 
 def _webhooks(found: Sequence[Webhook], head: int) -> Iterator[Metric]:
-    """Gives gauges of webhooks by id, as their addresses may be secrets. Every server gives the same numbers."""
+    """Give gauges of webhooks by id, as their addresses may be secrets. Every server gives the same numbers."""
     state = GaugeMetricFamily("colmlm_webhook_state", "The state of a webhook", labels=["webhook", "state"])
     behind = GaugeMetricFamily("colmlm_webhook_lag_changes", "Changes ahead of a webhook", labels=["webhook"])
     failures = GaugeMetricFamily(
@@ -220,21 +220,21 @@ def _own_worker(state: WorkerState | None) -> Iterator[Metric]:
     yield restarts
 
 
-class LaneGauges(Collector):
-    """Gauges of the lanes: how many requests are in each, and how many it refused."""
+class LimiterGauges(Collector):
+    """Gauges of the limiters: how many requests are in each, and how many it refused."""
 
-    def __init__(self, lanes: Lanes) -> None:
-        self._lanes = lanes
+    def __init__(self, limiters: Limiters) -> None:
+        self._limiters = limiters
 
     def collect(self) -> Iterator[Metric]:
-        taken = GaugeMetricFamily("colmlm_lane_places_taken", "Requests in a lane", labels=["lane"])
+        taken = GaugeMetricFamily("colmlm_limiter_slots_taken", "Requests in a limiter", labels=["limiter"])
         refused = CounterMetricFamily(
-            "colmlm_lane_refused", "Requests a lane had no place for", labels=["lane"]
+            "colmlm_limiter_refused", "Requests a limiter had no slot for", labels=["limiter"]
         )
-        for lane, number in self._lanes.taken().items():
-            taken.add_metric([lane.name], number)
-        for lane, number in self._lanes.refused().items():
-            refused.add_metric([lane.name], number)
+        for limiter, number in self._limiters.taken().items():
+            taken.add_metric([limiter.name], number)
+        for limiter, number in self._limiters.refused().items():
+            refused.add_metric([limiter.name], number)
         yield taken
         yield refused
 

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from colmlm.api.door.auth import PROBES
-from colmlm.api.door.drain import Drain
-from colmlm.api.door.requests import Asked, method_of, route_of, status_of
+from colmlm.api.middleware.auth import PROBES
+from colmlm.api.middleware.connections import Drain
+from colmlm.api.request_context import RequestState, method_of, route_of, status_of
 from colmlm.api.settings import ServerSettings
 from colmlm.api.supervision.supervisor import Shared
 from colmlm.api.watch.metrics import Metrics
@@ -46,7 +46,7 @@ class Operations:
         worker: OwnWorker = no_worker,
         shared: Shared | None = None,
     ) -> Operations:
-        """Makes them from the settings. `worker` gives the state of the server's own worker.
+        """Make them from the settings. `worker` gives the state of the server's own worker.
 
         `shared` is what this process shares with others that serve at the same port.
         """
@@ -58,12 +58,12 @@ class Operations:
         return Watch(self.metrics, self.drain, self.tracing)
 
     def observe(self, kb: KnowledgeBase) -> None:
-        """Observes the lookups of this knowledge base."""
+        """Observe the lookups of this knowledge base."""
         tracing = self.tracing
         kb.searcher.observer = TracingObserver(self.metrics, tracing) if tracing else self.metrics
 
     def observed(self, generator: Generator) -> Generator:
-        """Wraps a generator so that its outputs are timed."""
+        """Wrap a generator so that its outputs are timed."""
         return cast(Generator, ObservedGenerator(generator, self.metrics, self.tracing))
 
 
@@ -109,7 +109,7 @@ class ObservedGenerator:
             yield
 
     def stream(self, *request: Any, **options: Any) -> Iterator[Any]:
-        """Yields the generator's items, timed. Its steps may run in different threads, each within the same span."""
+        """Yield the generator's items, timed. Its steps may run in different threads, each within the same span."""
         started, is_first = time.perf_counter(), True
         items: Any = self._generator.stream(*request, **options)
         with closing(items), ExitStack() as at_end:
@@ -126,7 +126,7 @@ class ObservedGenerator:
                 yield item
 
     def _step(self, at_end: ExitStack) -> Callable[[], AbstractContextManager[None]]:
-        """Gives the context manager that each step of a stream runs in."""
+        """Give the context manager that each step of a stream runs in."""
         tracing = self._tracing
         if tracing is None:
             return nullcontext
@@ -149,8 +149,8 @@ class Watch:
     tracing: Tracing | None = None
 
     @contextmanager
-    def running(self, scope: HTTPScope, request: Asked) -> Iterator[None]:
-        """Measures a request, from before authentication until its response is sent."""
+    def running(self, scope: HTTPScope, request: RequestState) -> Iterator[None]:
+        """Measure a request, from before authentication until its response is sent."""
         started = time.perf_counter()
         self.drain.num_running += 1
         self.metrics.in_progress.inc()
@@ -164,7 +164,7 @@ class Watch:
             self.metrics.in_progress.dec()
             self.drain.num_running -= 1
 
-    def _done(self, scope: HTTPScope, request: Asked, took: float) -> None:
+    def _done(self, scope: HTTPScope, request: RequestState, took: float) -> None:
         method, route = method_of(scope), route_of(scope)
         status = status_of(request)
         self.metrics.answered(method, route, status, took)

@@ -1,4 +1,4 @@
-"""Tells whether this server should be sent requests: it lacks nothing that another server has, and is not draining."""
+"""Tell whether this server should be sent requests: it lacks nothing that another server has, and is not draining."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from colmlm.api.door.drain import Drain
-from colmlm.api.door.lanes import Lane, Lanes
 from colmlm.api.loaded_models import LoadedModels
+from colmlm.api.middleware.connections import Drain
+from colmlm.api.middleware.limiters import Limiter, Limiters
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.jobs.attendance import OwnWorker, no_worker
 from colmlm.kb.jobs.queue import Jobs
@@ -22,7 +22,7 @@ from colmlm.kb.store.store import is_standby
 
 @dataclass(slots=True)
 class Readiness:
-    """Checks what the server is missing, by names of a fixed list. `models` is empty in a server without one.
+    """Check what the server is missing, by names of a fixed list. `models` is empty in a server without one.
 
     Anybody may send a probe, so a result is reused for `keep_seconds`, and one check runs at a time, for at most
     `look_seconds`, while other probes wait for its result. `others` tells whether all processes that serve at this port
@@ -32,7 +32,7 @@ class Readiness:
     kb: KnowledgeBase
     models: LoadedModels
     drain: Drain
-    lanes: Lanes
+    limiters: Limiters
     max_lag: int
     keep_seconds: float = 1.0
     look_seconds: float = 5.0
@@ -42,14 +42,14 @@ class Readiness:
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def missing(self) -> tuple[str, ...]:
-        """Gives the names of what is missing; none where the server is ready. A drain is reported at once."""
+        """Give the names of what is missing; none where the server is ready. A drain is reported at once."""
         if self.drain.has_begun:
             return ("draining",)
         missing, _ = await self._looked()
         return missing if self.others is None or self.others() else (*missing, "servers")
 
     async def degraded(self) -> tuple[str, ...]:
-        """Gives the names of what is degraded though requests should be sent: `active keyset`, where nothing can be
+        """Give the names of what is degraded though requests should be sent: `active keyset`, where nothing can be
         looked up yet, `worker`, where no jobs are done, and `model`, where one that may be wanted next is not loaded.
         """
         _, degraded = await self._looked()
@@ -62,7 +62,7 @@ class Readiness:
             return self._kept[1:]
 
     def ailing(self) -> tuple[str, ...]:
-        """Checks now, in the database, what is degraded."""
+        """Check now, in the database, what is degraded."""
         try:
             wanting = Jobs(self.kb).is_wanting(self.worker())
         except SQLAlchemyError:
@@ -70,7 +70,7 @@ class Readiness:
         return (*(("worker",) if wanting else ()), *self._models())
 
     def _own_ailing(self) -> tuple[str, ...]:
-        """Checks what is degraded without the database: whether its own worker runs, and its models are there."""
+        """Check what is degraded without the database: whether its own worker runs, and its models are there."""
         state = self.worker()
         return (*(("worker",) if state is not None and not state.running else ()), *self._models())
 
@@ -78,9 +78,9 @@ class Readiness:
         return ("model",) if self.models.refused else ()
 
     async def _found(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Runs the check. On a timeout the database counts as missing, since it may hang with its connections open."""
+        """Run the check. On a timeout the database counts as missing, since it may hang with its connections open."""
         try:
-            looking = self.lanes.run(Lane.probes, self._look_twice)
+            looking = self.limiters.run(Limiter.probes, self._look_twice)
             return await asyncio.wait_for(looking, self.look_seconds)
         except TimeoutError:
             return ("database",), self._own_ailing()
@@ -101,7 +101,7 @@ class Readiness:
             return ["database"], []
 
     def _answers(self) -> tuple[list[str], list[str]]:
-        """Checks the keyset that answers, and its index.
+        """Check the keyset that answers, and its index.
 
         Where none is active yet, the base takes the documents and the keys without which none can be: a server that got
         no requests until then could not be sent the first.
@@ -114,7 +114,7 @@ class Readiness:
         return [*([] if there else ["checkpoint of the active keyset"]), *self._index()], []
 
     def _index(self) -> list[str]:
-        """Checks that the index is open and near the head of the log.
+        """Check that the index is open and near the head of the log.
 
         The follower opens it; a lookup would wait minutes.
         """

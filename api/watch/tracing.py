@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from colmlm.api.door.requests import method_of, route_of, status_of
+from colmlm.api.request_context import method_of, route_of, status_of
 from colmlm.kb.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span
 
-    from colmlm.api.door.requests import Asked
+    from colmlm.api.request_context import RequestState
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 class Tracing:
-    """Makes spans and exports them in the background; `close` exports the rest."""
+    """Make spans and export them in the background; `close` exports the rest."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -40,7 +40,7 @@ class Tracing:
             yield
 
     def begin(self, name: str) -> Span:
-        """Starts a span that is current only inside `within`, since a stream's steps run in several threads."""
+        """Start a span that is current only inside `within`, since a stream's steps run in several threads."""
         return self._tracer.start_span(name)
 
     @contextmanager
@@ -51,8 +51,8 @@ class Tracing:
             yield
 
     @contextmanager
-    def request(self, scope: HTTPScope, request: Asked) -> Iterator[None]:
-        """Traces a request as one span, a child of the caller's span if the request names one."""
+    def request(self, scope: HTTPScope, request: RequestState) -> Iterator[None]:
+        """Trace a request as one span, a child of the caller's span if the request names one."""
         from opentelemetry.trace import SpanKind, Status, StatusCode
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -73,7 +73,7 @@ class Tracing:
 
 
 def tracing_from(env: Mapping[str, str]) -> Tracing | None:
-    """Makes the tracing that the variables in `env` ask for, or None. Raises `SettingsError`.
+    """Make the tracing that the variables in `env` ask for, or None. Raise `SettingsError`.
 
     The exporter, the sampler and the resource read their own OTEL_ variables.
     """

@@ -1,7 +1,7 @@
 """The server that runs on this home, which commands of the same user ask in place of loading the model once more.
 
 A server that has a model and listens on this machine alone tells of itself in the home: its address, a token of its own
-(`api.door.auth`), and what its answers depend on. A command asks it only where these are the command's own
+(`api.middleware.auth`), and what its answers depend on. A command asks it only where these are the command's own
 settings, so that the answer is the one it would have found itself.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from colmlm.api.client.api import Api
     from colmlm.api.client.connection import Connection
-    from colmlm.api.door.auth import LocalToken
+    from colmlm.api.middleware.auth import LocalToken
     from colmlm.cli.bases.remote import NearBase
     from colmlm.kb.corpus.format import AnnotatedDocument
     from colmlm.kb.keys.records import CheckpointInfo
@@ -58,7 +58,7 @@ def told_of(runtime: Runtime, listener: socket.socket, url: str) -> Iterator[Loc
     if not is_loopback(listener.getsockname()[0]):  # the token would be worth something on other machines
         yield None
         return
-    from colmlm.api.door.auth import LocalToken
+    from colmlm.api.middleware.auth import LocalToken
 
     token, file = LocalToken(), runtime.settings.home / SERVER_FILE
     told = RunningServer(url, token.secret, _answers_by(runtime, None))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 
-from colmlm.api.watch.logs import blotted
+from colmlm.api.watch.logs import blot_secret
 from colmlm.kb import interpreter
 from colmlm.kb.jobs import attendance
 from colmlm.kb.jobs.attendance import STEADY_SECONDS, WorkerState
@@ -106,7 +106,7 @@ class WorkerProcess:
                 sys.stderr.write(text)
                 sys.stderr.flush()
                 if text.strip():
-                    self._said.append(blotted(text.strip())[:KEPT_CHARACTERS])
+                    self._said.append(blot_secret(text.strip())[:KEPT_CHARACTERS])
 
     def _watch(self) -> None:
         while not self._has_ended():

@@ -63,7 +63,7 @@ def mcp(
         _end_by_signals(base)
         server_for(lambda _: own, version=version(), read_only=read_only).run("stdio")
         return
-    from colmlm.api.mcp.http import PATH, caller_of, serve
+    from colmlm.api.mcp.server import PATH, caller_of, serve
     from colmlm.cli.operating.serving import listen
 
     listener = listen(HOST, port)

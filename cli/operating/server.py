@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from colmlm.cli.composition.runtime import Runtime
 
 if TYPE_CHECKING:
-    from colmlm.api.door.auth import LocalToken
     from colmlm.api.loaded_models import LoadedModels
+    from colmlm.api.middleware.auth import LocalToken
     from colmlm.api.supervision.supervisor import Shared
     from colmlm.cli.composition.model_keeper import ModelKeeper
     from colmlm.cli.composition.worker_process import WorkerProcess
@@ -24,13 +24,13 @@ THREADS = "OMP_NUM_THREADS"
 def load(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> LoadedModels:
     """Loads the reader and the models that a server answers with; `wide_threads` are as in `Runtime.model_at`."""
     from colmlm.api.loaded_models import LoadedModels
-    from colmlm.api.routes.edits import asker, check_client
+    from colmlm.api.routes.responses import check_client, name_asker
 
     if with_model:
         runtime.reader  # noqa: B018
         runtime.sentence_encoder  # noqa: B018
     return LoadedModels(
-        runtime.kb, [runtime.model_at(None, check_client, asker, wide_threads)] if with_model else []
+        runtime.kb, [runtime.model_at(None, check_client, name_asker, wide_threads)] if with_model else []
     )
 
 
@@ -86,13 +86,13 @@ def _leave_a_core(num_servers: int) -> None:
 
 
 def _keeper(runtime: Runtime, models: LoadedModels, num_servers: int) -> ModelKeeper:
-    from colmlm.api.routes.edits import asker, check_client
+    from colmlm.api.routes.responses import check_client, name_asker
     from colmlm.cli.composition.model_keeper import ModelKeeper
     from colmlm.model.lm.checkpoint import weights_bytes
 
     return ModelKeeper(
         runtime.kb,
         models,
-        partial(runtime.model_at, check=check_client, asker=asker, wide_threads=cores(num_servers)),
+        partial(runtime.model_at, check=check_client, asker=name_asker, wide_threads=cores(num_servers)),
         partial(weights_bytes, cache=runtime.settings.home / "models"),
     )

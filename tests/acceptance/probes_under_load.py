@@ -40,7 +40,7 @@ from tests.places import PYTHONPATH, ROOT
 
 PROBE_EVERY = 0.05
 ASKED_SECONDS = 60.0
-FULL = "places for "
+FULL = "slots for "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The figures of a phase. `refused` counts the answers 503 by lane, or by problem if no lane was full."""
+    """The figures of a phase. `refused` counts the answers 503 by limiter, or by problem if no limiter was full."""
 
     probes: int
     probe_ms: dict[str, float]
@@ -267,8 +267,8 @@ def _client(address: str, token: str) -> httpx.Client:
 
 def _why(answer: httpx.Response) -> str:
     problem: dict[str, Any] = answer.json()
-    _, full, lane = problem["detail"].partition(FULL)
-    return str(lane.partition(" are taken")[0] if full else problem["type"])
+    _, full, limiter = problem["detail"].partition(FULL)
+    return str(limiter.partition(" are taken")[0] if full else problem["type"])
 
 
 def _ms(seconds: list[float]) -> dict[str, float]:

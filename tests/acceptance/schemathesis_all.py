@@ -26,8 +26,8 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
-from colmlm.api.door.doorway import GatedApp
-from colmlm.api.door.lanes import Tuning
+from colmlm.api.middleware.gate import GatedApp
+from colmlm.api.middleware.limiters import Tuning
 from colmlm.api.schema.openapi import described
 from colmlm.kb.access.records import ROLES
 from colmlm.kb.access.tokens import create_token

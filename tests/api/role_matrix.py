@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 from litestar.handlers import HTTPRouteHandler
 
-from colmlm.api.door.doorway import GatedApp
+from colmlm.api.middleware.gate import GatedApp
 from colmlm.kb.access.records import ROLES
 
 OPEN = {

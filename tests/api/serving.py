@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import uvicorn
 from litestar.types import ASGIApp
 
-from colmlm.api.door.unfinished import ArrivalLimits, Report, limited_protocol
+from colmlm.api.middleware.connections import ArrivalLimits, Report, limited_protocol
 
 
 @contextmanager

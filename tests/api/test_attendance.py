@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sqlalchemy import text
 
 from colmlm.api.app import create_app
-from colmlm.api.door.lanes import Tuning
+from colmlm.api.middleware.limiters import Tuning
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.operations import Operations
 from colmlm.kb.jobs.attendance import WorkerState, no_worker

@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import create_engine
 
 from colmlm.api.app import create_app
-from colmlm.api.door.auth import gate
-from colmlm.api.door.doorway import GatedApp
-from colmlm.api.door.lanes import Lanes
 from colmlm.api.errors import status_of
+from colmlm.api.middleware.auth import build_admission
+from colmlm.api.middleware.gate import GatedApp
+from colmlm.api.middleware.limiters import Limiters
 from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.access.access import Access
 from colmlm.kb.errors import KBError
@@ -113,7 +113,9 @@ def test_options_and_405_name_every_method(app: GatedApp, connect: Connect) -> N
 def test_database_that_is_down_is_a_503(kb: KnowledgeBase, connect: Connect) -> None:
     app = create_app(kb)
     down = create_engine("postgresql+psycopg://nobody:secret@127.0.0.1:1/x")
-    app.doorway = replace(app.doorway, gate=gate(Access(Store(kb.settings, down)), ["127.0.0.1"], Lanes()))
+    app.gate = replace(
+        app.gate, admission=build_admission(Access(Store(kb.settings, down)), ["127.0.0.1"], Limiters())
+    )
     answer = connect(app, "reader").get("/v1/facts")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert answer.json()["title"] == "Database unavailable" and "secret" not in answer.text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from colmlm.api.door.auth import right_of
-from colmlm.api.door.doorway import GatedApp
+from colmlm.api.middleware.auth import right_of
+from colmlm.api.middleware.gate import GatedApp
 from colmlm.kb.access.records import ROLES, Right
 from tests.api.access_page import hold_to
 from tests.api.role_matrix import OPEN, matrix, routes

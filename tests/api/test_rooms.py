@@ -99,7 +99,7 @@ def require(title: str, calls: dict[tuple[str, str], None]) -> None:
 
 def test_the_way_of_a_lookup_is_the_one_taken(recorder: Recorder, operator: Client, fact_id: int) -> None:
     for _ in range(2):  # the first fills caches
-        with recorder.way_of("api/routes/lookups.py", "_looked_up") as calls:
+        with recorder.way_of("api/routes/lookups.py", "_look_up") as calls:
             assert operator.post("/v1/lookups", json={"questions": [CAPITAL]}).status_code == 200
     require("A lookup", calls)
 

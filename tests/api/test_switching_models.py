@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from colmlm.api.app import create_app
-from colmlm.api.door.doorway import GatedApp
-from colmlm.api.door.lanes import Tuning
 from colmlm.api.loaded_models import LoadedModel, LoadedModels
+from colmlm.api.middleware.gate import GatedApp
+from colmlm.api.middleware.limiters import Tuning
 from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb.answers.ranked import RankedLookups

@@ -12,8 +12,8 @@ import pytest
 from litestar.openapi.spec import Parameter
 from sqlalchemy import URL, text
 
-from colmlm.api.door.auth import right_of
-from colmlm.api.door.doorway import GatedApp
+from colmlm.api.middleware.auth import right_of
+from colmlm.api.middleware.gate import GatedApp
 from colmlm.kb.access.records import ROLES
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
-from colmlm.api.routes.edits import asker, check_client
+from colmlm.api.routes.responses import check_client, name_asker
 from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb.access.tokens import create_token
@@ -60,7 +60,7 @@ def tiny_server(kb: KnowledgeBase, checkpoint: Checkpoint) -> Iterator[TinyServe
         fill_with_tiny_keys(kb, checkpoint)
     encoder = ModelEncoder(checkpoint)
     lookups = RankedLookups(kb, NearReader)
-    together = DecoderTogether(Decoder(checkpoint, lookups), asker=asker)
+    together = DecoderTogether(Decoder(checkpoint, lookups), asker=name_asker)
     generator = StoringGenerator(
         checkpoint, LocalOutputs(kb), lookups, ranking=KEY, check=check_client, together=together
     )

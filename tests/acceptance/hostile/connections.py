@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 
-from colmlm.api.door.lanes import SIZES, Lane
-from colmlm.api.door.unfinished import ArrivalLimits
+from colmlm.api.middleware.connections import ArrivalLimits
+from colmlm.api.middleware.limiters import SIZES, Limiter
 from tests.acceptance.hostile.cases import Case, expect
 from tests.acceptance.hostile.world import RAW_SECONDS, World, Wrong
 
@@ -193,9 +193,9 @@ def _push(client: socket.socket, block: bytes) -> None:
 
 def _streams(world: World) -> str:
     """Take every stream that one token may have, and ask with another."""
-    share = SIZES[Lane.feeds].places_of_one or 0
+    share = SIZES[Limiter.feeds].slots_of_one or 0
     with ExitStack() as stack:
-        statuses = [_stream(world, stack, "operator") for _ in range(SIZES[Lane.feeds].places)]
+        statuses = [_stream(world, stack, "operator") for _ in range(SIZES[Limiter.feeds].slots)]
         expect(statuses.count(200) == share and set(statuses) == {200, 429}, f"{Counter(statuses)}")
         expect(_stream(world, stack, "admin") == 200, "another token gets no stream")
     return f"{share} of {len(statuses)}, and one for another token"

@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 from sqlalchemy import URL
 
-from colmlm.api.door.auth import COOKIE
-from colmlm.api.door.doorway import GatedApp
+from colmlm.api.middleware.auth import COOKIE
+from colmlm.api.middleware.gate import GatedApp
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.service import KnowledgeBase
 from tests import servers

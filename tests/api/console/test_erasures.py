@@ -6,8 +6,8 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy.orm import Session
 
-from colmlm.api.door.auth import COOKIE
-from colmlm.api.door.lanes import Tuning
+from colmlm.api.middleware.auth import COOKIE
+from colmlm.api.middleware.limiters import Tuning
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from colmlm.api.door.doorway import GatedApp
+from colmlm.api.middleware.gate import GatedApp
 from colmlm.kb.log.denials import list_denials
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import ORIGIN, Connect

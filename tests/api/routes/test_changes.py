@@ -12,8 +12,8 @@ from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
 from colmlm.api.app import create_app
-from colmlm.api.door.doorway import GatedApp
-from colmlm.api.door.lanes import SIZES, Lane, Tuning
+from colmlm.api.middleware.gate import GatedApp
+from colmlm.api.middleware.limiters import SIZES, Limiter, Tuning
 from colmlm.kb.log import witness
 from colmlm.kb.log.cloud_events import BATCH, EVENT
 from colmlm.kb.service import KnowledgeBase
@@ -95,7 +95,7 @@ def test_a_feed_gives_what_was_and_waits_for_what_comes(
 
 
 def test_a_feed_that_ended_gives_its_place_back(operator: Client) -> None:
-    for _ in range(SIZES[Lane.feeds].places + 1):
+    for _ in range(SIZES[Limiter.feeds].slots + 1):
         answer = operator.get("/v1/changes/events", params={"after": 0})
         assert answer.status_code == 200 and "event: change" in answer.text
 
@@ -104,7 +104,7 @@ def test_one_token_holds_its_share_of_the_streams_and_no_other_waits(
     atlas: KnowledgeBase, new_token: Callable[[str], str]
 ) -> None:
     """A browser session counts as the token that it was opened with."""
-    path, share = "/v1/changes/events", SIZES[Lane.feeds].places_of_one or 0
+    path, share = "/v1/changes/events", SIZES[Limiter.feeds].slots_of_one or 0
     own, other = ({"Authorization": f"Bearer {new_token(role)}"} for role in ("auditor", "admin"))
     with (
         served(create_app(atlas)) as address,

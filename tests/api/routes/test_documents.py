@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from colmlm.api.door.doorway import GatedApp
+from colmlm.api.middleware.gate import GatedApp
 from tests.api.conftest import CAPITAL, TEXT, Client, Connect
 
 NEW = "Chile's capital is Santiago."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.orm import Session
 
-from colmlm.api.door.doorway import GatedApp
+from colmlm.api.middleware.gate import GatedApp
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from colmlm.api.app import create_app
-from colmlm.api.door.lanes import Tuning
+from colmlm.api.middleware.limiters import Tuning
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, TEXT, Client, Connect

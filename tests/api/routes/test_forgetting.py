@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from colmlm.api.door.doorway import GatedApp
+from colmlm.api.middleware.gate import GatedApp
 from tests.api.conftest import CAPITAL, LAKE, Client, Connect
 
 WHY = {"reason": "request 12"}

@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from colmlm.api.app import create_app
-from colmlm.api.door.doorway import GatedApp
-from colmlm.api.door.lanes import SIZES, Lane, Size, Tuning
-from colmlm.api.routes.edits import check_client
+from colmlm.api.middleware.gate import GatedApp
+from colmlm.api.middleware.limiters import SIZES, Limiter, LimiterSize, Tuning
+from colmlm.api.routes.responses import check_client
 from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.service import KnowledgeBase
@@ -21,7 +21,7 @@ from tests.api.generator import BEFORE, LookupGenerator
 from tests.api.serving import served
 from tests.fakes import FakeEncoder
 
-PLACES = SIZES[Lane.decoding].places
+SLOTS = SIZES[Limiter.decoding].slots
 
 
 def events(text: str) -> list[tuple[str, Any]]:
@@ -179,7 +179,7 @@ def test_failure_on_the_way_ends_the_stream_with_a_problem(
     atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
 ) -> None:
     reader = connect(failing(atlas, encoder), "reader")
-    for _ in range(PLACES + 1):  # each gives its slot back
+    for _ in range(SLOTS + 1):  # each gives its slot back
         answer = reader.post("/v1/generations", json={"prompt": "x", "stream": True})
         (_, half), (name, problem) = events(answer.text)
         assert (half["text"], name, problem["status"]) == ("half", "error", 500)
@@ -208,7 +208,7 @@ def test_client_that_leaves_gives_its_slot_back(
     app = create_app(atlas, encoder, Endless(atlas, encoder))
     headers = {"Authorization": f"Bearer {new_token('reader')}"}
     with served(app) as address, httpx.Client(base_url=address, headers=headers) as client:
-        for _ in range(PLACES):
+        for _ in range(SLOTS):
             with client.stream("POST", "/v1/generations", json={"prompt": "x", "stream": True}) as answer:
                 assert answer.status_code == 201
                 next(answer.iter_bytes())
@@ -232,15 +232,15 @@ class Waiting(Endless):
 def test_client_that_leaves_before_the_answer_gives_its_place_back(
     atlas: KnowledgeBase, encoder: FakeEncoder, new_token: Callable[[str], str]
 ) -> None:
-    few = Tuning(lanes={**SIZES, Lane.decoding: Size(2, 2)})
+    few = Tuning(limiters={**SIZES, Limiter.decoding: LimiterSize(2, 2)})
     app = create_app(atlas, encoder, Waiting(atlas, encoder), tuning=few)
     headers = {"Authorization": f"Bearer {new_token('reader')}"}
-    lanes = app.doorway.lanes
+    limiters = app.gate.limiters
     with served(app) as address, httpx.Client(base_url=address, headers=headers) as client:
         for _ in range(3):
             with pytest.raises(httpx.ReadTimeout):
                 client.post("/v1/generations", json={"prompt": "x"}, timeout=0.5)
-            while lanes.taken()[Lane.decoding]:
+            while limiters.taken()[Limiter.decoding]:
                 time.sleep(0.01)
         answer = client.post("/v1/generations", json={"prompt": "x", "mode": "off"}, timeout=20)
         assert answer.status_code == 201
@@ -248,12 +248,12 @@ def test_client_that_leaves_before_the_answer_gives_its_place_back(
 
 def test_too_many_at_once_are_told_to_come_back(app: GatedApp, reader: Client) -> None:
     with ExitStack() as taken:
-        for _ in range(PLACES):
-            taken.enter_context(app.doorway.lanes.place(Lane.decoding))
+        for _ in range(SLOTS):
+            taken.enter_context(app.gate.limiters.slot(Limiter.decoding))
         for stream in (False, True):
             answer = reader.post("/v1/generations", json={"prompt": "x", "stream": stream})
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-            assert "places for decoding" in answer.json()["detail"]
+            assert "slots for decoding" in answer.json()["detail"]
     assert reader.post("/v1/generations", json={"prompt": "x"}).status_code == 201
 
 

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.api.app import create_app
-from colmlm.api.door.doorway import GatedApp
-from colmlm.api.door.lanes import Tuning
+from colmlm.api.middleware.gate import GatedApp
+from colmlm.api.middleware.limiters import Tuning
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.operations import Operations
 from colmlm.kb.service import KnowledgeBase

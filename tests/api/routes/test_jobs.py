@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from colmlm.api.app import create_app
-from colmlm.api.door.doorway import GatedApp
+from colmlm.api.middleware.gate import GatedApp
 from colmlm.api.routes import jobs as routes
 from colmlm.kb.corpus.format import to_record
 from colmlm.kb.jobs.kinds import KINDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from colmlm.api.door.doorway import GatedApp
+from colmlm.api.middleware.gate import GatedApp
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.switching.limits import GateLimits
 from tests.api.conftest import Connect

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from colmlm.api.app import create_app
-from colmlm.api.door.lanes import SIZES, Lane, Size, Tuning
+from colmlm.api.middleware.limiters import SIZES, Limiter, LimiterSize, Tuning
+from colmlm.kb.access.tokens import create_token
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, LAKE, TEXT, Client, Connect
 from tests.fakes import FakeEncoder
@@ -138,12 +139,45 @@ def test_keys_of_many_documents_are_limited_together(reader: Client) -> None:
 def test_keys_of_documents_take_no_place_of_questions_that_are_read(
     atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
 ) -> None:
-    sizes = {lane: Size(1, 1 if lane is Lane.long_reads else 4) for lane in SIZES}
-    app = create_app(atlas, encoder, tuning=Tuning(lanes=sizes))
+    sizes = {limiter: LimiterSize(1, 1 if limiter is Limiter.long_reads else 4) for limiter in SIZES}
+    app = create_app(atlas, encoder, tuning=Tuning(limiters=sizes))
     client = connect(app, "reader")
     document = {"text": TEXT, "facts": [{"start": 23, "end": 27}]}
-    with app.doorway.lanes.place(Lane.long_reads):
+    with app.gate.limiters.slot(Limiter.long_reads):
         refused = client.post("/v1/encodings", json={"documents": [document]})
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         assert client.post("/v1/encodings", json={"questions": [CAPITAL]}).status_code == 200
     assert client.post("/v1/encodings", json={"documents": [document]}).status_code == 200
+
+
+def test_a_secret_that_nobody_has_makes_no_lookup(
+    atlas: KnowledgeBase, encoder: FakeEncoder, reader: Client
+) -> None:
+    def lookups() -> list[str]:
+        told = reader.get("/metrics").text.splitlines()
+        return [line for line in told if line.startswith("colmlm_lookup_seconds_count")]
+
+    body = {"queries": encoder.encode_questions([CAPITAL]).tolist(), "checkpoint_id": "fake"}
+    before = lookups()
+    reader.post("/v1/lookups", json=body, headers={"Authorization": "Bearer colmlm_of_nobody"})
+    assert lookups() == before != []
+    assert reader.post("/v1/lookups", json=body).status_code == 200
+    assert lookups() != before
+
+
+def test_a_rate_counts_each_lookup_once_also_one_that_is_refused(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    with atlas.sessions.begin() as session:
+        hasty = create_token(session, "hasty", "decoder", rate_limit=3)
+    client = connect(create_app(atlas, encoder, tuning=Tuning(clock=lambda: 0.0)))
+    query = encoder.encode_questions([CAPITAL]).tolist()
+    statuses = [
+        client.post(
+            "/v1/lookups",
+            json={"queries": query, "checkpoint_id": checkpoint_id},
+            headers={"Authorization": f"Bearer {hasty}"},
+        ).status_code
+        for checkpoint_id in ("fake", "another", "fake", "fake", "fake")
+    ]
+    assert statuses == [200, 409, 200, 429, 429]

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from sqlalchemy import text
 
-from colmlm.api.door.doorway import GatedApp
+from colmlm.api.middleware.gate import GatedApp
 from colmlm.api.routes.tokens import Role
 from colmlm.kb.access.records import ROLES
 from colmlm.kb.service import KnowledgeBase

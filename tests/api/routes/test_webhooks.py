@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from colmlm.api.door.doorway import GatedApp
+from colmlm.api.middleware.gate import GatedApp
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.webhooks.webhooks import Deliverer

@@ -9,8 +9,8 @@ from typing import Any
 import jsonschema
 from litestar.routes import HTTPRoute
 
-from colmlm.api.door.auth import right_of
-from colmlm.api.door.doorway import GatedApp
+from colmlm.api.middleware.auth import right_of
+from colmlm.api.middleware.gate import GatedApp
 from colmlm.api.schema.openapi import TAGS, operations
 from colmlm.api.schema.reference import reference
 from tests.api.conftest import Client

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from colmlm.api.errors import InvalidCursor
-from colmlm.api.schema.schemas import place_of
+from colmlm.api.routes.parameters import place_of
 from colmlm.api.wire.answers import cursor
 from tests.api.conftest import Client
 

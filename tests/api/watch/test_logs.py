@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from colmlm.api.door.doorway import GatedApp
+from colmlm.api.middleware.gate import GatedApp
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch import logs
 from colmlm.kb.store.engines import SECRETS

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import create_engine
 
 from colmlm.api.app import create_app
-from colmlm.api.door.doorway import GatedApp
+from colmlm.api.middleware.gate import GatedApp
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.engines import WatchedPool
 from tests.api.conftest import CAPITAL, Client, Connect

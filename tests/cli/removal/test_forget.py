@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from colmlm.api.mcp.editing import plan_forgetting
-from colmlm.api.routes.forgetting import NewRun
-from colmlm.api.schema.schemas import SelectorParts
+from colmlm.api.routes.parameters import SelectorParts
+from colmlm.api.routes.removal import NewRun
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
 from colmlm.kb.forgetting.verbs import Forgetting

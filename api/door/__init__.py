@@ -1,1 +1,0 @@
-"""The checks around every request, outside its route: host name, (local) token, right, rate limit, lane, and drain."""

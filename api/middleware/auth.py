@@ -1,0 +1,241 @@
+"""Authenticate every request before it is routed, so that no route can be left open.
+
+A program sends its token's secret in the Authorization header. A browser trades it once, at POST /session, for a
+session: a cookie that says nothing of the token, that scripts can't read and other sites can't send. It ends at the
+sign-out, after `kb.access.access.LIFE`, and with the token. Since a cookie travels by itself, a write that
+relies on it must also come from this server's own origin. The Host header must be one of the server's names, which
+stops a foreign name that resolves to a loopback address (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from litestar.connection import ASGIConnection
+from litestar.datastructures import Headers
+from litestar.handlers import BaseRouteHandler
+
+from colmlm.api.errors import PROBLEMS, CrossOrigin, NotSignedIn, RightMissing, UnknownHost
+from colmlm.api.middleware.limiters import Batcher, Limiter, Limiters
+from colmlm.kb.access.access import Access
+from colmlm.kb.access.records import MAX_RATE, Right, TokenRecord
+from colmlm.kb.access.tokens import digest_of, new_secret
+from colmlm.kb.principal import Principal, local_principal
+
+if TYPE_CHECKING:
+    from litestar.types import HTTPScope
+
+COOKIE = "colmlm_session"
+SIGN_IN_PATH = "/session"
+STATIC_PATH = "/console/static/"
+PROBES = frozenset({"/healthz", "/readyz"})  # probes have no token, and the responses tell almost nothing
+_HOST = re.compile(
+    r"(?:(?P<name>[A-Za-z0-9._-]+)|\[(?P<address>[A-Za-z0-9:.%_-]+)\])(?::(?P<port>[0-9]{1,5}))?"
+)
+
+MOST_AT_ONCE = 256  # secrets in one statement
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Authenticate a request by its token, or raise the error that refuses it. `hosts` are names without a port."""
+
+    access: Access
+    hosts: frozenset[str]
+    limiters: Limiters
+    tokens: Batcher[str, TokenRecord | None]
+    local: LocalToken | None = None
+
+    def check_host(self, headers: Headers) -> None:
+        """Raise `UnknownHost` unless the Host header names this server."""
+        named = headers.getall("host", [])
+        if len(named) != 1 or _hostname(named[0]) not in self.hosts:
+            raise UnknownHost
+
+    async def admit(self, scope: HTTPScope, headers: Headers) -> TokenRecord | None:
+        """Give the request's token, or None for the paths that `is_open` names.
+
+        The sign-in checks its token itself.
+        """
+        if is_open(scope):
+            return None
+        if (secret := bearer_secret(headers)) is not None:
+            return self._signed_in(await self._of_secret(secret))
+        token = self._signed_in(await self._of_session(session_of(headers)))
+        if scope["method"] not in SAFE_METHODS:
+            check_origin(headers)
+        return token
+
+    async def _of_secret(self, secret: str) -> TokenRecord | None:
+        if not secret:
+            return None
+        if self.local is not None and (local := self.local.of_secret(secret)) is not None:
+            return local
+        with self.limiters.slot(Limiter.auth):
+            return await self.tokens.ask(secret)
+
+    async def _of_session(self, secret: str | None) -> TokenRecord | None:
+        return await self.limiters.run(Limiter.auth, self.access.of_session, secret) if secret else None
+
+    @staticmethod
+    def _signed_in(token: TokenRecord | None) -> TokenRecord:
+        if token is None:
+            raise NotSignedIn
+        return token
+
+
+def build_admission(
+    access: Access, hosts: Iterable[str], limiters: Limiters, local: LocalToken | None = None
+) -> Admission:
+    """Make a gate that accepts these host names in upper or lower case. IPv6 addresses have no brackets."""
+    names = frozenset(host.strip("[]").lower() for host in hosts)
+    tokens = limiters.batched(Limiter.auth, access.of_secrets, MOST_AT_ONCE)
+    return Admission(access, names, limiters, tokens, local)
+
+
+def is_open(scope: HTTPScope) -> bool:
+    """Tell whether a request needs no token: the sign-in, the static files of its form, and the probes."""
+    if scope["method"] == "GET":
+        return scope["path"].startswith(STATIC_PATH) or scope["path"] in PROBES
+    return scope["path"] == SIGN_IN_PATH and scope["method"] == "POST"
+
+
+def check_origin(headers: Headers) -> None:
+    """Raise `CrossOrigin` unless the Origin header, which browsers send with writes, names this host and port."""
+    origin = urlsplit(headers.get("origin", ""))
+    if origin.scheme not in ("http", "https") or origin.netloc.lower() != headers.get("host", "").lower():
+        raise CrossOrigin
+
+
+def bearer_secret(headers: Headers) -> str | None:
+    """Give the secret that the header bears, or None without the header.
+
+    Another scheme gives "", so that no cookie is tried instead.
+    """
+    if (header := headers.get("authorization")) is None:
+        return None
+    scheme, _, secret = header.partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" else ""
+
+
+def session_of(headers: Headers) -> str | None:
+    """Give the session secret in the request's cookie."""
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return None
+    return found.value if found else None
+
+
+def _hostname(host: str) -> str | None:
+    """Give the name in a Host header, or None where it holds more than a name and a port, such as a user."""
+    found = _HOST.fullmatch(host)
+    if found is None or not 0 < int(found["port"] or 1) < 65536:
+        return None
+    return (found["name"] or found["address"]).lower()
+
+
+# Declares which right a route needs, and its limiter: `opt=needs(Right.read)`. Without a right it needs
+# `Right.admin`.
+#
+# The limiter follows from the right and the method. A route names one only where it waits for something else.
+
+__all__ = ["EDITING", "Limiter", "Right", "is_edit", "limiter_of", "needs", "require_right", "right_of"]
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+EDITING = frozenset(Right) - {Right.lookup, Right.read}
+
+_OPT, _LIMITER = "right", "limiter"
+
+
+def needs(right: Right, limiter: Limiter | None = None) -> dict[str, Any]:
+    """Give the `opt` of a route or router. Without `limiter` the limiter is that of lookups, of edits or of reads."""
+    return {_OPT: right} if limiter is None else {_OPT: right, _LIMITER: limiter}
+
+
+def in_thread(
+    right: Right, limiter: Limiter | None = None, extra: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Give the options of a route whose handler runs in a thread: what it needs, and the problems it may answer."""
+    return {"opt": needs(right, limiter) | (extra or {}), "responses": PROBLEMS, "sync_to_thread": True}
+
+
+def right_of(handler: BaseRouteHandler) -> Right:
+    """Give the right that this route needs; the highest one where it declares none."""
+    needed: Right = handler.opt.get(_OPT, Right.admin)
+    return needed
+
+
+def is_edit(scope: HTTPScope) -> bool:
+    """Tell whether the request's route changes or starts something and needs more than a right to read."""
+    handler = scope.get("route_handler")
+    return handler is not None and scope["method"] not in SAFE_METHODS and right_of(handler) in EDITING
+
+
+def limiter_of(scope: HTTPScope) -> Limiter:
+    """Give the limiter of the matched route."""
+    handler = scope["route_handler"]
+    named: Limiter | None = handler.opt.get(_LIMITER)
+    if named is not None:
+        return named
+    if is_edit(scope):
+        return Limiter.edits
+    return Limiter.lookups if right_of(handler) is Right.lookup else Limiter.reads
+
+
+async def require_right(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Guard every route: raises `RightMissing` unless the token's role has the right in the route's `opt`."""
+    token: TokenRecord | None = connection.scope["user"]
+    if token is None:  # one of the open paths, which `Admission.admit` lets pass
+        return
+    needed = right_of(handler)
+    if not token.may(needed):
+        raise RightMissing(token.role, needed)
+
+
+# LocalToken: a token that a server makes for commands of its own user, and that ends with the server.
+
+ROLE = "reader"
+_KEY_ID = 0  # the database counts from 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalTokenRecord(TokenRecord):
+    """The record of a local token. Its principal is the user whom the server runs as."""
+
+    @property
+    def principal(self) -> Principal:
+        return local_principal()
+
+
+class LocalToken:
+    """A token with the role `reader` that no database, log or backup holds. Its maker decides where its secret goes."""
+
+    def __init__(self) -> None:
+        self.secret = new_secret()
+        self._digest = digest_of(self.secret)
+        self._record = LocalTokenRecord(
+            key_id=_KEY_ID,
+            name=str(local_principal()),
+            role=ROLE,
+            prefix=None,
+            created_at=datetime.now(UTC),
+            expires_at=None,
+            last_used_at=None,
+            rate_limit=MAX_RATE,
+            rotated_at=None,
+            previous_until=None,
+            previous_used_at=None,
+            revoked_at=None,
+        )
+
+    def of_secret(self, secret: str) -> TokenRecord | None:
+        """Give the record where this is the token's secret, compared in constant time."""
+        return self._record if hmac.compare_digest(self._digest, digest_of(secret)) else None

@@ -1,0 +1,191 @@
+"""Parameters that resources share: ids, pages, selectors of facts, strict bodies, and what a token may be shown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request as Connection
+from litestar.exceptions import ValidationException
+from litestar.params import PathParameter, QueryParameter
+from msgspec import Meta, field
+from msgspec.structs import asdict
+
+from colmlm.api.errors import InvalidCursor, RightMissing, Unacceptable
+from colmlm.api.ports import Ports
+from colmlm.api.wire.answers import Page, Place, T, cursor, place_in
+from colmlm.api.wire.requests import MAX_ID, MAX_PAGE, Id, Request, Threshold
+from colmlm.kb.access.records import Right, TokenRecord
+from colmlm.kb.errors import InvalidQuery
+from colmlm.kb.evidence.shown import Shown
+from colmlm.kb.facts.records import FactSearch
+from colmlm.kb.selectors import Selector
+
+WithToken = Connection[TokenRecord, Any, Any]
+
+PathId = Annotated[int, PathParameter(ge=1, le=MAX_ID)]
+Corpus = Annotated[str | None, QueryParameter(max_length=1000, description="Only of this corpus")]
+OfDocument = Annotated[
+    int | None, QueryParameter(ge=1, le=MAX_ID, description="Only facts that were read from this document")
+]
+
+
+# Makes pages of lists, and reads the cursors that requests bring back; `api.wire.answers` defines both.
+
+Cursor = Annotated[
+    str | None,
+    QueryParameter(
+        min_length=1, max_length=200, description="The `next` of the page before; none: the first"
+    ),
+]
+Limit = Annotated[int, QueryParameter(ge=1, le=MAX_PAGE, description="The longest page to give")]
+
+
+def page(found: Sequence[T], limit: int, of: str, place: Callable[[T], Place]) -> Page[T]:
+    """Make a page of `limit` items from up to `limit + 1` that were found; the extra one shows that more follow."""
+    items = list(found[:limit])
+    return Page(items=items, next=cursor(of, place(items[-1])) if len(found) > limit else None)
+
+
+def place_of(given: str | None, of: str, length: int = 1) -> Place:
+    """Decode the place, `length` numbers, in a cursor of this list; zeros without one. Raise `InvalidCursor`."""
+    if given is None:
+        return (0,) * length
+    try:
+        said = place_in(given)
+    except (ValueError, RecursionError) as error:
+        raise InvalidCursor(of) from error
+    match said:
+        case [name, *place] if name == of and len(place) == length and all(map(_is_place, place)):
+            return tuple(place)
+    raise InvalidCursor(of)
+
+
+def after_of(given: str | None, of: str) -> int:
+    """Decode the id or change in a cursor of this list; 0 without a cursor."""
+    return place_of(given, of)[0]
+
+
+def _is_place(number: object) -> bool:
+    return type(number) is int and 0 <= number <= MAX_ID
+
+
+def time_of(name: str, said: str | None) -> datetime | None:
+    """Read a time in ISO 8601, in UTC if it names no zone. Raise `InvalidQuery`."""
+    if said is None:
+        return None
+    try:
+        time = datetime.fromisoformat(said)
+    except ValueError as error:
+        raise InvalidQuery(f"{name} is no time, such as 2026-01-31T12:00:00Z") from error
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+# Selectors of facts in JSON, with the same parts as the options of `colmlm forget plan`.
+
+Said = Annotated[str, Meta(min_length=1, max_length=10_000)]
+Time = Annotated[datetime, Meta(tz=True)]
+
+
+class SelectorParts(Request, frozen=True, kw_only=True):
+    """Selects the facts that fit every given part; at least one, or `everything` alone.
+
+    `document` is an id or corpus/name. `text` is matched literally in value and question, ignoring case; `question` is
+    the exact text. `first_seq`, `last_seq`, `since` and `until` bound the change that created the fact. `like` is a
+    fact that the others must resemble: the cosine of their keys is at least `radius` (null: the keyset's threshold).
+    """
+
+    fact_ids: Annotated[list[Id], Meta(max_length=10_000)] = field(default_factory=list)
+    document: Said | None = None
+    corpus: Said | None = None
+    uri: Said | None = None
+    uri_prefix: Said | None = None
+    text: Said | None = None
+    question: Said | None = None
+    licence: Said | None = None
+    first_seq: Id | None = None
+    last_seq: Id | None = None
+    since: Time | None = None
+    until: Time | None = None
+    like: Id | None = None
+    radius: Threshold | None = None
+    everything: bool = False
+
+    def selector(self) -> Selector:
+        """Convert the parts to a selector. Raise `InvalidSelector`."""
+        return Selector(**{**asdict(self), "fact_ids": tuple(self.fact_ids)})
+
+
+# Limits what a token is shown: without the right `audit`, deleted, corrected and replaced texts are withheld.
+
+
+def require_past(request: WithToken) -> None:
+    """Raise `RightMissing` unless the token may read deleted, corrected and replaced texts."""
+    if not request.user.may(Right.audit):
+        raise RightMissing(request.user.role, Right.audit)
+
+
+def require_shown(request: WithToken, sought: FactSearch) -> None:
+    """Raise `RightMissing` where the search is for what only those may see who may audit."""
+    if sought.get("state", "live") != "live" or any(
+        sought.get(name) is not None for name in ("actor", "kind", "since", "until")
+    ):
+        require_past(request)
+
+
+def shown_to(request: WithToken, ports: Ports) -> Shown:
+    """Give the view of the knowledge base that this token may read."""
+    return ports.kb.shown(past=request.user.may(Right.audit))
+
+
+# Parses request bodies strictly: a number in quotes is no number, and 0 is not false.
+
+_PLACE = re.compile(r" - at `\$\.?(?P<place>[^`]*)`$")
+
+
+class StrictRequest(Connection[Any, Any, Any]):
+    """A request whose body must match its route's type exactly; a refusal names the place of the mistake."""
+
+    async def json(self) -> Any:
+        field = self.route_handler.parsed_data_field
+        if field is None:
+            return await super().json()
+        body = await self.body()
+        try:
+            return _read(body, field.annotation)
+        except msgspec.ValidationError as error:
+            if isinstance(error.__cause__, ValueError):  # each field is valid, but not their combination
+                raise Unacceptable(str(error.__cause__)) from error
+            raise ValidationException("The body is not as it must be.", extra=[_fault(str(error))]) from error
+        except msgspec.DecodeError as error:
+            raise ValidationException(f"The body is no JSON: {error}.", extra=[]) from error
+
+
+def _read(body: bytes, kind: Any) -> Any:
+    """Decode the body into its type. 1.0 is accepted as an integer, as JSON has it."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        if "got `float`" not in str(error):
+            raise
+        return msgspec.convert(_whole(msgspec.json.decode(body)), kind)
+
+
+def _whole(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case list():
+            return [_whole(item) for item in value]
+        case dict():
+            return {name: _whole(item) for name, item in value.items()}
+    return value
+
+
+def _fault(said: str) -> dict[str, str]:
+    found = _PLACE.search(said)
+    place = found["place"] if found else ""
+    return {"message": said[: found.start()] if found else said, "key": place, "source": "body"}

@@ -1,0 +1,221 @@
+"""Responses that resources share: of edits, in the form that was asked for, traces, and streams of events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from litestar import Request, Response
+from litestar.concurrency import sync_to_thread
+from litestar.response import ServerSentEvent, ServerSentEventMessage
+
+from colmlm.api import request_context
+from colmlm.api.errors import ClientLeft, Draining, problem_of
+from colmlm.api.ports import Ports
+from colmlm.api.routes.parameters import WithToken
+from colmlm.api.wire.answers import EditResult
+from colmlm.api.wire.requests import Why
+from colmlm.kb.errors import FactDeleted, KeysetMismatch
+from colmlm.kb.evidence.generation import Finished, Item, Missed, Spliced
+from colmlm.kb.evidence.provenance import MEDIA_TYPES, PROV, Provenance, write_prov
+from colmlm.kb.facts.records import Edit
+from colmlm.kb.log.audit import act_for, check_name, current_entry
+
+
+def actor_of(request: WithToken, why: Why) -> str:
+    """Give the token's name, the actor of the change. Notes on whose behalf it acts, where the body says so."""
+    if (behalf := why.on_behalf_of or why.actor) is not None:
+        check_name("name on whose behalf this is done", behalf)
+        act_for(behalf)
+    return request.user.name
+
+
+def edit_result(edit: Edit, *, min_seq: int | None = None, keyed: bool = True) -> EditResult:
+    """Build the response to an edit after which no fact lacks a key."""
+    return EditResult(
+        seq=edit.seq,
+        min_seq=min_seq or edit.seq,
+        kind=edit.kind,
+        fact_ids=list(edit.fact_ids),
+        keyed=keyed,
+        also_said_by=list(edit.also_said_by),
+    )
+
+
+def plan_deletion(ports: Ports, fact_ids: list[int]) -> EditResult:
+    """Build the response to a deletion that is not done. Raise `FactNotFound` or `FactDeleted`."""
+    facts = ports.kb.facts.show_many(list(dict.fromkeys(fact_ids)))
+    if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
+        raise FactDeleted(gone)
+    also = {other for said in ports.kb.comparisons.also_said(fact_ids) for other in said.by}
+    head = ports.kb.log.head_seq()
+    ids = [fact.fact_id for fact in facts]
+    return EditResult(
+        seq=head,
+        min_seq=head,
+        kind="delete",
+        fact_ids=ids,
+        keyed=True,
+        also_said_by=sorted(also),
+        dry_run=True,
+    )
+
+
+def answer_edit(ports: Ports, edit: Edit) -> EditResult:
+    """Build the response to an edit, after keying its facts where they lack keys."""
+    return edit_result(edit) if edit.keyed else key_and_answer(ports, edit)
+
+
+def key_and_answer(ports: Ports, edit: Edit) -> EditResult:
+    """Key the facts of an edit that lack keys, and build the response."""
+    if not key_at_once(ports, edit.fact_ids):
+        return edit_result(edit, keyed=False)
+    return edit_result(edit, min_seq=ports.kb.log.head_seq())
+
+
+def key_at_once(ports: Ports, fact_ids: Sequence[int]) -> bool:
+    """Key those of these facts that lack keys.
+
+    Give False without the active keyset's model, or where more than a request should key do. In keysets that may
+    answer next, or again, they get keys as well, so that a switch or a rollback loses none.
+    """
+    try:
+        model = ports.models.answering()
+    except KeysetMismatch:
+        return False
+    keysets, most = ports.kb.keysets, ports.tuning.keyed_at_once
+    if model is None or not keysets.key_facts(model.encoder, fact_ids, most=most):
+        return False
+    for checkpoint_id, encoder in ports.models.encoders().items():
+        if checkpoint_id != model.checkpoint.checkpoint_id and keysets.is_ready(checkpoint_id):
+            keysets.key_facts(encoder, fact_ids, most=most)
+    return True
+
+
+# The forms beside JSON in which a route gives what it has, where a request asks for one by `Accept`.
+
+JSON = "application/json"
+
+
+def preferred_type(request: Request[Any, Any, Any], *others: str) -> str:
+    """Give the media type that a request likes best, of JSON and these others; JSON where it names none of them."""
+    return request.accept.best_match([JSON, *others]) or JSON
+
+
+def names_type(request: Request[Any, Any, Any], media_type: str) -> bool:
+    """Say whether `Accept` names this type itself, whatever else it names."""
+    return any(named.partition(";")[0].strip() == media_type for named in request.accept)
+
+
+def encode_response(value: Any, media_type: str = JSON, **headers: str) -> Response[Any]:
+    """Give a response of this type, and tell caches that another request may get another."""
+    return Response(msgspec.json.encode(value), media_type=media_type, headers={"vary": "accept", **headers})
+
+
+# Streams outputs while they are decoded, as server-sent events.
+
+
+def check_client() -> None:
+    """Raise `ClientLeft` where the client of the current request has disconnected."""
+    request = request_context.current()
+    if request is not None and request.has_left:
+        raise ClientLeft
+
+
+def name_asker() -> str:
+    """Name the token that asks, so that the decoder takes turns between tokens."""
+    return current_entry().principal.name
+
+
+def stream_events(items: Iterator[Item]) -> Iterator[ServerSentEventMessage]:
+    """Yield an event for each item, and one for an error that ends them early."""
+    try:
+        for item in items:
+            yield _output_event(_name_of_output(item), {"text": item} if isinstance(item, str) else item)
+    except Exception as error:  # noqa: BLE001 - the status is already sent, so an event and the log report it
+        yield _output_event("error", problem_of(error)[0])
+
+
+def _name_of_output(item: Item) -> str:
+    match item:
+        case str():
+            return "piece"
+        case Spliced():
+            return "splice"
+        case Missed():
+            return "no_match"
+        case Finished():
+            return "finish"
+    return "trace"
+
+
+def _output_event(name: str, data: object) -> ServerSentEventMessage:
+    return ServerSentEventMessage(event=name, data=msgspec.json.encode(data).decode())
+
+
+# Traces as responses: as they are, or in the terms of W3C PROV where the request asks for that.
+
+T = TypeVar("T")
+
+
+def encode_trace(
+    ports: Ports, request: WithToken, trace: T, account: Callable[[T, str], Provenance]
+) -> Response[T]:
+    """Give a trace in the form that the request wants; `account` tells it in the terms of PROV."""
+    media_type = preferred_type(request, *MEDIA_TYPES.values())
+    for form, named in MEDIA_TYPES.items():
+        if media_type == named:
+            told = write_prov(account(trace, ports.kb.log.database_id()), form)
+            return encode_response(told, media_type, link=f'<{PROV}>; rel="profile"')
+    return encode_response(trace)
+
+
+# Streams of server-sent events that poll for news until their subject is over, their time is up, or the server drains.
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """The result of one poll: events to send, whether more are ready at once, and whether this was the last."""
+
+    messages: list[ServerSentEventMessage]
+    has_more: bool = False
+    is_over: bool = False
+
+
+def stream_glances(ports: Ports, look: Callable[[], Glance], seconds: float | None = None) -> ServerSentEvent:
+    """Give a stream of the events that `look` finds. `look` is called repeatedly, in a thread."""
+    longest = ports.tuning.longest_seconds
+    return ServerSentEvent(_messages(ports, look, longest if seconds is None else min(seconds, longest)))
+
+
+async def _messages(
+    ports: Ports, look: Callable[[], Glance], seconds: float
+) -> AsyncIterator[ServerSentEventMessage]:
+    clock, tuning, drain = asyncio.get_running_loop().time, ports.tuning, ports.readiness.drain
+    end, spoke = clock() + seconds, float("-inf")
+    while True:
+        try:
+            seen = await sync_to_thread(look)
+        except Exception as error:  # noqa: BLE001 - the status is already sent, so an event and the log report it
+            yield _problem("error", error)
+            return
+        for message in seen.messages:
+            yield message
+        if seen.messages:
+            spoke = clock()
+        elif clock() - spoke >= tuning.idle_seconds:
+            yield ServerSentEventMessage(data=None, comment="nothing new")
+            spoke = clock()
+        if seen.is_over or clock() >= end:
+            return
+        pause = 0.0 if seen.has_more else min(tuning.poll_seconds, end - clock())
+        if await drain.begins_within(pause):
+            yield _problem("draining", Draining())
+            return
+
+
+def _problem(event: str, error: Exception) -> ServerSentEventMessage:
+    return ServerSentEventMessage(event=event, data=msgspec.json.encode(problem_of(error)[0]).decode())
