@@ -100,7 +100,7 @@ def restore_backup(
         backup = archive.backup
         if not (keys or trust_signer):
             _require_own_signer(kb.settings.home, archive)
-        _require_migration(archive)
+        require_migration(archive)
         newer = None if log_file is None else read_newer_log(log_file, backup, keys)
         if newer is None and not (without_later_erasures or dry_run):
             raise NewerLogNeeded(backup.seq, backup.at)
@@ -125,7 +125,8 @@ def _require_own_signer(home: Path, archive: Archive) -> None:
         )
 
 
-def _require_migration(archive: Archive) -> None:
+def require_migration(archive: Archive) -> None:
+    """Raise `BackupRefused` where the backup has the tables of another migration than this program's."""
     if (made := archive.manifest["migration"]) != head_revision():
         raise BackupRefused(
             str(archive.file),

@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy import URL, text
 
 from colmlm.kb.access.tokens import create_token
-from colmlm.kb.backup.restore import restore_backup
-from colmlm.kb.backup.write import archive_tables, verify_backup, write_backup
+from colmlm.kb.backup.restore import require_migration, restore_backup
+from colmlm.kb.backup.write import archive_tables, open_backup, verify_backup, write_backup
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused, NewerLogNeeded, SignatureRefused
@@ -230,14 +230,12 @@ def test_what_was_rejected_or_limited_after_the_backup_is_so_again(
     assert empty.facts.show(capital).review == "accepted" and empty.upkeep.fsck().ok
 
 
-def test_a_backup_of_another_migration_is_refused(
-    original: KnowledgeBase, empty: KnowledgeBase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    file = _backup(original, tmp_path)
-    monkeypatch.setattr("colmlm.kb.backup.restore.head_revision", lambda: "9999")
-    with pytest.raises(BackupRefused, match="this program of 9999; restore with the program that made it"):
-        restore_backup(empty, file, actor="tester", without_later_erasures=True)
-    assert empty.log.head_seq() == 0
+def test_a_backup_of_another_migration_is_refused(original: KnowledgeBase, tmp_path: Path):
+    with open_backup(_backup(original, tmp_path)) as archive:
+        require_migration(archive)
+        other = replace(archive, manifest={**archive.manifest, "migration": "9999"})
+        with pytest.raises(BackupRefused, match="it is of migration 9999, this program of"):
+            require_migration(other)
 
 
 def test_a_repeated_erasure_reaches_as_far_as_it_did(
