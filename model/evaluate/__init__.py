@@ -1,1 +1,1 @@
-"""Measure of checkpoints: recall (texts encoded and scored), answers and their judges, unlearning, perplexity."""
+"""Measures of checkpoints: recall (texts encoded and scored), answers and their judges, unlearning, perplexity."""

@@ -1,4 +1,4 @@
-"""Score of closed-book answers (appendix A): exact match within the first 100 characters, or, for an answer that
+"""Scores of closed-book answers (appendix A): exact match within the first 100 characters, or, for an answer that
 completes a statement, within the first five tokens.
 
 The paper strips "annotation tokens" before it scores. Those are the tags: the value that Co-LMLM splices at a lookup

@@ -285,7 +285,7 @@ def _splice(tokenizer: FactTokenizer, masking: Masking, find: Find) -> Splice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTally:
-    """Sum over one text. Losses are in nats; `right` counts the lookups that found exactly the span's value.
+    """Sums over one text. Losses are in nats; `right` counts the lookups that found exactly the span's value.
 
     `markup_loss` is the part of `loss` that is there because the markup's tokens have some of the probability.
     """

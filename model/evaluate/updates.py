@@ -1,4 +1,4 @@
-"""Measure of value updates: a corrected fact is given wherever it is asked for, and no other answer changes.
+"""Measures of value updates: a corrected fact is given wherever it is asked for, and no other answer changes.
 
 The records are CounterFact's: a prompt that an object completes, another object to put in its place, paraphrases of the
 prompt, and prompts of neighbours that the same object completes. *Efficacy* is the share of prompts that give the new
