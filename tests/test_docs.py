@@ -19,13 +19,15 @@ from colmlm.cli.settings import UserSettings
 from colmlm.cli.start.app import app
 from colmlm.cli.start.commands import COMMANDS
 from colmlm.kb.store.settings import Settings
+from colmlm.lab import main as lab
 from tests.blocks import commands
 from tests.places import ROOT
 
+PROGRAMS = {"colmlm": app, "colmlm-lab": lab.app}
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SETTING = re.compile(r"COLMLM_[A-Z_]+")
-COMMAND = re.compile(r"(?:^(?:\$ )?|`)(colmlm [a-z][^`#|>\n]*)", re.MULTILINE)
-MESSAGE = re.compile(r"(?:[`\"']|: )(colmlm [a-z][^`\"'|>)\n]*)")
+COMMAND = re.compile(r"(?:^(?:\$ )?|`)(colmlm(?:-lab)? [a-z][^`#|>\n]*)", re.MULTILINE)
+MESSAGE = re.compile(r"(?:[`\"']|: )(colmlm(?:-lab)? [a-z][^`\"'|>)\n]*)")
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 
@@ -125,15 +127,15 @@ def test_every_make_target_named_exists() -> None:
 
 
 @cache
-def whole() -> Any:
-    """The command line, built once: it takes a tenth of a second each time."""
-    return typer.main.get_command(app)
+def whole(name: str) -> Any:
+    """A command line, built once: it takes a tenth of a second each time."""
+    return typer.main.get_command(PROGRAMS[name])
 
 
 def fault_of(line: str) -> str | None:
     """What is wrong with a `colmlm ...` line, or None: an unknown command, or an option its command has not."""
-    command = whole()
-    path, words = ["colmlm"], shlex.split(line)[1:]
+    name, *words = shlex.split(line)
+    path, command = [name], whole(name)
     while words and hasattr(command, "resolve_command") and not words[0].startswith("-"):
         context = command.make_context(path[-1], [], resilient_parsing=True)
         path.append(words[0])
@@ -148,15 +150,15 @@ def fault_of(line: str) -> str | None:
 
 
 def invocations(text: str) -> list[list[str]]:
-    """The words after each `colmlm` that a shell command starts."""
+    """The words of each `colmlm` or `colmlm-lab` that a shell command starts."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars="|&;<>()")
     lexer.whitespace_split, found = True, []
     words: list[str] = []
     for word in [*lexer, ";"]:
         if word and set(word) <= set("|&;<>()"):
             names = [n for n, one in enumerate(words) if not re.match(r"[A-Z_]+=", one)]
-            if names and words[names[0]] == "colmlm":
-                found.append(words[names[0] + 1 :])
+            if names and words[names[0]] in PROGRAMS:
+                found.append(words[names[0] :])
             words = []
         else:
             words.append(word)
@@ -165,14 +167,15 @@ def invocations(text: str) -> list[list[str]]:
 
 def refusal_of(words: list[str]) -> str | None:
     """What the command line says to these words before it does anything, or None. Files need not be there."""
-    command = whole()
+    name, *words = words
+    command = whole(name)
     while hasattr(command, "resolve_command") and words and not words[0].startswith("-"):
-        context = command.make_context("colmlm", [], resilient_parsing=True)
+        context = command.make_context(name, [], resilient_parsing=True)
         _, command, words = command.resolve_command(context, words)
     if hasattr(command, "resolve_command") or "--help" in words:
         return None  # a group's own options act as they are read: --install-completion would install it
     try:
-        command.make_context("colmlm", list(words))
+        command.make_context(name, list(words))
     except typer.TyperException as refused:
         message = refused.format_message()
         return None if "does not exist" in message else message

@@ -11,20 +11,6 @@ from types import MappingProxyType
 
 from colmlm.cli.start.lazy import Lazy
 
-LABORATORY: Mapping[str, Lazy] = MappingProxyType(
-    {
-        "bench": Lazy("colmlm.lab.bench.command:app", "Measure this program on this machine."),
-        "evaluate": Lazy(
-            "colmlm.lab.evaluate.command:app",
-            "Measure a checkpoint: recall of its keys, answers, and unlearning.",
-        ),
-        "crashlab": Lazy(
-            "colmlm.lab.crashlab.command:app",
-            "Kill processes at seeded instants and check that nothing was lost.",
-        ),
-    }
-)  # by name only, since nothing may import the laboratory
-
 FORMER: Mapping[str, str] = MappingProxyType({"keys": "tokens"})  # names that commands had
 
 COMMANDS: Mapping[str, Lazy] = MappingProxyType(
@@ -191,6 +177,5 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "colmlm.cli.annotation.reader:app",
             "Train, release and measure the reader, which finds the answer to a question in passages.",
         ),
-        **LABORATORY,
     }
 )

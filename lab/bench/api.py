@@ -1,4 +1,4 @@
-"""`colmlm bench api`: measures lookups over HTTP to a server process, beside the same lookups in process."""
+"""`colmlm-lab bench api`: measures lookups over HTTP to a server process, beside the same lookups in process."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from colmlm.lab.bench.machine import machine, milliseconds, own_folder
 from colmlm.lab.bench.servers import bare_asgi, chroma, our_server
 
 API_EXAMPLES = examples(
-    "colmlm bench api --facts 20000 --json",
-    "colmlm bench api --existing --streams 10",
-    "colmlm bench api --facts 100000 --workers 2 --edits 50 --peers --json",
+    "colmlm-lab bench api --facts 20000 --json",
+    "colmlm-lab bench api --existing --streams 10",
+    "colmlm-lab bench api --facts 100000 --workers 2 --edits 50 --peers --json",
 )
 NUM_QUERIES = 500
 

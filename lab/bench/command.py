@@ -1,4 +1,4 @@
-"""`colmlm bench`: measures the store beside the bare libraries and other stores, and the model beside transformers."""
+"""`colmlm-lab bench`: measures the store beside bare libraries and other stores, and the model beside transformers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Measure this program on this machine.",
-    epilog=examples("colmlm bench store --facts 20000 --json"),
+    epilog=examples("colmlm-lab bench store --facts 20000 --json"),
 )
 app.command("api", epilog=API_EXAMPLES)(api)
 app.command("encode", epilog=models.ENCODE_EXAMPLES)(models.encode)
@@ -48,11 +48,11 @@ def group() -> None:
 
 @app.command(
     epilog=examples(
-        "colmlm bench store --facts 100000 --dim 576",
-        "colmlm bench store --facts 1000000 --dim 576 --json > store.json",
-        "colmlm bench store --facts 100000 --peers --plots plots",
-        "colmlm bench store --keyset 1 --spec RR576,IVF256,RaBitQ",
-        "colmlm bench store --backend milvus:bench",
+        "colmlm-lab bench store --facts 100000 --dim 576",
+        "colmlm-lab bench store --facts 1000000 --dim 576 --json > store.json",
+        "colmlm-lab bench store --facts 100000 --peers --plots plots",
+        "colmlm-lab bench store --keyset 1 --spec RR576,IVF256,RaBitQ",
+        "colmlm-lab bench store --backend milvus:bench",
     )
 )
 def store(

@@ -1,4 +1,4 @@
-"""`colmlm bench encode`, `decode` and `train`: measure the model's speed beside transformers with the same weights."""
+"""`colmlm-lab bench encode`, `decode` and `train`: measure speed beside transformers with the same weights."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from colmlm.model.lm.checkpoint import Checkpoint
 
 ENCODE_EXAMPLES = examples(
-    "colmlm bench encode --json", "colmlm bench encode --squad dev.jsonl --documents 60"
+    "colmlm-lab bench encode --json", "colmlm-lab bench encode --squad dev.jsonl --documents 60"
 )
 DECODE_EXAMPLES = examples(
-    "colmlm bench decode --json",
-    "colmlm bench decode --tokens 128 --rounds 5 --precision fp32",
-    "colmlm bench decode --ranking key,words,reader --json",
+    "colmlm-lab bench decode --json",
+    "colmlm-lab bench decode --tokens 128 --rounds 5 --precision fp32",
+    "colmlm-lab bench decode --ranking key,words,reader --json",
 )
 TRAIN_EXAMPLES = examples(
-    "colmlm bench train --json", "colmlm bench train --squad train.jsonl --batch 8 --rounds 3"
+    "colmlm-lab bench train --json", "colmlm-lab bench train --squad train.jsonl --batch 8 --rounds 3"
 )
 
 

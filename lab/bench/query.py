@@ -1,4 +1,4 @@
-"""`colmlm bench query`: measures what forming a query costs, beside methods that ask in words."""
+"""`colmlm-lab bench query`: measures what forming a query costs, beside methods that ask in words."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from colmlm.model.lm.checkpoint import Checkpoint
 
 QUERY_EXAMPLES = examples(
-    "colmlm bench query --squad dev.jsonl --json",
-    "colmlm bench query --squad dev.jsonl --asker runs/asker --rel-lmlm calls.json --rel runs/rel --sites 500",
+    "colmlm-lab bench query --squad dev.jsonl --json",
+    "colmlm-lab bench query --squad dev.jsonl --asker runs/asker --rel-lmlm calls.json --rel runs/rel --sites 500",
 )
 
 

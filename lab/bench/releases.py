@@ -36,8 +36,8 @@ from colmlm.lab.bench.synthetic import (
 )
 
 RELEASE_EXAMPLES = examples(
-    "colmlm bench release --facts 100000",
-    "colmlm bench release --facts 1000000 --dim 64 --json > release.json",
+    "colmlm-lab bench release --facts 100000",
+    "colmlm-lab bench release --facts 1000000 --dim 64 --json > release.json",
 )
 NUM_QUERIES, WARM_UP = 1_000, 50
 

@@ -1,4 +1,4 @@
-"""`colmlm bench serve`: completions from several clients at once, beside a plain loop of transformers' generate."""
+"""`colmlm-lab bench serve`: completions from several clients at once, beside a plain loop of transformers' generate."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from colmlm.model.lm.checkpoint import Checkpoint
 
 SERVE_EXAMPLES = examples(
-    "colmlm bench serve --json",
-    "colmlm bench serve --clients 1,8 --seconds 30",
+    "colmlm-lab bench serve --json",
+    "colmlm-lab bench serve --clients 1,8 --seconds 30",
 )
 PROMPTS = 32
 LONG_PROMPTS = 50

@@ -1,4 +1,4 @@
-"""`colmlm crashlab`: kills processes at seeded instants, and reports whether anything was lost or came back."""
+"""`colmlm-lab crashlab`: kills processes at seeded instants, and reports whether anything was lost or came back."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SHOWN = 20
 
 @app.command(
     epilog=examples(
-        "colmlm crashlab",
-        "colmlm crashlab --rounds 500 --seed 7 --json",
-        "colmlm crashlab --seed 7 --only 31",
+        "colmlm-lab crashlab",
+        "colmlm-lab crashlab --rounds 500 --seed 7 --json",
+        "colmlm-lab crashlab --seed 7 --only 31",
     )
 )
 def crashlab(

@@ -1,4 +1,4 @@
-"""`colmlm evaluate adapt`: measures what keys predicted from an older checkpoint's cost against making true ones."""
+"""`colmlm-lab evaluate adapt`: measures what keys predicted from an older checkpoint's cost beside making true ones."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from colmlm.model.evaluate.recall import Encodes, decoder_queries, document_keys
 from colmlm.model.evaluate.residual_maps import fit_residual
 
 EXAMPLES = examples(
-    "colmlm evaluate adapt --squad dev.jsonl --from runs/old --to runs/new --json",
-    "colmlm evaluate adapt --squad dev.jsonl --from runs/old --to runs/a --to runs/b --sample 100 --sample 1000",
-    "colmlm evaluate adapt --generated 100000 --from runs/old --to runs/new --sample 1000 --keys keys",
+    "colmlm-lab evaluate adapt --squad dev.jsonl --from runs/old --to runs/new --json",
+    "colmlm-lab evaluate adapt --squad dev.jsonl --from runs/old --to runs/a --to runs/b --sample 100 --sample 1000",
+    "colmlm-lab evaluate adapt --generated 100000 --from runs/old --to runs/new --sample 1000 --keys keys",
 )
 
 _COLUMNS = (

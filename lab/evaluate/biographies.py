@@ -1,4 +1,4 @@
-"""`colmlm evaluate biographies` and `judge-biographies`: measure FActScore against texts of the knowledge base."""
+"""`colmlm-lab evaluate biographies` and `judge-biographies`: measure FActScore against texts of the knowledge base."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from colmlm.model.evaluate.judge import Checked, Judge, checking, fact_score, ju
 from colmlm.model.evaluate.run_log import Row, RunLog
 
 WRITE_EXAMPLES = examples(
-    "colmlm evaluate biographies names.txt --mode auto --out biographies.jsonl",
-    "colmlm evaluate biographies names.txt --method standard --checkpoint runs/standard --out standard.jsonl",
+    "colmlm-lab evaluate biographies names.txt --mode auto --out biographies.jsonl",
+    "colmlm-lab evaluate biographies names.txt --method standard --checkpoint runs/standard --out standard.jsonl",
 )
 JUDGE_EXAMPLES = examples(
-    "colmlm evaluate judge-biographies biographies.jsonl --corpus people --judge-url https://llm.example/v1 "
+    "colmlm-lab evaluate judge-biographies biographies.jsonl --corpus people --judge-url https://llm.example/v1 "
     "--judge-model large --dry-run",
-    "colmlm evaluate judge-biographies biographies.jsonl --corpus people --judge local --json",
+    "colmlm-lab evaluate judge-biographies biographies.jsonl --corpus people --judge local --json",
 )
 FIGURES = ("score", "score_with_length_penalty", "abstained", "claims")
 WORDS_A_CLAIM = 8  # an estimate, since the cost is told before the claims are known
@@ -150,7 +150,7 @@ def judge_biographies(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", exists=True, dir_okay=False, help="--out of colmlm evaluate biographies."
+            metavar="FILE", exists=True, dir_okay=False, help="--out of colmlm-lab evaluate biographies."
         ),
     ],
     corpus: Annotated[

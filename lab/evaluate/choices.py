@@ -1,4 +1,4 @@
-"""`colmlm evaluate choices`: measures multiple choice by likelihood, as lm_eval does, in this process."""
+"""`colmlm-lab evaluate choices`: measures multiple choice by likelihood, as lm_eval does, in this process."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from colmlm.model.evaluate.run_log import RunLog
 from colmlm.model.lm.checkpoint import Checkpoint
 
 EXAMPLES = examples(
-    "colmlm evaluate choices items.jsonl --limit 100",
-    "colmlm evaluate choices csqa.jsonl --shots csqa.shots.jsonl --seed 0 --seed 1 --seed 2 --json",
-    "colmlm evaluate choices items.jsonl --mode auto --out scored.jsonl",
+    "colmlm-lab evaluate choices items.jsonl --limit 100",
+    "colmlm-lab evaluate choices csqa.jsonl --shots csqa.shots.jsonl --seed 0 --seed 1 --seed 2 --json",
+    "colmlm-lab evaluate choices items.jsonl --mode auto --out scored.jsonl",
 )
 SHOTS = 5
 

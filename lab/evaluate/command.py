@@ -1,4 +1,4 @@
-"""`colmlm evaluate`: measures a checkpoint and its baselines."""
+"""`colmlm-lab evaluate`: measures a checkpoint and its baselines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from colmlm.lab.evaluate import updates as evaluate_updates
 app = typer.Typer(
     help="Measure a checkpoint and its baselines: recall of keys, answers to questions, when it looks up.",
     epilog=examples(
-        "colmlm evaluate recall --corpus demo", "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl"
+        "colmlm-lab evaluate recall --corpus demo",
+        "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl",
     ),
 )
 app.command("recall", epilog=evaluate_recall.RECALL_EXAMPLES)(evaluate_recall.recall_command)

@@ -1,4 +1,4 @@
-"""`colmlm evaluate confidence`: fits how sure answers are, on texts that the reader did not learn from."""
+"""`colmlm-lab evaluate confidence`: fits how sure answers are, on texts that the reader did not learn from."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base
 from colmlm.lab.methods.wild_texts import WildTexts, read_wild
 
 EXAMPLES = examples(
-    "colmlm evaluate confidence --squad held-out.jsonl --squad tales.jsonl --wild policies/ --out confidence.json",
-    "colmlm evaluate confidence --wild policies/ --wrong 0.1 --out confidence.json --bases bases --json",
+    "colmlm-lab evaluate confidence --squad held-out.jsonl --squad tales.jsonl --wild policies/ --out confidence.json",
+    "colmlm-lab evaluate confidence --wild policies/ --wrong 0.1 --out confidence.json --bases bases --json",
 )
 
 

@@ -1,4 +1,4 @@
-"""`colmlm evaluate deletion`: measures what is left of forgotten facts, by policy and radius, and what others lose."""
+"""`colmlm-lab evaluate deletion`: measures what is left of forgotten facts, by policy and radius, what others lose."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from colmlm.lab.methods.survivors import REASON as PLANTED
 from colmlm.model.evaluate.answers import Share
 
 EXAMPLES = examples(
-    "colmlm evaluate deletion --corpus demo --facts 50",
-    "colmlm evaluate deletion --corpus squad-dev --facts 200 --radius 0.7 --radius 0.8 --radius 0.9 --json",
+    "colmlm-lab evaluate deletion --corpus demo --facts 50",
+    "colmlm-lab evaluate deletion --corpus squad-dev --facts 200 --radius 0.7 --radius 0.8 --radius 0.9 --json",
 )
 POLICIES = ("successor", "abstain")
 ASKED = {"full": "forced", "off": "off", "null": "null"}  # figures before forgetting, with their modes
@@ -184,7 +184,7 @@ def _share(found: Share | None) -> str:
     return "" if found is None else f"{found.share:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 
-# Undoes what a killed `colmlm evaluate deletion` has left in a knowledge base.
+# Undoes what a killed `colmlm-lab evaluate deletion` has left in a knowledge base.
 
 PAGE = 1000
 _Record = TypeVar("_Record")

@@ -1,4 +1,4 @@
-"""`colmlm evaluate documents`: asks people's questions of raw texts, the whole way from the text to the answer."""
+"""`colmlm-lab evaluate documents`: asks people's questions of raw texts, the whole way from the text to the answer."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from colmlm.lab.methods.wild_texts import (
 )
 
 EXAMPLES = examples(
-    "colmlm evaluate documents --squad dev.jsonl --documents 100 --plot curve.png",
-    "colmlm evaluate documents --squad dev.jsonl --questions 1000 --base all-of-dev --ablations --json",
-    "colmlm evaluate documents --squad dev.jsonl --documents 100 --no-threshold --no-baselines --keys none",
-    "colmlm evaluate documents --wild handbook/ --base handbook-base --json",
+    "colmlm-lab evaluate documents --squad dev.jsonl --documents 100 --plot curve.png",
+    "colmlm-lab evaluate documents --squad dev.jsonl --questions 1000 --base all-of-dev --ablations --json",
+    "colmlm-lab evaluate documents --squad dev.jsonl --documents 100 --no-threshold --no-baselines --keys none",
+    "colmlm-lab evaluate documents --wild handbook/ --base handbook-base --json",
 )
 
 
@@ -228,7 +228,7 @@ def _show(found: Mapping[str, Any]) -> None:
     )
 
 
-# The parts of the product that `colmlm evaluate documents` asks, from its options.
+# The parts of the product that `colmlm-lab evaluate documents` asks, from its options.
 
 ANY_SPAN = "none"
 
@@ -288,7 +288,7 @@ def threshold_of(runtime: Runtime, answers: Answering, parts: frozenset[str]) ->
     return runtime.kb.keysets.active().threshold
 
 
-# Documents of an organisation: the tables of `colmlm evaluate documents --wild`.
+# Documents of an organisation: the tables of `colmlm-lab evaluate documents --wild`.
 
 Tables = dict[str, dict[str, dict[str, float]]]
 

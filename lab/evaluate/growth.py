@@ -1,4 +1,4 @@
-"""`colmlm evaluate growth`: measures answers, lookups and memory while a knowledge base fills with unrelated facts."""
+"""`colmlm-lab evaluate growth`: measures answers, lookups and memory while a knowledge base fills with other facts."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from colmlm.model.evaluate.run_log import RunLog
 from colmlm.model.lm.checkpoint import Checkpoint
 
 EXAMPLES = examples(
-    "colmlm evaluate growth --corpus demo --size 1000 --size 10000",
-    "colmlm evaluate growth --corpus squad-dev --questions 200 --out growth.jsonl --json",
+    "colmlm-lab evaluate growth --corpus demo --size 1000 --size 10000",
+    "colmlm-lab evaluate growth --corpus squad-dev --questions 200 --out growth.jsonl --json",
 )
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 
@@ -253,7 +253,7 @@ def _show(report: dict[str, Any]) -> None:
 # questions is measured too.
 
 REAL, FILLER = "real", "filler"
-ACTOR, REASON = "evaluate growth", "colmlm evaluate growth"
+ACTOR, REASON = "evaluate growth", "colmlm-lab evaluate growth"
 CHUNK = 50_000  # keys made at a time
 FACTS_PER_DOCUMENT = 20
 

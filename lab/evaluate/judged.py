@@ -1,4 +1,4 @@
-"""`colmlm evaluate judge-answers`: has a judge grade stored answers, and gives SimpleQA's figures."""
+"""`colmlm-lab evaluate judge-answers`: has a judge grade stored answers, and gives SimpleQA's figures."""
 
 from __future__ import annotations
 
@@ -168,8 +168,8 @@ def _key(file: Path | None) -> str | None:
 
 
 EXAMPLES = examples(
-    "colmlm evaluate judge-answers answers.jsonl --judge-url https://llm.example/v1 --judge-model large --dry-run",
-    "colmlm evaluate judge-answers answers.jsonl --judge local --json",
+    "colmlm-lab evaluate judge-answers answers.jsonl --judge-url https://llm.example/v1 --judge-model large --dry-run",
+    "colmlm-lab evaluate judge-answers answers.jsonl --judge local --json",
 )
 TOKENS_OUT = 10  # tokens of one verdict
 FIGURES = ("correct", "incorrect", "not_attempted", "correct_given_attempted", "f_score")
@@ -177,7 +177,7 @@ FIGURES = ("correct", "incorrect", "not_attempted", "correct_given_attempted", "
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An answer that `colmlm evaluate qa --out` stored. Its name in the log changes with its text."""
+    """An answer that `colmlm-lab evaluate qa --out` stored. Its name in the log changes with its text."""
 
     name: str
     question: str
@@ -189,7 +189,7 @@ def judge_answers(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", exists=True, dir_okay=False, help="The answers: --out of colmlm evaluate qa."
+            metavar="FILE", exists=True, dir_okay=False, help="The answers: --out of colmlm-lab evaluate qa."
         ),
     ],
     judge: JudgeKind = JudgeSort.chat,

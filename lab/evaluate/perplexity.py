@@ -1,4 +1,4 @@
-"""`colmlm evaluate perplexity`: measures how well texts with marked facts are predicted, with and without lookups."""
+"""`colmlm-lab evaluate perplexity`: measures how well texts with marked facts are predicted, with and without facts."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ from colmlm.model.lm.base_models import WHEEL_BASE
 from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
 
 EXAMPLES = examples(
-    "colmlm evaluate perplexity --annotated articles.jsonl --limit 200",
-    "colmlm evaluate perplexity --annotated articles.jsonl --beside runs/standard --base --json",
-    "colmlm evaluate perplexity --annotated articles.jsonl --index exact --index pq4 --index pq10 --unrelated squad",
+    "colmlm-lab evaluate perplexity --annotated articles.jsonl --limit 200",
+    "colmlm-lab evaluate perplexity --annotated articles.jsonl --beside runs/standard --base --json",
+    "colmlm-lab evaluate perplexity --annotated a.jsonl --index exact --index pq4 --index pq10 --unrelated squad",
 )
 
 

@@ -1,4 +1,4 @@
-"""`colmlm evaluate qa`: asks closed-book questions of Co-LMLM or of a baseline."""
+"""`colmlm-lab evaluate qa`: asks closed-book questions of Co-LMLM or of a baseline."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from colmlm.model.evaluate.answers import (
 from colmlm.model.evaluate.run_log import RunLog
 
 QA_EXAMPLES = examples(
-    "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl --limit 500 --mode forced --out answers.jsonl",
-    "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl --method asker --checkpoint runs/asker --json",
-    "colmlm evaluate qa --corpus passages --questions popqa.jsonl --mode auto --json",
+    "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl --limit 500 --mode forced --out answers.jsonl",
+    "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl --method asker --checkpoint runs/asker --json",
+    "colmlm-lab evaluate qa --corpus passages --questions popqa.jsonl --mode auto --json",
 )
 
 

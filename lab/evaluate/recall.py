@@ -1,4 +1,4 @@
-"""`colmlm evaluate recall`: measures how often a question finds its own fact, by kind of query and of key."""
+"""`colmlm-lab evaluate recall`: measures how often a question finds its own fact, by kind of query and of key."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 
 RECALL_EXAMPLES = examples(
-    "colmlm evaluate recall --corpus demo --json",
-    "colmlm evaluate recall --corpus demo --no-baselines --answers 500",
-    "colmlm evaluate recall --corpus squad-dev --no-baselines --decoder-queries",
-    "colmlm evaluate recall --corpus squad-dev --no-baselines --ray auto",
-    "colmlm evaluate recall --corpus squad-dev --generated asked.jsonl --questions-by runs/questions",
-    "colmlm evaluate recall --corpus squad-dev --checkpoint runs/a --checkpoint runs/b --decoder-queries --json",
+    "colmlm-lab evaluate recall --corpus demo --json",
+    "colmlm-lab evaluate recall --corpus demo --no-baselines --answers 500",
+    "colmlm-lab evaluate recall --corpus squad-dev --no-baselines --decoder-queries",
+    "colmlm-lab evaluate recall --corpus squad-dev --no-baselines --ray auto",
+    "colmlm-lab evaluate recall --corpus squad-dev --generated asked.jsonl --questions-by runs/questions",
+    "colmlm-lab evaluate recall --corpus squad-dev --checkpoint runs/a --checkpoint runs/b --decoder-queries --json",
 )
 
 
@@ -255,7 +255,7 @@ def _print(report: dict[str, Any]) -> None:
     note(f"corpus {report['corpus']}: {report['questions']} questions over {report['facts']} facts")
 
 
-# Questions that the question generator writes for facts, stored in a file: `colmlm evaluate recall
+# Questions that the question generator writes for facts, stored in a file: `colmlm-lab evaluate recall
 # --generated`.
 
 TOGETHER = 8  # documents whose questions are decoded in one batch

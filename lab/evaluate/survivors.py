@@ -1,4 +1,4 @@
-"""`colmlm evaluate survivors`: measures which planted texts a plan to forget lists, and which it should not."""
+"""`colmlm-lab evaluate survivors`: measures which planted texts a plan to forget lists, and which it should not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from colmlm.lab.methods.own_base import own_base
 from colmlm.lab.methods.planted_texts import KINDS, PlantedText, controls, planted_text
 from colmlm.model.evaluate.answers import Share, share
 
-EXAMPLES = examples("colmlm evaluate survivors --squad dev.jsonl --documents 300 --facts 100 --json")
+EXAMPLES = examples("colmlm-lab evaluate survivors --squad dev.jsonl --documents 300 --facts 100 --json")
 CORPUS = "squad"
 
 
@@ -98,7 +98,7 @@ def _share(found: Share) -> str:
 # Measures what a plan to forget finds in texts that were planted, which tell a forgotten fact or only seem
 # to.
 
-ACTOR, REASON = "evaluate survivors", "colmlm evaluate survivors"
+ACTOR, REASON = "evaluate survivors", "colmlm-lab evaluate survivors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

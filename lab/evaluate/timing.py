@@ -1,4 +1,4 @@
-"""`colmlm evaluate timing`: measures whether the model looks up where it should, and how a bias changes that."""
+"""`colmlm-lab evaluate timing`: measures whether the model looks up where it should, and how a bias changes that."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.training.steps import hold_out
 
 EXAMPLES = examples(
-    "colmlm evaluate timing --squad train.jsonl --json",
-    "colmlm evaluate timing --squad train.jsonl --dev dev.jsonl --questions 200 --save",
+    "colmlm-lab evaluate timing --squad train.jsonl --json",
+    "colmlm-lab evaluate timing --squad train.jsonl --dev dev.jsonl --questions 200 --save",
 )
 
 

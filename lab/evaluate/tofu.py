@@ -1,4 +1,4 @@
-"""`colmlm evaluate tofu` and `tofu-documents`: measure a checkpoint by TOFU's metrics, and write TOFU's rows as
+"""`colmlm-lab evaluate tofu` and `tofu-documents`: measure a checkpoint by TOFU's metrics, and write TOFU's rows as
 documents.
 """
 
@@ -43,11 +43,11 @@ from colmlm.model.evaluate.tofu import examples as marked_examples
 from colmlm.model.lm.checkpoint import Checkpoint
 
 TOFU_EXAMPLES = examples(
-    "colmlm evaluate tofu --data tofu --forget forget05 --out results/full",
-    "colmlm evaluate tofu --data tofu --forget forget05 --checkpoint runs/full --out results/forgotten "
+    "colmlm-lab evaluate tofu --data tofu --forget forget05 --out results/full",
+    "colmlm-lab evaluate tofu --data tofu --forget forget05 --checkpoint runs/full --out results/forgotten "
     "--retain results/retain95 --json",
 )
-DOCUMENTS_EXAMPLES = examples("colmlm evaluate tofu-documents tofu/full.jsonl --out full.jsonl")
+DOCUMENTS_EXAMPLES = examples("colmlm-lab evaluate tofu-documents tofu/full.jsonl --out full.jsonl")
 KEPT = {
     "eval_log.json": "retain_perturbed",
     "eval_real_author_wo_options.json": "real_authors_perturbed",
@@ -117,7 +117,7 @@ def tofu(
 
     Writes a log for each reading of answer masking (spoken.json, and masked.json, which cannot fail; none.json of a
     model without lookups), and the same in the layout of open-unlearning. Forget quality is beside --retain, or by
-    `colmlm evaluate tofu-log`, which compares any two logs.
+    `colmlm-lab evaluate tofu-log`, which compares any two logs.
     """
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()

@@ -1,4 +1,4 @@
-"""`colmlm evaluate tofu-log`: computes TOFU's metrics from a log of per-example losses and scores."""
+"""`colmlm-lab evaluate tofu-log`: computes TOFU's metrics from a log of per-example losses and scores."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from colmlm.model.evaluate.intervals import Interval, bootstrap
 from colmlm.model.evaluate.tofu import Scores, TofuLog, TofuLogError, forget_quality
 
 EXAMPLES = examples(
-    "colmlm evaluate tofu-log full.json.gz",
-    "colmlm evaluate tofu-log unlearned.json --retain retain90.json --json",
+    "colmlm-lab evaluate tofu-log full.json.gz",
+    "colmlm-lab evaluate tofu-log unlearned.json --retain retain90.json --json",
 )
 
 LogFile = Annotated[

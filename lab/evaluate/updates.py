@@ -1,4 +1,4 @@
-"""`colmlm evaluate updates`: gives facts other values, asks for them, and restores the former values."""
+"""`colmlm-lab evaluate updates`: gives facts other values, asks for them, and restores the former values."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from colmlm.model.evaluate.updates import (
     read_rewrites,
 )
 
-# Updates values of facts, asks for them, and restores them: the method of `colmlm evaluate updates`.
+# Updates values of facts, asks for them, and restores them: the method of `colmlm-lab evaluate updates`.
 #
 # Every prompt is asked in three phases: before the updates, after all of them, and after they are undone.
 
-REASON = "colmlm evaluate updates"
+REASON = "colmlm-lab evaluate updates"
 PHASES = ("before", "after", "undone")
 OnDone = Callable[[int], None]
 
@@ -184,8 +184,8 @@ def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
 
 
 EXAMPLES = examples(
-    "colmlm evaluate updates --records counterfact.json --limit 50 --dry-run",
-    "colmlm evaluate updates --records counterfact.json --out updates.jsonl --json",
+    "colmlm-lab evaluate updates --records counterfact.json --limit 50 --dry-run",
+    "colmlm-lab evaluate updates --records counterfact.json --out updates.jsonl --json",
 )
 
 

@@ -28,7 +28,7 @@ from colmlm.model.evaluate.answers import Share, share
 if TYPE_CHECKING:
     from colmlm.lab.methods.deletion_audit import DeletionAudit
 
-REASON = "planted by colmlm evaluate deletion"
+REASON = "planted by colmlm-lab evaluate deletion"
 KINDS = ("question", "value")
 RIVALS = 10  # facts searched for the nearest one of another value, which a question would find instead
 FURTHER = (

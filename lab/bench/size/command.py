@@ -1,4 +1,4 @@
-"""`colmlm bench size`: takes a base of any size through its life, measures each stage, and resumes where it stopped."""
+"""`colmlm-lab bench size`: takes a base of any size through its life, measures each stage, resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from colmlm.lab.bench.machine import machine
 from colmlm.lab.bench.size.stages import STAGES, SizedBase
 
 SIZE_EXAMPLES = examples(
-    "colmlm bench size --facts 100000",
-    "colmlm bench size --facts 1000000 --dim 64 --base big --json > size.json",
-    "colmlm bench size --facts 1000000 --dim 64 --base big --again fsck --without purge",
+    "colmlm-lab bench size --facts 100000",
+    "colmlm-lab bench size --facts 1000000 --dim 64 --base big --json > size.json",
+    "colmlm-lab bench size --facts 1000000 --dim 64 --base big --again fsck --without purge",
 )
 TEXT_BYTES = 96  # of a synthetic fact
 _SHOWN = (

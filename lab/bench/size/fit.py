@@ -2,8 +2,8 @@
 
     python -m colmlm.lab.bench.size.fit benchmarks/results/size/*.json
 
-Each run is what `colmlm bench size --json` printed. A stage is fitted by a sum of terms that grow as its work does, in
-the processor's seconds of program and server together, which other work changes less than the clock's. Beyond the
+Each run is what `colmlm-lab bench size --json` printed. A stage is fitted by a sum of terms that grow as its work does,
+in the processor's seconds of program and server together, which other work changes less than the clock's. Beyond the
 largest run everything printed is extrapolated.
 """
 
@@ -247,7 +247,7 @@ def read_all(files: Iterable[Path]) -> list[MeasuredRun]:
 def main() -> None:
     runs = read_all(map(Path, sys.argv[1:]))
     if not runs:
-        sys.exit("Name files that `colmlm bench size --json` wrote.")
+        sys.exit("Name files that `colmlm-lab bench size --json` wrote.")
     for title, table in TABLES.items():
         sys.stdout.write(f"## {title}\n{markdown(table(runs))}\n\n")
 

@@ -13,7 +13,7 @@ import typer.main
 from sqlalchemy import text
 
 from colmlm.cli.start.app import app
-from colmlm.cli.start.commands import COMMANDS, LABORATORY
+from colmlm.cli.start.commands import COMMANDS
 from colmlm.cli.start.verbs import VERBS
 from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
@@ -83,8 +83,9 @@ UNKNOWN = (
 def commands() -> Iterator[tuple[str, ...]]:
     """Every group and command that is light enough to be imported here."""
     yield ()
-    light = {name: lazy for name, lazy in COMMANDS.items() if name not in LABORATORY}
-    todo: list[tuple[tuple[str, ...], Any]] = [((name,), lazy.command(name)) for name, lazy in light.items()]
+    todo: list[tuple[tuple[str, ...], Any]] = [
+        ((name,), lazy.command(name)) for name, lazy in COMMANDS.items()
+    ]
     while todo:
         path, command = todo.pop()
         yield path
@@ -95,7 +96,7 @@ def commands() -> Iterator[tuple[str, ...]]:
 def test_a_command_is_listed_with_the_words_it_has_for_itself(name: str) -> None:
     listed, itself = COMMANDS[name].help, COMMANDS[name].command(name).help
     words = " ".join(itself.partition("\n\n")[0].split())
-    assert words.startswith(listed.rstrip(".")) or name in LABORATORY
+    assert words.startswith(listed.rstrip("."))
 
 
 @pytest.mark.parametrize("path", sorted(commands()), ids=" ".join)
@@ -144,9 +145,8 @@ def test_the_options_of_a_command_are_known_without_what_it_works_with() -> None
         "litestar",
         "httpx2",
     )
-    names = sorted(set(COMMANDS) - set(LABORATORY))
     code = (
-        f"from colmlm.cli.start.commands import COMMANDS\nfor name in {names}: COMMANDS[name].command(name)"
+        "from colmlm.cli.start.commands import COMMANDS\nfor name in COMMANDS: COMMANDS[name].command(name)"
     )
     assert loaded(code, heavy) == []
 

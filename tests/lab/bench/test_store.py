@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from colmlm.cli.start.app import app
 from colmlm.kb.corpus.format import to_record
 from colmlm.lab.bench.synthetic import LEAST, documents
+from colmlm.lab.main import app
 from tests.cli.conftest import Run
 
 

@@ -1,4 +1,4 @@
-"""`colmlm evaluate adapt`: every way of predicting, beside true keys, on tiny random models."""
+"""`colmlm-lab evaluate adapt`: every way of predicting, beside true keys, on tiny random models."""
 
 from __future__ import annotations
 

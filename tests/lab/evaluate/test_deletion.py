@@ -1,4 +1,4 @@
-"""`colmlm evaluate deletion` leaves nothing of what it forgets, counts what it costs, and undoes it."""
+"""`colmlm-lab evaluate deletion` leaves nothing of what it forgets, counts what it costs, and undoes it."""
 
 from __future__ import annotations
 

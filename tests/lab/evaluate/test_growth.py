@@ -1,4 +1,4 @@
-"""`colmlm evaluate growth` fills a knowledge base of its own and measures it at each size."""
+"""`colmlm-lab evaluate growth` fills a knowledge base of its own and measures it at each size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`colmlm evaluate perplexity` on a knowledge base that knows the texts, and on one that does not."""
+"""`colmlm-lab evaluate perplexity` on a knowledge base that knows the texts, and on one that does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`colmlm evaluate qa`: every method answers the same questions, and a run that was stopped goes on."""
+"""`colmlm-lab evaluate qa`: every method answers the same questions, and a run that was stopped goes on."""
 
 from __future__ import annotations
 

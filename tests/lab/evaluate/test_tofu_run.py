@@ -1,4 +1,4 @@
-"""`colmlm evaluate tofu`: a checkpoint's logs, with the knowledge base's facts and after they are deleted."""
+"""`colmlm-lab evaluate tofu`: a checkpoint's logs, with the knowledge base's facts and after they are deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`colmlm evaluate updates` tells new values while they stand, and leaves the knowledge base as it was."""
+"""`colmlm-lab evaluate updates` tells new values while they stand, and leaves the knowledge base as it was."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_what_is_updated_is_set_back_when_a_run_is_cut_off_or_was_killed(
     words = (*words, tmp_path / "answers.jsonl")
     with files_limited_to(first + 100):
         assert run(*words).code == 9
-    assert edits(run)[done:] == ["colmlm evaluate updates", "colmlm evaluate updates: undone"]
+    assert edits(run)[done:] == ["colmlm-lab evaluate updates", "colmlm-lab evaluate updates: undone"]
     assert values(run) == {"Lima"}
 
     fact_id = run(*words, "--dry-run", "--json").json["fact_ids"][0]
