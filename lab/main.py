@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import typer
 
-from colmlm.cli.options import examples
+from colmlm.cli.options import Json, ProgramOptions, examples
 from colmlm.cli.start.lazy import Lazy
 from colmlm.cli.start.root import Debug, Root, start
 
@@ -43,8 +43,9 @@ app = typer.Typer(
 
 
 @app.callback()
-def root(debug: Debug = False) -> None:
+def root(context: typer.Context, debug: Debug = False, as_json: Json = False) -> None:
     """Everything here works on knowledge bases of its own and leaves yours alone."""
+    context.obj = ProgramOptions(as_json)
 
 
 def main() -> None:

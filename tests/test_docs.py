@@ -142,11 +142,19 @@ def fault_of(line: str) -> str | None:
         _, command, words = command.resolve_command(context, words)
         if command is None:
             return f"no command {' '.join(path)!r}"
-    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    options = {
+        name for parameter in options_of(command) for name in (*parameter.opts, *parameter.secondary_opts)
+    }
     unknown = [
         w for w in words if w.startswith("--") and w != "--help" and w.partition("=")[0] not in options
     ]
     return f"{' '.join(path)!r} has no {', '.join(unknown)}" if unknown else None
+
+
+def options_of(command: Any) -> list[Any]:
+    """The parameters that a command takes, also those of the whole program."""
+    shared = command.program_options() if hasattr(command, "program_options") else ()
+    return [*command.params, *shared]
 
 
 def invocations(text: str) -> list[list[str]]:
@@ -214,7 +222,7 @@ def commands_with(option: str) -> Iterator[str]:
     while waiting:
         path, command = waiting.pop()
         waiting += [(f"{path} {name}".strip(), sub) for name, sub in getattr(command, "commands", {}).items()]
-        if any(option in parameter.opts for parameter in command.params):
+        if any(option in parameter.opts for parameter in options_of(command)):
             yield path
 
 

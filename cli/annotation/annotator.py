@@ -28,7 +28,7 @@ from colmlm.cli.composition.annotators import (
     spans_at,
 )
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, MaxMinutes, NewDirectory, examples, positive
+from colmlm.cli.options import CheckpointPath, MaxMinutes, NewDirectory, examples, positive, wants_json
 from colmlm.cli.output import print_json, print_table, progress, say
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
 from colmlm.kb.corpus.squad import read_squad
@@ -110,7 +110,6 @@ def train_spans(
     ] = DENSITY,
     settings: Settings = None,
     name: Name = None,
-    as_json: AsJson = False,
 ) -> None:
     """Train the span annotator. Words outside the spans of a SQuAD file weigh less, since they may be facts too.
 
@@ -133,7 +132,7 @@ def train_spans(
         tune(task.run(out), task)
         if kept_back:
             calibrate(out, cache, kept_back, per_100_words)
-    report(out, as_json)
+    report(out)
 
 
 @training.command(
@@ -156,7 +155,6 @@ def train_questions(
     max_minutes: MaxMinutes = None,
     settings: Settings = None,
     name: Name = None,
-    as_json: AsJson = False,
 ) -> None:
     """Train the question generator on the questions of annotated documents."""
     from colmlm.model.annotate.tasks import QuestionTask
@@ -167,17 +165,16 @@ def train_questions(
     with Runtime.from_environment() as runtime:
         task = QuestionTask(config, documents, runtime.settings.home / "models", name or out.name)
         tune(task.run(out), task)
-    report(out, as_json)
+    report(out)
 
 
 @app.command(epilog=examples("colmlm annotator release runs/spans released/spans"))
 def release(
     run: Annotated[Path, typer.Argument(metavar="RUN", exists=True, file_okay=False, help="A training run.")],
     target: NewDirectory,
-    as_json: AsJson = False,
 ) -> None:
     """Write a run's adapter in half precision, with its config and without optimiser state: at most 16 MB."""
-    released(run, target, as_json)
+    released(run, target)
 
 
 @app.command(
@@ -198,7 +195,6 @@ def evaluate(
         AnnotatorPart | None, typer.Option("--skip", help="Do not measure this annotator.")
     ] = None,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure the annotators against marked documents: agreement of spans, round trip of questions, speed.
 
@@ -225,7 +221,7 @@ def evaluate(
             else questions_at(runtime, question_generator),
             on_documents=update,
         )
-    print_json(measured) if as_json else _show(measured)
+    print_json(measured) if wants_json() else _show(measured)
 
 
 def _split(squad: list[Path], held_out: int) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:

@@ -26,7 +26,7 @@ from colmlm.cli.composition.annotators import (
     Verify,
 )
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
+from colmlm.cli.options import Actor, AllowErased, CheckpointPath, examples, some_text, wants_json
 from colmlm.cli.output import counted, print_json, print_table, say
 from colmlm.kb.corpus.raw.blocks import Fields
 
@@ -73,7 +73,6 @@ def add(
     allow_erased: AllowErased = False,
     ray: Ray = None,
     ray_workers: RayWorkers = None,
-    as_json: AsJson = False,
 ) -> None:
     """Read documents, annotate their facts, ingest them and give the facts keys: then `colmlm ask` answers from them.
 
@@ -102,7 +101,7 @@ def add(
         done = base.corpora.add(found, corpus, how, actor=base.actor(actor), reason=reason or "corpus add")
     is_new = bool(done["added"] or done["facts"])
     done["try"] = _try(base, done) if is_new and done["citable"] else None
-    print_json(done) if as_json else _show(done, skip_unknown=skip_unknown)
+    print_json(done) if wants_json() else _show(done, skip_unknown=skip_unknown)
     if done["refused"] or (done["passed_over"] and not skip_unknown):
         raise typer.Exit(REFUSED)
 

@@ -24,7 +24,7 @@ from colmlm.cli.annotation.tuning import (
     tune,
 )
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, DryRun, MaxMinutes, NewDirectory, examples, finite
+from colmlm.cli.options import DryRun, MaxMinutes, NewDirectory, examples, finite, wants_json
 from colmlm.cli.output import print_json, print_table, progress, say
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.squad import read_questions, read_squad
@@ -85,7 +85,6 @@ def train(
     ] = None,
     name: Name = None,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
 ) -> None:
     """Train the reader on the questions of SQuAD files, with passages that answer them and passages that do not."""
     from colmlm.model.reader.curve import trained
@@ -98,20 +97,19 @@ def train(
     with Runtime.from_environment() as runtime:
         task = ReaderTask(config, examples, runtime.settings.home / "models", name or out.name, start)
         if dry_run:
-            _foretell(task, as_json)
+            _foretell(task)
             return
         tune(trained(task, out, some(measured), every), task)
-    report(out, as_json)
+    report(out)
 
 
 @app.command(epilog=examples("colmlm reader release runs/reader released/reader"))
 def release(
     run: Annotated[Path, typer.Argument(metavar="RUN", exists=True, file_okay=False, help="A training run.")],
     target: NewDirectory,
-    as_json: AsJson = False,
 ) -> None:
     """Write a run's weights in 16 MB at most, with its config and without optimiser state."""
-    released(run, target, as_json)
+    released(run, target)
 
 
 @app.command(
@@ -131,7 +129,6 @@ def evaluate(
             "--reader", exists=True, file_okay=False, help="Default: COLMLM_READER or the released one."
         ),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure the reader: answers in the passage that holds them, and how well it tells passages that do not.
 
@@ -151,7 +148,7 @@ def evaluate(
         model = load_reader(reader_at(runtime.user, reader), runtime.settings.home / "models")
         asked_in = forms(asked) | ({"whole documents": whole} if whole else {})
         measured = {how: measure(model, those, update) for how, those in asked_in.items()}
-    if as_json:
+    if wants_json():
         print_json({how: asdict(figures) for how, figures in measured.items()})
     else:
         _show(measured)
@@ -161,14 +158,14 @@ def _documents(squad: list[Path]) -> list[AnnotatedDocument]:
     return [document for path in squad for document in readable(read_squad(path))]
 
 
-def _foretell(task: ReaderTask, as_json: bool) -> None:
+def _foretell(task: ReaderTask) -> None:
     """Says what a run will be, and trains nothing."""
     tokens = sum(len(example.ids) for example in task.examples)
     found = Counter("none" if example.is_none else "answered" for example in task.examples)
     foretold = {
         "examples": len(task.examples), **found, "tokens": tokens, "steps": task.num_steps, "batch": task.config.batch
     }  # fmt: skip
-    print_json(foretold) if as_json else say(", ".join(f"{n} {what}" for what, n in foretold.items()))
+    print_json(foretold) if wants_json() else say(", ".join(f"{n} {what}" for what, n in foretold.items()))
 
 
 def _show(measured: dict[str, ReaderMeasures]) -> None:

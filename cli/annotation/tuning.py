@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import positive
+from colmlm.cli.options import positive, wants_json
 from colmlm.cli.output import note, print_json, progress, say
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
 from colmlm.model.annotate.config import TunerConfig
@@ -80,12 +80,12 @@ def tune(steps: Iterable[StepMetrics], task: TunerTask[Any]) -> None:
             update(m.step, task.num_steps)
 
 
-def report(directory: Path, as_json: bool) -> None:
+def report(directory: Path) -> None:
     """Says what model is in the directory of a run or a release."""
     from colmlm.model.annotate import checkpoint as annotators
 
     config = annotators.AnnotatorConfig.load(directory)
-    if as_json:
+    if wants_json():
         what = "reader" if config.role == "answers" else "annotator"
         print_json({what: str(directory), **asdict(config)})
         return
@@ -94,7 +94,7 @@ def report(directory: Path, as_json: bool) -> None:
     say(f"reads {', '.join(f'{name} {value}' for name, value in config.reading.items())}")
 
 
-def released(run: Path, target: Path, as_json: bool) -> None:
+def released(run: Path, target: Path) -> None:
     """Releases a run into a directory that must be empty, and says what is there."""
     from colmlm.model.annotate import checkpoint as annotators
 
@@ -102,4 +102,4 @@ def released(run: Path, target: Path, as_json: bool) -> None:
         raise typer.BadParameter(f"{target} is not empty; name a new directory.", param_hint="DIR")
     with Runtime.from_environment() as runtime:
         annotators.release(run, target, runtime.settings.home / "models")
-    report(target, as_json)
+    report(target)

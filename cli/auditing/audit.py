@@ -22,7 +22,6 @@ from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
     After,
-    AsJson,
     DryRun,
     FactId,
     Limit,
@@ -32,6 +31,8 @@ from colmlm.cli.options import (
     each_once,
     examples,
     time,
+    wants_json,
+    without_json,
 )  # fmt: skip
 from colmlm.cli.output import note, plain, print_json, print_table, progress, say, shorten
 
@@ -82,13 +83,12 @@ def log(
     oldest: Oldest = False,
     after: AfterChange = None,
     limit: Limit = 100,
-    as_json: AsJson = False,
 ) -> None:
     """Show the changes that match every filter, newest first."""
     fitting: Fitting = {
         "actor": actor, "principal": principal, "kind": kind, "fact_id": fact, "since": since, "until": until
     }  # fmt: skip
-    show_log(base, LogRange(before, after, limit, oldest=oldest), as_json, **fitting)
+    show_log(base, LogRange(before, after, limit, oldest=oldest), **fitting)
 
 
 @app.command(
@@ -109,7 +109,6 @@ def verify(
     key: Annotated[
         str | None, typer.Option("--key", help="Fingerprint of the key that must have signed the files.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Check the hash of every change, and whether a head that was witnessed earlier is still in the log.
 
@@ -126,7 +125,7 @@ def verify(
             report = check_log(lines, log_file.name, witnessed)
     else:
         report = base.log.verify(witnessed)
-    print_json(report) if as_json else _show_report(report)
+    print_json(report) if wants_json() else _show_report(report)
     if not report.ok:
         raise typer.Exit(CHECK_FAILED)
 
@@ -191,18 +190,17 @@ def seal(
     actor: Actor = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Acknowledge breaks of the log that are known, such as a row that somebody inserted by hand.
 
     Nothing is repaired: a change is appended that says what was found and what should have been there. After that
     `audit verify` and `fsck` accept these breaks, and report any other as before.
     """
-    require_somebody(yes or dry_run, as_json, "seal")
+    require_somebody(yes or dry_run, "seal")
     if not (dry_run or yes):
         typer.confirm(f"Seal the breaks at changes {', '.join(map(str, seqs))}?", abort=True, err=True)
     done = base.log.seal(each_once(seqs), actor=base.actor(actor), reason=reason, dry_run=dry_run)
-    if as_json:
+    if wants_json():
         print_json({"dry_run": dry_run, **plain(done)})
         return
     say(f"{'Would seal' if dry_run else 'Sealed'} by change {done.seq}:")
@@ -215,6 +213,7 @@ def seal(
     )
 )
 @anywhere
+@without_json
 def export(
     base: Base,
     output: Output = None,
@@ -239,6 +238,7 @@ def export(
 
 @app.command("public-key", epilog=examples("colmlm audit public-key --output base.pem"))
 @anywhere
+@without_json
 def public_key(
     base: Base,
     output: Output = None,
@@ -257,13 +257,13 @@ def public_key(
 
 @app.command(epilog=examples("colmlm audit denials", "colmlm audit denials --limit 500 --json"))
 @anywhere
-def denials(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = False) -> None:
+def denials(base: Base, after: After = 0, limit: Limit = 50) -> None:
     """Show requests to the API that were refused for who made them or how often, newest first.
 
     With --after it shows those older than that id.
     """
     found = base.log.denials(after=after, limit=limit)
-    if as_json:
+    if wants_json():
         print_json({"denials": found})
         return
     rows = [
@@ -284,10 +284,10 @@ def denials(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = F
 
 
 @anywhere
-def impact(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
+def impact(base: Base, fact_id: FactId) -> None:
     """Show every stored output that a fact was spliced into, and whether the spliced value is still current."""
     found = base.outputs.impact(fact_id)
-    print_json(found) if as_json else _show_impact(found)
+    print_json(found) if wants_json() else _show_impact(found)
 
 
 def _show_impact(found: Impact) -> None:

@@ -10,14 +10,16 @@ import typer
 from colmlm.cli.auditing.trace import show_changes
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
-from colmlm.cli.options import MAX_BIGINT, After, AsJson, Limit, examples
+from colmlm.cli.options import MAX_BIGINT, After, Limit, examples, wants_json
 from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
+from colmlm.cli.start.command import RunningGroup
 
 if TYPE_CHECKING:
     from colmlm.kb.evidence.records import FactDifference
     from colmlm.kb.log.audit import Fitting
 
 app = typer.Typer(
+    cls=RunningGroup,
     invoke_without_command=True,
     epilog=examples("colmlm changes", "colmlm changes --after 100 --json", "colmlm changes diff 12 40"),
 )
@@ -63,17 +65,14 @@ def changes(
     oldest: Oldest = False,
     after: AfterChange = None,
     limit: Limit = 100,
-    as_json: AsJson = False,
 ) -> None:
     """Show the change log: who changed what, when and why, newest first. It holds no fact text."""
     if context.invoked_subcommand is not None:
-        if context.params["server"]:  # the verb would not see it, and use this machine's base
-            raise typer.BadParameter("name it after the verb.", param_hint="--server")
         return
-    show_log(base, LogRange(before, after, limit, oldest=oldest), as_json)
+    show_log(base, LogRange(before, after, limit, oldest=oldest))
 
 
-def show_log(base: Base, stretch: LogRange, as_json: bool, **fitting: Unpack[Fitting]) -> None:
+def show_log(base: Base, stretch: LogRange, **fitting: Unpack[Fitting]) -> None:
     """Print a stretch of the log, and how to go on if there may be more."""
     if stretch.is_ascending:
         way, found = "after", base.log.changes(stretch.after or 0, stretch.limit, **fitting)
@@ -81,7 +80,7 @@ def show_log(base: Base, stretch: LogRange, as_json: bool, **fitting: Unpack[Fit
         before = MAX_BIGINT if stretch.before is None else stretch.before
         way, found = "before", base.log.changes_before(before, stretch.limit, **fitting)
     more = found[-1].seq if len(found) == stretch.limit else None
-    if as_json:
+    if wants_json():
         print_json({"changes": found, "next_after": None, "next_before": None, f"next_{way}": more})
         return
     show_changes(found)
@@ -100,7 +99,6 @@ def show_diff(
     corpus: Annotated[str | None, typer.Option("--corpus", help="Only facts of this corpus.")] = None,
     after: After = 0,
     limit: Limit = 100,
-    as_json: AsJson = False,
 ) -> None:
     """Compare the facts as of two changes: show those that differ, with both values, by their ids.
 
@@ -108,7 +106,7 @@ def show_diff(
     """
     found = base.log.diff(first, last, corpus=corpus, after=after, limit=limit)
     more = found.facts[-1].fact_id if len(found.facts) == limit else None
-    if as_json:
+    if wants_json():
         print_json({**plain(found), "next_after": more})
         return
     say(f"From change {first} to {last}: " + ", ".join(f"{n} {kind}" for kind, n in found.counts.items()))

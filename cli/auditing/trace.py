@@ -10,7 +10,7 @@ import typer
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.contents.facts_show import WITHHELD, in_sample, printed_on, where
-from colmlm.cli.options import After, AsJson, FactId, Limit, examples
+from colmlm.cli.options import After, FactId, Limit, examples, wants_json
 from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
@@ -54,14 +54,13 @@ def output(
     base: Base,
     generation_id: Annotated[int, typer.Argument(metavar="OUTPUT_ID", min=1, help="The stored output's id.")],
     form: InForm = None,
-    as_json: AsJson = False,
 ) -> None:
     """Show a stored output with the fact, document and offsets behind every spliced span, and the fact's state now."""
     if form is not None:
         print_json(base.outputs.provenance(generation_id, form.value))
         return
     traced = base.outputs.trace(generation_id)
-    print_json(traced) if as_json else show_output(traced)
+    print_json(traced) if wants_json() else show_output(traced)
     if any(splice.withheld for splice in traced.splices):
         note(WITHHELD)
 
@@ -81,12 +80,11 @@ def outputs(
     ] = None,
     after: After = 0,
     limit: Limit = 50,
-    as_json: AsJson = False,
 ) -> None:
     """List stored outputs, newest first; with --after, those older than that id."""
     found = base.outputs.find(after, limit, None if feedback is None else feedback.value)
     more = found[-1].generation_id if len(found) == limit else None
-    if as_json:
+    if wants_json():
         print_json({"outputs": found, "next_after": more})
         return
     rows = [
@@ -195,14 +193,14 @@ def _now(splice: TracedSplice) -> str:
     )
 )
 @anywhere
-def fact(base: Base, fact_id: FactId, form: InForm = None, as_json: AsJson = False) -> None:
+def fact(base: Base, fact_id: FactId, form: InForm = None) -> None:
     """Show a fact's source sentence, its versions, who changed it and why, and every stored output that used it."""
     if form is not None:
         print_json(base.outputs.provenance_of_fact(fact_id, form.value))
         return
     traced = base.outputs.trace_fact(fact_id)
     page = printed_on(base, traced.fact)
-    print_json(plain(traced) | {"page": page}) if as_json else _show_fact(traced, page)
+    print_json(plain(traced) | {"page": page}) if wants_json() else _show_fact(traced, page)
     if traced.fact.withheld:
         note(WITHHELD)
 

@@ -10,7 +10,7 @@ import typer
 from colmlm.api.nouns.lookups import Calibrating
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
-from colmlm.cli.options import Actor, AsJson, examples, finite, some_text, some_texts
+from colmlm.cli.options import Actor, examples, finite, some_text, some_texts, wants_json
 from colmlm.cli.output import note, print_json, say
 from colmlm.kb.answers.records import AnswerThreshold
 
@@ -63,7 +63,6 @@ def calibrate(
     ] = False,
     actor: Actor = None,
     reason: Why = "calibrated",
-    as_json: AsJson = False,
 ) -> None:
     """Choose the score from which answers are given, for this base and a share of wrong ones.
 
@@ -73,7 +72,7 @@ def calibrate(
     """
     how = Calibrating(wrong, sample, seed, tuple(corpora or ()), dry_run, question_set)
     done = base.lookups.calibrate_answers(questions, how, actor=base.actor(actor), reason=reason)
-    print_json(done) if as_json else _show(done)
+    print_json(done) if wants_json() else _show(done)
 
 
 @app.command(epilog=examples("colmlm answers threshold --json", "colmlm answers threshold --shipped"))
@@ -85,13 +84,12 @@ def threshold(
     ] = False,
     actor: Actor = None,
     reason: Why = "back to the shipped threshold",
-    as_json: AsJson = False,
 ) -> None:
     """Show the score from which answers are given, and what speaks against it by now."""
     if shipped:
         base.lookups.use_shipped_threshold(actor=base.actor(actor), reason=reason)
     found = base.lookups.answer_threshold()
-    if as_json:
+    if wants_json():
         print_json(found)
         return
     say(described(found))

@@ -18,7 +18,16 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.options import Actor, AllowErased, AsJson, WhyUnlessDry, Yes, examples, some_text
+from colmlm.cli.options import (
+    Actor,
+    AllowErased,
+    WhyUnlessDry,
+    Yes,
+    examples,
+    some_text,
+    wants_json,
+    without_json,
+)
 from colmlm.cli.output import counted, note, print_json, print_table, say
 from colmlm.kb.corpus.format import Refusal, to_record
 from colmlm.kb.errors import CorpusNotFound
@@ -67,7 +76,6 @@ def import_(
         str | None, typer.Option("--reason", callback=some_text, help="Why; by default the format.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check all of it, and stop.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Import a published store of facts with its keys. If it is interrupted, run it again to continue.
 
@@ -95,7 +103,7 @@ def import_(
                 assert report.keyset_id is not None, "keys were adopted into a keyset"
                 keyset = runtime.kb.keysets.finish(report.keyset_id)
     told = {"dry_run": dry_run, **asdict(report), "approximate": True, "keyset": keyset}
-    print_json(told) if as_json else _show_importing(report, keyset)
+    print_json(told) if wants_json() else _show_importing(report, keyset)
 
 
 def _made_by(runtime: Runtime, checkpoint: Path | None) -> CheckpointInfo | None:
@@ -179,7 +187,6 @@ def ingest(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do all of it, then roll it back.")] = False,
     allow_erased: AllowErased = False,
-    as_json: AsJson = False,
 ) -> None:
     """Ingest a file of annotated documents. If it is interrupted, run it again to continue.
 
@@ -197,7 +204,7 @@ def ingest(
         dry_run=dry_run,
         allow_erased=allow_erased,
     )
-    if as_json:
+    if wants_json():
         print_json({"dry_run": dry_run, "refused": refused, **_as_dict(report)})
     else:
         _show(report, refused, dry_run)
@@ -257,6 +264,7 @@ def _show_refusals(refusals: tuple[Refusal, ...], refused: int) -> None:
     )
 )
 @anywhere
+@without_json
 def export(
     base: Base,
     corpus: CorpusName,
@@ -335,14 +343,13 @@ def delete(
     actor: Actor = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would be deleted and stop.")] = False,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Delete every live fact of a corpus, or of some of its documents, in one change. The texts stay.
 
     `colmlm facts restore` brings facts back. An ingest of the same file leaves them deleted.
     """
     require_reason(reason, unless=dry_run)
-    require_somebody(yes or dry_run, as_json, "delete")
+    require_somebody(yes or dry_run, "delete")
     documents, facts = base.corpora.count(corpus, document)
     if not (dry_run or yes):
         typer.confirm(f"Delete {_counted(documents, facts)} of {corpus!r}?", abort=True, err=True)
@@ -350,15 +357,15 @@ def delete(
     if not dry_run:
         assert reason is not None
         edit = base.corpora.delete(corpus, document, actor=base.actor(actor), reason=reason)
-    _show_deleted(corpus, documents, edit, facts, as_json)
+    _show_deleted(corpus, documents, edit, facts)
 
 
 def _counted(documents: int, facts: int) -> str:
     return f"{counted(facts, 'live fact')} in {counted(documents, 'document')}"
 
 
-def _show_deleted(corpus: str, documents: int, edit: Edit | None, facts: int, as_json: bool) -> None:
-    if as_json:
+def _show_deleted(corpus: str, documents: int, edit: Edit | None, facts: int) -> None:
+    if wants_json():
         counts = {"dry_run": edit is None, "corpus": corpus, "documents": documents}
         done = {"facts": facts} if edit is None else {"facts": len(edit.fact_ids), **_as_edit(edit)}
         print_json({**counts, **done})
@@ -376,20 +383,20 @@ def _as_edit(edit: Edit) -> dict[str, object]:
 
 @app.command(epilog=examples("colmlm corpus stats demo", "colmlm corpus stats demo --json"))
 @anywhere
-def stats(base: Base, corpus: CorpusName, as_json: AsJson = False) -> None:
+def stats(base: Base, corpus: CorpusName) -> None:
     """Count a corpus: documents, live facts, deleted facts, characters."""
     found = next((c for c in base.corpora.all() if c.corpus == corpus), None)
     if found is None:
         raise CorpusNotFound(corpus)
-    print_json(found) if as_json else _show_corpora([found])
+    print_json(found) if wants_json() else _show_corpora([found])
 
 
 @app.command("list", epilog=examples("colmlm corpus list", "colmlm corpus list --json"))
 @anywhere
-def list_corpora(base: Base, as_json: AsJson = False) -> None:
+def list_corpora(base: Base) -> None:
     """List the corpora."""
     corpora = base.corpora.all()
-    print_json({"corpora": corpora}) if as_json else _show_corpora(corpora)
+    print_json({"corpora": corpora}) if wants_json() else _show_corpora(corpora)
 
 
 def _show_corpora(corpora: list[CorpusStats]) -> None:

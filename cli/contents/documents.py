@@ -9,7 +9,7 @@ import typer
 
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
-from colmlm.cli.options import MAX_BIGINT, After, AsJson, Limit, examples
+from colmlm.cli.options import MAX_BIGINT, After, Limit, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.texts.characters import numbered
 
@@ -32,12 +32,11 @@ def list_documents(
     ] = False,
     after: After = 0,
     limit: Limit = 50,
-    as_json: AsJson = False,
 ) -> None:
     """List documents in the order of their ids, without their texts."""
     found = base.documents.find(corpus=corpus, replaced=replaced, after=after, limit=limit)
     more = found[-1].document_id if len(found) == limit else None
-    if as_json:
+    if wants_json():
         print_json({"documents": found, "next_after": more})
         return
     rows = [
@@ -54,11 +53,10 @@ def list_documents(
 def show(
     base: Base,
     document_id: Annotated[int, typer.Argument(metavar="DOCUMENT_ID", min=1, max=MAX_BIGINT)],
-    as_json: AsJson = False,
 ) -> None:
     """Show a document's text as it was ingested, and where it came from; also one that was replaced."""
     document, text = base.documents.read(document_id)
-    if as_json:
+    if wants_json():
         print_json({"document": document, "text": text})
         return
     say(f"document {document.document_id}: {document.corpus}/{document.external_id}")
@@ -74,10 +72,10 @@ def show(
 
 
 @anywhere
-def stats(base: Base, as_json: AsJson = False) -> None:
+def stats(base: Base) -> None:
     """Count everything as of one change: corpora, documents, facts, outputs, keysets and forget runs."""
     found = base.upkeep.statistics()
-    if as_json:
+    if wants_json():
         print_json(found)
         return
     print_table(("what", "number"), [(name.replace("_", " "), n) for name, n in asdict(found).items()])

@@ -10,7 +10,7 @@ import typer
 from colmlm.cli.auditing.trace import marked
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
-from colmlm.cli.options import Actor, AsJson, examples, some_text
+from colmlm.cli.options import Actor, examples, some_text, wants_json
 from colmlm.cli.output import plain, print_json, say
 
 if TYPE_CHECKING:
@@ -43,14 +43,13 @@ def feedback(
     comment: Comment = None,
     value: RightValue = None,
     actor: Actor = None,
-    as_json: AsJson = False,
 ) -> None:
     """Say whether an output is right: thumb up or down. The last one of each person counts."""
     from colmlm.kb.evidence.records import NewFeedback
 
     made = NewFeedback("up" if up else "down", comment, value)
     given = base.outputs.give_feedback(generation_id, made, actor=base.actor(actor))
-    print_json(given) if as_json else say(f"thumb {given.thumb} for output {given.generation_id}")
+    print_json(given) if wants_json() else say(f"thumb {given.thumb} for output {given.generation_id}")
 
 
 @app.command(epilog=examples("colmlm outputs wrong 3", 'colmlm outputs wrong 3 --value "June 1988" --json'))
@@ -61,7 +60,6 @@ def wrong(
     comment: Comment = None,
     value: RightValue = None,
     actor: Actor = None,
-    as_json: AsJson = False,
 ) -> None:
     """Say that an output is wrong, and see what to mend: the facts behind it, or one to add where there is none.
 
@@ -77,7 +75,7 @@ def wrong(
         "facts": [_behind(splice, value) for splice in trace.splices if splice.fact_id is not None],
     }
     found["add"] = None if found["facts"] else _adding(trace, value)
-    print_json(plain(found)) if as_json else _show(trace, found)
+    print_json(plain(found)) if wants_json() else _show(trace, found)
 
 
 def _behind(splice: TracedSplice, value: str | None) -> dict[str, object]:

@@ -17,13 +17,13 @@ from colmlm.cli.contents.generation import RankedBy
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import (
     AcceptedOnly,
-    AsJson,
     CheckpointPath,
     Yes,
     examples,
     finite,
     some_text,
     some_texts,
+    wants_json,
 )
 from colmlm.cli.output import note, print_json, say
 
@@ -73,7 +73,6 @@ def add(
     corpus: Annotated[
         str | None, typer.Option("--corpus", callback=some_text, help="Where the answers should be.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Add questions to a set, with the values that count as right.
 
@@ -96,15 +95,15 @@ def add(
         drafts = [DraftQuestion(question, tuple(expected or ()))] if question is not None else []
         drafts += questions_of_file(file) if file is not None else []
         kept = base.questions.add(name, drafts, corpus=corpus, actor=who)
-    print_json(kept) if as_json else say(show_.described(kept))
+    print_json(kept) if wants_json() else say(show_.described(kept))
 
 
 @app.command("list", epilog=examples("colmlm questions list", "colmlm questions list --json"))
 @anywhere
-def list_sets(base: Base, as_json: AsJson = False) -> None:
+def list_sets(base: Base) -> None:
     """List the sets of questions, each with its last run."""
     found = base.questions.all()
-    print_json({"sets": found}) if as_json else show_.sets(found)
+    print_json({"sets": found}) if wants_json() else show_.sets(found)
 
 
 @app.command(epilog=examples("colmlm questions show handbook", "colmlm questions show handbook --runs"))
@@ -113,16 +112,17 @@ def show(
     base: Base,
     name: Name,
     runs: Annotated[bool, typer.Option("--runs", help="Show its runs in place of its questions.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Show a set: its questions with the values they should get, or its runs."""
     found = base.questions.show(name)
     if runs:
         every = base.questions.runs(name)
-        print_json({**asdict(found), "runs": every}) if as_json else show_.runs(every)
+        print_json({**asdict(found), "runs": every}) if wants_json() else show_.runs(every)
         return
     questions = _every(base, name)
-    print_json({**asdict(found), "questions": questions}) if as_json else show_.questions(found, questions)
+    print_json({**asdict(found), "questions": questions}) if wants_json() else show_.questions(
+        found, questions
+    )
 
 
 @app.command(
@@ -150,7 +150,6 @@ def run(
     ] = None,
     accepted_only: AcceptedOnly = False,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Ask all questions of a set, and say which are right, wrong and abstained, and why.
 
@@ -165,7 +164,7 @@ def run(
     how = AskingSet(mode.value, ranking.value if ranking else None, threshold, accepted_only)
     done = base.questions.ask(name, how, actor=base.actor(None))
     items = base.questions.items(name, done.run_id)
-    if as_json:
+    if wants_json():
         counts = {"asked": done.asked, "right": done.right, "wrong": done.wrong, "abstained": done.abstained}
         print_json({**counts, "silent": show_.count_silent(items), "items": items, **asdict(done)})
     else:
@@ -188,11 +187,10 @@ def compare(
         int | None, typer.Argument(min=1, help="A run. Default: the one before the last.")
     ] = None,
     after: Annotated[int | None, typer.Argument(min=1, help="Another. Default: the last.")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Compare two runs of a set: which questions came out otherwise, and what was changed between."""
     found = base.questions.compare(name, before, after)
-    print_json(found) if as_json else show_.comparison(found)
+    print_json(found) if wants_json() else show_.comparison(found)
 
 
 @app.command(
@@ -208,18 +206,17 @@ def remove(
         list[int] | None, typer.Option("--question-id", min=1, help="Only this question; may be repeated.")
     ] = None,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Remove questions of a set, or the whole set with its runs."""
     ids = list(dict.fromkeys(question_ids or ()))
     if not ids:
-        require_somebody(yes, as_json, "remove")
+        require_somebody(yes, "remove")
         found = base.questions.show(name)
         if not yes:
             typer.confirm(f"Remove {show_.described(found)}", abort=True, err=True)
     before = base.questions.remove(name, ids or None)
     number = len(ids) or before.num_questions
-    if as_json:
+    if wants_json():
         print_json({"name": name, "removed": number, "question_ids": ids})
     else:
         say(f"Removed {number} question{'' if number == 1 else 's'} of {name}.")

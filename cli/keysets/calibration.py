@@ -11,7 +11,7 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.composition.keying import DEFAULT_SAMPLE
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, KeysetId, examples, finite
+from colmlm.cli.options import CheckpointPath, KeysetId, examples, finite, wants_json
 from colmlm.cli.output import print_json, say
 from colmlm.kb.errors import KeysetMismatch, KeysetNotFound
 
@@ -48,7 +48,6 @@ def calibrate(
         bool, typer.Option("--dry-run", help="Measure, and leave the threshold as it is.")
     ] = False,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Choose the score below which a lookup is no match, from the facts' own questions.
 
@@ -62,7 +61,7 @@ def calibrate(
         measured = measure(runtime.kb, runtime.encoder, keyset, false_accept_rate, sample, runtime.telling)
         if not dry_run:
             runtime.kb.keysets.calibrate(keyset.keyset_id, measured)
-    if as_json:
+    if wants_json():
         print_json({"keyset_id": keyset.keyset_id, "dry_run": dry_run, **asdict(measured)})
     else:
         say(describe_calibration(measured))
@@ -93,13 +92,12 @@ def threshold(
             "--set", min=-1, max=1, callback=finite, help="The new one. Default: only say what it is."
         ),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Show or set a keyset's threshold. It applies from the next lookup, in every process."""
     if value is not None:
         base.keysets.set_threshold(keyset_id, value)
     found = base.keysets.show(keyset_id)
-    if as_json:
+    if wants_json():
         print_json({"keyset_id": keyset_id, "threshold": found.threshold, "calibrated": found.calibrated})
     else:
         say(f"Threshold {found.threshold:.3f}{'' if found.calibrated else ', not calibrated'}.")

@@ -20,7 +20,6 @@ from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.keysets.calibration import CALIBRATE_EXAMPLES, THRESHOLD_EXAMPLES, calibrate, threshold
 from colmlm.cli.options import (
     Actor,
-    AsJson,
     CheckpointPath,
     KeysetId,
     Reason,
@@ -28,6 +27,7 @@ from colmlm.cli.options import (
     examples,
     finite,
     some_text,
+    wants_json,
 )
 from colmlm.cli.output import note, print_json, print_table, progress, say
 from colmlm.kb.keys.records import MAX_EDITS, RECALL
@@ -112,7 +112,6 @@ def check(
             help="Where the active keyset's has moved to.",
         ),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure a keyset before it answers, and store the report. The exit code is 1 where it fails.
 
@@ -134,7 +133,7 @@ def check(
     report = base.keysets.check(
         keyset_id, limits, plot=plot, checkpoint=checkpoint, active_checkpoint=active_checkpoint
     )
-    print_json(report) if as_json else _show_keyset_gate(report)
+    print_json(report) if wants_json() else _show_keyset_gate(report)
     if not report["passed"]:
         raise typer.Exit(CHECK_FAILED)
 
@@ -157,7 +156,6 @@ def activate(
     ] = None,
     reason: Reason = "activate",
     actor: Actor = None,
-    as_json: AsJson = False,
 ) -> None:
     """Make this keyset the one that answers, in every process. `colmlm keysets rollback` undoes it.
 
@@ -171,18 +169,20 @@ def activate(
         actor=base.actor(actor),
         reason=reason,
     )
-    _switched(keyset, as_json)
+    _switched(keyset)
 
 
 @anywhere
-def rollback(base: Base, reason: Reason = "rollback", actor: Actor = None, as_json: AsJson = False) -> None:
+def rollback(base: Base, reason: Reason = "rollback", actor: Actor = None) -> None:
     """Activate again, at once, the keyset that was active before this one. A second rollback undoes the first."""
     keyset = base.keysets.rollback(actor=base.actor(actor), reason=reason)
-    _switched(keyset, as_json)
+    _switched(keyset)
 
 
-def _switched(keyset: KeysetRecord, as_json: bool) -> None:
-    print_json(keyset) if as_json else say(f"Keyset {keyset.keyset_id} ({keyset.checkpoint_name}) is active.")
+def _switched(keyset: KeysetRecord) -> None:
+    print_json(keyset) if wants_json() else say(
+        f"Keyset {keyset.keyset_id} ({keyset.checkpoint_name}) is active."
+    )
     if keyset.num_unkeyed:
         note(
             f"{keyset.num_unkeyed} facts have no key in it and are not found. "
@@ -296,7 +296,7 @@ def adapting_by(
     return how
 
 
-def show_adapted(made: dict[str, Any], as_json: bool) -> None:
+def show_adapted(made: dict[str, Any]) -> None:
     """Prints what was done for each kind of key, and says so where that is nothing."""
     if not any(pair["predicted"] for pair in made["pairs"]):
         keyset_id = made["keyset"]["keyset_id"]
@@ -304,7 +304,7 @@ def show_adapted(made: dict[str, Any], as_json: bool) -> None:
             f"Nothing was predicted anew; keyset {keyset_id} has keys of all facts that the other keyset has keys of. "
             f"For another sample or method, drop them first: colmlm keysets retire {keyset_id}"
         )
-    if as_json:
+    if wants_json():
         print_json(made)
         return
     print_table(
@@ -337,7 +337,6 @@ def rekey(
     method: Method = None,
     ray: Ray = None,
     ray_workers: RayWorkers = None,
-    as_json: AsJson = False,
 ) -> None:
     """Give every live fact that has none a key of the checkpoint. If it was stopped, run it again to resume.
 
@@ -355,21 +354,21 @@ def rekey(
         runtime.open()
         made_by = chosen(runtime, encoder, checkpoint)
         if adapt:
-            show_adapted(adapting.adapt(runtime.kb, made_by, runtime.telling, corpus, how), as_json)
+            show_adapted(adapting.adapt(runtime.kb, made_by, runtime.telling, corpus, how))
             return
         of = kinds or Kinds.context
         keyset = key_everything(
             runtime, corpus=corpus, encoder=made_by, kinds=of, replace=True, named=checkpoint
         )
-    print_json(keyset) if as_json else _show([keyset])
+    print_json(keyset) if wants_json() else _show([keyset])
 
 
 @app.command("list", epilog=examples("colmlm keysets list", "colmlm keysets list --json"))
 @anywhere
-def list_keysets(base: Base, as_json: AsJson = False) -> None:
+def list_keysets(base: Base) -> None:
     """List the keysets: their checkpoints, which one is active, how many facts lack a key, and their gates."""
     found = base.keysets.listed()
-    if as_json:
+    if wants_json():
         print_json({"keysets": [asdict(keyset) | {"gate": asdict(gate)} for keyset, gate in found]})
     else:
         _show([keyset for keyset, _ in found], [gate for _, gate in found])
@@ -391,7 +390,6 @@ def create(
             help="A Faiss factory string, or milvus:COLLECTION. Default: by the number of facts.",
         ),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Make an empty keyset of a checkpoint, or show the one it has. It is needed only to choose the index."""
     from colmlm.kb.lookup.in_process import require_spec
@@ -402,7 +400,7 @@ def create(
         if index_spec is not None:
             require_spec(made_by.dim, index_spec)  # now, and not only at the build after the keying
         keyset = runtime.kb.keysets.show(runtime.kb.keysets.create(made_by, index_spec).keyset_id)
-    print_json(keyset) if as_json else _show([keyset])
+    print_json(keyset) if wants_json() else _show([keyset])
 
 
 @app.command(
@@ -424,7 +422,6 @@ def rekey_one(
     method: Method = None,
     ray: Ray = None,
     ray_workers: RayWorkers = None,
-    as_json: AsJson = False,
 ) -> None:
     """Make the keys that a keyset lacks, with its own checkpoint, from where that was registered.
 
@@ -434,10 +431,10 @@ def rekey_one(
     how = adapting_by(adapt, from_keyset, sample, method, kinds=kinds, ray=ray, ray_workers=ray_workers)
     base.use_ray(ray, ray_workers)
     if adapt:
-        show_adapted(base.keysets.adapt(keyset_id, corpus=corpus, checkpoint=checkpoint, **how), as_json)
+        show_adapted(base.keysets.adapt(keyset_id, corpus=corpus, checkpoint=checkpoint, **how))
         return
     keyset = base.keysets.rekey(keyset_id, corpus=corpus, kinds=kinds or Kinds.context, checkpoint=checkpoint)
-    print_json(keyset) if as_json else _show([keyset])
+    print_json(keyset) if wants_json() else _show([keyset])
 
 
 @app.command(epilog=examples("colmlm keysets build 2"))
@@ -449,12 +446,11 @@ def build(
             "--recall", min=0.5, max=1.0, help="The share of nearest keys that lookups are to find."
         ),
     ] = RECALL,
-    as_json: AsJson = False,
 ) -> None:
     """Rebuild a keyset's index, trained on all its keys, and write the snapshot that servers open."""
     with Runtime.from_environment() as runtime, progress("Keys indexed") as advance:
         built = runtime.kb.keysets.build(keyset_id, recall=recall, on_keys=advance)
-    if as_json:
+    if wants_json():
         print_json(built)
     else:
         fit = _fitted(built.index_spec, built.fit)
@@ -470,17 +466,16 @@ def retire(
     yes: Yes = False,
     reason: Reason = "retire",
     actor: Actor = None,
-    as_json: AsJson = False,
 ) -> None:
     """Drop a keyset's keys for good; only a rekey brings them back. The active one is refused."""
-    require_somebody(yes or dry_run, as_json, "retire")
+    require_somebody(yes or dry_run, "retire")
     keyset = base.keysets.retirable(keyset_id)
     if not (dry_run or yes):
         count = f"the {keyset.num_keys} keys of keyset {keyset_id} ({keyset.checkpoint_name})"
         typer.confirm(f"Drop {count} for good?", abort=True, err=True)
     if not dry_run:
         base.keysets.retire(keyset_id, actor=base.actor(actor), reason=reason)
-    if as_json:
+    if wants_json():
         print_json({"keyset_id": keyset_id, "dry_run": dry_run, "num_keys": keyset.num_keys})
     else:
         say(f"{'Would drop' if dry_run else 'Dropped'} {keyset.num_keys} keys of keyset {keyset_id}.")

@@ -9,7 +9,7 @@ import typer
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import DATABASE
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import print_json, say
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ app = typer.Typer(help="Start, stop, migrate and describe the database.", epilog
 
 
 @app.command(epilog=examples("colmlm db up"))
-def up(as_json: AsJson = False) -> None:
+def up() -> None:
     """Start the embedded database, migrate it and leave it running until `colmlm db down`.
 
     No other command needs this: each starts the database where it does not run, and the last one to use it stops it.
@@ -33,11 +33,11 @@ def up(as_json: AsJson = False) -> None:
         server.keep_running()
     database.migrate_database(engine)
     engine.dispose()
-    _report(settings, as_json)
+    _report(settings)
 
 
 @app.command(epilog=examples("colmlm db down"))
-def down(as_json: AsJson = False) -> None:
+def down() -> None:
     """Stop the embedded database, also where a program still uses it.
 
     A server or worker that still runs waits for it: the next command that needs it, or `colmlm db up`, starts it again.
@@ -48,14 +48,14 @@ def down(as_json: AsJson = False) -> None:
     if server is None:
         raise typer.BadParameter("COLMLM_DATABASE_URL names a server of its own; stop it where it runs.")
     was_running = server.stop()
-    if as_json:
+    if wants_json():
         print_json({"running": False, "was_running": was_running})
     else:
         say("Stopped." if was_running else "It was not running.")
 
 
 @app.command(epilog=examples("colmlm db migrate"))
-def migrate(as_json: AsJson = False) -> None:
+def migrate() -> None:
     """Bring the schema to what this program needs. Safe to repeat, and to run twice at once."""
     from colmlm.kb.store import database
 
@@ -64,19 +64,19 @@ def migrate(as_json: AsJson = False) -> None:
     was_at_head = database.is_at_head(engine)
     database.migrate_database(engine)
     engine.dispose()
-    if as_json:
+    if wants_json():
         print_json({"revision": database.head_revision(), "migrated": not was_at_head})
     else:
         say(f"{'Was already at' if was_at_head else 'Migrated to'} {database.head_revision()}.")
 
 
 @app.command(epilog=examples("colmlm db status", "colmlm db status --json"))
-def status(as_json: AsJson = False) -> None:
+def status() -> None:
     """Say whether the database runs, where it is and whether it needs a migration. Starts nothing.
 
     The exit code is 5 where it does not run or needs a migration.
     """
-    state = _report(Runtime.from_environment().settings, as_json)
+    state = _report(Runtime.from_environment().settings)
     if not (state.running and state.at_head):
         raise typer.Exit(DATABASE)
 
@@ -86,12 +86,11 @@ def url(
     show_password: Annotated[
         bool, typer.Option("--show-password", help="Print the password of COLMLM_DATABASE_URL too.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Print the database's URL, for psql and other programs. The embedded one has no password and no port."""
     settings = Runtime.from_environment().settings
     found = _url(settings, show_password=show_password)
-    print_json({"url": found}) if as_json else say(found)
+    print_json({"url": found}) if wants_json() else say(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +105,9 @@ class Status:
     cause: str | None = None
 
 
-def _report(settings: Settings, as_json: bool) -> Status:
+def _report(settings: Settings) -> Status:
     state = _status(settings)
-    if as_json:
+    if wants_json():
         print_json(state)
         return state
     say(f"{'embedded' if state.embedded else 'server'} database at {state.url}")

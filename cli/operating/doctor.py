@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import print_json, print_table, say
 
 EXAMPLES = examples("colmlm doctor", "colmlm doctor --json", "colmlm doctor --strict")
@@ -16,7 +16,6 @@ EXAMPLES = examples("colmlm doctor", "colmlm doctor --json", "colmlm doctor --st
 
 def doctor(
     strict: Annotated[bool, typer.Option("--strict", help="Let warnings fail too.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Check this installation and change nothing: packages, settings, home, disk, database, keys, index, model.
 
@@ -27,7 +26,7 @@ def doctor(
     findings = examine()
     counts = Counter(finding.state for finding in findings)
     is_well = not counts["failed"] and not (strict and counts["warning"])
-    if as_json:
+    if wants_json():
         print_json({"ok": is_well, "checks": findings})
     else:
         print_table(("check", "state", "found"), ((f.check, f.state, f.found) for f in findings))

@@ -8,7 +8,7 @@ import typer
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import plain, print_json, say
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ def fsck(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --repair: say what it would mend and stop.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Compare facts, keys, indexes, documents and the change log; change nothing unless told to.
 
@@ -36,11 +35,11 @@ def fsck(
     with Runtime.from_environment() as runtime:
         if repair:
             mended = runtime.kb.upkeep.repair(dry_run=dry_run)
-            print_json({**plain(mended), "ok": mended.after.ok}) if as_json else _show_repair(mended)
+            print_json({**plain(mended), "ok": mended.after.ok}) if wants_json() else _show_repair(mended)
             report = mended.after
         else:
             report = runtime.kb.upkeep.fsck()
-            print_json(report) if as_json else _show(report)
+            print_json(report) if wants_json() else _show(report)
     if not report.ok:
         raise typer.Exit(CHECK_FAILED)
 

@@ -12,7 +12,7 @@ import typer
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import MAX_BIGINT, AsJson, examples, finite, some_text, time
+from colmlm.cli.options import MAX_BIGINT, examples, finite, some_text, time, wants_json, without_json
 from colmlm.cli.output import counted, note, print_json, say
 from colmlm.kb.texts.characters import json_visible
 
@@ -137,12 +137,14 @@ Seq = Annotated[
 
 
 @anywhere
+@without_json
 def certificate(base: Base, run_id: RunId, out: Out = None) -> None:
     """Give the signed certificate of a verified run, as JSON on stdout or as a file."""
     _give(base.forgetting.certificate(run_id), out)
 
 
 @anywhere
+@without_json
 def erasure_certificate(base: Base, seq: Seq, out: Out = None) -> None:
     """Give the signed certificate of an erasure as of now, as JSON on stdout or as a file."""
     _give(base.erasures.certificate(seq), out)
@@ -175,7 +177,6 @@ def verify_certificate(
     offline: Annotated[
         bool, typer.Option("--offline", help="Ask no knowledge base; the signer must be named.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Check a certificate: who signed it, what it says, and whether the base agrees. If it fails, the exit code is 1.
 
@@ -190,7 +191,7 @@ def verify_certificate(
         found = check_offline(text, trusted_keys([key] if key else (), pem))
     else:
         found = base.forgetting.check_certificate(text, key=key, public_key=pem)
-    if as_json:
+    if wants_json():
         print_json(found)
     else:
         _show_check(found)

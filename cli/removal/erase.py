@@ -17,7 +17,7 @@ from colmlm.cli.bases.protocol import Base
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.contents.facts_show import where
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import Actor, AsJson, WhyUnlessDry, Yes, each_once, examples
+from colmlm.cli.options import Actor, WhyUnlessDry, Yes, each_once, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, say, shorten, these_facts
 
 if TYPE_CHECKING:
@@ -75,7 +75,6 @@ def erase(
     ] = MentionScope.same_document,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be erased and stop.")] = False,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Erase facts for good, live or deleted, all of them or none. Nothing brings them back.
 
@@ -95,11 +94,11 @@ def erase(
         raise typer.BadParameter("name facts, or pass just --now for earlier erasures.", param_hint="FACT_ID")
     if fact_ids and not dry_run:
         require_reason(reason)
-        require_somebody(yes, as_json, "erase")
+        require_somebody(yes, "erase")
     wanted = each_once(fact_ids or ())
     base.only_here(now=now, scan=scan, traces_out=traces_out)
     if dry_run:
-        _preview(base, wanted, mentions, as_json)
+        _preview(base, wanted, mentions)
         return
     if wanted and not yes:
         show_facts(base.facts, wanted)
@@ -115,19 +114,19 @@ def erase(
         scan=scan or now,
         traces_out=traces_out,
     )
-    _show(done, as_json)
+    _show(done)
     if done.report is not None:
         require_level(done.report)
     if done.after is not None and done.after.num_found:
         raise typer.Exit(CHECK_FAILED)
 
 
-def _show(done: Erasing, as_json: bool) -> None:
+def _show(done: Erasing) -> None:
     if done.request is not None:
-        show_asked(done.request, as_json)
+        show_asked(done.request)
         return
     assert done.report is not None, "what was not asked for was done"
-    if as_json:
+    if wants_json():
         residue = {"before": done.before, "after": done.after} if done.after else None
         print_json({**as_dict(done.report), "residue": residue, "shared_probes": done.shared})
         return
@@ -135,9 +134,9 @@ def _show(done: Erasing, as_json: bool) -> None:
     _show_residue(done.before, done.after, done.shared)
 
 
-def _preview(base: Base, fact_ids: list[int], mentions: MentionScope, as_json: bool) -> None:
+def _preview(base: Base, fact_ids: list[int], mentions: MentionScope) -> None:
     preview = base.erasures.preview(fact_ids, mentions=mentions.value)
-    if as_json:
+    if wants_json():
         facts = base.facts.show_many(fact_ids)
         print_json({"dry_run": True, "facts": facts, **counts(preview)})
         return
@@ -171,7 +170,6 @@ def scan_residue(
     texts: Annotated[
         list[str] | None, typer.Option("--text", help="A text to search for; may be repeated.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Search the files of server, index and home for erased texts and keys. Changes nothing.
 
@@ -185,7 +183,7 @@ def scan_residue(
     wanted = load_traces(traces) if traces else [Trace(0, "text", said.encode()) for said in texts or ()]
     with Runtime.from_environment() as runtime:
         report = scanned(runtime, wanted)
-    if as_json:
+    if wants_json():
         print_json(report)
     else:
         say(
@@ -208,9 +206,9 @@ def show_facts(facts: FactVerbs, fact_ids: Sequence[int]) -> None:
     print_table(("id", "value", "question", "source"), rows)
 
 
-def show_asked(asked: ErasureRequest, as_json: bool) -> None:
+def show_asked(asked: ErasureRequest) -> None:
     """Prints a request that waits for a second token."""
-    if as_json:
+    if wants_json():
         print_json({"request": asked, "seq": None})
         return
     say(f"Asked to erase {these_facts(len(asked.fact_ids))}; nothing is erased yet.")

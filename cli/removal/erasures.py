@@ -9,7 +9,7 @@ import typer
 from colmlm.cli.asking import require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
-from colmlm.cli.options import AsJson, Yes, examples
+from colmlm.cli.options import Yes, examples, wants_json
 from colmlm.cli.output import print_json, print_table, say, shorten, these_facts
 from colmlm.cli.removal.certificates import ERASURE_EXAMPLES, erasure_certificate
 from colmlm.cli.removal.erase import as_dict, require_level, show_facts, show_report
@@ -30,11 +30,10 @@ RequestId = Annotated[int, typer.Argument(metavar="REQUEST_ID", min=1, help="Of 
 def list_requests(
     base: Base,
     waiting: Annotated[bool, typer.Option("--waiting", help="Only those that wait.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """List the requests to erase facts, and who decided them."""
     found = base.erasures.requests(waiting=waiting)
-    if as_json:
+    if wants_json():
         print_json({"erasures": found})
         return
     rows = [
@@ -66,18 +65,17 @@ def approve(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be erased and stop.")] = False,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Erase for good what another admin asked for. COLMLM_TOKEN holds your token, which must differ from theirs.
 
     With --server the token of --token-file approves. The exit code is 1 where the level is not reached: 2, or 4
     with --now.
     """
-    require_somebody(yes or dry_run, as_json, "approve")
+    require_somebody(yes or dry_run, "approve")
     base.only_here(now=now)
     asked = base.erasures.read(request_id)
     if dry_run:
-        _preview(base, asked, as_json)
+        _preview(base, asked)
         return
     if not yes:
         show_facts(base.facts, asked.fact_ids)
@@ -85,7 +83,7 @@ def approve(
             f"Erase {these_facts(len(asked.fact_ids))} for good? This cannot be undone.", abort=True, err=True
         )
     done, report = base.erasures.approve(request_id, now=now)
-    if as_json:
+    if wants_json():
         print_json({"request": done, **as_dict(report)})
     else:
         show_report(report)
@@ -98,22 +96,21 @@ def withdraw(
     base: Base,
     request_id: RequestId,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """End a request; nothing is erased. COLMLM_TOKEN holds an admin's token, which may be the one that asked."""
-    require_somebody(yes, as_json, "withdraw")
+    require_somebody(yes, "withdraw")
     asked = base.erasures.read(request_id)
     if not yes:
         typer.confirm(f"Keep {these_facts(len(asked.fact_ids))} and end the request?", abort=True, err=True)
     done = base.erasures.withdraw(request_id)
-    print_json({"request": done}) if as_json else say(f"Request {request_id} is withdrawn.")
+    print_json({"request": done}) if wants_json() else say(f"Request {request_id} is withdrawn.")
 
 
 app.command("certificate", epilog=ERASURE_EXAMPLES)(erasure_certificate)
 
 
-def _preview(base: Base, asked: ErasureRequest, as_json: bool) -> None:
-    if as_json:
+def _preview(base: Base, asked: ErasureRequest) -> None:
+    if wants_json():
         facts = base.facts.show_many(asked.fact_ids)
         print_json({"dry_run": True, "request": asked, "facts": facts})
         return

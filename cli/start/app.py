@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from colmlm.cli.options import examples
+from colmlm.cli.options import Json, ProgramOptions, Server, TokenFile, examples
 from colmlm.cli.start.commands import COMMANDS, FORMER
 from colmlm.cli.start.root import Debug, Root
 from colmlm.cli.version import version
@@ -34,8 +34,12 @@ app = typer.Typer(
 def root(
     context: typer.Context,
     debug: Debug = False,
+    as_json: Json = False,
+    server: Server = None,
+    token_file: TokenFile = None,
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
+    context.obj = ProgramOptions(as_json, server, token_file)
     if show_version:
         typer.echo(version())
         raise typer.Exit

@@ -136,7 +136,7 @@ def _terminable() -> Iterator[None]:
 
 def _wrong(error: typer.TyperException, command: str) -> str:
     """Says what is wrong with the command line."""
-    if getattr(error, "option_name", None) in ("--server", "--token-file", "--key-file"):
+    if getattr(error, "option_name", None) in ("--server", "--token-file"):
         kind = _AS_A_JOB.get(command.partition(" ")[2])
         remedy = f"a worker there does it as a job: colmlm jobs start {kind}" if kind else "run it there"
         return f"{command}: it works only on the machine of the knowledge base; {remedy}."
@@ -162,7 +162,8 @@ def _complain(line: str) -> None:
 def start(app: typer.Typer, name: str) -> None:
     """Runs a console script."""
     interpreter.shut_out_current_directory()
-    if any(argument in _TENSOR_COMMANDS for argument in sys.argv[1:3]):
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    if not _TENSOR_COMMANDS.isdisjoint(words[:3]):
         from colmlm.model.lm.llama import prefer_jemalloc
 
         prefer_jemalloc(interpreter.again())

@@ -14,8 +14,9 @@ import typer
 
 from colmlm.api.nouns.telling import Advance
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, MaxMinutes, examples, positive
+from colmlm.cli.options import MaxMinutes, examples, positive, wants_json
 from colmlm.cli.output import note, print_json, print_table, progress, say
+from colmlm.cli.start.command import RunningGroup
 from colmlm.cli.training.show import shown
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_squad
@@ -117,7 +118,6 @@ def shards(
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, as of `train`.")
     ] = None,
     per_shard: Annotated[int, typer.Option("--per-shard", min=1, help="Documents in a shard.")] = 10_000,
-    as_json: AsJson = False,
 ) -> None:
     """Tokenise files once, for runs that read them while they train. Ctrl-C or a kill loses at most one shard.
 
@@ -133,7 +133,7 @@ def shards(
     with Runtime.from_environment() as runtime:
         tokenizer = tokenizer_of(config, runtime.settings.home / "models")
     built = _build(sources, out, tokenizer, config, per_shard)
-    if as_json:
+    if wants_json():
         print_json({"shards": str(out), "built": built})
     else:
         say(
@@ -225,7 +225,6 @@ def unlearn(
         typer.Option("--keep-epochs", help="Also keep what each epoch leaves, as epoch-1, ... in --out."),
     ] = False,
     name: Annotated[str | None, typer.Option("--name", help="Default: that of --out.")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Train a checkpoint until it no longer says some answers: NPO, gradient ascent or gradient difference.
 
@@ -264,7 +263,7 @@ def unlearn(
         "tokens": done.tokens,
         "seconds": round(done.seconds),
     }
-    print_json(report) if as_json else say(f"{out}: {done.step} steps, {done.seconds / 60:.0f} minutes")
+    print_json(report) if wants_json() else say(f"{out}: {done.step} steps, {done.seconds / 60:.0f} minutes")
 
 
 # `colmlm train --dry-run`: shows what a run will cost.
@@ -273,9 +272,9 @@ GpuName = StrEnum("GpuName", list(GPUS))  # type: ignore[misc]
 _GIB = 1 << 30
 
 
-def show_plan(config: TrainConfig, plan: TrainingPlan, *, as_json: bool) -> None:
+def show_plan(config: TrainConfig, plan: TrainingPlan) -> None:
     """Prints a plan with its formulas."""
-    if as_json:
+    if wants_json():
         print_json({"config": asdict(config), "plan": asdict(plan)})
         return
     p = plan.parameters
@@ -304,7 +303,7 @@ def show_plan(config: TrainConfig, plan: TrainingPlan, *, as_json: bool) -> None
 
 _H100 = GpuName("h100")
 
-app = typer.Typer(invoke_without_command=True, add_completion=False)
+app = typer.Typer(cls=RunningGroup, invoke_without_command=True, add_completion=False)
 
 
 @app.callback(
@@ -395,7 +394,6 @@ def train(
     mfu: Annotated[
         float, typer.Option("--mfu", min=0.01, max=1, help="With --dry-run: share of the peak reached.")
     ] = 0.35,
-    as_json: AsJson = False,
 ) -> None:
     """Train a checkpoint on annotated corpora, with the joint objective. Ctrl-C or a kill loses at most five minutes.
 
@@ -419,11 +417,9 @@ def train(
     with Runtime.from_environment() as runtime:
         cache = runtime.settings.home / "models"
     if dry_run:
-        show_plan(
-            config, plan(config, cache, gpus=gpus, gpu=gpu, mfu=mfu, ratios=sources.ratios()), as_json=as_json
-        )
+        show_plan(config, plan(config, cache, gpus=gpus, gpu=gpu, mfu=mfu, ratios=sources.ratios()))
         return
-    _train(config, sources, out, cache, name, as_json=as_json)
+    _train(config, sources, out, cache, name)
 
 
 app.command("shards", epilog=SHARDS_EXAMPLES)(shards)
@@ -436,17 +432,14 @@ app.command("unlearn", epilog=UNLEARN_EXAMPLES)(unlearn)
 def plot(
     run: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="The run's directory.")],
     output: Annotated[Path | None, typer.Option("--output", help="A PNG file. Default: in the run.")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Draw a run's losses, rate, gradient norm and speed against its steps."""
     target = output or run / PLOT_FILE
     draw(run / LOSS_FILE, target)
-    print_json({"plot": str(target)}) if as_json else say(str(target))
+    print_json({"plot": str(target)}) if wants_json() else say(str(target))
 
 
-def _train(
-    config: TrainConfig, sources: Sources, out: Path | None, cache: Path, name: str | None, *, as_json: bool
-) -> None:
+def _train(config: TrainConfig, sources: Sources, out: Path | None, cache: Path, name: str | None) -> None:
     from colmlm.model.training.gather import here
     from colmlm.model.training.trainer import Trainer
 
@@ -468,7 +461,7 @@ def _train(
                 show(metrics, config.steps)
     if not here().is_first:
         return
-    if as_json:
+    if wants_json():
         print_json({"checkpoint": str(out), **asdict(trainer.checkpoint_config())})
     else:
         done = trainer.progress

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb import interpreter
 from colmlm.kb.access import tokens as access
@@ -108,7 +108,6 @@ def api(
     peers: Annotated[
         bool, typer.Option("--peers", help="Also the same keys behind Chroma's server.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Measure lookups per second, p50 and p99 over HTTP from several clients, and what HTTP adds to a lookup.
 
@@ -127,7 +126,7 @@ def api(
             settings = Settings(home=home, actor="bench")
             _synthetic(settings, facts, dim)
             figures = _measure(settings, asked)
-    if as_json:
+    if wants_json():
         print_json(asdict(figures) | {"seconds": seconds, "machine": machine()})
     else:
         _show(figures)

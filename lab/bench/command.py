@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench import models
@@ -95,7 +95,6 @@ def store(
             "--directory", exists=True, file_okay=False, help="Where to work. Default: a temporary one."
         ),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure ingest, lookup, delete, forget and reopen on keys with exact ground truth.
 
@@ -111,7 +110,7 @@ def store(
     note("making keys")
     measured = _measured(facts, dim, seed, keyset, checkpoint)
     if backend is not None:
-        _measure_backend(measured, seed, backend, spec, directory, as_json=as_json)
+        _measure_backend(measured, seed, backend, spec, directory)
         return
     with own_folder(directory) as home:
         bench = StoreBench(
@@ -126,7 +125,7 @@ def store(
     others = _compare(figures) if peers else []
     if plots is not None:
         _plot(plots, figures, others)
-    if as_json:
+    if wants_json():
         print_json(asdict(figures) | {"peers": others, "machine": machine()})
         return
     _show(figures)
@@ -140,8 +139,6 @@ def _measure_backend(
     backend: str,
     spec: str | None,
     directory: Path | None,
-    *,
-    as_json: bool,
 ) -> None:
     from colmlm.kb.lookup.specs import collection_of
     from colmlm.lab.bench.elsewhere import BackendBench
@@ -151,7 +148,7 @@ def _measure_backend(
     address = Settings.from_environment(os.environ).milvus
     with own_folder(directory) as home:
         figures = asdict(BackendBench(measured, seed, backend, spec, address, home, note).run())
-    if as_json:
+    if wants_json():
         print_json(figures | {"machine": machine()})
     else:
         print_table(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb.lookup.options import RANKINGS
 from colmlm.lab.bench.machine import machine, own_folder
@@ -53,7 +53,6 @@ def encode(
     documents: Annotated[int, typer.Option("--documents", min=1, help="At most so many of them.")] = 8,
     rounds: Rounds = 3,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Time the keys of a corpus beside the bare forward pass of the same tokens in the same batches."""
     some = _documents(squad)[:documents]
@@ -65,7 +64,7 @@ def encode(
         note(f"keys of {len(some)} documents, {rounds} rounds")
         figures = bench_encode(runtime.checkpoint, some, rounds=rounds)
         report = _report(runtime, figures)
-    if as_json:
+    if wants_json():
         print_json(report)
         return
     print_table(
@@ -96,7 +95,6 @@ def decode(
     ] = Precision.auto,
     rounds: Rounds = 3,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Time greedy decoding beside `transformers.generate`, one prompt and eight at once, and what lookups cost.
 
@@ -122,7 +120,7 @@ def decode(
             reader=lambda: runtime.reader,
         )
         report = _report(runtime, figures)
-    if as_json:
+    if wants_json():
         print_json(report)
         return
     print_table(
@@ -167,7 +165,6 @@ def train(
         str, typer.Option("--base", help="A local path, a hub id, or smollm2-135m.")
     ] = "smollm2-135m",
     rounds: Rounds = 3,
-    as_json: AsJson = False,
 ) -> None:
     """Time an optimiser step with the joint loss beside transformers' Trainer with plain next-token loss.
 
@@ -187,7 +184,7 @@ def train(
         except ValueError as error:
             raise typer.BadParameter(f"{error}.") from error
         figures = bench_train(config, documents, home, runtime.settings.home / "models", rounds=rounds)
-    if as_json:
+    if wants_json():
         print_json({**asdict(figures), **_surroundings()})
         return
     ways = [

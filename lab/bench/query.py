@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import print_json, print_table, progress
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_squad
@@ -63,7 +63,6 @@ def query(
     sites: Annotated[
         int, typer.Option("--sites", min=1, help="How many lookups a method is timed at.")
     ] = 200,
-    as_json: AsJson = False,
 ) -> None:
     """Time how each method forms a query at gold lookups, in turns, with the text before them in the cache.
 
@@ -89,7 +88,7 @@ def query(
             calls = _documents([read_triplets(rel_lmlm)])
             costs["rel-lmlm"] = _measure(ours, other, gold, encoder, calls, sites)
     report = _report(ours, encoder.name, costs)
-    print_json(report) if as_json else _show(costs)
+    print_json(report) if wants_json() else _show(costs)
 
 
 def _documents(files: Iterable[Iterable[Parsed]]) -> list[AnnotatedDocument]:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import note, print_json, print_table
 from colmlm.kb import interpreter
 from colmlm.kb.releases.releases import ReleaseProgress
@@ -84,12 +84,11 @@ def release(
             "--directory", exists=True, file_okay=False, help="Where to work. Default: a temporary one."
         ),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure the import of a synthetic release in the paper's form, and lookups through the keys that come with it."""
     with own_folder(directory) as home:
         figures = measure(home, facts, dim, seed, spec or paper_index(facts, dim))
-    if as_json:
+    if wants_json():
         print_json(asdict(figures) | {"machine": machine()})
         return
     print_table(("what", "measured"), [(name, value) for name, value in asdict(figures).items()])

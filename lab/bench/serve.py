@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
@@ -61,7 +61,6 @@ def serve(
         int,
         typer.Option("--long", min=0, max=8000, help="Tokens of a long prompt beside 8 short ones; 0: none."),
     ] = 6000,
-    as_json: AsJson = False,
 ) -> None:
     """Measure completions over HTTP from 1 to 64 clients: tokens per second, time to first token, and between tokens.
 
@@ -85,7 +84,7 @@ def serve(
         )  # so that the server converts no base model again
         with demo_base(checkpoint, settings.home) as kb:
             figures = _measure(kb, settings, checkpoint, numbers, seconds, tokens, long)
-    if as_json:
+    if wants_json():
         print_json(asdict(figures) | {"seconds": seconds, "machine": machine()})
     else:
         _show(figures)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import note, print_json, progress, say
 from colmlm.lab.crashlab.laboratory import Laboratory, RoundTally
 from colmlm.lab.crashlab.target import FolderServer
@@ -38,7 +38,6 @@ def crashlab(
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the temporary folder for a look at it.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Prove that a kill loses nothing: kill working processes and the database, and check every invariant.
 
@@ -56,7 +55,7 @@ def crashlab(
         else:
             shutil.rmtree(folder, ignore_errors=True)
     report = _report(tally, seed, time.monotonic() - began)
-    print_json(report) if as_json else _show(report)
+    print_json(report) if wants_json() else _show(report)
     if any(report[fault] for fault in FAULTS):
         raise typer.Exit(CHECK_FAILED)
 

@@ -17,7 +17,7 @@ import typer
 from numpy.typing import NDArray
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import counting, print_json, print_table
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.corpus.squad import read_squad
@@ -89,7 +89,6 @@ def adapt(
             "--keys", file_okay=False, help="A folder that keeps the checkpoints' keys for a next run."
         ),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure recall by predicted keys, by true ones, and by the older checkpoint's as they are.
 
@@ -111,7 +110,7 @@ def adapt(
             new = _keys(runtime, path, corpus, wanted, keys)
             pairs += _measured(old, new, corpus, wanted, sample or [1000], methods, seeds)
     found = [pair.as_json() for pair in pairs]
-    if as_json:
+    if wants_json():
         print_json({"pairs": found})
     else:
         print_table(_COLUMNS, [[one[column] for column in _COLUMNS] for one in found])

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
+from colmlm.cli.options import CheckpointPath, Threshold, examples, wants_json
 from colmlm.cli.output import counting, note, print_json, say
 from colmlm.lab.evaluate.judged import (
     Concurrency,
@@ -92,7 +92,6 @@ def biographies(
     ] = 256,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Biographies written together.")] = 8,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Write a biography of each name greedily, after the paper's prompt: the name, an empty line and the name again."""
     people = list(
@@ -114,7 +113,7 @@ def biographies(
         _write(who, config, people, log, batch)
     rows = [log.rows[name] for name in people]
     report = {**run, "biographies": len(rows), "hits": sum(row["hits"] for row in rows), "out": str(out)}
-    if as_json:
+    if wants_json():
         print_json(report)
     else:
         say(
@@ -166,7 +165,6 @@ def judge_biographies(
     out: JudgedOut = None,
     dry_run: CostOnly = False,
     yes: MayCost = False,
-    as_json: AsJson = False,
 ) -> None:
     """Have biographies split into claims, each checked against passages of the corpora: FActScore.
 
@@ -192,7 +190,7 @@ def judge_biographies(
     waiting = [one for one in people if not _is_done(log.rows.get(one.row))]
     cost, usage = _cost(waiting, log, evidence), None
     if not dry_run:
-        agreed(cost, options, yes=yes, as_json=as_json)
+        agreed(cost, options, yes=yes)
         with opened(options, target) as judging:
             _judge(judging, waiting, log, evidence, concurrency)
             usage = judging.usage
@@ -202,7 +200,7 @@ def judge_biographies(
         **_figures([log.rows.get(one.row) for one in people]), "biographies_of": written,
         "estimate": cost, "usage": usage,
     }  # fmt: skip
-    show(report, FIGURES, as_json=as_json)
+    show(report, FIGURES)
 
 
 def _biography(row: Row) -> Biography:

@@ -15,7 +15,7 @@ import numpy as np
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
+from colmlm.cli.options import CheckpointPath, Threshold, examples, wants_json
 from colmlm.cli.output import counting, note, print_json, say
 from colmlm.lab.evaluate.kept import FromTheFirst, open_log
 from colmlm.lab.methods.methods import Method, answerer
@@ -85,7 +85,6 @@ def choices(
         ),
     ] = None,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Count the items whose right choice is the likeliest after the context.
 
@@ -105,7 +104,7 @@ def choices(
             _score(loaded, list(with_shots(asked, exemplars, count, one)), likely, log, one)
     by_seed = {one: [ScoredChoices(**log.rows[_name(one, n)]) for n in range(len(asked))] for one in seeds}
     report = {"checkpoint": loaded.config.name, "items": len(asked), **run, **_summary(by_seed)}
-    if as_json:
+    if wants_json():
         print_json(report)
     else:
         _show(report)

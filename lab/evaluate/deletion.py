@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, DryRun, examples
+from colmlm.cli.options import CheckpointPath, DryRun, examples, wants_json
 from colmlm.cli.output import counting, note, print_json, print_table, say
 from colmlm.kb.errors import FactErased, FactNotDeleted
 from colmlm.kb.facts.records import FactRecord
@@ -57,7 +57,6 @@ def deletion(
     seed: Annotated[int, typer.Option("--seed", help="Draws the facts.")] = 0,
     checkpoint: CheckpointPath = None,
     dry_run: DryRun = False,
-    json_wanted: AsJson = False,
 ) -> None:
     """Forget a sample of facts by each policy and radius, ask for them, look others up, and undo it.
 
@@ -74,7 +73,7 @@ def deletion(
         if not all(drawn):
             raise typer.BadParameter("it has too few facts with a question.", param_hint="--corpus")
         if dry_run:
-            _preview(drawn[0], corpus, len(radius or [None]), survivors, json_wanted)
+            _preview(drawn[0], corpus, len(radius or [None]), survivors)
             return
         audit = DeletionAudit(runtime, *drawn, neighbours)
         report: dict[str, Any] = {
@@ -101,17 +100,15 @@ def deletion(
             report["survivors"] = [asdict(one) for one in planted]
         is_restored = audit.found().is_as(before)
     report["runs"] = [as_json(run) for run in runs]
-    print_json(report) if json_wanted else _show(report, runs, planted)
+    print_json(report) if wants_json() else _show(report, runs, planted)
     if not (is_restored and all(run.is_restored for run in runs)):
         note("warning: not every lookup is as it was; did somebody else edit meanwhile?")
 
 
-def _preview(
-    sample: Sequence[FactRecord], corpus: str, radii: int, survivors: bool, json_wanted: bool
-) -> None:
+def _preview(sample: Sequence[FactRecord], corpus: str, radii: int, survivors: bool) -> None:
     planted = len(sample) * len(KINDS) if survivors else 0
     runs = len(POLICIES) * (radii + (radii + 1) * len(KINDS) * survivors)
-    if json_wanted:
+    if wants_json():
         fact_ids = [fact.fact_id for fact in sample]
         print_json(
             {"dry_run": True, "corpus": corpus, "fact_ids": fact_ids, "runs": runs, "planted": planted}

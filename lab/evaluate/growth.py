@@ -20,7 +20,7 @@ from sqlalchemy import select, text
 from colmlm.cli.composition.model_encoder import describe
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.operating.sizing import readable
-from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
@@ -77,7 +77,6 @@ def growth(
         ),
     ] = None,
     checkpoint: CheckpointPath = None,
-    json_wanted: AsJson = False,
 ) -> None:
     """Fill a knowledge base with unrelated facts, step by step, and measure accuracy, latency and size.
 
@@ -125,7 +124,7 @@ def growth(
             asking.measure(Path(home), left, log)
     rows = [log.rows[str(one)] for one in sizes]
     report = {"checkpoint": loaded.config.name, **run, "sizes": rows}
-    print_json(report) if json_wanted else _show(report)
+    print_json(report) if wants_json() else _show(report)
 
 
 Place = tuple[str, int]

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from colmlm.cli.asking import require_somebody
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import counting, note, print_json, print_table, say
 from colmlm.lab.evaluate.kept import FromTheFirst, open_log, read_kept, said_as
 from colmlm.model.evaluate.judge import (
@@ -108,14 +108,14 @@ class Cost:
         return f"about {self.requests} requests, {self.tokens_in} tokens sent and {self.tokens_out} received"
 
 
-def agreed(cost: Cost, options: JudgeOptions, *, yes: bool, as_json: bool) -> None:
+def agreed(cost: Cost, options: JudgeOptions, *, yes: bool) -> None:
     """Tells what it may cost, and asks for consent on a terminal. Raises `Abort` or `BadParameter` without consent."""
     if options.kind is JudgeSort.local or cost.requests == 0:
         return
     note(f"{cost}; what must be asked again comes on top.")
     if yes:
         return
-    require_somebody(yes, as_json, "let it cost that")
+    require_somebody(yes, "let it cost that")
     if not typer.confirm(f"Send {cost.requests} requests to {options.url}?", err=True):
         raise typer.Abort
 
@@ -202,7 +202,6 @@ def judge_answers(
     out: JudgedOut = None,
     dry_run: CostOnly = False,
     yes: MayCost = False,
-    as_json: AsJson = False,
 ) -> None:
     """Have kept answers judged correct, incorrect or not attempted, and count them as SimpleQA does.
 
@@ -224,7 +223,7 @@ def judge_answers(
     if not dry_run:
         if len(waiting) < len(kept):
             note(f"{len(kept) - len(waiting)} verdicts are there already.")
-        agreed(cost, options, yes=yes, as_json=as_json)
+        agreed(cost, options, yes=yes)
         with opened(options, target) as judging:
             _judge(judging, waiting, log, concurrency)
             usage = judging.usage
@@ -235,7 +234,7 @@ def judge_answers(
         "unjudged": len(kept) - len(told), "counts": dict(Counter(told)), **simple_qa(told),
         "answers_of": answered, "out": str(target), "estimate": cost, "usage": usage,
     }  # fmt: skip
-    show(report, FIGURES, as_json=as_json)
+    show(report, FIGURES)
 
 
 def _kept(row: Row) -> Kept:
@@ -269,9 +268,9 @@ def _judge(judging: OpenedJudge, waiting: list[Kept], log: RunLog, concurrency: 
         judge_each(waiting, verdict, keep, concurrency=concurrency, stop=judging.stop)
 
 
-def show(report: dict[str, Any], figures: tuple[str, ...], *, as_json: bool) -> None:
+def show(report: dict[str, Any], figures: tuple[str, ...]) -> None:
     """Prints these figures with their intervals and who judged, or in a dry run what judging would cost."""
-    if as_json:
+    if wants_json():
         print_json(report)
         return
     if report["dry_run"]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sqlalchemy import func, select
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
+from colmlm.cli.options import CheckpointPath, Threshold, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, progress
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
 from colmlm.kb.errors import InvalidValue
@@ -92,7 +92,6 @@ def perplexity(
     ] = None,
     threshold: Threshold = None,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure perplexity outside of the marked spans: with the text's own spans, and with what lookups find.
 
@@ -131,7 +130,7 @@ def perplexity(
         "opening_probability": openings(measured.static),
         "perplexity": perplexities(measured.sums(), len(documents)),
     }
-    print_json(report) if as_json else _show(report)
+    print_json(report) if wants_json() else _show(report)
 
 
 def _read(file: Path, limit: int | None) -> list[AnnotatedDocument]:

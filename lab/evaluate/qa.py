@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
+from colmlm.cli.options import CheckpointPath, Threshold, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, progress
 from colmlm.kb.corpus.squad import read_questions
 from colmlm.kb.facts.records import FactRecord
@@ -81,7 +81,6 @@ def qa(
     max_tokens: AnswerTokens = 32,
     batch: AnsweredTogether = 16,
     seed: Annotated[int, typer.Option("--seed", help="Draws the questions and the intervals.")] = 0,
-    as_json: AsJson = False,
 ) -> None:
     """Ask questions without their paragraphs, greedily, and count the answers that hold a gold one.
 
@@ -124,7 +123,7 @@ def qa(
         "covered": round(covered, 4),
         **summary.as_json(),
     }
-    print_json(report) if as_json else _show(report, summary)
+    print_json(report) if wants_json() else _show(report, summary)
 
 
 def _of_squad(facts: Sequence[FactRecord], squad: Path) -> list[AskedQuestion]:

@@ -17,7 +17,7 @@ from colmlm.cli.bulk.encoding import with_questions
 from colmlm.cli.bulk.keying import keying_elsewhere
 from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import counting, note, print_json, print_table, progress
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated, to_record
 from colmlm.kb.facts.records import FactRecord
@@ -95,7 +95,6 @@ def recall_command(
     ] = 0,
     ray: Ray = None,
     ray_workers: RayWorkers = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure recall of question -> fact over all facts of a corpus.
 
@@ -111,7 +110,7 @@ def recall_command(
         report = _report(runtime, corpus, named[1:], questions, baselines, with_decoder_queries)
         if answers:
             report["answers"] = _found(runtime, corpus, answers)
-    print_json(report) if as_json else _print(report)
+    print_json(report) if wants_json() else _print(report)
 
 
 def _report(

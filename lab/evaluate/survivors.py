@@ -15,7 +15,7 @@ import typer
 
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import counting, note, print_json, print_table
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.corpus.squad import read_squad
@@ -46,7 +46,6 @@ def survivors(
     ] = 100,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Draws paragraphs, facts and texts.")] = 0,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Plant texts that tell facts in other words, or only seem to, and plan to forget the facts.
 
@@ -67,7 +66,7 @@ def survivors(
         after = audit.after()
     report: dict[str, Any] = {"facts": facts, "documents": documents}
     report |= {"survivors": [asdict(one) for one in measured], "after": asdict(after)}
-    print_json(report) if as_json else _show(measured, after)
+    print_json(report) if wants_json() else _show(measured, after)
 
 
 def _show(measured: list[TextSurvival], after: AfterForgetting) -> None:

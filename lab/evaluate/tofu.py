@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from colmlm.cli.composition.annotators import SpanAnnotatorPath, SpanThreshold
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
+from colmlm.cli.options import CheckpointPath, Threshold, examples, wants_json
 from colmlm.cli.output import counting, note, print_json, say
 from colmlm.kb.corpus.format import to_record
 from colmlm.lab.evaluate.kept import open_log
@@ -65,7 +65,6 @@ def tofu_documents(
     out: Annotated[Path, typer.Option("--out", dir_okay=False, help="Where the documents go (JSONL).")],
     span_annotator: SpanAnnotatorPath = None,
     span_threshold: SpanThreshold = None,
-    as_json: AsJson = False,
 ) -> None:
     """Write each question and answer as a document, the facts of its answer marked, to train on and to ingest.
 
@@ -79,7 +78,7 @@ def tofu_documents(
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("".join(json.dumps(to_record(one), ensure_ascii=False) + "\n" for one in made))
     report = {"documents": len(made), "facts": sum(len(one.facts) for one in made), "out": str(out)}
-    if as_json:
+    if wants_json():
         print_json(report)
     else:
         note(f"{report['documents']} documents with {report['facts']} facts in {out}.")
@@ -111,7 +110,6 @@ def tofu(
     span_annotator: SpanAnnotatorPath = None,
     span_threshold: SpanThreshold = None,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure forgetting as TOFU does, with lookups in the knowledge base where the checkpoint makes them.
 
@@ -147,10 +145,10 @@ def tofu(
         file = out / f"{masking}.json"
         sizes = {name: len(some) for name, some in read.items()}
         written, reports[str(masking)] = _written(file, _log(log, masking, sizes), references.get(masking))
-        if not as_json:
+        if not wants_json():
             say(f"{file}:")
             show(written, reports[str(masking)])
-    if as_json:
+    if wants_json():
         print_json({"checkpoint": answers.checkpoint.config.name, **run, **reports})
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.model.evaluate.intervals import Interval, bootstrap
 from colmlm.model.evaluate.tofu import Scores, TofuLog, TofuLogError, forget_quality
@@ -39,7 +39,6 @@ def tofu_log(
     resamples: Annotated[
         int, typer.Option("--resamples", min=100, max=100_000, help="Of the bootstrap intervals.")
     ] = 1000,
-    as_json: AsJson = False,
 ) -> None:
     """Compute model utility, its nine numbers, the scores of the forget set and, with --retain, the forget quality.
 
@@ -49,7 +48,7 @@ def tofu_log(
     report = report_of(found, resamples)
     if retain is not None:
         report |= beside(found, _read(retain, "--retain"))
-    print_json(report) if as_json else show(found, report)
+    print_json(report) if wants_json() else show(found, report)
 
 
 def report_of(log: TofuLog, resamples: int = 1000) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import typer
 
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import Actor, AsJson, CheckpointPath, DryRun, Threshold, examples, some_text
+from colmlm.cli.options import Actor, CheckpointPath, DryRun, Threshold, examples, some_text, wants_json
 from colmlm.cli.output import counting, note, print_json, print_table, say
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.errors import CorpusNotFound, KeysetMismatch, NoActiveKeyset
@@ -216,7 +216,6 @@ def updates(
         str, typer.Option("--reason", callback=some_text, help="Why the statements are ingested.")
     ] = REASON,
     dry_run: DryRun = False,
-    json_wanted: AsJson = False,
 ) -> None:
     """Give facts other values and ask for them: is the new one told, also to other wordings, and nothing else changed?
 
@@ -228,7 +227,7 @@ def updates(
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
         if dry_run:
-            _preview(StandingDocuments.of(runtime.kb, corpus, rewrites), corpus, rewrites, json_wanted)
+            _preview(StandingDocuments.of(runtime.kb, corpus, rewrites), corpus, rewrites)
             return
         config = DecodeConfig(
             mode="forced", max_tokens=max_tokens, repetition_penalty=1.0, threshold=threshold, until_hit=True
@@ -258,7 +257,7 @@ def updates(
             **measure(rewrites, fact_ids, before, after, undone, seed).as_json(),
             "is_restored": audit.is_restored() and all(undone[p].is_as(before[p]) for p in asked),
         }
-    print_json(report) if json_wanted else _show(report)
+    print_json(report) if wants_json() else _show(report)
     if not report["is_restored"]:
         note("warning: not every answer is as it was; did somebody else edit meanwhile?")
 
@@ -270,9 +269,9 @@ def _read(records: Path, limit: int | None) -> list[Rewrite]:
         raise typer.BadParameter(f"{error}.", param_hint="--records") from error
 
 
-def _preview(standing: StandingDocuments, corpus: str, rewrites: list[Rewrite], json_wanted: bool) -> None:
+def _preview(standing: StandingDocuments, corpus: str, rewrites: list[Rewrite]) -> None:
     statements = len(documents(rewrites))
-    if json_wanted:
+    if wants_json():
         print_json(
             {
                 "dry_run": True,

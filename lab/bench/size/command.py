@@ -15,7 +15,7 @@ import typer
 
 from colmlm.cli.operating.estimates import Load, database_bytes, sizes
 from colmlm.cli.operating.sizing import readable
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import note, print_json, print_table
 from colmlm.kb import interpreter
 from colmlm.kb.errors import InvalidValue
@@ -59,7 +59,6 @@ def size(
         list[str] | None,
         typer.Option("--again", help="Measure this stage again on a kept base; may be repeated."),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure ingest, keys, index, lookups, edits, erasure, snapshot, restart, fsck and backup at a size.
 
@@ -78,7 +77,7 @@ def size(
         with tempfile.TemporaryDirectory(prefix="colmlm-bench-") as folder:
             Path(folder).chmod(0o755)
             found = _measured(SizedBase(Path(folder), facts, dim, seed), without or (), ())
-    print_json(found) if as_json else _show(found)
+    print_json(found) if wants_json() else _show(found)
 
 
 def _measured(sized: SizedBase, without: Collection[str], again: Collection[str]) -> dict[str, Any]:

@@ -29,7 +29,9 @@ def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
         invoke("ask", question)
     invoke("outputs", "feedback", 2, "--down")
     invoke("misses", "list")
-    assert invoke("facts", "list", "--server", there.address, "--key-file", there.tokens["decoder"]).code == 2
+    assert (
+        invoke("facts", "list", "--server", there.address, "--token-file", there.tokens["decoder"]).code == 2
+    )
     for words in (
         "facts list",
         "facts list --all --limit 1",

@@ -22,7 +22,14 @@ from tests.cli.conftest import ROOT, program
 
 
 @pytest.mark.parametrize(
-    ("typed", "offered"), [("colmlm tr", ["trace", "train"]), ("colmlm keysets act", ["activate"])]
+    ("typed", "offered"),
+    [
+        ("colmlm tr", ["trace", "train"]),
+        ("colmlm keysets act", ["activate"]),
+        ("colmlm facts list --se", ["--server"]),
+        ("colmlm facts list --js", ["--json"]),
+        ("colmlm serve --js", []),
+    ],
 )
 def test_the_shell_is_offered_what_may_follow(typed: str, offered: list[str]) -> None:
     words = typed.split()

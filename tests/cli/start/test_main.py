@@ -113,7 +113,7 @@ def test_every_command_takes_json_but_those_that_the_manual_names() -> None:
         path, command = todo.pop()
         verbs = getattr(command, "commands", {})
         todo += [((*path, name), child) for name, child in verbs.items()]
-        if not verbs and not any("--json" in option.opts for option in command.params):
+        if not verbs and not any("--json" in option.opts for option in command.program_options()):
             without.add(" ".join(path))
     manual = (ROOT / "docs" / "command-line.md").read_text()
     (line,) = re.findall(r"^- Without `--json` are (.*)$", manual, re.MULTILINE)
@@ -274,3 +274,27 @@ def test_a_reader_that_leaves_early_is_no_error(atlas: list[int], home: Path) ->
 def test_the_program_alone_prints_help_and_its_version(home: Path) -> None:
     assert "Commands" in program().stdout
     assert program("--version").stdout.strip()
+
+
+def test_options_of_the_program_stand_before_the_command_or_after_it(run: Run, atlas: list[int]) -> None:
+    listed = run("facts", "list", "--json").json
+    assert run("--json", "facts", "list").json == listed
+    for words in (["--server", ""], ["facts", "list", "--json", "--server", ""]):
+        before = words if "facts" in words else ["--json", *words, "facts", "list"]
+        assert run(*before).json == listed
+
+
+@pytest.mark.parametrize("command", [["serve"], ["corpus", "export", "atlas"], ["mcp"]], ids=" ".join)
+def test_what_prints_no_json_refuses_it_on_either_side(command: list[str]) -> None:
+    for words in (["--json", *command], [*command, "--json"]):
+        ran = invoke(*words)
+        assert ran.code == 2 and "--json" in ran.err and is_one_error_line(ran)
+
+
+@pytest.mark.parametrize(
+    "command", [["up"], ["train"], ["corpus", "sync", ".", "--corpus", "y"]], ids=" ".join
+)
+def test_what_owns_a_machine_refuses_a_server_on_either_side(command: list[str]) -> None:
+    for words in (["--server", "http://127.0.0.1:1", *command], [*command, "--server", "http://127.0.0.1:1"]):
+        ran = invoke(*words)
+        assert ran.code == 2 and "only on the machine" in ran.err and is_one_error_line(ran)
