@@ -18,6 +18,11 @@ LABORATORY: Mapping[str, Lazy] = MappingProxyType(
             "colmlm.lab.evaluate.command:app",
             "Measure a checkpoint: recall of its keys, answers, and unlearning.",
         ),
+        "unlearn": Lazy(
+            "colmlm.lab.methods.unlearn:unlearn",
+            "Train a checkpoint until it no longer says some answers",
+            examples="UNLEARN_EXAMPLES",
+        ),
         "crashlab": Lazy(
             "colmlm.lab.crashlab.command:app",
             "Kill processes at seeded instants and check that nothing was lost.",

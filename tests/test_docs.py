@@ -136,7 +136,7 @@ def fault_of(line: str) -> str | None:
     """What is wrong with a `colmlm ...` line, or None: an unknown command, or an option its command has not."""
     name, *words = shlex.split(line)
     path, command = [name], whole(name)
-    while words and hasattr(command, "resolve_command") and not words[0].startswith("-"):
+    while is_group(command) and words and not (words := named_in(command, words))[0].startswith("-"):
         context = command.make_context(path[-1], [], resilient_parsing=True)
         path.append(words[0])
         _, command, words = command.resolve_command(context, words)
@@ -149,6 +149,15 @@ def fault_of(line: str) -> str | None:
         w for w in words if w.startswith("--") and w != "--help" and w.partition("=")[0] not in options
     ]
     return f"{' '.join(path)!r} has no {', '.join(unknown)}" if unknown else None
+
+
+def is_group(command: Any) -> bool:
+    return hasattr(command, "resolve_command")
+
+
+def named_in(group: Any, words: list[str]) -> list[str]:
+    """The words with the command that is meant where a group's first one need not be named."""
+    return group.with_default(words) if hasattr(group, "with_default") else words
 
 
 def options_of(command: Any) -> list[Any]:
@@ -177,7 +186,7 @@ def refusal_of(words: list[str]) -> str | None:
     """What the command line says to these words before it does anything, or None. Files need not be there."""
     name, *words = words
     command = whole(name)
-    while hasattr(command, "resolve_command") and words and not words[0].startswith("-"):
+    while is_group(command) and words and not (words := named_in(command, words))[0].startswith("-"):
         context = command.make_context(name, [], resilient_parsing=True)
         _, command, words = command.resolve_command(context, words)
     if hasattr(command, "resolve_command") or "--help" in words:

@@ -134,7 +134,7 @@ def verify(ports: FromPorts, request: PageRequest, run_id: PathId, data: Sent) -
 
 @get("/forget/{run_id:int}/certificate", opt=needs(Right.audit), sync_to_thread=True)
 def certificate(ports: FromPorts, run_id: PathId) -> Response[str]:
-    """Download the signed certificate, which `colmlm verify-certificate` checks."""
+    """Download the signed certificate, which `colmlm log certificate` checks."""
     return Response(
         certificates.issue_forget_certificate(ports.kb, run_id),
         media_type="application/json",

@@ -1,4 +1,4 @@
-"""`colmlm answers`: the score from which answers are given, calibrated for the base that gives them."""
+"""`colmlm questions calibrate` and `threshold`: the score from which answers are given, calibrated for a base."""
 
 from __future__ import annotations
 
@@ -14,26 +14,23 @@ from colmlm.cli.options import Actor, examples, finite, some_text, some_texts, w
 from colmlm.cli.output import note, print_json, say
 from colmlm.kb.answers.records import AnswerThreshold
 
-app = typer.Typer(
-    help="Calibrate the score from which answers are given.", epilog=examples("colmlm answers threshold")
-)
 Why = Annotated[str, typer.Option("--reason", callback=some_text, help="Why; it stays in the change log.")]
 
 
-@app.command(
-    epilog=examples(
-        "colmlm answers calibrate --questions asked.csv",
-        "colmlm answers calibrate --corpus squad --wrong 0.03 --dry-run --json",
-        "colmlm answers calibrate --set handbook",
-    )
+CALIBRATE_EXAMPLES = examples(
+    "colmlm questions calibrate --file asked.csv",
+    "colmlm questions calibrate --corpus squad --wrong 0.03 --dry-run --json",
+    "colmlm questions calibrate --question-set handbook",
 )
+
+
 @anywhere
 def calibrate(
     base: Base,
     questions: Annotated[
         Path | None,
         typer.Option(
-            "--questions",
+            "--file",
             exists=True,
             dir_okay=False,
             help="CSV or JSON Lines with question and value (empty: nothing answers it).",
@@ -46,7 +43,7 @@ def calibrate(
         ),
     ] = None,
     question_set: Annotated[
-        str | None, typer.Option("--set", callback=some_text, help="A set of kept questions.")
+        str | None, typer.Option("--question-set", callback=some_text, help="A set of kept questions.")
     ] = None,
     wrong: Annotated[
         float,
@@ -75,7 +72,9 @@ def calibrate(
     print_json(done) if wants_json() else _show(done)
 
 
-@app.command(epilog=examples("colmlm answers threshold --json", "colmlm answers threshold --shipped"))
+THRESHOLD_EXAMPLES = examples("colmlm questions threshold --json", "colmlm questions threshold --shipped")
+
+
 @anywhere
 def threshold(
     base: Base,

@@ -1,4 +1,4 @@
-"""`colmlm corpus`: ingests, exports, deletes and counts annotated corpora."""
+"""`colmlm corpus`: imports, exports, deletes and counts annotated corpora."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.errors import REFUSED
+from colmlm.cli.contents.documents import DOCUMENT_EXAMPLES, DOCUMENTS_EXAMPLES, list_documents, show_document
 from colmlm.cli.options import (
     Actor,
-    AllowErased,
     WhyUnlessDry,
     Yes,
     examples,
@@ -29,9 +28,9 @@ from colmlm.cli.options import (
     without_json,
 )
 from colmlm.cli.output import counted, note, print_json, print_table, say
-from colmlm.kb.corpus.format import Refusal, to_record
+from colmlm.kb.corpus.format import to_record
 from colmlm.kb.errors import CorpusNotFound
-from colmlm.kb.facts.records import CorpusStats, Edit, IngestReport
+from colmlm.kb.facts.records import CorpusStats, Edit
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import CheckpointInfo, KeysetRecord
@@ -81,8 +80,8 @@ def import_(
 
     All of it is checked first, and nothing is stored of what is damaged or does not fit together. Facts have no offsets
     then, but the number that they have in a sample. Their keys are reconstructed from the codes of the index and so
-    approximate, until `colmlm rekey` makes others: of facts whose documents were ingested meanwhile, into the same
-    corpus and under the names of the samples, or that were given a question.
+    approximate, until `colmlm keysets fill` makes others: of facts whose documents were ingested meanwhile, into the
+    same corpus and under the names of the samples, or that were given a question.
     """
     with Runtime.from_environment() as runtime:
         from colmlm.kb.releases.releases import ReleaseProgress
@@ -126,23 +125,16 @@ def _show_importing(report: ImportReport, keyset: KeysetRecord | None) -> None:
         note(f"Another keyset is active. To let this one answer: colmlm keysets activate {keyset.keyset_id}")
 
 
-MOST_REFUSALS_SHOWN = 20
-
 app = typer.Typer(
-    help="Add, sync, annotate, ingest, import, export, delete, list and count corpora.",
+    help="Add, sync, annotate, import, export, delete, list and count corpora.",
     epilog=examples("colmlm corpus list"),
 )
 app.command("add", epilog=corpus_add.ADD_EXAMPLES)(corpus_add.add)
 app.command("sync", epilog=corpus_sync.SYNC_EXAMPLES)(corpus_sync.sync)
 app.command("annotate", epilog=annotate.ANNOTATE_EXAMPLES)(annotate.annotate)
 app.command("import", epilog=IMPORT_EXAMPLES)(import_)
-
-
-class Format(StrEnum):
-    annotated = "annotated"
-    parquet = "parquet"
-    squad = "squad"
-    rel_lmlm = "rel-lmlm"
+app.command("documents", epilog=DOCUMENTS_EXAMPLES)(list_documents)
+app.command("document", epilog=DOCUMENT_EXAMPLES)(show_document)
 
 
 class ExportFormat(StrEnum):
@@ -152,106 +144,6 @@ class ExportFormat(StrEnum):
 
 
 CorpusName = Annotated[str, typer.Argument(metavar="NAME", help="The corpus.")]
-
-
-@app.command(
-    epilog=examples(
-        "colmlm corpus ingest facts.jsonl --format annotated --corpus handbook",
-        "colmlm corpus ingest facts.parquet --format parquet --corpus handbook --commit-every 50000",
-        "colmlm corpus ingest dev-v2.0.json --format squad --corpus squad --dry-run",
-    )
-)
-@anywhere
-def ingest(
-    base: Base,
-    file: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, readable=True, help="The file to read.")
-    ],
-    format_: Annotated[
-        Format,
-        typer.Option(
-            "--format",
-            help="JSON Lines of documents and facts, the same as Parquet, SQuAD, or texts with dblookup calls.",
-        ),
-    ],
-    corpus: Annotated[str, typer.Option("--corpus", callback=some_text, help="The corpus to put it in.")],
-    actor: Actor = None,
-    reason: Annotated[
-        str | None, typer.Option("--reason", help="Why; by default the name of the file.")
-    ] = None,
-    commit_every: Annotated[
-        int | None,
-        typer.Option(
-            "--commit-every", min=1, help="Documents of one transaction and change. Default: 10000."
-        ),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do all of it, then roll it back.")] = False,
-    allow_erased: AllowErased = False,
-) -> None:
-    """Ingest a file of annotated documents. If it is interrupted, run it again to continue.
-
-    Documents and facts that fail the checks are refused with document, offset and reason, and the others are ingested;
-    the exit code is then 3. A document that is there already, unchanged, is skipped. `colmlm rekey` gives the facts
-    keys. With --server the file is uploaded, and a job there ingests it.
-    """
-    report, refused = base.corpora.ingest(
-        file,
-        format_.value,
-        corpus,
-        actor=base.actor(actor),
-        reason=reason or f"ingest of a file, {format_.value}",
-        commit_every=commit_every,
-        dry_run=dry_run,
-        allow_erased=allow_erased,
-    )
-    if wants_json():
-        print_json({"dry_run": dry_run, "refused": refused, **_as_dict(report)})
-    else:
-        _show(report, refused, dry_run)
-    if refused:
-        raise typer.Exit(REFUSED)
-
-
-def _as_dict(report: IngestReport) -> dict[str, object]:
-    return {name: getattr(report, name) for name in IngestReport.__dataclass_fields__}
-
-
-def _show(report: IngestReport, refused: int, dry_run: bool) -> None:
-    taken = f"{counted(report.documents, 'document')} with {counted(report.facts, 'new fact')}"
-    say(
-        f"{'Would take' if dry_run else 'Took'} {taken} into {report.corpus!r}; {report.unchanged} were there already."
-    )
-    if report.replaced:
-        say(f"{report.replaced} of them replace an older text.")
-    if report.still_deleted:
-        say(f"{report.still_deleted} facts that the file names were deleted here, and stay so.")
-    if report.overlaps_resolved:
-        say(f"{report.overlaps_resolved} overlapping spans left out.")
-    if report.suppressed:
-        say(
-            f"{report.suppressed} spans left out and redacted, as they were erased before (see --allow-erased):"
-        )
-        shown = report.suppressed_at[:MOST_REFUSALS_SHOWN]
-        print_table(("document", "start", "end"), [(s.document, s.start, s.end) for s in shown])
-    if report.contradictions:
-        say(f"{report.contradictions} contradictions with facts that are here: colmlm facts contradictions")
-    if report.duplicates:
-        say(f"{report.duplicates} duplicates of facts that are here: colmlm facts duplicates")
-    _show_refusals(report.refusals, refused)
-    if report.facts and not dry_run:
-        note("Facts are found once they have keys. Run: colmlm rekey")
-
-
-def _show_refusals(refusals: tuple[Refusal, ...], refused: int) -> None:
-    if not refused:
-        return
-    say(f"Refused {refused}:")
-    print_table(
-        ("document", "offset", "reason"),
-        [(r.document, r.offset, r.reason) for r in refusals[:MOST_REFUSALS_SHOWN]],
-    )
-    if refused > MOST_REFUSALS_SHOWN:
-        say(f"... and {refused - MOST_REFUSALS_SHOWN} more; --json lists them.")
 
 
 @app.command(
@@ -289,7 +181,7 @@ def export(
         ),
     ] = False,
 ) -> None:
-    """Write a corpus in a form that `colmlm corpus ingest` reads: every fact, corrected and deleted ones too.
+    """Write a corpus in a form that `colmlm corpus add` reads: every fact, corrected and deleted ones too.
 
     Erased facts are left out, and facts without a document belong to no corpus.
     """

@@ -1,4 +1,4 @@
-"""`colmlm documents` and `colmlm stats`: list and show documents, and count everything in a knowledge base."""
+"""`colmlm corpus documents`, `corpus document` and `db stats`: list and show documents, and count everything."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from colmlm.cli.options import MAX_BIGINT, After, Limit, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.texts.characters import numbered
 
-STATS_EXAMPLES = examples("colmlm stats", "colmlm stats --json")
+STATS_EXAMPLES = examples("colmlm db stats", "colmlm db stats --json")
 
-app = typer.Typer(
-    help="List and show the documents that facts were read from.", epilog=examples("colmlm documents list")
+
+DOCUMENTS_EXAMPLES = examples(
+    "colmlm corpus documents --corpus demo", "colmlm corpus documents --replaced --json"
 )
 
 
-@app.command(
-    "list", epilog=examples("colmlm documents list --corpus demo", "colmlm documents list --replaced --json")
-)
 @anywhere
 def list_documents(
     base: Base,
@@ -48,13 +46,15 @@ def list_documents(
         note(f"More documents: --after {more}")
 
 
-@app.command(epilog=examples("colmlm documents show 3", "colmlm documents show 3 --json"))
+DOCUMENT_EXAMPLES = examples("colmlm corpus document 3", "colmlm corpus document 3 --json")
+
+
 @anywhere
-def show(
+def show_document(
     base: Base,
     document_id: Annotated[int, typer.Argument(metavar="DOCUMENT_ID", min=1, max=MAX_BIGINT)],
 ) -> None:
-    """Show a document's text as it was ingested, and where it came from; also one that was replaced."""
+    """Show a document's text as it was ingested, and where it came from. It may be one that was replaced."""
     document, text = base.documents.read(document_id)
     if wants_json():
         print_json({"document": document, "text": text})

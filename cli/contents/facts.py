@@ -70,7 +70,7 @@ ExactText = Annotated[
         help="The document's exact words; in place of offsets where they are there once.",
     ),
 ]
-NoKey = Annotated[bool, typer.Option("--no-key", help="Leave the key to the next `colmlm rekey`.")]
+NoKey = Annotated[bool, typer.Option("--no-key", help="Leave the key to the next `colmlm keysets fill`.")]
 
 
 @anywhere
@@ -132,7 +132,7 @@ def add(
 def edit(
     base: Base,
     fact_id: Annotated[
-        int | None, typer.Argument(metavar="[FACT_ID]", min=1, help="The fact's id; none with --from.")
+        int | None, typer.Argument(metavar="[FACT_ID]", min=1, help="The fact's id; none with --file.")
     ] = None,
     value: Annotated[
         str | None, typer.Option("--value", callback=some_text, help="The new text to splice.")
@@ -143,7 +143,7 @@ def edit(
     file: Annotated[
         Path | None,
         typer.Option(
-            "--from",
+            "--file",
             exists=True,
             dir_okay=False,
             help="Edit many in one change: CSV or JSON lines of fact_id, value and question; empty: as it is.",
@@ -162,12 +162,12 @@ def edit(
     require_reason(reason, unless=dry_run)
     if file is not None:
         if (fact_id, value, question) != (None, None, None):
-            raise typer.BadParameter("--from takes the ids, values and questions from the file alone.")
+            raise typer.BadParameter("--file takes the ids, values and questions from the file alone.")
         edit_from(base, file, actor, reason, keyed=not no_key, anyway=anyway, dry_run=dry_run)
         return
     if fact_id is None or dry_run or (value is None and question is None):
         raise typer.BadParameter(
-            "give a fact's id with --value or --question; or --from, also with --dry-run."
+            "give a fact's id with --value or --question; or --file, also with --dry-run."
         )
     assert reason is not None
     how: Correcting = {"actor": base.actor(actor), "reason": reason, "anyway": anyway}
@@ -271,7 +271,7 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples(
             'colmlm facts edit 12 --value "Lima" --reason "typing error in the source"',
             'colmlm facts edit 12 --question "What is Peru\'s capital?" --reason "said nothing of Peru"',
-            "colmlm facts edit --from corrections.csv --dry-run",
+            "colmlm facts edit --file corrections.csv --dry-run",
         )
     )(edit)
     app.command(
@@ -324,7 +324,7 @@ def edit_from(
     say(f"Change {done.seq}: {done.kind} of {len(planned.edits)} facts")
     if not done.keyed:
         note(
-            "Facts whose question was edited have no key yet, so lookups do not find them. Run: colmlm rekey"
+            "Facts whose question was edited have no key yet, so lookups do not find them. Run: colmlm keysets fill"
         )
 
 

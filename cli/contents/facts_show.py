@@ -107,7 +107,7 @@ def edited(edit: Edit, *, undoes: int | None = None) -> None:
     if edit.also_said_by and not wants_json():
         note(f"Said already by fact {', '.join(map(str, edit.also_said_by))}.")
     if not edit.keyed and not wants_json():
-        note("What was edited has no key yet, so lookups do not find it. Run: colmlm rekey")
+        note("What was edited has no key yet, so lookups do not find it. Run: colmlm keysets fill")
 
 
 def done(edit: Edit, *, undoes: int | None = None, **more: object) -> None:

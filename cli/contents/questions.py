@@ -13,6 +13,7 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
 from colmlm.cli.contents import questions_show as show_
 from colmlm.cli.contents.answers import AnswerMode
+from colmlm.cli.contents.calibration import CALIBRATE_EXAMPLES, THRESHOLD_EXAMPLES, calibrate, threshold
 from colmlm.cli.contents.generation import RankedBy
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import (
@@ -229,3 +230,7 @@ def _every(base: Base, name: str) -> list[KeptQuestion]:
         if len(part) < AT_ONCE:
             break
     return found
+
+
+app.command("calibrate", epilog=CALIBRATE_EXAMPLES)(calibrate)
+app.command("threshold", epilog=THRESHOLD_EXAMPLES)(threshold)

@@ -52,7 +52,7 @@ class Kind(StrEnum):
 Verdicts = Annotated[
     Path | None,
     typer.Option(
-        "--from",
+        "--file",
         exists=True,
         dir_okay=False,
         help="CSV or JSON lines of fact_id and verdict (accept, reject, propose), and of version and review as judged.",
@@ -110,7 +110,7 @@ def _row(item: InboxItem) -> tuple[object, ...]:
 @app.command(
     epilog=examples(
         'colmlm review accept 12 15 --reason "read in the report"',
-        'colmlm review settle --from verdicts.csv --reason "read by ann"',
+        'colmlm review settle --file verdicts.csv --reason "read by ann"',
     )
 )
 @anywhere
@@ -149,8 +149,8 @@ def propose(base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None) 
 
 @app.command(
     epilog=examples(
-        'colmlm review settle --from verdicts.csv --reason "read by ann"',
-        "colmlm review settle --from verdicts.jsonl --dry-run",
+        'colmlm review settle --file verdicts.csv --reason "read by ann"',
+        "colmlm review settle --file verdicts.jsonl --dry-run",
     )
 )
 @anywhere
@@ -166,7 +166,7 @@ def settle(
 
     require_reason(reason, unless=dry_run)
     if file is None:
-        raise typer.BadParameter("name the file.", param_hint="--from")
+        raise typer.BadParameter("name the file.", param_hint="--file")
     found = read(file.read_text(encoding="utf-8-sig"), base.facts.show_many)
     if found.refused:
         if wants_json():

@@ -83,20 +83,6 @@ def export(
     print_json(exported) if wants_json() else say(f"Exported to {exported['path']}")
 
 
-@app.command(epilog=examples("colmlm checkpoint release runs/mine released/mine"))
-def release(
-    run: Annotated[Path, typer.Argument(metavar="RUN", exists=True, file_okay=False, help="A training run.")],
-    target: NewDirectory,
-) -> None:
-    """Write a run's adapter in half precision, with its config and loss log and without optimiser state."""
-    _require_empty(target)
-    from colmlm.model.training.release import release as write
-
-    config = write(run, target)
-    released = {"path": str(target.absolute()), "name": config.name, "training": config.training}
-    print_json(released) if wants_json() else say(f"Released {config.name} to {released['path']}")
-
-
 @app.command(
     epilog=examples(
         "colmlm checkpoint push me/mine --checkpoint runs/mine --dry-run",
@@ -160,7 +146,7 @@ def pull(
         "files": sorted(file.name for file in target.iterdir()),
     }
     print_json(pulled) if wants_json() else say(
-        f"Pulled to {pulled['path']}. Next: colmlm rekey --checkpoint {target}"
+        f"Pulled to {pulled['path']}. Next: colmlm keysets fill --checkpoint {target}"
     )
 
 

@@ -34,7 +34,7 @@ Keys = Annotated[
 MIB = 2**20
 KEEP_THE_LOG = (
     "What is erased from now on is still in this backup. Keep the log elsewhere, after each erasure: "
-    "colmlm audit export --log --output changes.jsonl"
+    "colmlm log export --changes --output changes.jsonl"
 )
 
 
@@ -46,7 +46,7 @@ def create(
     """Write everything to one file, from one snapshot, while edits and lookups go on. Only its owner may read it.
 
     It holds all texts, deleted ones too, and the secret of the database. Facts that are erased later are still in it:
-    keep the change log elsewhere too (`colmlm audit export --log`), since a restore repeats the later erasures from it.
+    keep the change log elsewhere too (`colmlm log export --changes`), since a restore repeats later erasures from it.
     """
     from colmlm.kb.backup.write import write_backup
     from colmlm.kb.log.signing import signing_key
@@ -125,7 +125,7 @@ def restore(
 
     The key of this home must have signed the backup, or a --key, since a backup brings tokens. A backup still holds
     what was erased after it was made, so the newer log is needed, signed by the key that signed the backup or by a
-    --key. At the end everything is checked as by `colmlm fsck`; the exit code is 1 where that finds
+    --key. At the end everything is checked as by `colmlm doctor --data`; the exit code is 1 where that finds
     anything.
     """
     from colmlm.kb.backup.restore import restore_backup
@@ -155,7 +155,7 @@ def restore(
     if report.needs_log:
         raise NewerLogNeeded(report.backup.seq, report.backup.at)
     if not is_sound:
-        note("The restored base is not sound. Run: colmlm fsck")
+        note("The restored base is not sound. Run: colmlm doctor --data")
         raise typer.Exit(CHECK_FAILED)
 
 

@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.contents.documents import STATS_EXAMPLES, stats
 from colmlm.cli.errors import DATABASE
+from colmlm.cli.operating.sizing import EXAMPLES as SIZING_EXAMPLES
+from colmlm.cli.operating.sizing import sizing
 from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from colmlm.kb.store.settings import Settings
 
-app = typer.Typer(help="Start, stop, migrate and describe the database.", epilog=examples("colmlm db status"))
+app = typer.Typer(
+    help="Start, stop, migrate, describe, count and size the database.", epilog=examples("colmlm db status")
+)
 
 
 @app.command(epilog=examples("colmlm db up"))
@@ -152,3 +157,7 @@ def _url(settings: Settings, *, show_password: bool) -> str:
         return shown(settings.database_url, with_secrets=show_password)
     server = EmbeddedServer(settings.home / "postgres")
     return server.url() or str(server.data)
+
+
+app.command("stats", epilog=STATS_EXAMPLES)(stats)
+app.command("sizing", epilog=SIZING_EXAMPLES)(sizing)

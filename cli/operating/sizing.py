@@ -1,4 +1,4 @@
-"""`colmlm sizing`: estimates the resources for a number of facts, before there is a machine for them."""
+"""`colmlm db sizing`: estimates the resources for a number of facts, before there is a machine for them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, say
 
 EXAMPLES = examples(
-    "colmlm sizing --facts 1000000",
-    "colmlm sizing --facts 2200000000 --dim 960 --code-bytes 96 --json",
+    "colmlm db sizing --facts 1000000",
+    "colmlm db sizing --facts 2200000000 --dim 960 --code-bytes 96 --json",
 )
 MOST = 10**12
 

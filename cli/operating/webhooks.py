@@ -65,7 +65,7 @@ def add(
 ) -> None:
     """Add a webhook and print the secret that its messages are signed with, this once.
 
-    Messages hold what `colmlm changes` shows, so no fact's text. An address that is not public is refused, unless
+    Messages hold what `colmlm log list` shows, so no fact's text. An address that is not public is refused, unless
     COLMLM_WEBHOOK_NETWORKS names its network; plain http is for this machine alone.
     """
     secret, made = base.webhooks.add(url, kinds=kinds or (), form=form.value, since=since, dry_run=dry_run)
@@ -112,14 +112,15 @@ def resume(base: Base, webhook_id: WebhookId) -> None:
 
 
 @app.command(
-    epilog=examples("colmlm webhooks replay 3 --from 12", "colmlm webhooks replay 3 --from 1 --json")
+    epilog=examples("colmlm webhooks replay 3 --since 12", "colmlm webhooks replay 3 --since 1 --json")
 )
 @anywhere
 def replay(
     base: Base,
     webhook_id: WebhookId,
     first: Annotated[
-        int, typer.Option("--from", min=1, max=MAX_BIGINT, help="The change to send next, with what follows.")
+        int,
+        typer.Option("--since", min=1, max=MAX_BIGINT, help="The change to send next, with what follows."),
     ],
 ) -> None:
     """Send changes again from one on, as the same messages; or pass over those before a later one."""

@@ -117,16 +117,14 @@ WhyOrDefault = Annotated[
 
 
 CHECK_EXAMPLES = examples(
-    "colmlm verify-certificate run-1.json",
-    "colmlm verify-certificate run-1.json --offline --public-key base.pem --json",
+    "colmlm log certificate run-1.json",
+    "colmlm log certificate run-1.json --offline --public-key base.pem --json",
 )
-ERASURE_EXAMPLES = examples(
-    "colmlm erasures certificate 41", "colmlm erasures certificate 41 --out erased.json"
-)
+ERASURE_EXAMPLES = examples("colmlm erase certificate 41", "colmlm erase certificate 41 --out erased.json")
 CertificateFile = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE", dir_okay=False, help="As `forget certificate` or `erasures certificate` wrote it."
+        metavar="FILE", dir_okay=False, help="As `forget certificate` or `erase certificate` wrote it."
     ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", dir_okay=False, help="Write it to this file.")]
@@ -155,7 +153,7 @@ def _give(text: str, out: Path | None) -> None:
         typer.echo(json_visible(text), nl=False)
         return
     out.write_text(text, encoding="utf-8")
-    note(f"Wrote {out}. To check it anywhere: colmlm verify-certificate FILE")
+    note(f"Wrote {out}. To check it anywhere: colmlm log certificate FILE")
 
 
 @anywhere

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    help="Forget sets of facts: plan, apply, verify, restore, certify.",
+    help="Forget sets of facts: plan, apply, verify, undo, certify.",
     epilog=examples(
         'colmlm forget plan --text Lima --equivalents include --reason "request 12"',
         'colmlm forget apply 1 --reason "request 12"',
@@ -195,11 +195,9 @@ def _done(run_id: int, edit: Edit, **more: object) -> None:
         say(f"Change {edit.seq}: {edit.kind} of {counted(len(edit.fact_ids), 'fact')}, run {run_id}")
 
 
-@app.command(
-    epilog=examples('colmlm forget restore 1 --reason "withdrawn"', "colmlm forget restore 1 --dry-run")
-)
+@app.command(epilog=examples('colmlm forget undo 1 --reason "withdrawn"', "colmlm forget undo 1 --dry-run"))
 @anywhere
-def restore(
+def undo(
     base: Base,
     run_id: RunId,
     reason: WhyUnlessDry = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from colmlm.cli.options import Json, ProgramOptions, Server, TokenFile, examples
-from colmlm.cli.start.commands import COMMANDS, FORMER
+from colmlm.cli.start.commands import COMMANDS
 from colmlm.cli.start.root import Debug, Root
 from colmlm.cli.version import version
 
@@ -16,7 +16,6 @@ class Colmlm(Root):
     """The root command group of `colmlm`."""
 
     lazy = COMMANDS
-    former = FORMER
 
 
 app = typer.Typer(

@@ -118,3 +118,15 @@ def _keep(context: Any, option: Any, value: Any) -> Any:
     if value not in (None, False):
         setattr(context.find_root().ensure_object(ProgramOptions), option.name, value)
     return value
+
+
+class DefaultGroup(TyperGroup):
+    """A group whose first command is meant where none is named: `erase 12` is `erase facts 12`."""
+
+    def with_default(self, args: list[str]) -> list[str]:
+        """Name the first command before words that name none."""
+        is_named = not args or args[0] in self.commands or args[0] == "--help"
+        return args if is_named else [next(iter(self.commands)), *args]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self.with_default(args))

@@ -36,7 +36,7 @@ def _import_command(lazy: Lazy, name: str) -> Any:
         alone = typer.Typer(add_completion=False)
         alone.command(name, epilog=getattr(module, lazy.examples) if lazy.examples else None)(app)
         app = alone
-    for group in (app, *(nested.typer_instance for nested in app.registered_groups)):
+    for group in (app, *(nested.typer_instance for nested in app.registered_groups if nested.typer_instance)):
         for registered in group.registered_commands:
             registered.cls = Command
     command = typer.main.get_command(app)

@@ -10,6 +10,16 @@ from types import MappingProxyType
 
 VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
+        "questions": {
+            "add": "Add questions to a set, with the values that count as right.",
+            "list": "List the sets of questions, each with its last run.",
+            "show": "Show a set: its questions with the values they should get, or its runs.",
+            "run": "Ask all questions of a set, and say which are right, wrong and abstained, and why.",
+            "compare": "Compare two runs of a set: which questions came out otherwise, and what was changed between.",
+            "remove": "Remove questions of a set, or the whole set with its runs.",
+            "calibrate": "Choose the score from which answers are given, for this base and a share of wrong ones.",
+            "threshold": "Show the score from which answers are given, and what speaks against it by now.",
+        },
         "facts": {
             "list": "Search and list live facts, with how many there are.",
             "show": "Show a fact, live or deleted, and where it comes from.",
@@ -32,20 +42,10 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "settle": "Carry out the verdicts of a file, those of one kind in one change.",
             "limit": "Let only accepted facts answer, of a corpus or in a keyset, or proposed ones too.",
         },
-        "answers": {
-            "calibrate": "Choose the score from which answers are given, for this base and a share of wrong ones.",
-            "threshold": "Show the score from which answers are given, and what speaks against it by now.",
-        },
-        "questions": {
-            "add": "Add questions to a set, with the values that count as right.",
-            "list": "List the sets of questions, each with its last run.",
-            "show": "Show a set: its questions with the values they should get, or its runs.",
-            "run": "Ask all questions of a set, and say which are right, wrong and abstained, and why.",
-            "compare": "Compare two runs of a set: which questions came out otherwise, and what was changed between.",
-            "remove": "Remove questions of a set, or the whole set with its runs.",
-        },
-        "erasures": {
-            "list": "List the requests to erase facts, and who decided them.",
+        "erase": {
+            "facts": "Erase facts for good, live or deleted, all of them or none.",
+            "scan": "Search the files of server, index and home for erased texts and keys.",
+            "requests": "List the requests to erase facts, and who decided them.",
             "approve": "Erase for good what another admin asked for.",
             "withdraw": "End a request; nothing is erased.",
             "certificate": "Give the signed certificate of an erasure as of now, as JSON on stdout or as a file.",
@@ -53,7 +53,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "forget": {
             "plan": "Choose facts (they must match every option) and show what forgetting them would do.",
             "apply": "Forget the facts of a plan: all of them in one change, or none.",
-            "restore": "Undo an applied run: all its facts are restored in one change, as they were.",
+            "undo": "Undo an applied run: all its facts are restored in one change, as they were.",
             "verify": "Ask for the forgotten facts with every check there is.",
             "list": "List forget runs, oldest first.",
             "show": "Show a run: its plan, its state now, and its last verification.",
@@ -65,19 +65,12 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "and take out the documents of files that are gone.",
             "annotate": "Mark the facts of raw documents, with a question for each.",
             "import": "Import a published store of facts with its keys.",
-            "ingest": "Ingest a file of annotated documents.",
-            "export": "Write a corpus in a form that `colmlm corpus ingest` reads.",
+            "documents": "List documents in the order of their ids, without their texts.",
+            "document": "Show a document's text as it was ingested, and where it came from.",
+            "export": "Write a corpus in a form that `colmlm corpus add` reads.",
             "delete": "Delete every live fact of a corpus, or of some of its documents, in one change.",
             "stats": "Count a corpus: documents, live facts, deleted facts, characters.",
             "list": "List the corpora.",
-        },
-        "documents": {
-            "list": "List documents in the order of their ids, without their texts.",
-            "show": "Show a document's text as it was ingested, and where it came from; also one that was replaced.",
-        },
-        "outputs": {
-            "feedback": "Say whether an output is right: thumb up or down.",
-            "wrong": "Say that an output is wrong, and see what to mend: the facts behind it, or one to add.",
         },
         "misses": {
             "list": "List groups of questions that found nothing, with the facts near each.",
@@ -90,17 +83,18 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "output": "Show a stored output with the fact, document and offsets behind every spliced span.",
             "outputs": "List stored outputs, newest first.",
             "fact": "Show a fact's source sentence, its versions, who changed it and why.",
+            "impact": "Show every stored output that a fact was spliced into.",
+            "feedback": "Say whether an output is right: thumb up or down.",
+            "wrong": "Say that an output is wrong, and see what to mend: the facts behind it, or one to add.",
         },
-        "changes": {
-            "diff": "Compare the facts as of two changes: show those that differ, with both values, by their ids.",
-        },
-        "audit": {
-            "log": "Show the changes that match every filter, newest first.",
+        "log": {
+            "list": "Show who changed what, when and why, newest first.",
             "verify": "Check the hash of every change.",
             "seal": "Acknowledge breaks of the log that are known, such as a row that somebody inserted by hand.",
             "export": "Write the head of the change log, signed by the key of this installation.",
-            "public-key": "Write the public key for signatures of heads, logs and certificates, as PEM.",
             "denials": "Show requests to the API that were refused for who made them or how often, newest first.",
+            "diff": "Compare the facts as of two changes: show those that differ, with both values, by their ids.",
+            "certificate": "Check a certificate: who signed it, what it says, and whether the base agrees.",
         },
         "backup": {
             "create": "Write everything to one file, from one snapshot, while edits and lookups go on.",
@@ -111,18 +105,15 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "check": "Measure a keyset before it answers, and store the report.",
             "activate": "Make this keyset the one that answers, in every process.",
             "rollback": "Activate again, at once, the keyset that was active before this one.",
-            "calibrate": "Choose the score below which a lookup is no match, from the facts' own questions.",
-            "threshold": "Show or set a keyset's threshold.",
+            "threshold": "Show, set or calibrate a keyset's threshold.",
             "list": "List the keysets: their checkpoints, which one is active, how many facts lack a key.",
-            "create": "Make an empty keyset of a checkpoint, or show the one it has.",
-            "rekey": "Make the keys that a keyset lacks, with its own checkpoint, from where that was registered.",
-            "build": "Rebuild a keyset's index, trained on all its keys, and write the snapshot that servers open.",
+            "create": "Make a keyset of a checkpoint, or take the one it has, and give every live fact a key in it.",
+            "fill": "Make the keys that a keyset lacks.",
             "retire": "Drop a keyset's keys for good; only a rekey brings them back.",
         },
         "checkpoint": {
             "info": "Show which checkpoint this is, the dimension of its keys and how it was trained.",
             "export": "Write the checkpoint as a plain model for other programs.",
-            "release": "Write a run's adapter in half precision.",
             "push": "Export the checkpoint and push it to the Hugging Face hub, as one commit.",
             "pull": "Fetch a checkpoint from the Hugging Face hub, and check its files.",
         },
@@ -132,6 +123,8 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "migrate": "Bring the schema to what this program needs.",
             "status": "Say whether the database runs, where it is and whether it needs a migration.",
             "url": "Print the database's URL, for psql and other programs.",
+            "stats": "Count everything as of one change: corpora, documents, facts, outputs, keysets and forget runs.",
+            "sizing": "Say what so many facts take: database, index, memory, disk, lookups a second.",
         },
         "tokens": {
             "create": "Make a token and print its secret, this once: only a digest of it is kept.",
@@ -158,18 +151,11 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "train": {
             "shards": "Tokenise files once, for runs that read them while they train.",
-            "unlearn": "Train a checkpoint until it no longer says some answers.",
+            "spans": "Train the span annotator.",
+            "questions": "Train the question generator on the questions of annotated documents.",
+            "reader": "Train the reader on the questions of SQuAD files.",
+            "release": "Write what a run trained in half precision, with its config and without optimiser state.",
             "plot": "Draw a run's losses, rate, gradient norm and speed against its steps.",
-        },
-        "annotator": {
-            "release": "Write a run's adapter in half precision.",
-            "evaluate": "Measure the annotators against marked documents.",
-            "train": "Train an annotator on annotated documents.",
-        },
-        "reader": {
-            "train": "Train the reader on the questions of SQuAD files.",
-            "release": "Write a run's weights in 16 MB at most.",
-            "evaluate": "Measure the reader: answers in the passage that holds them.",
         },
     }
 )

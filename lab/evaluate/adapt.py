@@ -238,7 +238,7 @@ def _word(number: int) -> str:
 # Keys predicted from those of an older checkpoint, measured against true ones: what share of their recall is
 # kept.
 #
-# A fact of the sample has its true key, all others have predicted ones, as after `colmlm rekey --adapt`.
+# A fact of the sample has its true key, all others have predicted ones, as after `colmlm keysets fill --predict`.
 # Queries are of the newer checkpoint.
 
 Floats = NDArray[np.float32]

@@ -6,6 +6,7 @@ import typer
 
 from colmlm.cli.options import examples
 from colmlm.lab.evaluate import adapt as evaluate_adapt
+from colmlm.lab.evaluate import annotators as evaluate_annotators
 from colmlm.lab.evaluate import biographies as evaluate_biographies
 from colmlm.lab.evaluate import choices as evaluate_choices
 from colmlm.lab.evaluate import confidence as evaluate_confidence
@@ -29,6 +30,8 @@ app = typer.Typer(
         "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl",
     ),
 )
+app.command("annotators", epilog=evaluate_annotators.ANNOTATORS_EXAMPLES)(evaluate_annotators.annotators)
+app.command("reader", epilog=evaluate_annotators.READER_EXAMPLES)(evaluate_annotators.reader)
 app.command("recall", epilog=evaluate_recall.RECALL_EXAMPLES)(evaluate_recall.recall_command)
 app.command("adapt", epilog=evaluate_adapt.EXAMPLES)(evaluate_adapt.adapt)
 app.command("qa", epilog=evaluate_qa.QA_EXAMPLES)(evaluate_qa.qa)

@@ -1,7 +1,7 @@
 """Adds to each sentence from where it is read, the lines that lead it, the passage around it, and its vector.
 
 The sentences of documents are written anew, a few documents at a time while edits go on. Those that a server of the
-release before writes meanwhile lack the new columns, and are read as before until `colmlm fsck --repair`.
+release before writes meanwhile lack the new columns, and are read as before until `colmlm doctor --data --repair`.
 """
 
 from __future__ import annotations

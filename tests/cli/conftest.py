@@ -172,7 +172,7 @@ def ingest_by_command(kb: KnowledgeBase, env: pytest.MonkeyPatch, folder: Path) 
     env.setenv("COLMLM_ACTOR", "tester")
     file = folder / "peru.jsonl"
     file.write_text(json.dumps(to_record(document())) + "\n", encoding="utf-8")
-    assert invoke("corpus", "ingest", file, "--format", "annotated", "--corpus", "atlas").code == 0
+    assert invoke("corpus", "add", file, "--format", "annotated", "--corpus", "atlas").code == 0
     return [fact["fact_id"] for fact in invoke("facts", "list", "--json").json["facts"]]
 
 
@@ -197,7 +197,7 @@ def keyed_template(
         with pytest.MonkeyPatch.context() as env:
             fact_ids = ingest_by_command(kb, env, tmp_path_factory.mktemp("keyed"))
             env.setenv("COLMLM_CHECKPOINT", str(checkpoint))
-            assert invoke("rekey").code == 0
+            assert invoke("keysets", "fill").code == 0
             return fact_ids
 
     return "cli_keyed_template", servers.fill(server, "cli_keyed_template", filling)
@@ -246,8 +246,8 @@ def keyed(run: Run, keyed_template: tuple[str, list[int]]) -> list[int]:
 @pytest.fixture
 def keyed_here(run: Run, annotated: Path) -> list[int]:
     """The two facts, keyed by commands of this home, which leave a snapshot of the index in it."""
-    assert run("corpus", "ingest", annotated, "--format", "annotated", "--corpus", "atlas").code == 0
-    assert run("rekey").code == 0
+    assert run("corpus", "add", annotated, "--format", "annotated", "--corpus", "atlas").code == 0
+    assert run("keysets", "fill").code == 0
     return [fact["fact_id"] for fact in run("facts", "list", "--json").json["facts"]]
 
 

@@ -180,7 +180,7 @@ def _seconds(load: Load, stage: str, terms: Mapping[str, float]) -> float:
 
 
 def stored(runs: Sequence[MeasuredRun]) -> Iterator[Row]:
-    """Says what the formulas of `colmlm sizing` give beside what was measured."""
+    """Says what the formulas of `colmlm db sizing` give beside what was measured."""
     yield "", *(f"{run.name}: the formula, measured" for run in runs)
     yield "database", *(_beside(database_bytes(run.load), run, "settle", "database_bytes") for run in runs)
     yield "snapshot", *(_beside(snapshot_bytes(run.load), run, "index", "index_bytes") for run in runs)

@@ -55,7 +55,7 @@ def test_documents_become_an_annotated_corpus_with_its_rejects_beside_it(run: Ru
     rejects = [json.loads(line) for line in (tmp_path / "out.rejects.jsonl").read_text().splitlines()]
     assert ran.json["rejected"] == {"forward": 3, "lossy": 3} and len(rejects) == 6
     assert (rejects[0]["code"], rejects[0]["value"], rejects[0]["question"]) == ("forward", "1900", CLOSING)
-    assert run("corpus", "ingest", out, "--format", "annotated", "--corpus", "halls").code == 0
+    assert run("corpus", "add", out, "--format", "annotated", "--corpus", "halls").code == 0
     only = tmp_path / "spans.jsonl"
     assert run("corpus", "annotate", folder, "--out", only, "--no-questions").code == 3
     assert [question for _, _, question in facts(only)] == [None] * 6

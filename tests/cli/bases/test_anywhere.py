@@ -27,7 +27,7 @@ def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
     there.kb.facts.delete([lake], actor="ann", reason="wrong again")
     for question in ("Who wrote Emma?", "How deep is it?"):
         invoke("ask", question)
-    invoke("outputs", "feedback", 2, "--down")
+    invoke("trace", "feedback", 2, "--down")
     invoke("misses", "list")
     assert (
         invoke("facts", "list", "--server", there.address, "--token-file", there.tokens["decoder"]).code == 2
@@ -49,8 +49,10 @@ def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
         "trace outputs",
         "documents list --corpus atlas",
         "documents show 1",
+        "db",
         "stats",
-        "changes",
+        "log",
+        "list",
         "changes --after 1 --limit 1",
         "changes diff 1 4",
         "changes diff 1 4 --corpus atlas --limit 1",
@@ -96,14 +98,14 @@ def test_what_is_mended_is_the_same(there: There, facts: list[int], tmp_path: Pa
     at = there.kb.facts.show(capital).source.document_id  # type: ignore[union-attr]
     rows = tmp_path / "rows.csv"
     rows.write_text(f"fact_id,question\n{lake},Which lake is great?\n")
-    there.same("facts", "edit", "--from", rows, "--dry-run")
+    there.same("facts", "edit", "--file", rows, "--dry-run")
     for words in (
         ("facts", "edit", capital, "--question", "Where is the seat?", *WHY),
         ("facts", "edit", capital, "--question", CAPITAL, "--value", "Cusco", *WHY),
     ):
         there.same(*words, volatile=("seq",))
     for here, elsewhere in (
-        (("edit", "--from", rows), ("edit", "--from", rows)),
+        (("edit", "--file", rows), ("edit", "--file", rows)),
         (("move", lake, "--text", "great lake"), ("move", lake, "--text", "great lake")),
         (("add", "--document", at, "--text", "country"), ("add", "--document", at, "--text", "great lake")),
     ):
@@ -191,10 +193,10 @@ def test_it_refuses_with_the_same_words_and_exit_code(there: There, facts: list[
         ("facts", "edit", facts[1], "--value", "x" * 20_000, *WHY),
         ("facts", "list", "--corpus", "nowhere"),
         ("trace", "output", 99),
-        ("documents", "show", 99),
-        ("changes", "diff", 3, 1),
-        ("changes", "diff", 1, 99),
-        ("impact", 99),
+        ("corpus", "document", 99),
+        ("log", "diff", 3, 1),
+        ("log", "diff", 1, 99),
+        ("trace", "impact", 99),
     ):
         here, answer = invoke(*words), there.run(*words)
         assert answer.code == here.code != 0 and answer.err.count("\n") == 1, words
@@ -224,11 +226,11 @@ def test_the_log_is_checked_here_against_a_head_that_was_kept(
     there: There, facts: list[int], tmp_path: Path
 ) -> None:
     head, log = tmp_path / "head.json", tmp_path / "log.jsonl"
-    assert there.run("audit", "export", "--output", head).code == 0
+    assert there.run("log", "export", "--output", head).code == 0
     there.kb.facts.edit(facts[0], "Cus\u2028co", actor="ann", reason="a value with a separator of lines")
-    assert there.run("audit", "export", "--log", "--output", log).code == 0
+    assert there.run("log", "export", "--changes", "--output", log).code == 0
     assert len(log.read_text(encoding="utf-8").split("\n")) == there.kb.log.head_seq() + 2
-    assert there.same("audit", "verify", "--against", head)["holds_witnessed"]
+    assert there.same("log", "verify", "--against", head)["holds_witnessed"]
 
 
 def test_a_token_that_may_not_is_one_line(there: There, facts: list[int], tmp_path: Path) -> None:
@@ -255,7 +257,7 @@ def test_the_server_and_its_token_may_be_settings(
     assert invoke("facts", "list").code == 2
     elsewhere = invoke("facts", "list", "--server", "")
     assert elsewhere.code == 5 and "nowhere.invalid" in elsewhere.err and "COLMLM_SERVER" not in elsewhere.err
-    assert "COLMLM_SERVER" in invoke("fsck").err
+    assert "COLMLM_SERVER" in invoke("doctor", "--data").err
 
 
 def test_what_only_this_machine_heeds_is_refused_by_name(there: There, checkpoint: Path) -> None:
@@ -318,7 +320,7 @@ def test_an_edit_whose_answer_was_lost_is_made_once(
     assert ran.code == code, ran.err
     assert [change.kind for change in there.kb.log.changes(after=seq)] == ["update"]
     if code:
-        assert ran.err.count("\n") == 1 and "colmlm changes" in ran.err
+        assert ran.err.count("\n") == 1 and "colmlm log list" in ran.err
     else:
         assert ran.json["seq"] == seq + 1
 
@@ -334,7 +336,7 @@ def test_nobody_there_is_one_line(home: Path, tmp_path: Path) -> None:
     ran = invoke("facts", "list", "--server", f"http://127.0.0.1:{port}")
     assert ran.code == 2 and ran.err.count("\n") == 1, "no token is named"
     assert "--server" in invoke("facts", "list", "--token-file", key).err
-    ran = invoke("changes", "--server", "http://x", "--token-file", key, "diff", 1, 2)
+    ran = invoke("log", "list", "--server", "http://x", "--token-file", key, "diff", 1, 2)
     assert ran.code == 2 and "after the verb" in ran.err
 
 

@@ -60,9 +60,9 @@ def test_a_keyset_is_keyed_checked_activated_and_retired_there(
     there: There, facts: list[int], tmp_path: Path
 ) -> None:
     other = tiny_checkpoint(tmp_path / "other", seed=4, eagerness=1.0)
-    assert invoke("keysets", "create", "--checkpoint", other, "--json").json["keyset_id"] == 2
+    assert invoke("keysets", "create", "--checkpoint", other, "--empty", "--json").json["keyset_id"] == 2
     with working(there.kb):
-        keyed = there.run("keysets", "rekey", 2, "--json", role="trainer").json
+        keyed = there.run("keysets", "fill", 2, "--json", role="trainer").json
         assert (keyed["keyset_id"], keyed["num_keys"], keyed["state"]) == (2, 2, "ready")
         check = ("keysets", "check", 2, "--sample", 2)
         report = there.run(*check, "--json", role="trainer")
@@ -79,7 +79,7 @@ def test_a_keyset_is_keyed_checked_activated_and_retired_there(
     there.same("keysets", "retire", 2, "--dry-run")
     assert there.run("keysets", "retire", 2, "--yes", "--json").json["num_keys"] == 2
     for words, code in (
-        (("keysets", "rekey", 2), 4),
+        (("keysets", "fill", 2), 4),
         (("keysets", "check", 99), 3),
         (("keysets", "activate", 2), 4),
         (("keysets", "threshold", 99), 3),
@@ -119,12 +119,12 @@ def test_webhooks_are_added_and_told_there(there: There, hook: Receiver) -> None
     assert there.run("webhooks", "test", 1, "--json").json["ok"]
     assert hook.received[0].verified(made["secret"])["type"] == "test"
     assert there.run("webhooks", "pause", 1, "--json").json["state"] == "paused"
-    assert "paused" in there.run("webhooks", "replay", 1, "--from", 1).err
+    assert "paused" in there.run("webhooks", "replay", 1, "--since", 1).err
     assert there.run("webhooks", "resume", 1, "--json").json["state"] == "active"
     for words, code in (
         (("webhooks", "resume", 1), 4),
         (("webhooks", "pause", 99), 3),
-        (("webhooks", "replay", 1, "--from", 999), 3),
+        (("webhooks", "replay", 1, "--since", 999), 3),
         (("webhooks", "add", "http://169.254.169.254/"), 2),
         (("webhooks", "add", hook.url, "--kind", "nothing"), 2),
     ):

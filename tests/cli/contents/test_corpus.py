@@ -14,7 +14,7 @@ from tests.cli.conftest import TEXT, Run, document
 from tests.gates import full_disk
 from tests.places import ROOT
 
-INGEST = ("corpus", "ingest")
+INGEST = ("corpus", "add")
 INTO = ("--format", "annotated", "--corpus", "atlas")
 
 
@@ -52,7 +52,7 @@ def test_a_dry_run_reports_the_same_and_keeps_nothing(run: Run, annotated: Path)
     tried = run(*INGEST, annotated, *INTO, "--dry-run", "--json").json
     assert tried.pop("dry_run") and tried["seq"] is None
     assert run("corpus", "list", "--json").json["corpora"] == []
-    assert run("changes", "--json").json["changes"] == []
+    assert run("log", "list", "--json").json["changes"] == []
     taken = run(*INGEST, annotated, *INTO, "--json").json
     assert {**tried, "seq": taken["seq"], "dry_run": False} == taken
 
@@ -186,7 +186,7 @@ def test_texts_with_dblookup_calls_become_facts_by_entity_and_relation(run: Run,
     file = tmp_path / "calls.json"
     marked = "Ann is a [dblookup('Ann', 'Job') -> poet] poet."
     file.write_text(json.dumps({"examples": [{"annotated_text": marked}, {"annotated_text": "[dblookup("}]}))
-    ran = run("corpus", "ingest", file, "--format", "rel-lmlm", "--corpus", "calls", "--json")
+    ran = run("corpus", "add", file, "--format", "rel-lmlm", "--corpus", "calls", "--json")
     assert ran.code == 3 and (ran.json["documents"], ran.json["facts"], ran.json["refused"]) == (1, 1, 1)
     (fact,) = run("facts", "list", "--json").json["facts"]
     assert (fact["question"], fact["value"]) == ("Ann\nJob", "poet")
@@ -218,4 +218,4 @@ def test_several_processes_ingest_into_one_corpus_at_once(run: Run, tmp_path: Pa
     assert sum(one["documents"] for one in said) == 300
     assert sum(one["unchanged"] for one in said) == 150
     assert run("corpus", "stats", "atlas", "--json").json["facts"] == 600
-    assert run("audit", "verify", "--json").json["ok"]
+    assert run("log", "verify", "--json").json["ok"]

@@ -53,7 +53,7 @@ def test_completion_installs_itself_for_the_shell_that_asks(tmp_path: Path) -> N
     assert str(script) in (tmp_path / ".bashrc").read_text()
 
 
-LINES = ("colmlm ", "colmlm s", "colmlm facts", "colmlm facts ", "colmlm keysets a", "colmlm annotator ")
+LINES = ("colmlm ", "colmlm s", "colmlm facts", "colmlm facts ", "colmlm keysets a", "colmlm erase ")
 SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 
 

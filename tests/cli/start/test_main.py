@@ -55,10 +55,10 @@ BAD_LINES = (
     ["generate", "x", "--checkpoint", "/no/such/directory"],
     ["lookup", "x", "-k", "0"],
     ["keysets", "activate", "9" * 30],
-    ["keysets", "calibrate", "--false-accept-rate", "nan"],
-    ["corpus", "ingest", "/no/such/file", "--format", "annotated", "--corpus", "x"],
-    ["corpus", "ingest", "/", "--format", "annotated", "--corpus", "x"],
-    ["corpus", "ingest", "README.md", "--format", "yaml", "--corpus", "x"],
+    ["keysets", "threshold", "--calibrate", "--false-accept-rate", "nan"],
+    ["corpus", "add", "/no/such/file", "--format", "annotated", "--corpus", "x"],
+    ["corpus", "add", "/", "--format", "annotated", "--corpus", "x"],
+    ["corpus", "add", "README.md", "--format", "yaml", "--corpus", "x"],
     ["demo", "--facts", "0"],
     ["serve", "--port", "70000"],
 )
@@ -221,7 +221,7 @@ def test_a_database_out_of_reach_is_exit_code_5_without_its_password(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLMLM_DATABASE_URL", "postgresql://me:secret@127.0.0.1:1/nothing")
-    for words in (["facts", "list"], ["rekey"], ["demo"]):
+    for words in (["facts", "list"], ["keysets", "fill"], ["demo"]):
         ran = run(*words)
         assert ran.code == 5 and is_one_error_line(ran) and "secret" not in ran.err
 
@@ -229,7 +229,7 @@ def test_a_database_out_of_reach_is_exit_code_5_without_its_password(
 def test_a_checkpoint_that_is_none_is_exit_code_7(run: Run, atlas: list[int], tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    ran = run("rekey", "--checkpoint", empty)
+    ran = run("keysets", "fill", "--checkpoint", empty)
     assert ran.code == 7 and is_one_error_line(ran) and str(empty) in ran.err
 
 

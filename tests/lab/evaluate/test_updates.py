@@ -37,7 +37,7 @@ def records(tmp_path: Path) -> Path:
 
 def edits(run: Run) -> list[str]:
     """Gives the reasons of all edits of values so far."""
-    changes = run("changes", "--oldest", "--json", "--limit", 1000).json["changes"]
+    changes = run("log", "list", "--oldest", "--json", "--limit", 1000).json["changes"]
     return [change["reason"] for change in changes if change["kind"] == "update"]
 
 
@@ -61,9 +61,9 @@ def test_new_values_are_told_and_all_is_set_back(run: Run, records: Path, tmp_pa
     assert report["locality"] == {"share": 1.0, "low": 0.5407, "high": 1.0, "prompts": 12}
     assert report["is_restored"] and values(run) == {"Lima", "French"}
 
-    head = run("changes", "--json").json["changes"]
+    head = run("log", "list", "--json").json["changes"]
     again = run(*words, "--threshold", 0.9999, "--out", out)
-    assert again.json == report and run("changes", "--json").json["changes"] == head
+    assert again.json == report and run("log", "list", "--json").json["changes"] == head
     assert run(*words, "--limit", 2, "--out", out).code == 2
     shown = run(*words[:-1], "--limit", 1)
     assert shown.code == 0 and "neighbours answered as before" in shown.out and "1 records" in shown.err
