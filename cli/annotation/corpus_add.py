@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from colmlm.api.nouns.contents import RawAddition
-from colmlm.cli.annotation.ingesting import Format, ingest_annotated, recognise_annotated
+from colmlm.cli.annotation.ingesting import Format, import_release, ingest_annotated, recognise_annotated
 from colmlm.cli.annotation.inputs import AllowPrivate, SkipUnknown, Urls, found_in, show_passed_over
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
@@ -40,6 +40,7 @@ ADD_EXAMPLES = examples(
     "colmlm corpus add products.csv --corpus products --id-field sku --text-field description",
     "colmlm corpus add articles.jsonl.gz --corpus wiki --ray auto",
     "colmlm corpus add marked.jsonl --corpus handbook --commit-every 50000",
+    "colmlm corpus add release/ --format colmlm-release --corpus wiki --checkpoint checkpoints/co-lmlm",
     "colmlm corpus add dev-v2.0.json --format squad --corpus squad --dry-run",
 )
 MOST_SHOWN = 20
@@ -79,7 +80,7 @@ def add(
         Format | None,
         typer.Option(
             "--format",
-            help="Of a file with marked facts: JSON Lines (recognised), the same as Parquet, SQuAD, or dblookup calls.",
+            help="Of what has facts: JSON Lines (recognised), Parquet, SQuAD, dblookup calls, a published store.",
         ),
     ] = None,
     commit_every: Annotated[
@@ -99,11 +100,16 @@ def add(
     With --server the files are uploaded and a job there does it; a document is then known by its file's name alone.
 
     A file whose facts are marked already is ingested as it is: documents and facts that fail the checks are
-    refused with document, offset and reason. `colmlm keysets fill` gives its facts keys.
+    refused with document, offset and reason. `colmlm keysets fill` gives its facts keys. A folder that is published
+    as a store of facts is taken in with its keys: --checkpoint names what made those.
     """
     annotators.known_encoding(encoding)
     if (marked := format_ or recognise_annotated(paths or ())) is not None:
         _refuse_annotating(urls=urls, questions=questions, again=again, ray=ray)
+        if marked is Format.colmlm_release:
+            base.only_here(format_=marked)
+            import_release(paths or (), corpus, checkpoint, actor, reason, dry_run=dry_run)
+            return
         ingesting: Ingesting = {
             "actor": base.actor(actor),
             "reason": reason or f"ingest of a file, {marked.value}",

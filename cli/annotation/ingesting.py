@@ -1,20 +1,27 @@
-"""Ingests a file of documents whose facts are marked already, for `colmlm corpus add`, and says what was taken."""
+"""Takes in what has facts already, for `colmlm corpus add`: annotated files, and stores that others publish."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from colmlm.cli.bases.protocol import Base
+from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import wants_json
 from colmlm.cli.output import counted, note, print_json, print_table, say
 from colmlm.kb.corpus.format import Refusal
 from colmlm.kb.facts.records import Ingesting, IngestReport
+
+if TYPE_CHECKING:
+    from colmlm.kb.keys.records import CheckpointInfo, KeysetRecord
+    from colmlm.kb.releases.releases import ImportReport
 
 MOST_REFUSALS_SHOWN = 20
 _LONGEST_LINE = 4_000_000  # of a file that is recognised by its first line
@@ -25,6 +32,7 @@ class Format(StrEnum):
     parquet = "parquet"
     squad = "squad"
     rel_lmlm = "rel-lmlm"
+    colmlm_release = "colmlm-release"
 
 
 def recognise_annotated(paths: Sequence[Path]) -> Format | None:
@@ -99,3 +107,63 @@ def _show_refusals(refusals: tuple[Refusal, ...], refused: int) -> None:
     )
     if refused > MOST_REFUSALS_SHOWN:
         say(f"... and {refused - MOST_REFUSALS_SHOWN} more; --json lists them.")
+
+
+def import_release(
+    paths: Sequence[Path],
+    corpus: str,
+    checkpoint: Path | None,
+    actor: str | None,
+    reason: str | None,
+    *,
+    dry_run: bool,
+) -> None:
+    """Import a published store of facts with its keys. If it is interrupted, run it again to continue.
+
+    All of it is checked first, and nothing is stored of what is damaged or does not fit together. Facts have no offsets
+    then, but the number that they have in a sample. Their keys are reconstructed from the codes of the index and so
+    approximate, until others are made: of facts whose documents were ingested meanwhile, into the same corpus and under
+    the names of the samples, or that were given a question.
+    """
+    if len(paths) != 1 or not paths[0].is_dir():
+        raise typer.BadParameter("a release is one folder; name that alone.", param_hint="PATH")
+    with Runtime.from_environment() as runtime:
+        from colmlm.kb.releases.releases import ReleaseProgress
+
+        made_by = _made_by(runtime, checkpoint)
+        with (
+            runtime.telling.progress("Checking entries") as examined,
+            runtime.telling.progress("Checking keys") as read,
+            runtime.telling.progress("Storing facts") as facts,
+            runtime.telling.progress("Adopting keys") as keys,
+        ):
+            progress = ReleaseProgress(examined, read, facts, keys)
+            if dry_run:
+                report, keyset = runtime.kb.releases.examine(paths[0], corpus, made_by, progress), None
+            else:
+                who = {"actor": runtime.actor(actor), "reason": reason or "import of a colmlm-release"}
+                report = runtime.kb.releases.take(paths[0], corpus, made_by, **who, progress=progress)
+                assert report.keyset_id is not None, "keys were adopted into a keyset"
+                keyset = runtime.kb.keysets.finish(report.keyset_id)
+    told = {"dry_run": dry_run, **asdict(report), "approximate": True, "keyset": keyset}
+    print_json(told) if wants_json() else _show_importing(report, keyset)
+
+
+def _made_by(runtime: Runtime, checkpoint: Path | None) -> CheckpointInfo | None:
+    return None if checkpoint is None else runtime.encoder_at(checkpoint).checkpoint
+
+
+def _show_importing(report: ImportReport, keyset: KeysetRecord | None) -> None:
+    release = f"{counted(report.entries, 'fact')}, {report.kind} of width {report.dim}"
+    if keyset is None:
+        say(f"The release is sound: {release}. {report.there} are in {report.corpus!r} already.")
+        return
+    say(f"Took {counted(report.facts, 'fact')} into {report.corpus!r}; {report.there} were there already.")
+    if report.suppressed:
+        say(f"{report.suppressed} left out, as they were erased before.")
+    say(
+        f"Adopted {counted(report.adopted, 'key')} into keyset {keyset.keyset_id}, {keyset.state}: approximate ones."
+    )
+    say("Their facts have no text here, so each is known by its number in a sample, without offsets.")
+    if keyset.state == "ready":
+        note(f"Another keyset is active. To let this one answer: colmlm keysets activate {keyset.keyset_id}")

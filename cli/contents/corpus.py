@@ -1,4 +1,4 @@
-"""`colmlm corpus`: imports, exports, deletes and counts annotated corpora."""
+"""`colmlm corpus`: exports, deletes and counts annotated corpora."""
 
 from __future__ import annotations
 
@@ -16,125 +16,31 @@ from colmlm.cli.annotation import annotate, corpus_add, corpus_sync
 from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.protocol import Base
-from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.contents.documents import DOCUMENT_EXAMPLES, DOCUMENTS_EXAMPLES, list_documents, show_document
+from colmlm.cli.contents.documents import DOCUMENTS_EXAMPLES, list_documents
 from colmlm.cli.options import (
     Actor,
     WhyUnlessDry,
     Yes,
     examples,
-    some_text,
     wants_json,
     without_json,
 )
-from colmlm.cli.output import counted, note, print_json, print_table, say
+from colmlm.cli.output import counted, print_json, print_table, say
 from colmlm.kb.corpus.format import to_record
 from colmlm.kb.errors import CorpusNotFound
 from colmlm.kb.facts.records import CorpusStats, Edit
 
 if TYPE_CHECKING:
-    from colmlm.kb.keys.records import CheckpointInfo, KeysetRecord
-    from colmlm.kb.releases.releases import ImportReport
-
-
-# `colmlm corpus import`: takes in stores of facts that others publish, with the keys that come with them.
-
-IMPORT_EXAMPLES = examples(
-    "colmlm corpus import release/ --format colmlm-release --corpus wiki --dry-run",
-    "colmlm corpus import release/ --format colmlm-release --corpus wiki --checkpoint checkpoints/co-lmlm",
-)
-
-
-class ReleaseFormat(StrEnum):
-    colmlm_release = "colmlm-release"
-
-
-def import_(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIRECTORY",
-            exists=True,
-            file_okay=False,
-            help="The folder with entries.db, faiss.index and faiss_id_to_entry_id.txt.",
-        ),
-    ],
-    format_: Annotated[ReleaseFormat, typer.Option("--format", help="The form that it is published in.")],
-    corpus: Annotated[str, typer.Option("--corpus", callback=some_text, help="The corpus to put it in.")],
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            "--checkpoint",
-            exists=True,
-            file_okay=False,
-            help="The checkpoint that made the keys. Default: unknown.",
-        ),
-    ] = None,
-    actor: Actor = None,
-    reason: Annotated[
-        str | None, typer.Option("--reason", callback=some_text, help="Why; by default the format.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and check all of it, and stop.")] = False,
-) -> None:
-    """Import a published store of facts with its keys. If it is interrupted, run it again to continue.
-
-    All of it is checked first, and nothing is stored of what is damaged or does not fit together. Facts have no offsets
-    then, but the number that they have in a sample. Their keys are reconstructed from the codes of the index and so
-    approximate, until `colmlm keysets fill` makes others: of facts whose documents were ingested meanwhile, into the
-    same corpus and under the names of the samples, or that were given a question.
-    """
-    with Runtime.from_environment() as runtime:
-        from colmlm.kb.releases.releases import ReleaseProgress
-
-        made_by = _made_by(runtime, checkpoint)
-        with (
-            runtime.telling.progress("Checking entries") as examined,
-            runtime.telling.progress("Checking keys") as read,
-            runtime.telling.progress("Storing facts") as facts,
-            runtime.telling.progress("Adopting keys") as keys,
-        ):
-            progress = ReleaseProgress(examined, read, facts, keys)
-            if dry_run:
-                report, keyset = runtime.kb.releases.examine(folder, corpus, made_by, progress), None
-            else:
-                who = {"actor": runtime.actor(actor), "reason": reason or f"import of a {format_}"}
-                report = runtime.kb.releases.take(folder, corpus, made_by, **who, progress=progress)
-                assert report.keyset_id is not None, "keys were adopted into a keyset"
-                keyset = runtime.kb.keysets.finish(report.keyset_id)
-    told = {"dry_run": dry_run, **asdict(report), "approximate": True, "keyset": keyset}
-    print_json(told) if wants_json() else _show_importing(report, keyset)
-
-
-def _made_by(runtime: Runtime, checkpoint: Path | None) -> CheckpointInfo | None:
-    return None if checkpoint is None else runtime.encoder_at(checkpoint).checkpoint
-
-
-def _show_importing(report: ImportReport, keyset: KeysetRecord | None) -> None:
-    release = f"{counted(report.entries, 'fact')}, {report.kind} of width {report.dim}"
-    if keyset is None:
-        say(f"The release is sound: {release}. {report.there} are in {report.corpus!r} already.")
-        return
-    say(f"Took {counted(report.facts, 'fact')} into {report.corpus!r}; {report.there} were there already.")
-    if report.suppressed:
-        say(f"{report.suppressed} left out, as they were erased before.")
-    say(
-        f"Adopted {counted(report.adopted, 'key')} into keyset {keyset.keyset_id}, {keyset.state}: approximate ones."
-    )
-    say("Their facts have no text here, so each is known by its number in a sample, without offsets.")
-    if keyset.state == "ready":
-        note(f"Another keyset is active. To let this one answer: colmlm keysets activate {keyset.keyset_id}")
-
+    pass
 
 app = typer.Typer(
-    help="Add, sync, annotate, import, export, delete, list and count corpora.",
+    help="Add, sync, annotate, export, delete, list and count corpora.",
     epilog=examples("colmlm corpus list"),
 )
 app.command("add", epilog=corpus_add.ADD_EXAMPLES)(corpus_add.add)
 app.command("sync", epilog=corpus_sync.SYNC_EXAMPLES)(corpus_sync.sync)
 app.command("annotate", epilog=annotate.ANNOTATE_EXAMPLES)(annotate.annotate)
-app.command("import", epilog=IMPORT_EXAMPLES)(import_)
 app.command("documents", epilog=DOCUMENTS_EXAMPLES)(list_documents)
-app.command("document", epilog=DOCUMENT_EXAMPLES)(show_document)
 
 
 class ExportFormat(StrEnum):
@@ -273,10 +179,25 @@ def _as_edit(edit: Edit) -> dict[str, object]:
     return {"seq": edit.seq if edit.fact_ids else None, "fact_ids": edit.fact_ids}
 
 
-@app.command(epilog=examples("colmlm corpus stats demo", "colmlm corpus stats demo --json"))
+@app.command(epilog=examples("colmlm corpus stats", "colmlm corpus stats demo --json"))
 @anywhere
-def stats(base: Base, corpus: CorpusName) -> None:
-    """Count a corpus: documents, live facts, deleted facts, characters."""
+def stats(
+    base: Base,
+    corpus: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The corpus. Default: all.")] = None,
+) -> None:
+    """Count a corpus: documents, live facts, deleted facts, characters. Without a name, count everything there is.
+
+    Everything is corpora, documents, facts, outputs, keysets and forget runs, as of one change.
+    """
+    if corpus is None:
+        counts = base.upkeep.statistics()
+        if wants_json():
+            print_json(counts)
+        else:
+            print_table(
+                ("what", "number"), [(name.replace("_", " "), n) for name, n in asdict(counts).items()]
+            )
+        return
     found = next((c for c in base.corpora.all() if c.corpus == corpus), None)
     if found is None:
         raise CorpusNotFound(corpus)

@@ -1,8 +1,7 @@
-"""`colmlm corpus documents`, `corpus document` and `db stats`: list and show documents, and count everything."""
+"""`colmlm corpus documents`: lists and shows documents."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -13,17 +12,20 @@ from colmlm.cli.options import MAX_BIGINT, After, Limit, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.texts.characters import numbered
 
-STATS_EXAMPLES = examples("colmlm db stats", "colmlm db stats --json")
-
-
 DOCUMENTS_EXAMPLES = examples(
-    "colmlm corpus documents --corpus demo", "colmlm corpus documents --replaced --json"
+    "colmlm corpus documents --corpus demo",
+    "colmlm corpus documents --replaced --json",
+    "colmlm corpus documents 3",
 )
 
 
 @anywhere
 def list_documents(
     base: Base,
+    document_id: Annotated[
+        int | None,
+        typer.Argument(metavar="[DOCUMENT_ID]", min=1, max=MAX_BIGINT, help="Show this one with its text."),
+    ] = None,
     corpus: Annotated[str | None, typer.Option("--corpus", help="Only documents of this corpus.")] = None,
     replaced: Annotated[
         bool, typer.Option("--replaced", help="Those that a newer text replaced, not the current ones.")
@@ -31,7 +33,13 @@ def list_documents(
     after: After = 0,
     limit: Limit = 50,
 ) -> None:
-    """List documents in the order of their ids, without their texts."""
+    """List documents in the order of their ids, or show one: its text as it was ingested, and where it came from.
+
+    The one may have been replaced by a newer text.
+    """
+    if document_id is not None:
+        _show_document(base, document_id)
+        return
     found = base.documents.find(corpus=corpus, replaced=replaced, after=after, limit=limit)
     more = found[-1].document_id if len(found) == limit else None
     if wants_json():
@@ -46,15 +54,7 @@ def list_documents(
         note(f"More documents: --after {more}")
 
 
-DOCUMENT_EXAMPLES = examples("colmlm corpus document 3", "colmlm corpus document 3 --json")
-
-
-@anywhere
-def show_document(
-    base: Base,
-    document_id: Annotated[int, typer.Argument(metavar="DOCUMENT_ID", min=1, max=MAX_BIGINT)],
-) -> None:
-    """Show a document's text as it was ingested, and where it came from. It may be one that was replaced."""
+def _show_document(base: Base, document_id: int) -> None:
     document, text = base.documents.read(document_id)
     if wants_json():
         print_json({"document": document, "text": text})
@@ -69,13 +69,3 @@ def show_document(
     say(f"live facts: {document.live_facts}")
     say()
     say(numbered(text))
-
-
-@anywhere
-def stats(base: Base) -> None:
-    """Count everything as of one change: corpora, documents, facts, outputs, keysets and forget runs."""
-    found = base.upkeep.statistics()
-    if wants_json():
-        print_json(found)
-        return
-    print_table(("what", "number"), [(name.replace("_", " "), n) for name, n in asdict(found).items()])

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.contents.documents import STATS_EXAMPLES, stats
 from colmlm.cli.errors import DATABASE
 from colmlm.cli.operating.sizing import EXAMPLES as SIZING_EXAMPLES
 from colmlm.cli.operating.sizing import sizing
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from colmlm.kb.store.settings import Settings
 
 app = typer.Typer(
-    help="Start, stop, migrate, describe, count and size the database.", epilog=examples("colmlm db status")
+    help="Start, stop, migrate, describe and size the database.", epilog=examples("colmlm db status")
 )
 
 
@@ -159,5 +158,4 @@ def _url(settings: Settings, *, show_password: bool) -> str:
     return server.url() or str(server.data)
 
 
-app.command("stats", epilog=STATS_EXAMPLES)(stats)
 app.command("sizing", epilog=SIZING_EXAMPLES)(sizing)

@@ -40,7 +40,7 @@ Url = Annotated[str, typer.Argument(metavar="URL", help="Where to send them: htt
 @app.command(
     epilog=examples(
         "colmlm webhooks add https://example.org/hook",
-        "colmlm webhooks add https://example.org/hook --kind delete --kind forget --since 0",
+        "colmlm webhooks add https://example.org/hook --kind delete --kind forget --after 0",
         "colmlm webhooks add https://broker.example.org/in --format cloudevents --json",
     )
 )
@@ -55,7 +55,7 @@ def add(
     since: Annotated[
         int | None,
         typer.Option(
-            "--since", min=0, max=MAX_BIGINT, help="Begin after this change; 0 is all. Default: from now on."
+            "--after", min=0, max=MAX_BIGINT, help="Begin after this change; 0 is all. Default: from now on."
         ),
     ] = None,
     form: Annotated[
@@ -112,7 +112,7 @@ def resume(base: Base, webhook_id: WebhookId) -> None:
 
 
 @app.command(
-    epilog=examples("colmlm webhooks replay 3 --since 12", "colmlm webhooks replay 3 --since 1 --json")
+    epilog=examples("colmlm webhooks replay 3 --from-seq 12", "colmlm webhooks replay 3 --from-seq 1 --json")
 )
 @anywhere
 def replay(
@@ -120,7 +120,7 @@ def replay(
     webhook_id: WebhookId,
     first: Annotated[
         int,
-        typer.Option("--since", min=1, max=MAX_BIGINT, help="The change to send next, with what follows."),
+        typer.Option("--from-seq", min=1, max=MAX_BIGINT, help="The change to send next, with what follows."),
     ],
 ) -> None:
     """Send changes again from one on, as the same messages; or pass over those before a later one."""

@@ -69,7 +69,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         ),
         "corpus": Lazy(
             "colmlm.cli.contents.corpus:app",
-            "Add, sync, annotate, import, export, delete, list and count corpora.",
+            "Add, sync, annotate, export, delete, list and count corpora.",
         ),
         "misses": Lazy(
             "colmlm.cli.contents.misses:app",
@@ -88,7 +88,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         "checkpoint": Lazy("colmlm.cli.keysets.checkpoint:app", "Describe and export checkpoints."),
         "db": Lazy(
             "colmlm.cli.operating.database:app",
-            "Start, stop, migrate, describe, count and size the database.",
+            "Start, stop, migrate, describe and size the database.",
         ),
         "tokens": Lazy(
             "colmlm.cli.operating.tokens:app",

@@ -64,9 +64,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "sync": "Follow a folder: add its new and changed files to a corpus, "
             "and take out the documents of files that are gone.",
             "annotate": "Mark the facts of raw documents, with a question for each.",
-            "import": "Import a published store of facts with its keys.",
-            "documents": "List documents in the order of their ids, without their texts.",
-            "document": "Show a document's text as it was ingested, and where it came from.",
+            "documents": "List documents in the order of their ids, or show one: its text as it was ingested.",
             "export": "Write a corpus in a form that `colmlm corpus add` reads.",
             "delete": "Delete every live fact of a corpus, or of some of its documents, in one change.",
             "stats": "Count a corpus: documents, live facts, deleted facts, characters.",
@@ -123,7 +121,6 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "migrate": "Bring the schema to what this program needs.",
             "status": "Say whether the database runs, where it is and whether it needs a migration.",
             "url": "Print the database's URL, for psql and other programs.",
-            "stats": "Count everything as of one change: corpora, documents, facts, outputs, keysets and forget runs.",
             "sizing": "Say what so many facts take: database, index, memory, disk, lookups a second.",
         },
         "tokens": {

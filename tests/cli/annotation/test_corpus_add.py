@@ -211,7 +211,7 @@ def test_a_fact_of_a_pdf_says_its_page(
     assert "page:     3" in run("facts", "show", fact.fact_id).out
     assert ", page 3" in run("trace", "fact", fact.fact_id).out
     assert run("trace", "fact", fact.fact_id, "--json").json["page"] == 3
-    assert "[page 3]\nIt opened in 1870." in run("corpus", "document", 1).out
+    assert "[page 3]\nIt opened in 1870." in run("corpus", "documents", 1).out
 
 
 def test_what_cannot_be_done_is_one_line(run: Run, light: Annotators, tmp_path: Path) -> None:

@@ -113,18 +113,18 @@ def test_keys_are_made_rotated_and_revoked_there(there: There) -> None:
 
 
 def test_webhooks_are_added_and_told_there(there: There, hook: Receiver) -> None:
-    made = there.run("webhooks", "add", hook.url, "--kind", "delete", "--since", 0, "--json").json
+    made = there.run("webhooks", "add", hook.url, "--kind", "delete", "--after", 0, "--json").json
     assert made["secret"].startswith("whsec_") and made["webhook"]["kinds"] == ["delete"]
     assert there.same("webhooks", "list")["webhooks"] == [made["webhook"]]
     assert there.run("webhooks", "test", 1, "--json").json["ok"]
     assert hook.received[0].verified(made["secret"])["type"] == "test"
     assert there.run("webhooks", "pause", 1, "--json").json["state"] == "paused"
-    assert "paused" in there.run("webhooks", "replay", 1, "--since", 1).err
+    assert "paused" in there.run("webhooks", "replay", 1, "--from-seq", 1).err
     assert there.run("webhooks", "resume", 1, "--json").json["state"] == "active"
     for words, code in (
         (("webhooks", "resume", 1), 4),
         (("webhooks", "pause", 99), 3),
-        (("webhooks", "replay", 1, "--since", 999), 3),
+        (("webhooks", "replay", 1, "--from-seq", 999), 3),
         (("webhooks", "add", "http://169.254.169.254/"), 2),
         (("webhooks", "add", hook.url, "--kind", "nothing"), 2),
     ):

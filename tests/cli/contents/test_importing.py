@@ -11,7 +11,7 @@ from colmlm.lab.bench.synthetic import make_release, synthetic_keys
 from tests.cli.conftest import Run
 
 NUM = 60
-TAKE = ("corpus", "import", "--format", "colmlm-release", "--corpus", "wiki")
+TAKE = ("corpus", "add", "--format", "colmlm-release", "--corpus", "wiki")
 PLACE = "wiki, sample s0000000, fact 0 (of a release: no text, no offsets)"
 
 

@@ -46,7 +46,7 @@ def test_a_restore_without_the_newer_log_must_be_meant(
 ) -> None:
     file, log = tmp_path / "monday.backup", tmp_path / "log.jsonl"
     made = run("backup", "create", file, "--json")
-    assert "audit export --log" in made.err
+    assert "log export --changes" in made.err
     run("erase", atlas[0], "--reason", "request of the person", "--yes")
     run("log", "export", "--changes", "--output", log)
     with clone(server) as url:
