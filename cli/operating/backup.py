@@ -98,8 +98,8 @@ def restore(
             "--change-log",
             exists=True,
             dir_okay=False,
-            help="The log of the newer life (audit export --log); what it erased is erased again. Where nothing came "
-            "after the backup, the signed head alone (audit export) shows that.",
+            help="The log of the newer life (log export --changes); what it erased is erased again. Where nothing came "
+            "after the backup, the signed head alone (log export) shows that.",
         ),
     ] = None,
     without_later_erasures: Annotated[

@@ -46,6 +46,7 @@ SCAN_EXAMPLES = examples(
 
 app = typer.Typer(
     cls=DefaultGroup,
+    add_completion=False,
     help="Erase facts for good, live or deleted, all of them or none. Nothing brings them back.",
     epilog=ERASE_EXAMPLES,
 )

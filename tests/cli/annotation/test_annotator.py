@@ -109,7 +109,6 @@ def test_another_run_in_the_directory_is_refused(
     squad: Path, tiny: dict[str, tuple[object, ...]], tmp_path: Path
 ):
     words = [
-        "annotator",
         "train",
         "spans",
         *tiny["spans"],

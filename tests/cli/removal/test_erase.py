@@ -42,7 +42,7 @@ def test_erase_says_what_it_did_and_how_far_it_got(
     assert again.code == 0 and "1 were there already" in again.out and "--allow-erased" in again.out
     back = run(
         "corpus",
-        "ingest",
+        "add",
         annotated,
         "--format",
         "annotated",
