@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from colmlm.model.annotate.seed import Estimate
 
 ANNOTATE_EXAMPLES = examples(
-    "colmlm corpus annotate handbook/ --out handbook.jsonl",
-    "colmlm corpus annotate articles.jsonl.gz --out seed.jsonl --annotator seed --model M --url U --dry-run",
+    "colmlm corpus annotate handbook/ --output handbook.jsonl",
+    "colmlm corpus annotate articles.jsonl.gz --output seed.jsonl --annotator seed --model M --url U --dry-run",
 )
 MOST_SHOWN = 20
 
@@ -113,7 +113,9 @@ def annotate(
     paths: RawPaths,
     out: Annotated[
         Path,
-        typer.Option("--out", dir_okay=False, help="The corpus file; one that is there is gone on with."),
+        typer.Option(
+            "--output", "-o", dir_okay=False, help="The corpus file; one that is there is gone on with."
+        ),
     ],
     annotator: Annotated[
         AnnotatorKind, typer.Option("--annotator", help="The two small models, or a chat endpoint.")

@@ -44,7 +44,7 @@ AT_ONCE = 500
     epilog=examples(
         "colmlm questions add handbook --file asked.csv --corpus handbook",
         'colmlm questions add handbook --question "When did the canteen open?" --expected 1834',
-        "colmlm questions add handbook --output 12",
+        "colmlm questions add handbook --stored 12",
     )
 )
 @anywhere
@@ -69,7 +69,7 @@ def add(
         ),
     ] = None,
     output: Annotated[
-        int | None, typer.Option("--output", min=1, help="A stored output: its question, and what it said.")
+        int | None, typer.Option("--stored", min=1, help="A stored output: its question, and what it said.")
     ] = None,
     corpus: Annotated[
         str | None, typer.Option("--corpus", callback=some_text, help="Where the answers should be.")
@@ -81,7 +81,7 @@ def add(
     """
     given = [one for one in (file, question, output) if one is not None]
     if (file is not None and (question or expected)) or not (given or corpus) or (file and output):
-        raise typer.BadParameter("name a --file, a --question or an --output.", param_hint="--file")
+        raise typer.BadParameter("name a --file, a --question or an output (--stored).", param_hint="--file")
     who = base.actor(None)
     if output is not None:
         if corpus is not None:

@@ -120,14 +120,14 @@ CHECK_EXAMPLES = examples(
     "colmlm log certificate run-1.json",
     "colmlm log certificate run-1.json --offline --public-key base.pem --json",
 )
-ERASURE_EXAMPLES = examples("colmlm erase certificate 41", "colmlm erase certificate 41 --out erased.json")
+ERASURE_EXAMPLES = examples("colmlm erase certificate 41", "colmlm erase certificate 41 --output erased.json")
 CertificateFile = Annotated[
     Path,
     typer.Argument(
         metavar="FILE", dir_okay=False, help="As `forget certificate` or `erase certificate` wrote it."
     ),
 ]
-Out = Annotated[Path | None, typer.Option("--out", dir_okay=False, help="Write it to this file.")]
+Out = Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write it to this file.")]
 Seq = Annotated[
     int,
     typer.Argument(metavar="SEQ", min=1, max=MAX_BIGINT, help="The change that erased; see `colmlm erase`."),

@@ -71,7 +71,6 @@ def erase(
         Path | None,
         typer.Option(
             "--traces-out",
-            "--probes-out",  # its first name
             dir_okay=False,
             help="Write the byte strings to search for here, for `erase scan`. The file holds the erased texts "
             "themselves: only you can read it, and you should remove it.",
@@ -174,9 +173,7 @@ def _show_unseen(report: ResidueReport) -> None:
 def scan_residue(
     traces: Annotated[
         Path | None,
-        typer.Option(
-            "--traces", "--probes", exists=True, dir_okay=False, help="A file of `erase --traces-out`."
-        ),
+        typer.Option("--traces", exists=True, dir_okay=False, help="A file of `erase --traces-out`."),
     ] = None,
     texts: Annotated[
         list[str] | None, typer.Option("--text", help="A text to search for; may be repeated.")

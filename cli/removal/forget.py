@@ -308,7 +308,7 @@ def show(base: Base, run_id: RunId, limit: Limit = 50) -> None:
     show_survivors(last.read, len(last.survivors), survivors, texts)
 
 
-app.command(epilog=examples("colmlm forget certificate 1 --out run-1.json"))(certificate)
+app.command(epilog=examples("colmlm forget certificate 1 --output run-1.json"))(certificate)
 
 
 # Shows plans and verifications of forget runs, for people and as JSON.

@@ -236,7 +236,7 @@ def _logged(seen: StoredState, journals: Sequence[StepJournal]) -> Iterator[Viol
     """
     least = Counter(_kind_of(step) for journal in journals for step in journal.acknowledged)
     most = least + Counter(_kind_of(journal.in_doubt) for journal in journals if journal.in_doubt)
-    for kind in ("insert", "update", "delete", "forget", "undo", "ingest", "erase", "activate", "retire"):
+    for kind in ("insert", "update", "delete", "forget", "restore", "ingest", "erase", "activate", "retire"):
         if not least[kind] <= seen.logged[kind] <= most[kind]:
             lost: Kind = "lost" if seen.logged[kind] < least[kind] else "mismatched"
             yield Violation(

@@ -162,7 +162,7 @@ def test_files_of_other_kinds_are_counted_and_tell_unless_they_are_to_be_skipped
     assert silent.code == 0 and "passed over" not in silent.out
     counted = run("corpus", "add", town, *INTO, "--skip-unknown")
     assert (counted.code, counted.json["passed_over"]) == (0, {".png": 1})
-    annotating = ("corpus", "annotate", town, "--out", town.parent / "town.jsonl", "--dry-run")
+    annotating = ("corpus", "annotate", town, "--output", town.parent / "town.jsonl", "--dry-run")
     assert run(*annotating).code == 3 and run(*annotating, "--skip-unknown").code == 0
 
 

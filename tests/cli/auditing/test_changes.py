@@ -9,13 +9,13 @@ def test_the_log_is_shown_page_by_page(run: Run, keyed_here: list[int]) -> None:
     whole = run("log", "list", "--json").json["changes"]
     assert [change["seq"] for change in whole] == sorted((c["seq"] for c in whole), reverse=True)
     newest = run("log", "list", "--limit", 1, "--json").json
-    assert (newest["log", "list"], newest["next_before"], newest["next_after"]) == (
+    assert (newest["changes"], newest["next_before"], newest["next_after"]) == (
         whole[:1],
         whole[0]["seq"],
         None,
     )
     older = run("log", "list", "--before", newest["next_before"], "--json").json
-    assert (older["log", "list"], older["next_before"]) == (whole[1:], None)
+    assert (older["changes"], older["next_before"]) == (whole[1:], None)
     assert (
         "ingest" in run("log", "list").out
         and f"--before {whole[0]['seq']}" in run("log", "list", "--limit", 1).err
@@ -27,7 +27,7 @@ def test_the_log_is_followed_from_its_beginning(run: Run, keyed_here: list[int])
     assert run("log", "list", "--oldest", "--json").json["changes"] == whole
     assert run("log", "list", "--after", 0, "--json").json["changes"] == whole
     first = run("log", "list", "--oldest", "--limit", 1, "--json").json
-    assert (first["log", "list"], first["next_after"], first["next_before"]) == (
+    assert (first["changes"], first["next_after"], first["next_before"]) == (
         whole[:1],
         whole[0]["seq"],
         None,

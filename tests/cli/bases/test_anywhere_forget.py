@@ -91,7 +91,7 @@ def test_an_erasure_is_certified_here_and_there(there: There, facts: list[int], 
     seq = there.run("erase", facts[0], *WHY, "--yes", "--json").json["seq"]
     file, key = tmp_path / "erased.json", tmp_path / "base.pem"
     key.write_text(there.run("log", "export", "--public-key").out)
-    assert there.run("erase", "certificate", seq, "--out", file, role="auditor").code == 0
+    assert there.run("erase", "certificate", seq, "--output", file, role="auditor").code == 0
     checked = there.same("log", "certificate", file)
     assert checked["ok"] and checked["applied_seq"] == seq and checked["run_id"] is None
     shown = invoke("log", "certificate", file, "--offline", "--public-key", key)

@@ -22,7 +22,7 @@ def test_questions_are_kept_asked_and_compared_there_as_here(
     )
     assert added.json["actor"] == "the operator"
     there.same("questions", "add", "lands", "--question", "Which country?", "--expected", "Peru")
-    there.same("questions", "add", "lands", "--output", 1)
+    there.same("questions", "add", "lands", "--stored", 1)
     here = invoke("questions", "run", "lands", "--json").json
     there.kb.facts.edit(facts[0], "Cusco", actor="ann", reason="moved")
     there.kb.facts.edit(facts[0], "Lima", actor="ann", reason="back")

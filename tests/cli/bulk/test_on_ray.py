@@ -198,8 +198,8 @@ def test_documents_are_annotated_on_ray_as_by_one_process(
     folder.mkdir()
     for n in range(20):
         (folder / f"{n:02}.md").write_text(f"# Café {n}\n\nThe café {n} of Lundvik opened in {1800 + n}.\n")
-    alone = run("corpus", "annotate", folder, "--out", tmp_path / "alone.jsonl", "--json")
-    spread = run("corpus", "annotate", folder, "--out", tmp_path / "ray.jsonl", "--ray", "auto", "--json")
+    alone = run("corpus", "annotate", folder, "--output", tmp_path / "alone.jsonl", "--json")
+    spread = run("corpus", "annotate", folder, "--output", tmp_path / "ray.jsonl", "--ray", "auto", "--json")
     assert (alone.code, spread.code) == (0, 0), spread.err
     lines = [sorted((tmp_path / f"{name}.jsonl").read_text().splitlines()) for name in ("alone", "ray")]
     assert lines[0] == lines[1] and len(lines[0]) >= 20

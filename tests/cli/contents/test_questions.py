@@ -105,7 +105,7 @@ def test_a_run_takes_accepted_facts_only(run: Run, keyed: list[int]) -> None:
 
 def test_questions_are_added_and_removed(run: Run, keyed: list[int], tmp_path: Path) -> None:
     output = run("ask", CAPITAL, "--json").json["generation_id"]
-    assert run("questions", "add", "seen", "--output", output).code == 0
+    assert run("questions", "add", "seen", "--stored", output).code == 0
     lines = tmp_path / "asked.jsonl"
     lines.write_text(json.dumps({"question": "Which lake?", "value": ["Titicaca", "Lake Titicaca"]}) + "\n")
     assert run("questions", "add", "seen", "--file", lines, "--json").json["num_questions"] == 2

@@ -31,9 +31,8 @@ def test_erase_says_what_it_did_and_how_far_it_got(
     assert before["snapshots"] == 1 and after["snapshots"] == 0
     assert before["heap"] and after["heap"] and said["levels"][2]["remedy"] == "Run: colmlm erase --now"
     assert traces.stat().st_mode & 0o777 == 0o600
-    for option in ("--traces", "--probes"):  # the second is its first name
-        scanned = run("erase", "scan", option, traces, "--json")
-        assert (scanned.code, scanned.json["num_found"]) == (1, said["residue"]["after"]["num_found"])
+    scanned = run("erase", "scan", "--traces", traces, "--json")
+    assert (scanned.code, scanned.json["num_found"]) == (1, said["residue"]["after"]["num_found"])
 
     shown = run("facts", "show", lima)
     assert MARK * 4 in shown.out and f"erased by change {said['seq']}" in shown.out
@@ -77,7 +76,7 @@ def test_erase_without_what_it_needs_is_refused(run: Run, subtests: pytest.Subte
         ((1, *BECAUSE), "nobody to ask"),
         (("--dry-run",), "name facts"),
         (("--now", "--traces-out", "x"), "name facts"),
-        (("--now", "--probes-out", "x"), "name facts"),  # its first name
+        (("--now", "--traces-out", "x"), "name facts"),
     ):
         with subtests.test(words=words, said=said):
             ran = run("erase", *words)

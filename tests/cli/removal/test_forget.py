@@ -40,7 +40,7 @@ def test_every_door_lets_questions_for_forgotten_facts_abstain_by_default(
     number = planned(run).json["run_id"]
     assert run("forget", "apply", number, "--yes").code == run("forget", "verify", number).code == 0
     issued = tmp_path / "certificate.json"
-    assert run("forget", "certificate", number, "--out", issued).code == 0
+    assert run("forget", "certificate", number, "--output", issued).code == 0
     assert run("log", "certificate", issued, "--json").json["policy"] == "abstain"
 
 
@@ -83,7 +83,7 @@ def test_from_a_plan_to_a_certificate_and_back(run: Run, keyed: list[int], tmp_p
     assert "level 1" in shown and "question" in shown
 
     file = tmp_path / "run.json"
-    assert run("forget", "certificate", number, "--out", file).code == 0
+    assert run("forget", "certificate", number, "--output", file).code == 0
     assert file.read_text() == run("forget", "certificate", number).out
     checked = run("log", "certificate", file, "--json").json
     assert checked["ok"] and checked["num_facts"] == 2

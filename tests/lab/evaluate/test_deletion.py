@@ -106,7 +106,7 @@ def test_a_run_that_is_cut_off_leaves_nothing_forgotten_and_nothing_planted(
     kinds = [
         change["kind"] for change in run("log", "list", "--oldest", "--json", "--limit", 1000).json["changes"]
     ]
-    assert kinds[-2:] == (["forget", "undo"] if at == "forgotten" else ["key", "delete"])
+    assert kinds[-2:] == (["forget", "restore"] if at == "forgotten" else ["key", "delete"])
 
 
 @pytest.mark.slow(reason="kills a run of its own process")
