@@ -125,7 +125,7 @@ class DefaultGroup(TyperGroup):
 
     def with_default(self, args: list[str]) -> list[str]:
         """Name the first command before words that name none."""
-        is_named = not args or args[0] in self.commands or args[0] == "--help"
+        is_named = bool(args) and (args[0] in self.commands or args[0] == "--help")
         return args if is_named else [next(iter(self.commands)), *args]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -64,6 +64,7 @@ def test_a_keyset_is_keyed_checked_activated_and_retired_there(
     with working(there.kb):
         keyed = there.run("keysets", "fill", 2, "--json", role="trainer").json
         assert (keyed["keyset_id"], keyed["num_keys"], keyed["state"]) == (2, 2, "ready")
+        assert there.run("keysets", "fill", "--json", role="trainer").json["keyset_id"] == 1, "the active one"
         check = ("keysets", "check", 2, "--sample", 2)
         report = there.run(*check, "--json", role="trainer")
         table = there.run(*check)

@@ -43,6 +43,22 @@ def test_what_is_refused_is_listed_and_the_rest_is_taken(run: Run, tmp_path: Pat
     assert "not verbatim" in first["reason"] and second["document"] == "mixed.jsonl:3"
 
 
+def test_marked_facts_are_recognised_and_taken_as_they_are(run: Run, annotated: Path, tmp_path: Path) -> None:
+    into = ("--corpus", "x", "--json")
+    assert run(*INGEST, annotated, *into, "--dry-run").json["facts"] == 2
+    other = tmp_path / "notes.txt"
+    other.write_text("Lima lies by the sea.")
+    for words, says in (
+        ((annotated, other), "add it alone"),
+        ((annotated, "--questions"), "marked already"),
+        ((other, "--commit-every", 5), "marked facts"),
+        ((annotated, other, "--format", "squad"), "one file"),
+    ):
+        refused = run(*INGEST, *words, *into)
+        assert refused.code == 2 and says in refused.err, refused
+    assert run(*INGEST, annotated, *into).json["refused"] == 0
+
+
 def test_refusals_are_shown_to_people_too(run: Run, tmp_path: Path) -> None:
     ran = run(*INGEST, write(tmp_path / "bad.jsonl", "[]"), *INTO)
     assert ran.code == 3 and "bad.jsonl:1" in ran.out

@@ -59,6 +59,7 @@ def test_a_dry_run_changes_nothing(run: Run, atlas: list[int]) -> None:
     assert [fact["value"] for fact in said["facts"]] == list(QUESTIONS)
     assert (said["dry_run"], len(said["documents"])) == (True, 1)
     assert "2 facts in 1 texts" in run("erase", *atlas, "--dry-run").out
+    assert run("erase", "facts", *atlas, "--dry-run", "--json").json == said
     assert len(run("facts", "list", "--json").json["facts"]) == 2
 
 
@@ -75,7 +76,6 @@ def test_erase_without_what_it_needs_is_refused(run: Run, subtests: pytest.Subte
         ((1,), "say why"),
         ((1, *BECAUSE), "nobody to ask"),
         (("--dry-run",), "name facts"),
-        (("--now", "--traces-out", "x"), "name facts"),
         (("--now", "--traces-out", "x"), "name facts"),
     ):
         with subtests.test(words=words, said=said):
