@@ -74,7 +74,7 @@ test-portable: $(STAMP)
 	$(PORTABLE) $(PYTEST) -m "not slow and not browser" $(NUMBERS)
 
 bench: $(STAMP)
-	$(BIN)/colmlm bench store --facts 100000 --dim 576
+	$(BIN)/colmlm-lab bench store --facts 100000 --dim 576
 
 crashlab: $(STAMP)
-	$(BIN)/colmlm crashlab --rounds 500 --seed 1
+	$(BIN)/colmlm-lab crashlab --rounds 500 --seed 1

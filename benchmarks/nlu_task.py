@@ -1,4 +1,4 @@
-"""Makes lm_eval tasks of CSQA, HellaSwag, PIQA, SIQA and ARC-Easy, and the same items for `colmlm evaluate choices`.
+"""Makes lm_eval tasks of CSQA, HellaSwag, PIQA, SIQA, ARC-Easy, and the same items for `colmlm-lab evaluate choices`.
 
 python benchmarks/nlu_task.py ../shared/data/nlu nlu --limit 100
 

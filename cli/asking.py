@@ -6,15 +6,17 @@ import sys
 
 import typer
 
+from colmlm.cli.options import wants_json
+
 
 def is_attended() -> bool:
     """Tells whether stdin is a terminal, so that somebody can be asked."""
     return sys.stdin.isatty()
 
 
-def require_somebody(answered: bool, as_json: bool, what: str) -> None:
+def require_somebody(answered: bool, what: str) -> None:
     """Raises `BadParameter` where --yes was not given and nobody can be asked; `what` completes "pass it to"."""
-    if not answered and (as_json or not is_attended()):
+    if not answered and (wants_json() or not is_attended()):
         raise typer.BadParameter(f"there is nobody to ask; pass it to {what}.", param_hint="--yes")
 
 

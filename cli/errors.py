@@ -4,9 +4,9 @@ The exit codes of every command are:
 
 ====  ==============================================================================
 0     done
-1     a check said no (`fsck`, `demo`), an erasure missed its level, or an error has no code of its own
+1     a check said no (`doctor`, `demo`), an erasure missed its level, or an error has no code of its own
 2     the command line, a setting or a value is wrong; an input file cannot be read
-3     something was refused (`corpus ingest`), what was named does not exist, or nothing answers
+3     something was refused (`corpus add`), what was named does not exist, or nothing answers
 4     what was asked for conflicts with the state of the knowledge base
 5     the database, Milvus, Ray, the shared snapshots or the server is out of reach, or a migration is needed
 6     the index is behind or was refused; the server is busy

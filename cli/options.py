@@ -4,17 +4,61 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ParamSpec, TypeVar
 
 import typer
 
 from colmlm.kb.texts.characters import moment
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 MAX_BIGINT = 2**63 - 1
+
+
+@dataclass(slots=True)
+class ProgramOptions:
+    """The options of the whole program, which may stand before the command or after it."""
+
+    as_json: bool = False
+    server: str | None = None
+    token_file: Path | None = None
+
+
+_IN_USE: ContextVar[ProgramOptions | None] = ContextVar("options of the program", default=None)
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+@contextmanager
+def using_options(given: ProgramOptions) -> Iterator[None]:
+    """Make these the options that `program_options` gives in the block."""
+    before = _IN_USE.set(given)
+    try:
+        yield
+    finally:
+        _IN_USE.reset(before)
+
+
+def program_options() -> ProgramOptions:
+    """Give the options of the program with which the command runs."""
+    return _IN_USE.get() or ProgramOptions()
+
+
+def wants_json() -> bool:
+    """Tell whether the command is to print one JSON object."""
+    return program_options().as_json
+
+
+def without_json(command: Callable[P, T]) -> Callable[P, T]:
+    """Have a command refuse --json, since it prints no report or one of its own form."""
+    command.takes_json = False  # type: ignore[attr-defined]  # what Command reads
+    return command
 
 
 def examples(*lines: str) -> str:
@@ -75,7 +119,22 @@ def each_once(fact_ids: Sequence[int]) -> list[int]:
     return list(dict.fromkeys(fact_ids))
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Server = Annotated[
+    str | None,
+    typer.Option(
+        "--server", metavar="URL", help="Work with the knowledge base there. Default: COLMLM_SERVER, or here."
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        exists=True,
+        dir_okay=False,
+        help="Holds your token's secret. Default: COLMLM_TOKEN_FILE.",
+    ),
+]
 Actor = Annotated[
     str | None,
     typer.Option(

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import typer
 
-from colmlm.cli.options import examples
-from colmlm.cli.start.commands import LABORATORY
+from colmlm.cli.options import Json, ProgramOptions, examples
+from colmlm.cli.start.lazy import Lazy
 from colmlm.cli.start.root import Debug, Root, start
+
+LABORATORY: Mapping[str, Lazy] = MappingProxyType(
+    {
+        "bench": Lazy("colmlm.lab.bench.command:app", "Measure this program on this machine."),
+        "evaluate": Lazy(
+            "colmlm.lab.evaluate.command:app",
+            "Measure a checkpoint: recall of its keys, answers, and unlearning.",
+        ),
+        "unlearn": Lazy(
+            "colmlm.lab.methods.unlearn:unlearn",
+            "Train a checkpoint until it no longer says some answers",
+            examples="UNLEARN_EXAMPLES",
+        ),
+        "crashlab": Lazy(
+            "colmlm.lab.crashlab.command:app",
+            "Kill processes at seeded instants and check that nothing was lost.",
+        ),
+    }
+)
 
 
 class LaboratoryRoot(Root):
@@ -26,10 +48,15 @@ app = typer.Typer(
 
 
 @app.callback()
-def root(debug: Debug = False) -> None:
+def root(context: typer.Context, debug: Debug = False, as_json: Json = False) -> None:
     """Everything here works on knowledge bases of its own and leaves yours alone."""
+    context.obj = ProgramOptions(as_json)
 
 
 def main() -> None:
     """Runs `colmlm-lab`, as the console script's entry point."""
     start(app, "colmlm-lab")
+
+
+if __name__ == "__main__":
+    main()

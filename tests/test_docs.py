@@ -19,13 +19,15 @@ from colmlm.cli.settings import UserSettings
 from colmlm.cli.start.app import app
 from colmlm.cli.start.commands import COMMANDS
 from colmlm.kb.store.settings import Settings
+from colmlm.lab import main as lab
 from tests.blocks import commands
 from tests.places import ROOT
 
+PROGRAMS = {"colmlm": app, "colmlm-lab": lab.app}
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SETTING = re.compile(r"COLMLM_[A-Z_]+")
-COMMAND = re.compile(r"(?:^(?:\$ )?|`)(colmlm [a-z][^`#|>\n]*)", re.MULTILINE)
-MESSAGE = re.compile(r"(?:[`\"']|: )(colmlm [a-z][^`\"'|>)\n]*)")
+COMMAND = re.compile(r"(?:^(?:\$ )?|`)(colmlm(?:-lab)? [a-z][^`#|>\n]*)", re.MULTILINE)
+MESSAGE = re.compile(r"(?:[`\"']|: )(colmlm(?:-lab)? [a-z][^`\"'|>)\n]*)")
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 
@@ -125,38 +127,55 @@ def test_every_make_target_named_exists() -> None:
 
 
 @cache
-def whole() -> Any:
-    """The command line, built once: it takes a tenth of a second each time."""
-    return typer.main.get_command(app)
+def whole(name: str) -> Any:
+    """A command line, built once: it takes a tenth of a second each time."""
+    return typer.main.get_command(PROGRAMS[name])
 
 
 def fault_of(line: str) -> str | None:
     """What is wrong with a `colmlm ...` line, or None: an unknown command, or an option its command has not."""
-    command = whole()
-    path, words = ["colmlm"], shlex.split(line)[1:]
-    while words and hasattr(command, "resolve_command") and not words[0].startswith("-"):
+    name, *words = shlex.split(line)
+    path, command = [name], whole(name)
+    while is_group(command) and words and not (words := named_in(command, words))[0].startswith("-"):
         context = command.make_context(path[-1], [], resilient_parsing=True)
         path.append(words[0])
         _, command, words = command.resolve_command(context, words)
         if command is None:
             return f"no command {' '.join(path)!r}"
-    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    options = {
+        name for parameter in options_of(command) for name in (*parameter.opts, *parameter.secondary_opts)
+    }
     unknown = [
         w for w in words if w.startswith("--") and w != "--help" and w.partition("=")[0] not in options
     ]
     return f"{' '.join(path)!r} has no {', '.join(unknown)}" if unknown else None
 
 
+def is_group(command: Any) -> bool:
+    return hasattr(command, "resolve_command")
+
+
+def named_in(group: Any, words: list[str]) -> list[str]:
+    """The words with the command that is meant where a group's first one need not be named."""
+    return group.with_default(words) if hasattr(group, "with_default") else words
+
+
+def options_of(command: Any) -> list[Any]:
+    """The parameters that a command takes, also those of the whole program."""
+    shared = command.program_options() if hasattr(command, "program_options") else ()
+    return [*command.params, *shared]
+
+
 def invocations(text: str) -> list[list[str]]:
-    """The words after each `colmlm` that a shell command starts."""
+    """The words of each `colmlm` or `colmlm-lab` that a shell command starts."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars="|&;<>()")
     lexer.whitespace_split, found = True, []
     words: list[str] = []
     for word in [*lexer, ";"]:
         if word and set(word) <= set("|&;<>()"):
             names = [n for n, one in enumerate(words) if not re.match(r"[A-Z_]+=", one)]
-            if names and words[names[0]] == "colmlm":
-                found.append(words[names[0] + 1 :])
+            if names and words[names[0]] in PROGRAMS:
+                found.append(words[names[0] :])
             words = []
         else:
             words.append(word)
@@ -165,14 +184,15 @@ def invocations(text: str) -> list[list[str]]:
 
 def refusal_of(words: list[str]) -> str | None:
     """What the command line says to these words before it does anything, or None. Files need not be there."""
-    command = whole()
-    while hasattr(command, "resolve_command") and words and not words[0].startswith("-"):
-        context = command.make_context("colmlm", [], resilient_parsing=True)
+    name, *words = words
+    command = whole(name)
+    while is_group(command) and words and not (words := named_in(command, words))[0].startswith("-"):
+        context = command.make_context(name, [], resilient_parsing=True)
         _, command, words = command.resolve_command(context, words)
     if hasattr(command, "resolve_command") or "--help" in words:
         return None  # a group's own options act as they are read: --install-completion would install it
     try:
-        command.make_context("colmlm", list(words))
+        command.make_context(name, list(words))
     except typer.TyperException as refused:
         message = refused.format_message()
         return None if "does not exist" in message else message
@@ -211,7 +231,7 @@ def commands_with(option: str) -> Iterator[str]:
     while waiting:
         path, command = waiting.pop()
         waiting += [(f"{path} {name}".strip(), sub) for name, sub in getattr(command, "commands", {}).items()]
-        if any(option in parameter.opts for parameter in command.params):
+        if any(option in parameter.opts for parameter in options_of(command)):
             yield path
 
 

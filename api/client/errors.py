@@ -47,7 +47,7 @@ class AnswerLost(ServerUnreachable):
         super().__init__(lost.url, lost.cause, was_sent=True)
         self.args = (
             f"The answer of {lost.url} was lost: {lost.cause}. Whether it was done is not known here; "
-            "see `colmlm changes` before you ask for it again.",
+            "see `colmlm log list` before you ask for it again.",
         )
 
 

@@ -179,7 +179,7 @@ def _planned(caller: Caller, plan: ForgetPlan) -> dict[str, Any]:
 def forget(caller: Caller, run_id: Id, reason: Reason, confirm: Confirm = "") -> dict[str, Any]:
     """Forget the facts of a plan of `plan_forgetting`: all of them in one change, or none.
 
-    A plan whose facts were edited since is refused. `restore_facts` and `colmlm forget restore` undo it.
+    A plan whose facts were edited since is refused. `restore_facts` and `colmlm forget undo` undo it.
     """
     forgetting = caller.base.forgetting
     record, plan, _ = forgetting.run(run_id)
@@ -266,7 +266,7 @@ class DryRun:
         done = edit()
         told = {"dry_run": False, "change": done.seq, "kind": done.kind, "fact_ids": list(done.fact_ids)}
         said = {"also_said_by": list(done.also_said_by)} if done.also_said_by else {}
-        unkeyed = {} if done.keyed else {"unkeyed": "Lookups find it after the next `colmlm rekey`."}
+        unkeyed = {} if done.keyed else {"unkeyed": "Lookups find it after the next `colmlm keysets fill`."}
         return {**told, **said, **unkeyed, "reason": self.reason}
 
     def _shown(self, more: dict[str, Any]) -> dict[str, Any]:

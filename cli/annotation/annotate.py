@@ -30,7 +30,7 @@ from colmlm.cli.composition.annotators import (
 )
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, progress, say
 from colmlm.kb.corpus.raw.blocks import Fields
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from colmlm.model.annotate.seed import Estimate
 
 ANNOTATE_EXAMPLES = examples(
-    "colmlm corpus annotate handbook/ --out handbook.jsonl",
-    "colmlm corpus annotate articles.jsonl.gz --out seed.jsonl --annotator seed --model M --url U --dry-run",
+    "colmlm corpus annotate handbook/ --output handbook.jsonl",
+    "colmlm corpus annotate articles.jsonl.gz --output seed.jsonl --annotator seed --model M --url U --dry-run",
 )
 MOST_SHOWN = 20
 
@@ -113,7 +113,9 @@ def annotate(
     paths: RawPaths,
     out: Annotated[
         Path,
-        typer.Option("--out", dir_okay=False, help="The corpus file; one that is there is gone on with."),
+        typer.Option(
+            "--output", "-o", dir_okay=False, help="The corpus file; one that is there is gone on with."
+        ),
     ],
     annotator: Annotated[
         AnnotatorKind, typer.Option("--annotator", help="The two small models, or a chat endpoint.")
@@ -163,7 +165,6 @@ def annotate(
     ] = False,
     ray: Ray = None,
     ray_workers: RayWorkers = None,
-    as_json: AsJson = False,
 ) -> None:
     """Mark the facts of raw documents, with a question for each, and write an annotated corpus to train on or ingest.
 
@@ -187,7 +188,7 @@ def annotate(
         cost = _estimate(job, options) if annotator is AnnotatorKind.seed or dry_run else None
         usage: Any = None
         if not dry_run:
-            if cost is not None and not _agreed(cost, options, yes=yes, as_json=as_json):
+            if cost is not None and not _agreed(cost, options, yes=yes):
                 raise typer.Abort
             if annotator is AnnotatorKind.seed:
                 usage = _seed(runtime, job, options)
@@ -197,7 +198,7 @@ def annotate(
                     threshold=span_threshold, drop_unquestioned=drop_unquestioned,
                 )  # fmt: skip
                 _light(chosen, job)
-    _report(job, cost, options, usage, dry_run=dry_run, skip_unknown=skip_unknown, as_json=as_json)
+    _report(job, cost, options, usage, dry_run=dry_run, skip_unknown=skip_unknown)
     if job.refusals or (job.found.passed_over and not skip_unknown):
         raise typer.Exit(REFUSED)
 
@@ -258,13 +259,13 @@ def _estimate(job: AnnotationRun, options: SeedOptions) -> Estimate:
         )
 
 
-def _agreed(cost: Estimate, options: SeedOptions, *, yes: bool, as_json: bool) -> bool:
+def _agreed(cost: Estimate, options: SeedOptions, *, yes: bool) -> bool:
     """Prints the estimated cost, and tells whether --yes, or somebody at the terminal, agrees to it."""
     for line in _priced(cost, options):
         note(line)
     if yes or cost.documents == 0:
         return True
-    require_somebody(yes, as_json, "let it cost that")
+    require_somebody(yes, "let it cost that")
     return typer.confirm(f"Send {cost.documents} documents to {options.url}?", err=True)
 
 
@@ -291,11 +292,10 @@ def _report(
     *,
     dry_run: bool,
     skip_unknown: bool,
-    as_json: bool,
 ) -> None:
     from colmlm.model.annotate.pipeline import rejects_beside
 
-    if as_json:
+    if wants_json():
         estimated = None if cost is None else {**asdict(cost), "price": _price(cost, options)}
         print_json(
             {

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from colmlm.cli.annotation.ingesting import Format, import_release, ingest_annotated, recognise_annotated
 from colmlm.cli.annotation.inputs import AllowPrivate, SkipUnknown, Urls, found_in, show_passed_over
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
@@ -25,9 +26,10 @@ from colmlm.cli.composition.annotators import (
     Verify,
 )
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.options import Actor, AllowErased, AsJson, CheckpointPath, examples, some_text
+from colmlm.cli.options import Actor, AllowErased, CheckpointPath, examples, some_text, wants_json
 from colmlm.cli.output import counted, print_json, print_table, say
 from colmlm.kb.corpus.raw.blocks import Fields, RawAddition
+from colmlm.kb.facts.records import Ingesting
 
 ADD_EXAMPLES = examples(
     "colmlm corpus add handbook/ --corpus handbook",
@@ -36,6 +38,9 @@ ADD_EXAMPLES = examples(
     "colmlm corpus add --urls sitemap.xml --corpus site",
     "colmlm corpus add products.csv --corpus products --id-field sku --text-field description",
     "colmlm corpus add articles.jsonl.gz --corpus wiki --ray auto",
+    "colmlm corpus add marked.jsonl --corpus handbook --commit-every 50000",
+    "colmlm corpus add release/ --format colmlm-release --corpus wiki --checkpoint checkpoints/co-lmlm",
+    "colmlm corpus add dev-v2.0.json --format squad --corpus squad --dry-run",
 )
 MOST_SHOWN = 20
 
@@ -67,12 +72,24 @@ def add(
     checkpoint: CheckpointPath = None,
     actor: Actor = None,
     reason: Annotated[
-        str | None, typer.Option("--reason", callback=some_text, help="Why; by default the paths.")
+        str | None, typer.Option("--reason", callback=some_text, help="Why; by default what was added.")
     ] = None,
     allow_erased: AllowErased = False,
+    format_: Annotated[
+        Format | None,
+        typer.Option(
+            "--format",
+            help="Of what has facts: JSON Lines (recognised), Parquet, SQuAD, dblookup calls, a published store.",
+        ),
+    ] = None,
+    commit_every: Annotated[
+        int | None,
+        typer.Option(
+            "--commit-every", min=1, help="With marked facts: documents of one change. Default: 10000."
+        ),
+    ] = None,
     ray: Ray = None,
     ray_workers: RayWorkers = None,
-    as_json: AsJson = False,
 ) -> None:
     """Read documents, annotate their facts, ingest them and give the facts keys: then `colmlm ask` answers from them.
 
@@ -80,8 +97,29 @@ def add(
     others are added, and the exit code is then 3.
     A second run skips what is unchanged and replaces what has changed; after an interruption it continues.
     With --server the files are uploaded and a job there does it; a document is then known by its file's name alone.
+
+    A file whose facts are marked already is ingested as it is: documents and facts that fail the checks are
+    refused with document, offset and reason. `colmlm keysets fill` gives its facts keys. A folder that is published
+    as a store of facts is taken in with its keys: --checkpoint names what made those.
     """
     annotators.known_encoding(encoding)
+    if (marked := format_ or recognise_annotated(paths or ())) is not None:
+        _refuse_annotating(urls=urls, questions=questions, again=again, ray=ray)
+        if marked is Format.colmlm_release:
+            base.only_here(format_=marked)
+            import_release(paths or (), corpus, checkpoint, actor, reason, dry_run=dry_run)
+            return
+        ingesting: Ingesting = {
+            "actor": base.actor(actor),
+            "reason": reason or f"ingest of a file, {marked.value}",
+            "commit_every": commit_every,
+            "dry_run": dry_run,
+            "allow_erased": allow_erased,
+        }
+        ingest_annotated(base, paths or (), marked, corpus, ingesting)
+        return
+    if commit_every is not None:
+        raise typer.BadParameter("it is for files with marked facts.", param_hint="--commit-every")
     base.only_here(urls=urls)
     base.use_checkpoint(checkpoint)
     base.use_ray(ray, ray_workers)
@@ -101,9 +139,15 @@ def add(
         done = base.corpora.add(found, corpus, how, actor=base.actor(actor), reason=reason or "corpus add")
     is_new = bool(done["added"] or done["facts"])
     done["try"] = _try(base, done) if is_new and done["citable"] else None
-    print_json(done) if as_json else _show(done, skip_unknown=skip_unknown)
+    print_json(done) if wants_json() else _show(done, skip_unknown=skip_unknown)
     if done["refused"] or (done["passed_over"] and not skip_unknown):
         raise typer.Exit(REFUSED)
+
+
+def _refuse_annotating(**given: object) -> None:
+    """Refuse options that say how to read and annotate, for a file whose facts are marked."""
+    if idle := [f"--{name}" for name, value in given.items() if value]:
+        raise typer.BadParameter("the facts of this file are marked already.", param_hint=", ".join(idle))
 
 
 def _try(base: Base, done: dict[str, Any]) -> str | None:

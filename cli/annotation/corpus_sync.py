@@ -22,7 +22,7 @@ from colmlm.cli.composition.annotators import (
 )
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.options import Actor, AsJson, Yes, examples, some_text
+from colmlm.cli.options import Actor, Yes, examples, some_text, wants_json
 from colmlm.cli.output import counted, plain, print_json, print_table, say
 from colmlm.kb.corpus.raw.blocks import Fields, RawAddition
 from colmlm.kb.corpus.raw.files import find_files
@@ -68,7 +68,6 @@ def sync(
     ] = None,
     ray: Ray = None,
     ray_workers: RayWorkers = None,
-    as_json: AsJson = False,
 ) -> None:
     """Follow a folder: add its new and changed files to a corpus, and take out the documents of files that are gone.
 
@@ -95,20 +94,20 @@ def sync(
         if dry_run:
             done = syncing.look(plan)
         else:
-            _agree(len(plan.gone), corpus, yes=yes, as_json=as_json)
+            _agree(len(plan.gone), corpus, yes=yes)
             how = RawAddition(questions=questions, verify=verify, span_threshold=span_threshold)
             who = {"actor": runtime.actor(actor), "reason": reason or "corpus sync"}
             done = syncing.run(plan, annotators.ready(runtime, how), **who)
     named = {"new": plan.new, "changed": plan.changed, "gone": plan.gone, "refusals": done.refusals}
     told = {"dry_run": dry_run, **done.told(), **plain(named)}
-    print_json(told) if as_json else _show(told, skip_unknown=skip_unknown)
+    print_json(told) if wants_json() else _show(told, skip_unknown=skip_unknown)
     if told["refused"] or (told["passed_over"] and not skip_unknown):
         raise typer.Exit(REFUSED)
 
 
-def _agree(gone: int, corpus: str, *, yes: bool, as_json: bool) -> None:
+def _agree(gone: int, corpus: str, *, yes: bool) -> None:
     if gone and not yes:
-        require_somebody(yes, as_json, f"take the documents of {counted(gone, 'file')} out")
+        require_somebody(yes, f"take the documents of {counted(gone, 'file')} out")
         typer.confirm(
             f"Take the documents of {counted(gone, 'file')} that are gone out of {corpus!r}?",
             abort=True,

@@ -1,10 +1,9 @@
-"""`colmlm reader`: train, release and measure the model that finds the answer to a question in passages."""
+"""`colmlm train reader`: trains the model that finds the answer to a question in passages."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,26 +18,18 @@ from colmlm.cli.annotation.tuning import (
     Squad,
     changed,
     readable,
-    released,
     report,
     tune,
 )
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, DryRun, MaxMinutes, NewDirectory, examples, finite
-from colmlm.cli.output import print_json, print_table, progress, say
+from colmlm.cli.options import DryRun, MaxMinutes, examples, finite, wants_json
+from colmlm.cli.output import print_json, say
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.squad import read_questions, read_squad
 from colmlm.model.reader.config import READER_PRESETS, ReaderConfig
 
 if TYPE_CHECKING:
-    from colmlm.model.reader.measure import ReaderMeasures
     from colmlm.model.reader.training import ReaderExample, ReaderExamples, ReaderTask
-
-
-app = typer.Typer(
-    help="Train, release and measure the reader, which finds the answer to a question in passages.",
-    epilog=examples("colmlm reader evaluate --squad dev.jsonl"),
-)
 
 
 class ReaderPreset(StrEnum):
@@ -58,13 +49,13 @@ HoldOut = Annotated[
 ]
 
 
-@app.command(
-    epilog=examples(
-        "colmlm reader train --squad train.jsonl --hold-out 0.05 --max-minutes 60 --out runs/reader",
-        "colmlm reader train --squad train.jsonl --set rounds=2 --out runs/reader --dry-run",
-    )
+READER_EXAMPLES = examples(
+    "colmlm train reader --squad train.jsonl --hold-out 0.05 --max-minutes 60 --out runs/reader",
+    "colmlm train reader --squad train.jsonl --set rounds=2 --out runs/reader --dry-run",
 )
-def train(
+
+
+def train_reader(
     out: Out,
     squad: Squad = None,
     preset: Annotated[
@@ -80,109 +71,40 @@ def train(
     ] = 2500,
     start: Annotated[
         Path | None,
-        typer.Option("--from", exists=True, file_okay=False, help="Go on from the weights of another run."),
+        typer.Option("--init", exists=True, file_okay=False, help="Go on from the weights of another run."),
     ] = None,
     name: Name = None,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
 ) -> None:
     """Train the reader on the questions of SQuAD files, with passages that answer them and passages that do not."""
     from colmlm.model.reader.measure import train_with_curve
     from colmlm.model.reader.training import ReaderTask
 
     config = changed(READER_PRESETS[preset](), settings, epochs, max_minutes)
-    learnt, kept_back = split(_documents(squad or []), held_out)
+    learnt, kept_back = split(squad_documents(squad or []), held_out)
     examples = drawn(squad or [], learnt, config)
     measured = list(drawn(squad or [], kept_back, config).plain()) if kept_back else []
     with Runtime.from_environment() as runtime:
         task = ReaderTask(config, examples, runtime.settings.home / "models", name or out.name, start)
         if dry_run:
-            _foretell(task, as_json)
+            _foretell(task)
             return
         tune(train_with_curve(task, out, some(measured), every), task)
-    report(out, as_json)
+    report(out)
 
 
-@app.command(epilog=examples("colmlm reader release runs/reader released/reader"))
-def release(
-    run: Annotated[Path, typer.Argument(metavar="RUN", exists=True, file_okay=False, help="A training run.")],
-    target: NewDirectory,
-    as_json: AsJson = False,
-) -> None:
-    """Write a run's weights in 16 MB at most, with its config and without optimiser state."""
-    released(run, target, as_json)
-
-
-@app.command(
-    epilog=examples(
-        "colmlm reader evaluate --squad dev.jsonl --questions 500 --json",
-        "colmlm reader evaluate --squad dev.jsonl --reader runs/reader",
-    )
-)
-def evaluate(
-    squad: Squad = None,
-    questions: Annotated[
-        int | None, typer.Option("--questions", min=1, help="Draw this many questions. Default: all.")
-    ] = None,
-    reader: Annotated[
-        Path | None,
-        typer.Option(
-            "--reader", exists=True, file_okay=False, help="Default: COLMLM_READER or the released one."
-        ),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Measure the reader: answers in the passage that holds them, and how well it tells passages that do not.
-
-    Each question is read as it is, without titles, as keywords and as a sentence to be completed. Where the files have
-    questions without an answer, as SQuAD 2.0 does, all are also read in the whole text of their document.
-    """
-    from colmlm.cli.composition.readers import reader_at
-    from colmlm.model.reader.measure import forms_of_asking, measure_reader
-    from colmlm.model.reader.reader import load_reader
-
-    config = READER_PRESETS[ReaderPreset.minilm]()
-    found = drawn(squad or [], _documents(squad or []), config)
-    asked = some(list(found.plain()), questions)
-    is_told = any(one.answer is None for one in found.asked)
-    whole = some(list(found.whole()), questions) if is_told else []
-    with Runtime.from_environment() as runtime, progress("passages") as update:
-        model = load_reader(reader_at(runtime.user, reader), runtime.settings.home / "models")
-        asked_in = forms_of_asking(asked) | ({"whole documents": whole} if whole else {})
-        measured = {how: measure_reader(model, those, update) for how, those in asked_in.items()}
-    if as_json:
-        print_json({how: asdict(figures) for how, figures in measured.items()})
-    else:
-        _show(measured)
-
-
-def _documents(squad: list[Path]) -> list[AnnotatedDocument]:
+def squad_documents(squad: list[Path]) -> list[AnnotatedDocument]:
     return [document for path in squad for document in readable(read_squad(path))]
 
 
-def _foretell(task: ReaderTask, as_json: bool) -> None:
+def _foretell(task: ReaderTask) -> None:
     """Says what a run will be, and trains nothing."""
     tokens = sum(len(example.ids) for example in task.examples)
     found = Counter("none" if example.is_none else "answered" for example in task.examples)
     foretold = {
         "examples": len(task.examples), **found, "tokens": tokens, "steps": task.num_steps, "batch": task.config.batch
     }  # fmt: skip
-    print_json(foretold) if as_json else say(", ".join(f"{n} {what}" for what, n in foretold.items()))
-
-
-def _show(measured: dict[str, ReaderMeasures]) -> None:
-    print_table(
-        ["asked", "questions", "exact", "F1", "AUC of none"],
-        [
-            [how, figures.answered.questions, figures.answered.exact, figures.answered.f1, figures.none_auc]
-            for how, figures in measured.items()
-        ],
-    )
-    by_kind = measured["questions"].by_kind
-    print_table(
-        ["asked for", "questions", "exact", "F1"],
-        [[name, *asdict(one).values()] for name, one in by_kind.items()],
-    )
+    print_json(foretold) if wants_json() else say(", ".join(f"{n} {what}" for what, n in foretold.items()))
 
 
 # What SQuAD files ask about their documents, as a reader learns it. It needs no database, and no runtime.

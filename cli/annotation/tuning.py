@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import positive
+from colmlm.cli.options import NewDirectory, examples, positive, wants_json
 from colmlm.cli.output import note, print_json, progress, say
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
 from colmlm.model.annotate.config import TunerConfig
@@ -53,7 +53,7 @@ def readable(parsed: Iterable[Parsed]) -> list[AnnotatedDocument]:
         if item.document is not None:
             documents.append(item.document)
     if refused:
-        note(f"{refused} malformed spans or documents left out; `colmlm corpus ingest --dry-run` lists them")
+        note(f"{refused} malformed spans or documents left out; `colmlm corpus add --dry-run` lists them")
     return documents
 
 
@@ -80,12 +80,12 @@ def tune(steps: Iterable[StepMetrics], task: TunerTask[Any]) -> None:
             update(m.step, task.num_steps)
 
 
-def report(directory: Path, as_json: bool) -> None:
+def report(directory: Path) -> None:
     """Says what model is in the directory of a run or a release."""
     from colmlm.model.annotate import checkpoint as annotators
 
     config = annotators.AnnotatorConfig.load(directory)
-    if as_json:
+    if wants_json():
         what = "reader" if config.role == "answers" else "annotator"
         print_json({what: str(directory), **asdict(config)})
         return
@@ -94,12 +94,30 @@ def report(directory: Path, as_json: bool) -> None:
     say(f"reads {', '.join(f'{name} {value}' for name, value in config.reading.items())}")
 
 
-def released(run: Path, target: Path, as_json: bool) -> None:
-    """Releases a run into a directory that must be empty, and says what is there."""
+RELEASE_EXAMPLES = examples(
+    "colmlm train release runs/mine released/mine", "colmlm train release runs/spans released/spans"
+)
+
+
+def release(
+    run: Annotated[Path, typer.Argument(metavar="RUN", exists=True, file_okay=False, help="A training run.")],
+    target: NewDirectory,
+) -> None:
+    """Write what a run trained in half precision, with its config and without optimiser state.
+
+    Of a checkpoint that is its adapter with the loss log, of an annotator and the reader 16 MB at most.
+    """
     from colmlm.model.annotate import checkpoint as annotators
 
     if target.is_dir() and any(target.iterdir()):
         raise typer.BadParameter(f"{target} is not empty; name a new directory.", param_hint="DIR")
+    if not (run / annotators.ANNOTATOR_FILE).is_file():
+        from colmlm.model.training.state import release_adapter
+
+        config = release_adapter(run, target)
+        written = {"path": str(target.absolute()), "name": config.name, "training": config.training}
+        print_json(written) if wants_json() else say(f"Released {config.name} to {written['path']}")
+        return
     with Runtime.from_environment() as runtime:
         annotators.release_annotator(run, target, runtime.settings.home / "models")
-    report(target, as_json)
+    report(target)

@@ -1,8 +1,9 @@
-"""`colmlm trace`: traces stored outputs to the facts spliced into them, and facts to the outputs that used them."""
+"""`colmlm trace`: traces stored outputs to facts and facts to outputs, and says whether an output is right."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,11 +11,18 @@ import typer
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.contents.facts_show import WITHHELD, in_sample, printed_on, where
-from colmlm.cli.options import After, AsJson, FactId, Limit, examples
+from colmlm.cli.options import Actor, After, FactId, Limit, examples, some_text, wants_json
 from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
-    from colmlm.kb.evidence.records import FactTrace, GenerationRecord, OutputTrace, TracedSplice
+    from colmlm.kb.evidence.records import (
+        FactTrace,
+        GenerationRecord,
+        Impact,
+        ImpactedOutput,
+        OutputTrace,
+        TracedSplice,
+    )
     from colmlm.kb.facts.records import Source
     from colmlm.kb.log.records import ChangeRecord
 
@@ -40,7 +48,8 @@ class ThumbGiven(StrEnum):
 ABSTAINED = "(nothing: it abstained)"
 
 app = typer.Typer(
-    help="Trace outputs to facts and facts to outputs.", epilog=examples("colmlm trace output 3")
+    help="Trace outputs to facts and facts to outputs, and mend what is wrong.",
+    epilog=examples("colmlm trace output 3"),
 )
 
 
@@ -54,14 +63,13 @@ def output(
     base: Base,
     generation_id: Annotated[int, typer.Argument(metavar="OUTPUT_ID", min=1, help="The stored output's id.")],
     form: InForm = None,
-    as_json: AsJson = False,
 ) -> None:
     """Show a stored output with the fact, document and offsets behind every spliced span, and the fact's state now."""
     if form is not None:
         print_json(base.outputs.provenance(generation_id, form.value))
         return
     traced = base.outputs.trace(generation_id)
-    print_json(traced) if as_json else show_output(traced)
+    print_json(traced) if wants_json() else show_output(traced)
     if any(splice.withheld for splice in traced.splices):
         note(WITHHELD)
 
@@ -81,12 +89,11 @@ def outputs(
     ] = None,
     after: After = 0,
     limit: Limit = 50,
-    as_json: AsJson = False,
 ) -> None:
     """List stored outputs, newest first; with --after, those older than that id."""
     found = base.outputs.find(after, limit, None if feedback is None else feedback.value)
     more = found[-1].generation_id if len(found) == limit else None
-    if as_json:
+    if wants_json():
         print_json({"outputs": found, "next_after": more})
         return
     rows = [
@@ -195,14 +202,14 @@ def _now(splice: TracedSplice) -> str:
     )
 )
 @anywhere
-def fact(base: Base, fact_id: FactId, form: InForm = None, as_json: AsJson = False) -> None:
+def fact(base: Base, fact_id: FactId, form: InForm = None) -> None:
     """Show a fact's source sentence, its versions, who changed it and why, and every stored output that used it."""
     if form is not None:
         print_json(base.outputs.provenance_of_fact(fact_id, form.value))
         return
     traced = base.outputs.trace_fact(fact_id)
     page = printed_on(base, traced.fact)
-    print_json(plain(traced) | {"page": page}) if as_json else _show_fact(traced, page)
+    print_json(plain(traced) | {"page": page}) if wants_json() else _show_fact(traced, page)
     if traced.fact.withheld:
         note(WITHHELD)
 
@@ -248,3 +255,130 @@ def _named(change: ChangeRecord) -> str:
     """Names the actor, and whom the actor acts for where that is somebody else."""
     behalf = change.on_behalf_of
     return change.actor if behalf in (None, change.actor) else f"{change.actor} for {behalf}"
+
+
+@app.command(epilog=examples("colmlm trace impact 12", "colmlm trace impact 12 --json"))
+@anywhere
+def impact(base: Base, fact_id: FactId) -> None:
+    """Show every stored output that a fact was spliced into. It says whether the value is still current."""
+    found = base.outputs.impact(fact_id)
+    print_json(found) if wants_json() else _show_impact(found)
+
+
+def _show_impact(found: Impact) -> None:
+    state = "live" if found.is_live else "deleted" if found.erased_seq is None else "erased"
+    say(f"fact {found.fact_id}, {state}: {len(found.outputs)} uses in stored outputs")
+    for used in found.outputs:
+        say(f"output {used.generation_id}, {used.at:%Y-%m-%d %H:%M}, as of change {used.seq}, {_since(used)}")
+        say(f"  prompt: {shorten(used.prompt)}")
+        before, after = used.output[: used.output_start], used.output[used.output_end :]
+        span = used.output[used.output_start : used.output_end]
+        say(f"  output: {shorten(before[-40:])} [{span}] {shorten(after[:40])}")
+
+
+def _since(used: ImpactedOutput) -> str:
+    return {
+        "current": "still so",
+        "corrected": "CORRECTED since",
+        "deleted": "DELETED since",
+        "erased": "ERASED since",
+    }[used.since]
+
+
+OutputId = Annotated[int, typer.Argument(metavar="OUTPUT_ID", min=1, help="The stored output's id.")]
+Comment = Annotated[
+    str | None, typer.Option("--comment", callback=some_text, help="What is right or wrong with it.")
+]
+RightValue = Annotated[
+    str | None, typer.Option("--value", callback=some_text, help="What it should have said.")
+]
+
+
+@app.command(
+    epilog=examples(
+        "colmlm trace feedback 3 --up", 'colmlm trace feedback 3 --down --value "June 1988" --json'
+    )
+)
+@anywhere
+def feedback(
+    base: Base,
+    generation_id: OutputId,
+    up: Annotated[bool, typer.Option("--up/--down", help="Whether it is right.")],
+    comment: Comment = None,
+    value: RightValue = None,
+    actor: Actor = None,
+) -> None:
+    """Say whether an output is right: thumb up or down. The last one of each person counts."""
+    from colmlm.kb.evidence.records import NewFeedback
+
+    made = NewFeedback("up" if up else "down", comment, value)
+    given = base.outputs.give_feedback(generation_id, made, actor=base.actor(actor))
+    print_json(given) if wants_json() else say(f"thumb {given.thumb} for output {given.generation_id}")
+
+
+@app.command(epilog=examples("colmlm trace wrong 3", 'colmlm trace wrong 3 --value "June 1988" --json'))
+@anywhere
+def wrong(
+    base: Base,
+    generation_id: OutputId,
+    comment: Comment = None,
+    value: RightValue = None,
+    actor: Actor = None,
+) -> None:
+    """Say that an output is wrong, and see what to mend: the facts behind it, or one to add where there is none.
+
+    It prints the commands that mend it. Each of them is a change, which `colmlm facts undo` takes back.
+    """
+    from colmlm.kb.evidence.records import NewFeedback
+
+    base.outputs.give_feedback(generation_id, NewFeedback("down", comment, value), actor=base.actor(actor))
+    trace = base.outputs.trace(generation_id)
+    found = {
+        "output": generation_id,
+        "question": trace.question,
+        "facts": [_fact_behind(splice, value) for splice in trace.splices if splice.fact_id is not None],
+    }
+    found["add"] = None if found["facts"] else _command_to_add(trace, value)
+    print_json(plain(found)) if wants_json() else _show_wrong(trace, found)
+
+
+def _fact_behind(splice: TracedSplice, value: str | None) -> dict[str, object]:
+    """Gives a fact behind an output, what became of it since, and the commands that mend it."""
+    fact, right = splice.fact_id, quote(value or "...")
+    commands = [
+        f'colmlm facts edit {fact} --value {right} --reason "..."',
+        f'colmlm facts edit {fact} --question "..." --reason "..."',
+        f'colmlm facts delete {fact} --reason "..."',
+    ]
+    if splice.source is not None:
+        commands.insert(2, f'colmlm facts move {fact} --text "..." --reason "..."')
+    return {
+        "fact_id": fact,
+        "said": splice.value,
+        "says_now": splice.current_value,
+        "live": splice.live,
+        "fixed": bool(splice.history) and not splice.is_current,
+        "commands": commands if splice.live else [f'colmlm facts restore {fact} --reason "..."'],
+    }
+
+
+def _command_to_add(trace: OutputTrace, value: str | None) -> str:
+    asked, right = quote(trace.question), quote(value or "...")
+    return f'colmlm facts add --question {asked} --value {right} --reason "..."'
+
+
+def _show_wrong(trace: OutputTrace, found: dict[str, object]) -> None:
+    say(f"asked:  {found['question']}")
+    say(f"said:   {marked(trace)}")
+    facts = found["facts"]
+    assert isinstance(facts, list)
+    for fact in facts:
+        now = f"fact {fact['fact_id']} said: {fact['said']}"
+        if fact["fixed"]:
+            now += f"; says now: {fact['says_now']}" if fact["live"] else "; deleted since"
+        say(now)
+        for command in fact["commands"]:
+            say(f"  {command}")
+    if found["add"] is not None:
+        say("No fact stands behind it. To add one:")
+        say(f"  {found['add']}")

@@ -7,53 +7,34 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
-from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, ParamSpec, cast
+from typing import Any, Concatenate, ParamSpec, cast
 
 import typer
 
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import program_options
 from colmlm.kb.errors import NotHeeded
 
 P = ParamSpec("P")
 
 _HINTS = {"found": "PATH", "format_": "--format"}  # parameters whose option has another name
 
-Server = Annotated[
-    str | None,
-    typer.Option(
-        "--server", metavar="URL", help="Work with the knowledge base there. Default: COLMLM_SERVER, or here."
-    ),
-]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file",
-        "--key-file",
-        exists=True,
-        dir_okay=False,
-        help="Holds your token's secret. Default: COLMLM_TOKEN_FILE.",
-    ),
-]
-
 
 def anywhere(command: Callable[Concatenate[Base, P], None]) -> Callable[..., None]:
-    """Adds `--server` and `--token-file` to a command; its first parameter gets the base that these options name."""
+    """Give a command the base that --server and --token-file name, as its first parameter."""
     told = inspect.signature(command, eval_str=True)
     _, *own = told.parameters.values()
-    added = [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for name, annotation in (("server", Server), ("token_file", TokenFile))
-    ]
 
     @wraps(command)
-    def run(*args: Any, server: str | None, token_file: Path | None, **kwargs: Any) -> None:
-        with base_of(server, token_file) as base, _options_named():
+    def run(*args: Any, **kwargs: Any) -> None:
+        given = program_options()
+        with base_of(given.server, given.token_file) as base, _options_named():
             command(base, *args, **kwargs)
 
-    run.__signature__ = told.replace(parameters=[*own, *added])  # type: ignore[attr-defined]  # what Typer reads
+    run.__signature__ = told.replace(parameters=own)  # type: ignore[attr-defined]  # what Typer reads
+    run.takes_server = True  # type: ignore[attr-defined]  # what Command reads
     return run
 
 

@@ -28,7 +28,7 @@ def adapt(
     telling.note(
         f"{keyset.num_predicted} of {keyset.num_keys} keys of keyset {keyset_id} are predicted. To let it answer: "
         f"colmlm keysets check {keyset_id}, then: colmlm keysets activate {keyset_id}. "
-        f"To make its keys true, those that are asked for first: colmlm keysets rekey {keyset_id}"
+        f"To make its keys true, those that are asked for first: colmlm keysets fill {keyset_id}"
     )
     return {"pairs": [pair(one) for one in adapted], "keyset": asdict(keyset)}
 

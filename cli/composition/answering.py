@@ -54,7 +54,7 @@ def fitted_to(path: Path) -> Confidence:
         return Confidence.load(path / CONFIDENCE)
     except (OSError, ValueError) as error:
         raise AnnotatorError(
-            f"{path / CONFIDENCE} cannot be read ({error}); fit it by `colmlm evaluate confidence`"
+            f"{path / CONFIDENCE} cannot be read ({error}); fit it by `colmlm-lab evaluate confidence`"
         ) from error
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from colmlm.kb.service import KnowledgeBase
 
 MOST_SECONDS = 120.0  # that adding documents may take longer for
-HOW = "colmlm answers calibrate"
+HOW = "colmlm questions calibrate"
 
 
 def calibrations(user: UserSettings, kb: KnowledgeBase) -> AnswerCalibrations:
@@ -101,8 +101,8 @@ class AnswerCalibrating:
         stored = questions_of(self.runtime.answers, corpora, how.sample, how.seed) if corpora else []
         if corpora and not stored:
             raise InvalidQuestions(
-                f"no fact of {', '.join(corpora)} has a question that a person wrote; name a file (--questions) or a "
-                "set of kept questions (--set)"
+                f"no fact of {', '.join(corpora)} has a question that a person wrote; name a file (--file) or a "
+                "set of kept questions (--question-set)"
             )
         if question_set is not None:
             kept = self.kb.questions.askable(question_set)
@@ -127,11 +127,11 @@ class AnswerCalibrating:
             return (
                 f"Answers need the shipped score of {standing.threshold:.2f}: they were not calibrated for this base. "
                 "Keep questions that people ask (colmlm questions add asked --question Q --expected A), then: "
-                f"{HOW} --set asked"
+                f"{HOW} --question-set asked"
             )
         stays = f"Answers still need a score of {standing.threshold:.2f}, calibrated before these documents"
         if before.given or not (before.corpora or before.question_set):
-            return f"{stays}: its questions were those of a file. Ask them again: {HOW} --questions FILE"
+            return f"{stays}: its questions were those of a file. Ask them again: {HOW} --file FILE"
         if before.seconds > MOST_SECONDS:
             return f"{stays}: that takes {lasting(before.seconds)}. To do it now: {HOW}"
         measured = before.measured

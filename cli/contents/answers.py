@@ -13,13 +13,13 @@ from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import (
     AcceptedOnly,
-    AsJson,
     AsOf,
     CheckpointPath,
     Verbose,
     examples,
     finite,
     some_text,
+    wants_json,
 )
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.answers.records import NOTHING, PASSAGE, Answer
@@ -62,7 +62,6 @@ def ask(
     as_of: AsOf = None,
     checkpoint: CheckpointPath = None,
     verbose: Verbose = False,
-    as_json: AsJson = False,
 ) -> None:
     """Answer a question from the documents, with the place that says it.
 
@@ -82,7 +81,7 @@ def ask(
         )
 
     found = base.answered(answered, checkpoint=checkpoint, as_of=as_of, verbose=verbose)
-    if as_json:
+    if wants_json():
         print_json(_as_dict(found))
     else:
         _show(found)

@@ -1,4 +1,4 @@
-"""`colmlm answers`: the score from which answers are given, calibrated for the base that gives them."""
+"""`colmlm questions calibrate` and `threshold`: the score from which answers are given, calibrated for a base."""
 
 from __future__ import annotations
 
@@ -9,30 +9,27 @@ import typer
 
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.options import Actor, AsJson, examples, finite, some_text, some_texts
+from colmlm.cli.options import Actor, examples, finite, some_text, some_texts, wants_json
 from colmlm.cli.output import note, print_json, say
 from colmlm.kb.answers.records import AnswerThreshold, Calibrating
 
-app = typer.Typer(
-    help="Calibrate the score from which answers are given.", epilog=examples("colmlm answers threshold")
-)
 Why = Annotated[str, typer.Option("--reason", callback=some_text, help="Why; it stays in the change log.")]
 
 
-@app.command(
-    epilog=examples(
-        "colmlm answers calibrate --questions asked.csv",
-        "colmlm answers calibrate --corpus squad --wrong 0.03 --dry-run --json",
-        "colmlm answers calibrate --set handbook",
-    )
+CALIBRATE_EXAMPLES = examples(
+    "colmlm questions calibrate --file asked.csv",
+    "colmlm questions calibrate --corpus squad --wrong 0.03 --dry-run --json",
+    "colmlm questions calibrate --question-set handbook",
 )
+
+
 @anywhere
 def calibrate(
     base: Base,
     questions: Annotated[
         Path | None,
         typer.Option(
-            "--questions",
+            "--file",
             exists=True,
             dir_okay=False,
             help="CSV or JSON Lines with question and value (empty: nothing answers it).",
@@ -45,7 +42,7 @@ def calibrate(
         ),
     ] = None,
     question_set: Annotated[
-        str | None, typer.Option("--set", callback=some_text, help="A set of kept questions.")
+        str | None, typer.Option("--question-set", callback=some_text, help="A set of kept questions.")
     ] = None,
     wrong: Annotated[
         float,
@@ -62,7 +59,6 @@ def calibrate(
     ] = False,
     actor: Actor = None,
     reason: Why = "calibrated",
-    as_json: AsJson = False,
 ) -> None:
     """Choose the score from which answers are given, for this base and a share of wrong ones.
 
@@ -72,10 +68,12 @@ def calibrate(
     """
     how = Calibrating(wrong, sample, seed, tuple(corpora or ()), dry_run, question_set)
     done = base.lookups.calibrate_answers(questions, how, actor=base.actor(actor), reason=reason)
-    print_json(done) if as_json else _show(done)
+    print_json(done) if wants_json() else _show(done)
 
 
-@app.command(epilog=examples("colmlm answers threshold --json", "colmlm answers threshold --shipped"))
+THRESHOLD_EXAMPLES = examples("colmlm questions threshold --json", "colmlm questions threshold --shipped")
+
+
 @anywhere
 def threshold(
     base: Base,
@@ -84,13 +82,12 @@ def threshold(
     ] = False,
     actor: Actor = None,
     reason: Why = "back to the shipped threshold",
-    as_json: AsJson = False,
 ) -> None:
     """Show the score from which answers are given, and what speaks against it by now."""
     if shipped:
         base.lookups.use_shipped_threshold(actor=base.actor(actor), reason=reason)
     found = base.lookups.answer_threshold()
-    if as_json:
+    if wants_json():
         print_json(found)
         return
     say(described(found))

@@ -9,7 +9,7 @@ import typer
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.contents.facts_show import SENTENCE_WIDTH, sentence_of
-from colmlm.cli.options import Actor, After, AsJson, FactId, Limit, Reason, examples
+from colmlm.cli.options import Actor, After, FactId, Limit, Reason, examples, wants_json
 from colmlm.cli.output import counted, note, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
@@ -31,27 +31,24 @@ def contradictions(
     ] = False,
     after: After = 0,
     limit: Limit = 50,
-    as_json: AsJson = False,
 ) -> None:
     """List pairs of live facts that answer one question with two values.
 
     Pairs that say two values in one sentence are listed as well.
     """
     sought: PairsSought = {"corpus": corpus, "held": held, "after": after, "limit": limit}
-    _print_pairs(base, base.comparisons.pairs("contradictions", **sought), as_json)
+    _print_pairs(base, base.comparisons.pairs("contradictions", **sought))
 
 
 @anywhere
-def duplicates(
-    base: Base, corpus: Corpus = None, after: After = 0, limit: Limit = 50, as_json: AsJson = False
-) -> None:
+def duplicates(base: Base, corpus: Corpus = None, after: After = 0, limit: Limit = 50) -> None:
     """List pairs of live facts with the same value for one question, or in one sentence."""
     found = base.comparisons.pairs("duplicates", corpus=corpus, after=after, limit=limit)
-    _print_pairs(base, found, as_json)
+    _print_pairs(base, found)
 
 
-def _print_pairs(base: Base, found: PairPage, as_json: bool) -> None:
-    if as_json:
+def _print_pairs(base: Base, found: PairPage) -> None:
+    if wants_json():
         print_json(found)
         return
     texts: dict[int, str] = {}
@@ -68,12 +65,10 @@ def _row(base: Base, pair: FactPair, texts: dict[int, str]) -> tuple[object, ...
 
 
 @anywhere
-def stale(
-    base: Base, corpus: Corpus = None, after: After = 0, limit: Limit = 50, as_json: AsJson = False
-) -> None:
+def stale(base: Base, corpus: Corpus = None, after: After = 0, limit: Limit = 50) -> None:
     """List live facts whose document has a newer text, restored since or corrected before."""
     found = base.comparisons.stale(corpus=corpus, after=after, limit=limit)
-    if as_json:
+    if wants_json():
         print_json(found)
         return
     rows = ((one.fact_id, shorten(one.value), shorten(one.question), one.why) for one in found.facts)
@@ -96,13 +91,12 @@ def hold(
     reason: Reason,
     takes_back: Annotated[bool, typer.Option("--not", help="Take that back: they contradict.")] = False,
     actor: Actor = None,
-    as_json: AsJson = False,
 ) -> None:
     """Note that both of two facts hold, so that they are no contradiction until one of them is edited."""
     done = base.comparisons.hold(
         fact_id, other_id, actor=base.actor(actor), reason=reason, holds=not takes_back
     )
-    if as_json:
+    if wants_json():
         print_json({"seq": done.seq, "kind": done.kind, "fact_ids": done.fact_ids, "holds": not takes_back})
     else:
         both = "contradict each other" if takes_back else "both hold"

@@ -10,7 +10,7 @@ import typer
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import print_json, print_table, progress, say, shorten
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ def demo(
     ] = DemoMode.auto,
     corpus: Annotated[str, typer.Option("--corpus", help="Whose facts.")] = "demo",
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Ask for facts, delete them, ask again, restore them, ask a third time. Run `colmlm up` first.
 
@@ -47,7 +46,7 @@ def demo(
         demonstration = Demonstration(runtime, corpus, mode)
         runs = _run(demonstration, facts)
     report = _report(demonstration, runs)
-    print_json(report) if as_json else _show(report, runs)
+    print_json(report) if wants_json() else _show(report, runs)
     if not runs or not runs[0].passed or any(run.leaked for run in runs):
         raise typer.Exit(CHECK_FAILED)
 

@@ -1,43 +1,48 @@
-"""`colmlm documents` and `colmlm stats`: list and show documents, and count everything in a knowledge base."""
+"""`colmlm corpus documents`: lists and shows documents."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.options import MAX_BIGINT, After, AsJson, Limit, examples
+from colmlm.cli.options import MAX_BIGINT, After, Limit, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.texts.characters import numbered
 
-STATS_EXAMPLES = examples("colmlm stats", "colmlm stats --json")
-
-app = typer.Typer(
-    help="List and show the documents that facts were read from.", epilog=examples("colmlm documents list")
+DOCUMENTS_EXAMPLES = examples(
+    "colmlm corpus documents --corpus demo",
+    "colmlm corpus documents --replaced --json",
+    "colmlm corpus documents 3",
 )
 
 
-@app.command(
-    "list", epilog=examples("colmlm documents list --corpus demo", "colmlm documents list --replaced --json")
-)
 @anywhere
 def list_documents(
     base: Base,
+    document_id: Annotated[
+        int | None,
+        typer.Argument(metavar="[DOCUMENT_ID]", min=1, max=MAX_BIGINT, help="Show this one with its text."),
+    ] = None,
     corpus: Annotated[str | None, typer.Option("--corpus", help="Only documents of this corpus.")] = None,
     replaced: Annotated[
         bool, typer.Option("--replaced", help="Those that a newer text replaced, not the current ones.")
     ] = False,
     after: After = 0,
     limit: Limit = 50,
-    as_json: AsJson = False,
 ) -> None:
-    """List documents in the order of their ids, without their texts."""
+    """List documents in the order of their ids, or show one: its text as it was ingested, and where it came from.
+
+    The one may have been replaced by a newer text.
+    """
+    if document_id is not None:
+        _show_document(base, document_id)
+        return
     found = base.documents.find(corpus=corpus, replaced=replaced, after=after, limit=limit)
     more = found[-1].document_id if len(found) == limit else None
-    if as_json:
+    if wants_json():
         print_json({"documents": found, "next_after": more})
         return
     rows = [
@@ -49,16 +54,9 @@ def list_documents(
         note(f"More documents: --after {more}")
 
 
-@app.command(epilog=examples("colmlm documents show 3", "colmlm documents show 3 --json"))
-@anywhere
-def show(
-    base: Base,
-    document_id: Annotated[int, typer.Argument(metavar="DOCUMENT_ID", min=1, max=MAX_BIGINT)],
-    as_json: AsJson = False,
-) -> None:
-    """Show a document's text as it was ingested, and where it came from; also one that was replaced."""
+def _show_document(base: Base, document_id: int) -> None:
     document, text = base.documents.read(document_id)
-    if as_json:
+    if wants_json():
         print_json({"document": document, "text": text})
         return
     say(f"document {document.document_id}: {document.corpus}/{document.external_id}")
@@ -71,13 +69,3 @@ def show(
     say(f"live facts: {document.live_facts}")
     say()
     say(numbered(text))
-
-
-@anywhere
-def stats(base: Base, as_json: AsJson = False) -> None:
-    """Count everything as of one change: corpora, documents, facts, outputs, keysets and forget runs."""
-    found = base.upkeep.statistics()
-    if as_json:
-        print_json(found)
-        return
-    print_table(("what", "number"), [(name.replace("_", " "), n) for name, n in asdict(found).items()])

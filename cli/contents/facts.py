@@ -21,7 +21,6 @@ from colmlm.cli.options import (
     After,
     AllowErased,
     Anyway,
-    AsJson,
     DryRun,
     FactId,
     FactIds,
@@ -33,6 +32,7 @@ from colmlm.cli.options import (
     examples,
     some_text,
     time,
+    wants_json,
 )
 from colmlm.cli.output import counted_facts, note, plain, print_json, print_table, say, shorten, these_facts
 from colmlm.kb.errors import FactDeleted
@@ -70,7 +70,7 @@ ExactText = Annotated[
         help="The document's exact words; in place of offsets where they are there once.",
     ),
 ]
-NoKey = Annotated[bool, typer.Option("--no-key", help="Leave the key to the next `colmlm rekey`.")]
+NoKey = Annotated[bool, typer.Option("--no-key", help="Leave the key to the next `colmlm keysets fill`.")]
 
 
 @anywhere
@@ -102,7 +102,6 @@ def add(
     no_key: NoKey = False,
     allow_erased: AllowErased = False,
     anyway: Anyway = False,
-    as_json: AsJson = False,
 ) -> None:
     """Add a fact: by question and value, or one that a document says. It is keyed at once, so lookups find it."""
     span: Marking = {"start": start, "end": end, "text": text}
@@ -126,14 +125,14 @@ def add(
         )
     else:
         edit = base.facts.add(question, value, proposed=proposed, keyed=not no_key, **how)
-    show_.edited(edit, as_json)
+    show_.edited(edit)
 
 
 @anywhere
 def edit(
     base: Base,
     fact_id: Annotated[
-        int | None, typer.Argument(metavar="[FACT_ID]", min=1, help="The fact's id; none with --from.")
+        int | None, typer.Argument(metavar="[FACT_ID]", min=1, help="The fact's id; none with --file.")
     ] = None,
     value: Annotated[
         str | None, typer.Option("--value", callback=some_text, help="The new text to splice.")
@@ -144,7 +143,7 @@ def edit(
     file: Annotated[
         Path | None,
         typer.Option(
-            "--from",
+            "--file",
             exists=True,
             dir_okay=False,
             help="Edit many in one change: CSV or JSON lines of fact_id, value and question; empty: as it is.",
@@ -155,7 +154,6 @@ def edit(
     no_key: NoKey = False,
     anyway: Anyway = False,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
 ) -> None:
     """Give a fact another value, another question, or both, from this commit on and in every process.
 
@@ -164,19 +162,17 @@ def edit(
     require_reason(reason, unless=dry_run)
     if file is not None:
         if (fact_id, value, question) != (None, None, None):
-            raise typer.BadParameter("--from takes the ids, values and questions from the file alone.")
-        edit_from(
-            base, file, actor, reason, keyed=not no_key, anyway=anyway, dry_run=dry_run, as_json=as_json
-        )
+            raise typer.BadParameter("--file takes the ids, values and questions from the file alone.")
+        edit_from(base, file, actor, reason, keyed=not no_key, anyway=anyway, dry_run=dry_run)
         return
     if fact_id is None or dry_run or (value is None and question is None):
         raise typer.BadParameter(
-            "give a fact's id with --value or --question; or --from, also with --dry-run."
+            "give a fact's id with --value or --question; or --file, also with --dry-run."
         )
     assert reason is not None
     how: Correcting = {"actor": base.actor(actor), "reason": reason, "anyway": anyway}
     done = base.facts.edit(fact_id, value, question=question, keyed=not no_key, **how)
-    show_.edited(done, as_json)
+    show_.edited(done)
 
 
 @anywhere
@@ -194,7 +190,6 @@ def move(
     no_key: NoKey = False,
     allow_erased: AllowErased = False,
     anyway: Anyway = False,
-    as_json: AsJson = False,
 ) -> None:
     """Move a fact's span within its document, whose words there become its value. Its history keeps where it was."""
     span: Marking = {"start": start, "end": end, "text": text}
@@ -203,7 +198,7 @@ def move(
         "question": question,
     }  # fmt: skip
     done = base.facts.move(fact_id, span, keyed=not no_key, **how)
-    show_.edited(done, as_json)
+    show_.edited(done)
 
 
 @anywhere
@@ -213,11 +208,10 @@ def undo(
     reason: Reason,
     actor: Actor = None,
     no_key: NoKey = False,
-    as_json: AsJson = False,
 ) -> None:
     """Undo an add, edit, move, delete, restore, hold or verdict, all of that change."""
     done = base.facts.undo(seq, keyed=not no_key, actor=base.actor(actor), reason=reason)
-    show_.edited(done, as_json, undoes=seq)
+    show_.edited(done, undoes=seq)
 
 
 @anywhere
@@ -232,26 +226,25 @@ def delete(
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Delete facts: all of them in one change, or none. `colmlm facts restore` undoes it."""
     require_reason(reason, unless=dry_run)
-    require_somebody(yes or dry_run, as_json, "delete")
+    require_somebody(yes or dry_run, "delete")
     if not yes or dry_run:
         facts = base.facts.show_many(each_once(fact_ids))
         if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
             raise FactDeleted(gone)
-        _preview(base, facts, base.comparisons.also_said([fact.fact_id for fact in facts]), as_json)
+        _preview(base, facts, base.comparisons.also_said([fact.fact_id for fact in facts]))
         if dry_run:
             return
         typer.confirm(f"Delete {these_facts(len(facts))}?", abort=True, err=True)
     assert reason is not None
     done = base.facts.delete(each_once(fact_ids), actor=base.actor(actor), reason=reason, abstain=abstain)
-    show_.done(done, as_json)
+    show_.done(done)
 
 
-def _preview(base: Base, facts: list[FactRecord], also_said: list[AlsoSaid], as_json: bool) -> None:
-    if as_json:
+def _preview(base: Base, facts: list[FactRecord], also_said: list[AlsoSaid]) -> None:
+    if wants_json():
         print_json({"dry_run": True, "facts": facts, "also_said": also_said})
     else:
         show_.table(base, facts)
@@ -259,12 +252,10 @@ def _preview(base: Base, facts: list[FactRecord], also_said: list[AlsoSaid], as_
 
 
 @anywhere
-def restore(
-    base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None, as_json: AsJson = False
-) -> None:
+def restore(base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None) -> None:
     """Bring deleted facts back with the value they had last: all of them in one change, or none."""
     done = base.facts.restore(fact_ids, actor=base.actor(actor), reason=reason)
-    show_.done(done, as_json)
+    show_.done(done)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -280,7 +271,7 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples(
             'colmlm facts edit 12 --value "Lima" --reason "typing error in the source"',
             'colmlm facts edit 12 --question "What is Peru\'s capital?" --reason "said nothing of Peru"',
-            "colmlm facts edit --from corrections.csv --dry-run",
+            "colmlm facts edit --file corrections.csv --dry-run",
         )
     )(edit)
     app.command(
@@ -311,22 +302,21 @@ def edit_from(
     keyed: bool,
     anyway: bool,
     dry_run: bool,
-    as_json: bool,
 ) -> None:
     """Edits the facts of a file in one change. Exits with 3, and does nothing, where a row cannot be used."""
     from colmlm.kb.facts.files import plan_edits
 
     planned = plan_edits(file.read_text(encoding="utf-8-sig"), base.facts.show_many)
     if planned.refused:
-        _refuse(planned, file, dry_run, as_json)
+        _refuse(planned, file, dry_run)
     said = {"dry_run": dry_run, "edits": planned.edits, "unchanged": planned.unchanged, "refused": ()}
     if dry_run or not planned.edits:
-        print_json({**said, "seq": None}) if as_json else _show(planned)
+        print_json({**said, "seq": None}) if wants_json() else _show(planned)
         return
     assert reason is not None
     how: Correcting = {"actor": base.actor(actor), "reason": reason, "anyway": anyway}
     done = base.facts.edit_many(planned.corrections, keyed=keyed, **how)
-    if as_json:
+    if wants_json():
         print_json(
             {**said, "seq": done.seq, "kind": done.kind, "fact_ids": done.fact_ids, "keyed": done.keyed}
         )
@@ -334,12 +324,12 @@ def edit_from(
     say(f"Change {done.seq}: {done.kind} of {len(planned.edits)} facts")
     if not done.keyed:
         note(
-            "Facts whose question was edited have no key yet, so lookups do not find them. Run: colmlm rekey"
+            "Facts whose question was edited have no key yet, so lookups do not find them. Run: colmlm keysets fill"
         )
 
 
-def _refuse(planned: BulkEdit, file: Path, dry_run: bool, as_json: bool) -> None:
-    if as_json:
+def _refuse(planned: BulkEdit, file: Path, dry_run: bool) -> None:
+    if wants_json():
         print_json({"dry_run": dry_run, "edits": (), "unchanged": 0, "refused": planned.refused, "seq": None})
     for row in planned.refused:
         note(f"{file.name}, line {row.line}: {row.cause}")
@@ -433,7 +423,6 @@ def list_facts(
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print all that were found, as CSV, whatever --limit says.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Search and list live facts, with how many there are. Facts without a question show their sentence."""
     sought: FactSearch = {
@@ -454,10 +443,10 @@ def list_facts(
     if near is not None and text is not None:
         raise typer.BadParameter("--text and --near exclude each other.")
     if as_csv:
-        _print_csv(base, near, sought, as_json=as_json)
+        _print_csv(base, near, sought)
         return
     page = base.facts.search(near=near, **sought)
-    if as_json:
+    if wants_json():
         print_json(page)
         return
     show_.table(base, page.facts)
@@ -473,10 +462,10 @@ def _state(*, deleted: bool, erased: bool, every: bool) -> State:
     return "deleted" if deleted else "erased" if erased else "all" if every else "live"
 
 
-def _print_csv(base: Base, near: str | None, sought: FactSearch, *, as_json: bool) -> None:
+def _print_csv(base: Base, near: str | None, sought: FactSearch) -> None:
     from colmlm.kb.facts.files import csv_lines, find_page_by_page
 
-    if as_json:
+    if wants_json():
         raise typer.BadParameter("--csv and --json exclude each other.")
 
     def part(*, after: int, limit: int) -> FactPage:
@@ -489,11 +478,11 @@ def _print_csv(base: Base, near: str | None, sought: FactSearch, *, as_json: boo
 
 @app.command(epilog=examples("colmlm facts show 12", "colmlm facts show 12 --json"))
 @anywhere
-def show(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
+def show(base: Base, fact_id: FactId) -> None:
     """Show a fact, live or deleted, and where it comes from. `colmlm trace fact` shows its history."""
     fact = base.facts.show(fact_id)
     page = show_.printed_on(base, fact)
-    print_json(plain(fact) | {"page": page}) if as_json else show_.one(fact, page)
+    print_json(plain(fact) | {"page": page}) if wants_json() else show_.one(fact, page)
     if fact.withheld:
         note(show_.WITHHELD)
 

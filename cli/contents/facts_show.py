@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from colmlm.cli.options import wants_json
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.texts.characters import page_of
 from colmlm.kb.texts.sentences import sentence_around, sentence_ends
@@ -100,19 +101,19 @@ def one(fact: FactRecord, page: int | None = None) -> None:
     say(f"live since change {fact.created_seq}" if fact.deleted_seq is None else gone)
 
 
-def edited(edit: Edit, as_json: bool, *, undoes: int | None = None) -> None:
+def edited(edit: Edit, *, undoes: int | None = None) -> None:
     """Prints the change that an edit made; notes what says the same already, and what has no key yet."""
-    done(edit, as_json, undoes=undoes, keyed=edit.keyed, also_said_by=edit.also_said_by)
-    if edit.also_said_by and not as_json:
+    done(edit, undoes=undoes, keyed=edit.keyed, also_said_by=edit.also_said_by)
+    if edit.also_said_by and not wants_json():
         note(f"Said already by fact {', '.join(map(str, edit.also_said_by))}.")
-    if not edit.keyed and not as_json:
-        note("What was edited has no key yet, so lookups do not find it. Run: colmlm rekey")
+    if not edit.keyed and not wants_json():
+        note("What was edited has no key yet, so lookups do not find it. Run: colmlm keysets fill")
 
 
-def done(edit: Edit, as_json: bool, *, undoes: int | None = None, **more: object) -> None:
+def done(edit: Edit, *, undoes: int | None = None, **more: object) -> None:
     """Prints the change that an edit made, which may undo another. As JSON it has `more` fields."""
     undone = {} if undoes is None else {"undoes": undoes}
-    if as_json:
+    if wants_json():
         print_json({"seq": edit.seq, "kind": edit.kind, "fact_ids": edit.fact_ids, **undone, **more})
     else:
         undo = f"undo of change {undoes}: " if undone else ""

@@ -16,7 +16,6 @@ from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import (
     MAX_BIGINT,
     AcceptedOnly,
-    AsJson,
     AsOf,
     CheckpointPath,
     MinSeq,
@@ -26,6 +25,7 @@ from colmlm.cli.options import (
     finite,
     positive,
     some_text,
+    wants_json,
 )
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.answers.records import NOTHING
@@ -129,7 +129,6 @@ def generate(
     ] = False,
     checkpoint: CheckpointPath = None,
     verbose: Verbose = False,
-    as_json: AsJson = False,
 ) -> None:
     """Decode a prompt with lookups, and store the output with the evidence for every spliced span.
 
@@ -138,7 +137,7 @@ def generate(
     """
     from colmlm.kb.evidence.generation import GenerationRequest
 
-    if stream and as_json:
+    if stream and wants_json():
         raise typer.BadParameter("it prints text as it comes, --json one object at the end; take one of them.",
                                  param_hint="--stream")  # fmt: skip
     _one_time(min_seq, as_of)
@@ -164,7 +163,7 @@ def generate(
 
     trace = base.answered(decoded, checkpoint=checkpoint, as_of=as_of, verbose=verbose)
     abstained = request.abstains and trace.abstained
-    if as_json:
+    if wants_json():
         print_json(trace)
     else:
         if not stream or abstained:
@@ -218,7 +217,6 @@ def lookup(
     as_of: AsOf = None,
     checkpoint: CheckpointPath = None,
     verbose: Verbose = False,
-    as_json: AsJson = False,
 ) -> None:
     """Find the facts nearest to a question, without decoding. No match is a normal result."""
     _one_time(min_seq, as_of)
@@ -232,7 +230,7 @@ def lookup(
         return found, asked.facts.show_many([hit.fact_id for hit in found.hits]) if found.hits else []
 
     found, facts = base.answered(looked_up, checkpoint=checkpoint, as_of=as_of, verbose=verbose)
-    if as_json:
+    if wants_json():
         print_json(_as_dict(question, found, facts))
     else:
         _show(found, facts)

@@ -10,7 +10,17 @@ import typer
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import MAX_BIGINT, Actor, After, AsJson, Limit, Reason, each_once, examples, some_text
+from colmlm.cli.options import (
+    MAX_BIGINT,
+    Actor,
+    After,
+    Limit,
+    Reason,
+    each_once,
+    examples,
+    some_text,
+    wants_json,
+)
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.errors import MissGroupState
 
@@ -56,11 +66,10 @@ def list_misses(
     ] = GroupOrder.asked,
     after: After = 0,
     limit: Limit = 20,
-    as_json: AsJson = False,
 ) -> None:
     """List groups of questions that found nothing, with the facts near each."""
     page = base.misses.find(state=state.value, order=sort.value, after=after, limit=limit)
-    if as_json:
+    if wants_json():
         print_json(page)
         return
     print_table(("group", "asked", "wrong", "last", "question", "facts near it"), map(_row, page.groups))
@@ -82,10 +91,10 @@ def _row(group: MissGroup) -> tuple[object, ...]:
 
 @app.command(epilog=examples("colmlm misses show 4", "colmlm misses show 4 --json"))
 @anywhere
-def show(base: Base, group_id: GroupId, as_json: AsJson = False) -> None:
+def show(base: Base, group_id: GroupId) -> None:
     """Show a group with its different questions and the facts near it."""
     details = base.misses.read(group_id)
-    print_json(details) if as_json else _show(details)
+    print_json(details) if wants_json() else _show(details)
 
 
 def _show(details: MissDetails) -> None:
@@ -127,26 +136,22 @@ def _show(details: MissDetails) -> None:
 
 @app.command(epilog=examples('colmlm misses dismiss 4 7 --reason "not about our products"'))
 @anywhere
-def dismiss(
-    base: Base, group_ids: GroupIds, reason: Reason, actor: Actor = None, as_json: AsJson = False
-) -> None:
+def dismiss(base: Base, group_ids: GroupIds, reason: Reason, actor: Actor = None) -> None:
     """Dismiss groups that are not this base's to answer. What is asked near them later joins them."""
     seq = base.misses.dismiss(each_once(group_ids), actor=base.actor(actor), reason=reason)
-    _decided(seq, "dismissed", group_ids, as_json)
+    _decided(seq, "dismissed", group_ids)
 
 
 @app.command(epilog=examples('colmlm misses reopen 4 --reason "it is ours after all"'))
 @anywhere
-def reopen(
-    base: Base, group_ids: GroupIds, reason: Reason, actor: Actor = None, as_json: AsJson = False
-) -> None:
+def reopen(base: Base, group_ids: GroupIds, reason: Reason, actor: Actor = None) -> None:
     """Open groups again that were dismissed or solved."""
     seq = base.misses.reopen(each_once(group_ids), actor=base.actor(actor), reason=reason)
-    _decided(seq, "open", group_ids, as_json)
+    _decided(seq, "open", group_ids)
 
 
-def _decided(seq: int, state: str, group_ids: list[int], as_json: bool) -> None:
-    if as_json:
+def _decided(seq: int, state: str, group_ids: list[int]) -> None:
+    if wants_json():
         print_json({"seq": seq, "state": state, "group_ids": each_once(group_ids)})
     else:
         say(f"change {seq}: {len(each_once(group_ids))} groups are {state}")
@@ -191,7 +196,6 @@ def solve(
         ),
     ] = False,
     actor: Actor = None,
-    as_json: AsJson = False,
 ) -> None:
     """Solve a group by a fact, or by one that is added now.
 
@@ -213,7 +217,7 @@ def solve(
             edit = base.facts.add_to(document, {"text": text}, question=asked, **how)
         (fact_id,) = edit.fact_ids
     done = base.misses.solve(group_id, fact_id, anyway=anyway, actor=who, reason=reason)
-    print_json(done) if as_json else _tell(done)
+    print_json(done) if wants_json() else _tell(done)
     if not done.solved:
         raise typer.Exit(CHECK_FAILED)
 

@@ -13,17 +13,18 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.contents import questions_show as show_
 from colmlm.cli.contents.answers import AnswerMode
+from colmlm.cli.contents.calibration import CALIBRATE_EXAMPLES, THRESHOLD_EXAMPLES, calibrate, threshold
 from colmlm.cli.contents.generation import RankedBy
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import (
     AcceptedOnly,
-    AsJson,
     CheckpointPath,
     Yes,
     examples,
     finite,
     some_text,
     some_texts,
+    wants_json,
 )
 from colmlm.cli.output import note, print_json, say
 
@@ -43,7 +44,7 @@ AT_ONCE = 500
     epilog=examples(
         "colmlm questions add handbook --file asked.csv --corpus handbook",
         'colmlm questions add handbook --question "When did the canteen open?" --expected 1834',
-        "colmlm questions add handbook --output 12",
+        "colmlm questions add handbook --stored 12",
     )
 )
 @anywhere
@@ -68,12 +69,11 @@ def add(
         ),
     ] = None,
     output: Annotated[
-        int | None, typer.Option("--output", min=1, help="A stored output: its question, and what it said.")
+        int | None, typer.Option("--stored", min=1, help="A stored output: its question, and what it said.")
     ] = None,
     corpus: Annotated[
         str | None, typer.Option("--corpus", callback=some_text, help="Where the answers should be.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Add questions to a set, with the values that count as right.
 
@@ -81,7 +81,7 @@ def add(
     """
     given = [one for one in (file, question, output) if one is not None]
     if (file is not None and (question or expected)) or not (given or corpus) or (file and output):
-        raise typer.BadParameter("name a --file, a --question or an --output.", param_hint="--file")
+        raise typer.BadParameter("name a --file, a --question or an output (--stored).", param_hint="--file")
     who = base.actor(None)
     if output is not None:
         if corpus is not None:
@@ -96,15 +96,15 @@ def add(
         drafts = [DraftQuestion(question, tuple(expected or ()))] if question is not None else []
         drafts += questions_of_file(file) if file is not None else []
         kept = base.questions.add(name, drafts, corpus=corpus, actor=who)
-    print_json(kept) if as_json else say(show_.described(kept))
+    print_json(kept) if wants_json() else say(show_.described(kept))
 
 
 @app.command("list", epilog=examples("colmlm questions list", "colmlm questions list --json"))
 @anywhere
-def list_sets(base: Base, as_json: AsJson = False) -> None:
+def list_sets(base: Base) -> None:
     """List the sets of questions, each with its last run."""
     found = base.questions.all()
-    print_json({"sets": found}) if as_json else show_.sets(found)
+    print_json({"sets": found}) if wants_json() else show_.sets(found)
 
 
 @app.command(epilog=examples("colmlm questions show handbook", "colmlm questions show handbook --runs"))
@@ -113,16 +113,17 @@ def show(
     base: Base,
     name: Name,
     runs: Annotated[bool, typer.Option("--runs", help="Show its runs in place of its questions.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Show a set: its questions with the values they should get, or its runs."""
     found = base.questions.show(name)
     if runs:
         every = base.questions.runs(name)
-        print_json({**asdict(found), "runs": every}) if as_json else show_.runs(every)
+        print_json({**asdict(found), "runs": every}) if wants_json() else show_.runs(every)
         return
     questions = _every(base, name)
-    print_json({**asdict(found), "questions": questions}) if as_json else show_.questions(found, questions)
+    print_json({**asdict(found), "questions": questions}) if wants_json() else show_.questions(
+        found, questions
+    )
 
 
 @app.command(
@@ -150,7 +151,6 @@ def run(
     ] = None,
     accepted_only: AcceptedOnly = False,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Ask all questions of a set, and say which are right, wrong and abstained, and why.
 
@@ -165,7 +165,7 @@ def run(
     how = AskingSet(mode.value, ranking.value if ranking else None, threshold, accepted_only)
     done = base.questions.ask(name, how, actor=base.actor(None))
     items = base.questions.items(name, done.run_id)
-    if as_json:
+    if wants_json():
         counts = {"asked": done.asked, "right": done.right, "wrong": done.wrong, "abstained": done.abstained}
         print_json({**counts, "silent": show_.count_silent(items), "items": items, **asdict(done)})
     else:
@@ -188,11 +188,10 @@ def compare(
         int | None, typer.Argument(min=1, help="A run. Default: the one before the last.")
     ] = None,
     after: Annotated[int | None, typer.Argument(min=1, help="Another. Default: the last.")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Compare two runs of a set: which questions came out otherwise, and what was changed between."""
     found = base.questions.compare(name, before, after)
-    print_json(found) if as_json else show_.comparison(found)
+    print_json(found) if wants_json() else show_.comparison(found)
 
 
 @app.command(
@@ -208,18 +207,17 @@ def remove(
         list[int] | None, typer.Option("--question-id", min=1, help="Only this question; may be repeated.")
     ] = None,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Remove questions of a set, or the whole set with its runs."""
     ids = list(dict.fromkeys(question_ids or ()))
     if not ids:
-        require_somebody(yes, as_json, "remove")
+        require_somebody(yes, "remove")
         found = base.questions.show(name)
         if not yes:
             typer.confirm(f"Remove {show_.described(found)}", abort=True, err=True)
     before = base.questions.remove(name, ids or None)
     number = len(ids) or before.num_questions
-    if as_json:
+    if wants_json():
         print_json({"name": name, "removed": number, "question_ids": ids})
     else:
         say(f"Removed {number} question{'' if number == 1 else 's'} of {name}.")
@@ -232,3 +230,7 @@ def _every(base: Base, name: str) -> list[KeptQuestion]:
         if len(part) < AT_ONCE:
             break
     return found
+
+
+app.command("calibrate", epilog=CALIBRATE_EXAMPLES)(calibrate)
+app.command("threshold", epilog=THRESHOLD_EXAMPLES)(threshold)

@@ -18,7 +18,6 @@ from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
     After,
-    AsJson,
     DryRun,
     FactIds,
     Limit,
@@ -26,6 +25,7 @@ from colmlm.cli.options import (
     WhyUnlessDry,
     each_once,
     examples,
+    wants_json,
 )
 from colmlm.cli.output import counted_facts, note, print_json, print_table, say, shorten
 
@@ -52,7 +52,7 @@ class Kind(StrEnum):
 Verdicts = Annotated[
     Path | None,
     typer.Option(
-        "--from",
+        "--file",
         exists=True,
         dir_okay=False,
         help="CSV or JSON lines of fact_id and verdict (accept, reject, propose), and of version and review as judged.",
@@ -79,11 +79,10 @@ def list_proposed(
     ] = Kind.any,
     after: After = 0,
     limit: Limit = 50,
-    as_json: AsJson = False,
 ) -> None:
     """List proposed facts, those first where most is at stake: cited, doubted, contradicting, others."""
     found = base.review.inbox(corpus=corpus, document_id=document, kind=kind.value, after=after, limit=limit)
-    if as_json:
+    if wants_json():
         print_json(found)
         return
     print_table(
@@ -111,15 +110,13 @@ def _row(item: InboxItem) -> tuple[object, ...]:
 @app.command(
     epilog=examples(
         'colmlm review accept 12 15 --reason "read in the report"',
-        'colmlm review settle --from verdicts.csv --reason "read by ann"',
+        'colmlm review settle --file verdicts.csv --reason "read by ann"',
     )
 )
 @anywhere
-def accept(
-    base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None, as_json: AsJson = False
-) -> None:
+def accept(base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None) -> None:
     """Accept proposed facts, those that nobody has settled meanwhile."""
-    _settle(base, _named(base, fact_ids, "accept"), reason, actor, as_json=as_json)
+    _settle(base, _named(base, fact_ids, "accept"), reason, actor)
 
 
 @app.command(
@@ -132,31 +129,28 @@ def reject(
     reason: WhyUnlessDry = None,
     actor: Actor = None,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
 ) -> None:
     """Reject facts, which deletes them; `colmlm facts restore` brings them back as they were."""
     require_reason(reason, unless=dry_run)
     verdicts = _named(base, fact_ids, "reject")
     if dry_run:
-        _preview(base, verdicts, as_json)
+        _preview(base, verdicts)
         return
     assert reason is not None
-    _settle(base, verdicts, reason, actor, as_json=as_json)
+    _settle(base, verdicts, reason, actor)
 
 
 @app.command(epilog=examples('colmlm review propose 12 --reason "the source was withdrawn"'))
 @anywhere
-def propose(
-    base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None, as_json: AsJson = False
-) -> None:
+def propose(base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None) -> None:
     """Propose accepted facts again, so that they are reviewed once more."""
-    _settle(base, _named(base, fact_ids, "propose"), reason, actor, as_json=as_json)
+    _settle(base, _named(base, fact_ids, "propose"), reason, actor)
 
 
 @app.command(
     epilog=examples(
-        'colmlm review settle --from verdicts.csv --reason "read by ann"',
-        "colmlm review settle --from verdicts.jsonl --dry-run",
+        'colmlm review settle --file verdicts.csv --reason "read by ann"',
+        "colmlm review settle --file verdicts.jsonl --dry-run",
     )
 )
 @anywhere
@@ -166,17 +160,16 @@ def settle(
     reason: WhyUnlessDry = None,
     actor: Actor = None,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
 ) -> None:
     """Carry out the verdicts of a file, those of one kind in one change."""
     from colmlm.kb.facts.files import read_verdicts
 
     require_reason(reason, unless=dry_run)
     if file is None:
-        raise typer.BadParameter("name the file.", param_hint="--from")
+        raise typer.BadParameter("name the file.", param_hint="--file")
     found = read_verdicts(file.read_text(encoding="utf-8-sig"), base.facts.show_many)
     if found.refused:
-        if as_json:
+        if wants_json():
             print_json(
                 {"dry_run": dry_run, "refused": found.refused, "seqs": (), "fact_ids": (), "before": ()}
             )
@@ -185,10 +178,10 @@ def settle(
         note("Nothing was done. Put these rows right, or leave them out.")
         raise typer.Exit(REFUSED)
     if dry_run:
-        _preview(base, found.verdicts, as_json)
+        _preview(base, found.verdicts)
         return
     assert reason is not None
-    _settle(base, found.verdicts, reason, actor, as_json=as_json)
+    _settle(base, found.verdicts, reason, actor)
 
 
 def _named(base: Base, fact_ids: list[int], verdict: VerdictKind) -> list[ReviewVerdict]:
@@ -197,14 +190,14 @@ def _named(base: Base, fact_ids: list[int], verdict: VerdictKind) -> list[Review
     return judge_named(each_once(fact_ids), verdict, base.facts.show_many)
 
 
-def _preview(base: Base, verdicts: Sequence[ReviewVerdict], as_json: bool) -> None:
+def _preview(base: Base, verdicts: Sequence[ReviewVerdict]) -> None:
     """Shows what verdicts are about. Exits with 3 where some do not fit their facts, as if they were carried out."""
     facts = base.facts.show_many([one.fact_id for one in verdicts])
     both = list(zip(verdicts, facts, strict=True))
     left = [
         fact for one, fact in both if not one.fits(fact.version, fact.review, live=fact.deleted_seq is None)
     ]
-    if as_json:
+    if wants_json():
         unfit = [fact.fact_id for fact in left]
         print_json({"dry_run": True, "verdicts": verdicts, "facts": facts, "left": unfit})
     else:
@@ -220,12 +213,10 @@ def _preview(base: Base, verdicts: Sequence[ReviewVerdict], as_json: bool) -> No
         raise typer.Exit(REFUSED)
 
 
-def _settle(
-    base: Base, verdicts: Sequence[ReviewVerdict], reason: str, actor: str | None, *, as_json: bool
-) -> None:
+def _settle(base: Base, verdicts: Sequence[ReviewVerdict], reason: str, actor: str | None) -> None:
     """Carries out verdicts. Exits with 3 where some were not, since others had settled or edited their facts."""
     done = base.review.settle(verdicts, actor=base.actor(actor), reason=reason)
-    print_json({"dry_run": False, "refused": (), **_as_dict(done)}) if as_json else _show(done)
+    print_json({"dry_run": False, "refused": (), **_as_dict(done)}) if wants_json() else _show(done)
     if done.before:
         raise typer.Exit(REFUSED)
 
@@ -268,7 +259,6 @@ def limit(
         int | None, typer.Option("--keyset", min=1, max=MAX_BIGINT, help="All facts, in this keyset.")
     ] = None,
     actor: Actor = None,
-    as_json: AsJson = False,
 ) -> None:
     """Let only accepted facts answer, of a corpus or in a keyset, or proposed ones too."""
     if (corpus is None) == (keyset is None):
@@ -276,7 +266,7 @@ def limit(
     done = base.review.limit(
         accepted_only=accepted_only, corpus=corpus, keyset_id=keyset, actor=base.actor(actor), reason=reason
     )
-    if as_json:
+    if wants_json():
         print_json({"seq": done.seq, "kind": done.kind, "accepted_only": accepted_only})
     else:
         which = f"corpus {corpus}" if corpus is not None else f"keyset {keyset}"

@@ -1,8 +1,9 @@
-"""`colmlm keysets calibrate` and `threshold`: measure or set the score below which a lookup is no match."""
+"""`colmlm keysets threshold`: shows, measures or sets the score below which a lookup is no match."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,20 +12,24 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.composition.keying import DEFAULT_SAMPLE
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, KeysetId, examples, finite
+from colmlm.cli.options import MAX_BIGINT, CheckpointPath, examples, finite, wants_json
 from colmlm.cli.output import print_json, say
 from colmlm.kb.errors import KeysetMismatch, KeysetNotFound
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import KeysetHead
 
-CALIBRATE_EXAMPLES = examples(
-    "colmlm keysets calibrate", "colmlm keysets calibrate --false-accept-rate 0.05 --dry-run --json"
+THRESHOLD_EXAMPLES = examples(
+    "colmlm keysets threshold 2",
+    "colmlm keysets threshold 2 --set 0.62",
+    "colmlm keysets threshold --calibrate --false-accept-rate 0.05 --dry-run --json",
 )
-THRESHOLD_EXAMPLES = examples("colmlm keysets threshold 2", "colmlm keysets threshold 2 --set 0.62")
 
 Sample = Annotated[
-    int, typer.Option("--sample", min=2, max=100_000, help="How many questions to measure with.")
+    int | None,
+    typer.Option(
+        "--sample", min=2, max=100_000, help=f"How many questions to try. Default: {DEFAULT_SAMPLE}."
+    ),
 ]
 FalseAcceptRate = Annotated[
     float | None,
@@ -38,17 +43,14 @@ FalseAcceptRate = Annotated[
 ]
 
 
-def calibrate(
-    keyset_id: Annotated[
-        int | None, typer.Argument(metavar="[KEYSET_ID]", min=1, help="Default: the checkpoint's own.")
-    ] = None,
-    false_accept_rate: FalseAcceptRate = None,
-    sample: Sample = DEFAULT_SAMPLE,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Measure, and leave the threshold as it is.")
-    ] = False,
-    checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
+def _calibrate(
+    base: Base,
+    keyset_id: int | None,
+    false_accept_rate: float | None,
+    sample: int,
+    checkpoint: Path | None,
+    *,
+    dry_run: bool,
 ) -> None:
     """Choose the score below which a lookup is no match, from the facts' own questions.
 
@@ -56,13 +58,14 @@ def calibrate(
     """
     from colmlm.cli.composition.keying import describe_calibration, measure
 
+    base.only_here(calibrate=True)
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
         keyset = _keyset_of(runtime, keyset_id)
         measured = measure(runtime.kb, runtime.encoder, keyset, false_accept_rate, sample, runtime.telling)
         if not dry_run:
             runtime.kb.keysets.calibrate(keyset.keyset_id, measured)
-    if as_json:
+    if wants_json():
         print_json({"keyset_id": keyset.keyset_id, "dry_run": dry_run, **asdict(measured)})
     else:
         say(describe_calibration(measured))
@@ -86,20 +89,45 @@ def _keyset_of(runtime: Runtime, keyset_id: int | None) -> KeysetHead:
 @anywhere
 def threshold(
     base: Base,
-    keyset_id: KeysetId,
-    value: Annotated[
-        float | None,
-        typer.Option(
-            "--set", min=-1, max=1, callback=finite, help="The new one. Default: only say what it is."
+    keyset_id: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="[KEYSET_ID]",
+            min=1,
+            max=MAX_BIGINT,
+            help="To calibrate, by default the checkpoint's own.",
         ),
     ] = None,
-    as_json: AsJson = False,
+    value: Annotated[
+        float | None,
+        typer.Option("--set", min=-1, max=1, callback=finite, help="The new one. Default: say what it is."),
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Choose it from the facts' own questions.")
+    ] = False,
+    false_accept_rate: FalseAcceptRate = None,
+    sample: Sample = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --calibrate: measure, and leave the threshold as it is.")
+    ] = False,
+    checkpoint: CheckpointPath = None,
 ) -> None:
-    """Show or set a keyset's threshold. It applies from the next lookup, in every process."""
+    """Show, set or calibrate a keyset's threshold. It applies from the next lookup, in every process."""
+    if calibrate:
+        if value is not None:
+            raise typer.BadParameter("--calibrate chooses it.", param_hint="--set")
+        _calibrate(base, keyset_id, false_accept_rate, sample or DEFAULT_SAMPLE, checkpoint, dry_run=dry_run)
+        return
+    if dry_run or (false_accept_rate, sample, checkpoint) != (None, None, None):
+        raise typer.BadParameter(
+            "it needs --calibrate.", param_hint="--false-accept-rate, --sample, --dry-run, --checkpoint"
+        )
+    if keyset_id is None:
+        raise typer.BadParameter("name it; see `colmlm keysets list`.", param_hint="KEYSET_ID")
     if value is not None:
         base.keysets.set_threshold(keyset_id, value)
     found = base.keysets.show(keyset_id)
-    if as_json:
+    if wants_json():
         print_json({"keyset_id": keyset_id, "threshold": found.threshold, "calibrated": found.calibrated})
     else:
         say(f"Threshold {found.threshold:.3f}{'' if found.calibrated else ', not calibrated'}.")

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, DryRun, NewDirectory, examples
+from colmlm.cli.options import CheckpointPath, DryRun, NewDirectory, examples, wants_json
 from colmlm.cli.output import print_json, print_table, say
 
 
@@ -35,14 +35,14 @@ app = typer.Typer(help="Describe and export checkpoints.", epilog=examples("colm
 @app.command(
     epilog=examples("colmlm checkpoint info", "colmlm checkpoint info --checkpoint runs/mine --json")
 )
-def info(checkpoint: CheckpointPath = None, as_json: AsJson = False) -> None:
+def info(checkpoint: CheckpointPath = None) -> None:
     """Show which checkpoint this is, the dimension of its keys and how it was trained."""
     from colmlm.cli.composition.model_encoder import describe
 
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         loaded = runtime.checkpoint
     described = describe(loaded)
-    if as_json:
+    if wants_json():
         print_json(
             {**{n: getattr(described, n) for n in described.__slots__}, "training": loaded.config.training}
         )
@@ -70,7 +70,6 @@ def export(
         typer.Option("--dtype", help="Of the weights. Default: as this machine computes with them."),
     ] = None,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Write the checkpoint as a plain model for other programs, with the three added tokens at the end."""
     _require_empty(target)
@@ -80,22 +79,7 @@ def export(
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         write(runtime.checkpoint, target, dtype=dtype.value if dtype else None)
         exported = {"path": str(target.absolute()), "checkpoint_id": runtime.checkpoint.checkpoint_id}
-    print_json(exported) if as_json else say(f"Exported to {exported['path']}")
-
-
-@app.command(epilog=examples("colmlm checkpoint release runs/mine released/mine"))
-def release(
-    run: Annotated[Path, typer.Argument(metavar="RUN", exists=True, file_okay=False, help="A training run.")],
-    target: NewDirectory,
-    as_json: AsJson = False,
-) -> None:
-    """Write a run's adapter in half precision, with its config and loss log and without optimiser state."""
-    _require_empty(target)
-    from colmlm.model.training.state import release_adapter as write
-
-    config = write(run, target)
-    released = {"path": str(target.absolute()), "name": config.name, "training": config.training}
-    print_json(released) if as_json else say(f"Released {config.name} to {released['path']}")
+    print_json(exported) if wants_json() else say(f"Exported to {exported['path']}")
 
 
 @app.command(
@@ -114,7 +98,6 @@ def push(
     dtype: Annotated[WeightType | None, typer.Option("--dtype", help="As for export.")] = None,
     checkpoint: CheckpointPath = None,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
 ) -> None:
     """Export the checkpoint and push it to the Hugging Face hub, as one commit.
 
@@ -131,7 +114,7 @@ def push(
         files = {file.name: file.stat().st_size for file in sorted(target.iterdir())}
         told = {"repo": repo, "checkpoint_id": runtime.checkpoint.checkpoint_id, "files": files}
         done = None if dry_run else push_checkpoint(target, repo, private=not public)
-    if as_json:
+    if wants_json():
         print_json({**told, "dry_run": dry_run, "url": done and done.url, "commit": done and done.commit})
         return
     print_table(("file", "bytes"), [(name, f"{size:,}") for name, size in files.items()])
@@ -149,7 +132,6 @@ def pull(
     revision: Annotated[
         str | None, typer.Option("--revision", help="A branch, tag or commit. Default: main.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Fetch a checkpoint from the Hugging Face hub, and check its files. No code and no pickle is fetched."""
     _require_empty(target)
@@ -161,8 +143,8 @@ def pull(
         "repo": repo,
         "files": sorted(file.name for file in target.iterdir()),
     }
-    print_json(pulled) if as_json else say(
-        f"Pulled to {pulled['path']}. Next: colmlm rekey --checkpoint {target}"
+    print_json(pulled) if wants_json() else say(
+        f"Pulled to {pulled['path']}. Next: colmlm keysets fill --checkpoint {target}"
     )
 
 

@@ -1,4 +1,4 @@
-"""`colmlm rekey` and `colmlm keysets`: give facts keys of a checkpoint, and list, create, build and retire keysets."""
+"""`colmlm keysets`: makes, fills, checks, activates, lists and retires the keys of checkpoints."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.encoders import ByEncoder, chosen
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.keysets.calibration import CALIBRATE_EXAMPLES, THRESHOLD_EXAMPLES, calibrate, threshold
+from colmlm.cli.keysets.calibration import THRESHOLD_EXAMPLES, threshold
 from colmlm.cli.options import (
+    MAX_BIGINT,
     Actor,
-    AsJson,
     CheckpointPath,
     KeysetId,
     Reason,
@@ -28,16 +28,16 @@ from colmlm.cli.options import (
     examples,
     finite,
     some_text,
+    wants_json,
 )
 from colmlm.cli.output import note, print_json, print_table, progress, say
-from colmlm.kb.keys.records import MAX_EDITS, RECALL
+from colmlm.kb.errors import NoActiveKeyset
+from colmlm.kb.keys.records import MAX_EDITS
 from colmlm.kb.switching.limits import GateLimits
 
 if TYPE_CHECKING:
-    from colmlm.kb.keys.records import GateStanding, IndexFit, KeysetRecord
-
-    pass
-    from colmlm.kb.keys.records import Adapting
+    from colmlm.kb.keys.records import Adapting, GateStanding, IndexFit, KeysetRecord
+    from colmlm.kb.keys.rekey import Encoder
 
 
 # `colmlm keysets check`, `activate` and `rollback`: measure whether a keyset may answer, and switch to it and
@@ -87,7 +87,7 @@ def check(
     ] = _DEFAULTS.min_recall_kept,
     questions: Annotated[
         str | None,
-        typer.Option("--questions", callback=some_text, help="A set of kept questions to ask, too."),
+        typer.Option("--question-set", callback=some_text, help="A set of kept questions to ask, too."),
     ] = None,
     min_right: Annotated[
         float | None,
@@ -112,7 +112,6 @@ def check(
             help="Where the active keyset's has moved to.",
         ),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure a keyset before it answers, and store the report. The exit code is 1 where it fails.
 
@@ -134,7 +133,7 @@ def check(
     report = base.keysets.check(
         keyset_id, limits, plot=plot, checkpoint=checkpoint, active_checkpoint=active_checkpoint
     )
-    print_json(report) if as_json else _show_keyset_gate(report)
+    print_json(report) if wants_json() else _show_keyset_gate(report)
     if not report["passed"]:
         raise typer.Exit(CHECK_FAILED)
 
@@ -152,12 +151,11 @@ def activate(
     questions: Annotated[
         str | None,
         typer.Option(
-            "--questions", callback=some_text, help="A set of questions that its gate must have asked."
+            "--question-set", callback=some_text, help="A set of questions that its gate must have asked."
         ),
     ] = None,
     reason: Reason = "activate",
     actor: Actor = None,
-    as_json: AsJson = False,
 ) -> None:
     """Make this keyset the one that answers, in every process. `colmlm keysets rollback` undoes it.
 
@@ -171,22 +169,24 @@ def activate(
         actor=base.actor(actor),
         reason=reason,
     )
-    _switched(keyset, as_json)
+    _switched(keyset)
 
 
 @anywhere
-def rollback(base: Base, reason: Reason = "rollback", actor: Actor = None, as_json: AsJson = False) -> None:
+def rollback(base: Base, reason: Reason = "rollback", actor: Actor = None) -> None:
     """Activate again, at once, the keyset that was active before this one. A second rollback undoes the first."""
     keyset = base.keysets.rollback(actor=base.actor(actor), reason=reason)
-    _switched(keyset, as_json)
+    _switched(keyset)
 
 
-def _switched(keyset: KeysetRecord, as_json: bool) -> None:
-    print_json(keyset) if as_json else say(f"Keyset {keyset.keyset_id} ({keyset.checkpoint_name}) is active.")
+def _switched(keyset: KeysetRecord) -> None:
+    print_json(keyset) if wants_json() else say(
+        f"Keyset {keyset.keyset_id} ({keyset.checkpoint_name}) is active."
+    )
     if keyset.num_unkeyed:
         note(
             f"{keyset.num_unkeyed} facts have no key in it and are not found. "
-            f"Run: colmlm keysets rekey {keyset.keyset_id}"
+            f"Run: colmlm keysets fill {keyset.keyset_id}"
         )
 
 
@@ -205,14 +205,19 @@ def _row(criterion: dict[str, Any]) -> tuple[object, ...]:
     return criterion["name"], "ok" if criterion["passed"] else "FAILED", measured, limit, criterion["note"]
 
 
-REKEY_EXAMPLES = examples(
-    "colmlm rekey",
-    "colmlm rekey --checkpoint runs/mine --corpus handbook",
-    "colmlm rekey --encoder minilm",
-    "colmlm rekey --kinds context,question",
-    "colmlm rekey --adapt --checkpoint runs/mine --json",
-    "colmlm rekey --ray auto",
-    "colmlm rekey --ray 10.0.0.5:6379 --ray-workers 16",
+CREATE_EXAMPLES = examples(
+    "colmlm keysets create --checkpoint runs/mine",
+    "colmlm keysets create --checkpoint runs/mine --predict --json",
+    "colmlm keysets create --encoder minilm",
+    "colmlm keysets create --index-spec milvus:facts --empty",
+)
+FILL_EXAMPLES = examples(
+    "colmlm keysets fill",
+    "colmlm keysets fill --checkpoint runs/mine --corpus handbook",
+    "colmlm keysets fill --kinds context,question",
+    "colmlm keysets fill 2 --predict --predict-from 1 --sample 2000",
+    "colmlm keysets fill 2 --recall 0.98",
+    "colmlm keysets fill --ray 10.0.0.5:6379 --ray-workers 16",
 )
 Corpus = Annotated[str | None, typer.Option("--corpus", help="Only this corpus.")]
 
@@ -231,7 +236,7 @@ KeyKinds = Annotated[
     ),
 ]
 
-# The options of `--adapt`, by which a rekey predicts keys from another keyset's, and what is shown of it.
+# The options of `--predict`, and what is shown of it.
 
 
 class MapMethod(StrEnum):
@@ -240,15 +245,18 @@ class MapMethod(StrEnum):
     ridge = "ridge"
 
 
-Adapt = Annotated[
+Predict = Annotated[
     bool,
     typer.Option(
-        "--adapt", help="Key a sample of the facts, and predict the other keys from those of another keyset."
+        "--predict",
+        help="Key a sample of the facts, and predict the other keys from those of another keyset.",
     ),
 ]
-FromKeyset = Annotated[
+PredictFrom = Annotated[
     int | None,
-    typer.Option("--from", min=1, help="With --adapt: the keyset to predict from. Default: the active one."),
+    typer.Option(
+        "--predict-from", min=1, help="With --predict: the keyset to predict from. Default: the active one."
+    ),
 ]
 Sample = Annotated[
     int | None,
@@ -256,12 +264,21 @@ Sample = Annotated[
         "--sample",
         min=10,
         max=1_000_000,
-        help="With --adapt: how many facts to key. Default: 1 %, at least 250.",
+        help="With --predict: how many facts to key. Default: 1 %, at least 250.",
     ),
 ]
 Method = Annotated[
     MapMethod | None,
-    typer.Option("--method", help="With --adapt: how the map is fitted. Default: auto, the better one."),
+    typer.Option("--method", help="With --predict: how the map is fitted. Default: auto, the better one."),
+]
+Recall = Annotated[
+    float | None,
+    typer.Option(
+        "--recall",
+        min=0.5,
+        max=1.0,
+        help="Then rebuild the index on all its keys, for lookups to find this share of the nearest.",
+    ),
 ]
 
 _COLUMNS = (
@@ -270,12 +287,12 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def adapting_by(
-    adapt: bool, from_keyset: int | None, sample: int | None, method: MapMethod | None, **others: object
+def predicting_by(
+    predict: bool, from_keyset: int | None, sample: int | None, method: MapMethod | None, **others: object
 ) -> Adapting:
-    """Gives what the options say.
+    """Read the options of --predict.
 
-    Raises `BadParameter` for those that mean nothing without --adapt, and for the `others` with it.
+    Raises `BadParameter` for those that mean nothing without --predict, and for the `others` with it.
     """
     how: Adapting = {}
     if from_keyset is not None:
@@ -284,19 +301,19 @@ def adapting_by(
         how["sample"] = sample
     if method is not None:
         how["method"] = str(method)
-    if how and not adapt:
-        raise typer.BadParameter("it needs --adapt.", param_hint="--from, --sample, --method")
-    if adapt and (
+    if how and not predict:
+        raise typer.BadParameter("it needs --predict.", param_hint="--predict-from, --sample, --method")
+    if predict and (
         idle := [f"--{name.replace('_', '-')}" for name, given in others.items() if given is not None]
     ):
         what = (
-            "with --adapt a sample is keyed here, and the kinds of key are those that the other keyset has."
+            "with --predict a sample is keyed here, and the kinds of key are those that the other keyset has."
         )
         raise typer.BadParameter(what, param_hint=", ".join(idle))
     return how
 
 
-def show_adapted(made: dict[str, Any], as_json: bool) -> None:
+def _show_predicted(made: dict[str, Any]) -> None:
     """Prints what was done for each kind of key, and says so where that is nothing."""
     if not any(pair["predicted"] for pair in made["pairs"]):
         keyset_id = made["keyset"]["keyset_id"]
@@ -304,7 +321,7 @@ def show_adapted(made: dict[str, Any], as_json: bool) -> None:
             f"Nothing was predicted anew; keyset {keyset_id} has keys of all facts that the other keyset has keys of. "
             f"For another sample or method, drop them first: colmlm keysets retire {keyset_id}"
         )
-    if as_json:
+    if wants_json():
         print_json(made)
         return
     print_table(
@@ -317,73 +334,31 @@ def _format_prediction(value: object) -> object:
 
 
 app = typer.Typer(
-    help="Make, check, activate, calibrate and retire keysets.", epilog=examples("colmlm keysets list")
+    help="Make, fill, check, activate and retire keysets.", epilog=examples("colmlm keysets list")
 )
 app.command("check", epilog=CHECK_EXAMPLES)(check)
 app.command("activate", epilog=ACTIVATE_EXAMPLES)(activate)
 app.command("rollback", epilog=ROLLBACK_EXAMPLES)(rollback)
-app.command("calibrate", epilog=CALIBRATE_EXAMPLES)(calibrate)
 app.command("threshold", epilog=THRESHOLD_EXAMPLES)(threshold)
-
-
-def rekey(
-    checkpoint: CheckpointPath = None,
-    encoder: ByEncoder = None,
-    corpus: Corpus = None,
-    kinds: KeyKinds = None,
-    adapt: Adapt = False,
-    from_keyset: FromKeyset = None,
-    sample: Sample = None,
-    method: Method = None,
-    ray: Ray = None,
-    ray_workers: RayWorkers = None,
-    as_json: AsJson = False,
-) -> None:
-    """Give every live fact that has none a key of the checkpoint. If it was stopped, run it again to resume.
-
-    The new keyset is calibrated at the end. It answers at once where no other is active, else once it is activated.
-    Several such commands may run at once, on one machine or many; they share the work. With --adapt, keys are made of a
-    sample alone and predicted for all others; the next rekey makes those true, the facts that are asked for first.
-    With --ray, the processes of a cluster make them, or those of this machine's cores.
-    """
-    from colmlm.cli.composition import adapting
-    from colmlm.cli.composition.keying import key_everything
-
-    how = adapting_by(adapt, from_keyset, sample, method, kinds=kinds, ray=ray, ray_workers=ray_workers)
-    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
-        runtime.use_ray(ray, ray_workers)
-        runtime.open()
-        made_by = chosen(runtime, encoder, checkpoint)
-        if adapt:
-            show_adapted(adapting.adapt(runtime.kb, made_by, runtime.telling, corpus, how), as_json)
-            return
-        of = kinds or Kinds.context
-        keyset = key_everything(
-            runtime, corpus=corpus, encoder=made_by, kinds=of, replace=True, named=checkpoint
-        )
-    print_json(keyset) if as_json else _show([keyset])
 
 
 @app.command("list", epilog=examples("colmlm keysets list", "colmlm keysets list --json"))
 @anywhere
-def list_keysets(base: Base, as_json: AsJson = False) -> None:
+def list_keysets(base: Base) -> None:
     """List the keysets: their checkpoints, which one is active, how many facts lack a key, and their gates."""
     found = base.keysets.listed()
-    if as_json:
+    if wants_json():
         print_json({"keysets": [asdict(keyset) | {"gate": asdict(gate)} for keyset, gate in found]})
     else:
         _show([keyset for keyset, _ in found], [gate for _, gate in found])
 
 
-@app.command(
-    epilog=examples(
-        "colmlm keysets create --checkpoint runs/mine --index-spec IVF1024,PQ32",
-        "colmlm keysets create --index-spec milvus:facts",
-    )
-)
+@app.command("create", epilog=CREATE_EXAMPLES)
 def create(
     checkpoint: CheckpointPath = None,
     encoder: ByEncoder = None,
+    kinds: KeyKinds = None,
+    predict: Predict = False,
     index_spec: Annotated[
         str | None,
         typer.Option(
@@ -391,70 +366,123 @@ def create(
             help="A Faiss factory string, or milvus:COLLECTION. Default: by the number of facts.",
         ),
     ] = None,
-    as_json: AsJson = False,
+    empty: Annotated[bool, typer.Option("--empty", help="Make no keys yet; `keysets fill` does.")] = False,
 ) -> None:
-    """Make an empty keyset of a checkpoint, or show the one it has. It is needed only to choose the index."""
+    """Make a keyset of a checkpoint, or take the one it has, and give every live fact a key in it.
+
+    It is calibrated at the end, and answers at once where no other is active, else once it is activated.
+    """
     from colmlm.kb.lookup.in_process import require_spec
 
+    how = predicting_by(predict, None, None, None, kinds=kinds)
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
-        made_by = chosen(runtime, encoder, checkpoint).checkpoint
+        made_by = chosen(runtime, encoder, checkpoint)
         if index_spec is not None:
-            require_spec(made_by.dim, index_spec)  # now, and not only at the build after the keying
-        keyset = runtime.kb.keysets.show(runtime.kb.keysets.create(made_by, index_spec).keyset_id)
-    print_json(keyset) if as_json else _show([keyset])
+            require_spec(
+                made_by.checkpoint.dim, index_spec
+            )  # now, and not only at the build after the keying
+        if empty or index_spec is not None:
+            keyset = runtime.kb.keysets.show(
+                runtime.kb.keysets.create(made_by.checkpoint, index_spec).keyset_id
+            )
+        if not empty:
+            _fill_here(runtime, made_by, None, kinds, how if predict else None, named=checkpoint)
+            return
+    print_json(keyset) if wants_json() else _show([keyset])
 
 
-@app.command(
-    "rekey",
-    epilog=examples(
-        "colmlm keysets rekey 2", "colmlm keysets rekey 2 --corpus handbook", "colmlm keysets rekey 2 --adapt"
-    ),
-)
+@app.command("fill", epilog=FILL_EXAMPLES)
 @anywhere
-def rekey_one(
+def fill(
     base: Base,
-    keyset_id: KeysetId,
+    keyset_id: Annotated[
+        int | None,
+        typer.Argument(metavar="[KEYSET_ID]", min=1, max=MAX_BIGINT, help="Default: the checkpoint's own."),
+    ] = None,
     checkpoint: CheckpointPath = None,
     corpus: Corpus = None,
     kinds: KeyKinds = None,
-    adapt: Adapt = False,
-    from_keyset: FromKeyset = None,
+    predict: Predict = False,
+    predict_from: PredictFrom = None,
     sample: Sample = None,
     method: Method = None,
+    recall: Recall = None,
     ray: Ray = None,
     ray_workers: RayWorkers = None,
-    as_json: AsJson = False,
 ) -> None:
-    """Make the keys that a keyset lacks, with its own checkpoint, from where that was registered.
+    """Make the keys that a keyset lacks. If it was stopped, run it again to resume.
 
-    Keys that were predicted are made as well, and take their place. With --server a job there does it, and the command
-    waits for that.
+    Keys that were predicted are made as well, those of facts that are asked for first. A keyset that nobody calibrated
+    is calibrated at the end. Several such commands may run at once, on one machine or many; they share the work. With
+    --ray, the processes of a cluster make the keys, or those of this machine's cores. With --server a job there fills
+    the keyset, by default the active one, and the command waits for that.
     """
-    how = adapting_by(adapt, from_keyset, sample, method, kinds=kinds, ray=ray, ray_workers=ray_workers)
+    how = predicting_by(predict, predict_from, sample, method, kinds=kinds, ray=ray, ray_workers=ray_workers)
+    base.only_here(recall=recall)
     base.use_ray(ray, ray_workers)
-    if adapt:
-        show_adapted(base.keysets.adapt(keyset_id, corpus=corpus, checkpoint=checkpoint, **how), as_json)
-        return
-    keyset = base.keysets.rekey(keyset_id, corpus=corpus, kinds=kinds or Kinds.context, checkpoint=checkpoint)
-    print_json(keyset) if as_json else _show([keyset])
+    if keyset_id is None and base.server is None:
+        with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+            runtime.use_ray(ray, ray_workers)
+            runtime.open()
+            filled = _fill_here(
+                runtime, runtime.encoder, corpus, kinds, how if predict else None,
+                named=checkpoint, silent=recall is not None,
+            )  # fmt: skip
+        keyset_id = filled
+    else:
+        keyset_id = _active_keyset(base) if keyset_id is None else keyset_id
+        if predict:
+            made = base.keysets.adapt(keyset_id, corpus=corpus, checkpoint=checkpoint, **how)
+            _show_predicted(made)
+        else:
+            of = kinds or Kinds.context
+            keyset = base.keysets.rekey(keyset_id, corpus=corpus, kinds=of, checkpoint=checkpoint)
+            if recall is None:
+                print_json(keyset) if wants_json() else _show([keyset])
+    if recall is not None:
+        _build_index(keyset_id, recall)
 
 
-@app.command(epilog=examples("colmlm keysets build 2"))
-def build(
-    keyset_id: KeysetId,
-    recall: Annotated[
-        float,
-        typer.Option(
-            "--recall", min=0.5, max=1.0, help="The share of nearest keys that lookups are to find."
-        ),
-    ] = RECALL,
-    as_json: AsJson = False,
-) -> None:
+def _fill_here(
+    runtime: Runtime,
+    encoder: Encoder,
+    corpus: str | None,
+    kinds: Kinds | None,
+    predicting: Adapting | None,
+    *,
+    named: Path | None,
+    silent: bool = False,
+) -> int:
+    """Key the facts in the keyset of an encoder, print that unless `silent`, and give the keyset's id."""
+    from colmlm.cli.composition import adapting
+    from colmlm.cli.composition.keying import key_everything
+
+    if predicting is not None:
+        made = adapting.adapt(runtime.kb, encoder, runtime.telling, corpus, predicting)
+        if not silent:
+            _show_predicted(made)
+        return int(made["keyset"]["keyset_id"])
+    keyset = key_everything(
+        runtime, corpus=corpus, encoder=encoder, kinds=kinds or Kinds.context, replace=True, named=named
+    )
+    if not silent:
+        print_json(keyset) if wants_json() else _show([keyset])
+    return keyset.keyset_id
+
+
+def _active_keyset(base: Base) -> int:
+    active = [keyset.keyset_id for keyset, _ in base.keysets.listed() if keyset.state == "active"]
+    if not active:
+        raise NoActiveKeyset
+    return active[0]
+
+
+def _build_index(keyset_id: int, recall: float) -> None:
     """Rebuild a keyset's index, trained on all its keys, and write the snapshot that servers open."""
     with Runtime.from_environment() as runtime, progress("Keys indexed") as advance:
         built = runtime.kb.keysets.build(keyset_id, recall=recall, on_keys=advance)
-    if as_json:
+    if wants_json():
         print_json(built)
     else:
         fit = _fitted(built.index_spec, built.fit)
@@ -470,17 +498,16 @@ def retire(
     yes: Yes = False,
     reason: Reason = "retire",
     actor: Actor = None,
-    as_json: AsJson = False,
 ) -> None:
     """Drop a keyset's keys for good; only a rekey brings them back. The active one is refused."""
-    require_somebody(yes or dry_run, as_json, "retire")
+    require_somebody(yes or dry_run, "retire")
     keyset = base.keysets.retirable(keyset_id)
     if not (dry_run or yes):
         count = f"the {keyset.num_keys} keys of keyset {keyset_id} ({keyset.checkpoint_name})"
         typer.confirm(f"Drop {count} for good?", abort=True, err=True)
     if not dry_run:
         base.keysets.retire(keyset_id, actor=base.actor(actor), reason=reason)
-    if as_json:
+    if wants_json():
         print_json({"keyset_id": keyset_id, "dry_run": dry_run, "num_keys": keyset.num_keys})
     else:
         say(f"{'Would drop' if dry_run else 'Dropped'} {keyset.num_keys} keys of keyset {keyset_id}.")

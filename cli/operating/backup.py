@@ -11,7 +11,7 @@ import typer
 from colmlm.cli.asking import require_somebody
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import Actor, AsJson, Yes, examples, some_texts
+from colmlm.cli.options import Actor, Yes, examples, some_texts, wants_json
 from colmlm.cli.output import note, plain, print_json, progress, say
 from colmlm.kb.errors import NewerLogNeeded
 
@@ -34,7 +34,7 @@ Keys = Annotated[
 MIB = 2**20
 KEEP_THE_LOG = (
     "What is erased from now on is still in this backup. Keep the log elsewhere, after each erasure: "
-    "colmlm audit export --log --output changes.jsonl"
+    "colmlm log export --changes --output changes.jsonl"
 )
 
 
@@ -42,12 +42,11 @@ KEEP_THE_LOG = (
 def create(
     file: Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False, help="Where to write it.")],
     replace: Annotated[bool, typer.Option("--replace", help="Replace a file of this name.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Write everything to one file, from one snapshot, while edits and lookups go on. Only its owner may read it.
 
     It holds all texts, deleted ones too, and the secret of the database. Facts that are erased later are still in it:
-    keep the change log elsewhere too (`colmlm audit export --log`), since a restore repeats the later erasures from it.
+    keep the change log elsewhere too (`colmlm log export --changes`), since a restore repeats later erasures from it.
     """
     from colmlm.kb.backup.write import write_backup
     from colmlm.kb.log.signing import signing_key
@@ -60,12 +59,12 @@ def create(
             replace=replace,
             on_bytes=lambda done: advance(done // MIB, None),
         )
-    print_json(made) if as_json else _show(made)
+    print_json(made) if wants_json() else _show(made)
     note(KEEP_THE_LOG)
 
 
 @app.command(epilog=examples("colmlm backup verify monday.backup"))
-def verify(file: BackupFile, key: Keys = None, as_json: AsJson = False) -> None:
+def verify(file: BackupFile, key: Keys = None) -> None:
     """Read a backup to its last byte and compare every checksum; needs no database.
 
     The exit code is 1 where a bit differs from what was written, the end is missing, or no --key signed it.
@@ -74,7 +73,7 @@ def verify(file: BackupFile, key: Keys = None, as_json: AsJson = False) -> None:
 
     with progress("Reading MiB") as advance:
         found = verify_backup(file, lambda done: advance(done // MIB, None), keys=key or ())
-    print_json({"ok": True, **plain(found)}) if as_json else _show(found)
+    print_json({"ok": True, **plain(found)}) if wants_json() else _show(found)
 
 
 def _show(backup: Backup) -> None:
@@ -99,8 +98,8 @@ def restore(
             "--change-log",
             exists=True,
             dir_okay=False,
-            help="The log of the newer life (audit export --log); what it erased is erased again. Where nothing came "
-            "after the backup, the signed head alone (audit export) shows that.",
+            help="The log of the newer life (log export --changes); what it erased is erased again. Where nothing came "
+            "after the backup, the signed head alone (log export) shows that.",
         ),
     ] = None,
     without_later_erasures: Annotated[
@@ -121,20 +120,19 @@ def restore(
     actor: Actor = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do all of it, then roll it back.")] = False,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Fill an empty, migrated database from a backup: everything, or nothing.
 
     The key of this home must have signed the backup, or a --key, since a backup brings tokens. A backup still holds
     what was erased after it was made, so the newer log is needed, signed by the key that signed the backup or by a
-    --key. At the end everything is checked as by `colmlm fsck`; the exit code is 1 where that finds
+    --key. At the end everything is checked as by `colmlm doctor --data`; the exit code is 1 where that finds
     anything.
     """
     from colmlm.kb.backup.restore import restore_backup
 
     _require_one(change_log, without_later_erasures, reapply_deletes)
     if without_later_erasures and not dry_run:
-        _confirm_return(file, yes, as_json)
+        _confirm_return(file, yes)
     with Runtime.from_environment() as runtime:
         with progress("Restoring MiB") as advance:
             report = restore_backup(
@@ -150,14 +148,14 @@ def restore(
                 on_bytes=lambda done: advance(done // MIB, None),
             )
         is_sound = not report.needs_log if dry_run else runtime.kb.upkeep.fsck().ok
-    if as_json:
+    if wants_json():
         print_json({"ok": is_sound, "dry_run": dry_run, **plain(report)})
     else:
         _show_restored(report, dry_run)
     if report.needs_log:
         raise NewerLogNeeded(report.backup.seq, report.backup.at)
     if not is_sound:
-        note("The restored base is not sound. Run: colmlm fsck")
+        note("The restored base is not sound. Run: colmlm doctor --data")
         raise typer.Exit(CHECK_FAILED)
 
 
@@ -168,13 +166,13 @@ def _require_one(change_log: Path | None, without_later_erasures: bool, reapply_
         raise typer.BadParameter("there is no log to take them from.", param_hint="--reapply-deletes")
 
 
-def _confirm_return(file: Path, yes: bool, as_json: bool) -> None:
+def _confirm_return(file: Path, yes: bool) -> None:
     """Asks whether facts that were erased since may come back; where nobody can be asked, --yes is required."""
     from colmlm.kb.backup.write import open_backup
 
     if yes:
         return
-    require_somebody(yes, as_json, "let erased facts come back")
+    require_somebody(yes, "let erased facts come back")
     with open_backup(file) as archive:
         backup = archive.backup
     question = (

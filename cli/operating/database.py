@@ -9,17 +9,21 @@ import typer
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import DATABASE
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.operating.sizing import EXAMPLES as SIZING_EXAMPLES
+from colmlm.cli.operating.sizing import sizing
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from colmlm.kb.store.settings import Settings
 
-app = typer.Typer(help="Start, stop, migrate and describe the database.", epilog=examples("colmlm db status"))
+app = typer.Typer(
+    help="Start, stop, migrate, describe and size the database.", epilog=examples("colmlm db status")
+)
 
 
 @app.command(epilog=examples("colmlm db up"))
-def up(as_json: AsJson = False) -> None:
+def up() -> None:
     """Start the embedded database, migrate it and leave it running until `colmlm db down`.
 
     No other command needs this: each starts the database where it does not run, and the last one to use it stops it.
@@ -35,11 +39,11 @@ def up(as_json: AsJson = False) -> None:
         database.migrate_database(engine)
     finally:
         engine.dispose()
-    _report(settings, as_json)
+    _report(settings)
 
 
 @app.command(epilog=examples("colmlm db down"))
-def down(as_json: AsJson = False) -> None:
+def down() -> None:
     """Stop the embedded database, also where a program still uses it.
 
     A server or worker that still runs waits for it: the next command that needs it, or `colmlm db up`, starts it again.
@@ -50,14 +54,14 @@ def down(as_json: AsJson = False) -> None:
     if server is None:
         raise typer.BadParameter("COLMLM_DATABASE_URL names a server of its own; stop it where it runs.")
     was_running = server.stop()
-    if as_json:
+    if wants_json():
         print_json({"running": False, "was_running": was_running})
     else:
         say("Stopped." if was_running else "It was not running.")
 
 
 @app.command(epilog=examples("colmlm db migrate"))
-def migrate(as_json: AsJson = False) -> None:
+def migrate() -> None:
     """Bring the schema to what this program needs. Safe to repeat, and to run twice at once."""
     from colmlm.kb.store import database
 
@@ -68,19 +72,19 @@ def migrate(as_json: AsJson = False) -> None:
         database.migrate_database(engine)
     finally:
         engine.dispose()
-    if as_json:
+    if wants_json():
         print_json({"revision": database.head_revision(), "migrated": not was_at_head})
     else:
         say(f"{'Was already at' if was_at_head else 'Migrated to'} {database.head_revision()}.")
 
 
 @app.command(epilog=examples("colmlm db status", "colmlm db status --json"))
-def status(as_json: AsJson = False) -> None:
+def status() -> None:
     """Say whether the database runs, where it is and whether it needs a migration. Starts nothing.
 
     The exit code is 5 where it does not run or needs a migration.
     """
-    state = _report(Runtime.from_environment().settings, as_json)
+    state = _report(Runtime.from_environment().settings)
     if not (state.running and state.at_head):
         raise typer.Exit(DATABASE)
 
@@ -90,12 +94,11 @@ def url(
     show_password: Annotated[
         bool, typer.Option("--show-password", help="Print the password of COLMLM_DATABASE_URL too.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Print the database's URL, for psql and other programs. The embedded one has no password and no port."""
     settings = Runtime.from_environment().settings
     found = _url(settings, show_password=show_password)
-    print_json({"url": found}) if as_json else say(found)
+    print_json({"url": found}) if wants_json() else say(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +113,9 @@ class Status:
     cause: str | None = None
 
 
-def _report(settings: Settings, as_json: bool) -> Status:
+def _report(settings: Settings) -> Status:
     state = _status(settings)
-    if as_json:
+    if wants_json():
         print_json(state)
         return state
     say(f"{'embedded' if state.embedded else 'server'} database at {state.url}")
@@ -159,3 +162,6 @@ def _url(settings: Settings, *, show_password: bool) -> str:
         return shown(settings.database_url, with_secrets=show_password)
     server = EmbeddedServer(settings.home / "postgres")
     return server.url() or str(server.data)
+
+
+app.command("sizing", epilog=SIZING_EXAMPLES)(sizing)

@@ -217,7 +217,7 @@ def _room(path: Path) -> CheckResult:
     if free < LEAST_FREE:
         return CheckResult("disk", "failed", found, "Free some: a database that can't write stops.")
     if free < LITTLE_FREE:
-        return CheckResult("disk", "warning", found, "Free some; colmlm sizing says what is needed.")
+        return CheckResult("disk", "warning", found, "Free some; colmlm db sizing says what is needed.")
     return CheckResult("disk", "ok", found)
 
 
@@ -440,18 +440,18 @@ def _contents(settings: Settings, user: UserSettings, engine: Engine) -> Iterato
         try:
             keyset = kb.keysets.show(kb.keysets.active().keyset_id)
         except NoActiveKeyset:
-            remedy = "Ingest a corpus, then: colmlm rekey"
+            remedy = "Ingest a corpus, then: colmlm keysets fill"
             yield CheckResult("keyset", "warning", "none is active: nothing can be looked up", remedy)
             return
         found = f"{keyset.keyset_id} of {keyset.checkpoint_name}, {keyset.num_keys:,} keys"
         if keyset.num_unkeyed:
-            remedy = "Run: colmlm rekey"
+            remedy = "Run: colmlm keysets fill"
             yield CheckResult("keyset", "warning", f"{found}; {keyset.num_unkeyed:,} facts have none", remedy)
         elif keyset.num_predicted:
-            remedy = f"Run: colmlm keysets rekey {keyset.keyset_id}"
+            remedy = f"Run: colmlm keysets fill {keyset.keyset_id}"
             yield CheckResult("keyset", "warning", f"{found}; {keyset.num_predicted:,} are predicted", remedy)
         elif not keyset.calibrated:
-            remedy = "Run: colmlm keysets calibrate"
+            remedy = "Run: colmlm keysets threshold --calibrate"
             yield CheckResult("keyset", "warning", f"{found}; its threshold is not calibrated", remedy)
         else:
             yield CheckResult("keyset", "ok", found)
@@ -468,16 +468,18 @@ def _answers(kb: KnowledgeBase, user: UserSettings) -> CheckResult:
     standing = calibrations(user, kb).standing()
     found = " ".join((described(standing), *standing.doubts))
     if standing.doubts:
-        return CheckResult("answers", "warning", found, "Run: colmlm answers calibrate")
+        return CheckResult("answers", "warning", found, "Run: colmlm questions calibrate")
     return CheckResult("answers", "ok", found)
 
 
 def _index(kb: KnowledgeBase) -> CheckResult:
-    again = "The next process builds it anew; colmlm fsck --repair does so now."
+    again = "The next process builds it anew; colmlm doctor --data --repair does so now."
     try:
         snapshot = kb.upkeep.snapshot()
     except (CandidatesRefused, CandidatesUnavailable) as error:
-        return CheckResult("index", "failed", str(error), "Bring Milvus back, or run: colmlm fsck --repair")
+        return CheckResult(
+            "index", "failed", str(error), "Bring Milvus back, or run: colmlm doctor --data --repair"
+        )
     if snapshot is None:
         return CheckResult("index", "warning", "no usable snapshot", again)
     behind = snapshot.head_seq - snapshot.applied_seq
@@ -486,7 +488,7 @@ def _index(kb: KnowledgeBase) -> CheckResult:
         return CheckResult("index", "warning", f"{found}: of another history", again)
     if snapshot.num_wanted not in (None, snapshot.num_keys):
         told = f"{found}; the database has {snapshot.num_wanted:,}"
-        return CheckResult("index", "failed", told, "Run: colmlm fsck --repair")
+        return CheckResult("index", "failed", told, "Run: colmlm doctor --data --repair")
     return CheckResult("index", "ok", found)
 
 
@@ -502,7 +504,7 @@ def _shared_snapshots(kb: KnowledgeBase) -> Iterator[CheckResult]:
     if there is None:
         return
     if there.doubts:
-        again = "Set COLMLM_SHARED_SNAPSHOTS as other servers have it, mount it, or run: colmlm fsck --repair"
+        again = "Set COLMLM_SHARED_SNAPSHOTS as other servers have it, mount it, or run: colmlm doctor --data --repair"
         yield CheckResult(name, "failed", "; ".join(there.doubts), again)
     elif there.behind is None:
         yield CheckResult(name, "warning", f"none of the active keyset at {there.where}", remedy)

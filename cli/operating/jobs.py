@@ -18,7 +18,7 @@ from colmlm.cli.bases.local_base import Base
 from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import MAX_BIGINT, Actor, AsJson, DryRun, Limit, Yes, examples, span
+from colmlm.cli.options import MAX_BIGINT, Actor, DryRun, Limit, Yes, examples, span, wants_json, without_json
 from colmlm.cli.output import counted, note, print_json, print_table, progress, say, shorten
 from colmlm.kb.jobs.kinds import KINDS, work_of
 from colmlm.kb.jobs.records import STATES
@@ -46,13 +46,12 @@ def prune(
     ],
     dry_run: DryRun = False,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Remove jobs that ended long ago. What they changed stays in the change log.
 
     Workers do it by themselves, after COLMLM_JOB_RETENTION_DAYS.
     """
-    require_somebody(yes or dry_run, as_json, "prune")
+    require_somebody(yes or dry_run, "prune")
     with Runtime.from_environment() as runtime:
         from colmlm.kb.jobs.queue import prune_jobs
 
@@ -60,7 +59,7 @@ def prune(
             count = _counted(prune_jobs(runtime.kb, older_than, dry_run=True))
             typer.confirm(f"Remove {count}?", abort=True, err=True)
         pruned = prune_jobs(runtime.kb, older_than, dry_run=dry_run)
-    if as_json:
+    if wants_json():
         print_json(pruned)
         return
     ended = ", ".join(f"{number} {state}" for state, number in pruned.states.items())
@@ -104,7 +103,6 @@ def start(
         list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="With what; see docs/jobs.md.")
     ] = None,
     actor: Actor = None,
-    as_json: AsJson = False,
 ) -> None:
     """Queue a job. A worker does it: the server's own, or `colmlm worker`."""
     work = work_of(kind.value, dict(_named(argument) for argument in arguments or ()), strict=False)
@@ -112,7 +110,7 @@ def start(
     job = base.jobs.submit(work, actor=base.actor(actor))
     if base.jobs.num_workers() == 0:
         note("No worker is running, so it waits. Start one: colmlm worker")
-    print_json(job) if as_json else say(
+    print_json(job) if wants_json() else say(
         f"Job {job.job_id} is queued. Follow it: colmlm jobs wait {job.job_id}"
     )
 
@@ -134,12 +132,11 @@ def list_jobs(
         int | None, typer.Option("--before", min=1, max=MAX_BIGINT, help="Only older ones than this job.")
     ] = None,
     limit: Limit = 50,
-    as_json: AsJson = False,
 ) -> None:
     """List jobs, newest first."""
     found = base.jobs.list(kinds=_values(kind), states=_values(state), before=before, limit=limit)
     more = found[-1].job_id if len(found) == limit else None
-    if as_json:
+    if wants_json():
         print_json({"jobs": found, "next_before": more})
         return
     rows = [(j.job_id, j.kind, j.state, far(j), j.actor, f"{j.created_at:%Y-%m-%d %H:%M}") for j in found]
@@ -154,10 +151,10 @@ def _values(chosen: Sequence[Any] | None) -> list[str] | None:
 
 @app.command(epilog=examples("colmlm jobs show 7", "colmlm jobs show 7 --json"))
 @anywhere
-def show(base: Base, job_id: JobId, as_json: AsJson = False) -> None:
+def show(base: Base, job_id: JobId) -> None:
     """Show a job: its arguments, how far it is, and its result."""
     job = base.jobs.get(job_id)
-    print_json(job) if as_json else _show(job)
+    print_json(job) if wants_json() else _show(job)
 
 
 @app.command(epilog=examples("colmlm jobs wait 7", "colmlm jobs wait 7 --timeout 600 --json"))
@@ -168,24 +165,23 @@ def wait(
     timeout: Annotated[
         float | None, typer.Option("--timeout", min=0, help="Seconds to wait at most; the job goes on.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Wait until a job has ended. The exit code is 1 where it failed, was cancelled, or has not ended in time."""
     from colmlm.kb.jobs.records import wait_for_job
 
     job = wait_for_job(base.jobs.get, job_id, timeout, progress)
-    print_json(job) if as_json else _show(job)
+    print_json(job) if wants_json() else _show(job)
     if job.state != "succeeded":
         raise typer.Exit(CHECK_FAILED)
 
 
 @app.command(epilog=examples("colmlm jobs cancel 7", "colmlm jobs cancel 7 --json"))
 @anywhere
-def cancel(base: Base, job_id: JobId, actor: Actor = None, as_json: AsJson = False) -> None:
+def cancel(base: Base, job_id: JobId, actor: Actor = None) -> None:
     """Cancel a job: one that waits at once, one that runs before its next piece of work. What it committed stays."""
     base.only_here(actor=actor)
     job = base.jobs.cancel(job_id, actor=base.actor(actor))
-    if as_json:
+    if wants_json():
         print_json(job)
     else:
         say(f"Job {job_id} is cancelled." if job.is_over else f"Job {job_id} is told to end.")
@@ -219,6 +215,7 @@ def _show(job: JobRecord) -> None:
         say(f"  {name}: {shorten(str(value), 200)}")
 
 
+@without_json
 def worker(
     concurrency: Annotated[
         int, typer.Option("--concurrency", min=1, max=64, help="How many jobs at once.")

@@ -16,7 +16,7 @@ import typer
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import FAULT, INTERRUPTED, explain
-from colmlm.cli.options import examples
+from colmlm.cli.options import examples, without_json
 from colmlm.cli.output import note
 from colmlm.cli.version import version
 from colmlm.kb.access.records import ROLES, Right, TokenRecord
@@ -39,6 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 @anywhere
+@without_json
 def mcp(
     base: Base,
     http: Annotated[

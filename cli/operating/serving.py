@@ -18,7 +18,7 @@ import typer
 from colmlm.cli.bases.nearby import told_of
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.composition.secret_file import write_secret
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json, without_json
 from colmlm.cli.output import note, print_json, progress, say
 from colmlm.kb.corpus.format import read_annotated
 from colmlm.kb.demo import DEMO_CORPUS, DEMO_KEYS
@@ -63,7 +63,6 @@ def up(
     ] = None,
     no_serve: Annotated[bool, typer.Option("--no-serve", help="Prepare everything, then stop.")] = False,
     no_worker: NoWorker = False,
-    as_json: AsJson = False,
 ) -> None:
     """Start everything: database, demo corpus, keys, a token, and the API and console.
 
@@ -74,11 +73,12 @@ def up(
         listener = None if no_serve else _listen(runtime)
         _prepare(runtime)
         token = access_token(runtime)
-        _announce(runtime, token, served=listener is not None, home=home, as_json=as_json)
+        _announce(runtime, token, served=listener is not None, home=home)
         if listener is not None:
             _serve(runtime, listener, with_model=True, with_worker=not no_worker)
 
 
+@without_json
 def serve(
     port: Port = None,
     host: Host = None,
@@ -188,8 +188,8 @@ def _address(runtime: Runtime) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{runtime.serving.port}"
 
 
-def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None, as_json: bool) -> None:
-    if as_json:
+def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None) -> None:
+    if wants_json():
         keyset = runtime.kb.keysets.show(runtime.kb.keysets.active().keyset_id)
         print_json({"address": _address(runtime) if served else None, "token": token, "keyset": keyset})
         return

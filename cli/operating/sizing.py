@@ -1,4 +1,4 @@
-"""`colmlm sizing`: estimates the resources for a number of facts, before there is a machine for them."""
+"""`colmlm db sizing`: estimates the resources for a number of facts, before there is a machine for them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, say
 
 EXAMPLES = examples(
-    "colmlm sizing --facts 1000000",
-    "colmlm sizing --facts 2200000000 --dim 960 --code-bytes 96 --json",
+    "colmlm db sizing --facts 1000000",
+    "colmlm db sizing --facts 2200000000 --dim 960 --code-bytes 96 --json",
 )
 MOST = 10**12
 
@@ -41,7 +41,6 @@ def sizing(
     keysets: Annotated[
         int, typer.Option("--keysets", min=1, max=10, help="Kept and open at once; 2 beside a retraining.")
     ] = 1,
-    as_json: AsJson = False,
 ) -> None:
     """Say what so many facts take: database, index, memory, disk, lookups a second.
 
@@ -60,7 +59,7 @@ def sizing(
     found = sizes(load)
     if load.is_flat and code_bytes is not None:
         note(f"An index of {load.keys:,} keys is exact, without codes: --code-bytes changes nothing.")
-    if as_json:
+    if wants_json():
         print_json({"load": asdict(load), "sizes": asdict(found)})
         return
     say(f"{facts:,} facts of width {dim}, {found.index_spec}")

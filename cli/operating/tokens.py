@@ -11,7 +11,7 @@ import typer
 from colmlm.cli.asking import require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.options import AsJson, DryRun, Yes, examples, span
+from colmlm.cli.options import DryRun, Yes, examples, span, wants_json
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb.access.records import MAX_RATE
 
@@ -71,24 +71,23 @@ def create(
         ),
     ] = None,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
 ) -> None:
     """Make a token and print its secret, this once: only a digest of it is kept."""
     secret, made = base.tokens.create(
         name, role, expires_in=expires_in, rate_limit=rate_limit, dry_run=dry_run
     )
     if dry_run:
-        print_json({"dry_run": True, **_shown(made)}) if as_json else say(_would("make", made))
+        print_json({"dry_run": True, **_shown(made)}) if wants_json() else say(_would("make", made))
         return
-    _give(secret, made, as_json)
+    _give(secret, made)
 
 
 @app.command("list", epilog=examples("colmlm tokens list", "colmlm tokens list --json"))
 @anywhere
-def list_tokens(base: Base, as_json: AsJson = False) -> None:
+def list_tokens(base: Base) -> None:
     """List every token, the ended ones too; never a secret."""
     tokens = base.tokens.all()
-    if as_json:
+    if wants_json():
         print_json({"keys": [_shown(token) for token in tokens]})
         return
     columns = ("name", "role", "secret", "made", "used last", "ends", "a minute", "state")
@@ -127,43 +126,40 @@ def rotate(
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Give a token a new secret, printed this once. Name, role and limit stay.
 
     At most two secrets of a token work: rotating again ends the older one at once.
     """
     if not grace:
-        require_somebody(yes or dry_run, as_json, "end the old secret at once")
+        require_somebody(yes or dry_run, "end the old secret at once")
     if not (grace or dry_run or yes):
         base.tokens.show(name)
         typer.confirm(f"End the secret of {name} that is in use now?", abort=True, err=True)
     secret, rotated = base.tokens.rotate(name, grace=grace, expires_in=expires_in, dry_run=dry_run)
     if dry_run:
-        print_json({"dry_run": True, **_shown(rotated)}) if as_json else say(_would("rotate", rotated))
+        print_json({"dry_run": True, **_shown(rotated)}) if wants_json() else say(_would("rotate", rotated))
         return
-    _give(secret, rotated, as_json)
+    _give(secret, rotated)
 
 
 @app.command(epilog=examples("colmlm tokens revoke ann --dry-run", "colmlm tokens revoke ann --yes"))
 @anywhere
-def revoke(
-    base: Base, name: TokenName, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
-) -> None:
+def revoke(base: Base, name: TokenName, dry_run: DryRun = False, yes: Yes = False) -> None:
     """End a token and all its secrets for good, at once and in every process."""
-    require_somebody(yes or dry_run, as_json, "revoke")
+    require_somebody(yes or dry_run, "revoke")
     if not (dry_run or yes):
         base.tokens.show(name)
         typer.confirm(f"Revoke the token {name}?", abort=True, err=True)
     revoked = base.tokens.revoke(name, dry_run=dry_run)
     if dry_run:
-        print_json({"dry_run": True, **_shown(revoked)}) if as_json else say(_would("revoke", revoked))
+        print_json({"dry_run": True, **_shown(revoked)}) if wants_json() else say(_would("revoke", revoked))
         return
-    print_json({"name": name, "revoked": True}) if as_json else say(f"Revoked {name}.")
+    print_json({"name": name, "revoked": True}) if wants_json() else say(f"Revoked {name}.")
 
 
-def _give(secret: str, token: TokenRecord, as_json: bool) -> None:
-    if as_json:
+def _give(secret: str, token: TokenRecord) -> None:
+    if wants_json():
         print_json({**_shown(token), "token": secret})
         return
     say(secret)

@@ -12,7 +12,7 @@ from colmlm.cli.asking import require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import MAX_BIGINT, AsJson, DryRun, Yes, examples
+from colmlm.cli.options import MAX_BIGINT, DryRun, Yes, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ Url = Annotated[str, typer.Argument(metavar="URL", help="Where to send them: htt
 @app.command(
     epilog=examples(
         "colmlm webhooks add https://example.org/hook",
-        "colmlm webhooks add https://example.org/hook --kind delete --kind forget --since 0",
+        "colmlm webhooks add https://example.org/hook --kind delete --kind forget --after 0",
         "colmlm webhooks add https://broker.example.org/in --format cloudevents --json",
     )
 )
@@ -55,27 +55,26 @@ def add(
     since: Annotated[
         int | None,
         typer.Option(
-            "--since", min=0, max=MAX_BIGINT, help="Begin after this change; 0 is all. Default: from now on."
+            "--after", min=0, max=MAX_BIGINT, help="Begin after this change; 0 is all. Default: from now on."
         ),
     ] = None,
     form: Annotated[
         MessageForm, typer.Option("--format", help="As Standard Webhooks has messages, or as CloudEvents.")
     ] = MessageForm.standard,
     dry_run: DryRun = False,
-    as_json: AsJson = False,
 ) -> None:
     """Add a webhook and print the secret that its messages are signed with, this once.
 
-    Messages hold what `colmlm changes` shows, so no fact's text. An address that is not public is refused, unless
+    Messages hold what `colmlm log list` shows, so no fact's text. An address that is not public is refused, unless
     COLMLM_WEBHOOK_NETWORKS names its network; plain http is for this machine alone.
     """
     secret, made = base.webhooks.add(url, kinds=kinds or (), form=form.value, since=since, dry_run=dry_run)
     if dry_run:
-        print_json({"dry_run": True, "webhook": made}) if as_json else say(
+        print_json({"dry_run": True, "webhook": made}) if wants_json() else say(
             f"Would send changes to {made.url}."
         )
         return
-    if as_json:
+    if wants_json():
         print_json({"webhook": made, "secret": secret})
         return
     say(secret)
@@ -85,10 +84,10 @@ def add(
 
 @app.command("list", epilog=examples("colmlm webhooks list", "colmlm webhooks list --json"))
 @anywhere
-def list_webhooks(base: Base, as_json: AsJson = False) -> None:
+def list_webhooks(base: Base) -> None:
     """List webhooks, how far each was told, and what went wrong last; never a secret."""
     found = base.webhooks.all()
-    if as_json:
+    if wants_json():
         print_json({"webhooks": found})
         return
     columns = ("webhook", "url", "kinds", "format", "state", "told up to", "delivered last")
@@ -100,43 +99,43 @@ def list_webhooks(base: Base, as_json: AsJson = False) -> None:
 
 @app.command(epilog=examples("colmlm webhooks pause 3", "colmlm webhooks pause 3 --json"))
 @anywhere
-def pause(base: Base, webhook_id: WebhookId, as_json: AsJson = False) -> None:
+def pause(base: Base, webhook_id: WebhookId) -> None:
     """Send nothing more until it is resumed; nothing is lost meanwhile."""
-    _tell(base.webhooks.pause(webhook_id), as_json)
+    _tell(base.webhooks.pause(webhook_id))
 
 
 @app.command(epilog=examples("colmlm webhooks resume 3", "colmlm webhooks resume 3 --json"))
 @anywhere
-def resume(base: Base, webhook_id: WebhookId, as_json: AsJson = False) -> None:
+def resume(base: Base, webhook_id: WebhookId) -> None:
     """Go on after the last change that was delivered, also where it had failed."""
-    _tell(base.webhooks.resume(webhook_id), as_json)
+    _tell(base.webhooks.resume(webhook_id))
 
 
 @app.command(
-    epilog=examples("colmlm webhooks replay 3 --from 12", "colmlm webhooks replay 3 --from 1 --json")
+    epilog=examples("colmlm webhooks replay 3 --from-seq 12", "colmlm webhooks replay 3 --from-seq 1 --json")
 )
 @anywhere
 def replay(
     base: Base,
     webhook_id: WebhookId,
     first: Annotated[
-        int, typer.Option("--from", min=1, max=MAX_BIGINT, help="The change to send next, with what follows.")
+        int,
+        typer.Option("--from-seq", min=1, max=MAX_BIGINT, help="The change to send next, with what follows."),
     ],
-    as_json: AsJson = False,
 ) -> None:
     """Send changes again from one on, as the same messages; or pass over those before a later one."""
     found = base.webhooks.replay(webhook_id, first)
-    _tell(found, as_json)
+    _tell(found)
     if found.state != "active":
         note(f"It is {found.state}; to go on: colmlm webhooks resume {webhook_id}")
 
 
 @app.command(epilog=examples("colmlm webhooks test 3", "colmlm webhooks test 3 --json"))
 @anywhere
-def test(base: Base, webhook_id: WebhookId, as_json: AsJson = False) -> None:
+def test(base: Base, webhook_id: WebhookId) -> None:
     """Send a signed message that is about no change, now. The exit code is 1 where it is not taken."""
     done = base.webhooks.test(webhook_id)
-    if as_json:
+    if wants_json():
         print_json(done)
     else:
         say(f"taken, {done.status}" if done.ok else f"not taken: {done.error}")
@@ -146,23 +145,21 @@ def test(base: Base, webhook_id: WebhookId, as_json: AsJson = False) -> None:
 
 @app.command(epilog=examples("colmlm webhooks remove 3 --dry-run", "colmlm webhooks remove 3 --yes"))
 @anywhere
-def remove(
-    base: Base, webhook_id: WebhookId, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
-) -> None:
+def remove(base: Base, webhook_id: WebhookId, dry_run: DryRun = False, yes: Yes = False) -> None:
     """End a webhook for good. To have it wait, pause it."""
-    require_somebody(yes or dry_run, as_json, "remove")
+    require_somebody(yes or dry_run, "remove")
     if not (dry_run or yes):
         url = base.webhooks.show(webhook_id).url
         typer.confirm(f"Send nothing more to {url}?", abort=True, err=True)
     removed = base.webhooks.remove(webhook_id, dry_run=dry_run)
-    if as_json:
+    if wants_json():
         print_json({"dry_run": dry_run, "webhook": removed})
     else:
         say(f"{'Would remove' if dry_run else 'Removed'} webhook {webhook_id} to {removed.url}.")
 
 
-def _tell(webhook: Webhook, as_json: bool) -> None:
-    if as_json:
+def _tell(webhook: Webhook) -> None:
+    if wants_json():
         print_json(webhook)
     else:
         say(f"Webhook {webhook.webhook_id} is {webhook.state}, told up to change {webhook.delivered_seq}.")

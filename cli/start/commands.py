@@ -11,22 +11,6 @@ from types import MappingProxyType
 
 from colmlm.cli.start.lazy import Lazy
 
-LABORATORY: Mapping[str, Lazy] = MappingProxyType(
-    {
-        "bench": Lazy("colmlm.lab.bench.command:app", "Measure this program on this machine."),
-        "evaluate": Lazy(
-            "colmlm.lab.evaluate.command:app",
-            "Measure a checkpoint: recall of its keys, answers, and unlearning.",
-        ),
-        "crashlab": Lazy(
-            "colmlm.lab.crashlab.command:app",
-            "Kill processes at seeded instants and check that nothing was lost.",
-        ),
-    }
-)  # by name only, since nothing may import the laboratory
-
-FORMER: Mapping[str, str] = MappingProxyType({"keys": "tokens"})  # names that commands had
-
 COMMANDS: Mapping[str, Lazy] = MappingProxyType(
     {
         "up": Lazy(
@@ -64,9 +48,6 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "Answer a question from the documents, with the place that says it.",
             examples="ASK_EXAMPLES",
         ),
-        "answers": Lazy(
-            "colmlm.cli.contents.calibration:app", "Calibrate the score from which answers are given."
-        ),
         "questions": Lazy(
             "colmlm.cli.contents.questions:app",
             "Keep questions with the values they should get, ask them, and compare runs.",
@@ -80,77 +61,35 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "Review facts that a machine marked: list, accept, reject, and say where only accepted ones answer.",
         ),
         "erase": Lazy(
-            "colmlm.cli.removal.erase:erase",
+            "colmlm.cli.removal.erase:app",
             "Erase facts for good, live or deleted, all of them or none. Nothing brings them back.",
-            examples="ERASE_EXAMPLES",
-        ),
-        "erasures": Lazy(
-            "colmlm.cli.removal.erasures:app",
-            "Erasures: those that wait for a second person (COLMLM_ERASE_NEEDS_TWO=yes), and certificates.",
-        ),
-        "scan-residue": Lazy(
-            "colmlm.cli.removal.erase:scan_residue",
-            "Search the files of server, index and home for erased texts and keys. Changes nothing.",
-            examples="SCAN_EXAMPLES",
         ),
         "forget": Lazy(
-            "colmlm.cli.removal.forget:app", "Forget sets of facts: plan, apply, verify, restore, certify."
-        ),
-        "verify-certificate": Lazy(
-            "colmlm.cli.removal.certificates:verify_certificate",
-            "Check a certificate: who signed it, what it says, and whether the base agrees.",
-            examples="CHECK_EXAMPLES",
+            "colmlm.cli.removal.forget:app", "Forget sets of facts: plan, apply, verify, undo, certify."
         ),
         "corpus": Lazy(
             "colmlm.cli.contents.corpus:app",
-            "Add, sync, annotate, ingest, import, export, delete, list and count corpora.",
-        ),
-        "documents": Lazy(
-            "colmlm.cli.contents.documents:app", "List and show the documents that facts were read from."
-        ),
-        "stats": Lazy(
-            "colmlm.cli.contents.documents:stats",
-            "Count everything as of one change: corpora, documents, facts, outputs, keysets and forget runs.",
-            examples="STATS_EXAMPLES",
-        ),
-        "outputs": Lazy(
-            "colmlm.cli.contents.outputs:app",
-            "Say whether stored outputs are right, and mend those that are wrong.",
+            "Add, sync, annotate, export, delete, list and count corpora.",
         ),
         "misses": Lazy(
             "colmlm.cli.contents.misses:app",
             "What was asked and found nothing, as a work list: list, show, dismiss, solve.",
         ),
-        "trace": Lazy("colmlm.cli.auditing.trace:app", "Trace outputs to facts and facts to outputs."),
-        "changes": Lazy(
-            "colmlm.cli.auditing.changes:app",
-            "Show the change log: who changed what, when and why, newest first. It holds no fact text.",
+        "trace": Lazy(
+            "colmlm.cli.auditing.trace:app",
+            "Trace outputs to facts and facts to outputs, and mend what is wrong.",
         ),
-        "audit": Lazy("colmlm.cli.auditing.audit:app", "Read, verify and witness the change log."),
+        "log": Lazy("colmlm.cli.auditing.log:app", "Read, compare, verify and witness the change log."),
         "backup": Lazy(
             "colmlm.cli.operating.backup:app",
             "Write a knowledge base to one file, check the file, restore it.",
         ),
-        "impact": Lazy(
-            "colmlm.cli.auditing.audit:impact",
-            "Show every stored output that a fact was spliced into, and whether the spliced value is still current.",
-            examples="IMPACT_EXAMPLES",
-        ),
-        "fsck": Lazy(
-            "colmlm.cli.operating.fsck:fsck",
-            "Compare facts, keys, indexes, documents and the change log; change nothing unless told to.",
-            examples="FSCK_EXAMPLES",
-        ),
-        "rekey": Lazy(
-            "colmlm.cli.keysets.keysets:rekey",
-            "Give every live fact that has none a key of the checkpoint. If it was stopped, run it again to resume.",
-            examples="REKEY_EXAMPLES",
-        ),
-        "keysets": Lazy(
-            "colmlm.cli.keysets.keysets:app", "Make, check, activate, calibrate and retire keysets."
-        ),
+        "keysets": Lazy("colmlm.cli.keysets.keysets:app", "Make, fill, check, activate and retire keysets."),
         "checkpoint": Lazy("colmlm.cli.keysets.checkpoint:app", "Describe and export checkpoints."),
-        "db": Lazy("colmlm.cli.operating.database:app", "Start, stop, migrate and describe the database."),
+        "db": Lazy(
+            "colmlm.cli.operating.database:app",
+            "Start, stop, migrate, describe and size the database.",
+        ),
         "tokens": Lazy(
             "colmlm.cli.operating.tokens:app",
             "Make, list, rotate and revoke tokens, by which the API knows who calls it.",
@@ -177,20 +116,6 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "Check this installation and change nothing: packages, settings, home, disk, database, keys, index, model.",
             examples="EXAMPLES",
         ),
-        "sizing": Lazy(
-            "colmlm.cli.operating.sizing:sizing",
-            "Say what so many facts take: database, index, memory, disk, lookups a second.",
-            examples="EXAMPLES",
-        ),
         "train": Lazy("colmlm.cli.training.train:app", "Train a checkpoint on annotated corpora."),
-        "annotator": Lazy(
-            "colmlm.cli.annotation.annotator:app",
-            "Train, release and measure the annotators that mark facts and ask about them.",
-        ),
-        "reader": Lazy(
-            "colmlm.cli.annotation.reader:app",
-            "Train, release and measure the reader, which finds the answer to a question in passages.",
-        ),
-        **LABORATORY,
     }
 )

@@ -27,6 +27,8 @@ def _import_command(lazy: Lazy, name: str) -> Any:
 
     import typer
 
+    from colmlm.cli.start.command import Command
+
     module_name, _, attribute = lazy.where.partition(":")
     module = import_module(module_name)
     app = getattr(module, attribute)
@@ -34,6 +36,9 @@ def _import_command(lazy: Lazy, name: str) -> Any:
         alone = typer.Typer(add_completion=False)
         alone.command(name, epilog=getattr(module, lazy.examples) if lazy.examples else None)(app)
         app = alone
+    for group in (app, *(nested.typer_instance for nested in app.registered_groups if nested.typer_instance)):
+        for registered in group.registered_commands:
+            registered.cls = Command
     command = typer.main.get_command(app)
     command.name = name
     return command

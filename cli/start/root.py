@@ -25,18 +25,24 @@ _TENSOR_COMMANDS = frozenset(
     {
         "train",
         "evaluate",
-        "rekey",
-        "check",
-        "calibrate",
+        "unlearn",
         "up",
         "serve",
         "forget",
-        "encode",
-        "decode",
-        "add",
-        "annotate",
         "worker",
         "mcp",
+        "keysets create",
+        "keysets fill",
+        "keysets check",
+        "keysets threshold",
+        "questions calibrate",
+        "bench encode",
+        "bench decode",
+        "bench train",
+        "bench serve",
+        "corpus add",
+        "corpus annotate",
+        "facts add",
     }
 )
 
@@ -45,8 +51,7 @@ _FEW_OBJECTS = 200_000
 
 # Commands that work only on the machine of a knowledge base, with the kind of job that does the same.
 _AS_A_JOB = {
-    "rekey": "rekey",
-    "fsck": "fsck",
+    "doctor": "fsck",
     "backup create": "backup",
     "corpus sync": "sync folder=NAME corpus=NAME",
 }
@@ -58,8 +63,6 @@ class Root(TyperGroup):
     """A command group that imports its commands when they are called, and prints no traceback."""
 
     lazy: ClassVar[Mapping[str, Lazy]] = MappingProxyType({})
-    # Names that commands had, with their present ones.
-    former: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.lazy)
@@ -70,17 +73,9 @@ class Root(TyperGroup):
         return None if found is None else TyperCommand(cmd_name, help=found.help)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        if args and args[0] in self.former:
-            args = [self._present(args[0], aloud=not ctx.resilient_parsing), *args[1:]]
         if args and args[0] in self.lazy:
             return args[0], self.lazy[args[0]].command(args[0]), args[1:]
         return super().resolve_command(ctx, args)
-
-    def _present(self, former: str, *, aloud: bool) -> str:
-        present = self.former[former]
-        if aloud:
-            sys.stderr.write(f"`{former}` is called `{present}` now; the former name works until 1.0.\n")
-        return present
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -136,7 +131,7 @@ def _terminable() -> Iterator[None]:
 
 def _wrong(error: typer.TyperException, command: str) -> str:
     """Says what is wrong with the command line."""
-    if getattr(error, "option_name", None) in ("--server", "--token-file", "--key-file"):
+    if getattr(error, "option_name", None) in ("--server", "--token-file"):
         kind = _AS_A_JOB.get(command.partition(" ")[2])
         remedy = f"a worker there does it as a job: colmlm jobs start {kind}" if kind else "run it there"
         return f"{command}: it works only on the machine of the knowledge base; {remedy}."
@@ -162,7 +157,8 @@ def _complain(line: str) -> None:
 def start(app: typer.Typer, name: str) -> None:
     """Runs a console script."""
     interpreter.shut_out_current_directory()
-    if any(argument in _TENSOR_COMMANDS for argument in sys.argv[1:3]):
+    words = [word for word in sys.argv[1:] if not word.startswith("-")]
+    if not _TENSOR_COMMANDS.isdisjoint((*words[:1], " ".join(words[:2]))):
         from colmlm.model.lm.llama import prefer_jemalloc
 
         prefer_jemalloc(interpreter.again())

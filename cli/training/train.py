@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from colmlm.cli.annotation import annotator, reader, tuning
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, MaxMinutes, examples, positive
+from colmlm.cli.options import MaxMinutes, examples, positive, wants_json
 from colmlm.cli.output import note, print_json, print_table, progress, say
+from colmlm.cli.start.command import RunningGroup
 from colmlm.cli.training.show import shown
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_squad
@@ -24,7 +26,7 @@ from colmlm.model.lm.config import CONFIG_FILE
 from colmlm.model.training import presets
 from colmlm.model.training.config import RANDOM, TrainConfig, with_settings
 from colmlm.model.training.logs import LOSS_FILE, PLOT_FILE, draw_plot
-from colmlm.model.training.presets import GPUS, OBJECTIVES
+from colmlm.model.training.presets import GPUS
 
 if TYPE_CHECKING:
     from colmlm.model.text.tokens import FactTokenizer
@@ -116,7 +118,6 @@ def shards(
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, as of `train`.")
     ] = None,
     per_shard: Annotated[int, typer.Option("--per-shard", min=1, help="Documents in a shard.")] = 10_000,
-    as_json: AsJson = False,
 ) -> None:
     """Tokenise files once, for runs that read them while they train. Ctrl-C or a kill loses at most one shard.
 
@@ -132,7 +133,7 @@ def shards(
     with Runtime.from_environment() as runtime:
         tokenizer = tokenizer_of(config, runtime.settings.home / "models")
     built = _build(sources, out, tokenizer, config, per_shard)
-    if as_json:
+    if wants_json():
         print_json({"shards": str(out), "built": built})
     else:
         say(
@@ -186,85 +187,10 @@ def _documents(parsed: Iterable[Parsed]) -> Iterator[AnnotatedDocument]:
         if item.document is not None:
             yield item.document
     if refused:
-        note(f"{refused} malformed spans or documents left out; `colmlm corpus ingest --dry-run` lists them")
+        note(f"{refused} malformed spans or documents left out; `colmlm corpus add --dry-run` lists them")
 
 
-# `colmlm train unlearn`: trains the gradient baselines of unlearning, which deletion is compared with.
-
-UNLEARN_EXAMPLES = examples(
-    "colmlm train unlearn --init runs/full --forget forget05.jsonl --retain retain95.jsonl --out runs/npo",
-    "colmlm train unlearn --init runs/full --forget forget05.jsonl --retain retain95.jsonl --objective grad-ascent "
-    "--out runs/graddiff",
-)
-
-
-def unlearn(
-    init: Annotated[Path, typer.Option("--init", exists=True, file_okay=False, help="The checkpoint.")],
-    forget: Annotated[
-        Path,
-        typer.Option("--forget", exists=True, dir_okay=False, help="What is to be forgotten: rows of TOFU."),
-    ],
-    retain: Annotated[
-        Path, typer.Option("--retain", exists=True, dir_okay=False, help="What is to be kept: rows of TOFU.")
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", help="The run's directory; a run already there is gone on with.")
-    ],
-    objective: Annotated[str, typer.Option("--objective", help=f"One of {', '.join(OBJECTIVES)}.")] = "npo",
-    beta: Annotated[float, typer.Option("--beta", help="Of NPO: how soon it comes to rest.")] = 0.1,
-    retain_weight: Annotated[
-        float, typer.Option("--retain-weight", help="Of the loss of what is kept. 0: it is not looked at.")
-    ] = 1.0,
-    epochs: Annotated[int, typer.Option("--epochs", help="Over what is to be forgotten.")] = 5,
-    batch: Annotated[int, typer.Option("--batch", help="Answers to forget a step, and as many to keep.")] = 8,
-    learning_rate: Annotated[float, typer.Option("--learning-rate", help="Peak learning rate.")] = 1e-5,
-    seed: Annotated[int, typer.Option("--seed", help="Seeds order and dropout.")] = 17,
-    keep_epochs: Annotated[
-        bool,
-        typer.Option("--keep-epochs", help="Also keep what each epoch leaves, as epoch-1, ... in --out."),
-    ] = False,
-    name: Annotated[str | None, typer.Option("--name", help="Default: that of --out.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Train a checkpoint until it no longer says some answers: NPO, gradient ascent or gradient difference.
-
-    It uses no knowledge base, from which a fact is deleted in one commit and without training. A checkpoint that is an
-    adapter is trained further as an adapter, another one with all its weights.
-    """
-    from colmlm.model.evaluate.tofu import read_rows
-    from colmlm.model.training.gather import process_rank
-    from colmlm.model.training.unlearning import UnlearnConfig, Unlearning, continue_config
-
-    try:
-        config = UnlearnConfig(
-            objective=objective, beta=beta, retain_weight=retain_weight, epochs=epochs, batch=batch,
-            learning_rate=learning_rate, seed=seed,
-        )  # fmt: skip
-        forgotten, kept = (
-            [(row.question, row.answer) for row in read_rows(file)] for file in (forget, retain)
-        )
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}.") from error
-    with Runtime.from_environment() as runtime:
-        cache = runtime.settings.home / "models"
-    task = Unlearning(
-        config, continue_config(init), forgotten, kept, out, cache, name or out.name, keep_epochs=keep_epochs
-    )
-    with shown() as show:
-        for metrics in task.run():
-            if process_rank().is_first:
-                show(metrics, config.epochs * task.steps_per_epoch)
-    if not process_rank().is_first:
-        return
-    done = task.progress
-    report = {
-        "checkpoint": str(out),
-        "steps": done.step,
-        "tokens": done.tokens,
-        "seconds": round(done.seconds),
-    }
-    print_json(report) if as_json else say(f"{out}: {done.step} steps, {done.seconds / 60:.0f} minutes")
-
+# `colmlm-lab unlearn`: trains the gradient baselines of unlearning, which deletion is compared with.
 
 # `colmlm train --dry-run`: shows what a run will cost.
 
@@ -272,9 +198,9 @@ GpuName = StrEnum("GpuName", list(GPUS))  # type: ignore[misc]
 _GIB = 1 << 30
 
 
-def show_plan(config: TrainConfig, plan: TrainingPlan, *, as_json: bool) -> None:
+def show_plan(config: TrainConfig, plan: TrainingPlan) -> None:
     """Prints a plan with its formulas."""
-    if as_json:
+    if wants_json():
         print_json({"config": asdict(config), "plan": asdict(plan)})
         return
     p = plan.parameters
@@ -303,7 +229,7 @@ def show_plan(config: TrainConfig, plan: TrainingPlan, *, as_json: bool) -> None
 
 _H100 = GpuName("h100")
 
-app = typer.Typer(invoke_without_command=True, add_completion=False)
+app = typer.Typer(cls=RunningGroup, invoke_without_command=True, add_completion=False)
 
 
 @app.callback(
@@ -394,7 +320,6 @@ def train(
     mfu: Annotated[
         float, typer.Option("--mfu", min=0.01, max=1, help="With --dry-run: share of the peak reached.")
     ] = 0.35,
-    as_json: AsJson = False,
 ) -> None:
     """Train a checkpoint on annotated corpora, with the joint objective. Ctrl-C or a kill loses at most five minutes.
 
@@ -418,17 +343,16 @@ def train(
     with Runtime.from_environment() as runtime:
         cache = runtime.settings.home / "models"
     if dry_run:
-        show_plan(
-            config,
-            plan_run(config, cache, gpus=gpus, gpu=gpu, mfu=mfu, ratios=sources.ratios()),
-            as_json=as_json,
-        )
+        show_plan(config, plan_run(config, cache, gpus=gpus, gpu=gpu, mfu=mfu, ratios=sources.ratios()))
         return
-    _train(config, sources, out, cache, name, as_json=as_json)
+    _train(config, sources, out, cache, name)
 
 
 app.command("shards", epilog=SHARDS_EXAMPLES)(shards)
-app.command("unlearn", epilog=UNLEARN_EXAMPLES)(unlearn)
+app.command("spans", epilog=annotator.SPANS_EXAMPLES)(annotator.train_spans)
+app.command("questions", epilog=annotator.QUESTIONS_EXAMPLES)(annotator.train_questions)
+app.command("reader", epilog=reader.READER_EXAMPLES)(reader.train_reader)
+app.command("release", epilog=tuning.RELEASE_EXAMPLES)(tuning.release)
 
 
 @app.command(
@@ -437,17 +361,14 @@ app.command("unlearn", epilog=UNLEARN_EXAMPLES)(unlearn)
 def plot(
     run: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="The run's directory.")],
     output: Annotated[Path | None, typer.Option("--output", help="A PNG file. Default: in the run.")] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Draw a run's losses, rate, gradient norm and speed against its steps."""
     target = output or run / PLOT_FILE
     draw_plot(run / LOSS_FILE, target)
-    print_json({"plot": str(target)}) if as_json else say(str(target))
+    print_json({"plot": str(target)}) if wants_json() else say(str(target))
 
 
-def _train(
-    config: TrainConfig, sources: Sources, out: Path | None, cache: Path, name: str | None, *, as_json: bool
-) -> None:
+def _train(config: TrainConfig, sources: Sources, out: Path | None, cache: Path, name: str | None) -> None:
     from colmlm.model.training.gather import process_rank
     from colmlm.model.training.trainer import Trainer
 
@@ -469,7 +390,7 @@ def _train(
                 show(metrics, config.steps)
     if not process_rank().is_first:
         return
-    if as_json:
+    if wants_json():
         print_json({"checkpoint": str(out), **asdict(trainer.checkpoint_config())})
     else:
         done = trainer.progress

@@ -48,7 +48,7 @@ from datasets import load_dataset
 
 documents = load_dataset("{name}", split="train")
 ```
-`colmlm corpus ingest {data}/FILE.parquet --format parquet --corpus NAME` takes a file into a knowledge base.
+`colmlm corpus add {data}/FILE.parquet --format parquet --corpus NAME` takes a file into a knowledge base.
 """
 
 

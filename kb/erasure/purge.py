@@ -52,11 +52,11 @@ AGAIN = "Run it again; the index can be rebuilt from the database, and so can a 
 _TRIES = 5
 _PLACE = (
     "Set COLMLM_SHARED_SNAPSHOTS as the servers have it, and mount it where it is a directory; then run it again. "
-    "What is gone for good is forgotten by: colmlm fsck --repair"
+    "What is gone for good is forgotten by: colmlm doctor --data --repair"
 )
 _SERVER = (
     "Set COLMLM_MILVUS_URI as the servers have it and run it again. A collection that went with its server, or whose "
-    "server has another address now, is forgotten by: colmlm fsck --repair"
+    "server has another address now, is forgotten by: colmlm doctor --data --repair"
 )
 _PARTS_INDEXES = (
     "Parts of uploads to S3 are seen and dropped with s3:ListBucketMultipartUploads and s3:AbortMultipartUpload; "

@@ -326,7 +326,7 @@ class NewerLogNeeded(Conflict):
         self.seq = seq
         super().__init__(
             f"The backup ends with change {seq}, made {at}: what was erased after that would come back. Give the log "
-            "of the newer life (`colmlm audit export --log`) with --change-log, or where there is none let it come "
+            "of the newer life (`colmlm log export --changes`) with --change-log, or where there is none let it come "
             "back with --without-later-erasures. Nothing was restored."
         )
 

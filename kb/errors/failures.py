@@ -85,7 +85,7 @@ class StorageFull(KBError):
         self.what = what
         super().__init__(
             f"No space is left for {what}. Nothing was kept; free some: a database that can't write stops. "
-            "`colmlm doctor` says how much there is, `colmlm sizing` what is needed."
+            "`colmlm doctor` says how much there is, `colmlm db sizing` what is needed."
         )
 
 
@@ -240,7 +240,7 @@ class KeysLeftElsewhere(KBError):
         self.keyset_id = keyset_id
         super().__init__(
             f"Keyset {keyset_id} is retired, but its keys are still on the Milvus server: {cause} They go when it is "
-            "retired again, with the next erasure, or with `colmlm fsck --repair`."
+            "retired again, with the next erasure, or with `colmlm doctor --data --repair`."
         )
 
 
@@ -251,7 +251,7 @@ class CandidatesRefused(KBError):
         self.where = where
         super().__init__(
             f"{where} is not what this base wrote there: {cause}. It is not searched; compare and mend it with "
-            "`colmlm fsck --repair`."
+            "`colmlm doctor --data --repair`."
         )
 
 
@@ -260,7 +260,7 @@ class IndexInvariant(KBError):
 
     def __init__(self, cause: str) -> None:
         super().__init__(
-            f"The index refused: {cause}. Run `colmlm fsck`; the index can be rebuilt from the database."
+            f"The index refused: {cause}. Run `colmlm doctor --data`; the index can be rebuilt from the database."
         )
 
 

@@ -80,7 +80,7 @@ class NoSuchChange(NotFound):
     def __init__(self, seq: int, head: int) -> None:
         self.seq, self.head = seq, head
         super().__init__(
-            f"No change {seq}: the log goes from 0 (before the first change) to {head}. See `colmlm changes`."
+            f"No change {seq}: the log goes from 0 (before the first change) to {head}. See `colmlm log list`."
         )
 
 
@@ -105,7 +105,7 @@ class ErasureRequestNotFound(NotFound):
 
     def __init__(self, request_id: int) -> None:
         self.erasure_request_id = request_id
-        super().__init__(f"No request to erase {request_id}. List them with `colmlm erasures list`.")
+        super().__init__(f"No request to erase {request_id}. List them with `colmlm erase requests`.")
 
 
 class JobNotFound(NotFound):
@@ -143,7 +143,7 @@ class NoOpenBreak(NotFound):
         self.seqs = tuple(seqs)
         super().__init__(
             f"Nothing to seal at change {format_list(seqs)}: it fits, is sealed already, or is not there. Nothing was "
-            "done; `colmlm audit verify` names the breaks."
+            "done; `colmlm log verify` names the breaks."
         )
 
 
@@ -199,4 +199,4 @@ class ErasureNotFound(NotFound):
 
     def __init__(self, seq: int) -> None:
         self.seq = seq
-        super().__init__(f"Change {seq} is no erasure. List them with `colmlm audit log --kind erase`.")
+        super().__init__(f"Change {seq} is no erasure. List them with `colmlm log list --kind erase`.")

@@ -205,7 +205,7 @@ def _require_some(count: int) -> None:
 DELETING = ("delete", "reject")
 UNDONE = ("insert", "update", "move", "restore", holding.KIND, *DELETING, *audit.VERDICTS)
 INSTEAD = {
-    "forget": "a forget run is undone by `colmlm forget restore`",
+    "forget": "a forget run is undone by `colmlm forget undo`",
     "ingest": "ingest the former file again",
     "erase": "an erasure is for good",
     "activate": "`colmlm keysets rollback` lets the former keyset answer",

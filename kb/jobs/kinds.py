@@ -85,8 +85,8 @@ class Rekey(Work, frozen=True, kw_only=True):
     """Give keys to facts that have none: in a keyset, made by its own checkpoint; or in the keyset of a checkpoint.
 
     `checkpoint` names a directory of the knowledge base's `checkpoints` folder, by default the worker's own; `kinds`
-    is as in `colmlm rekey`. Predicted keys are made true. With `adapt` keys are predicted from `from_keyset`'s instead,
-    by default the active's, by a map that is fitted on about `sample` facts.
+    is as in `colmlm keysets fill`. Predicted keys are made true. With `adapt` keys are predicted from
+    `from_keyset`'s instead, by default the active's, by a map that is fitted on about `sample` facts.
     """
 
     kind: ClassVar[str] = "rekey"

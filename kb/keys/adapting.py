@@ -53,12 +53,12 @@ def require_adaptable(
     if old.state == "retired":
         raise InvalidValue(name, f"{old.keyset_id} is retired and has no keys")
     if left := sum(one.left for one in predicted.list_predictions(session).get(from_keyset_id, ())):
-        remedy = f"run: colmlm keysets rekey {old.keyset_id}"
+        remedy = f"run: colmlm keysets fill {old.keyset_id}"
         raise InvalidValue(name, f"{left} keys of {old.keyset_id} are predicted; {remedy}")
     if not _kinds(session, from_keyset_id, corpus):
         of = "" if corpus is None else f" of corpus {corpus!r}"
         cause = f"{old.keyset_id} has no keys{of} that a checkpoint made, from texts or questions"
-        raise InvalidValue(name, f"{cause}; name another one, or make true keys: colmlm rekey")
+        raise InvalidValue(name, f"{cause}; name another one, or make true keys: colmlm keysets fill")
     active = keysets.active_keyset_id(session)
     if active is not None and keysets.keyset_head(session, active).checkpoint_id == checkpoint_id:
         raise _answering(active)
@@ -66,7 +66,7 @@ def require_adaptable(
 
 def _answering(keyset_id: int) -> InvalidValue:
     cause = f"{keyset_id} is active, so its keys must be true"
-    return InvalidValue("keyset to fill", f"{cause}; run: colmlm keysets rekey {keyset_id}")
+    return InvalidValue("keyset to fill", f"{cause}; run: colmlm keysets fill {keyset_id}")
 
 
 def _kinds(session: Session, keyset_id: int, corpus: str | None) -> list[str]:

@@ -75,7 +75,7 @@ def _active(session: Session, checkpoint_id: str, seq: int) -> KeysetHead:
         raise NotAnsweredThen(
             seq,
             f"keyset {keyset_id} answered, whose keys were dropped when it was retired, so that what it found is not "
-            "known any more. `colmlm changes diff` still tells which facts there were",
+            "known any more. `colmlm log diff` still tells which facts there were",
         )
     return keyset
 

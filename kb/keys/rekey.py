@@ -252,7 +252,7 @@ class RekeyRun:
             session.execute(_AWAIT, self._claims(queue, [claimed]))
 
     def _claims(self, queue: KeyQueue, ids: Sequence[int]) -> dict[str, Any]:
-        return {"scope": f"colmlm rekey {self.keyset_id} {queue.name}", "ids": list(ids)}
+        return {"scope": f"colmlm keysets fill {self.keyset_id} {queue.name}", "ids": list(ids)}
 
     def _of_documents(self, session: Session, ids: Sequence[int]) -> _Keys | None:
         documents = _annotated(session, ids)

@@ -340,7 +340,9 @@ def _agreement(sample: Sample, contexts_CD: Vectors, limits: GateLimits) -> Crit
 def _calibrated(sample: Sample) -> Criterion:
     if not sample.has_questions:
         return _at_least("threshold calibrated", None, 1.0, "no fact has a question to calibrate with")
-    remedy = "" if sample.keyset.calibrated else f"colmlm keysets calibrate {sample.keyset.keyset_id}"
+    remedy = (
+        "" if sample.keyset.calibrated else f"colmlm keysets threshold --calibrate {sample.keyset.keyset_id}"
+    )
     return _at_least("threshold calibrated", float(sample.keyset.calibrated), 1.0, remedy)
 
 

@@ -435,8 +435,8 @@ def _left(after: FsckReport, mended: Collection[str]) -> tuple[Left, ...]:
             Left(f"{len(after.non_verbatim_facts)} facts that their document does not say: {ids}", remedy)
         )
     if after.chain_first_break is not None:
-        remedy = "Find out who had access, compare with a witnessed head (colmlm audit verify --against). "
-        remedy += "What is known to be no edit of the base's can be acknowledged (colmlm audit seal). "
+        remedy = "Find out who had access, compare with a witnessed head (colmlm log verify --against). "
+        remedy += "What is known to be no edit of the base's can be acknowledged (colmlm log seal). "
         left.append(
             Left(f"the chain of the log breaks at change {after.chain_first_break}", remedy + _RESTORE)
         )

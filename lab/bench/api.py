@@ -1,4 +1,4 @@
-"""`colmlm bench api`: measures lookups over HTTP to a server process, beside the same lookups in process."""
+"""`colmlm-lab bench api`: measures lookups over HTTP to a server process, beside the same lookups in process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb import interpreter
 from colmlm.kb.access import tokens as access
@@ -36,9 +36,9 @@ from colmlm.lab.bench.machine import machine, milliseconds, own_folder
 from colmlm.lab.bench.servers import bare_asgi, chroma, our_server
 
 API_EXAMPLES = examples(
-    "colmlm bench api --facts 20000 --json",
-    "colmlm bench api --existing --streams 10",
-    "colmlm bench api --facts 100000 --workers 2 --edits 50 --peers --json",
+    "colmlm-lab bench api --facts 20000 --json",
+    "colmlm-lab bench api --existing --streams 10",
+    "colmlm-lab bench api --facts 100000 --workers 2 --edits 50 --peers --json",
 )
 NUM_QUERIES = 500
 
@@ -107,7 +107,6 @@ def api(
     peers: Annotated[
         bool, typer.Option("--peers", help="Also the same keys behind Chroma's server.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Measure lookups per second, p50 and p99 over HTTP from several clients, and what HTTP adds to a lookup.
 
@@ -126,7 +125,7 @@ def api(
             settings = Settings(home=home, actor="bench")
             _synthetic(settings, facts, dim)
             figures = _measure(settings, asked)
-    if as_json:
+    if wants_json():
         print_json(asdict(figures) | {"seconds": seconds, "machine": machine()})
     else:
         _show(figures)

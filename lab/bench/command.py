@@ -1,4 +1,4 @@
-"""`colmlm bench`: measures the store beside the bare libraries and other stores, and the model beside transformers."""
+"""`colmlm-lab bench`: measures the store beside bare libraries and other stores, and the model beside transformers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb.lookup.options import RANKINGS
 from colmlm.kb.store.settings import Settings
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Measure this program on this machine.",
-    epilog=examples("colmlm bench store --facts 20000 --json"),
+    epilog=examples("colmlm-lab bench store --facts 20000 --json"),
 )
 app.command("api", epilog=API_EXAMPLES)(api)
 app.command("query", epilog=QUERY_EXAMPLES)(query)
@@ -43,11 +43,11 @@ def group() -> None:
 
 @app.command(
     epilog=examples(
-        "colmlm bench store --facts 100000 --dim 576",
-        "colmlm bench store --facts 1000000 --dim 576 --json > store.json",
-        "colmlm bench store --facts 100000 --peers --plots plots",
-        "colmlm bench store --keyset 1 --spec RR576,IVF256,RaBitQ",
-        "colmlm bench store --backend milvus:bench",
+        "colmlm-lab bench store --facts 100000 --dim 576",
+        "colmlm-lab bench store --facts 1000000 --dim 576 --json > store.json",
+        "colmlm-lab bench store --facts 100000 --peers --plots plots",
+        "colmlm-lab bench store --keyset 1 --spec RR576,IVF256,RaBitQ",
+        "colmlm-lab bench store --backend milvus:bench",
     )
 )
 def store(
@@ -85,7 +85,6 @@ def store(
         Path | None, typer.Option("--plots", file_okay=False, help="Write PNG plots into this directory.")
     ] = None,
     directory: WorkDirectory = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure ingest, lookup, delete, forget and reopen on keys with exact ground truth.
 
@@ -101,7 +100,7 @@ def store(
     note("making keys")
     measured = _measured(facts, dim, seed, keyset, checkpoint)
     if backend is not None:
-        _measure_backend(measured, seed, backend, spec, directory, as_json=as_json)
+        _measure_backend(measured, seed, backend, spec, directory)
         return
     with own_folder(directory) as home:
         bench = StoreBench(
@@ -116,7 +115,7 @@ def store(
     others = _compare(figures) if peers else []
     if plots is not None:
         _plot(plots, figures, others)
-    if as_json:
+    if wants_json():
         print_json(asdict(figures) | {"peers": others, "machine": machine()})
         return
     _show(figures)
@@ -130,8 +129,6 @@ def _measure_backend(
     backend: str,
     spec: str | None,
     directory: Path | None,
-    *,
-    as_json: bool,
 ) -> None:
     from colmlm.kb.lookup.specs import collection_of
     from colmlm.lab.bench.elsewhere import BackendBench
@@ -141,7 +138,7 @@ def _measure_backend(
     address = Settings.from_environment(os.environ).milvus
     with own_folder(directory) as home:
         figures = asdict(BackendBench(measured, seed, backend, spec, address, home, note).run())
-    if as_json:
+    if wants_json():
         print_json(figures | {"machine": machine()})
     else:
         print_table(
@@ -274,7 +271,6 @@ def decode(
         ),
     ] = 3,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Time greedy decoding beside `transformers.generate`, one prompt and eight at once, and what lookups cost.
 
@@ -308,7 +304,7 @@ def decode(
             "allocator": "jemalloc" if "jemalloc" in os.environ.get("LD_PRELOAD", "") else "glibc",
             "machine": machine(),
         }
-    if as_json:
+    if wants_json():
         print_json(report)
         return
     print_table(

@@ -1,4 +1,4 @@
-"""`colmlm bench query`: measures what forming a query costs, beside methods that ask in words."""
+"""`colmlm-lab bench query`: measures what forming a query costs, beside methods that ask in words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import print_json, print_table, progress
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_squad
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from colmlm.model.lm.checkpoint import Checkpoint
 
 QUERY_EXAMPLES = examples(
-    "colmlm bench query --squad dev.jsonl --json",
-    "colmlm bench query --squad dev.jsonl --asker runs/asker --rel-lmlm calls.json --rel runs/rel --sites 500",
+    "colmlm-lab bench query --squad dev.jsonl --json",
+    "colmlm-lab bench query --squad dev.jsonl --asker runs/asker --rel-lmlm calls.json --rel runs/rel --sites 500",
 )
 
 
@@ -63,7 +63,6 @@ def query(
     sites: Annotated[
         int, typer.Option("--sites", min=1, help="How many lookups a method is timed at.")
     ] = 200,
-    as_json: AsJson = False,
 ) -> None:
     """Time how each method forms a query at gold lookups, in turns, with the text before them in the cache.
 
@@ -89,7 +88,7 @@ def query(
             calls = _documents([read_triplets(rel_lmlm)])
             costs["rel-lmlm"] = _measure(ours, other, gold, encoder, calls, sites)
     report = _report(ours, encoder.name, costs)
-    print_json(report) if as_json else _show(costs)
+    print_json(report) if wants_json() else _show(costs)
 
 
 def _documents(files: Iterable[Iterable[Parsed]]) -> list[AnnotatedDocument]:

@@ -1,4 +1,4 @@
-"""`colmlm bench serve`: completions from several clients at once, beside a plain loop of transformers' generate."""
+"""`colmlm-lab bench serve`: completions from several clients at once, beside a plain loop of transformers' generate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from colmlm.model.lm.checkpoint import Checkpoint
 
 SERVE_EXAMPLES = examples(
-    "colmlm bench serve --json",
-    "colmlm bench serve --clients 1,8 --seconds 30",
+    "colmlm-lab bench serve --json",
+    "colmlm-lab bench serve --clients 1,8 --seconds 30",
 )
 PROMPTS = 32
 LONG_PROMPTS = 50
@@ -61,7 +61,6 @@ def serve(
         int,
         typer.Option("--long", min=0, max=8000, help="Tokens of a long prompt beside 8 short ones; 0: none."),
     ] = 6000,
-    as_json: AsJson = False,
 ) -> None:
     """Measure completions over HTTP from 1 to 64 clients: tokens per second, time to first token, and between tokens.
 
@@ -85,7 +84,7 @@ def serve(
         )  # so that the server converts no base model again
         with demo_base(checkpoint, settings.home) as kb:
             figures = _measure(kb, settings, checkpoint, numbers, seconds, tokens, long)
-    if as_json:
+    if wants_json():
         print_json(asdict(figures) | {"seconds": seconds, "machine": machine()})
     else:
         _show(figures)

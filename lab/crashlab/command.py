@@ -1,4 +1,4 @@
-"""`colmlm crashlab`: kills processes at seeded instants, and reports whether anything was lost or came back."""
+"""`colmlm-lab crashlab`: kills processes at seeded instants, and reports whether anything was lost or came back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import note, print_json, progress, say
 from colmlm.lab.crashlab.laboratory import Laboratory, RoundTally
 from colmlm.lab.crashlab.target import FolderServer
@@ -23,9 +23,9 @@ SHOWN = 20
 
 @app.command(
     epilog=examples(
-        "colmlm crashlab",
-        "colmlm crashlab --rounds 500 --seed 7 --json",
-        "colmlm crashlab --seed 7 --only 31",
+        "colmlm-lab crashlab",
+        "colmlm-lab crashlab --rounds 500 --seed 7 --json",
+        "colmlm-lab crashlab --seed 7 --only 31",
     )
 )
 def crashlab(
@@ -38,7 +38,6 @@ def crashlab(
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave the temporary folder for a look at it.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Prove that a kill loses nothing: kill working processes and the database, and check every invariant.
 
@@ -56,7 +55,7 @@ def crashlab(
         else:
             shutil.rmtree(folder, ignore_errors=True)
     report = _report(tally, seed, time.monotonic() - began)
-    print_json(report) if as_json else _show(report)
+    print_json(report) if wants_json() else _show(report)
     if any(report[fault] for fault in FAULTS):
         raise typer.Exit(CHECK_FAILED)
 

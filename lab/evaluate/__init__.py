@@ -1,1 +1,1 @@
-"""`colmlm evaluate`: the commands that measure a checkpoint or answers, and the sums they add up."""
+"""`colmlm-lab evaluate`: the commands that measure a checkpoint or answers, and the sums they add up."""

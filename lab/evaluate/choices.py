@@ -1,4 +1,4 @@
-"""`colmlm evaluate choices`: measures multiple choice by likelihood, as lm_eval does, in this process."""
+"""`colmlm-lab evaluate choices`: measures multiple choice by likelihood, as lm_eval does, in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
+from colmlm.cli.options import CheckpointPath, Threshold, examples, wants_json
 from colmlm.cli.output import print_json, say
 from colmlm.lab.evaluate.kept import FromTheFirst, fill_log, open_log
 from colmlm.lab.methods.methods import Method, answerer
@@ -32,9 +32,9 @@ from colmlm.model.evaluate.run_log import Row, RunLog, bootstrap
 from colmlm.model.lm.checkpoint import Checkpoint
 
 EXAMPLES = examples(
-    "colmlm evaluate choices items.jsonl --limit 100",
-    "colmlm evaluate choices csqa.jsonl --shots csqa.shots.jsonl --seed 0 --seed 1 --seed 2 --json",
-    "colmlm evaluate choices items.jsonl --mode auto --out scored.jsonl",
+    "colmlm-lab evaluate choices items.jsonl --limit 100",
+    "colmlm-lab evaluate choices csqa.jsonl --shots csqa.shots.jsonl --seed 0 --seed 1 --seed 2 --json",
+    "colmlm-lab evaluate choices items.jsonl --mode auto --out scored.jsonl",
 )
 SHOTS = 5
 
@@ -84,7 +84,6 @@ def choices(
         ),
     ] = None,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Count the items whose right choice is the likeliest after the context.
 
@@ -104,7 +103,7 @@ def choices(
             _score(loaded, list(with_shots(asked, exemplars, count, one)), likely, log, one)
     by_seed = {one: [ScoredChoices(**log.rows[_name(one, n)]) for n in range(len(asked))] for one in seeds}
     report = {"checkpoint": loaded.config.name, "items": len(asked), **run, **_summary(by_seed)}
-    if as_json:
+    if wants_json():
         print_json(report)
     else:
         _show(report)

@@ -1,10 +1,11 @@
-"""`colmlm evaluate`: measures a checkpoint and its baselines."""
+"""`colmlm-lab evaluate`: measures a checkpoint and its baselines."""
 
 from __future__ import annotations
 
 import typer
 
 from colmlm.cli.options import examples
+from colmlm.lab.evaluate import annotators as evaluate_annotators
 from colmlm.lab.evaluate import choices as evaluate_choices
 from colmlm.lab.evaluate import confidence as evaluate_confidence
 from colmlm.lab.evaluate import deletion as evaluate_deletion
@@ -22,9 +23,12 @@ from colmlm.lab.evaluate import updates as evaluate_updates
 app = typer.Typer(
     help="Measure a checkpoint and its baselines: recall of keys, answers to questions, when it looks up.",
     epilog=examples(
-        "colmlm evaluate recall --corpus demo", "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl"
+        "colmlm-lab evaluate recall --corpus demo",
+        "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl",
     ),
 )
+app.command("annotators", epilog=evaluate_annotators.ANNOTATORS_EXAMPLES)(evaluate_annotators.annotators)
+app.command("reader", epilog=evaluate_annotators.READER_EXAMPLES)(evaluate_annotators.reader)
 app.command("recall", epilog=evaluate_recall.RECALL_EXAMPLES)(evaluate_recall.recall_command)
 app.command("qa", epilog=evaluate_qa.QA_EXAMPLES)(evaluate_qa.qa)
 app.command("judge-answers", epilog=evaluate_judged.EXAMPLES)(evaluate_judged.judge_answers)

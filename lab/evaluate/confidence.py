@@ -1,4 +1,4 @@
-"""`colmlm evaluate confidence`: fits how sure answers are, on texts that the reader did not learn from."""
+"""`colmlm-lab evaluate confidence`: fits how sure answers are, on texts that the reader did not learn from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sqlalchemy import text
 from colmlm.cli.composition.answering import reader
 from colmlm.cli.composition.readers import reader_at
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import note, print_json, progress
 from colmlm.kb.answers.answering import Answering, QuestionReading
 from colmlm.kb.answers.calibration import RIGHT, outcome
@@ -31,8 +31,8 @@ from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base
 from colmlm.lab.methods.wild_texts import WildTexts, read_wild, says
 
 EXAMPLES = examples(
-    "colmlm evaluate confidence --squad held-out.jsonl --squad tales.jsonl --wild policies/ --out confidence.json",
-    "colmlm evaluate confidence --wild policies/ --wrong 0.1 --out confidence.json --bases bases --json",
+    "colmlm-lab evaluate confidence --squad held-out.jsonl --squad tales.jsonl --wild policies/ --out confidence.json",
+    "colmlm-lab evaluate confidence --wild policies/ --wrong 0.1 --out confidence.json --bases bases --json",
 )
 
 
@@ -84,7 +84,6 @@ def confidence(
     ] = None,
     checkpoint: CheckpointPath = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Draws paragraphs and questions.")] = 0,
-    as_json: AsJson = False,
 ) -> None:
     """Fit how probable it is that an answer is right, and the thresholds of spans and of passages.
 
@@ -110,7 +109,7 @@ def confidence(
             read += _read_questions(answers, of_wild(found))
     fitted = fit(read, wrong, alarms)
     fitted.confidence.save(out)
-    _tell(out, read, fitted, as_json=as_json)
+    _tell(out, read, fitted)
 
 
 @contextmanager
@@ -137,7 +136,7 @@ def _read_questions(answers: Answering, asked: Sequence[GoldQuestion]) -> list[R
         return list(read_each(answers, asked, advance))
 
 
-def _tell(out: Path, read: Sequence[ReadQuestion], fitted: Fit, *, as_json: bool) -> None:
+def _tell(out: Path, read: Sequence[ReadQuestion], fitted: Fit) -> None:
     confidence = fitted.confidence
     assert confidence.passage is not None
     told: dict[str, Any] = {
@@ -146,7 +145,7 @@ def _tell(out: Path, read: Sequence[ReadQuestion], fitted: Fit, *, as_json: bool
         "passage_threshold": confidence.passage.threshold,
         "kinds": curves(read, fitted),
     }
-    if as_json:
+    if wants_json():
         print_json({**told, "weights": confidence.weights, "passage_weights": confidence.passage.weights})
         return
     for kind, of in told.pop("kinds").items():

@@ -1,4 +1,4 @@
-"""`colmlm evaluate deletion`: measures what is left of forgotten facts, by policy and radius, and what others lose."""
+"""`colmlm-lab evaluate deletion`: measures what is left of forgotten facts, by policy and radius, what others lose."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, DryRun, examples
+from colmlm.cli.options import CheckpointPath, DryRun, examples, wants_json
 from colmlm.cli.output import counting, note, print_json, print_table, say
 from colmlm.kb.errors import FactErased, FactNotDeleted
 from colmlm.kb.facts.records import FactRecord
@@ -32,8 +32,8 @@ from colmlm.lab.methods.deletion_audit import (
 from colmlm.model.evaluate.answers import Share
 
 EXAMPLES = examples(
-    "colmlm evaluate deletion --corpus demo --facts 50",
-    "colmlm evaluate deletion --corpus squad-dev --facts 200 --radius 0.7 --radius 0.8 --radius 0.9 --json",
+    "colmlm-lab evaluate deletion --corpus demo --facts 50",
+    "colmlm-lab evaluate deletion --corpus squad-dev --facts 200 --radius 0.7 --radius 0.8 --radius 0.9 --json",
 )
 POLICIES = ("successor", "abstain")
 ASKED = {"full": "forced", "off": "off", "null": "null"}  # figures before forgetting, with their modes
@@ -65,7 +65,6 @@ def deletion(
     seed: Annotated[int, typer.Option("--seed", help="Draws the facts.")] = 0,
     checkpoint: CheckpointPath = None,
     dry_run: DryRun = False,
-    json_wanted: AsJson = False,
 ) -> None:
     """Forget a sample of facts by each policy and radius, ask for them, look others up, and undo it.
 
@@ -82,7 +81,7 @@ def deletion(
         if not all(drawn):
             raise typer.BadParameter("it has too few facts with a question.", param_hint="--corpus")
         if dry_run:
-            _preview(drawn[0], corpus, len(radius or [None]), survivors, json_wanted)
+            _preview(drawn[0], corpus, len(radius or [None]), survivors)
             return
         audit = DeletionAudit(runtime, *drawn, neighbours)
         report: dict[str, Any] = {
@@ -109,17 +108,15 @@ def deletion(
             report["survivors"] = [asdict(one) for one in planted]
         is_restored = audit.found().is_as(before)
     report["runs"] = [as_json(run) for run in runs]
-    print_json(report) if json_wanted else _show(report, runs, planted)
+    print_json(report) if wants_json() else _show(report, runs, planted)
     if not (is_restored and all(run.is_restored for run in runs)):
         note("warning: not every lookup is as it was; did somebody else edit meanwhile?")
 
 
-def _preview(
-    sample: Sequence[FactRecord], corpus: str, radii: int, survivors: bool, json_wanted: bool
-) -> None:
+def _preview(sample: Sequence[FactRecord], corpus: str, radii: int, survivors: bool) -> None:
     planted = len(sample) * len(KINDS) if survivors else 0
     runs = len(POLICIES) * (radii + (radii + 1) * len(KINDS) * survivors)
-    if json_wanted:
+    if wants_json():
         fact_ids = [fact.fact_id for fact in sample]
         print_json(
             {"dry_run": True, "corpus": corpus, "fact_ids": fact_ids, "runs": runs, "planted": planted}
@@ -192,7 +189,7 @@ def _share(found: Share | None) -> str:
     return "" if found is None else str(found)
 
 
-# Undoes what a killed `colmlm evaluate deletion` has left in a knowledge base.
+# Undoes what a killed `colmlm-lab evaluate deletion` has left in a knowledge base.
 
 PAGE = 1000
 _Record = TypeVar("_Record")

@@ -1,4 +1,4 @@
-"""`colmlm evaluate documents`: asks people's questions of raw texts, the whole way from the text to the answer."""
+"""`colmlm-lab evaluate documents`: asks people's questions of raw texts, the whole way from the text to the answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, progress
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.records import SPAN, Answer
@@ -46,10 +46,10 @@ from colmlm.lab.methods.wild_texts import (
 )
 
 EXAMPLES = examples(
-    "colmlm evaluate documents --squad dev.jsonl --documents 100 --plot curve.png",
-    "colmlm evaluate documents --squad dev.jsonl --questions 1000 --base all-of-dev --ablations --json",
-    "colmlm evaluate documents --squad dev.jsonl --documents 100 --no-threshold --no-baselines --keys none",
-    "colmlm evaluate documents --wild handbook/ --base handbook-base --json",
+    "colmlm-lab evaluate documents --squad dev.jsonl --documents 100 --plot curve.png",
+    "colmlm-lab evaluate documents --squad dev.jsonl --questions 1000 --base all-of-dev --ablations --json",
+    "colmlm-lab evaluate documents --squad dev.jsonl --documents 100 --no-threshold --no-baselines --keys none",
+    "colmlm-lab evaluate documents --wild handbook/ --base handbook-base --json",
 )
 
 
@@ -131,7 +131,6 @@ def documents(
     out: Annotated[
         Path | None, typer.Option("--out", dir_okay=False, help="Write every answer here, as JSON Lines.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Ask people's questions of raw texts, and compare the answers with the gold ones.
 
@@ -144,7 +143,7 @@ def documents(
         found = wild_report(
             wild, checkpoint, base, spans_of(spans), keys, 0 if no_baselines else generated, out
         )
-        print_json(_rounded(found)) if as_json else show_wild(found)
+        print_json(_rounded(found)) if wants_json() else show_wild(found)
         return
     assert squad is not None
     if decoded and keys == NO_KEYS:
@@ -177,7 +176,7 @@ def documents(
         _write(out, said, absent)
     if plot is not None:
         draw_curves({"colmlm": found, **found["baselines"]}, plot)
-    if as_json:
+    if wants_json():
         print_json(_rounded(found))
         return
     _show(found)
@@ -228,7 +227,7 @@ def _show(found: Mapping[str, Any]) -> None:
     )
 
 
-# The parts of the product that `colmlm evaluate documents` asks, from its options.
+# The parts of the product that `colmlm-lab evaluate documents` asks, from its options.
 
 ANY_SPAN = "none"
 
@@ -288,7 +287,7 @@ def threshold_of(runtime: Runtime, answers: Answering, parts: frozenset[str]) ->
     return runtime.kb.keysets.active().threshold
 
 
-# Documents of an organisation: the tables of `colmlm evaluate documents --wild`.
+# Documents of an organisation: the tables of `colmlm-lab evaluate documents --wild`.
 
 Tables = dict[str, dict[str, dict[str, float]]]
 

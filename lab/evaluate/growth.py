@@ -1,4 +1,4 @@
-"""`colmlm evaluate growth`: measures answers, lookups and memory while a knowledge base fills with unrelated facts."""
+"""`colmlm-lab evaluate growth`: measures answers, lookups and memory while a knowledge base fills with other facts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sqlalchemy import select, text
 from colmlm.cli.composition.model_encoder import describe
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.operating.sizing import readable
-from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
@@ -39,8 +39,8 @@ from colmlm.model.evaluate.run_log import RunLog
 from colmlm.model.lm.checkpoint import Checkpoint
 
 EXAMPLES = examples(
-    "colmlm evaluate growth --corpus demo --size 1000 --size 10000",
-    "colmlm evaluate growth --corpus squad-dev --questions 200 --out growth.jsonl --json",
+    "colmlm-lab evaluate growth --corpus demo --size 1000 --size 10000",
+    "colmlm-lab evaluate growth --corpus squad-dev --questions 200 --out growth.jsonl --json",
 )
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 
@@ -71,7 +71,6 @@ def growth(
     ] = None,
     directory: WorkDirectory = None,
     checkpoint: CheckpointPath = None,
-    json_wanted: AsJson = False,
 ) -> None:
     """Fill a knowledge base with unrelated facts, step by step, and measure accuracy, latency and size.
 
@@ -118,7 +117,7 @@ def growth(
             asking.measure(home, left, log)
     rows = [log.rows[str(one)] for one in sizes]
     report = {"checkpoint": loaded.config.name, **run, "sizes": rows}
-    print_json(report) if json_wanted else _show(report)
+    print_json(report) if wants_json() else _show(report)
 
 
 Place = tuple[str, int]
@@ -242,7 +241,7 @@ def _show(report: dict[str, Any]) -> None:
 # questions is measured too.
 
 REAL, FILLER = "real", "filler"
-ACTOR, REASON = "evaluate growth", "colmlm evaluate growth"
+ACTOR, REASON = "evaluate growth", "colmlm-lab evaluate growth"
 CHUNK = 50_000  # keys made at a time
 FACTS_PER_DOCUMENT = 20
 

@@ -1,4 +1,4 @@
-"""`colmlm evaluate judge-answers`, `biographies` and `judge-biographies`: SimpleQA's figures, and FActScore."""
+"""`colmlm-lab evaluate judge-answers`, `biographies` and `judge-biographies`: SimpleQA's figures, and FActScore."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 
 from colmlm.cli.asking import require_somebody
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
+from colmlm.cli.options import CheckpointPath, Threshold, examples, wants_json
 from colmlm.cli.output import counting, note, print_json, print_table, say
 from colmlm.lab.evaluate.kept import FromTheFirst, fill_log, open_log, read_kept, said_as
 from colmlm.lab.evaluate.qa import QuestionMode
@@ -119,14 +119,14 @@ class Cost:
         return f"about {self.requests} requests, {self.tokens_in} tokens sent and {self.tokens_out} received"
 
 
-def agreed(cost: Cost, options: JudgeOptions, *, yes: bool, as_json: bool) -> None:
+def agreed(cost: Cost, options: JudgeOptions, *, yes: bool) -> None:
     """Tells what it may cost, and asks for consent on a terminal. Raises `Abort` or `BadParameter` without consent."""
     if options.kind is JudgeSort.local or cost.requests == 0:
         return
     note(f"{cost}; what must be asked again comes on top.")
     if yes:
         return
-    require_somebody(yes, as_json, "let it cost that")
+    require_somebody(yes, "let it cost that")
     if not typer.confirm(f"Send {cost.requests} requests to {options.url}?", err=True):
         raise typer.Abort
 
@@ -197,8 +197,8 @@ def _key(file: Path | None) -> str | None:
 
 
 EXAMPLES = examples(
-    "colmlm evaluate judge-answers answers.jsonl --judge-url https://llm.example/v1 --judge-model large --dry-run",
-    "colmlm evaluate judge-answers answers.jsonl --judge local --json",
+    "colmlm-lab evaluate judge-answers answers.jsonl --judge-url https://llm.example/v1 --judge-model large --dry-run",
+    "colmlm-lab evaluate judge-answers answers.jsonl --judge local --json",
 )
 TOKENS_OUT = 10  # tokens of one verdict
 FIGURES = ("correct", "incorrect", "not_attempted", "correct_given_attempted", "f_score")
@@ -206,7 +206,7 @@ FIGURES = ("correct", "incorrect", "not_attempted", "correct_given_attempted", "
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An answer that `colmlm evaluate qa --out` stored. Its name in the log changes with its text."""
+    """An answer that `colmlm-lab evaluate qa --out` stored. Its name in the log changes with its text."""
 
     name: str
     question: str
@@ -218,7 +218,7 @@ def judge_answers(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", exists=True, dir_okay=False, help="The answers: --out of colmlm evaluate qa."
+            metavar="FILE", exists=True, dir_okay=False, help="The answers: --out of colmlm-lab evaluate qa."
         ),
     ],
     judge: JudgeKind = JudgeSort.chat,
@@ -231,7 +231,6 @@ def judge_answers(
     out: JudgedOut = None,
     dry_run: CostOnly = False,
     yes: MayCost = False,
-    as_json: AsJson = False,
 ) -> None:
     """Have kept answers judged correct, incorrect or not attempted, and count them as SimpleQA does.
 
@@ -253,7 +252,7 @@ def judge_answers(
     if not dry_run:
         if len(waiting) < len(kept):
             note(f"{len(kept) - len(waiting)} verdicts are there already.")
-        agreed(cost, options, yes=yes, as_json=as_json)
+        agreed(cost, options, yes=yes)
         with opened(options, target) as judging:
             judging.each({one.name: one for one in waiting}, partial(graded, judging.judge), log, concurrency)
             usage = judging.usage
@@ -264,7 +263,7 @@ def judge_answers(
         "unjudged": len(kept) - len(told), "counts": dict(Counter(told)), **simple_qa(told),
         "answers_of": answered, "out": str(target), "estimate": cost, "usage": usage,
     }  # fmt: skip
-    show(report, FIGURES, as_json=as_json)
+    show(report, FIGURES)
 
 
 def _kept(row: Row) -> Kept:
@@ -290,9 +289,9 @@ def graded(judge: Judge, one: Kept) -> Row:
     }
 
 
-def show(report: dict[str, Any], figures: tuple[str, ...], *, as_json: bool) -> None:
+def show(report: dict[str, Any], figures: tuple[str, ...]) -> None:
     """Prints these figures with their intervals and who judged, or in a dry run what judging would cost."""
-    if as_json:
+    if wants_json():
         print_json(report)
         return
     if report["dry_run"]:
@@ -363,7 +362,6 @@ def biographies(
     ] = 256,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Biographies written together.")] = 8,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Write a biography of each name greedily, after the paper's prompt: the name, an empty line and the name again."""
     people = list(
@@ -385,7 +383,7 @@ def biographies(
         _write(who, config, people, log, batch)
     rows = [log.rows[name] for name in people]
     report = {**run, "biographies": len(rows), "hits": sum(row["hits"] for row in rows), "out": str(out)}
-    if as_json:
+    if wants_json():
         print_json(report)
     else:
         say(
@@ -433,7 +431,6 @@ def judge_biographies(
     out: JudgedOut = None,
     dry_run: CostOnly = False,
     yes: MayCost = False,
-    as_json: AsJson = False,
 ) -> None:
     """Have biographies split into claims, each checked against passages of the corpora: FActScore.
 
@@ -459,7 +456,7 @@ def judge_biographies(
     waiting = [one for one in people if not _is_done(log.rows.get(one.row))]
     cost, usage = _cost_of_claims(waiting, log, evidence), None
     if not dry_run:
-        agreed(cost, options, yes=yes, as_json=as_json)
+        agreed(cost, options, yes=yes)
         with opened(options, target) as judging:
             judging.each(
                 {one.row: one for one in waiting},
@@ -474,7 +471,7 @@ def judge_biographies(
         **_claim_figures([log.rows.get(one.row) for one in people]), "biographies_of": written,
         "estimate": cost, "usage": usage,
     }  # fmt: skip
-    show(report, CLAIM_FIGURES, as_json=as_json)
+    show(report, CLAIM_FIGURES)
 
 
 def _biography(row: Row) -> Biography:

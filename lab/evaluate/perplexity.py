@@ -1,4 +1,4 @@
-"""`colmlm evaluate perplexity`: measures how well texts with marked facts are predicted, with and without lookups."""
+"""`colmlm-lab evaluate perplexity`: measures how well texts with marked facts are predicted, with and without facts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from sqlalchemy import func, select
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
+from colmlm.cli.options import CheckpointPath, Threshold, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, progress
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
 from colmlm.kb.errors import InvalidValue
@@ -45,9 +45,9 @@ from colmlm.model.lm.base_models import WHEEL_BASE
 from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
 
 EXAMPLES = examples(
-    "colmlm evaluate perplexity --annotated articles.jsonl --limit 200",
-    "colmlm evaluate perplexity --annotated articles.jsonl --beside runs/standard --base --json",
-    "colmlm evaluate perplexity --annotated articles.jsonl --index exact --index pq4 --index pq10 --unrelated squad",
+    "colmlm-lab evaluate perplexity --annotated articles.jsonl --limit 200",
+    "colmlm-lab evaluate perplexity --annotated articles.jsonl --beside runs/standard --base --json",
+    "colmlm-lab evaluate perplexity --annotated a.jsonl --index exact --index pq4 --index pq10 --unrelated squad",
 )
 
 
@@ -89,7 +89,6 @@ def perplexity(
     ] = None,
     threshold: Threshold = None,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure perplexity outside of the marked spans: with the text's own spans, and with what lookups find.
 
@@ -128,7 +127,7 @@ def perplexity(
         "opening_probability": openings(measured.static),
         "perplexity": perplexities(measured.sums(), len(documents)),
     }
-    print_json(report) if as_json else _show(report)
+    print_json(report) if wants_json() else _show(report)
 
 
 def _read(file: Path, limit: int | None) -> list[AnnotatedDocument]:

@@ -1,4 +1,4 @@
-"""`colmlm evaluate qa`: asks closed-book questions of Co-LMLM or of a baseline."""
+"""`colmlm-lab evaluate qa`: asks closed-book questions of Co-LMLM or of a baseline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
+from colmlm.cli.options import CheckpointPath, Threshold, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table
 from colmlm.kb.corpus.squad import read_questions
 from colmlm.kb.facts.records import FactRecord
@@ -35,9 +35,9 @@ from colmlm.model.evaluate.answers import (
 from colmlm.model.evaluate.run_log import Row, RunLog
 
 QA_EXAMPLES = examples(
-    "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl --limit 500 --mode forced --out answers.jsonl",
-    "colmlm evaluate qa --corpus squad-dev --squad dev.jsonl --method asker --checkpoint runs/asker --json",
-    "colmlm evaluate qa --corpus passages --questions popqa.jsonl --mode auto --json",
+    "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl --limit 500 --mode forced --out answers.jsonl",
+    "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl --method asker --checkpoint runs/asker --json",
+    "colmlm-lab evaluate qa --corpus passages --questions popqa.jsonl --mode auto --json",
 )
 
 
@@ -81,7 +81,6 @@ def qa(
     max_tokens: AnswerTokens = 32,
     batch: AnsweredTogether = 16,
     seed: Annotated[int, typer.Option("--seed", help="Draws the questions and the intervals.")] = 0,
-    as_json: AsJson = False,
 ) -> None:
     """Ask questions without their paragraphs, greedily, and count the answers that hold a gold one.
 
@@ -124,7 +123,7 @@ def qa(
         "covered": round(covered, 4),
         **summary.as_json(),
     }
-    print_json(report) if as_json else _show(report, summary)
+    print_json(report) if wants_json() else _show(report, summary)
 
 
 def _of_squad(facts: Sequence[FactRecord], squad: Path) -> list[AskedQuestion]:

@@ -1,4 +1,4 @@
-"""`colmlm evaluate recall`: measures how often a question finds its own fact, by kind of query and of key."""
+"""`colmlm-lab evaluate recall`: measures how often a question finds its own fact, by kind of query and of key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from colmlm.cli.bulk.encoding import with_questions
 from colmlm.cli.bulk.keying import keying_elsewhere
 from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, examples
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import counting, note, print_json, print_table, progress
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated, to_record
 from colmlm.kb.facts.records import FactRecord
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 
 RECALL_EXAMPLES = examples(
-    "colmlm evaluate recall --corpus demo --json",
-    "colmlm evaluate recall --corpus demo --no-baselines --answers 500",
-    "colmlm evaluate recall --corpus squad-dev --no-baselines --decoder-queries",
-    "colmlm evaluate recall --corpus squad-dev --no-baselines --ray auto",
-    "colmlm evaluate recall --corpus squad-dev --generated asked.jsonl --questions-by runs/questions",
-    "colmlm evaluate recall --corpus squad-dev --checkpoint runs/a --checkpoint runs/b --decoder-queries --json",
+    "colmlm-lab evaluate recall --corpus demo --json",
+    "colmlm-lab evaluate recall --corpus demo --no-baselines --answers 500",
+    "colmlm-lab evaluate recall --corpus squad-dev --no-baselines --decoder-queries",
+    "colmlm-lab evaluate recall --corpus squad-dev --no-baselines --ray auto",
+    "colmlm-lab evaluate recall --corpus squad-dev --generated asked.jsonl --questions-by runs/questions",
+    "colmlm-lab evaluate recall --corpus squad-dev --checkpoint runs/a --checkpoint runs/b --decoder-queries --json",
 )
 
 
@@ -95,7 +95,6 @@ def recall_command(
     ] = 0,
     ray: Ray = None,
     ray_workers: RayWorkers = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure recall of question -> fact over all facts of a corpus.
 
@@ -111,7 +110,7 @@ def recall_command(
         report = _report(runtime, corpus, named[1:], questions, baselines, with_decoder_queries)
         if answers:
             report["answers"] = _found(runtime, corpus, answers)
-    print_json(report) if as_json else _print(report)
+    print_json(report) if wants_json() else _print(report)
 
 
 def _report(
@@ -254,7 +253,7 @@ def _print(report: dict[str, Any]) -> None:
     note(f"corpus {report['corpus']}: {report['questions']} questions over {report['facts']} facts")
 
 
-# Questions that the question generator writes for facts, stored in a file: `colmlm evaluate recall
+# Questions that the question generator writes for facts, stored in a file: `colmlm-lab evaluate recall
 # --generated`.
 
 TOGETHER = 8  # documents whose questions are decoded in one batch

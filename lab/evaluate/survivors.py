@@ -1,4 +1,4 @@
-"""`colmlm evaluate survivors`: measures which planted texts a plan to forget lists, and which it should not."""
+"""`colmlm-lab evaluate survivors`: measures which planted texts a plan to forget lists, and which it should not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import typer
 
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, examples
+from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import counting, note, print_json, print_table
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.corpus.squad import read_squad
@@ -31,7 +31,7 @@ from colmlm.lab.methods.own_base import own_base
 from colmlm.model.evaluate.answers import Share, share
 from colmlm.model.reader.config import statement_of
 
-EXAMPLES = examples("colmlm evaluate survivors --squad dev.jsonl --documents 300 --facts 100 --json")
+EXAMPLES = examples("colmlm-lab evaluate survivors --squad dev.jsonl --documents 300 --facts 100 --json")
 CORPUS = "squad"
 
 
@@ -50,7 +50,6 @@ def survivors(
     ] = 100,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Draws paragraphs, facts and texts.")] = 0,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Plant texts that tell facts in other words, or only seem to, and plan to forget the facts.
 
@@ -71,7 +70,7 @@ def survivors(
         after = audit.after()
     report: dict[str, Any] = {"facts": facts, "documents": documents}
     report |= {"survivors": [asdict(one) for one in measured], "after": asdict(after)}
-    print_json(report) if as_json else _show(measured, after)
+    print_json(report) if wants_json() else _show(measured, after)
 
 
 def _show(measured: list[TextSurvival], after: AfterForgetting) -> None:
@@ -98,7 +97,7 @@ def _counts(says: dict[str, int]) -> str:
 # Measures what a plan to forget finds in texts that were planted, which tell a forgotten fact or only seem
 # to.
 
-ACTOR, REASON = "evaluate survivors", "colmlm evaluate survivors"
+ACTOR, REASON = "evaluate survivors", "colmlm-lab evaluate survivors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""`colmlm evaluate timing`: measures whether the model looks up where it should, and how a bias changes that."""
+"""`colmlm-lab evaluate timing`: measures whether the model looks up where it should, and how a bias changes that."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, examples, finite
+from colmlm.cli.options import CheckpointPath, examples, finite, wants_json
 from colmlm.cli.output import counting, print_json, print_table, say
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.squad import read_squad
@@ -19,8 +19,8 @@ from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.training.steps import hold_out
 
 EXAMPLES = examples(
-    "colmlm evaluate timing --squad train.jsonl --json",
-    "colmlm evaluate timing --squad train.jsonl --dev dev.jsonl --questions 200 --save",
+    "colmlm-lab evaluate timing --squad train.jsonl --json",
+    "colmlm-lab evaluate timing --squad train.jsonl --dev dev.jsonl --questions 200 --save",
 )
 
 
@@ -50,7 +50,6 @@ def timing(
         bool, typer.Option("--save", help="Keep the chosen bias with the checkpoint; decoding then uses it.")
     ] = False,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure lookups at the places a text marks, lookups at others, and answers, by bias on the opening token.
 
@@ -75,7 +74,7 @@ def timing(
         report["dev"] = asdict(_measure("dev", loaded, others, questions, least, curve.threshold))
     if save:
         _save(loaded, chosen, curve)
-    print_json(report) if as_json else _show(report)
+    print_json(report) if wants_json() else _show(report)
 
 
 def _read(path: Path, least: int) -> list[AnnotatedDocument]:

@@ -1,4 +1,4 @@
-"""`colmlm evaluate tofu`, `tofu-log` and `tofu-documents`: TOFU's metrics of a checkpoint or log, and its documents."""
+"""`colmlm-lab evaluate tofu`, `tofu-log`, `tofu-documents`: TOFU's metrics of checkpoints or logs, and documents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from colmlm.cli.composition.annotators import SpanAnnotatorPath, SpanThreshold
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import AsJson, CheckpointPath, Threshold, examples
+from colmlm.cli.options import CheckpointPath, Threshold, examples, wants_json
 from colmlm.cli.output import counting, note, print_json, print_table, say
 from colmlm.kb.corpus.format import to_record
 from colmlm.lab.evaluate.kept import open_log
@@ -40,11 +40,11 @@ from colmlm.model.evaluate.tofu import examples as marked_examples
 from colmlm.model.lm.checkpoint import Checkpoint
 
 TOFU_EXAMPLES = examples(
-    "colmlm evaluate tofu --data tofu --forget forget05 --out results/full",
-    "colmlm evaluate tofu --data tofu --forget forget05 --checkpoint runs/full --out results/forgotten "
+    "colmlm-lab evaluate tofu --data tofu --forget forget05 --out results/full",
+    "colmlm-lab evaluate tofu --data tofu --forget forget05 --checkpoint runs/full --out results/forgotten "
     "--retain results/retain95 --json",
 )
-DOCUMENTS_EXAMPLES = examples("colmlm evaluate tofu-documents tofu/full.jsonl --out full.jsonl")
+DOCUMENTS_EXAMPLES = examples("colmlm-lab evaluate tofu-documents tofu/full.jsonl --out full.jsonl")
 KEPT = {
     "eval_log.json": "retain_perturbed",
     "eval_real_author_wo_options.json": "real_authors_perturbed",
@@ -62,7 +62,6 @@ def tofu_documents(
     out: Annotated[Path, typer.Option("--out", dir_okay=False, help="Where the documents go (JSONL).")],
     span_annotator: SpanAnnotatorPath = None,
     span_threshold: SpanThreshold = None,
-    as_json: AsJson = False,
 ) -> None:
     """Write each question and answer as a document, the facts of its answer marked, to train on and to ingest.
 
@@ -76,7 +75,7 @@ def tofu_documents(
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("".join(json.dumps(to_record(one), ensure_ascii=False) + "\n" for one in made))
     report = {"documents": len(made), "facts": sum(len(one.facts) for one in made), "out": str(out)}
-    if as_json:
+    if wants_json():
         print_json(report)
     else:
         note(f"{report['documents']} documents with {report['facts']} facts in {out}.")
@@ -108,13 +107,12 @@ def tofu(
     span_annotator: SpanAnnotatorPath = None,
     span_threshold: SpanThreshold = None,
     checkpoint: CheckpointPath = None,
-    as_json: AsJson = False,
 ) -> None:
     """Measure forgetting as TOFU does, with lookups in the knowledge base where the checkpoint makes them.
 
     Writes a log for each reading of answer masking (spoken.json, and masked.json, which cannot fail; none.json of a
     model without lookups), and the same in the layout of open-unlearning. Forget quality is beside --retain, or by
-    `colmlm evaluate tofu-log`, which compares any two logs.
+    `colmlm-lab evaluate tofu-log`, which compares any two logs.
     """
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
@@ -144,10 +142,10 @@ def tofu(
         file = out / f"{masking}.json"
         sizes = {name: len(some) for name, some in read.items()}
         written, reports[str(masking)] = _written(file, _log(log, masking, sizes), references.get(masking))
-        if not as_json:
+        if not wants_json():
             say(f"{file}:")
             show(written, reports[str(masking)])
-    if as_json:
+    if wants_json():
         print_json({"checkpoint": answers.checkpoint.config.name, **run, **reports})
 
 
@@ -299,7 +297,6 @@ def tofu_log(
     resamples: Annotated[
         int, typer.Option("--resamples", min=100, max=100_000, help="Of the bootstrap intervals.")
     ] = 1000,
-    as_json: AsJson = False,
 ) -> None:
     """Compute model utility, its nine numbers, the scores of the forget set and, with --retain, the forget quality.
 
@@ -309,7 +306,7 @@ def tofu_log(
     report = report_of(found, resamples)
     if retain is not None:
         report |= beside(found, _read_log(retain, "--retain"))
-    print_json(report) if as_json else show(found, report)
+    print_json(report) if wants_json() else show(found, report)
 
 
 def report_of(log: TofuLog, resamples: int = 1000) -> dict[str, Any]:

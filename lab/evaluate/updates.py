@@ -1,4 +1,4 @@
-"""`colmlm evaluate updates`: gives facts other values, asks for them, and restores the former values."""
+"""`colmlm-lab evaluate updates`: gives facts other values, asks for them, and restores the former values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import Actor, AsJson, CheckpointPath, DryRun, Threshold, examples, some_text
+from colmlm.cli.options import Actor, CheckpointPath, DryRun, Threshold, examples, some_text, wants_json
 from colmlm.cli.output import counting, note, print_json, print_table, say
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.errors import CorpusNotFound, KeysetMismatch, NoActiveKeyset
@@ -34,11 +34,11 @@ from colmlm.model.evaluate.updates import (
     read_rewrites,
 )
 
-# Updates values of facts, asks for them, and restores them: the method of `colmlm evaluate updates`.
+# Updates values of facts, asks for them, and restores them: the method of `colmlm-lab evaluate updates`.
 #
 # Every prompt is asked in three phases: before the updates, after all of them, and after they are undone.
 
-REASON = "colmlm evaluate updates"
+REASON = "colmlm-lab evaluate updates"
 PHASES = ("before", "after", "undone")
 OnDone = Callable[[int], None]
 
@@ -184,8 +184,8 @@ def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
 
 
 EXAMPLES = examples(
-    "colmlm evaluate updates --records counterfact.json --limit 50 --dry-run",
-    "colmlm evaluate updates --records counterfact.json --out updates.jsonl --json",
+    "colmlm-lab evaluate updates --records counterfact.json --limit 50 --dry-run",
+    "colmlm-lab evaluate updates --records counterfact.json --out updates.jsonl --json",
 )
 
 
@@ -214,7 +214,6 @@ def updates(
         str, typer.Option("--reason", callback=some_text, help="Why the statements are ingested.")
     ] = REASON,
     dry_run: DryRun = False,
-    json_wanted: AsJson = False,
 ) -> None:
     """Give facts other values and ask for them: is the new one told, also to other wordings, and nothing else changed?
 
@@ -226,7 +225,7 @@ def updates(
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
         if dry_run:
-            _preview(StandingDocuments.of(runtime.kb, corpus, rewrites), corpus, rewrites, json_wanted)
+            _preview(StandingDocuments.of(runtime.kb, corpus, rewrites), corpus, rewrites)
             return
         config = DecodeConfig(
             mode="forced", max_tokens=max_tokens, repetition_penalty=1.0, threshold=threshold, until_hit=True
@@ -256,7 +255,7 @@ def updates(
             **measure(rewrites, fact_ids, before, after, undone, seed).as_json(),
             "is_restored": audit.is_restored() and all(undone[p].is_as(before[p]) for p in asked),
         }
-    print_json(report) if json_wanted else _show(report)
+    print_json(report) if wants_json() else _show(report)
     if not report["is_restored"]:
         note("warning: not every answer is as it was; did somebody else edit meanwhile?")
 
@@ -268,9 +267,9 @@ def _read(records: Path, limit: int | None) -> list[Rewrite]:
         raise typer.BadParameter(f"{error}.", param_hint="--records") from error
 
 
-def _preview(standing: StandingDocuments, corpus: str, rewrites: list[Rewrite], json_wanted: bool) -> None:
+def _preview(standing: StandingDocuments, corpus: str, rewrites: list[Rewrite]) -> None:
     statements = len(documents(rewrites))
-    if json_wanted:
+    if wants_json():
         print_json(
             {
                 "dry_run": True,

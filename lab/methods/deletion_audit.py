@@ -38,7 +38,7 @@ from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.evaluate.answers import Share, exact_match, share
 
-REASON = "colmlm evaluate deletion"
+REASON = "colmlm-lab evaluate deletion"
 BATCH = 16
 OnDone = Callable[[int], None]
 

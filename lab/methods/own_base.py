@@ -27,7 +27,7 @@ from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.store import database
 from colmlm.model.lm.checkpoint import Checkpoint
 
-CORPUS, ACTOR, REASON = "documents", "evaluate documents", "colmlm evaluate documents"
+CORPUS, ACTOR, REASON = "documents", "evaluate documents", "colmlm-lab evaluate documents"
 NO_KEYS = "none"
 MARKS, MADE_OF = "marks.jsonl", "made_of.json"
 

@@ -1,4 +1,4 @@
-"""Builds a folder for `colmlm evaluate documents --wild`: our own files, and those of Debian's packages.
+"""Builds a folder for `colmlm-lab evaluate documents --wild`: our own files, and those of Debian's packages.
 
 `python -m colmlm.lab.wild test --out wild-test` needs `apt-get` and `dpkg-deb`. Nothing is installed.
 """

@@ -52,7 +52,7 @@ class KeyEncoder:
         if markup.key is None:
             raise CheckpointError(
                 f"{checkpoint.config.name}: a model of method {markup.method} makes no keys; those of the methods that "
-                "ask in words come from `colmlm rekey --encoder minilm`"
+                "ask in words come from `colmlm keysets create --encoder minilm`"
             )
         self.checkpoint = checkpoint
         self.batch_tokens = batch_tokens

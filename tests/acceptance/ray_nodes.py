@@ -146,7 +146,7 @@ def _keyed_by_nodes(kb: KnowledgeBase, settings: Settings, checkpoint: Path) -> 
     }
     with _cluster() as (address, nodes):
         command = interpreter.command(
-            "-m", "colmlm.cli", "rekey", "--ray", address, "--ray-workers", "2", "--json"
+            "-m", "colmlm.cli", "keysets", "fill", "--ray", address, "--ray-workers", "2", "--json"
         )
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
             try:

@@ -146,7 +146,7 @@ def in_json(output: str) -> Any:
 
 def changes(somebody: Newcomer) -> list[Any]:
     """Gives the log of edits."""
-    log = told(somebody, "colmlm changes --oldest")["changes"]
+    log = told(somebody, "colmlm log list --oldest")["changes"]
     return [change for change in log if change["kind"] not in MAINTENANCE]
 
 

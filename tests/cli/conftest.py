@@ -22,6 +22,7 @@ from colmlm.cli.start.app import app
 from colmlm.kb import interpreter
 from colmlm.kb.answers.confidence import UNFITTED
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
+from colmlm.lab import main as lab
 from colmlm.model.annotate.checkpoint import SMALL_READER
 from tests import servers
 from tests.places import ROOT
@@ -139,8 +140,12 @@ def light(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 
 def invoke(*words: object, stdin: str | None = None) -> Ran:
-    """Runs a command in this process. It may exit with any code, but never with a traceback."""
-    result = CliRunner().invoke(app, [str(word) for word in words], input=stdin)
+    """Runs a command, also one of the laboratory, in this process. It never exits with a traceback."""
+    result = CliRunner().invoke(
+        lab.app if words[:1] and words[0] in lab.LABORATORY else app,
+        [str(word) for word in words],
+        input=stdin,
+    )
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exc_info
     assert "Traceback" not in result.stderr
     return Ran(result.exit_code, result.stdout, result.stderr)
@@ -167,7 +172,7 @@ def ingest_by_command(kb: KnowledgeBase, env: pytest.MonkeyPatch, folder: Path) 
     env.setenv("COLMLM_ACTOR", "tester")
     file = folder / "peru.jsonl"
     file.write_text(json.dumps(to_record(document())) + "\n", encoding="utf-8")
-    assert invoke("corpus", "ingest", file, "--format", "annotated", "--corpus", "atlas").code == 0
+    assert invoke("corpus", "add", file, "--format", "annotated", "--corpus", "atlas").code == 0
     return [fact["fact_id"] for fact in invoke("facts", "list", "--json").json["facts"]]
 
 
@@ -192,7 +197,7 @@ def keyed_template(
         with pytest.MonkeyPatch.context() as env:
             fact_ids = ingest_by_command(kb, env, tmp_path_factory.mktemp("keyed"))
             env.setenv("COLMLM_CHECKPOINT", str(checkpoint))
-            assert invoke("rekey").code == 0
+            assert invoke("keysets", "fill").code == 0
             return fact_ids
 
     return "cli_keyed_template", servers.fill(server, "cli_keyed_template", filling)
@@ -241,8 +246,8 @@ def keyed(run: Run, keyed_template: tuple[str, list[int]]) -> list[int]:
 @pytest.fixture
 def keyed_here(run: Run, annotated: Path) -> list[int]:
     """The two facts, keyed by commands of this home, which leave a snapshot of the index in it."""
-    assert run("corpus", "ingest", annotated, "--format", "annotated", "--corpus", "atlas").code == 0
-    assert run("rekey").code == 0
+    assert run("corpus", "add", annotated, "--format", "annotated", "--corpus", "atlas").code == 0
+    assert run("keysets", "fill").code == 0
     return [fact["fact_id"] for fact in run("facts", "list", "--json").json["facts"]]
 
 
@@ -269,13 +274,18 @@ def facts(there: There) -> list[int]:
     return [fact.fact_id for fact in there.kb.facts.find()]
 
 
+def command_of(*words: object) -> list[str]:
+    """Gives what a shell would start for these words of `colmlm`, or of `colmlm-lab` where that has the command."""
+    module = "colmlm.lab.main" if words[:1] and words[0] in lab.LABORATORY else "colmlm.cli"
+    return interpreter.command("-m", module, *words)
+
+
 def program(
     *words: object, env: dict[str, str] | None = None, timeout: float = 120, **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """Runs the program in a process of its own."""
-    command = interpreter.command("-m", "colmlm.cli", *words)
     return subprocess.run(
-        command,
+        command_of(*words),
         env={**os.environ, **(env or {})},
         cwd=ROOT,
         text=True,
@@ -289,7 +299,7 @@ def program(
 def started(*words: object) -> Iterator[subprocess.Popen[bytes]]:
     """Starts the program in a process of its own, which is gone at the end of the block."""
     with subprocess.Popen(
-        interpreter.command("-m", "colmlm.cli", *words),
+        command_of(*words),
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -327,6 +337,7 @@ def loaded(code: str, modules: tuple[str, ...], **env: str) -> list[str]:
 RUN = """
 import sys
 from colmlm.cli.start.app import app
+from colmlm.lab import main as lab
 try: app({words}, prog_name="colmlm")
 except SystemExit: pass
 """

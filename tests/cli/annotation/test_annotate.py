@@ -48,19 +48,19 @@ def facts(path: Path) -> list[tuple[str, str, str | None]]:
 def test_documents_become_an_annotated_corpus_with_its_rejects_beside_it(run: Run, tmp_path: Path) -> None:
     folder, out = raw(tmp_path / "raw"), tmp_path / "out.jsonl"
     (folder / "empty.txt").touch()
-    ran = run("corpus", "annotate", folder, "--out", out, "--json")
+    ran = run("corpus", "annotate", folder, "--output", out, "--json")
     assert ran.code == 3 and ran.json["refusals"][0]["document"] == "empty.txt"
     assert (ran.json["documents"], ran.json["facts"], ran.json["questions"]) == (3, 6, 3)
     assert facts(out)[:2] == [("hall-00.txt", "1900", None), ("hall-00.txt", "2001", CLOSING)]
     rejects = [json.loads(line) for line in (tmp_path / "out.rejects.jsonl").read_text().splitlines()]
     assert ran.json["rejected"] == {"forward": 3, "lossy": 3} and len(rejects) == 6
     assert (rejects[0]["code"], rejects[0]["value"], rejects[0]["question"]) == ("forward", "1900", CLOSING)
-    assert run("corpus", "ingest", out, "--format", "annotated", "--corpus", "halls").code == 0
+    assert run("corpus", "add", out, "--format", "annotated", "--corpus", "halls").code == 0
     only = tmp_path / "spans.jsonl"
-    assert run("corpus", "annotate", folder, "--out", only, "--no-questions").code == 3
+    assert run("corpus", "annotate", folder, "--output", only, "--no-questions").code == 3
     assert [question for _, _, question in facts(only)] == [None] * 6
     strict = tmp_path / "strict.jsonl"
-    run("corpus", "annotate", folder, "--out", strict, "--drop-unquestioned")
+    run("corpus", "annotate", folder, "--output", strict, "--drop-unquestioned")
     assert len(facts(strict)) == 3
 
 
@@ -69,14 +69,14 @@ def test_questions_that_do_not_lead_back_to_their_fact_are_rejected_unless_none_
 ) -> None:
     annotators_that_ask("Who baked the bread?", tmp_path_factory.mktemp("annotators"), monkeypatch)
     folder, out = raw(tmp_path / "raw", 1), tmp_path / "out.jsonl"
-    verified = run("corpus", "annotate", folder, "--out", out, "--json").json
+    verified = run("corpus", "annotate", folder, "--output", out, "--json").json
     assert (verified["facts"], verified["questions"], verified["rejected"]["unverified"]) == (2, 0, 2)
     rejects = [json.loads(line) for line in (tmp_path / "out.rejects.jsonl").read_text().splitlines()]
     unverified = [one for one in rejects if one["code"] == "unverified"]
     assert [(one["value"], one["question"]) for one in unverified] == [
         ("1900", "Who baked the bread?"), ("2001", "Who baked the bread?")
     ]  # fmt: skip
-    told = run("corpus", "annotate", folder, "--out", tmp_path / "all.jsonl", "--no-verify", "--json").json
+    told = run("corpus", "annotate", folder, "--output", tmp_path / "all.jsonl", "--no-verify", "--json").json
     assert told["questions"] == 2 and "unverified" not in told["rejected"]
 
 
@@ -88,7 +88,7 @@ def test_a_run_that_is_cut_off_within_a_line_goes_on_and_gives_the_same_file(
 ) -> None:
     folder = raw(tmp_path / "raw", 20)
     whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
-    annotate = ("corpus", "annotate", folder, *options, "--out")
+    annotate = ("corpus", "annotate", folder, *options, "--output")
     assert run(*annotate, whole).code == 0
     written = (tmp_path / f"whole.{cut}").read_bytes()
     with files_limited_to(written.index(b"\n", len(written) // 2) + 10):  # a few bytes into a line
@@ -112,7 +112,7 @@ def seed(folder: Path, out: Path, chats: ChatServer) -> tuple[str | Path, ...]:
         "corpus",
         "annotate",
         folder,
-        "--out",
+        "--output",
         out,
         "--annotator",
         "seed",
@@ -166,7 +166,7 @@ def test_real_annotators_fit_the_pipeline(run: Run, tmp_path: Path) -> None:
     spans = tiny_span_annotator(tmp_path / "spans")
     questions = tiny_question_generator(tmp_path / "questions")
     ran = run(
-        "corpus", "annotate", folder, "--out", out, "--json",
+        "corpus", "annotate", folder, "--output", out, "--json",
         "--span-annotator", spans, "--question-generator", questions,
     )  # fmt: skip
     assert ran.code == 0 and ran.json["documents"] == 3 and ran.json["facts"] == len(facts(out)) > 0
@@ -181,7 +181,7 @@ def test_real_annotators_fit_the_pipeline(run: Run, tmp_path: Path) -> None:
 def test_a_threshold_that_marks_all_or_nothing_is_refused(
     run: Run, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    words = ("corpus", "annotate", raw(tmp_path / "raw"), "--out", tmp_path / "out.jsonl")
+    words = ("corpus", "annotate", raw(tmp_path / "raw"), "--output", tmp_path / "out.jsonl")
     for threshold in ("0", "1", "nan"):
         with subtests.test(threshold=threshold):
             assert run(*words, "--span-threshold", threshold).code == 2

@@ -44,7 +44,7 @@ def tiny(home: Path, tmp_path: Path) -> dict[str, tuple[object, ...]]:
 def test_an_annotator_is_trained_released_and_measured(
     squad: Path, tiny: dict[str, tuple[object, ...]], tmp_path: Path
 ):
-    trained = invoke("annotator", "train", "spans", *tiny["spans"], "--squad", squad, "--no-demo", "--hold-out", 1,
+    trained = invoke("train", "spans", *tiny["spans"], "--squad", squad, "--no-demo", "--hold-out", 1,
                      "--out", tmp_path / "run", "--name", "mine", "--json")  # fmt: skip
     assert trained.code == 0, trained.err
     assert (trained.json["name"], trained.json["role"], trained.json["training"]["steps"]) == (
@@ -53,18 +53,18 @@ def test_an_annotator_is_trained_released_and_measured(
         2,
     )
     assert trained.json["training"]["documents"] == 3 and trained.json["training"]["threshold_documents"] == 1
-    again = invoke("annotator", "train", "spans", *tiny["spans"], "--squad", squad, "--no-demo", "--hold-out", 1,
+    again = invoke("train", "spans", *tiny["spans"], "--squad", squad, "--no-demo", "--hold-out", 1,
                    "--out", tmp_path / "run", "--name", "mine", "--json")  # fmt: skip
     assert again.code == 0 and again.json["digests"] == trained.json["digests"]
-    asker = invoke("annotator", "train", "questions", *tiny["questions"], "--squad", squad, "--no-demo", "--epochs", 1,
+    asker = invoke("train", "questions", *tiny["questions"], "--squad", squad, "--no-demo", "--epochs", 1,
                    "--out", tmp_path / "asker", "--json")  # fmt: skip
     assert asker.code == 0 and asker.json["training"]["steps"] == 2, asker.err
-    released = invoke("annotator", "release", tmp_path / "run", tmp_path / "released")
+    released = invoke("train", "release", tmp_path / "run", tmp_path / "released")
     assert released.code == 0 and "mine, spans, 2 steps" in released.out
-    assert invoke("annotator", "release", tmp_path / "run", tmp_path / "released").code == 2
+    assert invoke("train", "release", tmp_path / "run", tmp_path / "released").code == 2
 
     both = ["--span-annotator", tmp_path / "released", "--question-generator", tmp_path / "asker"]
-    measured = invoke("annotator", "evaluate", "--squad", squad, "--documents", 3, "--json", *both)
+    measured = invoke("evaluate", "annotators", "--squad", squad, "--documents", 3, "--json", *both)
     assert measured.code == 0, measured.err
     assert (measured.json["documents"], measured.json["facts"]) == (3, 6)
     assert measured.json["spans"]["quality"]["marked"] == 6
@@ -72,7 +72,7 @@ def test_an_annotator_is_trained_released_and_measured(
     assert measured.json["questions"]["of_the_documents"]["questions"] == 6
     assert measured.json["questions"]["written"] == 0 and measured.json["questions"]["round_trip"] is None
     assert measured.json["questions"]["prefix"]["spans"] == 6
-    people = invoke("annotator", "evaluate", "--squad", squad, "--skip", "questions",
+    people = invoke("evaluate", "annotators", "--squad", squad, "--skip", "questions",
                     "--span-annotator", tmp_path / "run")  # fmt: skip
     assert people.code == 0 and "exact" in people.out and "recall@1" not in people.out
 
@@ -89,14 +89,14 @@ def test_what_cannot_be_trained_is_one_line(home: Path, tmp_path: Path, subtests
         (["train", "spans", "--set", "max_length=2"], 2, "max_length at least 16"),
     ):
         with subtests.test(words=words, code=code, says=says):
-            ran = invoke("annotator", *words, "--out", tmp_path / "out")
+            ran = invoke(*words, "--out", tmp_path / "out")
             assert ran.code == code and says in ran.err and not (tmp_path / "out").exists()
 
 
 def test_what_cannot_be_measured_is_one_line(home: Path, squad: Path, tmp_path: Path):
-    assert invoke("annotator", "evaluate").code == 2
+    assert invoke("evaluate", "annotators").code == 2
     (tmp_path / "empty").mkdir()
-    ran = invoke("annotator", "evaluate", "--squad", squad, "--span-annotator", tmp_path / "empty")
+    ran = invoke("evaluate", "annotators", "--squad", squad, "--span-annotator", tmp_path / "empty")
     assert (
         ran.code == 7
         and "no annotator.json" in ran.err
@@ -109,7 +109,6 @@ def test_another_run_in_the_directory_is_refused(
     squad: Path, tiny: dict[str, tuple[object, ...]], tmp_path: Path
 ):
     words = [
-        "annotator",
         "train",
         "spans",
         *tiny["spans"],

@@ -162,7 +162,7 @@ def test_files_of_other_kinds_are_counted_and_tell_unless_they_are_to_be_skipped
     assert silent.code == 0 and "passed over" not in silent.out
     counted = run("corpus", "add", town, *INTO, "--skip-unknown")
     assert (counted.code, counted.json["passed_over"]) == (0, {".png": 1})
-    annotating = ("corpus", "annotate", town, "--out", town.parent / "town.jsonl", "--dry-run")
+    annotating = ("corpus", "annotate", town, "--output", town.parent / "town.jsonl", "--dry-run")
     assert run(*annotating).code == 3 and run(*annotating, "--skip-unknown").code == 0
 
 
@@ -211,7 +211,7 @@ def test_a_fact_of_a_pdf_says_its_page(
     assert "page:     3" in run("facts", "show", fact.fact_id).out
     assert ", page 3" in run("trace", "fact", fact.fact_id).out
     assert run("trace", "fact", fact.fact_id, "--json").json["page"] == 3
-    assert "[page 3]\nIt opened in 1870." in run("documents", "show", 1).out
+    assert "[page 3]\nIt opened in 1870." in run("corpus", "documents", 1).out
 
 
 def test_what_cannot_be_done_is_one_line(run: Run, light: Annotators, tmp_path: Path) -> None:

@@ -46,28 +46,28 @@ def test_a_reader_is_trained_gone_on_with_released_and_measured(
     assert (trained.json["name"], trained.json["role"]) == ("mine", "answers")
     assert trained.json["training"]["steps"] == dry.json["steps"]
     assert (tmp_path / "run" / "held_out.csv").read_text().startswith("examples,exact,f1,none_auc\n")
-    second = invoke(*words, "--out", tmp_path / "second", "--from", tmp_path / "run", "--json")
+    second = invoke(*words, "--out", tmp_path / "second", "--init", tmp_path / "run", "--json")
     assert second.code == 0 and second.json["training"]["before"] == trained.json["training"], second.err
 
-    released = invoke("reader", "release", tmp_path / "second", tmp_path / "released")
+    released = invoke("train", "release", tmp_path / "second", tmp_path / "released")
     assert released.code == 0 and "second, answers" in released.out, released.err
-    assert invoke("reader", "release", tmp_path / "second", tmp_path / "released").code == 2
-    measured = invoke("reader", "evaluate", "--squad", squad, "--reader", tmp_path / "released", "--json")
+    assert invoke("train", "release", tmp_path / "second", tmp_path / "released").code == 2
+    measured = invoke("evaluate", "reader", "--squad", squad, "--reader", tmp_path / "released", "--json")
     assert measured.code == 0, measured.err
     assert measured.json["questions"]["answered"]["questions"] == 8
     assert set(measured.json) == {"questions", "without title", "keywords", "statements"}
-    shown = invoke("reader", "evaluate", "--squad", squad, "--reader", tmp_path / "run", "--questions", 1)
+    shown = invoke("evaluate", "reader", "--squad", squad, "--reader", tmp_path / "run", "--limit", 1)
     assert shown.code == 0 and "AUC of none" in shown.out, shown.err
 
 
 def test_what_cannot_be_done_is_one_line(home: Path, tmp_path: Path, subtests: pytest.Subtests) -> None:
     for words, says in (
-        (["train"], "no questions with answers"),
-        (["train", "--set", "none=2"], "must be within"),
-        (["train", "--hold-out", "0.9"], "less than or equal to 0.5"),
-        (["evaluate"], "no questions with answers"),
+        (["train", "reader"], "no questions with answers"),
+        (["train", "reader", "--set", "none=2"], "must be within"),
+        (["train", "reader", "--hold-out", "0.9"], "less than or equal to 0.5"),
+        (["evaluate", "reader"], "no questions with answers"),
     ):
         with subtests.test(words=words, says=says):
             out = ["--out", tmp_path / "out"] if words[0] == "train" else []
-            ran = invoke("reader", *words, *out)
+            ran = invoke(*words, *out)
             assert ran.code == 2 and says in ran.err and not (tmp_path / "out").exists()

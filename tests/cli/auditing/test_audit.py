@@ -15,44 +15,44 @@ def test_a_witnessed_head_and_an_exported_log_are_verified(
     run: Run, atlas: list[int], tmp_path: Path
 ) -> None:
     head, log = tmp_path / "head.json", tmp_path / "log.jsonl"
-    assert run("audit", "export", "--output", head).code == 0
+    assert run("log", "export", "--output", head).code == 0
     run("facts", "edit", atlas[0], "--value", "Cusco", "--reason", "wrong")
-    ran = run("audit", "verify", "--against", head, "--json")
+    ran = run("log", "verify", "--against", head, "--json")
     assert (
         ran.code == 0 and ran.json["ok"] and ran.json["holds_witnessed"] and ran.json["changes_checked"] == 2
     )
-    assert run("audit", "export", "--log", "--output", log).code == 0
-    assert run("audit", "verify", "--log", log, "--against", head).out.startswith("ok\n")
+    assert run("log", "export", "--changes", "--output", log).code == 0
+    assert run("log", "verify", "--log", log, "--against", head).out.startswith("ok\n")
     key = ran.json["witnessed"]["key"]
-    assert run("audit", "verify", "--log", log, "--key", key).code == 0
-    refused = run("audit", "verify", "--log", log, "--key", "0" * 16)
+    assert run("log", "verify", "--log", log, "--key", key).code == 0
+    refused = run("log", "verify", "--log", log, "--key", "0" * 16)
     assert refused.code == 1 and refused.err.count("\n") == 1
     log.write_text(log.read_text().replace("wrong", "right"))
-    broken = run("audit", "verify", "--log", log, "--json")
+    broken = run("log", "verify", "--log", log, "--json")
     assert broken.code == 1 and broken.json["first_break"] == 2
-    assert run("audit", "verify", "--against", log.with_name("none")).code == 2
-    assert json.loads(run("audit", "export").out)["seq"] == 2
+    assert run("log", "verify", "--against", log.with_name("none")).code == 2
+    assert json.loads(run("log", "export").out)["seq"] == 2
 
 
 def test_the_log_is_shown_by_filters(run: Run, atlas: list[int]) -> None:
     run("facts", "edit", atlas[0], "--value", "Cusco", "--reason", "wrong", "--actor", "ann")
-    found = run("audit", "log", "--actor", "ann", "--fact", atlas[0], "--since", "2020-01-01", "--json").json
+    found = run("log", "list", "--actor", "ann", "--fact", atlas[0], "--since", "2020-01-01", "--json").json
     assert [change["kind"] for change in found["changes"]] == ["update"]
-    assert run("audit", "log", "--until", "2020-01-01T00:00+01:00", "--json").json["changes"] == []
-    assert "wrong" in run("audit", "log", "--kind", "update").out
-    assert run("audit", "log", "--since", "yesterday").code == 2
+    assert run("log", "list", "--until", "2020-01-01T00:00+01:00", "--json").json["changes"] == []
+    assert "wrong" in run("log", "list", "--kind", "update").out
+    assert run("log", "list", "--since", "yesterday").code == 2
 
 
 def test_two_changes_are_compared(run: Run, atlas: list[int]) -> None:
     run("facts", "edit", atlas[0], "--value", "Cusco", "--reason", "wrong")
-    found = run("changes", "diff", 1, 2, "--json").json
+    found = run("log", "diff", 1, 2, "--json").json
     assert found["counts"]["updated"] == 1 and found["facts"][0]["old"] == "Lima"
-    assert "Cusco" in run("changes", "diff", 1, 2, "--corpus", "atlas").out
-    assert run("changes", "diff", 2, 1).code == 2 and run("changes", "diff", 0, 9).code == 3
+    assert "Cusco" in run("log", "diff", 1, 2, "--corpus", "atlas").out
+    assert run("log", "diff", 2, 1).code == 2 and run("log", "diff", 0, 9).code == 3
 
 
 def test_the_past_is_looked_up_and_generated_from(run: Run, keyed: list[int]) -> None:
-    then = run("changes", "--json").json["changes"][0]["seq"]
+    then = run("log", "list", "--json").json["changes"][0]["seq"]
     run("facts", "edit", keyed[0], "--value", "Cusco", "--reason", "wrong")
     run("facts", "delete", keyed[1], "--reason", "wrong", "--yes")
     asked = ("lookup", QUESTIONS["Lima"], "--threshold", -1, "--json")
@@ -61,10 +61,10 @@ def test_the_past_is_looked_up_and_generated_from(run: Run, keyed: list[int]) ->
     said = run("generate", PROMPT, *FORCED, "--as-of", then, "--json").json
     assert said["seq"] == then and said["splices"][0]["value"] in ("Lima", "Titicaca")
     fact_id = said["splices"][0]["fact_id"]
-    found = run("impact", fact_id, "--json").json
+    found = run("trace", "impact", fact_id, "--json").json
     assert found["outputs"][0]["generation_id"] == said["generation_id"]
     assert found["outputs"][0]["since"] in ("corrected", "deleted")
-    assert said["splices"][0]["value"] in run("impact", fact_id).out
+    assert said["splices"][0]["value"] in run("trace", "impact", fact_id).out
     assert run(*asked, "--as-of", 999).code == 3
     assert run(*asked, "--as-of", then, "--min-seq", then).code == 2
     assert run("generate", PROMPT, *FORCED, "--as-of", 999).code == 3
@@ -83,11 +83,11 @@ def test_denials_are_shown_newest_first_and_what_was_not_kept_is_counted(run: Ru
         record_denial(session, NewDenial(**denied, actor="ann"))  # type: ignore[arg-type]
         session.flush()
         record_denial(session, NewDenial(**denied, actor=None, num_unrecorded=7))  # type: ignore[arg-type]
-    found = run("audit", "denials", "--json").json["denials"]
+    found = run("log", "denials", "--json").json["denials"]
     assert [(d["actor"], d["cause"]) for d in found] == [(None, "RightMissing"), ("ann", "RightMissing")]
-    shown = run("audit", "denials")
+    shown = run("log", "denials")
     assert "nobody" in shown.out and "/v1/facts" in shown.out and "7 more were only logged" in shown.err
-    older = run("audit", "denials", "--after", found[0]["denial_id"], "--json").json["denials"]
+    older = run("log", "denials", "--after", found[0]["denial_id"], "--json").json["denials"]
     assert [d["actor"] for d in older] == ["ann"]
 
 
@@ -95,18 +95,18 @@ def test_a_break_is_named_and_sealed(run: Run, atlas: list[int], database_url: s
     settings = Settings(home=Path("unused"), database_url=database_url)
     with KnowledgeBase.open(settings) as kb:
         bogus = put_in(kb)
-    broken = run("audit", "verify")
+    broken = run("log", "verify")
     assert broken.code == 1 and f"change {bogus}: goes on from hash made up" in broken.out
-    assert run("fsck", "--json").json["chain_breaks"] == [bogus]
-    seal = ("audit", "seal", bogus, "--reason", "put in by hand")
+    assert run("doctor", "--data", "--json").json["chain_breaks"] == [bogus]
+    seal = ("log", "seal", bogus, "--reason", "put in by hand")
     assert run(*seal).code == 2, "there is nobody to ask"
-    assert "Would seal" in run(*seal, "--dry-run").out and run("audit", "verify").code == 1
-    assert run("audit", "seal", 1, "--reason", "r", "--yes").code == 3
+    assert "Would seal" in run(*seal, "--dry-run").out and run("log", "verify").code == 1
+    assert run("log", "seal", 1, "--reason", "r", "--yes").code == 3
     sealed = run(*seal, "--yes", "--json").json
     assert sealed["seq"] == bogus + 1 and sealed["breaks"][0]["seq"] == bogus
-    told = run("audit", "verify")
+    told = run("log", "verify")
     assert told.code == 0 and "ok except 1 sealed breaks" in told.out
-    found = run("audit", "verify", "--json").json
+    found = run("log", "verify", "--json").json
     assert found["ok"] and found["breaks"] == [] and found["sealed"][0]["sealed_by"] == bogus + 1
-    fsck = run("fsck")
+    fsck = run("doctor", "--data")
     assert fsck.code == 0 and f"sealed breaks of the chain, at changes: {bogus} (1)" in fsck.out

@@ -6,30 +6,34 @@ from tests.cli.conftest import Run
 
 
 def test_the_log_is_shown_page_by_page(run: Run, keyed_here: list[int]) -> None:
-    whole = run("changes", "--json").json["changes"]
+    whole = run("log", "list", "--json").json["changes"]
     assert [change["seq"] for change in whole] == sorted((c["seq"] for c in whole), reverse=True)
-    newest = run("changes", "--limit", 1, "--json").json
+    newest = run("log", "list", "--limit", 1, "--json").json
     assert (newest["changes"], newest["next_before"], newest["next_after"]) == (
         whole[:1],
         whole[0]["seq"],
         None,
     )
-    older = run("changes", "--before", newest["next_before"], "--json").json
+    older = run("log", "list", "--before", newest["next_before"], "--json").json
     assert (older["changes"], older["next_before"]) == (whole[1:], None)
     assert (
-        "ingest" in run("changes").out
-        and f"--before {whole[0]['seq']}" in run("audit", "log", "--limit", 1).err
+        "ingest" in run("log", "list").out
+        and f"--before {whole[0]['seq']}" in run("log", "list", "--limit", 1).err
     )
 
 
 def test_the_log_is_followed_from_its_beginning(run: Run, keyed_here: list[int]) -> None:
-    whole = run("changes", "--json").json["changes"][::-1]
-    assert run("changes", "--oldest", "--json").json["changes"] == whole
-    assert run("changes", "--after", 0, "--json").json["changes"] == whole
-    first = run("audit", "log", "--oldest", "--limit", 1, "--json").json
-    assert (first["changes"], first["next_after"], first["next_before"]) == (whole[:1], whole[0]["seq"], None)
-    assert run("changes", "--after", first["next_after"], "--json").json["changes"] == whole[1:]
-    refused = run("changes", "--oldest", "--before", 2)
+    whole = run("log", "list", "--json").json["changes"][::-1]
+    assert run("log", "list", "--oldest", "--json").json["changes"] == whole
+    assert run("log", "list", "--after", 0, "--json").json["changes"] == whole
+    first = run("log", "list", "--oldest", "--limit", 1, "--json").json
+    assert (first["changes"], first["next_after"], first["next_before"]) == (
+        whole[:1],
+        whole[0]["seq"],
+        None,
+    )
+    assert run("log", "list", "--after", first["next_after"], "--json").json["changes"] == whole[1:]
+    refused = run("log", "list", "--oldest", "--before", 2)
     assert refused.code == 2 and refused.err.count("\n") == 1
 
 
@@ -38,19 +42,19 @@ def test_an_undo_is_shown_as_an_undo(run: Run, atlas: list[int]) -> None:
     edit = run("facts", "edit", atlas[0], "--value", "Cusco", *why, "--json").json
     undo = run("facts", "undo", edit["seq"], *why, "--json").json
     assert (undo["kind"], undo["undoes"]) == ("update", edit["seq"])
-    log = run("changes", "--limit", 2, "--json").json["changes"]
+    log = run("log", "list", "--limit", 2, "--json").json["changes"]
     assert [change["undoes"] for change in log] == [edit["seq"], None]
-    assert f"update (undo of {edit['seq']})" in run("changes").out
+    assert f"update (undo of {edit['seq']})" in run("log", "list").out
     assert f"update (undo of {edit['seq']})" in run("trace", "fact", atlas[0]).out
     again = run("facts", "undo", undo["seq"], *why).out
     assert f"undo of change {undo['seq']}: update of fact {atlas[0]}" in again
 
 
 def test_a_sound_base_passes_the_check(run: Run, keyed_here: list[int]) -> None:
-    ran = run("fsck", "--json")
+    ran = run("doctor", "--data", "--json")
     assert ran.code == 0 and ran.json["ok"]
     assert ran.json["live_facts"] == ran.json["live_keys"] == ran.json["index_ids"] == 2
-    assert run("fsck").out.startswith("ok\n")
+    assert run("doctor", "--data").out.startswith("ok\n")
 
 
 def test_a_damaged_text_fails_the_check(run: Run, keyed_here: list[int], database_url: str) -> None:
@@ -58,9 +62,9 @@ def test_a_damaged_text_fails_the_check(run: Run, keyed_here: list[int], databas
     with engine.begin() as connection:
         connection.execute(text("UPDATE document SET text = replace(text, 'Lima', 'LIMA')"))
     engine.dispose()
-    ran = run("fsck", "--json")
+    ran = run("doctor", "--data", "--json")
     assert ran.code == 1 and not ran.json["ok"] and len(ran.json["non_verbatim_facts"]) == 1
-    assert run("fsck").out.startswith("NOT ok\n")
+    assert run("doctor", "--data").out.startswith("NOT ok\n")
 
 
 def test_what_is_derived_is_mended_and_what_is_true_is_not(
@@ -69,12 +73,14 @@ def test_what_is_derived_is_mended_and_what_is_true_is_not(
     engine = create_engine(database_url)
     with engine.begin() as connection:
         connection.execute(text("UPDATE fact_key SET id = 1000 WHERE id = (SELECT min(id) FROM fact_key)"))
-    assert run("fsck", "--dry-run").code == 2
-    dry = run("fsck", "--repair", "--dry-run", "--json")
+    assert run("doctor", "--data", "--dry-run").code == 2
+    dry = run("doctor", "--data", "--repair", "--dry-run", "--json")
     assert dry.code == 1 and len(dry.json["mended"]) == 1 and not dry.json["ok"]
-    assert run("fsck", "--repair").out.startswith("mended: ") and run("fsck").code == 0
+    assert (
+        run("doctor", "--data", "--repair").out.startswith("mended: ") and run("doctor", "--data").code == 0
+    )
     with engine.begin() as connection:
         connection.execute(text("UPDATE document SET text = replace(text, 'Lima', 'LIMA')"))
     engine.dispose()
-    ran = run("fsck", "--repair")
+    ran = run("doctor", "--data", "--repair")
     assert ran.code == 1 and "NOT mended" in ran.out

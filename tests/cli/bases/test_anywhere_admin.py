@@ -60,10 +60,11 @@ def test_a_keyset_is_keyed_checked_activated_and_retired_there(
     there: There, facts: list[int], tmp_path: Path
 ) -> None:
     other = tiny_checkpoint(tmp_path / "other", seed=4, eagerness=1.0)
-    assert invoke("keysets", "create", "--checkpoint", other, "--json").json["keyset_id"] == 2
+    assert invoke("keysets", "create", "--checkpoint", other, "--empty", "--json").json["keyset_id"] == 2
     with working(there.kb):
-        keyed = there.run("keysets", "rekey", 2, "--json", role="trainer").json
+        keyed = there.run("keysets", "fill", 2, "--json", role="trainer").json
         assert (keyed["keyset_id"], keyed["num_keys"], keyed["state"]) == (2, 2, "ready")
+        assert there.run("keysets", "fill", "--json", role="trainer").json["keyset_id"] == 1, "the active one"
         check = ("keysets", "check", 2, "--sample", 2)
         report = there.run(*check, "--json", role="trainer")
         table = there.run(*check)
@@ -79,7 +80,7 @@ def test_a_keyset_is_keyed_checked_activated_and_retired_there(
     there.same("keysets", "retire", 2, "--dry-run")
     assert there.run("keysets", "retire", 2, "--yes", "--json").json["num_keys"] == 2
     for words, code in (
-        (("keysets", "rekey", 2), 4),
+        (("keysets", "fill", 2), 4),
         (("keysets", "check", 99), 3),
         (("keysets", "activate", 2), 4),
         (("keysets", "threshold", 99), 3),
@@ -113,18 +114,18 @@ def test_keys_are_made_rotated_and_revoked_there(there: There) -> None:
 
 
 def test_webhooks_are_added_and_told_there(there: There, hook: Receiver) -> None:
-    made = there.run("webhooks", "add", hook.url, "--kind", "delete", "--since", 0, "--json").json
+    made = there.run("webhooks", "add", hook.url, "--kind", "delete", "--after", 0, "--json").json
     assert made["secret"].startswith("whsec_") and made["webhook"]["kinds"] == ["delete"]
     assert there.same("webhooks", "list")["webhooks"] == [made["webhook"]]
     assert there.run("webhooks", "test", 1, "--json").json["ok"]
     assert hook.received[0].verified(made["secret"])["type"] == "test"
     assert there.run("webhooks", "pause", 1, "--json").json["state"] == "paused"
-    assert "paused" in there.run("webhooks", "replay", 1, "--from", 1).err
+    assert "paused" in there.run("webhooks", "replay", 1, "--from-seq", 1).err
     assert there.run("webhooks", "resume", 1, "--json").json["state"] == "active"
     for words, code in (
         (("webhooks", "resume", 1), 4),
         (("webhooks", "pause", 99), 3),
-        (("webhooks", "replay", 1, "--from", 999), 3),
+        (("webhooks", "replay", 1, "--from-seq", 999), 3),
         (("webhooks", "add", "http://169.254.169.254/"), 2),
         (("webhooks", "add", hook.url, "--kind", "nothing"), 2),
     ):

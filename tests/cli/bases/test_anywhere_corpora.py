@@ -45,16 +45,16 @@ def test_answers_are_calibrated_there_as_here(there: There, facts: list[int], tm
     ingest(
         there.kb, *numbered(1)
     )  # each question is asked once more without its document, so another has to be there
-    calibrate = ("answers", "calibrate", "--questions", file, "--wrong", 0.2, "--json")
+    calibrate = ("questions", "calibrate", "--file", file, "--wrong", 0.2, "--json")
     with working(there.kb):
         done = there.run(*calibrate, role="operator")
         few = there.run(*calibrate, "--sample", 3)
         assert few.code == 1 and "3 questions that the base has an answer to" in few.err
     here = invoke(*calibrate, "--dry-run").json
     assert pruned(here, ("seconds", "seq", "dry_run")) == pruned(done.json, ("seconds", "seq", "dry_run"))
-    assert there.same("answers", "threshold")["calibration"]["seq"] == done.json["seq"]
-    there.run("answers", "threshold", "--shipped")
-    assert there.same("answers", "threshold")["calibrated"] is False
+    assert there.same("questions", "threshold")["calibration"]["seq"] == done.json["seq"]
+    there.run("questions", "threshold", "--shipped")
+    assert there.same("questions", "threshold")["calibrated"] is False
     assert "--actor" in there.run(*calibrate, "--actor", "ann").err
 
 
@@ -66,7 +66,7 @@ def test_files_are_uploaded_and_taken_in_there(
     raw = tmp_path / "raw"
     (raw / "deep").mkdir(parents=True)
     (raw / "harbour.md").write_text("# Harbour\n\nThe harbour opened in 1834.\n")
-    ingest = ("corpus", "ingest", annotated, "--format", "annotated", "--json")
+    ingest = ("corpus", "add", annotated, "--format", "annotated", "--json")
     add = ("corpus", "add", raw, "--json", "--questions")
     with working(there.kb):
         there_ingest = there.run(*ingest, "--corpus", "there", role="operator")

@@ -22,7 +22,7 @@ def test_questions_are_kept_asked_and_compared_there_as_here(
     )
     assert added.json["actor"] == "the operator"
     there.same("questions", "add", "lands", "--question", "Which country?", "--expected", "Peru")
-    there.same("questions", "add", "lands", "--output", 1)
+    there.same("questions", "add", "lands", "--stored", 1)
     here = invoke("questions", "run", "lands", "--json").json
     there.kb.facts.edit(facts[0], "Cusco", actor="ann", reason="moved")
     there.kb.facts.edit(facts[0], "Lima", actor="ann", reason="back")
@@ -50,7 +50,7 @@ def test_questions_are_kept_asked_and_compared_there_as_here(
 
 def test_a_keyset_is_checked_there_with_kept_questions(there: There, facts: list[int]) -> None:
     invoke("questions", "add", "lands", "--question", CAPITAL, "--expected", "Lima")
-    check = ("keysets", "check", 1, "--questions", "lands", "--min-right", 0.5, "--json")
+    check = ("keysets", "check", 1, "--question-set", "lands", "--min-right", 0.5, "--json")
     with working(there.kb):
         elsewhere = there.run(*check, role="trainer")
     here = invoke(*check)

@@ -67,7 +67,7 @@ def processes_of(folder: object) -> list[psutil.Process]:
 def test_a_rekey_on_ray_makes_the_keys_of_one_process(
     run: Run, facts: int, kb: KnowledgeBase, checkpoint: Path, tmp_path: Path
 ) -> None:
-    ran = run("rekey", "--ray", "auto", "--ray-workers", 2, "--json")
+    ran = run("keysets", "fill", "--ray", "auto", "--ray-workers", 2, "--json")
     assert (ran.code, ran.json["num_keys"], ran.json["num_unkeyed"]) == (0, facts, 0), ran.err
     changes = [change for change in kb.log.changes(limit=1000) if change.kind == "key"]
     assert len(changes) >= 5 and {change.actor for change in changes} == {"tester"}
@@ -76,7 +76,7 @@ def test_a_rekey_on_ray_makes_the_keys_of_one_process(
     alone = np.concatenate(found)
     assert len(ids) == len(set(ids.tolist())) == len(alone)
     assert np.allclose(np.sum(keys * alone, axis=1), 1, atol=1e-3)
-    assert run("fsck", "--json").json["ok"]
+    assert run("doctor", "--data", "--json").json["ok"]
 
 
 def test_ray_is_told_no_secret_listens_to_nobody_outside_and_ends(
@@ -164,16 +164,16 @@ def test_workers_load_the_checkpoint_that_is_named(
     run: Run, facts: int, kb: KnowledgeBase, tmp_path: Path
 ) -> None:
     own, moved = tiny_checkpoint(tmp_path / "own", seed=5), tmp_path / "moved"
-    assert run("keysets", "create", "--checkpoint", own).code == 0
+    assert run("keysets", "create", "--checkpoint", own, "--empty").code == 0
     own.rename(moved)
-    ran = run("keysets", "rekey", 1, "--checkpoint", moved, "--ray", "auto", "--ray-workers", 1, "--json")
+    ran = run("keysets", "fill", 1, "--checkpoint", moved, "--ray", "auto", "--ray-workers", 1, "--json")
     assert (ran.code, ran.json["num_keys"], ran.json["num_unkeyed"]) == (0, facts, 0), ran.err
 
 
 def test_a_command_that_is_killed_leaves_no_process_and_the_next_one_sweeps_its_folder(
     run: Run, facts: int, kb: KnowledgeBase, database_url: str
 ) -> None:
-    words = ("rekey", "--ray", "auto", "--ray-workers", "1")
+    words = ("keysets", "fill", "--ray", "auto", "--ray-workers", "1")
     with gate(database_url, "INSERT ON fact_key") as in_the_first_part:
         command = subprocess.Popen(
             interpreter.command("-m", "colmlm.cli", *words), stderr=subprocess.DEVNULL, start_new_session=True
@@ -198,8 +198,8 @@ def test_documents_are_annotated_on_ray_as_by_one_process(
     folder.mkdir()
     for n in range(20):
         (folder / f"{n:02}.md").write_text(f"# Café {n}\n\nThe café {n} of Lundvik opened in {1800 + n}.\n")
-    alone = run("corpus", "annotate", folder, "--out", tmp_path / "alone.jsonl", "--json")
-    spread = run("corpus", "annotate", folder, "--out", tmp_path / "ray.jsonl", "--ray", "auto", "--json")
+    alone = run("corpus", "annotate", folder, "--output", tmp_path / "alone.jsonl", "--json")
+    spread = run("corpus", "annotate", folder, "--output", tmp_path / "ray.jsonl", "--ray", "auto", "--json")
     assert (alone.code, spread.code) == (0, 0), spread.err
     lines = [sorted((tmp_path / f"{name}.jsonl").read_text().splitlines()) for name in ("alone", "ray")]
     assert lines[0] == lines[1] and len(lines[0]) >= 20

@@ -35,10 +35,10 @@ def test_what_is_no_address_is_refused(
 ) -> None:
     for address in ("nowhere", "ray://10.0.0.5:10001", "10.0.0.5", "a b:1", "h:1;x", "h:65536"):
         with subtests.test(address=address):
-            ran = run("rekey", "--ray", address)
+            ran = run("keysets", "fill", "--ray", address)
             assert ran.code == USAGE and "HOST:PORT" in " ".join(ran.err.replace("│", " ").split())
             monkeypatch.setenv("COLMLM_RAY", address)
-            ran = run("rekey")
+            ran = run("keysets", "fill")
             assert ran.code == USAGE and "COLMLM_RAY" in ran.err
             monkeypatch.delenv("COLMLM_RAY")
 
@@ -88,5 +88,5 @@ def test_who_lacks_ray_is_told_what_brings_it() -> None:
 
 def test_a_server_has_settings_of_its_own(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLMLM_TOKEN", "a-secret")
-    ran = run("keysets", "rekey", 1, "--ray", "auto", "--server", "http://127.0.0.1:9")
+    ran = run("keysets", "fill", 1, "--ray", "auto", "--server", "http://127.0.0.1:9")
     assert ran.code == USAGE and "--ray" in ran.err

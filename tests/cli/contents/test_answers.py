@@ -37,7 +37,7 @@ def test_an_answer_is_stored_and_traced_like_an_output(
     assert [one["mode"] for one in run("trace", "outputs", "--json").json["outputs"]] == ["read"] * 4
     assert "read" in run("trace", "outputs").out
     (fact, *_) = keyed
-    assert len(run("impact", fact, "--json").json["outputs"]) == 3
+    assert len(run("trace", "impact", fact, "--json").json["outputs"]) == 3
     monkeypatch.setenv("COLMLM_KEEP_ANSWERS", "no")
     assert run("ask", CAPITAL, "--json").json["generation_id"] is None
     assert "Stored" not in run("ask", CAPITAL).err

@@ -32,14 +32,14 @@ FILES = {
     "said.jsonl": b'{"fact_id": 1, "verdict": "accept", "\\ud800": 1, "question": "q", "value": "\\udc00"}\n',
 }
 COMMANDS = {
-    "verdicts": ("review", "settle", *WHY, "--from"),
-    "edits": ("facts", "edit", *WHY, "--from"),
+    "verdicts": ("review", "settle", *WHY, "--file"),
+    "edits": ("facts", "edit", *WHY, "--file"),
     "questions": ("questions", "add", "s", "--file"),
 }
 
 
 def test_no_bad_file_is_used(run: Run, keyed: list[int], tmp_path: Path) -> None:
-    before = run("facts", "list", "--json").json, run("changes", "--json").json
+    before = run("facts", "list", "--json").json, run("log", "list", "--json").json
     for name, said in FILES.items():
         file = tmp_path / name
         file.write_bytes(said)
@@ -48,5 +48,5 @@ def test_no_bad_file_is_used(run: Run, keyed: list[int], tmp_path: Path) -> None
             is_empty = what == "edits" and not said  # which edits nothing
             assert done.code in ({0} if is_empty else {2, 3}), (what, name, done)
             assert len(done.err) < 2_000, (what, name)
-    assert (run("facts", "list", "--json").json, run("changes", "--json").json) == before
+    assert (run("facts", "list", "--json").json, run("log", "list", "--json").json) == before
     assert run("questions", "list", "--json").json == {"sets": []}

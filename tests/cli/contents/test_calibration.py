@@ -31,33 +31,33 @@ def asked(folder: Path, number: int = 12) -> Path:
 
 @pytest.mark.slow(reason="asks the released reader many questions")
 def test_answers_are_given_from_the_calibrated_score(run: Run, keyed: list[int], tmp_path: Path) -> None:
-    shown = run("answers", "threshold", "--json").json
+    shown = run("questions", "threshold", "--json").json
     assert (shown["calibrated"], shown["threshold"], shown["calibration"]) == (False, shown["shipped"], None)
-    calibrate = ("answers", "calibrate", "--questions", asked(tmp_path), "--wrong", 0.1, "--json")
+    calibrate = ("questions", "calibrate", "--file", asked(tmp_path), "--wrong", 0.1, "--json")
     tried = run(*calibrate, "--dry-run").json
-    assert tried["seq"] is None and run("answers", "threshold", "--json").json == shown
+    assert tried["seq"] is None and run("questions", "threshold", "--json").json == shown
     done = run(*calibrate).json
     here = done["measured"]["here"]
     assert done["measured"]["answerable"] == 36 and done["given"] == 60
     assert here == tried["measured"]["here"] and here["right"] > 0 and here["wrong"] <= 0.1
     said = run("ask", CAPITAL, "--json").json
     assert said["threshold"] == here["threshold"] != shown["shipped"]
-    told = run("answers", "threshold")
+    told = run("questions", "threshold")
     assert "calibrated for 10.0% wrong on 36 questions" in told.out and f"change {done['seq']}" in told.out
     assert "calibrated for 10.0% wrong" in run("doctor").out
-    run("answers", "threshold", "--shipped")
+    run("questions", "threshold", "--shipped")
     assert run("ask", CAPITAL, "--json").json["threshold"] == shown["shipped"]
 
 
 def test_a_calibration_is_refused_with_the_reason(run: Run, keyed: list[int], tmp_path: Path) -> None:
-    few = run("answers", "calibrate", "--questions", asked(tmp_path, 2))
+    few = run("questions", "calibrate", "--file", asked(tmp_path, 2))
     assert few.code == 1 and "32 at least" in few.err and few.err.count("\n") >= 1
     assert "Nothing was changed" in few.err
-    none = run("answers", "calibrate")
+    none = run("questions", "calibrate")
     assert none.code == 2 and "there are none" in none.err
-    assert run("answers", "calibrate", "--corpus", "nowhere").code == 2
-    assert run("answers", "calibrate", "--corpus", "atlas").code == 1, "two questions are too few"
-    assert run("answers", "threshold", "--json").json["calibrated"] is False
+    assert run("questions", "calibrate", "--corpus", "nowhere").code == 2
+    assert run("questions", "calibrate", "--corpus", "atlas").code == 1, "two questions are too few"
+    assert run("questions", "threshold", "--json").json["calibrated"] is False
 
 
 @pytest.mark.slow(reason="asks the released reader many questions")
@@ -66,11 +66,11 @@ def test_what_is_added_later_is_said(run: Run, keyed: list[int], light: Annotato
     text.write_text("# Harbour\n\nThe harbour opened in 1834.\n")
     added = run("corpus", "add", text, "--corpus", "raw")
     assert "not calibrated for this base" in added.out.replace("were not", "not")
-    run("answers", "calibrate", "--questions", asked(tmp_path), "--wrong", 0.1)
+    run("questions", "calibrate", "--file", asked(tmp_path), "--wrong", 0.1)
     text.write_text("# Harbour\n\nThe harbour opened in 1844.\n")
     again = run("corpus", "add", text, "--corpus", "raw", "--json").json
-    assert "--questions FILE" in again["threshold"]
-    assert "Documents were added since" in run("answers", "threshold").err
+    assert "--file FILE" in again["threshold"]
+    assert "Documents were added since" in run("questions", "threshold").err
     assert "Documents were added since" in run("doctor").out
 
 
@@ -114,17 +114,17 @@ def test_questions_of_a_corpus_are_asked_again_when_documents_are_added(
             asked = FactSpan(start, len(text) - 1, text[start:-1], f"Who is the mayor of {town}?", None)
             record = to_record(AnnotatedDocument(town, text, (asked,), title=town))
             lines.write(json.dumps(record) + "\n")
-    run("corpus", "ingest", file, "--format", "annotated", "--corpus", "towns")
-    run("rekey")
-    done = run("answers", "calibrate", "--corpus", "towns", "--wrong", 0.2, "--json").json
+    run("corpus", "add", file, "--format", "annotated", "--corpus", "towns")
+    run("keysets", "fill")
+    done = run("questions", "calibrate", "--corpus", "towns", "--wrong", 0.2, "--json").json
     assert (done["measured"]["answerable"], done["given"], done["corpora"]) == (12, 0, ["towns"])
     text = tmp_path / "harbour.md"
     text.write_text("# Harbour\n\nThe harbour opened in 1834.\n")
     added = run("corpus", "add", text, "--corpus", "raw")
     assert "calibrated again" in added.out
-    standing = run("answers", "threshold", "--json").json
+    standing = run("questions", "threshold", "--json").json
     assert standing["doubts"] == [] and standing["calibration"]["corpora"] == ["towns"]
-    again = run("answers", "calibrate", "--wrong", 0.2, "--dry-run", "--json").json
+    again = run("questions", "calibrate", "--wrong", 0.2, "--dry-run", "--json").json
     assert again["corpora"] == ["towns"], "those of the last one"
 
 

@@ -49,6 +49,6 @@ def test_a_file_of_edits_that_contradict_is_refused_unless_anyway(
 ) -> None:
     rows = tmp_path / "rows.csv"
     rows.write_text(f"fact_id,question\n{atlas[1]},{QUESTIONS['Lima']}\n")
-    edit = ("facts", "edit", "--from", rows, "--no-key")
+    edit = ("facts", "edit", "--file", rows, "--no-key")
     assert run(*edit, *WHY).code == 4
     assert run(*edit, "--anyway", *WHY).json["fact_ids"] == [atlas[1]]

@@ -14,7 +14,7 @@ from tests.cli.conftest import TEXT, Run, document
 from tests.gates import full_disk
 from tests.places import ROOT
 
-INGEST = ("corpus", "ingest")
+INGEST = ("corpus", "add")
 INTO = ("--format", "annotated", "--corpus", "atlas")
 
 
@@ -43,6 +43,22 @@ def test_what_is_refused_is_listed_and_the_rest_is_taken(run: Run, tmp_path: Pat
     assert "not verbatim" in first["reason"] and second["document"] == "mixed.jsonl:3"
 
 
+def test_marked_facts_are_recognised_and_taken_as_they_are(run: Run, annotated: Path, tmp_path: Path) -> None:
+    into = ("--corpus", "x", "--json")
+    assert run(*INGEST, annotated, *into, "--dry-run").json["facts"] == 2
+    other = tmp_path / "notes.txt"
+    other.write_text("Lima lies by the sea.")
+    for words, says in (
+        ((annotated, other), "add it alone"),
+        ((annotated, "--questions"), "marked already"),
+        ((other, "--commit-every", 5), "marked facts"),
+        ((annotated, other, "--format", "squad"), "one file"),
+    ):
+        refused = run(*INGEST, *words, *into)
+        assert refused.code == 2 and says in refused.err, refused
+    assert run(*INGEST, annotated, *into).json["refused"] == 0
+
+
 def test_refusals_are_shown_to_people_too(run: Run, tmp_path: Path) -> None:
     ran = run(*INGEST, write(tmp_path / "bad.jsonl", "[]"), *INTO)
     assert ran.code == 3 and "bad.jsonl:1" in ran.out
@@ -52,7 +68,7 @@ def test_a_dry_run_reports_the_same_and_keeps_nothing(run: Run, annotated: Path)
     tried = run(*INGEST, annotated, *INTO, "--dry-run", "--json").json
     assert tried.pop("dry_run") and tried["seq"] is None
     assert run("corpus", "list", "--json").json["corpora"] == []
-    assert run("changes", "--json").json["changes"] == []
+    assert run("log", "list", "--json").json["changes"] == []
     taken = run(*INGEST, annotated, *INTO, "--json").json
     assert {**tried, "seq": taken["seq"], "dry_run": False} == taken
 
@@ -186,7 +202,7 @@ def test_texts_with_dblookup_calls_become_facts_by_entity_and_relation(run: Run,
     file = tmp_path / "calls.json"
     marked = "Ann is a [dblookup('Ann', 'Job') -> poet] poet."
     file.write_text(json.dumps({"examples": [{"annotated_text": marked}, {"annotated_text": "[dblookup("}]}))
-    ran = run("corpus", "ingest", file, "--format", "rel-lmlm", "--corpus", "calls", "--json")
+    ran = run("corpus", "add", file, "--format", "rel-lmlm", "--corpus", "calls", "--json")
     assert ran.code == 3 and (ran.json["documents"], ran.json["facts"], ran.json["refused"]) == (1, 1, 1)
     (fact,) = run("facts", "list", "--json").json["facts"]
     assert (fact["question"], fact["value"]) == ("Ann\nJob", "poet")
@@ -218,4 +234,4 @@ def test_several_processes_ingest_into_one_corpus_at_once(run: Run, tmp_path: Pa
     assert sum(one["documents"] for one in said) == 300
     assert sum(one["unchanged"] for one in said) == 150
     assert run("corpus", "stats", "atlas", "--json").json["facts"] == 600
-    assert run("audit", "verify", "--json").json["ok"]
+    assert run("log", "verify", "--json").json["ok"]

@@ -23,7 +23,7 @@ DEMO = ("demo", "--corpus", "atlas", "--mode", "forced", "--facts", 1)
 @pytest.fixture
 def findable(run: Invoke, keyed: list[int]) -> list[int]:
     """Two facts of which the tiny model's forced lookup always finds one: nothing is below the threshold."""
-    run("keysets", "calibrate", "--false-accept-rate", 1)
+    run("keysets", "threshold", "--calibrate", "--false-accept-rate", 1)
     return keyed
 
 
@@ -67,7 +67,7 @@ def test_the_demo_is_shown_to_people_too(run: Invoke, findable: list[int]) -> No
 
 
 def test_a_model_that_finds_nothing_is_no_success(run: Invoke, findable: list[int]) -> None:
-    run("keysets", "calibrate", "--false-accept-rate", 0)
+    run("keysets", "threshold", "--calibrate", "--false-accept-rate", 0)
     ran = run("demo", "--corpus", "atlas", "--mode", "auto", "--facts", 1, "--json")
     if ran.json["total"] == 0:
         assert ran.code == 1 and ran.json["not_found_before"] == ran.json["tried"] > 0

@@ -70,7 +70,7 @@ def test_an_edit_is_a_change_with_actor_and_reason(run: Run, atlas: list[int]) -
         "facts", "edit", atlas[0], "--value", "Cusco", "--reason", "a test", "--actor", "ann", "--json"
     ).json
     assert edit["kind"] == "update" and edit["fact_ids"] == atlas[:1]
-    last = run("changes", "--after", edit["seq"] - 1, "--json").json["changes"][0]
+    last = run("log", "list", "--after", edit["seq"] - 1, "--json").json["changes"][0]
     assert (last["actor"], last["reason"]) == ("ann", "a test")
     shown = run("facts", "show", atlas[0], "--json").json
     assert shown["value"] == "Cusco" and shown["source"]["external_id"] == "peru"
@@ -94,4 +94,4 @@ def test_adding_says_that_the_fact_stands_where_it_cannot_be_keyed(
     assert ran.code == 7 and "was made, but" in ran.err
     assert len(run("facts", "list", "--text", "Emma", "--json").json["facts"]) == 1
     ran = run("facts", "add", *ASKED, "--value", "Henry Cavendish", *WHY)
-    assert ran.code == 0 and "colmlm rekey" in ran.err, "it was to have no key"
+    assert ran.code == 0 and "colmlm keysets fill" in ran.err, "it was to have no key"

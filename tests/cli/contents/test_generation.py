@@ -53,7 +53,7 @@ def test_a_question_that_nothing_answers_gets_no_words_of_the_model(run: Run, ke
         shown = run(*UNANSWERED, *more)
         assert shown.code == 3 and shown.out.startswith(f"{NOTHING}\n") and "abstained" in shown.out
     assert "abstained" in run("trace", "outputs").out
-    assert run("fsck").code == 0
+    assert run("doctor", "--data").code == 0
 
 
 def test_a_question_that_the_model_does_not_look_up_gets_no_words_either(run: Run, keyed: list[int]) -> None:

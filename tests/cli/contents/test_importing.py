@@ -11,7 +11,7 @@ from colmlm.lab.bench.synthetic import make_release, synthetic_keys
 from tests.cli.conftest import Run
 
 NUM = 60
-TAKE = ("corpus", "import", "--format", "colmlm-release", "--corpus", "wiki")
+TAKE = ("corpus", "add", "--format", "colmlm-release", "--corpus", "wiki")
 PLACE = "wiki, sample s0000000, fact 0 (of a release: no text, no offsets)"
 
 
@@ -50,4 +50,4 @@ def test_a_bad_release_and_a_checkpoint_of_another_width_are_refused(
     (release / ENTRIES).unlink()
     ran = run(*TAKE, release)
     assert ran.code == 2 and "has no entries.db" in ran.err and "Traceback" not in ran.err
-    assert run("changes", "--json").json["changes"] == []
+    assert run("log", "list", "--json").json["changes"] == []

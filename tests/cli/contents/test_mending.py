@@ -15,8 +15,8 @@ def test_a_question_is_edited_and_keyed_at_once(run: Run, atlas: list[int]) -> N
     assert edit["keyed"] and edit["kind"] == "update"
     assert run("facts", "show", atlas[0], "--json").json["question"] == SEAT
     ran = run("facts", "edit", atlas[1], "--question", SEAT, "--no-key", "--anyway", "--reason", "a test")
-    assert "colmlm rekey" in ran.err
-    assert run("fsck", "--json").json["unkeyed_facts"] == 1
+    assert "colmlm keysets fill" in ran.err
+    assert run("doctor", "--data", "--json").json["unkeyed_facts"] == 1
     told = run("trace", "fact", atlas[0], "--json").json["versions"]
     assert [one["question"] for one in told] == [QUESTIONS["Lima"], SEAT]
 
@@ -68,7 +68,7 @@ def test_a_span_is_moved_with_another_question(run: Run, atlas: list[int]) -> No
 def test_many_are_edited_from_a_file_in_one_change(run: Run, atlas: list[int], tmp_path: Path) -> None:
     file = tmp_path / "corrections.csv"
     file.write_text(f"fact_id,value,question\n{atlas[0]},Cusco,\n{atlas[1]},,{SEAT}\n")
-    dry = run("facts", "edit", "--from", file, "--dry-run", "--json").json
+    dry = run("facts", "edit", "--file", file, "--dry-run", "--json").json
     assert [(e["line"], e["was_value"], e["value"], e["question"]) for e in dry["edits"]] == [
         (2, "Lima", "Cusco", None),
         (3, None, None, SEAT),
@@ -76,12 +76,12 @@ def test_many_are_edited_from_a_file_in_one_change(run: Run, atlas: list[int], t
     assert (
         dry["dry_run"]
         and dry["seq"] is None
-        and "Cusco" in run("facts", "edit", "--from", file, "--dry-run").out
+        and "Cusco" in run("facts", "edit", "--file", file, "--dry-run").out
     )
     assert run("facts", "list", "--text", "Cusco", "--json").json["facts"] == []
-    done = run("facts", "edit", "--from", file, *WHY).json
+    done = run("facts", "edit", "--file", file, *WHY).json
     assert done["fact_ids"] == atlas and done["keyed"] and done["kind"] == "update"
-    again = run("facts", "edit", "--from", file, *WHY).json
+    again = run("facts", "edit", "--file", file, *WHY).json
     assert again["seq"] is None and again["unchanged"] == 2
     run("facts", "undo", done["seq"], *WHY)
     assert run("facts", "show", atlas[0], "--json").json["value"] == "Lima"
@@ -93,7 +93,7 @@ def test_one_bad_row_of_a_file_keeps_all_from_being_edited(
 ) -> None:
     file = tmp_path / "corrections.jsonl"
     file.write_text(f'{{"fact_id": {atlas[0]}, "value": "Cusco"}}\n{{"fact_id": 998, "value": "x"}}\n[]\n')
-    ran = run("facts", "edit", "--from", file, *WHY)
+    ran = run("facts", "edit", "--file", file, *WHY)
     assert ran.code == 3
     assert [(row["line"], row["cause"]) for row in ran.json["refused"]] == [
         (2, "there is no fact 998"),

@@ -79,7 +79,7 @@ def test_groups_are_dismissed_and_reopened(run: Run, keyed: list[int]) -> None:
     undone = run("facts", "undo", done["seq"], *WHY)
     assert undone.code == 4 and "colmlm misses reopen" in undone.err
     assert run("misses", "reopen", 1, *WHY).out.startswith("change ")
-    assert [one["kind"] for one in run("changes", "--json").json["changes"]][:2] == [
+    assert [one["kind"] for one in run("log", "list", "--json").json["changes"]][:2] == [
         "reopen-misses",
         "dismiss-misses",
     ]
@@ -88,15 +88,15 @@ def test_groups_are_dismissed_and_reopened(run: Run, keyed: list[int]) -> None:
 def test_a_wrong_answer_is_mended_from_its_output(run: Run, keyed: list[int]) -> None:
     question = QUESTIONS["Lima"]
     output = run("ask", question, "--json").json["generation_id"]
-    led = run("outputs", "wrong", output, "--value", "Cusco", "--comment", "it moved", "--json").json
+    led = run("trace", "wrong", output, "--value", "Cusco", "--comment", "it moved", "--json").json
     (behind,) = led["facts"]
     assert (behind["said"], behind["live"], behind["fixed"], led["add"]) == ("Lima", True, False, None)
     assert behind["commands"][0] == f'colmlm facts edit {behind["fact_id"]} --value Cusco --reason "..."'
     edit = run("facts", "edit", behind["fact_id"], "--value", "Cusco", *WHY, "--json").json
     assert run("ask", question, "--json").json["answer"] == "Cusco"
-    (behind,) = run("outputs", "wrong", output, "--json").json["facts"]
+    (behind,) = run("trace", "wrong", output, "--json").json["facts"]
     assert behind["fixed"] and behind["says_now"] == "Cusco"
-    assert "says now: Cusco" in run("outputs", "wrong", output).out
+    assert "says now: Cusco" in run("trace", "wrong", output).out
     run("facts", "undo", edit["seq"], *WHY)
     assert run("ask", question, "--json").json["answer"] == "Lima"
     assert [one["wrong"] for one in run("misses", "list", "--json").json["groups"]] == [1]
@@ -104,18 +104,18 @@ def test_a_wrong_answer_is_mended_from_its_output(run: Run, keyed: list[int]) ->
 
 def test_where_no_fact_is_cited_it_leads_to_adding_one(run: Run, keyed: list[int]) -> None:
     output = run("ask", EMMA, "--json").json["generation_id"]
-    led = run("outputs", "wrong", output, "--value", "Jane Austen", "--json").json
+    led = run("trace", "wrong", output, "--value", "Jane Austen", "--json").json
     assert led["facts"] == []
     assert led["add"] == f"colmlm facts add --question '{EMMA}' --value 'Jane Austen' --reason \"...\""
-    assert led["add"] in run("outputs", "wrong", output, "--value", "Jane Austen").out
+    assert led["add"] in run("trace", "wrong", output, "--value", "Jane Austen").out
 
 
 def test_thumbs_are_kept_listed_and_shown(run: Run, keyed: list[int]) -> None:
     output = run("ask", QUESTIONS["Lima"], "--json").json["generation_id"]
     run("ask", EMMA)
-    assert run("outputs", "feedback", output, "--up", "--comment", "yes", "--json").json["thumb"] == "up"
-    assert run("outputs", "feedback", output, *WHY).code == 2
-    assert run("outputs", "feedback", 998, "--down").code == 3
+    assert run("trace", "feedback", output, "--up", "--comment", "yes", "--json").json["thumb"] == "up"
+    assert run("trace", "feedback", output, *WHY).code == 2
+    assert run("trace", "feedback", 998, "--down").code == 3
     (listed,) = run("trace", "outputs", "--feedback", "up", "--json").json["outputs"]
     assert (listed["generation_id"], listed["up"], listed["down"]) == (output, 1, 0)
     assert "thumb up by tester: yes" in run("trace", "output", output).out

@@ -105,7 +105,7 @@ def test_a_run_takes_accepted_facts_only(run: Run, keyed: list[int]) -> None:
 
 def test_questions_are_added_and_removed(run: Run, keyed: list[int], tmp_path: Path) -> None:
     output = run("ask", CAPITAL, "--json").json["generation_id"]
-    assert run("questions", "add", "seen", "--output", output).code == 0
+    assert run("questions", "add", "seen", "--stored", output).code == 0
     lines = tmp_path / "asked.jsonl"
     lines.write_text(json.dumps({"question": "Which lake?", "value": ["Titicaca", "Lake Titicaca"]}) + "\n")
     assert run("questions", "add", "seen", "--file", lines, "--json").json["num_questions"] == 2
@@ -139,23 +139,23 @@ def test_a_set_calibrates_answers_and_is_asked_again(run: Run, keyed: list[int],
     lines += [{"question": f"Who painted the chapel of {n}?", "value": ""} for n in ASKERS]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     run("questions", "add", "lands", "--file", file)
-    done = run("answers", "calibrate", "--set", "lands", "--wrong", 0.2, "--json").json
+    done = run("questions", "calibrate", "--question-set", "lands", "--wrong", 0.2, "--json").json
     assert (done["question_set"], done["given"], done["measured"]["answerable"]) == ("lands", 0, 24)
-    assert run("answers", "threshold", "--json").json["calibration"]["question_set"] == "lands"
-    again = run("answers", "calibrate", "--wrong", 0.2, "--dry-run", "--json").json
+    assert run("questions", "threshold", "--json").json["calibration"]["question_set"] == "lands"
+    again = run("questions", "calibrate", "--wrong", 0.2, "--dry-run", "--json").json
     assert again["question_set"] == "lands", "that of the last one"
-    assert run("answers", "calibrate", "--set", "none").code == 3
+    assert run("questions", "calibrate", "--question-set", "none").code == 3
 
 
 def test_a_keyset_that_answers_kept_questions_worse_is_refused(
     run: Run, keyed: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     other = tiny_checkpoint(tmp_path_factory.mktemp("other"), seed=4)
-    new = run("rekey", "--checkpoint", other, "--json").json["keyset_id"]
+    new = run("keysets", "fill", "--checkpoint", other, "--json").json["keyset_id"]
     lenient = ("--max-question-loss", 1, "--min-recall-at-1", 0)
     run("questions", "add", "lands", "--question", CAPITAL, "--expected", "Lima")
     run("questions", "add", "lands", "--question", "Which lake is great?", "--expected", "Poopó")
-    asked = ("keysets", "check", new, *lenient, "--questions", "lands")
+    asked = ("keysets", "check", new, *lenient, "--question-set", "lands")
     assert run(*asked).code == 2, "without a limit nothing would be measured"
     failed = run(*asked, "--min-right", 0.9, "--json")
     figures = {one["name"]: one for one in failed.json["criteria"]}
@@ -166,6 +166,6 @@ def test_a_keyset_that_answers_kept_questions_worse_is_refused(
     refused = run("keysets", "activate", new)
     assert refused.code == 4 and "questions right" in refused.err
     assert run(*asked, "--min-right", 0.5, "--max-wrong", 0.5).code == 0
-    other_set = run("keysets", "activate", new, "--questions", "others")
+    other_set = run("keysets", "activate", new, "--question-set", "others")
     assert other_set.code == 4 and "did not ask the questions 'others'" in other_set.err
-    assert run("keysets", "activate", new, "--questions", "lands", "--json").json["state"] == "active"
+    assert run("keysets", "activate", new, "--question-set", "lands", "--json").json["state"] == "active"

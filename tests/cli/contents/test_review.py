@@ -64,7 +64,7 @@ def test_a_dry_run_tells_what_would_be_left_as_it_is(run: Run, proposed: list[in
     one, other = proposed
     file = tmp_path / "verdicts.csv"
     file.write_text(f"fact_id,verdict,version\n{one},accept,7\n{other},accept,1\n")
-    ran = run("review", "settle", "--from", file, "--dry-run")
+    ran = run("review", "settle", "--file", file, "--dry-run")
     assert ran.code == 3 and f"Fact {one} would be left as it is: proposed, in version 1" in ran.err
     run("review", "reject", other, *WHY)
     ran = run("review", "reject", other, "--dry-run", "--json")
@@ -74,14 +74,14 @@ def test_a_dry_run_tells_what_would_be_left_as_it_is(run: Run, proposed: list[in
 def test_verdicts_come_from_a_file(run: Run, proposed: list[int], tmp_path: Path) -> None:
     file = tmp_path / "verdicts.csv"
     file.write_text(f"fact_id,verdict,version\n{proposed[0]},accept,1\n{proposed[1]},reject,\n")
-    dry = run("review", "settle", "--from", file, "--dry-run", "--json").json
+    dry = run("review", "settle", "--file", file, "--dry-run", "--json").json
     assert [one["verdict"] for one in dry["verdicts"]] == ["accept", "reject"]
-    done = run("review", "settle", "--from", file, *WHY).json
+    done = run("review", "settle", "--file", file, *WHY).json
     assert done["fact_ids"] == proposed and len(done["seqs"]) == 2
-    late = run("review", "settle", "--from", file, *WHY)
+    late = run("review", "settle", "--file", file, *WHY)
     assert late.code == 3 and [one["fact_id"] for one in late.json["before"]] == proposed
     file.write_text(f"fact_id,verdict\n{proposed[0]},perhaps\n")
-    ran = run("review", "settle", "--from", file, "--reason", "a test")
+    ran = run("review", "settle", "--file", file, "--reason", "a test")
     assert ran.code == 3 and "line 2: its verdict is none of accept, reject, propose" in ran.err
 
 

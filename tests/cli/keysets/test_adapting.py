@@ -1,4 +1,4 @@
-"""`colmlm rekey --adapt`, here and on a server."""
+"""`colmlm keysets fill --predict`, here and on a server."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def years(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bridges(run: Run, years: Path) -> None:
-    assert run("corpus", "ingest", years, "--format", "annotated", "--corpus", "bridges").code == 0
-    assert run("rekey").code == 0
+    assert run("corpus", "add", years, "--format", "annotated", "--corpus", "bridges").code == 0
+    assert run("keysets", "fill").code == 0
 
 
 @pytest.mark.slow(reason="keys a corpus with two models")
 def test_keys_are_predicted_shown_checked_and_made_true(run: Run, bridges: None, other: Path) -> None:
-    made = run("rekey", "--adapt", "--checkpoint", other, "--sample", 20, "--json")
+    made = run("keysets", "fill", "--predict", "--checkpoint", other, "--sample", 20, "--json")
     assert made.code == 0 and "10 of 30 keys of keyset 2 are predicted" in made.err
     (pair,) = made.json["pairs"]
     assert set(pair) == PAIR and (pair["kind"], pair["facts"], pair["sample"]) == ("context", 30, 20)
@@ -56,7 +56,9 @@ def test_keys_are_predicted_shown_checked_and_made_true(run: Run, bridges: None,
     keyset = made.json["keyset"]
     assert (keyset["state"], keyset["num_predicted"], keyset["num_keys"]) == ("ready", 10, 30)
     assert keyset["calibrated"]
-    again = run("rekey", "--adapt", "--checkpoint", other, "--sample", 25, "--method", "ridge", "--json")
+    again = run(
+        "keysets", "fill", "--predict", "--checkpoint", other, "--sample", 25, "--method", "ridge", "--json"
+    )
     assert "Nothing was predicted anew; keyset 2" in again.err and "colmlm keysets retire 2" in again.err
     assert again.json["pairs"][0] | {"seconds": 0} == pair | {
         "predicted": 0,
@@ -71,20 +73,20 @@ def test_keys_are_predicted_shown_checked_and_made_true(run: Run, bridges: None,
     run("keysets", "activate", 2, "--force")
     found = {one["check"]: one for one in run("doctor", "--json").json["checks"]}
     assert "10 are predicted" in found["keyset"]["found"]
-    assert "colmlm keysets rekey 2" in found["keyset"]["remedy"]
-    true = run("keysets", "rekey", 2, "--json")
+    assert "colmlm keysets fill 2" in found["keyset"]["remedy"]
+    true = run("keysets", "fill", 2, "--json")
     assert (true.json["num_predicted"], true.json["calibrated"]) == (0, True) and "Threshold" in true.err
-    assert run("fsck", "--json").json["ok"]
+    assert run("doctor", "--data", "--json").json["ok"]
 
 
 def test_options_that_mean_nothing_are_refused(run: Run, bridges: None, other: Path) -> None:
-    for words in (("--sample", 20), ("--from", 1), ("--method", "ridge")):
-        refused = run("rekey", *words)
-        assert refused.code == 2 and "--adapt" in refused.err
-    own = run("rekey", "--adapt")
+    for words in (("--sample", 20), ("--predict-from", 1), ("--method", "ridge")):
+        refused = run("keysets", "fill", *words)
+        assert refused.code == 2 and "--predict" in refused.err
+    own = run("keysets", "fill", "--predict")
     assert own.code == 2 and "that of this checkpoint" in own.err
-    assert run("rekey", "--adapt", "--from", 9, "--checkpoint", other).code == 3
-    assert run("rekey", "--adapt", "--checkpoint", other, "--corpus", "none").code == 3
+    assert run("keysets", "fill", "--predict", "--predict-from", 9, "--checkpoint", other).code == 3
+    assert run("keysets", "fill", "--predict", "--checkpoint", other, "--corpus", "none").code == 3
 
 
 def test_options_that_mean_nothing_with_adapt_are_refused(run: Run, subtests: pytest.Subtests) -> None:
@@ -94,21 +96,21 @@ def test_options_that_mean_nothing_with_adapt_are_refused(run: Run, subtests: py
         ("--kinds", "context,question"),
         ("--kinds", "context"),
     )
-    for command, words in product((("rekey",), ("keysets", "rekey", 1)), options):
+    for command, words in product((("keysets", "fill"), ("keysets", "fill", 1)), options):
         with subtests.test(command=command, words=words):
-            refused = run(*command, "--adapt", *words)
-            assert refused.code == 2 and str(words[0]) in refused.err and "with --adapt" in refused.err
+            refused = run(*command, "--predict", *words)
+            assert refused.code == 2 and str(words[0]) in refused.err and "with --predict" in refused.err
 
 
 @pytest.mark.slow(reason="keys a corpus with two models")
 def test_a_job_adapts_there(there: There, years: Path, tmp_path: Path) -> None:
     other = tiny_checkpoint(tmp_path / "other", seed=4, eagerness=1.0)
-    assert invoke("corpus", "ingest", years, "--format", "annotated", "--corpus", "bridges").code == 0
-    assert invoke("rekey").code == 0
-    assert invoke("keysets", "create", "--checkpoint", other, "--json").json["keyset_id"] == 2
+    assert invoke("corpus", "add", years, "--format", "annotated", "--corpus", "bridges").code == 0
+    assert invoke("keysets", "fill").code == 0
+    assert invoke("keysets", "create", "--checkpoint", other, "--empty", "--json").json["keyset_id"] == 2
     with working(there.kb):
         made = there.run(
-            "keysets", "rekey", 2, "--adapt", "--sample", 20, "--corpus", "bridges", "--json", role="trainer"
+            "keysets", "fill", 2, "--predict", "--sample", 20, "--corpus", "bridges", "--json", role="trainer"
         ).json
         assert [pair["kind"] for pair in made["pairs"]] == [
             "context",
@@ -116,9 +118,9 @@ def test_a_job_adapts_there(there: There, years: Path, tmp_path: Path) -> None:
         ]  # as the old keyset has them
         assert all(set(pair) == PAIR and pair["facts"] == 30 for pair in made["pairs"])
         assert made["keyset"]["num_predicted"] == 2 * 10
-        true = there.run("keysets", "rekey", 2, "--json", role="trainer").json
+        true = there.run("keysets", "fill", 2, "--json", role="trainer").json
         assert (true["num_predicted"], true["num_unkeyed"]) == (0, 0)
-    assert there.run("keysets", "rekey", 2, "--sample", 20).code == 2
+    assert there.run("keysets", "fill", 2, "--sample", 20).code == 2
     refused = there.run("jobs", "start", "rekey", "keyset_id=2", "sample=20")
     assert refused.code == 2 and "need adapt" in refused.err
     refused = there.run("jobs", "start", "rekey", "keyset_id=2", "adapt=true", "kinds=context,question")

@@ -44,7 +44,7 @@ def test_what_was_pushed_is_pulled_and_is_the_same_checkpoint(
     assert hub.messages == ["tiny-3, exported by colmlm"]
     hub.files["me/mine"] |= {"modeling.py": b"raise SystemExit", "pytorch_model.bin": b"pickle"}
     pulled = ask("checkpoint", "pull", "me/mine", tmp_path / "back")
-    assert pulled.returncode == 0 and f"colmlm rekey --checkpoint {tmp_path / 'back'}" in pulled.stdout
+    assert pulled.returncode == 0 and f"colmlm keysets fill --checkpoint {tmp_path / 'back'}" in pulled.stdout
     assert sorted(file.name for file in (tmp_path / "back").iterdir()) == sorted(pushed["files"])
     assert run("checkpoint", "info", "--checkpoint", tmp_path / "back", "--json").json["name"] == "tiny-3"
 

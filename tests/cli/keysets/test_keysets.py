@@ -19,17 +19,17 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_first_rekey_keys_calibrates_and_activates(run: Run, atlas: list[int]) -> None:
-    ran = run("rekey", "--json")
+    ran = run("keysets", "fill", "--json")
     assert ran.code == 0 and "Threshold" in ran.err
     assert (ran.json["state"], ran.json["num_keys"], ran.json["num_unkeyed"]) == ("active", 2, 0)
     assert ran.json["calibrated"]
-    assert run("fsck", "--json").json["ok"]
+    assert run("doctor", "--data", "--json").json["ok"]
 
 
 def test_a_new_checkpoint_answers_once_activated_and_the_old_one_again(
     run: Run, keyed: list[int], other: Path
 ) -> None:
-    new = run("rekey", "--checkpoint", other, "--json")
+    new = run("keysets", "fill", "--checkpoint", other, "--json")
     assert new.json["state"] == "ready" and "keysets activate" in new.err
     asked = ("lookup", "anything", "--threshold", -1)
     assert run(*asked).code == 0 and run(*asked, "--checkpoint", other).code == 4
@@ -42,9 +42,9 @@ def test_a_new_checkpoint_answers_once_activated_and_the_old_one_again(
     run("facts", "add", "--question", "Who?", "--value", "Ann", "--reason", "r", "--no-key")
     back = run("keysets", "rollback", "--json")
     assert back.json["state"] == "active" and back.json["keyset_id"] == 1
-    assert "1 facts have no key in it" in back.err and "colmlm keysets rekey 1" in back.err
-    assert run("keysets", "rekey", 1, "--json").json["num_unkeyed"] == 0
-    assert run("keysets", "rekey", 77).code == 3
+    assert "1 facts have no key in it" in back.err and "colmlm keysets fill 1" in back.err
+    assert run("keysets", "fill", 1, "--json").json["num_unkeyed"] == 0
+    assert run("keysets", "fill", 77).code == 3
 
 
 def test_commands_take_the_active_keysets_checkpoint_where_the_settings_name_none(
@@ -53,7 +53,7 @@ def test_commands_take_the_active_keysets_checkpoint_where_the_settings_name_non
     monkeypatch.delenv("COLMLM_CHECKPOINT")
     asked = ("lookup", "anything", "--threshold", -1)
     assert run(*asked).code == 0
-    new = run("rekey", "--checkpoint", other, "--json").json["keyset_id"]
+    new = run("keysets", "fill", "--checkpoint", other, "--json").json["keyset_id"]
     run("keysets", "activate", new, "--force")
     assert run(*asked).code == 0
     added = run("facts", "add", "--question", "Who?", "--value", "Ann", "--reason", "r", "--json")
@@ -67,10 +67,10 @@ def test_a_keyset_is_checked_against_the_active_one_with_both_models_and_then_ac
     run: Run, keyed: list[int], other: Path, tmp_path: Path
 ) -> None:
     assert run("keysets", "create", "--checkpoint", other, "--index-spec", "IDMap,IVF4,Flat").code == 6
-    new = run("keysets", "create", "--checkpoint", other, "--json").json["keyset_id"]
+    new = run("keysets", "create", "--checkpoint", other, "--empty", "--json").json["keyset_id"]
     assert run("keysets", "check", new).code == 4
-    run("keysets", "rekey", new)
-    assert run("keysets", "build", new, "--json").json["num_keys"] == 2
+    run("keysets", "fill", new)
+    assert run("keysets", "fill", new, "--recall", 0.98, "--json").json["num_keys"] == 2
     plot = tmp_path / "drift.png"
     lenient = ("--max-question-loss", 1, "--min-agreement", 0, "--plot", plot)
     checked = run("keysets", "check", new, *lenient, "--json")
@@ -90,26 +90,25 @@ def test_a_keyset_is_checked_against_the_active_one_with_both_models_and_then_ac
 
 def test_the_list_says_how_many_lists_of_an_index_are_read(run: Run, keyed: list[int], other: Path) -> None:
     new = run("keysets", "create", "--checkpoint", other, "--index-spec", "IVF2,Flat", "--json").json
-    run("keysets", "rekey", new["keyset_id"])
-    built = run("keysets", "build", new["keyset_id"], "--recall", 0.9, "--json").json
+    built = run("keysets", "fill", new["keyset_id"], "--recall", 0.9, "--json").json
     fit = {"spec": "IVF2,Flat", "lists": 2, "lists_read": 2, "recall": 1.0, "spare": 8}
     assert built["fit"] == fit
     assert run("keysets", "list", "--json").json["keysets"][1]["index_fit"] == fit
     said = "IVF2,Flat, 2 of 2 lists, 10 candidates"
-    assert said in " ".join(run("keysets", "build", new["keyset_id"]).out.split())
+    assert said in " ".join(run("keysets", "fill", new["keyset_id"], "--recall", 0.98).out.split())
     assert said in " ".join(run("keysets", "list").out.split())
 
 
 def test_retiring_says_what_goes_and_asks(run: Run, keyed: list[int], other: Path) -> None:
-    new = run("rekey", "--checkpoint", other, "--json").json["keyset_id"]
+    new = run("keysets", "fill", "--checkpoint", other, "--json").json["keyset_id"]
     assert run("keysets", "retire", 1, "--yes").code == 4, "it is active"
     assert run("keysets", "retire", new).code == 2
     tried = run("keysets", "retire", new, "--dry-run", "--json").json
     assert tried == {"keyset_id": new, "dry_run": True, "num_keys": 2}
     assert run("keysets", "retire", new, "--yes", "--reason", "worse", "--actor", "Ann").code == 0
-    last = run("changes", "--json").json["changes"][0]
+    last = run("log", "list", "--json").json["changes"][0]
     assert (last["kind"], last["actor"], last["reason"]) == ("retire", "Ann", "worse")
-    assert run("keysets", "rekey", new).code == 4 and run("keysets", "build", new).code == 4
+    assert run("keysets", "fill", new).code == 4 and run("keysets", "fill", new, "--recall", 1).code == 4
 
 
 def test_a_threshold_is_shown_and_set(run: Run, keyed: list[int]) -> None:
@@ -119,25 +118,27 @@ def test_a_threshold_is_shown_and_set(run: Run, keyed: list[int]) -> None:
         "calibrated": False,
     }
     assert "0.250, not calibrated" in run("keysets", "threshold", 1).out
-    assert run("rekey", "--json").json["threshold"] == 0.25  # what somebody set is not measured anew unasked
+    assert (
+        run("keysets", "fill", "--json").json["threshold"] == 0.25
+    )  # what somebody set is not measured anew unasked
     assert run("keysets", "threshold", 77).code == 3 and run("keysets", "threshold", 1, "--set", 2).code == 2
 
 
 def test_a_base_without_questions_is_keyed_and_says_that_it_is_not_calibrated(run: Run) -> None:
     run("facts", "add", "--question", "Who?", "--value", "Ann", "--reason", "r", "--no-key")
-    ran = run("rekey", "--json")
+    ran = run("keysets", "fill", "--json")
     assert ran.code == 0 and not ran.json["calibrated"]
 
 
 def test_calibrating_reports_both_error_rates_and_a_dry_run_keeps_the_threshold(
     run: Run, keyed: list[int]
 ) -> None:
-    run("keysets", "calibrate", "--false-accept-rate", 0)
+    run("keysets", "threshold", "--calibrate", "--false-accept-rate", 0)
     before = run("keysets", "list", "--json").json["keysets"][0]["threshold"]
-    tried = run("keysets", "calibrate", "--false-accept-rate", 1, "--dry-run", "--json").json
+    tried = run("keysets", "threshold", "--calibrate", "--false-accept-rate", 1, "--dry-run", "--json").json
     assert tried["threshold"] == -1 and tried["false_accept_rate"] == 1 and tried["false_reject_rate"] == 0
     assert run("keysets", "list", "--json").json["keysets"][0]["threshold"] == before
-    assert run("keysets", "calibrate", 1, "--json").json["num_questions"] == 2
+    assert run("keysets", "threshold", "--calibrate", 1, "--json").json["num_questions"] == 2
 
 
 @pytest.mark.parametrize(("accepted", "advises"), [(0.15, False), (0.62, True)])
@@ -148,12 +149,12 @@ def test_a_threshold_that_hardly_tells_facts_apart_comes_with_advice(accepted: f
 
 
 def test_another_checkpoints_keyset_cannot_be_calibrated(run: Run, keyed: list[int], other: Path) -> None:
-    assert run("keysets", "calibrate", 1, "--checkpoint", other).code == 4
-    assert run("keysets", "calibrate", 77).code == 3
+    assert run("keysets", "threshold", "--calibrate", 1, "--checkpoint", other).code == 4
+    assert run("keysets", "threshold", "--calibrate", 77).code == 3
 
 
 def test_calibrating_what_has_no_keys_says_so(run: Run, atlas: list[int]) -> None:
-    ran = run("keysets", "calibrate")
+    ran = run("keysets", "threshold", "--calibrate")
     assert ran.code == 2 and "calibration needs questions" in ran.err
 
 
@@ -179,15 +180,15 @@ def test_a_checkpoint_is_exported_as_one_file_of_a_type(run: Run, tmp_path: Path
 
 
 def test_questions_become_keys_where_they_are_asked_for(run: Run, keyed: list[int]) -> None:
-    assert run("rekey", "--kinds", "context,question", "--json").json["num_keys"] == 4
+    assert run("keysets", "fill", "--kinds", "context,question", "--json").json["num_keys"] == 4
     run("facts", "add", "--question", "Who?", "--value", "Ann", "--reason", "r", "--no-key")
-    assert run("keysets", "rekey", 1, "--json").json["num_keys"] == 5
-    assert run("rekey", "--kinds", "question").code == 2
+    assert run("keysets", "fill", 1, "--json").json["num_keys"] == 5
+    assert run("keysets", "fill", "--kinds", "question").code == 2
 
 
 def test_a_model_that_asks_in_words_makes_no_keys(run: Run, atlas: list[int], tmp_path: Path) -> None:
-    refused = run("rekey", "--checkpoint", tiny_checkpoint(tmp_path / "asker", markup=ASKER))
-    assert refused.code == 7 and "colmlm rekey --encoder minilm" in refused.err
+    refused = run("keysets", "fill", "--checkpoint", tiny_checkpoint(tmp_path / "asker", markup=ASKER))
+    assert refused.code == 7 and "colmlm keysets create --encoder minilm" in refused.err
 
 
 @pytest.mark.slow(reason="keys a corpus with a sentence encoder")
@@ -195,16 +196,18 @@ def test_a_model_that_asks_in_words_makes_no_keys(run: Run, atlas: list[int], tm
 def test_a_sentence_encoder_has_a_keyset_like_any_checkpoint(
     run: Run, keyed: list[int], checkpoint: Path
 ) -> None:
-    new = run("rekey", "--encoder", "minilm", "--json")
+    new = run("keysets", "create", "--encoder", "minilm", "--json")
     assert (new.json["state"], new.json["dim"], new.json["num_keys"]) == ("ready", 384, 2)
     assert "its own question" in new.err and not new.json["calibrated"]
     assert (
         run("keysets", "create", "--encoder", "minilm", "--json").json["keyset_id"] == new.json["keyset_id"]
     )
-    sentences = run("keysets", "create", "--encoder", "minilm-sentences", "--json").json["keyset_id"]
+    sentences = run("keysets", "create", "--encoder", "minilm-sentences", "--empty", "--json").json[
+        "keyset_id"
+    ]
     assert sentences != new.json["keyset_id"]
-    assert run("keysets", "rekey", sentences, "--json").json["num_keys"] == 2
-    assert run("rekey", "--encoder", "minilm", "--checkpoint", checkpoint).code == 2
+    assert run("keysets", "fill", sentences, "--json").json["num_keys"] == 2
+    assert run("keysets", "create", "--encoder", "minilm", "--checkpoint", checkpoint).code == 2
     run("keysets", "activate", new.json["keyset_id"], "--force")
     refused = run("lookup", "anything", "--threshold", -1)
     assert refused.code == 4 and "vectors do not compare" in refused.err

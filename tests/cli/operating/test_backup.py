@@ -19,7 +19,7 @@ def test_a_base_moves_house_without_what_was_erased_since(
     assert run("backup", "create", file).code == 2
     assert run("backup", "verify", file).out.startswith("ok")
     run("erase", atlas[0], "--reason", "request of the person", "--yes")
-    run("audit", "export", "--log", "--output", log)
+    run("log", "export", "--changes", "--output", log)
     assert run("backup", "restore", file, "--change-log", log).code == 4
     with clone(server) as url:
         monkeypatch.setenv("COLMLM_DATABASE_URL", url)
@@ -35,7 +35,7 @@ def test_a_base_moves_house_without_what_was_erased_since(
         restored = run("backup", "restore", file, "--change-log", log, "--key", key).out
         assert "erased again: 1 (1)" in restored and "up to change 2, from log.jsonl" in restored
         assert [fact["fact_id"] for fact in run("facts", "list", "--json").json["facts"]] == atlas[1:]
-        assert run("fsck").code == 0
+        assert run("doctor", "--data").code == 0
     file.write_bytes(file.read_bytes()[:-1])
     damaged = run("backup", "verify", file, "--json")
     assert damaged.code == 1 and damaged.err.count("\n") == 1 and damaged.out == ""
@@ -46,9 +46,9 @@ def test_a_restore_without_the_newer_log_must_be_meant(
 ) -> None:
     file, log = tmp_path / "monday.backup", tmp_path / "log.jsonl"
     made = run("backup", "create", file, "--json")
-    assert "audit export --log" in made.err
+    assert "log export --changes" in made.err
     run("erase", atlas[0], "--reason", "request of the person", "--yes")
-    run("audit", "export", "--log", "--output", log)
+    run("log", "export", "--changes", "--output", log)
     with clone(server) as url:
         monkeypatch.setenv("COLMLM_DATABASE_URL", url)
         monkeypatch.setenv("COLMLM_HOME", str(tmp_path / "new"))

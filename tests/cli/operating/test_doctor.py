@@ -55,7 +55,7 @@ def _set_fsync(engine: Engine, value: str) -> None:
 
 
 def test_a_sound_installation_is_said_to_be_so(run: Run, keyed_here: list[int], home: Path) -> None:
-    run("keysets", "calibrate")
+    run("keysets", "threshold", "--calibrate")
     ran = run("doctor", "--json")
     found = states(ran)
     assert ran.code == 0 and ran.json["ok"]
@@ -80,9 +80,9 @@ def test_a_sound_installation_is_said_to_be_so(run: Run, keyed_here: list[int], 
 
 def test_it_changes_nothing(run: Run, keyed_here: list[int], home: Path) -> None:
     files = lambda: {p: p.stat().st_mtime_ns for p in home.rglob("*")}  # noqa: E731
-    before, changes = files(), run("changes", "--json").json
+    before, changes = files(), run("log", "list", "--json").json
     run("doctor")
-    assert (files(), run("changes", "--json").json) == (before, changes)
+    assert (files(), run("log", "list", "--json").json) == (before, changes)
 
 
 def test_before_the_first_start_it_says_what_is_missing_and_makes_nothing(
@@ -223,7 +223,7 @@ def test_shared_snapshots_are_looked_for(
     assert "mount it" in finding(run("doctor", "--json"), "shared snapshots")["found"]
     place.mkdir()
     assert states(run("doctor", "--json"))["shared snapshots"] == "warning"
-    run("keysets", "build", "1")
+    run("keysets", "fill", "1", "--recall", 0.98)
     found = finding(run("doctor", "--json"), "shared snapshots")
     assert found["state"] == "ok" and f"{place}/" in found["found"]
     shutil.rmtree(place)

@@ -307,7 +307,7 @@ def test_the_base_of_this_machine_is_its_users(run: Run, keyed: list[int]) -> No
         await done(client, "delete_facts", fact_ids=[keyed[0]], reason="wrong")
 
     over_stdio(talk=talk)
-    (change,) = run("changes", "--json").json["changes"][:1]
+    (change,) = run("log", "list", "--json").json["changes"][:1]
     assert (change["kind"], change["actor"], change["principal"]["kind"]) == ("delete", "tester", "local")
 
 
@@ -354,7 +354,7 @@ def test_http_wants_a_token_and_this_machines_name(run: Run, keyed: list[int]) -
             assert answer.status_code == status, (headers, answer.text)
         assert run("tokens", "revoke", "the operator", "--yes").code == 0
         assert httpx2.post(address, json=ping, headers=bearer).status_code == 401
-    (change,) = [one for one in run("changes", "--json").json["changes"] if one["kind"] == "delete"]
+    (change,) = [one for one in run("log", "list", "--json").json["changes"] if one["kind"] == "delete"]
     assert (change["actor"], change["principal"]["kind"]) == ("the operator", "key")
 
 

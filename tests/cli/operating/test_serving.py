@@ -38,10 +38,10 @@ def test_up_prepares_everything_and_a_second_time_changes_nothing(run: Run) -> N
     num_facts = sum(len(document.facts) for document in parsed if document is not None)
     keyset = first.json["keyset"]
     assert (keyset["num_keys"], keyset["state"], keyset["calibrated"]) == (num_facts, "active", True)
-    changes = run("changes", "--json").json["changes"]
+    changes = run("log", "list", "--json").json["changes"]
     second = run("up", "--no-serve", "--json").json
     assert second["token"] == first.json["token"]
-    assert run("changes", "--json").json["changes"] == changes
+    assert run("log", "list", "--json").json["changes"] == changes
 
 
 def test_the_token_is_for_its_owner_alone(runtime: Runtime) -> None:

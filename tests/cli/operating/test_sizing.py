@@ -71,12 +71,12 @@ def test_a_spec_with_other_codes_is_one_that_the_index_takes() -> None:
 
 
 def test_codes_longer_than_their_keys_are_refused_and_those_that_an_exact_index_lacks_are_told_of() -> None:
-    many = ("sizing", "--facts", 1_000_000, "--dim", 64, "--code-bytes")
+    many = ("db", "sizing", "--facts", 1_000_000, "--dim", 64, "--code-bytes")
     ran = invoke(*many, 100)
     assert ran.code == 2 and "from 1 to 64" in ran.err
     assert invoke(*many, 64).code == 0 and not invoke(*many, 64).err
-    few = invoke("sizing", "--facts", 50_000, "--code-bytes", 8, "--json")
-    assert few.json["sizes"] == invoke("sizing", "--facts", 50_000, "--json").json["sizes"]
+    few = invoke("db", "sizing", "--facts", 50_000, "--code-bytes", 8, "--json")
+    assert few.json["sizes"] == invoke("db", "sizing", "--facts", 50_000, "--json").json["sizes"]
     assert "--code-bytes changes nothing" in few.err
 
 
@@ -87,13 +87,13 @@ def test_wide_keys_are_taken_to_have_a_bit_for_each_number() -> None:
 
 
 def test_the_command_gives_the_same_in_json_and_words() -> None:
-    ran = invoke("sizing", "--facts", 1_000_000, "--text-bytes", 96, "--json")
+    ran = invoke("db", "sizing", "--facts", 1_000_000, "--text-bytes", 96, "--json")
     assert (
         ran.code == 0
         and ran.json["sizes"]["database"] == sizes(Load(facts=1_000_000, text_bytes=96)).database
     )
     assert ran.json["load"]["dim"] == 576
-    assert "1,000,000 facts of width 576" in invoke("sizing", "--facts", 1_000_000).out
-    assert invoke("sizing", "--facts", 0).code == 2
+    assert "1,000,000 facts of width 576" in invoke("db", "sizing", "--facts", 1_000_000).out
+    assert invoke("db", "sizing", "--facts", 0).code == 2
     with pytest.raises(InvalidValue):
         Load(facts=0)

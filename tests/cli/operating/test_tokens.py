@@ -5,7 +5,6 @@ from datetime import datetime
 import pytest
 
 from colmlm.cli.operating.tokens import Role
-from colmlm.cli.start.commands import COMMANDS, FORMER
 from colmlm.kb.access.records import ROLES
 from tests.cli.conftest import Run
 
@@ -60,22 +59,3 @@ def test_a_span_that_is_none_is_refused(run: Run, subtests: pytest.Subtests) -> 
 
 def test_the_roles_are_those_of_the_knowledge_base() -> None:
     assert tuple(Role) == tuple(ROLES)
-
-
-def test_the_former_name_does_the_same_and_says_the_present_one_once(run: Run) -> None:
-    made = run("keys", "create", "ann", "--role", "auditor", "--json")
-    assert made.json["token"].startswith("colmlm_") and made.err.count("`tokens`") == 1
-    former, present = run("keys", "list", "--json"), run("tokens", "list", "--json")
-    assert former.json == present.json and len(former.json["keys"]) == 1
-    assert former.err.count("\n") == 1 and present.err == ""
-    for words in (("list",), ("revoke", "ann", "--dry-run"), ("revoke", "ann"), ("rotate", "bob", "--yes")):
-        former, present = run("keys", *words), run("tokens", *words)
-        assert (former.code, former.out) == (present.code, present.out)
-        assert former.err.partition("\n")[2] == present.err
-
-
-def test_the_former_name_is_in_no_list(run: Run) -> None:
-    listed = [line.split()[1:2] for line in run("--help").out.splitlines()]
-    assert ["tokens"] in listed and ["keys"] not in listed
-    assert "keys" not in COMMANDS and set(FORMER.values()) <= set(COMMANDS)
-    assert "colmlm tokens" in run("keys", "--help").out

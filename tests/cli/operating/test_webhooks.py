@@ -57,7 +57,7 @@ def test_a_worker_delivers_what_waits_and_ends(run: Run, kb: KnowledgeBase, hook
 def test_a_receiver_that_fails_is_told_of(run: Run, kb: KnowledgeBase, hook: Receiver) -> None:
     hook.answer = lambda _: (500, {})
     assert found(run, "webhooks") is None
-    assert run("webhooks", "add", hook.url, "--since", 0).code == 0
+    assert run("webhooks", "add", hook.url, "--after", 0).code == 0
     run("worker", "--once")
     shown = run("webhooks", "list")
     assert "it answered 500" in shown.err and "next attempt" in shown.err

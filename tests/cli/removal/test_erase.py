@@ -1,4 +1,4 @@
-"""`colmlm erase` and `colmlm scan-residue`, on the server that other tests share: so without --now."""
+"""`colmlm erase` and `colmlm erase scan`, on the server that other tests share: so without --now."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_erase_says_what_it_did_and_how_far_it_got(
 ) -> None:
     lima, titicaca = keyed_here
     traces = tmp_path / "traces.json"
-    assert run("scan-residue", "--text", f"capital of Peru is {'Lima'}").code == 1
+    assert run("erase", "scan", "--text", f"capital of Peru is {'Lima'}").code == 1
 
     ran = run("erase", lima, *BECAUSE, "--traces-out", traces, "--scan", "--yes", "--json")
 
@@ -31,18 +31,17 @@ def test_erase_says_what_it_did_and_how_far_it_got(
     assert before["snapshots"] == 1 and after["snapshots"] == 0
     assert before["heap"] and after["heap"] and said["levels"][2]["remedy"] == "Run: colmlm erase --now"
     assert traces.stat().st_mode & 0o777 == 0o600
-    for option in ("--traces", "--probes"):  # the second is its first name
-        scanned = run("scan-residue", option, traces, "--json")
-        assert (scanned.code, scanned.json["num_found"]) == (1, said["residue"]["after"]["num_found"])
+    scanned = run("erase", "scan", "--traces", traces, "--json")
+    assert (scanned.code, scanned.json["num_found"]) == (1, said["residue"]["after"]["num_found"])
 
     shown = run("facts", "show", lima)
     assert MARK * 4 in shown.out and f"erased by change {said['seq']}" in shown.out
     assert run("facts", "restore", lima, *BECAUSE).code == 4
-    again = run("corpus", "ingest", annotated, "--format", "annotated", "--corpus", "atlas")
+    again = run("corpus", "add", annotated, "--format", "annotated", "--corpus", "atlas")
     assert again.code == 0 and "1 were there already" in again.out and "--allow-erased" in again.out
     back = run(
         "corpus",
-        "ingest",
+        "add",
         annotated,
         "--format",
         "annotated",
@@ -60,6 +59,7 @@ def test_a_dry_run_changes_nothing(run: Run, atlas: list[int]) -> None:
     assert [fact["value"] for fact in said["facts"]] == list(QUESTIONS)
     assert (said["dry_run"], len(said["documents"])) == (True, 1)
     assert "2 facts in 1 texts" in run("erase", *atlas, "--dry-run").out
+    assert run("erase", "facts", *atlas, "--dry-run", "--json").json == said
     assert len(run("facts", "list", "--json").json["facts"]) == 2
 
 
@@ -77,7 +77,6 @@ def test_erase_without_what_it_needs_is_refused(run: Run, subtests: pytest.Subte
         ((1, *BECAUSE), "nobody to ask"),
         (("--dry-run",), "name facts"),
         (("--now", "--traces-out", "x"), "name facts"),
-        (("--now", "--probes-out", "x"), "name facts"),  # its first name
     ):
         with subtests.test(words=words, said=said):
             ran = run("erase", *words)
@@ -104,8 +103,8 @@ def test_a_scan_for_nothing_or_too_little_is_refused(run: Run, tmp_path: Path) -
         ("--traces", no_traces),
         ("--traces", no_traces, "--text", "long enough"),
     ):
-        assert run("scan-residue", *words).code == 2
-    assert run("scan-residue", "--text", "nobody ever wrote this down anywhere").code == 0
+        assert run("erase", "scan", *words).code == 2
+    assert run("erase", "scan", "--text", "nobody ever wrote this down anywhere").code == 0
 
 
 @pytest.mark.slow(reason="rewrites the files of a base")

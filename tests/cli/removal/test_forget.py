@@ -40,8 +40,8 @@ def test_every_door_lets_questions_for_forgotten_facts_abstain_by_default(
     number = planned(run).json["run_id"]
     assert run("forget", "apply", number, "--yes").code == run("forget", "verify", number).code == 0
     issued = tmp_path / "certificate.json"
-    assert run("forget", "certificate", number, "--out", issued).code == 0
-    assert run("verify-certificate", issued, "--json").json["policy"] == "abstain"
+    assert run("forget", "certificate", number, "--output", issued).code == 0
+    assert run("log", "certificate", issued, "--json").json["policy"] == "abstain"
 
 
 def planned(run: Run, *words: object) -> Ran:
@@ -83,27 +83,27 @@ def test_from_a_plan_to_a_certificate_and_back(run: Run, keyed: list[int], tmp_p
     assert "level 1" in shown and "question" in shown
 
     file = tmp_path / "run.json"
-    assert run("forget", "certificate", number, "--out", file).code == 0
+    assert run("forget", "certificate", number, "--output", file).code == 0
     assert file.read_text() == run("forget", "certificate", number).out
-    checked = run("verify-certificate", file, "--json").json
+    checked = run("log", "certificate", file, "--json").json
     assert checked["ok"] and checked["num_facts"] == 2
-    assert run("verify-certificate", file, "--key", checked["signed_by"]).out.startswith("ok")
-    assert run("audit", "public-key", "--output", pem := tmp_path / "base.pem").code == 0
-    assert run("audit", "public-key").out == pem.read_text()
-    assert run("verify-certificate", file, "--offline", "--public-key", pem, "--json").json["offline"]
-    assert run("verify-certificate", file, "--offline").code == 2
-    strange = run("verify-certificate", file, "--key", "0" * 16)
+    assert run("log", "certificate", file, "--key", checked["signed_by"]).out.startswith("ok")
+    assert run("log", "export", "--public-key", "--output", pem := tmp_path / "base.pem").code == 0
+    assert run("log", "export", "--public-key").out == pem.read_text()
+    assert run("log", "certificate", file, "--offline", "--public-key", pem, "--json").json["offline"]
+    assert run("log", "certificate", file, "--offline").code == 2
+    strange = run("log", "certificate", file, "--key", "0" * 16)
     assert strange.code == 1 and "NOT ok, signer" in strange.out and "ok, run" in strange.out
     good = file.read_text()
     file.write_text(good.replace('"payload": "', '"payload": "A'))
-    refused = run("verify-certificate", file, "--json")
+    refused = run("log", "certificate", file, "--json")
     assert refused.code == 1 and not refused.json["ok"]
-    assert run("verify-certificate", file).out.startswith("NOT ok")
+    assert run("log", "certificate", file).out.startswith("NOT ok")
 
-    assert run("forget", "restore", number, "--dry-run", "--json").json["run"]["state"] == "applied"
-    assert run("forget", "restore", number, "--reason", "undo", "--yes", "--json").json["kind"] == "restore"
+    assert run("forget", "undo", number, "--dry-run", "--json").json["run"]["state"] == "applied"
+    assert run("forget", "undo", number, "--reason", "undo", "--yes", "--json").json["kind"] == "restore"
     file.write_text(good)
-    assert "NOT ok, state: the run is restored" in run("verify-certificate", file).out
+    assert "NOT ok, state: the run is restored" in run("log", "certificate", file).out
     (listed,) = run("forget", "list", "--json").json["runs"]
     assert (listed["state"], listed["num_facts"], listed["level"]) == ("restored", 2, 1)
     assert run("forget", "show", number, "--json").json["plan"]["equivalents"] == [same]
@@ -116,7 +116,7 @@ def test_places_that_would_still_answer_are_shown_with_what_they_say(
     where = "Visitors ask what the capital of Peru is. The capital of Peru is Lima."
     told = AnnotatedDocument("guide", where, (FactSpan(65, 69, "Lima", "Which city is it?", "Lima"),))
     (tmp_path / "guide.jsonl").write_text(json.dumps(to_record(told)) + "\n")
-    added = run("corpus", "ingest", tmp_path / "guide.jsonl", "--format", "annotated", "--corpus", "guides")
+    added = run("corpus", "add", tmp_path / "guide.jsonl", "--format", "annotated", "--corpus", "guides")
     assert added.code == 0
     plan = planned(run, "--fact", keyed[0]).json
     (told_there,) = plan["texts"]["survivors"]
@@ -154,13 +154,13 @@ def test_what_cannot_be_done_is_said_in_one_line(run: Run, keyed: list[int]) -> 
     cases = (
         (2, ("forget", "apply", number)),
         (2, ("forget", "apply", number, "--json")),
-        (2, ("forget", "restore", number, "--yes")),
+        (2, ("forget", "undo", number, "--yes")),
         (2, ("forget", "plan", "--since", "yesterday", "--reason", "r")),
         (2, ("forget", "verify", number, "--paraphrases", "no-such-file")),
         (3, ("forget", "show", 99)),
-        (4, ("forget", "restore", number, "--reason", "r", "--yes")),
+        (4, ("forget", "undo", number, "--reason", "r", "--yes")),
         (4, ("forget", "certificate", number)),
-        (2, ("verify-certificate", "no-such-file")),
+        (2, ("log", "certificate", "no-such-file")),
     )
     for code, words in cases:
         ran = run(*words)

@@ -22,7 +22,14 @@ from tests.cli.conftest import ROOT, program
 
 
 @pytest.mark.parametrize(
-    ("typed", "offered"), [("colmlm tr", ["trace", "train"]), ("colmlm keysets act", ["activate"])]
+    ("typed", "offered"),
+    [
+        ("colmlm tr", ["trace", "train"]),
+        ("colmlm keysets act", ["activate"]),
+        ("colmlm facts list --se", ["--server"]),
+        ("colmlm facts list --js", ["--json"]),
+        ("colmlm serve --js", []),
+    ],
 )
 def test_the_shell_is_offered_what_may_follow(typed: str, offered: list[str]) -> None:
     words = typed.split()
@@ -46,7 +53,7 @@ def test_completion_installs_itself_for_the_shell_that_asks(tmp_path: Path) -> N
     assert str(script) in (tmp_path / ".bashrc").read_text()
 
 
-LINES = ("colmlm ", "colmlm s", "colmlm facts", "colmlm facts ", "colmlm keysets a", "colmlm annotator ")
+LINES = ("colmlm ", "colmlm s", "colmlm facts", "colmlm facts ", "colmlm keysets a", "colmlm erase ")
 SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 
 

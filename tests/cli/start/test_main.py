@@ -13,7 +13,7 @@ import typer.main
 from sqlalchemy import text
 
 from colmlm.cli.start.app import app
-from colmlm.cli.start.commands import COMMANDS, LABORATORY
+from colmlm.cli.start.commands import COMMANDS
 from colmlm.cli.start.verbs import VERBS
 from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
@@ -55,10 +55,10 @@ BAD_LINES = (
     ["generate", "x", "--checkpoint", "/no/such/directory"],
     ["lookup", "x", "-k", "0"],
     ["keysets", "activate", "9" * 30],
-    ["keysets", "calibrate", "--false-accept-rate", "nan"],
-    ["corpus", "ingest", "/no/such/file", "--format", "annotated", "--corpus", "x"],
-    ["corpus", "ingest", "/", "--format", "annotated", "--corpus", "x"],
-    ["corpus", "ingest", "README.md", "--format", "yaml", "--corpus", "x"],
+    ["keysets", "threshold", "--calibrate", "--false-accept-rate", "nan"],
+    ["corpus", "add", "/no/such/file", "--format", "annotated", "--corpus", "x"],
+    ["corpus", "add", "/", "--format", "annotated", "--corpus", "x"],
+    ["corpus", "add", "README.md", "--format", "yaml", "--corpus", "x"],
     ["demo", "--facts", "0"],
     ["serve", "--port", "70000"],
 )
@@ -83,8 +83,9 @@ UNKNOWN = (
 def commands() -> Iterator[tuple[str, ...]]:
     """Every group and command that is light enough to be imported here."""
     yield ()
-    light = {name: lazy for name, lazy in COMMANDS.items() if name not in LABORATORY}
-    todo: list[tuple[tuple[str, ...], Any]] = [((name,), lazy.command(name)) for name, lazy in light.items()]
+    todo: list[tuple[tuple[str, ...], Any]] = [
+        ((name,), lazy.command(name)) for name, lazy in COMMANDS.items()
+    ]
     while todo:
         path, command = todo.pop()
         yield path
@@ -95,7 +96,7 @@ def commands() -> Iterator[tuple[str, ...]]:
 def test_a_command_is_listed_with_the_words_it_has_for_itself(name: str) -> None:
     listed, itself = COMMANDS[name].help, COMMANDS[name].command(name).help
     words = " ".join(itself.partition("\n\n")[0].split())
-    assert words.startswith(listed.rstrip(".")) or name in LABORATORY
+    assert words.startswith(listed.rstrip("."))
 
 
 @pytest.mark.parametrize("path", sorted(commands()), ids=" ".join)
@@ -112,7 +113,7 @@ def test_every_command_takes_json_but_those_that_the_manual_names() -> None:
         path, command = todo.pop()
         verbs = getattr(command, "commands", {})
         todo += [((*path, name), child) for name, child in verbs.items()]
-        if not verbs and not any("--json" in option.opts for option in command.params):
+        if not verbs and not any("--json" in option.opts for option in command.program_options()):
             without.add(" ".join(path))
     manual = (ROOT / "docs" / "command-line.md").read_text()
     (line,) = re.findall(r"^- Without `--json` are (.*)$", manual, re.MULTILINE)
@@ -144,9 +145,8 @@ def test_the_options_of_a_command_are_known_without_what_it_works_with() -> None
         "litestar",
         "httpx2",
     )
-    names = sorted(set(COMMANDS) - set(LABORATORY))
     code = (
-        f"from colmlm.cli.start.commands import COMMANDS\nfor name in {names}: COMMANDS[name].command(name)"
+        "from colmlm.cli.start.commands import COMMANDS\nfor name in COMMANDS: COMMANDS[name].command(name)"
     )
     assert loaded(code, heavy) == []
 
@@ -221,7 +221,7 @@ def test_a_database_out_of_reach_is_exit_code_5_without_its_password(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLMLM_DATABASE_URL", "postgresql://me:secret@127.0.0.1:1/nothing")
-    for words in (["facts", "list"], ["rekey"], ["demo"]):
+    for words in (["facts", "list"], ["keysets", "fill"], ["demo"]):
         ran = run(*words)
         assert ran.code == 5 and is_one_error_line(ran) and "secret" not in ran.err
 
@@ -229,7 +229,7 @@ def test_a_database_out_of_reach_is_exit_code_5_without_its_password(
 def test_a_checkpoint_that_is_none_is_exit_code_7(run: Run, atlas: list[int], tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    ran = run("rekey", "--checkpoint", empty)
+    ran = run("keysets", "fill", "--checkpoint", empty)
     assert ran.code == 7 and is_one_error_line(ran) and str(empty) in ran.err
 
 
@@ -274,3 +274,27 @@ def test_a_reader_that_leaves_early_is_no_error(atlas: list[int], home: Path) ->
 def test_the_program_alone_prints_help_and_its_version(home: Path) -> None:
     assert "Commands" in program().stdout
     assert program("--version").stdout.strip()
+
+
+def test_options_of_the_program_stand_before_the_command_or_after_it(run: Run, atlas: list[int]) -> None:
+    listed = run("facts", "list", "--json").json
+    assert run("--json", "facts", "list").json == listed
+    for words in (["--server", ""], ["facts", "list", "--json", "--server", ""]):
+        before = words if "facts" in words else ["--json", *words, "facts", "list"]
+        assert run(*before).json == listed
+
+
+@pytest.mark.parametrize("command", [["serve"], ["corpus", "export", "atlas"], ["mcp"]], ids=" ".join)
+def test_what_prints_no_json_refuses_it_on_either_side(command: list[str]) -> None:
+    for words in (["--json", *command], [*command, "--json"]):
+        ran = invoke(*words)
+        assert ran.code == 2 and "--json" in ran.err and is_one_error_line(ran)
+
+
+@pytest.mark.parametrize(
+    "command", [["up"], ["train"], ["corpus", "sync", ".", "--corpus", "y"]], ids=" ".join
+)
+def test_what_owns_a_machine_refuses_a_server_on_either_side(command: list[str]) -> None:
+    for words in (["--server", "http://127.0.0.1:1", *command], [*command, "--server", "http://127.0.0.1:1"]):
+        ran = invoke(*words)
+        assert ran.code == 2 and "only on the machine" in ran.err and is_one_error_line(ran)

@@ -1,4 +1,4 @@
-"""`colmlm train unlearn` on rows of TOFU."""
+"""`colmlm-lab unlearn` on rows of TOFU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_checkpoint_is_trained_further_and_is_a_checkpoint_again(
     run: Run, checkpoint: Path, splits: tuple[Path, Path], tmp_path: Path
 ) -> None:
     forget, retain = splits
-    words = ("train", "unlearn", "--init", checkpoint, "--forget", forget, "--retain", retain)
+    words = ("unlearn", "--init", checkpoint, "--forget", forget, "--retain", retain)
     done = run(*words, "--out", tmp_path / "npo", "--epochs", 3, "--json").json
     assert done["steps"] == 3
     found = load(tmp_path / "npo", tmp_path)
@@ -40,7 +40,7 @@ def test_what_cannot_be_is_refused_in_a_line(
     run: Run, checkpoint: Path, splits: tuple[Path, Path], tmp_path: Path
 ) -> None:
     forget, retain = splits
-    words = ("train", "unlearn", "--init", checkpoint, "--forget", forget, "--out", tmp_path / "out")
+    words = ("unlearn", "--init", checkpoint, "--forget", forget, "--out", tmp_path / "out")
     assert "none of npo" in run(*words, "--retain", retain, "--objective", "prayer").err
     retain.write_text("{}\n")
     refused = run(*words, "--retain", retain)

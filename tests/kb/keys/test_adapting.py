@@ -280,7 +280,7 @@ def test_what_cannot_be_predicted_from_is_refused(kb: KnowledgeBase, old: FakeEn
         kb.keysets.adapt(new, sample=5)
     assert len(kb.keysets.all()) == 1, "no keyset is left of what was refused"
     adapted, _ = kb.keysets.adapt(new, sample=SAMPLE)
-    with pytest.raises(InvalidValue, match=f"colmlm keysets rekey {adapted.keyset_id}"):
+    with pytest.raises(InvalidValue, match=f"colmlm keysets fill {adapted.keyset_id}"):
         kb.keysets.adapt(FakeEncoder("third"), from_keyset_id=adapted.keyset_id)
     with pytest.raises(InvalidValue, match="1 is active"):
         kb.keysets.adapt(old, from_keyset_id=kb.keysets.rekey(FakeEncoder("fourth")).keyset_id)

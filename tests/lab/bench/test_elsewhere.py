@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from colmlm.cli.start.app import app
 from colmlm.lab.bench.elsewhere import BackendFigures
+from colmlm.lab.main import app
 from tests.milvus_server import MilvusServer
 
 

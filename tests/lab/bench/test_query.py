@@ -1,4 +1,4 @@
-"""`colmlm bench query`: ours beside theirs at the same lookups, with base models in the place of trained ones."""
+"""`colmlm-lab bench query`: ours beside theirs at the same lookups, with base models in the place of trained ones."""
 
 from __future__ import annotations
 

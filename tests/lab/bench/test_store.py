@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from colmlm.cli.start.app import app
 from colmlm.kb.corpus.format import to_record
 from colmlm.lab.bench.synthetic import LEAST, documents
+from colmlm.lab.main import app
 from tests.cli.conftest import Run
 
 
@@ -53,14 +53,14 @@ def test_keys_and_questions_of_a_keyset_are_measured_and_nothing_of_its_base_is_
 ) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(f"{json.dumps(to_record(document))}\n" for document in documents(LEAST)))
-    assert run("corpus", "ingest", corpus, "--format", "annotated", "--corpus", "things").code == 0
+    assert run("corpus", "add", corpus, "--format", "annotated", "--corpus", "things").code == 0
     assert run("bench", "store", "--keyset", 1).code == 3
-    assert run("rekey").code == 0
-    before = run("changes", "--json").out
+    assert run("keysets", "fill").code == 0
+    before = run("log", "list", "--json").out
     with tempfile.TemporaryDirectory(prefix="colmlm-bench-") as folder:
         Path(folder).chmod(0o755)
         report = run("bench", "store", "--keyset", 1, "--directory", folder, "--json").json
     assert (report["keys"], report["facts"], report["spec"]) == ("keyset 1", LEAST, "IDMap2,Flat")
     assert report["recall_at_1"] == report["faiss_recall_at_1"] == 1.0 and report["deleted_but_found"] == 0
-    assert run("changes", "--json").out == before
+    assert run("log", "list", "--json").out == before
     assert run("bench", "store", "--keyset", 1, "--peers").code == 2

@@ -1,4 +1,4 @@
-"""`colmlm evaluate deletion` leaves nothing of what it forgets, counts what it costs, and undoes it."""
+"""`colmlm-lab evaluate deletion` leaves nothing of what it forgets, counts what it costs, and undoes it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def halls(run: Run, home: Path, tmp_path: Path) -> str:
     """Twelve facts whose own questions are keys, too, so that each finds its fact."""
     file = tmp_path / "halls.jsonl"
     file.write_text("".join(json.dumps(to_record(one)) + "\n" for one in numbered(12)))
-    assert run("corpus", "ingest", file, "--corpus", "halls", "--format", "annotated").code == 0
-    assert run("rekey", "--kinds", "context,question").code == 0
+    assert run("corpus", "add", file, "--corpus", "halls", "--format", "annotated").code == 0
+    assert run("keysets", "fill", "--kinds", "context,question").code == 0
     return "halls"
 
 
@@ -104,7 +104,7 @@ def test_a_run_that_is_cut_off_leaves_nothing_forgotten_and_nothing_planted(
         assert run(*words).code == 130
     assert live(run, halls) == before and len(run("facts", "list", "--json").json["facts"]) == 12
     kinds = [
-        change["kind"] for change in run("changes", "--oldest", "--json", "--limit", 1000).json["changes"]
+        change["kind"] for change in run("log", "list", "--oldest", "--json", "--limit", 1000).json["changes"]
     ]
     assert kinds[-2:] == (["forget", "restore"] if at == "forgotten" else ["key", "delete"])
 

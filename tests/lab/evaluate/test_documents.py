@@ -1,4 +1,4 @@
-"""`colmlm evaluate documents` asks people's questions of raw texts, beside baselines and with parts left out."""
+"""`colmlm-lab evaluate documents` asks people's questions of raw texts, beside baselines and with parts left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`colmlm evaluate`: figures of a tiny random model are bad, but they are counted right and said once."""
+"""`colmlm-lab evaluate`: figures of a tiny random model are bad, but they are counted right and said once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`colmlm evaluate growth` fills a knowledge base of its own and measures it at each size."""
+"""`colmlm-lab evaluate growth` fills a knowledge base of its own and measures it at each size."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.kb.corpora import numbered
 def halls(run: Run, home: Path, tmp_path: Path) -> str:
     file = tmp_path / "halls.jsonl"
     file.write_text("".join(json.dumps(to_record(one)) + "\n" for one in numbered(30)))
-    assert run("corpus", "ingest", file, "--corpus", "halls", "--format", "annotated").code == 0
-    assert run("rekey").code == 0
+    assert run("corpus", "add", file, "--corpus", "halls", "--format", "annotated").code == 0
+    assert run("keysets", "fill").code == 0
     return "halls"
 
 
@@ -47,7 +47,7 @@ def test_made_up_facts_have_values_of_real_ones() -> None:
 @pytest.mark.slow(reason="runs an evaluation to its end")
 def test_each_size_is_measured_once_and_the_users_facts_stay(run: Run, halls: str, tmp_path: Path) -> None:
     out = tmp_path / "growth.jsonl"
-    before = run("changes", "--json", "--limit", 1000).json
+    before = run("log", "list", "--json", "--limit", 1000).json
     words = ("evaluate", "growth", "--corpus", halls, "--questions", 5, "--facts", 20, "--max-tokens", 2)
     first = run(*words, "--size", 30, "--out", out, "--json").json
     report = run(*words, "--size", 30, "--size", 300, "--out", out, "--json").json
@@ -61,7 +61,7 @@ def test_each_size_is_measured_once_and_the_users_facts_stay(run: Run, halls: st
         assert row["key_bytes_per_fact"] < row["database_bytes_per_fact"]
         assert {"search_p50_ms", "lookup_p50_ms", "lookup_p99_ms"} <= row.keys()
     assert -1 < small["nearest_unrelated"] <= large["nearest_unrelated"] <= 1
-    assert run("changes", "--json", "--limit", 1000).json == before
+    assert run("log", "list", "--json", "--limit", 1000).json == before
     assert run(*words, "--size", 30, "--out", out, "--seed", 1).code == 2
     shown = run(*words, "--size", 30, "--out", tmp_path / "other.jsonl")
     assert shown.code == 0 and "exact match" in shown.out and "20 real facts of halls" in shown.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -23,12 +24,15 @@ def test_every_command_is_one_of_the_command_line(variant: str, tmp_path: Path) 
     for name in ("full", "retain90", "retain95", "retain99", "forget01", "forget05", "forget10"):
         (tmp_path / "data" / "tofu" / f"{name}.jsonl").write_text("{}\n")
     shown = subprocess.run(
-        ["make", "-n", "-f", ROOT / "lab" / "paper" / "Makefile", variant, "COLMLM=colmlm"],
+        ["make", "-n", "-f", ROOT / "lab" / "paper" / "Makefile", variant,
+         "COLMLM=colmlm", "LABORATORY=colmlm-lab"],
         env={"PATH": "/usr/bin:/bin", "DATA": str(tmp_path / "data"), "OUT": str(tmp_path / "out")},
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    lines = [line for line in shown.replace("\\\n", " ").splitlines() if " colmlm " in line]
-    typed = [shlex.split(line.partition(" colmlm ")[2].partition(" > ")[0]) for line in lines]
+    typed = [
+        shlex.split(line.partition(" > ")[0])
+        for line in re.findall(r" (colmlm(?:-lab)? .*)", shown.replace("\\\n", " "))
+    ]
     assert len(typed) >= (40 if variant == "quick" else 180)
     assert [f"{words}: {fault}" for words in typed if (fault := refusal_of(words))] == []
     if variant == "full":

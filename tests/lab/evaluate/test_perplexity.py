@@ -1,4 +1,4 @@
-"""`colmlm evaluate perplexity` on a knowledge base that knows the texts, and on one that does not."""
+"""`colmlm-lab evaluate perplexity` on a knowledge base that knows the texts, and on one that does not."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def written(file: Path, *documents: AnnotatedDocument) -> Path:
 def known(home: Path, tmp_path: Path) -> Path:
     """A file whose documents the knowledge base has."""
     file = written(tmp_path / "known.jsonl", document(), document("again", "Lima is old. Titicaca is deep."))
-    assert invoke("corpus", "ingest", file, "--corpus", "geo", "--format", "annotated").code == 0
-    assert invoke("rekey").code == 0
+    assert invoke("corpus", "add", file, "--corpus", "geo", "--format", "annotated").code == 0
+    assert invoke("keysets", "fill").code == 0
     return file
 
 
@@ -88,8 +88,8 @@ def test_an_index_of_another_kind_is_measured_beside_the_one_that_answers(
     known: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     others = written(tmp_path / "halls.jsonl", *numbered(300))
-    assert invoke("corpus", "ingest", others, "--corpus", "halls", "--format", "annotated").code == 0
-    assert invoke("rekey").code == 0
+    assert invoke("corpus", "add", others, "--corpus", "halls", "--format", "annotated").code == 0
+    assert invoke("keysets", "fill").code == 0
     kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "home").rglob("*.faiss")}
     words = ("evaluate", "perplexity", "--annotated", known, "--threshold", -1, "--json", "--index", "exact")
     report = invoke(*words, "--unrelated", "halls").json

@@ -1,4 +1,4 @@
-"""`colmlm evaluate qa`: every method answers the same questions, and a run that was stopped goes on."""
+"""`colmlm-lab evaluate qa`: every method answers the same questions, and a run that was stopped goes on."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def squad(tmp_path: Path) -> Path:
 @pytest.fixture
 def lands(run: Run, squad: Path) -> Path:
     """The questions' own paragraph, keyed with the tiny model."""
-    assert run("corpus", "ingest", squad, "--format", "squad", "--corpus", "lands").code == 0
-    assert run("rekey").code == 0
+    assert run("corpus", "add", squad, "--format", "squad", "--corpus", "lands").code == 0
+    assert run("keysets", "fill").code == 0
     return squad
 
 
@@ -88,7 +88,7 @@ def test_baselines_answer_the_same_questions(run: Run, lands: Path, checkpoint: 
     )
     assert run(*forced, checkpoint).json["lookups"] >= 3
     unkeyed = run(*forced, tiny_checkpoint(tmp_path / "other", seed=5))
-    assert unkeyed.code == 2 and "colmlm rekey --checkpoint" in unkeyed.err
+    assert unkeyed.code == 2 and "colmlm keysets fill --checkpoint" in unkeyed.err
 
 
 @pytest.mark.slow(reason="runs an evaluation to its end")
@@ -114,8 +114,8 @@ def test_asker_asks_the_sentence_encoders_keyset_while_another_is_active(
     asker = tiny_checkpoint(tmp_path / "asker", markup=ASKER)
     asked = (*BASE, lands, "--method", "asker", "--checkpoint", asker, "--mode", "forced", "--threshold", -1)
     unkeyed = run(*asked)
-    assert unkeyed.code == 2 and "colmlm rekey --encoder minilm" in unkeyed.err
-    keyset = run("rekey", "--encoder", "minilm", "--json").json
+    assert unkeyed.code == 2 and "colmlm keysets create --encoder minilm" in unkeyed.err
+    keyset = run("keysets", "create", "--encoder", "minilm", "--json").json
     assert keyset["state"] == "ready"
     answered = run(*asked, "--json").json
     assert answered["keyset_id"] == keyset["keyset_id"] and answered["keys_of"] == keyset["checkpoint_id"]

@@ -1,4 +1,4 @@
-"""`colmlm evaluate survivors`: which planted texts a plan lists, in a base of its own."""
+"""`colmlm-lab evaluate survivors`: which planted texts a plan lists, in a base of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`colmlm evaluate timing` on a tiny model: it reports the curve, and keeps the choice where decoding finds it."""
+"""`colmlm-lab evaluate timing` on a tiny model: it reports the curve, and keeps the choice where decoding finds it."""
 
 from __future__ import annotations
 

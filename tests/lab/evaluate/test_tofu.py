@@ -1,4 +1,4 @@
-"""`colmlm evaluate tofu-log`: numbers, intervals and forget quality of a log, and what it refuses."""
+"""`colmlm-lab evaluate tofu-log`: numbers, intervals and forget quality of a log, and what it refuses."""
 
 from __future__ import annotations
 

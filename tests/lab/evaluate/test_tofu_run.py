@@ -1,4 +1,4 @@
-"""`colmlm evaluate tofu`: a checkpoint's logs, with the knowledge base's facts and after they are deleted."""
+"""`colmlm-lab evaluate tofu`: a checkpoint's logs, with the knowledge base's facts and after they are deleted."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_rows_become_documents_once_and_are_ingested(
     documents = [parsed.document for parsed in read_annotated(out)]
     assert report["documents"] == len(documents) == 3
     assert report["facts"] == sum(len(one.facts) for one in documents if one) > 0
-    assert run("corpus", "ingest", out, "--corpus", "tofu", "--format", "annotated").code == 0
+    assert run("corpus", "add", out, "--corpus", "tofu", "--format", "annotated").code == 0
 
 
 @pytest.mark.slow(reason="runs an evaluation to its end")
@@ -65,8 +65,8 @@ def test_logs_of_both_readings_are_written_and_a_stopped_run_goes_on(
     full, out = tmp_path / "full.jsonl", tmp_path / "results"
     common = ("--span-annotator", annotator, "--span-threshold", 0.001)
     run("evaluate", "tofu-documents", data / "full.jsonl", "--out", full, *common)
-    run("corpus", "ingest", full, "--corpus", "tofu", "--format", "annotated")
-    assert run("rekey").code == 0
+    run("corpus", "add", full, "--corpus", "tofu", "--format", "annotated")
+    assert run("keysets", "fill").code == 0
     words = ("evaluate", "tofu", "--data", data, "--forget", "forget01", *common, "--max-tokens", 4)
     done = run(*words, "--out", out, "--rows", 2, "--threshold", -1, "--json")
     assert done.code == 0

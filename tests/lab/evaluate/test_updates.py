@@ -1,4 +1,4 @@
-"""`colmlm evaluate updates` tells new values while they stand, and leaves the knowledge base as it was."""
+"""`colmlm-lab evaluate updates` tells new values while they stand, and leaves the knowledge base as it was."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def records(tmp_path: Path) -> Path:
 
 def edits(run: Run) -> list[str]:
     """Gives the reasons of all edits of values so far."""
-    changes = run("changes", "--oldest", "--json", "--limit", 1000).json["changes"]
+    changes = run("log", "list", "--oldest", "--json", "--limit", 1000).json["changes"]
     return [change["reason"] for change in changes if change["kind"] == "update"]
 
 
@@ -61,9 +61,9 @@ def test_new_values_are_told_and_all_is_set_back(run: Run, records: Path, tmp_pa
     assert report["locality"] == {"share": 1.0, "low": 0.5407, "high": 1.0, "prompts": 12}
     assert report["is_restored"] and values(run) == {"Lima", "French"}
 
-    head = run("changes", "--json").json["changes"]
+    head = run("log", "list", "--json").json["changes"]
     again = run(*words, "--threshold", 0.9999, "--out", out)
-    assert again.json == report and run("changes", "--json").json["changes"] == head
+    assert again.json == report and run("log", "list", "--json").json["changes"] == head
     assert run(*words, "--limit", 2, "--out", out).code == 2
     shown = run(*words[:-1], "--limit", 1)
     assert shown.code == 0 and "neighbours answered as before" in shown.out and "1 records" in shown.err
@@ -82,7 +82,7 @@ def test_what_is_updated_is_set_back_when_a_run_is_cut_off_or_was_killed(
     words = (*words, tmp_path / "answers.jsonl")
     with files_limited_to(first + 100):
         assert run(*words).code == 9
-    assert edits(run)[done:] == ["colmlm evaluate updates", "colmlm evaluate updates: undone"]
+    assert edits(run)[done:] == ["colmlm-lab evaluate updates", "colmlm-lab evaluate updates: undone"]
     assert values(run) == {"Lima"}
 
     fact_id = run(*words, "--dry-run", "--json").json["fact_ids"][0]

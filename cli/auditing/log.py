@@ -1,4 +1,4 @@
-"""`colmlm audit` and `colmlm impact`: list and verify the log, sign its head, and list the outputs that used a fact."""
+"""`colmlm log`: lists, compares, verifies and exports the change log, signs its head, and lists refused requests."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
 from colmlm.cli.asking import require_somebody
-from colmlm.cli.auditing.changes import AfterChange, Before, LogRange, Oldest, show_log
+from colmlm.cli.auditing.trace import show_changes
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import CHECK_FAILED
@@ -22,9 +22,7 @@ from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
     After,
-    AsJson,
     DryRun,
-    FactId,
     Limit,
     Output,
     Reason,
@@ -32,20 +30,71 @@ from colmlm.cli.options import (
     each_once,
     examples,
     time,
-)  # fmt: skip
+    wants_json,
+    without_json,
+)
 from colmlm.cli.output import note, plain, print_json, print_table, progress, say, shorten
+from colmlm.cli.removal.certificates import CHECK_EXAMPLES, verify_certificate
 
 if TYPE_CHECKING:
-    from colmlm.kb.evidence.records import Impact, ImpactedOutput
+    from colmlm.kb.evidence.records import FactDifference
     from colmlm.kb.log.audit import Fitting
     from colmlm.kb.log.chain import Break
     from colmlm.kb.log.witness import AuditReport, Head
 
+
+Oldest = Annotated[bool, typer.Option("--oldest", help="Begin with the oldest change.")]
+Before = Annotated[
+    int | None,
+    typer.Option("--before", min=1, max=MAX_BIGINT, help="Only changes before this one, newest first."),
+]
+AfterChange = Annotated[
+    int | None,
+    typer.Option("--after", min=0, max=MAX_BIGINT, help="Only changes after this one, oldest first."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """At most `limit` changes of the log: the newest before one, or the oldest after one."""
+
+    before: int | None
+    after: int | None
+    limit: int
+    oldest: bool
+
+    def __post_init__(self) -> None:
+        if self.before is not None and (self.oldest or self.after is not None):
+            raise typer.BadParameter(
+                "it lists the newest first, --oldest and --after the oldest.", param_hint="--before"
+            )
+
+    @property
+    def is_ascending(self) -> bool:
+        return self.oldest or self.after is not None
+
+
+def _show_log(base: Base, stretch: LogRange, **fitting: Unpack[Fitting]) -> None:
+    """Print a stretch of the log, and how to go on if there may be more."""
+    if stretch.is_ascending:
+        way, found = "after", base.log.changes(stretch.after or 0, stretch.limit, **fitting)
+    else:
+        before = MAX_BIGINT if stretch.before is None else stretch.before
+        way, found = "before", base.log.changes_before(before, stretch.limit, **fitting)
+    more = found[-1].seq if len(found) == stretch.limit else None
+    if wants_json():
+        print_json({"changes": found, "next_after": None, "next_before": None, f"next_{way}": more})
+        return
+    show_changes(found)
+    if more is not None:
+        note(f"More changes: --{way} {more}")
+
+
 SHOWN = 20
 
-app = typer.Typer(help="Read, verify and witness the change log.", epilog=examples("colmlm audit verify"))
-
-IMPACT_EXAMPLES = examples("colmlm impact 12", "colmlm impact 12 --json")
+app = typer.Typer(
+    help="Read, compare, verify and witness the change log.", epilog=examples("colmlm log verify")
+)
 
 InputFile = Annotated[
     Path | None,
@@ -54,12 +103,13 @@ InputFile = Annotated[
 
 
 @app.command(
+    "list",
     epilog=examples(
-        "colmlm audit log --actor ann --kind delete", "colmlm audit log --fact 12 --since 2026-01-01"
-    )
+        "colmlm log list --actor ann --kind delete", "colmlm log list --fact 12 --since 2026-01-01"
+    ),
 )
 @anywhere
-def log(
+def list_changes(
     base: Base,
     actor: Annotated[
         str | None, typer.Option("--actor", help="Only changes by this person or token.")
@@ -82,20 +132,19 @@ def log(
     oldest: Oldest = False,
     after: AfterChange = None,
     limit: Limit = 100,
-    as_json: AsJson = False,
 ) -> None:
-    """Show the changes that match every filter, newest first."""
+    """Show who changed what, when and why, newest first. It holds no fact text."""
     fitting: Fitting = {
         "actor": actor, "principal": principal, "kind": kind, "fact_id": fact, "since": since, "until": until
     }  # fmt: skip
-    show_log(base, LogRange(before, after, limit, oldest=oldest), as_json, **fitting)
+    _show_log(base, LogRange(before, after, limit, oldest=oldest), **fitting)
 
 
 @app.command(
     epilog=examples(
-        "colmlm audit verify",
-        "colmlm audit verify --against head-2026-01.json",
-        "colmlm audit verify --log changes.jsonl --key 0123456789abcdef",
+        "colmlm log verify",
+        "colmlm log verify --against head-2026-01.json",
+        "colmlm log verify --log changes.jsonl --key 0123456789abcdef",
     )
 )
 @anywhere
@@ -109,11 +158,10 @@ def verify(
     key: Annotated[
         str | None, typer.Option("--key", help="Fingerprint of the key that must have signed the files.")
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Check the hash of every change, and whether a head that was witnessed earlier is still in the log.
 
-    The exit code is 1 where it is not, or where a change was altered, removed or inserted, unless `audit seal`
+    The exit code is 1 where it is not, or where a change was altered, removed or inserted, unless `log seal`
     acknowledged that. Every break is listed, and the changes after it are checked too. With --server the whole
     log is fetched and checked on this machine.
     """
@@ -126,7 +174,7 @@ def verify(
             report = check_log(lines, log_file.name, witnessed)
     else:
         report = base.log.verify(witnessed)
-    print_json(report) if as_json else _show_report(report)
+    print_json(report) if wants_json() else _show_report(report)
     if not report.ok:
         raise typer.Exit(CHECK_FAILED)
 
@@ -177,8 +225,8 @@ def _show_breaks(breaks: Sequence[Break]) -> None:
 
 @app.command(
     epilog=examples(
-        'colmlm audit seal 13 --reason "inserted by hand" --dry-run',
-        'colmlm audit seal 13 --reason "inserted by hand" --yes',
+        'colmlm log seal 13 --reason "inserted by hand" --dry-run',
+        'colmlm log seal 13 --reason "inserted by hand" --yes',
     )
 )
 @anywhere
@@ -191,18 +239,17 @@ def seal(
     actor: Actor = None,
     dry_run: DryRun = False,
     yes: Yes = False,
-    as_json: AsJson = False,
 ) -> None:
     """Acknowledge breaks of the log that are known, such as a row that somebody inserted by hand.
 
     Nothing is repaired: a change is appended that says what was found and what should have been there. After that
-    `audit verify` and `fsck` accept these breaks, and report any other as before.
+    `log verify` and `fsck` accept these breaks, and report any other as before.
     """
-    require_somebody(yes or dry_run, as_json, "seal")
+    require_somebody(yes or dry_run, "seal")
     if not (dry_run or yes):
         typer.confirm(f"Seal the breaks at changes {', '.join(map(str, seqs))}?", abort=True, err=True)
     done = base.log.seal(each_once(seqs), actor=base.actor(actor), reason=reason, dry_run=dry_run)
-    if as_json:
+    if wants_json():
         print_json({"dry_run": dry_run, **plain(done)})
         return
     say(f"{'Would seal' if dry_run else 'Sealed'} by change {done.seq}:")
@@ -211,21 +258,28 @@ def seal(
 
 @app.command(
     epilog=examples(
-        "colmlm audit export --output head.json", "colmlm audit export --log --output changes.jsonl"
+        "colmlm log export --output head.json", "colmlm log export --changes --output changes.jsonl"
     )
 )
 @anywhere
+@without_json
 def export(
     base: Base,
     output: Output = None,
     whole_log: Annotated[
-        bool, typer.Option("--log", help="With every change as a line of JSON; no fact text.")
+        bool, typer.Option("--changes", help="With every change as a line of JSON; no fact text.")
+    ] = False,
+    public_key: Annotated[
+        bool, typer.Option("--public-key", help="Instead the key, as PEM, for all that is signed here.")
     ] = False,
 ) -> None:
     """Write the head of the change log, signed by the key of this installation, to be kept elsewhere.
 
-    `colmlm audit verify --against` checks later that the log up to this head was not rewritten.
+    `colmlm log verify --against` checks later that the log up to this head was not rewritten.
     """
+    if public_key:
+        _export_public_key(base, output)
+        return
     head = base.log.head()  # before the file is created, so that a base out of reach leaves none
     written = output.open("w", encoding="utf-8") if output else nullcontext(sys.stdout)
     with progress("Exporting changes") as advance, written as target:
@@ -237,13 +291,7 @@ def export(
             advance(done, None)
 
 
-@app.command("public-key", epilog=examples("colmlm audit public-key --output base.pem"))
-@anywhere
-def public_key(
-    base: Base,
-    output: Output = None,
-) -> None:
-    """Write the public key for signatures of heads, logs and certificates, as PEM. Auditors need no other."""
+def _export_public_key(base: Base, output: Path | None) -> None:
     from colmlm.kb.log.signing import from_pem, names_of
 
     pem = base.log.public_key()
@@ -255,15 +303,15 @@ def public_key(
     note(f"Wrote {output}: key {names.keyid}, fingerprint {names.fingerprint}")
 
 
-@app.command(epilog=examples("colmlm audit denials", "colmlm audit denials --limit 500 --json"))
+@app.command(epilog=examples("colmlm log denials", "colmlm log denials --limit 500 --json"))
 @anywhere
-def denials(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = False) -> None:
+def denials(base: Base, after: After = 0, limit: Limit = 50) -> None:
     """Show requests to the API that were refused for who made them or how often, newest first.
 
     With --after it shows those older than that id.
     """
     found = base.log.denials(after=after, limit=limit)
-    if as_json:
+    if wants_json():
         print_json({"denials": found})
         return
     rows = [
@@ -283,28 +331,36 @@ def denials(base: Base, after: After = 0, limit: Limit = 50, as_json: AsJson = F
         note(f"{unrecorded} more were only logged.")
 
 
+@app.command("diff", epilog=examples("colmlm log diff 12 40", "colmlm log diff 12 40 --corpus demo --json"))
 @anywhere
-def impact(base: Base, fact_id: FactId, as_json: AsJson = False) -> None:
-    """Show every stored output that a fact was spliced into, and whether the spliced value is still current."""
-    found = base.outputs.impact(fact_id)
-    print_json(found) if as_json else _show_impact(found)
+def show_diff(
+    base: Base,
+    first: Annotated[int, typer.Argument(metavar="A", min=0, max=MAX_BIGINT, help="The earlier change.")],
+    last: Annotated[int, typer.Argument(metavar="B", min=0, max=MAX_BIGINT, help="The later change.")],
+    corpus: Annotated[str | None, typer.Option("--corpus", help="Only facts of this corpus.")] = None,
+    after: After = 0,
+    limit: Limit = 100,
+) -> None:
+    """Compare the facts as of two changes: show those that differ, with both values, by their ids.
+
+    An edit in between that was undone again is no difference. An erased fact is listed without its values.
+    """
+    found = base.log.diff(first, last, corpus=corpus, after=after, limit=limit)
+    more = found.facts[-1].fact_id if len(found.facts) == limit else None
+    if wants_json():
+        print_json({**plain(found), "next_after": more})
+        return
+    say(f"From change {first} to {last}: " + ", ".join(f"{n} {kind}" for kind, n in found.counts.items()))
+    columns = ("fact", "what", "corpus", f"at {first}", f"at {last}")
+    print_table(columns, [_diff_row(difference) for difference in found.facts])
+    if more is not None:
+        note(f"More facts: --after {more}")
 
 
-def _show_impact(found: Impact) -> None:
-    state = "live" if found.is_live else "deleted" if found.erased_seq is None else "erased"
-    say(f"fact {found.fact_id}, {state}: {len(found.outputs)} uses in stored outputs")
-    for used in found.outputs:
-        say(f"output {used.generation_id}, {used.at:%Y-%m-%d %H:%M}, as of change {used.seq}, {_since(used)}")
-        say(f"  prompt: {shorten(used.prompt)}")
-        before, after = used.output[: used.output_start], used.output[used.output_end :]
-        span = used.output[used.output_start : used.output_end]
-        say(f"  output: {shorten(before[-40:])} [{span}] {shorten(after[:40])}")
+def _diff_row(d: FactDifference) -> tuple[object, ...]:
+    if d.is_redacted:
+        return d.fact_id, d.kind, d.corpus, "(erased)", "(erased)"
+    return d.fact_id, d.kind, d.corpus, shorten(d.old), shorten(d.new)
 
 
-def _since(used: ImpactedOutput) -> str:
-    return {
-        "current": "still so",
-        "corrected": "CORRECTED since",
-        "deleted": "DELETED since",
-        "erased": "ERASED since",
-    }[used.since]
+app.command("certificate", epilog=CHECK_EXAMPLES)(verify_certificate)

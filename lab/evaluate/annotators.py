@@ -1,0 +1,166 @@
+"""`colmlm-lab evaluate annotators` and `reader`: measure the models that mark facts, ask about them, and read."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from colmlm.cli.annotation.annotator import Dense, read_dense, split_squad
+from colmlm.cli.annotation.reader import ReaderPreset, drawn, some, squad_documents
+from colmlm.cli.annotation.tuning import Squad
+from colmlm.cli.composition.annotators import QuestionGeneratorPath, SpanAnnotatorPath, questions_at, spans_at
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import CheckpointPath, examples, wants_json
+from colmlm.cli.output import print_json, print_table, progress, say
+from colmlm.model.reader.config import READER_PRESETS
+
+if TYPE_CHECKING:
+    from colmlm.model.annotate.evaluate import AnnotatorMeasures
+    from colmlm.model.reader.measure import ReaderMeasures
+
+
+class AnnotatorPart(StrEnum):
+    spans = "spans"
+    questions = "questions"
+
+
+ANNOTATORS_EXAMPLES = examples(
+    "colmlm-lab evaluate annotators --squad dev.jsonl --documents 200 --json",
+    "colmlm-lab evaluate annotators --squad dev.jsonl --span-annotator runs/spans --skip questions",
+)
+
+
+def annotators(
+    squad: Squad = None,
+    annotated: Dense = None,
+    documents: Annotated[
+        int | None, typer.Option("--documents", min=1, help="Draw this many documents. Default: all.")
+    ] = None,
+    span_annotator: SpanAnnotatorPath = None,
+    question_generator: QuestionGeneratorPath = None,
+    skip: Annotated[
+        AnnotatorPart | None, typer.Option("--skip", help="Do not measure this annotator.")
+    ] = None,
+    checkpoint: CheckpointPath = None,
+) -> None:
+    """Measure the annotators against marked documents: agreement of spans, round trip of questions, speed.
+
+    A question passes the round trip where its hidden state at <FACT-q> finds its own fact's key among those of all
+    facts of the documents.
+    """
+    from colmlm.model.annotate.evaluate import measure_annotators
+    from colmlm.model.training.steps import hold_out
+
+    chosen = split_squad(squad or [], 0)[0] + read_dense(annotated or [], demo=False)
+    if documents is not None and documents < len(chosen):
+        chosen = hold_out(chosen, documents)[1]
+    chosen = [document for document in chosen if document.facts]
+    if not chosen:
+        raise typer.BadParameter("no documents with marked facts; name a file with --squad or --annotated.")
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime, progress("documents") as update:
+        measured = measure_annotators(
+            chosen,
+            runtime.checkpoint,
+            runtime.settings.home / "models",
+            span_annotator=None if skip is AnnotatorPart.spans else spans_at(runtime, span_annotator),
+            question_generator=None
+            if skip is AnnotatorPart.questions
+            else questions_at(runtime, question_generator),
+            on_documents=update,
+        )
+    print_json(measured) if wants_json() else _show_annotators(measured)
+
+
+def _show_annotators(measured: AnnotatorMeasures) -> None:
+    say(f"{measured.documents} documents, {measured.facts} marked facts, {measured.tokens} tokens")
+    if measured.spans is not None:
+        quality = measured.spans.quality
+        rows = [
+            [how, *asdict(part).values()]
+            for how, part in (("exact", quality.exact), ("overlap", quality.overlap))
+        ]
+        print_table(["spans", "precision", "recall", "F1"], rows)
+        columns = [
+            "facts per 100 words",
+            "threshold",
+            "marked",
+            "a fact",
+            "verbatim",
+            "overlap one",
+            "in one",
+        ]
+        print_table(columns, [list(asdict(each).values()) for each in measured.spans.coverage])
+        say(
+            f"{quality.found} found, {quality.verbatim:.1%} verbatim, "
+            f"{measured.spans.seconds_per_1000_tokens} s per 1,000 tokens"
+        )
+    if measured.questions is not None:
+        asked = measured.questions
+        rows = [[who, part.questions, part.recall_at_1, part.recall_at_10] for who, part in
+                (("generated", asked.round_trip), ("of the documents", asked.of_the_documents)) if part]  # fmt: skip
+        print_table(["questions", "asked", "recall@1", "recall@10"], rows)
+        say(
+            f"{asked.written} of {measured.facts} written, {asked.seconds_per_1000_tokens} s per 1,000 tokens"
+        )
+        say(f"reading a document once: {asked.prefix.gain} times as fast, {asked.prefix.same:.1%} the same")
+
+
+READER_EXAMPLES = examples(
+    "colmlm-lab evaluate reader --squad dev.jsonl --limit 500 --json",
+    "colmlm-lab evaluate reader --squad dev.jsonl --reader runs/reader",
+)
+
+
+def reader(
+    squad: Squad = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Draw this many questions. Default: all.")
+    ] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--reader", exists=True, file_okay=False, help="Default: COLMLM_READER or the released one."
+        ),
+    ] = None,
+) -> None:
+    """Measure the reader: answers in the passage that holds them, and how well it tells passages that do not.
+
+    Each question is read as it is, without titles, as keywords and as a sentence to be completed. Where the files have
+    questions without an answer, as SQuAD 2.0 does, all are also read in the whole text of their document.
+    """
+    from colmlm.cli.composition.readers import reader_at
+    from colmlm.model.reader.measure import forms_of_asking, measure_reader
+    from colmlm.model.reader.reader import load_reader
+
+    config = READER_PRESETS[ReaderPreset.minilm]()
+    found = drawn(squad or [], squad_documents(squad or []), config)
+    asked = some(list(found.plain()), limit)
+    is_told = any(one.answer is None for one in found.asked)
+    whole = some(list(found.whole()), limit) if is_told else []
+    with Runtime.from_environment() as runtime, progress("passages") as update:
+        model = load_reader(reader_at(runtime.user, directory), runtime.settings.home / "models")
+        asked_in = forms_of_asking(asked) | ({"whole documents": whole} if whole else {})
+        measured = {how: measure_reader(model, those, update) for how, those in asked_in.items()}
+    if wants_json():
+        print_json({how: asdict(figures) for how, figures in measured.items()})
+    else:
+        _show_reader(measured)
+
+
+def _show_reader(measured: dict[str, ReaderMeasures]) -> None:
+    print_table(
+        ["asked", "questions", "exact", "F1", "AUC of none"],
+        [
+            [how, figures.answered.questions, figures.answered.exact, figures.answered.f1, figures.none_auc]
+            for how, figures in measured.items()
+        ],
+    )
+    by_kind = measured["questions"].by_kind
+    print_table(
+        ["asked for", "questions", "exact", "F1"],
+        [[name, *asdict(one).values()] for name, one in by_kind.items()],
+    )
