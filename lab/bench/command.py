@@ -250,9 +250,9 @@ class Precision(StrEnum):
 
 @app.command(
     epilog=examples(
-        "colmlm bench decode --json",
-        "colmlm bench decode --tokens 128 --rounds 5 --precision fp32",
-        "colmlm bench decode --ranking key,words,reader --json",
+        "colmlm-lab bench decode --json",
+        "colmlm-lab bench decode --tokens 128 --rounds 5 --precision fp32",
+        "colmlm-lab bench decode --ranking key,words,reader --json",
     )
 )
 def decode(

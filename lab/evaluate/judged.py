@@ -310,13 +310,13 @@ def show(report: dict[str, Any], figures: tuple[str, ...]) -> None:
 # Biographies, and FActScore of them against texts of the knowledge base.
 
 WRITE_EXAMPLES = examples(
-    "colmlm evaluate biographies names.txt --mode auto --out biographies.jsonl",
-    "colmlm evaluate biographies names.txt --method standard --checkpoint runs/standard --out standard.jsonl",
+    "colmlm-lab evaluate biographies names.txt --mode auto --out biographies.jsonl",
+    "colmlm-lab evaluate biographies names.txt --method standard --checkpoint runs/standard --out standard.jsonl",
 )
 JUDGE_EXAMPLES = examples(
-    "colmlm evaluate judge-biographies biographies.jsonl --corpus people --judge-url https://llm.example/v1 "
+    "colmlm-lab evaluate judge-biographies biographies.jsonl --corpus people --judge-url https://llm.example/v1 "
     "--judge-model large --dry-run",
-    "colmlm evaluate judge-biographies biographies.jsonl --corpus people --judge local --json",
+    "colmlm-lab evaluate judge-biographies biographies.jsonl --corpus people --judge local --json",
 )
 CLAIM_FIGURES = ("score", "score_with_length_penalty", "abstained", "claims")
 WORDS_A_CLAIM = 8  # an estimate, since the cost is told before the claims are known
@@ -415,7 +415,7 @@ def judge_biographies(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", exists=True, dir_okay=False, help="--out of colmlm evaluate biographies."
+            metavar="FILE", exists=True, dir_okay=False, help="--out of colmlm-lab evaluate biographies."
         ),
     ],
     corpus: Annotated[

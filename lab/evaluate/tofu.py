@@ -269,11 +269,11 @@ def _rows(file: Path, limit: int | None) -> list[TofuRow]:
         raise typer.BadParameter(f"{error}.") from error
 
 
-# `colmlm evaluate tofu-log`: computes TOFU's metrics from a log of per-example losses and scores.
+# `colmlm-lab evaluate tofu-log`: computes TOFU's metrics from a log of per-example losses and scores.
 
 LOG_EXAMPLES = examples(
-    "colmlm evaluate tofu-log full.json.gz",
-    "colmlm evaluate tofu-log unlearned.json --retain retain90.json --json",
+    "colmlm-lab evaluate tofu-log full.json.gz",
+    "colmlm-lab evaluate tofu-log unlearned.json --retain retain90.json --json",
 )
 
 LogFile = Annotated[

@@ -291,7 +291,7 @@ def _added(classes: Sequence[Rates]) -> Rates:
 # value. Of the wordings that the question would still find after the forgetting, that with the farthest key is
 # planted: a closure by radius is most likely to miss it, and a lookup still finds it.
 
-PLANTED = "planted by colmlm evaluate deletion"
+PLANTED = "planted by colmlm-lab evaluate deletion"
 KINDS = ("question", "value")
 RIVALS = 10  # facts searched for the nearest one of another value, which a question would find instead
 FURTHER = (
