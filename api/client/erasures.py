@@ -10,8 +10,8 @@ from colmlm.api.client.api import Api
 from colmlm.api.client.only_there import options, refuse
 from colmlm.api.nouns.removal import EraseOptions, Erasing
 from colmlm.api.wire.answers import ErasureAnswer
-from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.errors import ErasureRequestNotFound
+from colmlm.kb.removal.erasure_records import Erased, ErasureReport, ErasureRequest
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import Mentioned

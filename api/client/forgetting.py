@@ -11,8 +11,8 @@ from colmlm.api.client.facts import RemoteFacts, edit_of
 from colmlm.api.client.only_there import options
 from colmlm.api.wire.answers import EditResult, PlanView, RunView
 from colmlm.kb.facts.records import Edit, FactRecord
-from colmlm.kb.forgetting.certificate_check import CertificateCheck
-from colmlm.kb.forgetting.records import (
+from colmlm.kb.removal.certificate_check import CertificateCheck
+from colmlm.kb.removal.records import (
     Drift,
     ForgetPlan,
     Planning,
@@ -23,7 +23,7 @@ from colmlm.kb.forgetting.records import (
 )
 
 if TYPE_CHECKING:
-    from colmlm.kb.selectors import Selector
+    from colmlm.kb.removal.selector import Selector
 
 _LISTS = ("equivalents", "conflicting", "successors", "survivors")
 

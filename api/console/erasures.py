@@ -14,12 +14,12 @@ from colmlm.api.door.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
-from colmlm.kb.erasure.records import Erased, ErasureReport
-from colmlm.kb.erasure.residue import ResidueReport, num_bytes_to_scan
-from colmlm.kb.erasure.two_person import ErasureRequests
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import KBError
 from colmlm.kb.facts.records import FactRecord, Mentioned
+from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.erasure_records import Erased, ErasureReport
+from colmlm.kb.removal.requests import ErasureRequests
+from colmlm.kb.removal.scan import ResidueReport, num_bytes_to_scan
 
 SHOWN = 50
 

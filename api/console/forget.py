@@ -16,10 +16,10 @@ from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
 from colmlm.kb.errors import KBError
 from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.forgetting import certificates
-from colmlm.kb.forgetting.records import DEFAULT_POLICY, LEVELS, OUTCOMES, ForgetPlan, SaidSurvivor
-from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal import certificates
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.records import DEFAULT_POLICY, LEVELS, OUTCOMES, ForgetPlan, SaidSurvivor
+from colmlm.kb.removal.selector import Selector
 
 PREVIEW = 25  # questions that a plan or a verification encodes by default
 MOST_PREVIEWED = 200

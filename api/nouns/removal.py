@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Protocol, Unpack
 from colmlm.kb.facts.records import Mentioning
 
 if TYPE_CHECKING:
-    from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
-    from colmlm.kb.erasure.residue import ResidueReport
     from colmlm.kb.facts.records import Edit, FactRecord, Mentioned
-    from colmlm.kb.forgetting.certificate_check import CertificateCheck
-    from colmlm.kb.forgetting.records import (
+    from colmlm.kb.removal.certificate_check import CertificateCheck
+    from colmlm.kb.removal.erasure_records import Erased, ErasureReport, ErasureRequest
+    from colmlm.kb.removal.records import (
         Drift,
         ForgetPlan,
         Planning,
@@ -23,11 +22,12 @@ if TYPE_CHECKING:
         SaidSurvivor,
         Verification,
     )
-    from colmlm.kb.selectors import Selector
+    from colmlm.kb.removal.scan import ResidueReport
+    from colmlm.kb.removal.selector import Selector
 
 
 class ForgetVerbs(Protocol):
-    """What forgetting can be asked for, as `kb.forgetting.verbs.Forgetting` describes it.
+    """What forgetting can be asked for, as `kb.removal.forget.Forgetting` describes it.
 
     With `model` questions are encoded by the checkpoint and read in the whole base; else stored keys are used instead.
     """
@@ -97,7 +97,7 @@ class EraseOptions(Mentioning, total=False):
 
 
 class ErasureVerbs(Protocol):
-    """What erasure can be asked for, as `kb.erasure.verbs` and `kb.erasure.two_person` describe it."""
+    """What erasure can be asked for, as `kb.removal.erase` and `kb.removal.requests` describe it."""
 
     def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned) -> Erased: ...
 

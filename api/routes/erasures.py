@@ -15,11 +15,11 @@ from colmlm.api.routes.edits import WithToken, actor_of
 from colmlm.api.schema.schemas import Cursor, Limit, PathId, after_of, page
 from colmlm.api.wire.answers import ErasureAnswer, Page
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Request, Why
-from colmlm.kb.erasure import certificates
-from colmlm.kb.erasure.records import Erased, ErasureRequest
-from colmlm.kb.erasure.two_person import ErasureRequests
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.facts.records import Mentioned
+from colmlm.kb.removal import erasure_certificates as certificates
+from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.erasure_records import Erased, ErasureRequest
+from colmlm.kb.removal.requests import ErasureRequests
 
 FactIds = Annotated[list[Id], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
 

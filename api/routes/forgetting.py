@@ -17,9 +17,11 @@ from colmlm.api.wire.answers import EditResult, Page, PlanView, RunView, Signing
 from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import Question, Request, Threshold, Why
 from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.forgetting import certificates
-from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
-from colmlm.kb.forgetting.records import (
+from colmlm.kb.log.signing import as_pem, names_of, signing_key
+from colmlm.kb.removal import certificates
+from colmlm.kb.removal.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.records import (
     DEFAULT_POLICY,
     Drift,
     ForgetPlan,
@@ -27,8 +29,6 @@ from colmlm.kb.forgetting.records import (
     SaidSurvivor,
     Verification,
 )
-from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.log.signing import as_pem, names_of, signing_key
 
 MOST_SHOWN = 100  # ids of a plan in one response; the facts of a run have a list of their own
 Sample = Annotated[

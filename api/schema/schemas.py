@@ -19,7 +19,7 @@ from colmlm.api.wire.requests import MAX_ID, MAX_PAGE, Id, Request, Threshold
 from colmlm.kb.access.records import Right
 from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.keys.records import KeysetHead
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.selector import Selector
 
 PathId = Annotated[int, PathParameter(ge=1, le=MAX_ID)]
 

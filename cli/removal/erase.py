@@ -21,8 +21,8 @@ from colmlm.cli.options import Actor, AsJson, WhyUnlessDry, Yes, each_once, exam
 from colmlm.cli.output import note, print_json, print_table, say, shorten, these_facts
 
 if TYPE_CHECKING:
-    from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
-    from colmlm.kb.erasure.residue import ResidueReport
+    from colmlm.kb.removal.erasure_records import Erased, ErasureReport, ErasureRequest
+    from colmlm.kb.removal.scan import ResidueReport
 
 
 class MentionScope(Enum):
@@ -178,7 +178,7 @@ def scan_residue(
     The exit code is 1 where any is found.
     """
     from colmlm.cli.bases.local.erasures import scanned
-    from colmlm.kb.erasure.traces import Trace, load_traces
+    from colmlm.kb.removal.traces import Trace, load_traces
 
     if bool(traces) == bool(texts):
         raise typer.BadParameter("pass either --traces or --text.", param_hint="--traces")

@@ -11,7 +11,7 @@ The functions take the session first and never commit. Each column of the tables
 - erasure_request, question, feedback;
 - question_outcome: the value also where it is a part of what an erased fact said.
 
-Elsewhere `kb.facts.redaction` redacts documents and `kb.erasure.verbs` the facts, and drops their past and the bodies
+Elsewhere `kb.facts.redaction` redacts documents and `kb.removal.erase` the facts, and drops their past and the bodies
 of kept answers. The words of sentences go with the statement that redacts their text. The log cannot be altered: in the
 change of an erasure the reason and on whose behalf it was made are redacted before they are stored.
 

@@ -10,8 +10,6 @@ from typing import Any
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.erasure.purge import restore_recycling
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, LockHeld
 from colmlm.kb.facts import quotations, sentences
 from colmlm.kb.facts.edits import IS_LIVE
@@ -36,6 +34,8 @@ from colmlm.kb.lookup.snapshots import (
     inspect_snapshots,
     remove_orphans,
 )
+from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.purge import restore_recycling
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import (
     IS_SAID,

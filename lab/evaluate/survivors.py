@@ -20,9 +20,9 @@ from colmlm.cli.output import counting, note, print_json, print_table
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.facts.reading import document_text
-from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan, Rates, Verification
-from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.records import OUTCOMES, ForgetPlan, Rates, Verification
+from colmlm.kb.removal.selector import Selector
 from colmlm.lab.methods.own_base import own_base
 from colmlm.lab.methods.planted_texts import KINDS, PlantedText, controls, planted_text
 from colmlm.model.evaluate.answers import Share, share

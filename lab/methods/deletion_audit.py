@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.forgetting.checks import sample_evenly
-from colmlm.kb.forgetting.plan import NEIGHBOURS
-from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan, Rates
-from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.keys.calibration import normalise_rows
 from colmlm.kb.keys.keyspace import KeySpace
 from colmlm.kb.lookup.records import Hit, Lookup
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.checks import sample_evenly
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.plan import NEIGHBOURS
+from colmlm.kb.removal.records import OUTCOMES, ForgetPlan, Rates
+from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder

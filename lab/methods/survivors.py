@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb.facts.records import FactDraft, FactRecord
-from colmlm.kb.forgetting.records import ForgetPlan, paraphrases
 from colmlm.kb.keys.calibration import normalise_rows
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup.records import Hit
+from colmlm.kb.removal.records import ForgetPlan, paraphrases
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.evaluate.answers import Share, share
 

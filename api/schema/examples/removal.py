@@ -8,9 +8,10 @@ from colmlm.api.routes import erasures, forgetting
 from colmlm.api.routes.forgetting import CertificateText, Verifying
 from colmlm.api.schema.examples.small_base import AT, HASH, SAID, SELECTOR, SOURCE, WHY
 from colmlm.api.wire import answers
-from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest, Level
-from colmlm.kb.forgetting.certificate_check import CertificateCheck
-from colmlm.kb.forgetting.records import (
+from colmlm.kb.log.audit import CertificateFinding
+from colmlm.kb.removal.certificate_check import CertificateCheck
+from colmlm.kb.removal.erasure_records import Erased, ErasureReport, ErasureRequest, Level
+from colmlm.kb.removal.records import (
     Collateral,
     Drift,
     Rates,
@@ -20,7 +21,6 @@ from colmlm.kb.forgetting.records import (
     Survivor,
     Verification,
 )
-from colmlm.kb.log.audit import CertificateFinding
 
 _RATES = {"questions": Rates(1, 0, 0, 0, 0, 1)}
 _RUN = RunRecord(5, "applied", "successor", {"text": "Lima"}, 1, 40, 41, None, True, 2, "ana", WHY, AT)

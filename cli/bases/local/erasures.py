@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Unpack
 
 from colmlm.api.nouns.removal import Erasing
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.erasure import certificates
-from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
-from colmlm.kb.erasure.traces import Trace, save_traces
-from colmlm.kb.erasure.two_person import ErasureRequests
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import NotHeeded
+from colmlm.kb.removal import erasure_certificates as certificates
+from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.erasure_records import Erased, ErasureReport, ErasureRequest
+from colmlm.kb.removal.requests import ErasureRequests
+from colmlm.kb.removal.traces import Trace, save_traces
 
 if TYPE_CHECKING:
     from colmlm.kb.access.records import TokenRecord
-    from colmlm.kb.erasure.residue import ResidueReport
     from colmlm.kb.facts.records import Mentioned, Mentioning
+    from colmlm.kb.removal.scan import ResidueReport
 
 
 @dataclass(frozen=True, slots=True)

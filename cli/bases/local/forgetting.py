@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.forgetting import certificates
-from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_here, trusted_keys
-from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.removal import certificates
+from colmlm.kb.removal.certificate_check import CertificateCheck, check_here, trusted_keys
+from colmlm.kb.removal.forget import Forgetting
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import Edit, FactRecord
-    from colmlm.kb.forgetting.records import (
+    from colmlm.kb.removal.records import (
         Drift,
         ForgetPlan,
         Planning,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         SaidSurvivor,
         Verification,
     )
-    from colmlm.kb.selectors import Selector
+    from colmlm.kb.removal.selector import Selector
 
 
 @dataclass(frozen=True, slots=True)

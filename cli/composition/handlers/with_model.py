@@ -23,8 +23,6 @@ from colmlm.cli.composition.syncing import Syncing, places_of
 from colmlm.cli.errors import FAULT, explain
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.errors import InvalidWork, KBError
-from colmlm.kb.forgetting.records import SAMPLE
-from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.jobs.kinds import (
     AskQuestions,
     CalibrateAnswers,
@@ -36,6 +34,8 @@ from colmlm.kb.jobs.kinds import (
     VerifyForgetting,
 )
 from colmlm.kb.jobs.problems import Problem, problem_of
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.records import SAMPLE
 from colmlm.kb.store.waits import refusal_of
 from colmlm.kb.switching.limits import GateLimits
 

@@ -20,10 +20,10 @@ from sqlalchemy import func, select, text
 from colmlm.cli.output import note, progress
 from colmlm.kb.backup.write import verify_backup, write_backup
 from colmlm.kb.corpus.format import Parsed
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.log.signing import signing_key
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import FactKeyRow, FactRow, FactVersionRow

@@ -40,7 +40,6 @@ from colmlm.kb.facts import records as facts
 from colmlm.kb.facts.comparisons import Comparisons
 from colmlm.kb.facts.corpora import Corpora, StoredDocuments
 from colmlm.kb.facts.facts import Facts
-from colmlm.kb.forgetting import records as forgetting
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.keys import records as keys
 from colmlm.kb.log import audit
@@ -51,6 +50,7 @@ from colmlm.kb.misses import records as miss_records
 from colmlm.kb.misses.misses import Misses
 from colmlm.kb.questions import records as question_records
 from colmlm.kb.questions.sets import QuestionSets
+from colmlm.kb.removal import records as forgetting
 from colmlm.kb.review import records as review_records
 from colmlm.kb.review.review import FactReview
 from colmlm.kb.switching.keysets import Keysets

@@ -13,7 +13,7 @@ from colmlm.api.routes.forgetting import NewRun
 from colmlm.api.schema.schemas import SelectorParts
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
-from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.removal.forget import Forgetting
 from tests.cli.conftest import QUESTIONS, Ran, Run
 
 

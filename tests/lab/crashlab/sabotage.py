@@ -14,9 +14,6 @@ from colmlm.kb.backup.newer_log import NewerLog
 from colmlm.kb.backup.restore import Repeated
 from colmlm.kb.backup.write import Archive
 from colmlm.kb.backup.write import Heard as HeardBytes
-from colmlm.kb.erasure import verbs
-from colmlm.kb.erasure.purge import NAMES, Heard
-from colmlm.kb.erasure.records import Level
 from colmlm.kb.facts import edits
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import Edit
@@ -28,6 +25,9 @@ from colmlm.kb.keys.queues import KeyQueue
 from colmlm.kb.keys.rekey import RekeyRun
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.removal import erase as verbs
+from colmlm.kb.removal.erasure_records import Level
+from colmlm.kb.removal.purge import NAMES, Heard
 from colmlm.kb.store import database
 from colmlm.kb.tables import FactKeyRow
 

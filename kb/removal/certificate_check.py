@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Session
 
-from colmlm.kb.erasure import certificates as erasures
 from colmlm.kb.errors import SignatureRefused, SignerNeeded
-from colmlm.kb.forgetting.certificate_contents import FORGETTING
-from colmlm.kb.forgetting.certificates import PREDICATE_TYPE
 from colmlm.kb.log import signing
 from colmlm.kb.log.audit import CertificateFinding, Certified, as_text
 from colmlm.kb.log.envelope import is_envelope, open_envelope
+from colmlm.kb.removal import erasure_certificates as erasures
+from colmlm.kb.removal.certificate_contents import FORGETTING
+from colmlm.kb.removal.certificates import PREDICATE_TYPE
 
 if TYPE_CHECKING:
     from colmlm.kb.store.store import Store

@@ -9,12 +9,12 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.facts.edits import IS_LIVE
-from colmlm.kb.forgetting.certificates import rate_of as rate
-from colmlm.kb.forgetting.records import LEVELS, OUTCOMES
-from colmlm.kb.forgetting.survivors import level
-from colmlm.kb.forgetting.verbs import plan_of
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import CertificateFinding, Certified, is_of, kept_change, storable, subject_of
+from colmlm.kb.removal.certificates import rate_of as rate
+from colmlm.kb.removal.forget import plan_of
+from colmlm.kb.removal.records import LEVELS, OUTCOMES
+from colmlm.kb.removal.survivors import level
 from colmlm.kb.tables import FactVersionRow, ForgetRunRow
 
 

@@ -1,7 +1,7 @@
 """Erasure: removes facts for good. What remains is a record that there were facts, and who erased them, when and why.
 
 One transaction redacts every text that says the facts, drops their keys, and appends one change of kind
-"erase" that holds counts and ids only. `kb.erasure.purge` then removes what files still hold, level by level.
+"erase" that holds counts and ids only. `kb.removal.purge` then removes what files still hold, level by level.
 
 Erasing an erased fact again redacts whatever still says it; where nothing does, nothing is changed and no change is
 appended.
@@ -17,10 +17,6 @@ from sqlalchemy import case, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
 from colmlm.kb.access import idempotency
-from colmlm.kb.erasure.purge import purge_erased, reached
-from colmlm.kb.erasure.records import Erased, ErasureReport
-from colmlm.kb.erasure.residue import OnFile, ResidueReport, scan_residue
-from colmlm.kb.erasure.traces import Trace, look_for_traces, make_traces
 from colmlm.kb.errors import FactNotFound, SecondPersonNeeded
 from colmlm.kb.facts import erased_texts, pairs, quotations, suppression
 from colmlm.kb.facts.edits import MAX_ID
@@ -41,6 +37,10 @@ from colmlm.kb.log import audit
 from colmlm.kb.log.audit import acting_as, current_entry
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal
+from colmlm.kb.removal.erasure_records import Erased, ErasureReport
+from colmlm.kb.removal.purge import purge_erased, reached
+from colmlm.kb.removal.scan import OnFile, ResidueReport, scan_residue
+from colmlm.kb.removal.traces import Trace, look_for_traces, make_traces
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.waits import unhurried
 from colmlm.kb.tables import (
@@ -78,7 +78,7 @@ class Erasure:
         The facts may be live or deleted; of facts that are erased already it redacts what still says them. `mentions`
         says where else the values are redacted: in their own documents, in "all" documents, or in "none". Outputs,
         plans and jobs that say them are redacted too, with "none" only those that used the facts. The report names
-        what is `left`. Raises `SecondPersonNeeded` where the settings require two people: see `kb.erasure.two_person`.
+        what is `left`. Raises `SecondPersonNeeded` where the settings require two people: see `kb.removal.requests`.
         """
         if self.kb.settings.erase_needs_two:
             raise SecondPersonNeeded

@@ -12,13 +12,13 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer import SSlibKey
 
-from colmlm.kb.erasure.certificates import PREDICATE_TYPE, issue_certificate
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import ErasureNotFound
-from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
 from colmlm.kb.log import signing
 from colmlm.kb.log.audit import as_text
 from colmlm.kb.log.envelope import close_envelope
+from colmlm.kb.removal.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
+from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.erasure_certificates import PREDICATE_TYPE, issue_certificate
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.texts.wording import LIMITS
 from tests.fakes import FakeEncoder

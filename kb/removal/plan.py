@@ -15,16 +15,16 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import PlanTooLarge, PlanUnderWay
 from colmlm.kb.facts.edits import IS_LIVE
-from colmlm.kb.forgetting.checks import CheckTarget, Questioner, ask_probes, build_checks, sample_evenly
-from colmlm.kb.forgetting.records import READ, Collateral, Drift, ForgetPlan, Successor, Survivor
-from colmlm.kb.forgetting.survivors import ReadThrough, SurvivorSearch
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.calibration import normalise_rows
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.keyspace import KeySpace
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.log import audit
-from colmlm.kb.selectors import Selector, select_facts
+from colmlm.kb.removal.checks import CheckTarget, Questioner, ask_probes, build_checks, sample_evenly
+from colmlm.kb.removal.records import READ, Collateral, Drift, ForgetPlan, Successor, Survivor
+from colmlm.kb.removal.selector import Selector, select_facts
+from colmlm.kb.removal.survivors import ReadThrough, SurvivorSearch
 from colmlm.kb.tables import AttributionRow, FactRow, FactVersionRow
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from colmlm.kb.errors import FactNotFound, InvalidSelector, NothingSelected
-from colmlm.kb.selectors import Selector, select_facts
+from colmlm.kb.removal.selector import Selector, select_facts
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, CHILE, PERU, fact_id, ingest

@@ -11,13 +11,13 @@ from sqlalchemy import text
 
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.corpus.format import Parsed, read_annotated
-from colmlm.kb.erasure.residue import BLOCK, Matcher, ResidueReport, scan_residue
-from colmlm.kb.erasure.traces import Trace, load_traces, save_traces
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.evidence.records import NewFeedback, NewOutput, Splice
 from colmlm.kb.questions.asking import ByAnswers
 from colmlm.kb.questions.records import DraftQuestion
+from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.scan import BLOCK, Matcher, ResidueReport, scan_residue
+from colmlm.kb.removal.traces import Trace, load_traces, save_traces
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, SayingReader
 from tests.kb.corpora import document, fact_id, ingest

@@ -18,15 +18,15 @@ from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from colmlm.kb import interpreter
-from colmlm.kb.erasure.purge import PURGE_LOCK, TABLES, LevelNotReached, only_purge
-from colmlm.kb.erasure.residue import Matcher
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.jobs.worker import Worker
+from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.purge import PURGE_LOCK, TABLES, LevelNotReached, only_purge
+from colmlm.kb.removal.scan import Matcher
 from colmlm.kb.service import KnowledgeBase
 from tests.gates import await_that
 from tests.kb.corpora import document, fact_id, ingest
-from tests.kb.erasure.purging import HERE
+from tests.kb.removal.purging import HERE
 
 BY = {"actor": "tester", "reason": "request"}
 FIRST = f"Rewriting {TABLES[0]}"
@@ -318,7 +318,7 @@ def is_purging(kb: KnowledgeBase) -> bool:
 @contextmanager
 def purging(kb: KnowledgeBase, *step: str) -> Iterator[subprocess.Popen[str]]:
     """Run a purge of this base in a process, which waits at the step until it is sent a line."""
-    command = interpreter.command("-m", "tests.kb.erasure.purging", kb.settings.home, *step)
+    command = interpreter.command("-m", "tests.kb.removal.purging", kb.settings.home, *step)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process

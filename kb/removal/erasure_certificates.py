@@ -2,7 +2,7 @@
 
 A certificate holds ids, counts and hashes, and no text. Its subject is the change that erased, by its hash in the log.
 What is counted is what the database holds when the certificate is issued; of files it says nothing.
-`kb.forgetting.certificates` checks certificates.
+`kb.removal.certificates` checks certificates.
 """
 
 from __future__ import annotations

@@ -19,12 +19,12 @@ from sqlalchemy import ColumnElement, Select, Text, cast, func, inspect, or_, se
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Session
 
-from colmlm.kb.erasure.records import LeftRows, Mention, Mentions, Stretch
-from colmlm.kb.erasure.residue import LEAST, Matcher
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts.records import Mentioned
 from colmlm.kb.facts.redaction import ErasureTarget, blank_out, split_apart
 from colmlm.kb.keys.keysets import STORED
+from colmlm.kb.removal.erasure_records import LeftRows, Mention, Mentions, Stretch
+from colmlm.kb.removal.scan import LEAST, Matcher
 from colmlm.kb.tables import (
     NAMED,
     REDACTED,

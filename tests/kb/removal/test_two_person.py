@@ -12,8 +12,6 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.access.tokens import create_token, read_token
-from colmlm.kb.erasure.two_person import ErasureRequests, admin_token
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import (
     AdminKeyNeeded,
     ErasureRequestNotFound,
@@ -21,6 +19,8 @@ from colmlm.kb.errors import (
     SamePerson,
     SecondPersonNeeded,
 )
+from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.requests import ErasureRequests, admin_token
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.waits import Waits
 from tests.gates import table_locked

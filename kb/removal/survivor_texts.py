@@ -11,7 +11,7 @@ from colmlm.kb.answers.windows import SaidWindow, read_stretches
 from colmlm.kb.facts.reading import fact_records
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.facts.redaction import MARK
-from colmlm.kb.forgetting.records import SaidSurvivor, Survivor
+from colmlm.kb.removal.records import SaidSurvivor, Survivor
 
 
 def said_survivors(session: Session, survivors: Sequence[Survivor]) -> list[SaidSurvivor]:

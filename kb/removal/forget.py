@@ -24,10 +24,13 @@ from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts import quotations, reading, suppression
 from colmlm.kb.facts.erased_texts import TextOrigin
 from colmlm.kb.facts.records import Edit, FactRecord
-from colmlm.kb.forgetting import plan as forget_plan
-from colmlm.kb.forgetting import survivor_texts
-from colmlm.kb.forgetting.checks import Questioner
-from colmlm.kb.forgetting.records import (
+from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.log import audit
+from colmlm.kb.log.audit import Signature, signed
+from colmlm.kb.removal import plan as forget_plan
+from colmlm.kb.removal import survivor_texts
+from colmlm.kb.removal.checks import Questioner
+from colmlm.kb.removal.records import (
     DEFAULT_POLICY,
     SAMPLE,
     Drift,
@@ -36,11 +39,8 @@ from colmlm.kb.forgetting.records import (
     SaidSurvivor,
     Verification,
 )
-from colmlm.kb.forgetting.survivors import SurvivorSearch, verify_survivors
-from colmlm.kb.keys.rekey import Encoder
-from colmlm.kb.log import audit
-from colmlm.kb.log.audit import Signature, signed
-from colmlm.kb.selectors import Selector, select_facts
+from colmlm.kb.removal.selector import Selector, select_facts
+from colmlm.kb.removal.survivors import SurvivorSearch, verify_survivors
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.tables import ForgetRunRow, forget_policies
 

@@ -13,8 +13,6 @@ from sqlalchemy.orm import Session, aliased
 
 from colmlm.kb.access.records import Right, TokenRecord
 from colmlm.kb.access.tokens import verify_token
-from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
-from colmlm.kb.erasure.verbs import Erasure, Heard, erase_facts, load_targets
 from colmlm.kb.errors import AdminKeyNeeded, ErasureRequestNotFound, ErasureRequestState, SamePerson
 from colmlm.kb.facts import quotations, suppression
 from colmlm.kb.facts.erased_texts import TextOrigin
@@ -25,6 +23,8 @@ from colmlm.kb.log import audit
 from colmlm.kb.log.audit import acting_as, signed
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal
+from colmlm.kb.removal.erase import Erasure, Heard, erase_facts, load_targets
+from colmlm.kb.removal.erasure_records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.waits import unhurried
 from colmlm.kb.tables import ApiKeyRow, ErasureRequestRow

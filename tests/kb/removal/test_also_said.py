@@ -8,8 +8,8 @@ from dataclasses import replace
 from sqlalchemy import event
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.kb.erasure.verbs import Erasure, erase_facts, load_targets
 from colmlm.kb.facts.suppression import OthersSaying
+from colmlm.kb.removal.erase import Erasure, erase_facts, load_targets
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import CAPITAL, PERU, document, fact_id, ingest, numbered
 

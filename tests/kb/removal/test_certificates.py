@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import ForgetRunState, SignatureRefused, SignerNeeded
-from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
-from colmlm.kb.forgetting.certificates import PREDICATE_TYPE, as_text, issue_forget_certificate
-from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.envelope import close_envelope, encoded
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
+from colmlm.kb.removal.certificates import PREDICATE_TYPE, as_text, issue_forget_certificate
+from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CHILE, PERU, ingest

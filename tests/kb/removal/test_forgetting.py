@@ -21,10 +21,10 @@ from colmlm.kb.errors import (
     PlanUnderWay,
 )
 from colmlm.kb.evidence.records import NewOutput, Splice
-from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan
-from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.lookup.records import Lookup
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.records import OUTCOMES, ForgetPlan
+from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, Vectors, WordEncoder
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, RIVER, ask, best, document, fact_id, ingest

@@ -13,13 +13,13 @@ import pytest
 
 from colmlm.kb.answers.confidence import UNFITTED
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.kb.forgetting.certificate_check import check_here
-from colmlm.kb.forgetting.certificates import PREDICATE_TYPE, as_text, issue_forget_certificate, subject_of
-from colmlm.kb.forgetting.records import ForgetPlan, SaidSurvivor
-from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.log import signing
 from colmlm.kb.log.envelope import close_envelope
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.certificate_check import check_here
+from colmlm.kb.removal.certificates import PREDICATE_TYPE, as_text, issue_forget_certificate, subject_of
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.records import ForgetPlan, SaidSurvivor
+from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import ForgetRunRow
 from tests.fakes import SURE_OF_PASSAGES, NearReader, WordEncoder

@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.corpus.format import Parsed
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import FactErased, FactNotFound, FactSuppressed
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, HEIGHT, PERU, RIVER, ask, best, document, fact_id, ingest, values

@@ -1,4 +1,4 @@
-"""A process that purges the base of a home: `python -m tests.kb.erasure.purging HOME [STEP]`.
+"""A process that purges the base of a home: `python -m tests.kb.removal.purging HOME [STEP]`.
 
 It prints each step as a line, and at the first that begins with STEP it waits for a line on stdin. The last line it
 prints is the level that was reached.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings

@@ -31,7 +31,10 @@ from colmlm.kb.answers.places import (
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.windows import SaidWindow, windows
 from colmlm.kb.facts.edits import IS_LIVE
-from colmlm.kb.forgetting.checks import (
+from colmlm.kb.keys import keysets
+from colmlm.kb.keys.records import KeysetHead
+from colmlm.kb.lookup.records import Ranking
+from colmlm.kb.removal.checks import (
     ASKED_AT_ONCE,
     CheckTarget,
     Questioner,
@@ -40,10 +43,7 @@ from colmlm.kb.forgetting.checks import (
     build_checks,
     read_questions,
 )
-from colmlm.kb.forgetting.records import OUTCOMES, READ, ForgetPlan, Rates, Survivor, Verification
-from colmlm.kb.keys import keysets
-from colmlm.kb.keys.records import KeysetHead
-from colmlm.kb.lookup.records import Ranking
+from colmlm.kb.removal.records import OUTCOMES, READ, ForgetPlan, Rates, Survivor, Verification
 from colmlm.kb.tables import FactKeyRow, FactVersionRow, TombstoneRow
 from colmlm.kb.texts.alike import Wording, terms_of, wording
 

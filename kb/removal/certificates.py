@@ -2,7 +2,7 @@
 
 A certificate holds ids, counts and keyed digests, and no text of a fact, so that it may outlive an erasure. (The
 reason and the actor are in it as they are in the change log.) Its subject is the change that forgot the facts. Rates
-are derived from counts, and fractions are written as strings. `kb.forgetting.certificates` checks certificates.
+are derived from counts, and fractions are written as strings. `kb.removal.certificates` checks certificates.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import ForgetRunState
-from colmlm.kb.forgetting.records import Rates, Verification
-from colmlm.kb.forgetting.verbs import get_run, plan_of
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.audit import (
     as_text,
@@ -26,6 +24,8 @@ from colmlm.kb.log.audit import (
 )
 from colmlm.kb.log.envelope import close_envelope
 from colmlm.kb.log.witness import hash_at
+from colmlm.kb.removal.forget import get_run, plan_of
+from colmlm.kb.removal.records import Rates, Verification
 from colmlm.kb.tables import ChangeRow, FactRow, ForgetRunRow
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from colmlm.kb.answers.answering import MAX_QUESTION
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.forgetting.records import OUTCOMES, Rates, paraphrases
 from colmlm.kb.keys.calibration import normalise_rows
 from colmlm.kb.keys.keysets import STORED, Vectors, decode_keys
 from colmlm.kb.keys.keyspace import KeySpace
@@ -26,6 +25,7 @@ from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.options import KEY
 from colmlm.kb.lookup.records import Lookup
+from colmlm.kb.removal.records import OUTCOMES, Rates, paraphrases
 from colmlm.kb.tables import AttributionRow, GenerationRow
 from colmlm.kb.texts.alike import terms_of
 

@@ -13,16 +13,16 @@ from sqlalchemy import text
 from colmlm.kb.access import idempotency
 from colmlm.kb.access.idempotency import KeptAnswer
 from colmlm.kb.access.tokens import create_token
-from colmlm.kb.erasure.verbs import Erasure, erase_facts
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.facts.redaction import MARK
-from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.kinds import Check, Gate, Ingest
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.log.audit import Claim, acting_as
 from colmlm.kb.principal import Principal
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.erase import Erasure, erase_facts
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, PERU, fact_id, ingest, numbered
