@@ -11,7 +11,7 @@ from colmlm.api.client.only_there import options, refuse
 from colmlm.api.nouns.removal import EraseOptions, Erasing
 from colmlm.api.wire.answers import ErasureAnswer
 from colmlm.kb.errors import ErasureRequestNotFound
-from colmlm.kb.removal.erasure_records import Erased, ErasureReport, ErasureRequest
+from colmlm.kb.removal.records import Erased, ErasureReport, ErasureRequest
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import Mentioned

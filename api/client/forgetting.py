@@ -11,8 +11,8 @@ from colmlm.api.client.facts import RemoteFacts, edit_of
 from colmlm.api.client.only_there import options
 from colmlm.api.wire.answers import EditResult, PlanView, RunView
 from colmlm.kb.facts.records import Edit, FactRecord
-from colmlm.kb.removal.certificate_check import CertificateCheck
 from colmlm.kb.removal.records import (
+    CertificateCheck,
     Drift,
     ForgetPlan,
     Planning,

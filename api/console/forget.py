@@ -16,7 +16,7 @@ from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.schema.schemas import PathId
 from colmlm.kb.errors import KBError
 from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.removal import certificates
+from colmlm.kb.removal import certificate as certificates
 from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.records import DEFAULT_POLICY, LEVELS, OUTCOMES, ForgetPlan, SaidSurvivor
 from colmlm.kb.removal.selector import Selector

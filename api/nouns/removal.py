@@ -11,10 +11,12 @@ from colmlm.kb.facts.records import Mentioning
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import Edit, FactRecord, Mentioned
-    from colmlm.kb.removal.certificate_check import CertificateCheck
-    from colmlm.kb.removal.erasure_records import Erased, ErasureReport, ErasureRequest
     from colmlm.kb.removal.records import (
+        CertificateCheck,
         Drift,
+        Erased,
+        ErasureReport,
+        ErasureRequest,
         ForgetPlan,
         Planning,
         Rates,

@@ -18,11 +18,12 @@ from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import Question, Request, Threshold, Why
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.log.signing import as_pem, names_of, signing_key
-from colmlm.kb.removal import certificates
-from colmlm.kb.removal.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
+from colmlm.kb.removal import certificate as certificates
+from colmlm.kb.removal.certificate import check_here, check_offline, trusted_keys
 from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.records import (
     DEFAULT_POLICY,
+    CertificateCheck,
     Drift,
     ForgetPlan,
     RunRecord,

@@ -15,8 +15,16 @@ from colmlm.kb.facts.reviews import SettledBefore
 from colmlm.kb.keys.records import GateStanding, KeysetRecord
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.misses.records import MissGroup
-from colmlm.kb.removal.erasure_records import ErasureReport, ErasureRequest
-from colmlm.kb.removal.records import Collateral, Rates, RunRecord, Successor, Survivor, Verification
+from colmlm.kb.removal.records import (
+    Collateral,
+    ErasureReport,
+    ErasureRequest,
+    Rates,
+    RunRecord,
+    Successor,
+    Survivor,
+    Verification,
+)
 from colmlm.kb.review.records import InboxItem, ReviewProgress
 from colmlm.kb.webhooks.records import Webhook
 

@@ -21,7 +21,7 @@ from colmlm.cli.options import Actor, AsJson, WhyUnlessDry, Yes, each_once, exam
 from colmlm.cli.output import note, print_json, print_table, say, shorten, these_facts
 
 if TYPE_CHECKING:
-    from colmlm.kb.removal.erasure_records import Erased, ErasureReport, ErasureRequest
+    from colmlm.kb.removal.records import Erased, ErasureReport, ErasureRequest
     from colmlm.kb.removal.scan import ResidueReport
 
 

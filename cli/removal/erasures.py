@@ -15,7 +15,7 @@ from colmlm.cli.removal.certificates import ERASURE_EXAMPLES, erasure_certificat
 from colmlm.cli.removal.erase import as_dict, require_level, show_facts, show_report
 
 if TYPE_CHECKING:
-    from colmlm.kb.removal.erasure_records import ErasureRequest
+    from colmlm.kb.removal.records import ErasureRequest
 
 app = typer.Typer(
     help="Erasures: those that wait for a second person (COLMLM_ERASE_NEEDS_TWO=yes), and certificates.",

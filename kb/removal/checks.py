@@ -5,6 +5,7 @@ They go through the same lookups as decoders' queries, so that the outcomes are 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.options import KEY
 from colmlm.kb.lookup.records import Lookup
-from colmlm.kb.removal.records import OUTCOMES, Rates, paraphrases
+from colmlm.kb.removal.records import OUTCOMES, Rates
 from colmlm.kb.tables import AttributionRow, GenerationRow
 from colmlm.kb.texts.alike import terms_of
 
@@ -195,6 +196,31 @@ def _outcome(answer: Lookup, values: Collection[str], forgotten: frozenset[int])
     if answer.hits:
         return "value_leaks" if normalise_rows(answer.hits[0].value) in values else "wrong_neighbours"
     return "no_match" if answer.abstained is None else "abstained"
+
+
+# Paraphrases a question by rules, in forms in which the same thing is often asked.
+#
+# They are no proof against every wording; they find facts that come back by a change of case, punctuation or
+# prompt form.
+
+_WH = re.compile(r"(?:what|which|who|when|where) (?:is|was|are|were) (?P<rest>.+)", re.IGNORECASE)
+
+
+def paraphrases(question: str) -> list[str]:
+    """Gives other ways to ask `question`, in a fixed order, each once and none of them the question itself."""
+    bare = question.strip().rstrip("?").strip()
+    lower_first = bare[:1].lower() + bare[1:]
+    forms = [
+        f"Question: {question}\nAnswer:",
+        question.lower(),
+        bare,
+        f"Tell me: {lower_first}?",
+        f"Do you know {lower_first}?",
+    ]
+    if (asked := _WH.fullmatch(bare)) is not None:
+        rest = asked["rest"]
+        forms += [f"Tell me {rest}.", f"{rest[:1].upper()}{rest[1:]}?"]
+    return [form for form in dict.fromkeys(forms) if form != question]
 
 
 # Questions of facts as a reader can be asked them, also those of facts that have none.

@@ -37,8 +37,8 @@ from colmlm.kb.log import audit
 from colmlm.kb.log.audit import acting_as, current_entry
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal
-from colmlm.kb.removal.erasure_records import Erased, ErasureReport
 from colmlm.kb.removal.purge import purge_erased, reached
+from colmlm.kb.removal.records import Erased, ErasureReport
 from colmlm.kb.removal.scan import OnFile, ResidueReport, scan_residue
 from colmlm.kb.removal.traces import Trace, look_for_traces, make_traces
 from colmlm.kb.store.contention import tried_again

@@ -28,7 +28,6 @@ from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import Signature, signed
 from colmlm.kb.removal import plan as forget_plan
-from colmlm.kb.removal import survivor_texts
 from colmlm.kb.removal.checks import Questioner
 from colmlm.kb.removal.records import (
     DEFAULT_POLICY,
@@ -40,7 +39,7 @@ from colmlm.kb.removal.records import (
     Verification,
 )
 from colmlm.kb.removal.selector import Selector, select_facts
-from colmlm.kb.removal.survivors import SurvivorSearch, verify_survivors
+from colmlm.kb.removal.survivors import SurvivorSearch, said_survivors, verify_survivors
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.tables import ForgetRunRow, forget_policies
 
@@ -228,7 +227,7 @@ class Forgetting:
             run = get_run(session, run_id)
             found = run.verification and Verification.from_json(run.verification)
             listed = found.survivors if found and found.read else plan_of(run).survivors
-            return survivor_texts.said_survivors(session, listed[after : after + limit])
+            return said_survivors(session, listed[after : after + limit])
 
     def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
         """Gives those of these facts that the base still has, by id."""

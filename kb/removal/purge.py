@@ -37,7 +37,7 @@ from colmlm.kb.lookup.remote import compact_collection
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.lookup.shared import await_turns, prune_snapshots
 from colmlm.kb.lookup.snapshots import remove_orphans
-from colmlm.kb.removal.erasure_records import Level
+from colmlm.kb.removal.records import Level
 from colmlm.kb.store.waits import holder_of
 from colmlm.kb.tables import TableRow
 

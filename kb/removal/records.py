@@ -1,4 +1,4 @@
-"""Records of forgetting: plans, verifications and runs, without any text of a fact.
+"""Records of removal: plans, verifications and runs of forgetting, erasures, and checks of certificates.
 
 Plans and verifications are stored as JSON in `forget_run` and may outlive an erasure, so they name facts by id;
 whoever shows them reads the texts that are still there.
@@ -6,16 +6,15 @@ whoever shows them reads the texts that are still there.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from typing import Any, Final, Self
 
 import msgspec
 
 from colmlm.kb.answers.records import SaidFact
-from colmlm.kb.facts.records import Source
+from colmlm.kb.facts.records import Mentioned, Source
 from colmlm.kb.log.records import OnRecord
 
 LEVELS = (
@@ -26,6 +25,13 @@ LEVELS = (
 SAMPLE = 500
 DEFAULT_POLICY: Final = "abstain"  # the fact that is nearest after a deletion is nearly always a wrong one
 READ = "read"  # the class of checks that are asked of the whole base with words and reader
+
+
+def level_reached(found: bool, keys_in_index: int) -> int:
+    """Give 0 where a forgotten fact was found, 1 where none was, 2 where the index holds none of their keys either."""
+    if found:
+        return 0
+    return 1 if keys_in_index else 2
 
 
 class Planning(OnRecord, total=False):
@@ -241,26 +247,160 @@ class RunRecord:
     on_behalf_of: str | None = None
 
 
-# Paraphrases a question by rules, in forms in which the same thing is often asked.
-#
-# They are no proof against every wording; they find facts that come back by a change of case, punctuation or
-# prompt form.
-
-_WH = re.compile(r"(?:what|which|who|when|where) (?:is|was|are|were) (?P<rest>.+)", re.IGNORECASE)
+# Erasures: what one did, how far it got, and requests that wait for a second person.
 
 
-def paraphrases(question: str) -> list[str]:
-    """Gives other ways to ask `question`, in a fixed order, each once and none of them the question itself."""
-    bare = question.strip().rstrip("?").strip()
-    lower_first = bare[:1].lower() + bare[1:]
-    forms = [
-        f"Question: {question}\nAnswer:",
-        question.lower(),
-        bare,
-        f"Tell me: {lower_first}?",
-        f"Do you know {lower_first}?",
-    ]
-    if (asked := _WH.fullmatch(bare)) is not None:
-        rest = asked["rest"]
-        forms += [f"Tell me {rest}.", f"{rest[:1].upper()}{rest[1:]}?"]
-    return [form for form in dict.fromkeys(forms) if form != question]
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of a text, in code points."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """The places where a document's text says one of the values; `own` marks a document of the facts themselves."""
+
+    document_id: int
+    own: bool
+    spans: tuple[Stretch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftRows:
+    """Rows of a table whose `column` says one of the values; `ids` has the first 500 of those that have a number."""
+
+    table: str
+    column: str
+    num_rows: int
+    ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mentions:
+    """Documents, facts, outputs and changes that say what given facts say, beside these: up to 500 of each kind, by id.
+
+    `titles` are documents whose title, address, external id, corpus, licence or revision says one of the values,
+    `facts` other facts whose value, question or answer does, and `reasons` changes whose reason, actor or payload does.
+    `rows` are those of all other tables.
+    """
+
+    documents: tuple[Mention, ...] = ()
+    titles: tuple[int, ...] = ()
+    facts: tuple[int, ...] = ()
+    generations: tuple[int, ...] = ()
+    reasons: tuple[int, ...] = ()
+    rows: tuple[LeftRows, ...] = ()
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, one.name) for one in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What one erasure did in the database. `also_said_by` are other facts that say the same and stay.
+
+    `left` is what else says the erased facts; it is empty where nobody looked for that, as in a restore.
+    `again` are those of the facts that were erased before. `seq` is None where all of them were and nothing said
+    them any more, so that no change was logged.
+    """
+
+    seq: int | None
+    fact_ids: tuple[int, ...]
+    again: tuple[int, ...] = ()
+    documents: tuple[int, ...] = ()
+    generations: tuple[int, ...] = ()
+    forget_runs: tuple[int, ...] = ()
+    jobs: tuple[int, ...] = ()
+    erasure_requests: tuple[int, ...] = ()
+    questions: tuple[int, ...] = ()
+    question_outcomes: tuple[int, ...] = ()
+    feedback: tuple[int, ...] = ()
+    num_keys: int = 0
+    num_digests: int = 0
+    also_said_by: tuple[int, ...] = ()
+    left: Mentions = field(default_factory=Mentions)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The outcome of one level. `state` is "reached", "left" (not asked for, or not possible now) or "refused".
+
+    `left` says what files still hold and when that goes, and `remedy` what the operator can do.
+    """
+
+    level: int
+    name: str
+    state: str
+    left: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureReport:
+    """What was erased (None: the report is on earlier erasures), and how far: `level` and all below it are reached.
+
+    Where `level` is below `asked_level`, the facts are erased, and files hold more of them than was asked for.
+    """
+
+    erased: Erased | None
+    level: int
+    levels: tuple[Level, ...]
+    asked_level: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureRequest:
+    """A request to erase facts; `state` is "waiting", "approved" or "withdrawn". Tokens are given by name.
+
+    `actor` asked for it with the token `asked_by`, and said to act for `on_behalf_of`.
+    """
+
+    erasure_request_id: int
+    state: str
+    fact_ids: tuple[int, ...]
+    actor: str
+    reason: str
+    asked_by: str
+    at: datetime
+    decided_by: str | None
+    decided_at: datetime | None
+    seq: int | None
+    on_behalf_of: str | None = None
+    mentions: Mentioned | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateFinding:
+    """The outcome of one part of a check. `found` says in words what was found, or what is wrong."""
+
+    name: str
+    ok: bool
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateCheck:
+    """The outcome of a check. It is `ok` only if each of `checks` is; `problems` says what is wrong with the others.
+
+    `signed_by` is the id of the key that signed, trusted or not; `offline` says that no base was compared. `run_id` and
+    `policy` are those of a forget run; None in a certificate of an erasure.
+    """
+
+    ok: bool
+    checks: tuple[CertificateFinding, ...]
+    problems: tuple[str, ...]
+    offline: bool
+    signed_by: str | None = None
+    database: str | None = None
+    run_id: int | None = None
+    policy: str | None = None
+    num_facts: int | None = None
+    applied_seq: int | None = None
+    applied_hash: str | None = None
+    level: int | None = None
+    reached: str | None = None
+    issued_at: str | None = None
+    proves: tuple[str, ...] = ()
+    does_not_prove: tuple[str, ...] = ()

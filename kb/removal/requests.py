@@ -24,7 +24,7 @@ from colmlm.kb.log.audit import acting_as, signed
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal
 from colmlm.kb.removal.erase import Erasure, Heard, erase_facts, load_targets
-from colmlm.kb.removal.erasure_records import Erased, ErasureReport, ErasureRequest
+from colmlm.kb.removal.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.waits import unhurried
 from colmlm.kb.tables import ApiKeyRow, ErasureRequestRow

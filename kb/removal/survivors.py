@@ -29,8 +29,12 @@ from colmlm.kb.answers.places import (
     weigh_span,
 )
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.answers.windows import SaidWindow, windows
+from colmlm.kb.answers.records import SaidFact
+from colmlm.kb.answers.windows import SaidWindow, read_stretches, windows
 from colmlm.kb.facts.edits import IS_LIVE
+from colmlm.kb.facts.reading import fact_records
+from colmlm.kb.facts.records import FactRecord
+from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup.records import Ranking
@@ -43,7 +47,16 @@ from colmlm.kb.removal.checks import (
     build_checks,
     read_questions,
 )
-from colmlm.kb.removal.records import OUTCOMES, READ, ForgetPlan, Rates, Survivor, Verification
+from colmlm.kb.removal.records import (
+    OUTCOMES,
+    READ,
+    ForgetPlan,
+    Rates,
+    SaidSurvivor,
+    Survivor,
+    Verification,
+    level_reached,
+)
 from colmlm.kb.tables import FactKeyRow, FactVersionRow, TombstoneRow
 from colmlm.kb.texts.alike import Wording, terms_of, wording
 
@@ -364,6 +377,38 @@ def outcome_of_passage(
     return "value_leaks" if listed.wording else "wrong_neighbours"
 
 
+# Texts of survivors, read when they are shown: what is stored about them holds none.
+
+
+def said_survivors(session: Session, survivors: Sequence[Survivor]) -> list[SaidSurvivor]:
+    """Gives these survivors with their texts, in their order."""
+    placed = [
+        (number, (one.document_id, one.start, one.end))
+        for number, one in enumerate(survivors)
+        if one.document_id is not None and one.start is not None and one.end is not None
+    ]
+    read = read_stretches(session, [place for _, place in placed])
+    windows = dict(zip([number for number, _ in placed], read, strict=True))
+    alone = [one.fact_ids[0] for number, one in enumerate(survivors) if number not in windows]
+    facts = fact_records(session, alone)
+    return [
+        _of_document(one, windows[number]) if number in windows else _of_fact(one, facts[one.fact_ids[0]])
+        for number, one in enumerate(survivors)
+    ]
+
+
+def _of_document(one: Survivor, window: SaidWindow) -> SaidSurvivor:
+    live = tuple(fact.said for fact in window.facts if fact.version is not None)
+    return SaidSurvivor(one.asked_fact_id, one.says, one.score, window.shown(), window.source, live)
+
+
+def _of_fact(one: Survivor, fact: FactRecord) -> SaidSurvivor:
+    is_live = fact.deleted_seq is None
+    live = (SaidFact(fact.fact_id, fact.version, fact.value),) if is_live else ()
+    text = fact.value if is_live else MARK * len(fact.value)
+    return SaidSurvivor(one.asked_fact_id, one.says, one.score, text, None, live)
+
+
 # Verifies that facts are forgotten: looks up every check of them, and searches the index for their keys.
 
 
@@ -420,14 +465,7 @@ def verify_survivors(
         tombstones=tombstones or 0,
         keys_in_index=in_index,
         leaked=leaked,
-        level=level(bool(leaked or still_live), in_index),
+        level=level_reached(bool(leaked or still_live), in_index),
         read=read,
         survivors=survivors,
     )
-
-
-def level(found: bool, keys_in_index: int) -> int:
-    """Gives 0 where a forgotten fact was found, 1 where none was, 2 where the index holds none of their keys either."""
-    if found:
-        return 0
-    return 1 if keys_in_index else 2

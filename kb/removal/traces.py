@@ -23,7 +23,7 @@ from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts.records import Mentioned
 from colmlm.kb.facts.redaction import ErasureTarget, blank_out, split_apart
 from colmlm.kb.keys.keysets import STORED
-from colmlm.kb.removal.erasure_records import LeftRows, Mention, Mentions, Stretch
+from colmlm.kb.removal.records import LeftRows, Mention, Mentions, Stretch
 from colmlm.kb.removal.scan import LEAST, Matcher
 from colmlm.kb.tables import (
     NAMED,

@@ -21,7 +21,8 @@ from colmlm.kb.facts.records import FactDraft, FactRecord
 from colmlm.kb.keys.calibration import normalise_rows
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup.records import Hit
-from colmlm.kb.removal.records import ForgetPlan, paraphrases
+from colmlm.kb.removal.checks import paraphrases
+from colmlm.kb.removal.records import ForgetPlan
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.evaluate.answers import Share, share
 

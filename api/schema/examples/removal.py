@@ -8,12 +8,15 @@ from colmlm.api.routes import erasures, forgetting
 from colmlm.api.routes.forgetting import CertificateText, Verifying
 from colmlm.api.schema.examples.small_base import AT, HASH, SAID, SELECTOR, SOURCE, WHY
 from colmlm.api.wire import answers
-from colmlm.kb.log.audit import CertificateFinding
-from colmlm.kb.removal.certificate_check import CertificateCheck
-from colmlm.kb.removal.erasure_records import Erased, ErasureReport, ErasureRequest, Level
 from colmlm.kb.removal.records import (
+    CertificateCheck,
+    CertificateFinding,
     Collateral,
     Drift,
+    Erased,
+    ErasureReport,
+    ErasureRequest,
+    Level,
     Rates,
     RunRecord,
     SaidSurvivor,

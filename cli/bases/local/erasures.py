@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Unpack
 from colmlm.api.nouns.removal import Erasing
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import NotHeeded
-from colmlm.kb.removal import erasure_certificates as certificates
+from colmlm.kb.removal import certificate as certificates
 from colmlm.kb.removal.erase import Erasure
-from colmlm.kb.removal.erasure_records import Erased, ErasureReport, ErasureRequest
+from colmlm.kb.removal.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.removal.requests import ErasureRequests
 from colmlm.kb.removal.traces import Trace, save_traces
 

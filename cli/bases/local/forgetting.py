@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.removal import certificates
-from colmlm.kb.removal.certificate_check import CertificateCheck, check_here, trusted_keys
+from colmlm.kb.removal import certificate as certificates
+from colmlm.kb.removal.certificate import check_here, trusted_keys
 from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.records import CertificateCheck
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import Edit, FactRecord

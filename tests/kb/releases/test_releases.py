@@ -23,8 +23,7 @@ from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.releases import keys
 from colmlm.kb.releases.releases import PIECE, ImportReport, ReleaseProgress
-from colmlm.kb.removal.certificate_check import check_here
-from colmlm.kb.removal.certificates import issue_forget_certificate
+from colmlm.kb.removal.certificate import check_here, issue_forget_certificate
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.selector import Selector

@@ -14,10 +14,17 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from colmlm.kb.errors import ForgetRunState, SignatureRefused, SignerNeeded
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.envelope import close_envelope, encoded
-from colmlm.kb.removal.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
-from colmlm.kb.removal.certificates import PREDICATE_TYPE, as_text, issue_forget_certificate
+from colmlm.kb.removal.certificate import (
+    FORGET_TYPE,
+    as_text,
+    check_here,
+    check_offline,
+    issue_forget_certificate,
+    trusted_keys,
+)
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.records import CertificateCheck
 from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
@@ -59,7 +66,7 @@ def resigned(home: Path, issued: bytes, **other: Any) -> bytes:
     said = {**statement_of(issued)["predicate"], **other}
     (subject,) = statement_of(issued)["subject"]
     key = signing.signing_key(home)
-    envelope = close_envelope(key, PREDICATE_TYPE, subject["name"], subject["digest"]["sha256"], said)
+    envelope = close_envelope(key, FORGET_TYPE, subject["name"], subject["digest"]["sha256"], said)
     return as_text(envelope).encode()
 
 
@@ -216,7 +223,7 @@ def test_a_certificate_of_another_life_of_the_base_is_refused(kb: KnowledgeBase,
     key, hash_ = signing.signing_key(home), audit.entry_hash(entry)
     said = {**statement_of(issued)["predicate"], "applied": {"entry": entry, "hash": hash_}}
     name = statement_of(issued)["subject"][0]["name"]
-    forged = as_text(close_envelope(key, PREDICATE_TYPE, name, hash_, said)).encode()
+    forged = as_text(close_envelope(key, FORGET_TYPE, name, hash_, said)).encode()
     assert offline(home, forged).ok and failed(check_here(kb, forged)) == ["change"]
 
 

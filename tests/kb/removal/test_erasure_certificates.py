@@ -14,11 +14,17 @@ from securesystemslib.signer import SSlibKey
 
 from colmlm.kb.errors import ErasureNotFound
 from colmlm.kb.log import signing
-from colmlm.kb.log.audit import as_text
 from colmlm.kb.log.envelope import close_envelope
-from colmlm.kb.removal.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
+from colmlm.kb.removal.certificate import (
+    ERASURE_TYPE,
+    as_text,
+    check_here,
+    check_offline,
+    issue_certificate,
+    trusted_keys,
+)
 from colmlm.kb.removal.erase import Erasure
-from colmlm.kb.removal.erasure_certificates import PREDICATE_TYPE, issue_certificate
+from colmlm.kb.removal.records import CertificateCheck
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.texts.wording import LIMITS
 from tests.fakes import FakeEncoder
@@ -63,7 +69,7 @@ def test_it_states_what_was_erased_and_holds_no_text(kb: KnowledgeBase, seq: int
     issued = issue_certificate(kb, seq)
     statement, change = statement_of(issued), kb.log.change(seq)
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
-    assert statement["predicateType"] == PREDICATE_TYPE
+    assert statement["predicateType"] == ERASURE_TYPE
     (subject,) = statement["subject"]
     assert subject["name"].endswith(f":change:{seq}") and subject["digest"] == {"sha256": change.hash}
     assert statement["predicate"]["checks"] == {"seq": seq, "still_live": 0, "not_erased": 0, "keys": 0}
@@ -90,7 +96,7 @@ def test_a_certificate_of_an_earlier_release_names_no_limits_and_still_holds(
     predicate = {name: value for name, value in statement["predicate"].items() if name != "limits"}
     (subject,) = statement["subject"]
     key = signing.signing_key(kb.settings.home)
-    earlier = close_envelope(key, PREDICATE_TYPE, subject["name"], subject["digest"]["sha256"], predicate)
+    earlier = close_envelope(key, ERASURE_TYPE, subject["name"], subject["digest"]["sha256"], predicate)
     assert check_here(kb, as_text(earlier).encode()).ok
 
 
@@ -117,7 +123,7 @@ def test_a_signed_contradiction_is_named(kb: KnowledgeBase, seq: int, subtests: 
             (subject,) = statement["subject"]
             said = {**statement["predicate"], **other}
             key = signing.signing_key(kb.settings.home)
-            forged = close_envelope(key, PREDICATE_TYPE, subject["name"], subject["digest"]["sha256"], said)
+            forged = close_envelope(key, ERASURE_TYPE, subject["name"], subject["digest"]["sha256"], said)
             found = check_offline(as_text(forged).encode(), trusted_keys(pem=kb.log.public_key()))
             assert not found.ok and "contents" in failed(found)
             assert fault in " ".join(found.problems) or "not a certificate" in " ".join(found.problems)
@@ -135,5 +141,5 @@ def test_a_base_that_lacks_the_change_does_not_bear_it_out(kb: KnowledgeBase, se
     key = signing.signing_key(kb.settings.home)
     (subject,) = statement["subject"]
     name = subject["name"].replace(statement["predicate"]["database"], "another")
-    forged = close_envelope(key, PREDICATE_TYPE, name, subject["digest"]["sha256"], said)
+    forged = close_envelope(key, ERASURE_TYPE, name, subject["digest"]["sha256"], said)
     assert failed(check_here(kb, as_text(forged).encode())) == ["run"]

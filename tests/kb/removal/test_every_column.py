@@ -12,8 +12,8 @@ from colmlm.kb.evidence.records import NewFeedback
 from colmlm.kb.facts.records import Mentioned
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.removal.erase import Erasure, erase_facts, load_targets
-from colmlm.kb.removal.erasure_records import Mentions
 from colmlm.kb.removal.purge import TABLES
+from colmlm.kb.removal.records import Mentions
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import ERASURE, NAMED, REDACTED, TableRow
 from tests.fakes import FakeEncoder

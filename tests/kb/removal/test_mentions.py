@@ -13,7 +13,7 @@ from colmlm.kb.evidence.records import NewOutput
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.facts.suppression import Digests
 from colmlm.kb.removal.erase import Erasure
-from colmlm.kb.removal.erasure_records import Stretch
+from colmlm.kb.removal.records import Stretch
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import ErasedTextRow, SuppressionRow
 from colmlm.kb.texts.wording import normalise_wording, normalised_before

@@ -15,8 +15,13 @@ from colmlm.kb.answers.confidence import UNFITTED
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.log import signing
 from colmlm.kb.log.envelope import close_envelope
-from colmlm.kb.removal.certificate_check import check_here
-from colmlm.kb.removal.certificates import PREDICATE_TYPE, as_text, issue_forget_certificate, subject_of
+from colmlm.kb.removal.certificate import (
+    FORGET_TYPE,
+    as_text,
+    check_here,
+    issue_forget_certificate,
+    subject_of,
+)
 from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.records import ForgetPlan, SaidSurvivor
 from colmlm.kb.removal.selector import Selector
@@ -198,7 +203,7 @@ def test_a_certificate_with_other_counts_of_places_contradicts_itself(
     subject = subject_of(said["database"], applied["entry"]["seq"])
     for wrong in ({"answered": 2}, {"rate": "0.0000"}, {"say_the_value": 3}):
         other = {**said, "survivors": {**said["survivors"], **wrong}}
-        envelope = close_envelope(key, PREDICATE_TYPE, subject, applied["hash"], other)
+        envelope = close_envelope(key, FORGET_TYPE, subject, applied["hash"], other)
         found = check_here(tower, as_text(envelope).encode())
         assert not found.ok and "the counts of survivors does not hold" in found.problems
 

@@ -26,8 +26,8 @@ from colmlm.kb.keys.rekey import RekeyRun
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.removal import erase as verbs
-from colmlm.kb.removal.erasure_records import Level
 from colmlm.kb.removal.purge import NAMES, Heard
+from colmlm.kb.removal.records import Level
 from colmlm.kb.store import database
 from colmlm.kb.tables import FactKeyRow
 
