@@ -16,9 +16,8 @@ from colmlm.api.schema.schemas import PathId
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import KBError
 from colmlm.kb.facts.records import FactRecord, Mentioned
-from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.erase import Erasure, ErasureRequests
 from colmlm.kb.removal.records import Erased, ErasureReport
-from colmlm.kb.removal.requests import ErasureRequests
 from colmlm.kb.removal.scan import ResidueReport, num_bytes_to_scan
 
 SHOWN = 50

@@ -99,7 +99,7 @@ class EraseOptions(Mentioning, total=False):
 
 
 class ErasureVerbs(Protocol):
-    """What erasure can be asked for, as `kb.removal.erase` and `kb.removal.requests` describe it."""
+    """What erasure can be asked for, as `kb.removal.erase` describes it."""
 
     def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned) -> Erased: ...
 

@@ -17,9 +17,8 @@ from colmlm.api.wire.answers import ErasureAnswer, Page
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Request, Why
 from colmlm.kb.facts.records import Mentioned
 from colmlm.kb.removal import certificate as certificates
-from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.erase import Erasure, ErasureRequests
 from colmlm.kb.removal.records import Erased, ErasureRequest
-from colmlm.kb.removal.requests import ErasureRequests
 
 FactIds = Annotated[list[Id], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
 

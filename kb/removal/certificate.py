@@ -22,11 +22,12 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import ErasureNotFound, ForgetRunState, SignatureRefused, SignerNeeded
-from colmlm.kb.facts.edits import IS_LIVE, MAX_ID
+from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.log import audit, signing
-from colmlm.kb.log.envelope import close_envelope, is_envelope, open_envelope
+from colmlm.kb.log.signing import close_envelope, is_envelope, open_envelope
 from colmlm.kb.log.witness import hash_at
 from colmlm.kb.removal.forget import get_run, plan_of
+from colmlm.kb.removal.plan import count_live
 from colmlm.kb.removal.records import (
     LEVELS,
     OUTCOMES,
@@ -36,7 +37,7 @@ from colmlm.kb.removal.records import (
     Verification,
     level_reached,
 )
-from colmlm.kb.tables import ChangeRow, FactKeyRow, FactRow, FactVersionRow, ForgetRunRow
+from colmlm.kb.tables import ChangeRow, FactKeyRow, FactRow, ForgetRunRow
 from colmlm.kb.texts.wording import LIMITS
 
 if TYPE_CHECKING:
@@ -158,11 +159,6 @@ def _storable(value: Any) -> int:
     if type(value) is not int or not 0 < value <= MAX_ID:
         raise ValueError(f"{value!r:.40} is no id")
     return value
-
-
-def _count_live(session: Session, fact_ids: Collection[int]) -> int:
-    live = select(func.count()).where(FactVersionRow.fact_id == func.any(list(fact_ids)), IS_LIVE)
-    return session.scalar(live) or 0
 
 
 # Certificates of forgetting: what a verified run did and how its checks were answered.
@@ -321,7 +317,7 @@ def _still_forgotten(session: Session, run: ForgetRunRow | None, said: Said) -> 
     if state not in ("applied", "erased"):
         return CertificateFinding("state", False, f"the run is {state} now, no longer applied or erased")
     forgotten = [_storable(fact_id) for fact_id in said["applied"]["entry"]["fact_ids"]]
-    if number := _count_live(session, forgotten):
+    if number := count_live(session, forgotten):
         return CertificateFinding("state", False, f"{number} of its facts are live again")
     return CertificateFinding("state", True, f"the run is {state}, and none of its facts is live")
 
@@ -386,7 +382,7 @@ def _count_held(session: Session, fact_ids: Collection[int]) -> dict[str, int]:
     unmarked = select(func.count()).where(FactRow.id == func.any(ids), FactRow.erased_seq.is_(None))
     keys = select(func.count()).where(FactKeyRow.fact_id == func.any(ids))
     return {
-        "still_live": _count_live(session, ids),
+        "still_live": count_live(session, ids),
         "not_erased": session.scalar(unmarked) or 0,
         "keys": session.scalar(keys) or 0,
     }

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 def sample_evenly(items: Sequence[T], most: int) -> Sequence[T]:
-    """Gives at most `most` of the items, spread evenly over all of them."""
+    """Give at most `most` of the items, spread evenly over all of them."""
     return items[:: max(1, -(-len(items) // most))]
 
 
@@ -55,12 +55,12 @@ class Questioner:
     _known: dict[tuple[str, bool], Vectors] = field(default_factory=dict)
 
     def require(self, keyset: KeysetHead) -> None:
-        """Raises `KeysetMismatch` where the encoder is not of the checkpoint that made this keyset."""
+        """Raise `KeysetMismatch` where the encoder is not of the checkpoint that made this keyset."""
         if self.encoder is not None and self.encoder.checkpoint.checkpoint_id != keyset.checkpoint_id:
             raise KeysetMismatch(self.encoder.checkpoint.checkpoint_id, keyset.checkpoint_id)
 
     def encode(self, questions: Sequence[str], dim: int, *, as_prompts: bool = False) -> Vectors:
-        """Encodes questions to queries [n, d]; with `as_prompts`, to those of a decoder after prompts that ask them."""
+        """Encode questions to queries [n, d]; with `as_prompts`, to those of a decoder after prompts that ask them."""
         missing = [text for text in dict.fromkeys(questions) if (text, as_prompts) not in self._known]
         for start in range(0, len(missing), ENCODED_AT_ONCE):
             assert self.encoder is not None, "questions need an encoder"
@@ -101,7 +101,7 @@ class CheckTarget:
         equivalents: Sequence[int],
         most: int,
     ) -> CheckTarget:
-        """Reads at most `most` facts of either sort; the others of the set still count as forgotten."""
+        """Read at most `most` facts of either sort; the others of the set still count as forgotten."""
         sampled = sample_evenly(fact_ids, most)
         others = sample_evenly([fact_id for fact_id in equivalents if fact_id not in set(fact_ids)], most)
         records = reading.fact_records(session, [*sampled, *others])
@@ -117,7 +117,7 @@ class CheckTarget:
 def _stored_queries(
     session: Session, keyset: KeysetHead, fact_ids: Sequence[int], most: int
 ) -> list[tuple[int, bytes]]:
-    """Reads the queries by which decoders of this checkpoint got these facts by key, newest first.
+    """Read the queries by which decoders of this checkpoint got these facts by key, newest first.
 
     What was read may have been found by its words, so its query need not find it by its key.
     """
@@ -140,7 +140,7 @@ def _stored_queries(
 def build_checks(
     target: CheckTarget, keyset: KeysetHead, questioner: Questioner, given: Sequence[str] = ()
 ) -> dict[str, Checks]:
-    """Makes the checks by class; without an encoder only those that are stored vectors."""
+    """Make the checks by class; without an encoder only those that are stored vectors."""
     values = {fact.fact_id: (normalise_rows(fact.value),) for fact in target.sample}
     keyed = [(fact_id, values[fact_id]) for fact_id in target.keys.fact_ids.tolist() if fact_id in values]
     stored = [(values[fact_id], query) for fact_id, query in target.stored if fact_id in values]
@@ -172,8 +172,8 @@ def build_checks(
 
 def ask_probes(
     kb: SearchableStore, checkpoint_id: str, checks: Mapping[str, Checks], forgotten: frozenset[int]
-) -> tuple[dict[str, Rates], tuple[int, ...]]:
-    """Looks up the checks. Gives the outcomes of each class, and the forgotten facts that were found."""
+) -> tuple[dict[str, Rates], set[int]]:
+    """Look up the checks. Gives the outcomes of each class, and the forgotten facts that were found."""
     rates: dict[str, Rates] = {}
     leaked: set[int] = set()
     for name, check in checks.items():
@@ -187,7 +187,7 @@ def ask_probes(
             )
             leaked.update(hit.fact_id for a in answers for hit in a.hits if hit.fact_id in forgotten)
         rates[name] = Rates(len(check.values), **{outcome: counts[outcome] for outcome in OUTCOMES})
-    return rates, tuple(sorted(leaked))
+    return rates, leaked
 
 
 def _outcome(answer: Lookup, values: Collection[str], forgotten: frozenset[int]) -> str:
@@ -207,7 +207,7 @@ _WH = re.compile(r"(?:what|which|who|when|where) (?:is|was|are|were) (?P<rest>.+
 
 
 def paraphrases(question: str) -> list[str]:
-    """Gives other ways to ask `question`, in a fixed order, each once and none of them the question itself."""
+    """Give other ways to ask `question`, in a fixed order, each once and none of them the question itself."""
     bare = question.strip().rstrip("?").strip()
     lower_first = bare[:1].lower() + bare[1:]
     forms = [
@@ -258,7 +258,7 @@ class QuestionToRead:
 def read_questions(
     session: Session, target: CheckTarget, questioner: Questioner, dim: int
 ) -> list[QuestionToRead]:
-    """Makes the questions of the sampled facts, each once. One that no sentence of a current text says is left out."""
+    """Make the questions of the sampled facts, each once. One that no sentence of a current text says is left out."""
     facts = [fact for fact in target.sample if fact.erased_seq is None]
     keys = _first_keys(target, facts)
     asking: dict[str, list[FactRecord]] = {}
@@ -307,7 +307,7 @@ def _cut_out(
 
 
 def _stopped(before: str, after: str) -> str:
-    """Gives a sentence up to its value, or without it where too little stands before it to go on from."""
+    """Give a sentence up to its value, or without it where too little stands before it to go on from."""
     said = before.split()
     return " ".join(
         said[-MOST_WORDS:] if len(said) >= LEAST_QUESTION_WORDS else [*said, *after.split()][:MOST_WORDS]
@@ -315,6 +315,6 @@ def _stopped(before: str, after: str) -> str:
 
 
 def _names(title: str, text: str) -> bool:
-    """Tells whether a text has a word of a title, as far as this has one."""
+    """Tell whether a text has a word of a title, as far as this has one."""
     wanted = set(terms_of(title))
     return not wanted or bool(wanted & set(terms_of(text)))

@@ -9,49 +9,64 @@ appended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import Any
 
-from sqlalchemy import case, delete, func, select, text, update
-from sqlalchemy.orm import Session
+from sqlalchemy import Select, case, delete, func, select, text, update
+from sqlalchemy.orm import Session, aliased
 
 from colmlm.kb.access import idempotency
-from colmlm.kb.errors import FactNotFound, SecondPersonNeeded
-from colmlm.kb.facts import erased_texts, pairs, quotations, suppression
+from colmlm.kb.access.records import Right, TokenRecord
+from colmlm.kb.access.tokens import verify_token
+from colmlm.kb.errors import (
+    AdminKeyNeeded,
+    ErasureRequestNotFound,
+    ErasureRequestState,
+    FactNotFound,
+    SamePerson,
+    SecondPersonNeeded,
+)
+from colmlm.kb.facts import pairs, suppression
 from colmlm.kb.facts.edits import MAX_ID
-from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
-from colmlm.kb.facts.facts import Gone, StandingTexts
-from colmlm.kb.facts.quotations import Quoting
 from colmlm.kb.facts.records import Mentioned
 from colmlm.kb.facts.redaction import (
     MARK,
     ErasureTarget,
+    as_mentioned,
     blank_out,
     check_mentioned,
     redact_about,
     redact_documents,
+    strings_of,
 )
-from colmlm.kb.facts.suppression import OthersSaying
+from colmlm.kb.facts.suppression import ErasedTexts, OthersSaying, TextOrigin
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import acting_as, current_entry
+from colmlm.kb.log.audit import acting_as, current_entry, signed
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal
+from colmlm.kb.removal import quotations
 from colmlm.kb.removal.purge import purge_erased, reached
-from colmlm.kb.removal.records import Erased, ErasureReport
+from colmlm.kb.removal.quotations import Gone
+from colmlm.kb.removal.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.removal.scan import OnFile, ResidueReport, scan_residue
 from colmlm.kb.removal.traces import Trace, look_for_traces, make_traces
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.waits import unhurried
 from colmlm.kb.tables import (
+    ApiKeyRow,
     ChangeRow,
     DocumentRow,
+    ErasureRequestRow,
     FactKeyRow,
     FactPastRow,
     FactRow,
     FactVersionRow,
     TombstoneRow,
 )
+from colmlm.kb.texts.characters import visible_text
 from colmlm.kb.texts.wording import Phrases, forms
 
 Heard = Callable[[str], None]
@@ -73,12 +88,12 @@ class Erasure:
         now: bool = False,
         on_step: Heard | None = None,
     ) -> ErasureReport:
-        """Erases facts, all or none, then goes on to level 2, or with `now` as far as the server permits.
+        """Erase facts, all or none, then go on to level 2, or with `now` as far as the server permits.
 
         The facts may be live or deleted; of facts that are erased already it redacts what still says them. `mentions`
         says where else the values are redacted: in their own documents, in "all" documents, or in "none". Outputs,
         plans and jobs that say them are redacted too, with "none" only those that used the facts. The report names
-        what is `left`. Raises `SecondPersonNeeded` where the settings require two people: see `kb.removal.requests`.
+        what is `left`. Raises `SecondPersonNeeded` where the settings require two people: see `ErasureRequests`.
         """
         if self.kb.settings.erase_needs_two:
             raise SecondPersonNeeded
@@ -92,25 +107,25 @@ class Erasure:
         return self.with_left(erased, targets)
 
     def with_left(self, erased: Erased, targets: Sequence[ErasureTarget]) -> Erased:
-        """Adds to an erasure what still says its facts, by their texts as `targets` holds them from before."""
+        """Add to an erasure what still says its facts, by their texts as `targets` holds them from before."""
         with self.kb.sessions() as session:
             unhurried(session)
             return replace(erased, left=look_for_traces(session, targets))
 
     def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned = "same-document") -> Erased:
-        """Tells what `erase` would do in the database and leave: does it, counts, and rolls back."""
+        """Tell what `erase` would do in the database and leave: do it, count, and roll back."""
         with self.kb.sessions() as session:
             targets, _ = load_targets(session, fact_ids)
             erased = erase_facts(session, fact_ids, self.kb.settings.actor, "preview", mentions=mentions)
             return replace(erased, left=look_for_traces(session, targets))
 
     def finish(self, *, now: bool = True, on_step: Heard | None = None) -> ErasureReport:
-        """Takes every erasure so far to level 2, or with `now` as far as the server permits."""
+        """Take every erasure so far to level 2, or with `now` as far as the server permits."""
         return self.report(None, now=now, on_step=on_step)
 
     @tried_again
     def complete(self, *, actor: str, reason: str) -> Erased | None:
-        """Redacts what still says an erased fact, as one erasure. Gives None where nothing does."""
+        """Redact what still says an erased fact, as one erasure. Gives None where nothing does."""
         with self.kb.sessions.begin() as session:
             unhurried(session)
             suppression.begin_erasure(session)
@@ -118,12 +133,12 @@ class Erasure:
             return erase_facts(session, sorted(said), actor, reason) if said else None
 
     def report(self, erased: Erased | None, *, now: bool, on_step: Heard | None) -> ErasureReport:
-        """Takes this erasure (None: all earlier ones) as far as it goes, and reports the level that it reached."""
+        """Take this erasure (None: all earlier ones) as far as it goes, and report the level that it reached."""
         levels = purge_erased(self.kb, now=now, on_step=on_step or (lambda _: None))
         return ErasureReport(erased, reached(levels), levels, 4 if now else 2)
 
     def traces(self, fact_ids: Sequence[int], *, mentions: Mentioned = "same-document") -> tuple[Trace, ...]:
-        """Makes byte strings that no file should hold once these facts are erased, with these mentions.
+        """Make byte strings that no file should hold once these facts are erased, with these mentions.
 
         They are made before the erasure, and contain the texts.
         """
@@ -133,7 +148,7 @@ class Erasure:
             return make_traces(session, targets, mentions)
 
     def residue(self, traces: Sequence[Trace], on_file: OnFile | None = None) -> ResidueReport:
-        """Searches the files for these traces, without the shared ones, which prove nothing."""
+        """Search the files for these traces, without the shared ones, which prove nothing."""
         telling = [trace for trace in traces if not trace.shared]
         return scan_residue(
             [trace.needle for trace in telling],
@@ -154,7 +169,7 @@ def erase_facts(
     asked_by: Principal | None = None,
     others: OthersSaying | None = None,
 ) -> Erased:
-    """Redacts and ends these facts, drops their keys, and appends the change. Does not commit.
+    """Redact and end these facts, drop their keys, and append the change. Does not commit.
 
     `others` say the same; they are looked for, before anything is locked, where the caller has not.
     `asked_by` made the request where somebody else had to approve it; the change names both.
@@ -167,18 +182,20 @@ def erase_facts(
     pending = audit.begin_change(session, actor, reason)
     targets, again = load_targets(session, fact_ids)
     ids = [target.fact_id for target in targets]
-    quoting = (
-        quotations.redact_quotations(session, Gone.read(session, again), pending.seq) if again else Quoting()
-    )
-    about = set(_redact_about(session, again))
-    if not (targets or quoting or about):
-        return Erased(seq=None, fact_ids=tuple(again), again=tuple(again))
     saying = seen.by_now(session, targets)
     num_digests, also_said_by = suppression.remember_suppressed(session, targets, pending.seq, saying)
-    standing = _standing(session, targets, mentions, saying)
-    erased_texts.keep_erased(session, targets, pending.seq, standing)
+    # The forms of texts that are redacted only in what names one of these facts.
+    standing = set(chain(*saying.values()))
+    if mentions == "none":
+        standing = {form for string in strings_of(targets) for form in forms(string)}
+    suppression.keep_erased(session, targets, pending.seq, standing)
+    about = set(_redact_about(session, again))
     documents = sorted(about.union(redact_documents(session, targets, mentions)))
-    quoting |= quotations.redact_quotations(session, StandingTexts.of(targets, standing), pending.seq)
+    quoting = quotations.redact_quotations(
+        session, Gone.of_erasure(session, targets, again, standing), pending.seq
+    )
+    if not (targets or quoting or documents):
+        return Erased(seq=None, fact_ids=tuple(again), again=tuple(again))
     _end(session, targets, pending.seq)
     _compare_again(session, documents)
     idempotency.forget_answers(session)
@@ -216,15 +233,6 @@ def _redact_about(session: Session, again: Sequence[int]) -> Iterator[int]:
         yield from redact_about(session, fact_id, said)
 
 
-def _standing(
-    session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned, others: Sequence[int]
-) -> set[str]:
-    """Gives the forms of those texts of the facts that are redacted only in what names one of these facts."""
-    if mentions == "none":
-        return {form for target in targets for string in target.strings for form in forms(string)}
-    return suppression.said_by_others(session, targets, others)
-
-
 def _append(
     session: Session,
     pending: audit.Pending,
@@ -232,8 +240,8 @@ def _append(
     fact_ids: Sequence[int],
     payload: dict[str, Any],
 ) -> None:
-    """Appends the change, its reason and `on_behalf_of` redacted of what the facts said, since the log stays."""
-    said = Phrases(string for target in targets for string in target.strings)
+    """Append the change, its reason and `on_behalf_of` redacted of what the facts said, since the log stays."""
+    said = Phrases(strings_of(targets))
     asked = current_entry()
     behalf = asked.on_behalf_of and blank_out(asked.on_behalf_of, said.spans(asked.on_behalf_of))
     discreet = replace(pending, reason=blank_out(pending.reason, said.spans(pending.reason)))
@@ -285,7 +293,7 @@ def _compare_again(session: Session, document_ids: Sequence[int]) -> None:
 
 
 def load_targets(session: Session, fact_ids: Sequence[int]) -> tuple[list[ErasureTarget], list[int]]:
-    """Reads these facts by id, each once, with their texts, and gives the ids of erased ones apart.
+    """Read these facts by id, each once, with their texts, and give the ids of erased ones apart.
 
     Raises `FactNotFound`.
     """
@@ -302,71 +310,212 @@ def load_targets(session: Session, fact_ids: Sequence[int]) -> tuple[list[Erasur
         raise FactNotFound(missing)
     erased = [row.FactRow.id for row in found if row.FactRow.erased_seq is not None]
     rows = [row for row in found if row.FactRow.erased_seq is None]
-    values, past = _values(session, storable), _past(session, storable)
-    states = [state for row in rows for state in (row.FactRow, *past.get(row.FactRow.id, ()))]
-    documents = sorted({state.document_id for state in states if state.document_id is not None})
-    texts, spans = _texts(session, documents)
-    return [
-        replace(
-            _target(row, row.FactRow, values[row.FactRow.id], texts, spans),
-            former=tuple(
-                _target(row, state, values[row.FactRow.id], texts, spans)
-                for state in past.get(row.FactRow.id, ())
-            ),
-        )
-        for row in rows
-    ], erased
-
-
-def _past(session: Session, fact_ids: list[int]) -> dict[int, list[FactPastRow]]:
-    found: dict[int, list[FactPastRow]] = {}
-    statement = select(FactPastRow).where(FactPastRow.fact_id == func.any(fact_ids))
-    for state in session.scalars(statement.order_by(FactPastRow.fact_id, FactPastRow.version)):
-        found.setdefault(state.fact_id, []).append(state)
-    return found
-
-
-def _values(session: Session, fact_ids: list[int]) -> dict[int, list[str]]:
-    found: dict[int, list[str]] = {}
-    statement = select(FactVersionRow.fact_id, FactVersionRow.value).where(
-        FactVersionRow.fact_id == func.any(fact_ids)
+    versions = select(FactVersionRow.fact_id, FactVersionRow.value).order_by(FactVersionRow.version)
+    values = _by_first(session, versions.where(FactVersionRow.fact_id == func.any(storable)))
+    pasts = select(FactPastRow.fact_id, FactPastRow).order_by(FactPastRow.version)
+    past = _by_first(session, pasts.where(FactPastRow.fact_id == func.any(storable)))
+    states = [state for row in rows for state in (row.FactRow, *past[row.FactRow.id])]
+    ids = sorted({state.document_id for state in states if state.document_id is not None})
+    texts = _by_first(
+        session, select(DocumentRow.id, DocumentRow.text).where(DocumentRow.id == func.any(ids))
     )
-    for fact_id, value in session.execute(statement.order_by(FactVersionRow.fact_id, FactVersionRow.version)):
-        found.setdefault(fact_id, []).append(value)
+    inside = FactRow.document_id == func.any(ids), FactRow.span_start.is_not(None)  # also of erased ones
+    spans = _by_first(
+        session, select(FactRow.document_id, FactRow.span_start, FactRow.span_end).where(*inside)
+    )
+
+    def target_of(
+        row: Any, state: FactRow | FactPastRow, former: Iterable[FactPastRow] = ()
+    ) -> ErasureTarget:
+        target = ErasureTarget(
+            row.FactRow.id,
+            state.question,
+            state.answer,
+            tuple(values[row.FactRow.id]),
+            former=tuple(target_of(row, one) for one in former),
+        )
+        if state.document_id is None:
+            return target
+        if state.span_start is None or state.span_end is None:
+            return replace(target, external_id=row.external_id, start=row.FactRow.ordinal)
+        return replace(
+            target,
+            document_id=state.document_id,
+            corpus=row.corpus,
+            external_id=row.external_id,
+            start=state.span_start,
+            end=state.span_end,
+            text=texts[state.document_id][0],
+            spans=tuple(spans[state.document_id]),
+        )
+
+    return [target_of(row, row.FactRow, past[row.FactRow.id]) for row in rows], erased
+
+
+def _by_first(session: Session, statement: Select[*tuple[Any, ...]]) -> defaultdict[int, list[Any]]:
+    """Group rows by their first column; of one that is left the value is given, and of more a tuple."""
+    found = defaultdict[int, list[Any]](list)
+    for first, *others in session.execute(statement):
+        found[first].append(others[0] if len(others) == 1 else tuple(others))
     return found
 
 
-def _texts(session: Session, documents: list[int]) -> tuple[dict[int, str], dict[int, list[tuple[int, int]]]]:
-    """Gives the text of each document, and all spans of facts in it, also of erased ones."""
-    of_documents = select(DocumentRow.id, DocumentRow.text).where(DocumentRow.id == func.any(documents))
-    texts = {row.id: row.text for row in session.execute(of_documents)}
-    spans: dict[int, list[tuple[int, int]]] = {}
-    statement = select(FactRow.document_id, FactRow.span_start, FactRow.span_end)
-    in_documents = FactRow.document_id == func.any(documents), FactRow.span_start.is_not(None)
-    for row in session.execute(statement.where(*in_documents)):
-        spans.setdefault(row.document_id, []).append((row.span_start, row.span_end))
-    return texts, spans
+# Erasure by two people: one admin token asks, and another approves before anything is erased.
+#
+# The base enforces that the two tokens differ; that they belong to two people is up to whoever hands them out.
 
 
-def _target(
-    row: Any,
-    state: FactRow | FactPastRow,
-    values: list[str],
-    texts: dict[int, str],
-    spans: dict[int, list[tuple[int, int]]],
-) -> ErasureTarget:
-    said = (row.FactRow.id, state.question, state.answer, tuple(values))
-    if state.document_id is None:
-        return ErasureTarget(*said)
-    if state.span_start is None or state.span_end is None:
-        return ErasureTarget(*said, external_id=row.external_id, start=row.FactRow.ordinal)
-    return ErasureTarget(
-        *said,
-        document_id=state.document_id,
-        corpus=row.corpus,
-        external_id=row.external_id,
-        start=state.span_start,
-        end=state.span_end,
-        text=texts[state.document_id],
-        spans=tuple(spans.get(state.document_id, ())),
+@dataclass(frozen=True, slots=True)
+class ErasureRequests:
+    """The requests to erase facts of a knowledge base: those that wait for a second token, and those decided."""
+
+    kb: SearchableStore
+
+    def token_of(self, secret: str | None) -> TokenRecord:
+        """Give the admin's token that a secret belongs to. Raises `AdminKeyNeeded`."""
+        with self.kb.sessions() as session:
+            token = verify_token(session, secret) if secret else None
+        if token is None or not token.may(Right.admin):
+            raise AdminKeyNeeded
+        return token
+
+    @tried_again
+    def ask(
+        self,
+        fact_ids: Sequence[int],
+        *,
+        token: TokenRecord,
+        actor: str,
+        reason: str,
+        mentions: Mentioned = "same-document",
+    ) -> ErasureRequest:
+        """Store a request to erase these facts, all or none; they may be live, deleted or erased. Erases nothing."""
+        audit.check_who(actor, reason)
+        check_mentioned(mentions)
+        with self.kb.sessions.begin() as session:
+            suppression.hold_off_erasure(session)
+            targets, again = load_targets(session, fact_ids)
+            ids = sorted((*(target.fact_id for target in targets), *again))
+            behalf = signed(actor).on_behalf_of
+            row = ErasureRequestRow(
+                state="waiting",
+                fact_ids=ids,
+                actor=token.name,
+                on_behalf_of=behalf if behalf != token.name else None,
+                reason=quotations.redacted_since(session, reason, TextOrigin(frozenset(ids))),
+                asked_by=token.key_id,
+                mentions=mentions,
+            )
+            session.add(row)
+            session.flush()
+            return _read(session, row.id)[1]
+
+    def requests(self, *, waiting: bool = False) -> list[ErasureRequest]:
+        """Give every request, oldest first, or only those that wait."""
+        statement = _SELECT.order_by(ErasureRequestRow.id)
+        if waiting:
+            statement = statement.where(ErasureRequestRow.state == "waiting")
+        with self.kb.sessions() as session:
+            return [_record(*row) for row in session.execute(statement)]
+
+    def read(self, request_id: int) -> ErasureRequest:
+        """Give one request. Raises `ErasureRequestNotFound`."""
+        with self.kb.sessions() as session:
+            return _read(session, request_id)[1]
+
+    def approve(
+        self, request_id: int, *, token: TokenRecord, now: bool = False, on_step: Heard | None = None
+    ) -> tuple[ErasureRequest, ErasureReport]:
+        """Erase the facts of a request, as `Erasure.erase` does. The change is logged for `token` and names both.
+
+        Raises `SamePerson` where `token` made the request, `ErasureRequestState` where it was decided before.
+        """
+        done, erased = self._approve(request_id, token)
+        return done, Erasure(self.kb).report(erased, now=now, on_step=on_step)
+
+    @tried_again
+    def _approve(self, request_id: int, token: TokenRecord) -> tuple[ErasureRequest, Erased]:
+        with self.kb.sessions.begin() as session:
+            unhurried(session)
+            row, asked = _read(session, request_id)
+            if row.asked_by == token.key_id:
+                raise SamePerson(request_id, token.name)
+            _require_waiting(row)  # before every fact is read for it
+            others = OthersSaying.look(session, load_targets(session, asked.fact_ids)[0])
+            # Before any row is locked, as an erasure redacts what requests say.
+            suppression.begin_erasure(session)
+            row, asked = _read(session, request_id, lock=True)
+            said = visible_text(asked.reason, "")  # requests of older releases may hold invisible characters
+            targets, _ = load_targets(session, asked.fact_ids)
+            with acting_as(token.principal, asked.on_behalf_of):
+                erased = erase_facts(
+                    session,
+                    asked.fact_ids,
+                    token.name,
+                    f"{said} (asked with the token {asked.asked_by}, approved with the token {token.name})",
+                    mentions=asked.mentions or "none",  # older releases did not store it, and redacted none
+                    asked_by=Principal("key", asked.asked_by, row.asked_by),
+                    others=others,
+                )
+            done = _decide(session, row, "approved", token, erased.seq)
+        return done, Erasure(self.kb).with_left(erased, targets)
+
+    @tried_again
+    def withdraw(self, request_id: int, *, token: TokenRecord) -> ErasureRequest:
+        """End a request without erasing anything. The token that made the request may do that too."""
+        with self.kb.sessions.begin() as session:
+            row, _ = _read(session, request_id, lock=True)
+            return _decide(session, row, "withdrawn", token, None)
+
+
+_Asker, _Decider = aliased(ApiKeyRow), aliased(ApiKeyRow)
+_SELECT = (
+    select(ErasureRequestRow, _Asker.name, _Decider.name)
+    .join(_Asker, _Asker.id == ErasureRequestRow.asked_by)
+    .outerjoin(_Decider, _Decider.id == ErasureRequestRow.decided_by)
+)
+
+
+def _read(
+    session: Session, request_id: int, *, lock: bool = False
+) -> tuple[ErasureRequestRow, ErasureRequest]:
+    """Give a request. One to decide is locked, so that of two decisions at a time the second finds it decided."""
+    statement = _SELECT.where(ErasureRequestRow.id == request_id)
+    if lock:
+        statement = statement.with_for_update(of=ErasureRequestRow)
+    found = session.execute(statement.execution_options(populate_existing=True)).one_or_none()
+    if found is None:
+        raise ErasureRequestNotFound(request_id)
+    if lock:
+        _require_waiting(found[0])
+    return found[0], _record(*found)
+
+
+def _require_waiting(row: ErasureRequestRow) -> None:
+    if row.state != "waiting":
+        raise ErasureRequestState(row.id, row.state)
+
+
+def _decide(
+    session: Session, row: ErasureRequestRow, state: str, token: TokenRecord, seq: int | None
+) -> ErasureRequest:
+    row.state, row.decided_by, row.decided_at, row.seq = state, token.key_id, func.now(), seq
+    session.flush()
+    return _read(session, row.id)[1]
+
+
+def _record(row: ErasureRequestRow, asked_by: str, decided_by: str | None) -> ErasureRequest:
+    return ErasureRequest(
+        erasure_request_id=row.id,
+        state=row.state,
+        fact_ids=tuple(row.fact_ids),
+        actor=row.actor,
+        reason=row.reason,
+        asked_by=asked_by,
+        at=row.at,
+        decided_by=decided_by,
+        decided_at=row.decided_at,
+        seq=row.seq,
+        on_behalf_of=row.on_behalf_of,
+        mentions=as_mentioned(row.mentions),
     )

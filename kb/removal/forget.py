@@ -21,14 +21,15 @@ from sqlalchemy.orm import Session
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import ForgetRunNotFound, ForgetRunState, InvalidSelector, KeysetMismatch, PlanStale
 from colmlm.kb.facts import edits as facts
-from colmlm.kb.facts import quotations, reading, suppression
-from colmlm.kb.facts.erased_texts import TextOrigin
+from colmlm.kb.facts import reading, suppression
 from colmlm.kb.facts.records import Edit, FactRecord
+from colmlm.kb.facts.suppression import TextOrigin
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import Signature, signed
-from colmlm.kb.removal import plan as forget_plan
+from colmlm.kb.removal import quotations
 from colmlm.kb.removal.checks import Questioner
+from colmlm.kb.removal.plan import ForgetPlanner, is_plan_unchanged
 from colmlm.kb.removal.records import (
     DEFAULT_POLICY,
     SAMPLE,
@@ -38,8 +39,8 @@ from colmlm.kb.removal.records import (
     SaidSurvivor,
     Verification,
 )
-from colmlm.kb.removal.selector import Selector, select_facts
-from colmlm.kb.removal.survivors import SurvivorSearch, said_survivors, verify_survivors
+from colmlm.kb.removal.selector import Selector
+from colmlm.kb.removal.survivors import SurvivorSearch, said_survivors
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.tables import ForgetRunRow, forget_policies
 
@@ -66,16 +67,16 @@ class Forgetting:
         on_questions: Callable[[int, int | None], None] | None = None,
         on_read: Callable[[int, int | None], None] | None = None,
     ) -> None:
-        """Takes limits: `sample` is how many facts and questions are previewed and checked at most; all are forgotten.
+        """Take limits: `sample` is how many facts and questions are previewed and checked at most; all are forgotten.
 
         With a reader, questions are also asked of the whole base as if the facts were gone. `largest` is how many live
         facts a base may have for a plan to be made in this process (None: any number). `on_questions` is called with
         the number of questions that are encoded, `on_read` with the number that are read, and of how many.
         """
         self.kb = kb
-        self.sample, self.largest = sample, largest
-        self._questioner = Questioner(encoder, on_questions)
-        self._reading = None if reader is None else SurvivorSearch(kb, self._questioner, reader, on_read)
+        questioner = Questioner(encoder, on_questions)
+        reading = None if reader is None else SurvivorSearch(kb, questioner, reader, on_read)
+        self._planner = ForgetPlanner(kb, questioner, reading, sample, largest)
 
     def plan(
         self,
@@ -88,7 +89,7 @@ class Forgetting:
         policy: str = DEFAULT_POLICY,
         allow_empty: bool = False,
     ) -> ForgetPlan:
-        """Computes what forgetting these facts would do, and stores it as a run. Changes no fact.
+        """Compute what forgetting these facts would do, and store it as a run. Changes no fact.
 
         `equivalents`: "include" them in the set, "only-list" them, or "exclude" them from the plan. `radius`
         (None: the keyset's threshold) is the score that an equivalent's key must reach. `policy`: with "abstain" a
@@ -99,17 +100,7 @@ class Forgetting:
         _check_choices(equivalents, policy, radius)
         who = signed(actor)
         drawn = self._on_one_keyset(
-            lambda: forget_plan.draw_up(
-                self.kb,
-                lambda session: select_facts(session, selector, allow_empty=allow_empty),
-                self._questioner,
-                equivalents=equivalents,
-                radius=radius,
-                policy=policy,
-                most=self.sample,
-                largest=self.largest,
-                reading=self._reading,
-            )
+            lambda: self._planner.draw(selector, equivalents, radius, policy, allow_empty=allow_empty)
         )
         return self._store(drawn, selector, who, reason)
 
@@ -135,21 +126,19 @@ class Forgetting:
             return plan_of(run)
 
     def drift(self, run_id: int) -> Drift:
-        """Compares a plan with the facts of now: `stale` facts forbid applying it, new matches are not in it."""
+        """Compare a plan with the facts of now: `stale` facts forbid applying it, new matches are not in it."""
         with self.kb.sessions() as session:
             run = get_run(session, run_id, "planned")
-            return forget_plan.plan_drift(
-                session, Selector.from_json(run.selector), plan_of(run), self.largest
-            )
+            return self._planner.find_drift(session, Selector.from_json(run.selector), plan_of(run))
 
     @tried_again
     def apply(self, run_id: int, *, actor: str, reason: str) -> Edit:
-        """Forgets the planned facts, all at once or none. Raises `PlanStale` where one was edited since the plan."""
+        """Forget the planned facts, all at once or none. Raises `PlanStale` where one was edited since the plan."""
         with self.kb.sessions.begin() as session:
             pending = audit.begin_change(session, actor, reason)
             run = get_run(session, run_id, "planned")
             plan = plan_of(run)
-            if stale := sorted(set(plan.fact_ids) - forget_plan.is_plan_unchanged(session, plan)):
+            if stale := sorted(set(plan.fact_ids) - is_plan_unchanged(session, plan)):
                 raise PlanStale(run_id, stale)
             ended = facts.end_facts(session, plan.fact_ids, pending.seq)
             abstain = run.policy == "abstain"
@@ -159,7 +148,7 @@ class Forgetting:
 
     @tried_again
     def restore(self, run_id: int, *, actor: str, reason: str) -> Edit:
-        """Undoes an applied run: restores every fact with its value and its keys."""
+        """Undo an applied run: restore every fact with its value and its keys."""
         with self.kb.sessions.begin() as session:
             audit.begin_change(
                 session, actor, reason
@@ -170,12 +159,10 @@ class Forgetting:
         return edit
 
     def verify(self, run_id: int, questions: Sequence[str] = ()) -> Verification:
-        """Asks for the forgotten facts with every check there is and with these `questions`, and stores the outcome."""
+        """Ask for the forgotten facts with every check there is and with these `questions`, and store the outcome."""
         with self.kb.sessions() as session:
             plan = plan_of(get_run(session, run_id, "applied", "erased"))
-        found = self._on_one_keyset(
-            lambda: verify_survivors(self.kb, plan, self._questioner, questions, self.sample, self._reading)
-        )
+        found = self._on_one_keyset(lambda: self._planner.verify(plan, questions))
         self._keep(run_id, found)
         return found
 
@@ -187,7 +174,7 @@ class Forgetting:
             run.certificate = None  # a certificate is about one verification
 
     def _on_one_keyset(self, work: Callable[[], T]) -> T:
-        """Gives the result of `work`, and repeats it where another keyset became active meanwhile.
+        """Give the result of `work`, and repeat it where another keyset became active meanwhile.
 
         Stored keys are read from the active keyset. With an encoder, which fits only one keyset, the error is raised.
         """
@@ -195,12 +182,12 @@ class Forgetting:
             try:
                 return work()
             except KeysetMismatch:
-                if self._questioner.encoder is not None:
+                if self._planner.questioner.encoder is not None:
                     raise
         return work()
 
     def runs(self, after: int = 0, limit: int = 50) -> list[RunRecord]:
-        """Lists forget runs past id `after`, oldest first."""
+        """List forget runs past id `after`, oldest first."""
         with self.kb.sessions() as session:
             statement = (
                 select(ForgetRunRow).where(ForgetRunRow.id > after).order_by(ForgetRunRow.id).limit(limit)
@@ -208,7 +195,7 @@ class Forgetting:
             return [_record(run) for run in session.scalars(statement)]
 
     def run(self, run_id: int) -> tuple[RunRecord, ForgetPlan, Verification | None]:
-        """Gives a run with its plan and its last verification."""
+        """Give a run with its plan and its last verification."""
         with self.kb.sessions() as session:
             found = get_run(session, run_id)
             checked = found.verification
@@ -219,7 +206,7 @@ class Forgetting:
             )
 
     def survivors(self, run_id: int, after: int = 0, limit: int = 50) -> list[SaidSurvivor]:
-        """Gives the places that would still answer, past the first `after`: by the last verification, else the plan.
+        """Give the places that would still answer, past the first `after`: by the last verification, else the plan.
 
         A verification without a reader found none, so the plan's are given then, too.
         """
@@ -230,13 +217,13 @@ class Forgetting:
             return said_survivors(session, listed[after : after + limit])
 
     def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
-        """Gives those of these facts that the base still has, by id."""
+        """Give those of these facts that the base still has, by id."""
         with self.kb.sessions() as session:
             return reading.fact_records(session, fact_ids)
 
 
 def _digest(session: Session, selector: Selector) -> str:
-    """Gives a keyed digest of the selector as it was given, since an erasure may redact the stored one later."""
+    """Give a keyed digest of the selector as it was given, since an erasure may redact the stored one later."""
     return audit.keyed_digest(session, json.dumps(selector.to_json(), sort_keys=True, separators=(",", ":")))
 
 
@@ -250,7 +237,7 @@ def _check_choices(equivalents: str, policy: str, radius: float | None) -> None:
 
 
 def get_run(session: Session, run_id: int, *states: str, lock: bool = False) -> ForgetRunRow:
-    """Gives a run, which must be in one of these states (none given: any). Raises `ForgetRunState` where it is not."""
+    """Give a run, which must be in one of these states (none given: any). Raises `ForgetRunState` where it is not."""
     statement = select(ForgetRunRow).where(ForgetRunRow.id == run_id)
     storable = 0 < run_id <= facts.MAX_ID
     run = session.scalar(statement.with_for_update() if lock else statement) if storable else None
@@ -262,7 +249,7 @@ def get_run(session: Session, run_id: int, *states: str, lock: bool = False) -> 
 
 
 def plan_of(run: ForgetRunRow) -> ForgetPlan:
-    """Gives the plan that a run stores."""
+    """Give the plan that a run stores."""
     return ForgetPlan.from_json(
         run.plan,
         run_id=run.id,

@@ -1,11 +1,17 @@
-"""Plans the forgetting of a set of facts: computes equivalents, successors and collateral from stored keys."""
+"""Plans the forgetting of a set of facts: computes equivalents, successors and collateral from stored keys.
+
+A fact is equivalent to a selected one where both have the same value and either the same question or keys near one
+another. It conflicts where it answers the same question with another value.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,10 +28,19 @@ from colmlm.kb.keys.keyspace import KeySpace
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.removal.checks import CheckTarget, Questioner, ask_probes, build_checks, sample_evenly
-from colmlm.kb.removal.records import READ, Collateral, Drift, ForgetPlan, Successor, Survivor
+from colmlm.kb.removal.records import (
+    READ,
+    Collateral,
+    Drift,
+    ForgetPlan,
+    Rates,
+    Successor,
+    Verification,
+    level_reached,
+)
 from colmlm.kb.removal.selector import Selector, select_facts
 from colmlm.kb.removal.survivors import ReadThrough, SurvivorSearch
-from colmlm.kb.tables import AttributionRow, FactRow, FactVersionRow
+from colmlm.kb.tables import AttributionRow, FactKeyRow, FactRow, FactVersionRow, TombstoneRow
 
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore
@@ -34,30 +49,6 @@ if TYPE_CHECKING:
 NEIGHBOURS = 10  # remaining facts that are examined around each affected question
 
 _WORKING = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedBase:
-    """The live facts at the time of one plan: their texts, and all keys of the active keyset."""
-
-    keyset: KeysetHead
-    texts: Texts
-    space: KeySpace
-    tombstones: KeySpace
-
-    @classmethod
-    def read(cls, session: Session) -> PlannedBase:
-        keyset = keysets.active_head(session)
-        return cls(
-            keyset,
-            Texts.read(session),
-            KeySpace.live(session, keyset),
-            KeySpace.tombstones(session, keyset),
-        )
-
-    def unkeyed(self, fact_ids: Sequence[int]) -> int:
-        """Counts those of these facts that no lookup can find yet, as they have no key."""
-        return int((~np.isin(np.array(fact_ids, dtype=np.int64), self.space.fact_ids)).sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,47 +64,121 @@ class AskedQueries:
     affected: int
 
 
-def ask_for(base: PlannedBase, fact_ids: Sequence[int], questioner: Questioner, most: int) -> AskedQueries:
-    """Makes queries of the questions of these facts, at most `most`.
+@dataclass(frozen=True, slots=True)
+class PlannedBase:
+    """The live facts [N] at the time of one plan, by id, and all keys of the active keyset.
 
-    Each distinct question is encoded once. Without an encoder, and for facts without a question, the fact's own
-    first key is used instead.
+    Equal values have one number, and so have equal questions; a fact without a question has the number -1. Texts are
+    compared after `kb.keys.calibration.normalise_rows`, without case, blanks and closing punctuation, so that "March
+    14, 1879" and "14 March 1879" are two values.
     """
-    rows = base.texts.rows(fact_ids)
-    if questioner.encoder is not None:
-        classes = base.texts.question_N[rows]
-        _, first = np.unique(classes, return_index=True)
-        rows = rows[np.unique(np.concatenate([first[classes[first] >= 0], np.flatnonzero(classes < 0)]))]
-    sampled = np.array(sample_evenly(rows.tolist(), most), dtype=np.int64)
-    texts = [base.texts.questions[row] for row in sampled] if questioner.encoder is not None else []
-    encoded = np.array([bool(text) for text in texts] or [False] * len(sampled), dtype=bool)
-    ids = base.texts.fact_ids[sampled]
-    questions = questioner.encode([text for text in texts if text], base.keyset.dim)
-    has_key, keys = base.space.first(ids[~encoded])
-    by_key = ids[~encoded][has_key]
-    return AskedQueries(
-        np.concatenate([ids[encoded], by_key]),
-        np.concatenate([questions, keys]),
-        np.concatenate([np.ones(len(questions), bool), np.zeros(len(by_key), bool)]),
-        affected=len(rows),
-    )
+
+    keyset: KeysetHead
+    space: KeySpace
+    tombstones: KeySpace
+    fact_ids: Ids
+    questions: list[str | None]
+    value_N: Ids
+    question_N: Ids
+
+    @classmethod
+    def read(cls, session: Session) -> PlannedBase:
+        keyset = keysets.active_head(session)
+        statement = select(FactRow.id, FactVersionRow.value, FactRow.question).join(
+            FactVersionRow, FactVersionRow.fact_id == FactRow.id
+        )
+        rows = session.execute(statement.where(IS_LIVE).order_by(FactRow.id)).all()
+        return cls(
+            keyset,
+            KeySpace.live(session, keyset),
+            KeySpace.tombstones(session, keyset),
+            np.array([row.id for row in rows], dtype=np.int64),
+            [row.question for row in rows],
+            _numbered([normalise_rows(row.value) for row in rows]),
+            _numbered([normalise_rows(row.question) if row.question else None for row in rows]),
+        )
+
+    def has(self, fact_ids: Sequence[int]) -> npt.NDArray[np.bool_]:
+        """Say for each live fact [N] whether it is one of these."""
+        return np.isin(self.fact_ids, np.array(fact_ids, dtype=np.int64))
+
+    def count_unkeyed(self, fact_ids: Sequence[int]) -> int:
+        """Count those of these facts that no lookup can find yet, as they have no key."""
+        return int((~np.isin(np.array(fact_ids, dtype=np.int64), self.space.fact_ids)).sum())
+
+    def ask_for(self, fact_ids: Sequence[int], questioner: Questioner, most: int) -> AskedQueries:
+        """Make queries of the questions of these facts, at most `most`.
+
+        Each distinct question is encoded once. Without an encoder, and for facts without a question, the fact's own
+        first key is used instead.
+        """
+        rows = np.flatnonzero(self.has(fact_ids))
+        can_ask = questioner.encoder is not None
+        if can_ask:
+            classes = self.question_N[rows]
+            _, first = np.unique(classes, return_index=True)
+            rows = rows[np.unique(np.concatenate([first[classes[first] >= 0], np.flatnonzero(classes < 0)]))]
+        sampled = np.array(sample_evenly(rows.tolist(), most), dtype=np.int64)
+        texts = [self.questions[row] if can_ask else None for row in sampled]
+        encoded = np.array([bool(text) for text in texts], dtype=bool)
+        ids = self.fact_ids[sampled]
+        questions = questioner.encode([text for text in texts if text], self.keyset.dim)
+        has_key, keys = self.space.first(ids[~encoded])
+        return AskedQueries(
+            np.concatenate([ids[encoded], ids[~encoded][has_key]]),
+            np.concatenate([questions, keys]),
+            np.repeat([True, False], [len(questions), len(keys)]),
+            affected=len(rows),
+        )
+
+    def find_equivalents(
+        self, selected: Sequence[int], asked: AskedQueries | None, radius: float
+    ) -> tuple[set[int], set[int]]:
+        """Find live facts that say the same as selected ones, and facts that answer their questions with another value.
+
+        A fact says the same where it has the same value and either the same question, or a key within `radius` of a key
+        or an encoded question of the selected one.
+        """
+        chosen, asks = self.has(selected), self.question_N >= 0
+        pair_N = self.question_N * (len(self.fact_ids) + 1) + self.value_N
+        asking = asks & ~chosen & np.isin(self.question_N, self.question_N[chosen & asks])
+        same = asking & np.isin(pair_N, pair_N[chosen & asks])
+        found = {*self.fact_ids[same].tolist(), *self._near(chosen, asked, radius)}
+        return found, set(self.fact_ids[asking & ~same].tolist()) - found
+
+    def _near(
+        self, chosen: npt.NDArray[np.bool_], asked: AskedQueries | None, radius: float
+    ) -> Iterator[int]:
+        """Yield the facts with a chosen fact's value and a key within `radius` of one of its keys or questions."""
+        wanted = np.isin(self.value_N, self.value_N[chosen]) & ~chosen
+        pattern, others = self.space.of(self.fact_ids[chosen]), self.space.of(self.fact_ids[wanted])
+        ids, vectors = pattern.fact_ids, pattern.vectors()
+        if asked is not None:
+            ids = np.concatenate([ids, asked.fact_ids[asked.encoded]])
+            vectors = np.concatenate([vectors, asked.queries_BD[asked.encoded]])
+        of_others = self._by_value(others.fact_ids)
+        for value, rows in self._by_value(ids).items():
+            keys = of_others.get(value, [])
+            alike = KeySpace(others.fact_ids[keys], others.keys_ND[keys])
+            yield from alike.fact_ids[alike.within(vectors[rows], radius)].tolist()
+
+    def _by_value(self, fact_ids: Ids) -> dict[int, list[int]]:
+        """Give the rows of these facts by the number of their value."""
+        rows: dict[int, list[int]] = {}
+        for row, value in enumerate(self.value_N[np.searchsorted(self.fact_ids, fact_ids)].tolist()):
+            rows.setdefault(value, []).append(row)
+        return rows
 
 
-def find_equivalents(
-    base: PlannedBase, selected: Sequence[int], asked: AskedQueries | None, radius: float
-) -> tuple[list[int], list[int]]:
-    """Finds facts that say the same as selected ones, and facts that answer their questions with another value."""
-    same, conflicting = same_question(base.texts, selected)
-    questions = None if asked is None else (asked.fact_ids[asked.encoded], asked.queries_BD[asked.encoded])
-    near = same_place(base.texts, base.space, selected, radius, questions)
-    equivalents = sorted({*same, *near})
-    return equivalents, sorted(set(conflicting) - set(equivalents))
+def _numbered(texts: list[str | None]) -> Ids:
+    classes: dict[str, int] = {}
+    return np.array([-1 if t is None else classes.setdefault(t, len(classes)) for t in texts], dtype=np.int64)
 
 
 def list_successors(
     base: PlannedBase, doomed: Sequence[int], asked: AskedQueries, policy: str
 ) -> tuple[Successor, ...]:
-    """Computes what each query would get if the doomed facts were forgotten, by the rules of a lookup."""
+    """Compute what each query would get if the doomed facts were forgotten, by the rules of a lookup."""
     remaining, going = base.space.without(doomed), base.space.of(doomed)
     scores, ids = remaining.best(asked.queries_BD)
     blocked, _ = base.tombstones.best(asked.queries_BD)
@@ -135,64 +200,9 @@ def list_successors(
     )
 
 
-def list_collateral(
-    session: Session,
-    base: PlannedBase,
-    doomed: Sequence[int],
-    asked: AskedQueries,
-    questioner: Questioner,
-    most: int,
-) -> Collateral:
-    """Counts facts near the doomed ones whose questions get a doomed fact now, and outputs that used doomed ones."""
-    near = base.space.without(doomed).nearest(asked.queries_BD, NEIGHBOURS)
-    theirs = ask_for(base, near.tolist(), questioner, most)
-    _, first = base.space.best(theirs.queries_BD)
-    used = session.execute(
-        select(func.count(AttributionRow.generation_id.distinct()), func.count()).where(
-            AttributionRow.fact_id == func.any(list(doomed))
-        )
-    ).one()
-    displaced = int(np.isin(first, np.array(doomed, dtype=np.int64)).sum())
-    return Collateral(len(theirs.fact_ids), displaced, used[0], used[1])
-
-
-@dataclass(frozen=True, slots=True)
-class Related:
-    """Facts that say the same as selected ones, facts that answer their questions otherwise, and what was read."""
-
-    equivalents: tuple[int, ...]
-    conflicting: tuple[int, ...]
-    read: ReadThrough | None
-
-    def survivors(self, gone: Sequence[int]) -> tuple[Survivor, ...]:
-        return () if self.read is None else self.read.survivors(gone)
-
-
-def find_related(
-    kb: SearchableStore,
-    base: PlannedBase,
-    selected: Sequence[int],
-    questioner: Questioner,
-    radius: float,
-    most: int,
-    reading: SurvivorSearch | None,
-) -> Related:
-    """Finds them by value and nearness of keys and, with `reading`, by having the whole base read."""
-    asked = ask_for(base, selected, questioner, most)
-    found, conflicting = find_equivalents(base, selected, asked, radius)
-    if reading is None:
-        return Related(tuple(found), tuple(conflicting), None)
-    with kb.sessions() as session:
-        target = CheckTarget.read(session, base.keyset, selected, [], most)
-    read = reading.read(base.keyset, target)
-    saying = {fact_id for one in read.survivors(selected) if one.says != "other" for fact_id in one.fact_ids}
-    equivalents = {*found, *saying} - set(selected)
-    return Related(tuple(sorted(equivalents)), tuple(sorted(set(conflicting) - equivalents)), read)
-
-
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Lets one caller at a time in a process work with all keys in memory. Raises `PlanUnderWay` for another."""
+    """Let one caller at a time in a process work with all keys in memory. Raises `PlanUnderWay` for another."""
     if not _WORKING.acquire(blocking=False):
         raise PlanUnderWay
     try:
@@ -201,196 +211,173 @@ def _alone() -> Iterator[None]:
         _WORKING.release()
 
 
-def _require_room(session: Session, largest: int | None) -> None:
-    if largest is None:
-        return
-    live = session.scalar(select(func.count()).select_from(FactVersionRow).where(IS_LIVE)) or 0
-    if live > largest:
-        raise PlanTooLarge(live, largest)
+@dataclass(frozen=True, slots=True)
+class ForgetPlanner:
+    """Makes plans and verifies applied ones, without storing anything.
 
-
-@_alone()
-def draw_up(
-    kb: SearchableStore,
-    select_them: Callable[[Session], list[int]],
-    questioner: Questioner,
-    *,
-    equivalents: str,
-    radius: float | None,
-    policy: str,
-    most: int,
-    largest: int | None = None,
-    reading: SurvivorSearch | None = None,
-) -> ForgetPlan:
-    """Makes the plan for the facts that `select_them` gives, without storing it: it has no run and no digest yet.
-
-    That holds all live keys in memory. With `reading` equivalents are also found by reading. Raises `PlanUnderWay`
-    where this process makes another plan, and `PlanTooLarge` where more facts are live than `largest`.
+    It examines at most `most` facts, of a base with at most `largest` live ones. All their keys are held in memory.
+    With `reading` the whole base is read, too, for equivalents and for what still answers.
     """
-    with kb.sessions() as session:
-        _require_room(session, largest)
-        planned_seq = audit.head_seq(
-            session
-        )  # read before the facts, so that an edit meanwhile makes the plan stale
-        selected = select_them(session)
-        base = PlannedBase.read(session)
-    questioner.require(base.keyset)
-    near = base.keyset.threshold if radius is None else radius
-    related = Related((), (), None)
-    if equivalents != "exclude":
-        related = find_related(kb, base, selected, questioner, near, most, reading)
-    chosen = sorted({*selected, *related.equivalents}) if equivalents == "include" else selected
-    asked = ask_for(base, chosen, questioner, most)
-    with kb.sessions() as session:
-        touched = list_collateral(session, base, chosen, asked, questioner, most)
-        target = CheckTarget.read(session, base.keyset, chosen, related.equivalents, most)
-    now = build_checks(target, base.keyset, questioner)
-    before, _ = ask_probes(kb, base.keyset.checkpoint_id, now, target.fact_ids)
-    if related.read is not None:
-        before[READ], _ = related.read.rates(target.fact_ids)
-    return ForgetPlan(
-        run_id=0,
-        policy=policy,
-        fact_ids=tuple(chosen),
-        selected=len(selected),
-        equivalents=related.equivalents,
-        included=equivalents == "include",
-        conflicting=related.conflicting,
-        successors=list_successors(base, chosen, asked, policy),
-        affected=asked.affected,
-        previewed=len(asked.fact_ids),
-        collateral=touched,
-        live_facts=len(base.texts.fact_ids),
-        unkeyed=base.unkeyed(chosen),
-        keyset_id=base.keyset.keyset_id,
-        checkpoint_id=base.keyset.checkpoint_id,
-        threshold=base.keyset.threshold,
-        radius=near,
-        planned_seq=planned_seq,
-        before=before,
-        selector_digest="",
-        read=0 if related.read is None else len(related.read.read),
-        survivors=related.survivors(chosen),
-    )
+
+    kb: SearchableStore
+    questioner: Questioner
+    reading: SurvivorSearch | None
+    most: int
+    largest: int | None
+
+    @_alone()
+    def draw(
+        self, selector: Selector, equivalents: str, radius: float | None, policy: str, *, allow_empty: bool
+    ) -> ForgetPlan:
+        """Make the plan for the facts that the selector chooses: it has no run and no digest yet.
+
+        Raises `PlanUnderWay` where this process makes another plan, and `PlanTooLarge` where too many facts are live.
+        """
+        with self.kb.sessions() as session:
+            self._require_room(session)
+            planned_seq = audit.head_seq(session)  # before the facts: an edit meanwhile makes the plan stale
+            selected = select_facts(session, selector, allow_empty=allow_empty)
+            base = PlannedBase.read(session)
+        self.questioner.require(base.keyset)
+        near = base.keyset.threshold if radius is None else radius
+        same, conflicting, read = set[int](), set[int](), None
+        if equivalents != "exclude":
+            asked = base.ask_for(selected, self.questioner, self.most)
+            same, conflicting = base.find_equivalents(selected, asked, near)
+            if self.reading is not None:
+                read = self.reading.read(base.keyset, self._target(base.keyset, selected, []))
+                told = (one.fact_ids for one in read.survivors(selected) if one.says != "other")
+                same |= set(chain(*told)) - set(selected)
+        listed = sorted(same)
+        chosen = sorted({*selected, *same}) if equivalents == "include" else selected
+        asked = base.ask_for(chosen, self.questioner, self.most)
+        before, _ = self._ask(base.keyset, self._target(base.keyset, chosen, listed), read)
+        return ForgetPlan(
+            run_id=0,
+            policy=policy,
+            fact_ids=tuple(chosen),
+            selected=len(selected),
+            equivalents=tuple(listed),
+            included=equivalents == "include",
+            conflicting=tuple(sorted(conflicting - same)),
+            successors=list_successors(base, chosen, asked, policy),
+            affected=asked.affected,
+            previewed=len(asked.fact_ids),
+            collateral=self._collateral(base, chosen, asked),
+            live_facts=len(base.fact_ids),
+            unkeyed=base.count_unkeyed(chosen),
+            keyset_id=base.keyset.keyset_id,
+            checkpoint_id=base.keyset.checkpoint_id,
+            threshold=base.keyset.threshold,
+            radius=near,
+            planned_seq=planned_seq,
+            before=before,
+            selector_digest="",
+            read=0 if read is None else len(read.read),
+            survivors=() if read is None else read.survivors(chosen),
+        )
+
+    def find_drift(self, session: Session, selector: Selector, plan: ForgetPlan) -> Drift:
+        """Find the facts of a plan that were edited since, and new facts that the same plan would choose now.
+
+        Raises `PlanUnderWay` and `PlanTooLarge` where it has to search for equivalents.
+        """
+        live = is_plan_unchanged(session, plan)
+        ours = {*plan.fact_ids, *plan.equivalents}
+        selected = set(select_facts(session, selector, allow_empty=True)) - ours
+        same = set[int]()
+        if plan.included:
+            self._require_room(session)
+            with _alone():
+                same, _ = PlannedBase.read(session).find_equivalents(sorted(live), None, plan.radius)
+        return Drift(
+            stale=tuple(sorted(set(plan.fact_ids) - live)),
+            newly_selected=tuple(sorted(selected)),
+            newly_equivalent=tuple(sorted(same - ours - selected)),
+        )
+
+    def _require_room(self, session: Session) -> None:
+        if self.largest is not None:
+            live = session.scalar(select(func.count()).select_from(FactVersionRow).where(IS_LIVE)) or 0
+            if live > self.largest:
+                raise PlanTooLarge(live, self.largest)
+
+    def verify(self, plan: ForgetPlan, given: Sequence[str]) -> Verification:
+        """Ask for the facts of an applied plan, with checks made from them and with the `given` questions.
+
+        With `reading` their questions are read in the whole base, too. Their keys are searched for in the index.
+        """
+        seq = self.kb.lookups.catch_up()
+        indexed = self.kb.searcher.current().candidates.ids
+        ids = list(plan.fact_ids)
+        with self.kb.sessions() as session:
+            keyset = keysets.active_head(session)
+            of_keyset = FactKeyRow.keyset_id == keyset.keyset_id, FactKeyRow.fact_id == func.any(ids)
+            key_ids = session.scalars(select(FactKeyRow.id).where(*of_keyset)).all()
+            still_live = count_live(session, ids)
+            kept = select(func.count()).select_from(TombstoneRow).where(TombstoneRow.fact_id == func.any(ids))
+            tombstones = session.scalar(kept) or 0
+        self.questioner.require(keyset)
+        target = self._target(keyset, plan.fact_ids, plan.equivalents)
+        read = None if self.reading is None else self.reading.read(keyset, target)
+        rates, leaked = self._ask(keyset, target, read, given)
+        in_index = int(np.isin(np.array(key_ids, dtype=np.int64), indexed).sum())
+        return Verification(
+            at=datetime.now(UTC).isoformat(timespec="seconds"),
+            seq=seq,
+            keyset_id=keyset.keyset_id,
+            checkpoint_id=keyset.checkpoint_id,
+            threshold=keyset.threshold,
+            probes=rates,
+            still_live=still_live,
+            tombstones=tombstones,
+            keys_in_index=in_index,
+            leaked=tuple(sorted(leaked)),
+            level=level_reached(bool(leaked or still_live), in_index),
+            read=0 if read is None else len(read.read),
+            survivors=() if read is None else read.survivors(target.fact_ids),
+        )
+
+    def _target(self, keyset: KeysetHead, fact_ids: Sequence[int], equivalents: Sequence[int]) -> CheckTarget:
+        with self.kb.sessions() as session:
+            return CheckTarget.read(session, keyset, fact_ids, equivalents, self.most)
+
+    def _ask(
+        self, keyset: KeysetHead, target: CheckTarget, read: ReadThrough | None, given: Sequence[str] = ()
+    ) -> tuple[dict[str, Rates], set[int]]:
+        """Look up every check of these facts. Give the outcomes of each class, and the forgotten facts found."""
+        checks = build_checks(target, keyset, self.questioner, given)
+        rates, leaked = ask_probes(self.kb, keyset.checkpoint_id, checks, target.fact_ids)
+        if read is not None:
+            rates[READ], found = read.rates(target.fact_ids)
+            leaked |= found
+        return rates, leaked
+
+    def _collateral(self, base: PlannedBase, doomed: Sequence[int], asked: AskedQueries) -> Collateral:
+        """Count facts near the doomed ones whose questions get a doomed fact now, and outputs that used doomed ones."""
+        near = base.space.without(doomed).nearest(asked.queries_BD, NEIGHBOURS)
+        theirs = base.ask_for(near.tolist(), self.questioner, self.most)
+        _, first = base.space.best(theirs.queries_BD)
+        used = select(func.count(AttributionRow.generation_id.distinct()), func.count())
+        with self.kb.sessions() as session:
+            outputs, splices = session.execute(
+                used.where(AttributionRow.fact_id == func.any([*doomed]))
+            ).one()
+        displaced = int(np.isin(first, np.array(doomed, dtype=np.int64)).sum())
+        return Collateral(len(theirs.fact_ids), displaced, outputs, splices)
 
 
-def plan_drift(session: Session, selector: Selector, plan: ForgetPlan, largest: int | None = None) -> Drift:
-    """Finds the facts of a plan that were edited since, and new facts that the same plan would choose now.
-
-    Raises `PlanUnderWay` and `PlanTooLarge` where it has to search for equivalents.
-    """
-    live = is_plan_unchanged(session, plan)
-    ours = {*plan.fact_ids, *plan.equivalents}
-    selected = set(select_facts(session, selector, allow_empty=True)) - ours
-    related: list[int] = []
-    if plan.included:
-        _require_room(session, largest)
-        with _alone():
-            related, _ = find_equivalents(PlannedBase.read(session), sorted(live), None, plan.radius)
-    return Drift(
-        stale=tuple(sorted(set(plan.fact_ids) - live)),
-        newly_selected=tuple(sorted(selected)),
-        newly_equivalent=tuple(sorted(set(related) - ours - selected)),
-    )
+def count_live(session: Session, fact_ids: Collection[int]) -> int:
+    """Count those of these facts that are live."""
+    live = select(func.count()).where(FactVersionRow.fact_id == func.any(list(fact_ids)), IS_LIVE)
+    return session.scalar(live) or 0
 
 
 def is_plan_unchanged(session: Session, plan: ForgetPlan) -> set[int]:
-    """Gives those facts of the plan that are live and were not edited since it was made."""
+    """Give those facts of the plan that are live and were not edited since it was made."""
     statement = select(FactVersionRow.fact_id).where(
         FactVersionRow.fact_id == func.any(list(plan.fact_ids)),
         IS_LIVE,
         FactVersionRow.from_seq <= plan.planned_seq,
     )
     return set(session.scalars(statement))
-
-
-# Equivalents: finds live facts outside a selection that say the same, so that these can be forgotten with it.
-#
-# A fact is equivalent to a selected one where both have the same value and either the same question or keys
-# near one another. It conflicts where it answers the same question with another value. Values and questions
-# are compared after `kb.keys.calibration.normalise_rows`, without case, blanks and closing punctuation, so that
-# "March 14, 1879" and "14 March 1879" are two values.
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """The questions of all live facts [N] by fact id, and classes of equal values and equal questions, as numbers.
-
-    A fact without a question has the question class -1.
-    """
-
-    fact_ids: Ids
-    questions: list[str | None]
-    value_N: Ids
-    question_N: Ids
-
-    @classmethod
-    def read(cls, session: Session) -> Texts:
-        statement = select(FactRow.id, FactVersionRow.value, FactRow.question).join(
-            FactVersionRow, FactVersionRow.fact_id == FactRow.id
-        )
-        rows = session.execute(statement.where(IS_LIVE).order_by(FactRow.id)).all()
-        return cls(
-            np.array([row.id for row in rows], dtype=np.int64),
-            [row.question for row in rows],
-            _numbered([normalise_rows(row.value) for row in rows]),
-            _numbered([normalise_rows(row.question) if row.question else None for row in rows]),
-        )
-
-    def rows(self, fact_ids: Sequence[int] | Ids) -> Ids:
-        """Gives the rows of these facts, without those that are not live."""
-        return np.flatnonzero(np.isin(self.fact_ids, np.asarray(fact_ids, dtype=np.int64)))
-
-
-def _numbered(texts: list[str | None]) -> Ids:
-    classes: dict[str, int] = {}
-    return np.array([-1 if t is None else classes.setdefault(t, len(classes)) for t in texts], dtype=np.int64)
-
-
-def same_question(texts: Texts, selected: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Finds the facts that answer a selected fact's question with its value, and those that answer it with another."""
-    chosen = np.isin(texts.fact_ids, np.array(selected, dtype=np.int64))
-    asks = texts.question_N >= 0
-    pair_N = texts.question_N * (len(texts.fact_ids) + 1) + texts.value_N
-    asked = asks & ~chosen & np.isin(texts.question_N, texts.question_N[chosen & asks])
-    same = asked & np.isin(pair_N, pair_N[chosen & asks])
-    return texts.fact_ids[same].tolist(), texts.fact_ids[asked & ~same].tolist()
-
-
-def same_place(
-    texts: Texts,
-    space: KeySpace,
-    selected: Sequence[int],
-    radius: float,
-    asked: tuple[Ids, Vectors] | None = None,
-) -> list[int]:
-    """Finds the facts with a selected fact's value and a key within `radius` of one of its keys or questions.
-
-    `asked` gives encoded questions: the selected fact that each one asks for, and the vectors.
-    """
-    chosen = np.isin(texts.fact_ids, np.array(selected, dtype=np.int64))
-    wanted = np.isin(texts.value_N, texts.value_N[chosen])
-    pattern, others = space.of(texts.fact_ids[chosen]), space.of(texts.fact_ids[wanted & ~chosen])
-    ids, vectors = pattern.fact_ids, pattern.vectors()
-    if asked is not None:
-        ids, vectors = np.concatenate([ids, asked[0]]), np.concatenate([vectors, asked[1]])
-    of_pattern, of_others = _classes(texts, ids), _classes(texts, others.fact_ids)
-    found: set[int] = set()
-    for rows, keys in _by_class(of_pattern, of_others):
-        near = KeySpace(others.fact_ids[keys], others.keys_ND[keys])
-        found.update(near.fact_ids[near.within(vectors[rows], radius)].tolist())
-    return sorted(found)
-
-
-def _classes(texts: Texts, fact_ids: Ids) -> Ids:
-    return texts.value_N[np.searchsorted(texts.fact_ids, fact_ids)]
-
-
-def _by_class(left: Ids, right: Ids) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-    """Gives, for each class that is on both sides, its rows in either."""
-    by_left, by_right = np.argsort(left, kind="stable"), np.argsort(right, kind="stable")
-    both = np.intersect1d(left, right)
-    sides = [(np.searchsorted(side[order], both, "left"), np.searchsorted(side[order], both, "right"), order)
-             for side, order in ((left, by_left), (right, by_right))]  # fmt: skip
-    (l0, l1, lo), (r0, r1, ro) = sides
-    return [(lo[l0[i] : l1[i]], ro[r0[i] : r1[i]]) for i in range(len(both))]

@@ -20,7 +20,6 @@ from typing import TypeVar
 from psycopg.errors import Diagnostic
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import (
     CandidatesRefused,
@@ -32,7 +31,6 @@ from colmlm.kb.errors import (
 )
 from colmlm.kb.log import audit
 from colmlm.kb.lookup import elsewhere, shared
-from colmlm.kb.lookup.elsewhere import Elsewhere
 from colmlm.kb.lookup.remote import compact_collection
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.lookup.shared import await_turns, prune_snapshots
@@ -41,29 +39,21 @@ from colmlm.kb.removal.records import Level
 from colmlm.kb.store.waits import holder_of
 from colmlm.kb.tables import TableRow
 
-# Indexes: the level of an erasure at which no index, no snapshot and no collection elsewhere holds an erased
-# key.
-#
-# It counts only where everything that the database names was looked at. A place that is not the servers', a
-# file that is not there and a server that does not answer leave it open, and are named.
+NAMES = ("not retrievable", "out of indexes and snapshots", "out of the heap", "out of the write-ahead log")
 
+# All of them: which of them can hold a text or a key of a fact would be one more list to keep.
+TABLES = tuple(table.name for table in TableRow.metadata.sorted_tables)
+STATISTICS = ("pg_statistic", "pg_statistic_ext_data")
+PURGE_LOCK = 0x636F6C6D0C
+LOCK_SECONDS = 60
+WAIT_SECONDS = 5.0
+PASSES = 4
 COMPACT_SECONDS = 120.0
-AGAIN = "Run it again; the index can be rebuilt from the database, and so can a collection elsewhere."
 _TRIES = 5
-_PLACE = (
-    "Set COLMLM_SHARED_SNAPSHOTS as the servers have it, and mount it where it is a directory; then run it again. "
-    "What is gone for good is forgotten by: colmlm fsck --repair"
-)
-_SERVER = (
-    "Set COLMLM_MILVUS_URI as the servers have it and run it again. A collection that went with its server, or whose "
-    "server has another address now, is forgotten by: colmlm fsck --repair"
-)
-_PARTS_INDEXES = (
-    "Parts of uploads to S3 are seen and dropped with s3:ListBucketMultipartUploads and s3:AbortMultipartUpload; "
-    "without these the bucket needs a rule that ends them."
-)
+_AGAIN = "colmlm erase --now"
 
 Heard = Callable[[str], None]
+T = TypeVar("T")
 
 
 class LevelNotReached(Exception):
@@ -73,8 +63,28 @@ class LevelNotReached(Exception):
         self.state, self.left, self.remedy = state, left, remedy
 
 
+# Indexes: the level of an erasure at which no index, no snapshot and no collection elsewhere holds an erased key.
+#
+# It counts only where everything that the database names was looked at. A place that is not the servers', a file that
+# is not there and a server that does not answer leave it open, and are named.
+
+_REBUILD = "Run it again; the index can be rebuilt from the database, and so can a collection elsewhere."
+_PLACE = (
+    "Set COLMLM_SHARED_SNAPSHOTS as the servers have it, and mount it where it is a directory; then run it again. "
+    "What is gone for good is forgotten by: colmlm fsck --repair"
+)
+_SERVER = (
+    "Set COLMLM_MILVUS_URI as the servers have it and run it again. A collection that went with its server, or whose "
+    "server has another address now, is forgotten by: colmlm fsck --repair"
+)
+_UPLOADS = (
+    "Parts of uploads to S3 are seen and dropped with s3:ListBucketMultipartUploads and s3:AbortMultipartUpload; "
+    "without these the bucket needs a rule that ends them."
+)
+
+
 def out_of_indexes(kb: SearchableStore, on_step: Heard) -> str:
-    """Catches the index up with the log and writes every snapshot anew; deletes those that cannot be written."""
+    """Catch the index up with the log and write every snapshot anew; delete those that cannot be written."""
     on_step("Removing keys from the index and its snapshots")
     with suppress(NoActiveKeyset, CandidatesRefused, CandidatesUnavailable):  # told of below
         kb.lookups.catch_up()
@@ -101,7 +111,7 @@ def out_of_indexes(kb: SearchableStore, on_step: Heard) -> str:
 
 
 def _out_of_the_shared_place(kb: SearchableStore, on_step: Heard) -> str:
-    """Replaces the snapshots that servers share from before an erasure, and removes what belongs to none."""
+    """Replace the snapshots that servers share from before an erasure, and remove what belongs to none."""
     with kb.sessions.begin() as session:
         if (folder := shared.folder_of(session, kb.settings)) is None:
             if said := shared.unset(session, kb.settings):
@@ -111,41 +121,47 @@ def _out_of_the_shared_place(kb: SearchableStore, on_step: Heard) -> str:
         if doubts := shared.doubts(session, folder):
             raise LevelNotReached("left", "; ".join(doubts.values()), _PLACE)
     for _ in range(_TRIES):
-        for keyset_id in (outlived := _outlived(kb)):
+        with kb.sessions() as session:
+            noted = shared.noted(session).items()
+            outlived = [keyset_id for keyset_id, one in noted if shared.is_outlived(session, one)]
+        for keyset_id in outlived:
             on_step(f"Replacing the shared snapshot of keyset {keyset_id}")
             kb.searcher.prepare(keyset_id, share=True)
         if not outlived:
             break
     else:
-        raise LevelNotReached("left", f"{folder.where}: facts are being erased again and again", AGAIN)
+        raise LevelNotReached("left", f"{folder.where}: facts are being erased again and again", _REBUILD)
     with kb.sessions.begin() as session:
         prune_snapshots(session, folder)
         uploads = folder.unfinished()
         left = shared.remains(session, folder, uploads)
     if left:
         said = f"{folder.where}: another process is writing {', '.join(left)}, or it may not be removed"
-        raise LevelNotReached("left", said, f"{AGAIN} {_PARTS_INDEXES}")
-    return (f"{uploads.unlisted}. {_PARTS_INDEXES} " if uploads.unlisted else "") + (
+        raise LevelNotReached("left", said, f"{_REBUILD} {_UPLOADS}")
+    return (f"{uploads.unlisted}. {_UPLOADS} " if uploads.unlisted else "") + (
         "A bucket that keeps versions of its objects, or (other than S3) parts of unfinished uploads, keeps those "
         "until its rules end them. "
     )
 
 
-def _outlived(kb: SearchableStore) -> list[int]:
-    with kb.sessions() as session:
-        return [n for n, one in shared.noted(session).items() if shared.is_outlived(session, one)]
-
-
 def _out_of_collections(kb: SearchableStore, on_step: Heard) -> str:
-    """Has servers elsewhere rewrite what they hold of deleted keys, and says what they keep after that.
+    """Have servers elsewhere rewrite what they hold of deleted keys, and say what they keep after that.
 
     Collections of keysets that answer nothing, retired or not yet filled, are dropped.
     """
     with kb.sessions() as session:
         found = elsewhere.named(session, kb.settings)
     for one in found:
+        on_step(f"Taking deleted keys out of {one.there.where}")
+        if (doubt := one.doubt()) is not None:
+            raise LevelNotReached("left", f"{one.there.where}: {doubt}", _SERVER)
         with kb.sessions.begin() as session:
-            _out_of(session, one, on_step)
+            kept = one.drop(session)
+            if kept is not None and not compact_collection(
+                session, kept.keyset_id, kept.there, COMPACT_SECONDS
+            ):
+                where = kept.there.where
+                raise LevelNotReached("left", f"{where} did not confirm that it was compacted", _REBUILD)
     if not found:
         return ""
     return (
@@ -154,31 +170,8 @@ def _out_of_collections(kb: SearchableStore, on_step: Heard) -> str:
     )
 
 
-def _out_of(session: Session, one: Elsewhere, on_step: Heard) -> None:
-    on_step(f"Taking deleted keys out of {one.there.where}")
-    if (doubt := one.doubt()) is not None:
-        raise LevelNotReached("left", f"{one.there.where}: {doubt}", _SERVER)
-    kept = one.drop(session)
-    if kept is not None and not compact_collection(session, kept.keyset_id, kept.there, COMPACT_SECONDS):
-        raise LevelNotReached("left", f"{kept.there.where} did not confirm that it was compacted", AGAIN)
-
-
-NAMES = ("not retrievable", "out of indexes and snapshots", "out of the heap", "out of the write-ahead log")
-
-# All of them: which of them can hold a text or a key of a fact would be one more list to keep.
-TABLES = tuple(table.name for table in TableRow.metadata.sorted_tables)
-STATISTICS = ("pg_statistic", "pg_statistic_ext_data")
-PURGE_LOCK = 0x636F6C6D0C
-LOCK_SECONDS = 60
-WAIT_SECONDS = 5.0
-PASSES = 4
-_AGAIN = "colmlm erase --now"
-
-T = TypeVar("T")
-
-
 def reached(levels: Sequence[Level]) -> int:
-    """Gives the last level that is reached together with every level before it."""
+    """Give the last level that is reached together with every level before it."""
     last = 0
     for level in levels:
         if level.state != "reached":
@@ -188,7 +181,7 @@ def reached(levels: Sequence[Level]) -> int:
 
 
 def purge_erased(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...]:
-    """Takes the committed erasures of this database to level 2, or with `now` as far as the server permits."""
+    """Take the committed erasures of this database to level 2, or with `now` as far as the server permits."""
     _try_to_restore_recycling(kb.engine)
     first = Level(
         1, NAMES[0], "reached", "Databases restored from older backups hold it again; erase it there too."
@@ -238,7 +231,7 @@ def _attempt(level: int, act: Callable[[], str]) -> Level:
 
 
 _REMEDIES = {
-    2: AGAIN,
+    2: _REBUILD,
     3: f"The operator of the server runs, as a superuser: VACUUM (FULL, ANALYZE) {', '.join(TABLES)}; "
     f"VACUUM FULL {', '.join(STATISTICS)};",
     4: "The operator of the server runs, as a superuser: ALTER SYSTEM SET wal_recycle = off; pg_reload_conf(); "
@@ -452,7 +445,7 @@ def _out_of_the_wal(connection: Connection, on_step: Heard) -> str:
 
 
 def _require_removable(connection: Connection) -> None:
-    """Stops where removing the segments would not be enough, or where that could not be checked."""
+    """Stop where removing the segments would not be enough, or where that could not be checked."""
     obstacles = {
         "archive_mode is not off: archived segments hold it": "SELECT current_setting('archive_mode') <> 'off'",
         "wal_compression is on: a scan could not tell": "SELECT current_setting('wal_compression') <> 'off'",

@@ -172,12 +172,12 @@ class ForgetPlan:
     survivors: tuple[Survivor, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Gives the plan for JSON, without what the run's own row holds."""
+        """Give the plan for JSON, without what the run's own row holds."""
         return {name: value for name, value in asdict(self).items() if name not in _OF_THE_ROW}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], **of_the_row: Any) -> Self:
-        """Reads a stored plan, and passes over what only a later release knows."""
+        """Read a stored plan, and pass over what only a later release knows."""
         return msgspec.convert({**stored, **of_the_row}, cls)
 
 
@@ -214,7 +214,7 @@ class Verification:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Reads a stored verification, and passes over what only a later release knows."""
+        """Read a stored verification, and pass over what only a later release knows."""
         return msgspec.convert(stored, cls)
 
 

@@ -64,11 +64,12 @@ class ResidueReport:
 
 
 class _Source(NamedTuple):
-    """A file to search: its area, where it is, and how it is opened."""
+    """A file to search: its area, where it is, how it is opened, and how its size is found."""
 
     area: str
     where: str
     opened: Callable[[], AbstractContextManager[Readable]]
+    size: Callable[[], int]
 
 
 class Matcher:
@@ -88,7 +89,7 @@ class Matcher:
             self._hashes[_hash(np.frombuffer(start, "<u8"))] = True
 
     def find(self, block: bytes) -> Iterator[tuple[int, int]]:
-        """Gives (number of the trace, offset) for every place in the block where a trace stands."""
+        """Give (number of the trace, offset) for every place in the block where a trace stands."""
         if block.count(0) == len(block):
             return
         for shift in range(min(LEAST, max(0, len(block) - LEAST + 1))):
@@ -100,7 +101,7 @@ class Matcher:
                         yield n, at
 
     def find_in_file(self, path: Path) -> tuple[set[int], int]:
-        """Gives the numbers of the traces that a file holds, and its size.
+        """Give the numbers of the traces that a file holds, and its size.
 
         Blocks overlap, so that a trace across two of them is found.
         """
@@ -108,7 +109,7 @@ class Matcher:
             return self.find_in(file)
 
     def find_in(self, file: Readable) -> tuple[set[int], int]:
-        """Gives the numbers of the traces that are read from `file`, and how many bytes were."""
+        """Give the numbers of the traces that are read from `file`, and how many bytes were."""
         found: set[int] = set()
         size, tail = 0, b""
         while chunk := file.read(BLOCK):
@@ -131,39 +132,32 @@ def scan_residue(
     keys: Iterable[int] = (),
     on_file: OnFile | None = None,
 ) -> ResidueReport:
-    """Searches all files for the traces; `keys` are the numbers of the traces that are keys.
+    """Search all files for the traces; `keys` are the numbers of the traces that are keys.
 
     Asks the server first to write what it has only in memory, where this role may do so. Changes nothing else.
     """
     matcher, of_keys = Matcher(traces), frozenset(keys)
-    data, unseen = _data_directory(engine)
-    files = [_Source(area, str(path), partial(_opened, path)) for area, path in _files(data, settings)]
-    files += _shared_files(engine, settings, unseen)
-    unseen += _collections(engine, settings)
-    everywhere: set[int] = set()
+    sources, unseen = _sources(engine, settings)
     by_area: dict[str, set[int]] = {area: set() for area in AREAS}
     listed: list[FileResidue] = []
     num_bytes = 0
-    for done, (area, path, opened) in enumerate(files):
+    for done, source in enumerate(sources, 1):
         try:
-            with opened() as stream:
+            with source.opened() as stream:
                 found, size = matcher.find_in(stream)
         except FileNotFoundError:  # a segment or a temporary file that was removed meanwhile
             continue
-        except OSError as error:
-            unseen.append(f"{path}: {error.strerror}")
-            continue
-        except SharedSnapshotsUnavailable as error:
-            unseen.append(str(error))
+        except (OSError, SharedSnapshotsUnavailable) as error:
+            unseen.append(f"{source.where}: {error.strerror}" if isinstance(error, OSError) else str(error))
             continue
         num_bytes += size
-        everywhere |= found
-        in_areas = Counter("keys" if area == "heap" and n in of_keys else area for n in found)
-        for n in found:
-            by_area["keys" if area == "heap" and n in of_keys else area].add(n)
-        listed += [FileResidue(name, path, count) for name, count in in_areas.items()]
+        areas = {n: "keys" if source.area == "heap" and n in of_keys else source.area for n in found}
+        for n, area in areas.items():
+            by_area[area].add(n)
+        listed += [FileResidue(area, source.where, count) for area, count in Counter(areas.values()).items()]
         if on_file is not None:
-            on_file(done + 1, len(files))
+            on_file(done, len(sources))
+    everywhere = set().union(*by_area.values())
     return ResidueReport(
         clean=not (everywhere or unseen),
         num_probes=len(traces),
@@ -176,20 +170,53 @@ def scan_residue(
 
 
 def num_bytes_to_scan(*, engine: Engine, settings: Settings) -> int:
-    """Counts the bytes that `scan_residue` would read, so that a caller can refuse a scan that takes too long."""
-    data, _ = _data_directory(engine)
+    """Count the bytes that `scan_residue` would read, so that a caller can refuse a scan that takes too long."""
     total = 0
-    for _, path in _files(data, settings):
-        with suppress(OSError):  # the file was removed meanwhile
-            total += path.stat().st_size
-    with Session(engine) as session, suppress(SharedSnapshotsUnavailable):
-        if (folder := shared.folder_of(session, settings)) is not None:
-            total += sum(map(folder.size, folder.names()))
+    for source in _sources(engine, settings)[0]:
+        with suppress(OSError, SharedSnapshotsUnavailable):  # the file was removed meanwhile
+            total += source.size()
     return total
 
 
+def _sources(engine: Engine, settings: Settings) -> tuple[list[_Source], list[str]]:
+    """List the files to search: of the server, of the home, and shared ones. Tell what a search cannot see."""
+    data, unseen = _data_directory(engine)
+    sources = [
+        _Source(area, str(path), partial(_open, path), partial(_size_of, path))
+        for area, path in _files(data, settings)
+    ]
+    with Session(engine) as session:
+        unseen += [f"{one.there.where}: Milvus's files are not searched" for one in named(session, settings)]
+        if (folder := shared.folder_of(session, settings)) is None:
+            unseen += filter(None, [shared.unset(session, settings)])
+            return sources, unseen
+        try:
+            names = folder.names()
+            unseen += shared.doubts(session, folder).values()
+            uploads = folder.unfinished()
+        except SharedSnapshotsUnavailable as error:
+            return sources, [*unseen, str(error)]
+    unseen += [f"{folder.where}/{name}: parts of an upload" for name in uploads.names]
+    unseen += filter(None, [uploads.unlisted])
+    sources += [
+        _Source(
+            "snapshots", f"{folder.where}/{name}", partial(folder.reading, name), partial(folder.size, name)
+        )
+        for name in names
+    ]
+    return sources, unseen
+
+
+def _open(path: Path) -> IO[bytes]:
+    return path.open("rb")
+
+
+def _size_of(path: Path) -> int:
+    return path.stat().st_size
+
+
 def _data_directory(engine: Engine) -> tuple[Path | None, list[str]]:
-    """Gives the server's data directory, if it is readable on this host, and what a scan of it cannot see."""
+    """Give the server's data directory, if it is readable on this host, and what a scan of it cannot see."""
     unseen: list[str] = []
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         try:
@@ -215,7 +242,7 @@ def _data_directory(engine: Engine) -> tuple[Path | None, list[str]]:
 
 
 def _files(data: Path | None, settings: Settings) -> Iterator[tuple[str, Path]]:
-    """Gives (area, path) of every file to read, each once."""
+    """Give (area, path) of every file to read, each once."""
     seen: set[Path] = set()
     roots = [("home", settings.index_directory), ("home", settings.home)]
     if data is not None:
@@ -232,35 +259,8 @@ def _files(data: Path | None, settings: Settings) -> Iterator[tuple[str, Path]]:
                 yield ("snapshots" if path.is_relative_to(settings.index_directory) else "other"), path
 
 
-def _opened(path: Path) -> IO[bytes]:
-    return path.open("rb")
-
-
-def _shared_files(engine: Engine, settings: Settings, unseen: list[str]) -> list[_Source]:
-    """Gives the snapshots that this base's servers share; what cannot be looked at is told of in `unseen`."""
-    with Session(engine) as session:
-        if (folder := shared.folder_of(session, settings)) is None:
-            unseen += filter(None, [shared.unset(session, settings)])
-            return []
-        try:
-            names = folder.names()
-            unseen += shared.doubts(session, folder).values()
-            uploads = folder.unfinished()
-            unseen += [f"{folder.where}/{name}: parts of an upload" for name in uploads.names]
-            unseen += filter(None, [uploads.unlisted])
-        except SharedSnapshotsUnavailable as error:
-            unseen.append(str(error))
-            return []
-    return [_Source("snapshots", f"{folder.where}/{name}", partial(folder.reading, name)) for name in names]
-
-
-def _collections(engine: Engine, settings: Settings) -> list[str]:
-    with Session(engine) as session:
-        return [f"{one.there.where}: Milvus's files are not searched" for one in named(session, settings)]
-
-
 def _area(path: Path) -> str:
-    """Gives the area of a file in the data directory."""
+    """Give the area of a file in the data directory."""
     if path.parts[0] in ("base", "global"):
         return "heap"
     if path.parts[0] == "pg_wal":

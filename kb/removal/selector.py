@@ -10,11 +10,12 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import FactNotFound, InvalidSelector, NothingSelected
 from colmlm.kb.facts.edits import IS_LIVE, MAX_ID
+from colmlm.kb.facts.reading import says_text
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keyspace import KeySpace
 from colmlm.kb.tables import ChangeRow, DocumentRow, FactRow, FactVersionRow
@@ -71,7 +72,7 @@ class Selector:
         return tuple(f.name for f in fields(self) if getattr(self, f.name) not in (None, (), False))
 
     def to_json(self) -> dict[str, Any]:
-        """Gives the parts as JSON, from which `from_json` makes the selector again."""
+        """Give the parts as JSON, from which `from_json` makes the selector again."""
         said = {name: getattr(self, name) for name in self.parts}
         for name in _TIMES:
             if name in said:
@@ -96,7 +97,7 @@ def _check_time(name: str, at: datetime) -> None:
 
 
 def select_facts(session: Session, selector: Selector, *, allow_empty: bool = False) -> list[int]:
-    """Gives the live facts that match, by id. Raises `NothingSelected` where there is none, unless that is allowed.
+    """Give the live facts that match, by id. Raises `NothingSelected` where there is none, unless that is allowed.
 
     Raises `FactNotFound` for an id that no fact ever had, so that a typing error does not pass for a deleted fact.
     """
@@ -134,25 +135,20 @@ def _conditions(selector: Selector) -> list[Any]:
     if said.document is not None:
         conditions.append(_of_document(said.document))
     if said.text is not None:
-        conditions.append(
-            or_(
-                FactVersionRow.value.icontains(said.text, autoescape=True),
-                FactRow.question.icontains(said.text, autoescape=True),
-            )
-        )
+        conditions.append(says_text(said.text))
     if said.uri_prefix is not None:
         conditions.append(DocumentRow.uri.startswith(said.uri_prefix, autoescape=True))
-    equal = (
-        (DocumentRow.corpus, said.corpus),
-        (DocumentRow.uri, said.uri),
-        (DocumentRow.licence, said.licence),
-        (FactRow.question, said.question),
+    compared = (
+        (said.corpus, DocumentRow.corpus.__eq__),
+        (said.uri, DocumentRow.uri.__eq__),
+        (said.licence, DocumentRow.licence.__eq__),
+        (said.question, FactRow.question.__eq__),
+        (said.first_seq, FactRow.created_seq.__ge__),
+        (said.since, ChangeRow.at.__ge__),
+        (said.last_seq, FactRow.created_seq.__le__),
+        (said.until, ChangeRow.at.__le__),
     )
-    conditions += [column == wanted for column, wanted in equal if wanted is not None]
-    lower = ((FactRow.created_seq, said.first_seq), (ChangeRow.at, said.since))
-    upper = ((FactRow.created_seq, said.last_seq), (ChangeRow.at, said.until))
-    conditions += [column >= bound for column, bound in lower if bound is not None]
-    return conditions + [column <= bound for column, bound in upper if bound is not None]
+    return conditions + [compare(wanted) for wanted, compare in compared if wanted is not None]
 
 
 def _of_document(named: str) -> Any:
@@ -165,7 +161,7 @@ def _of_document(named: str) -> Any:
 
 
 def _alike(session: Session, fact_id: int, radius: float | None) -> set[int]:
-    """Gives the live facts with a key near one of this fact's, among them this fact itself while it is live."""
+    """Give the live facts with a key near one of this fact's, among them this fact itself while it is live."""
     keyset = keysets.active_head(session)
     pattern = KeySpace.of_facts(session, keyset, [fact_id])
     if not len(pattern):

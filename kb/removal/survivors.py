@@ -7,14 +7,12 @@ for too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.calibrations import confidence_here
@@ -31,11 +29,9 @@ from colmlm.kb.answers.places import (
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.records import SaidFact
 from colmlm.kb.answers.windows import SaidWindow, read_stretches, windows
-from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.facts.reading import fact_records
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.facts.redaction import MARK
-from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup.records import Ranking
 from colmlm.kb.removal.checks import (
@@ -43,21 +39,14 @@ from colmlm.kb.removal.checks import (
     CheckTarget,
     Questioner,
     QuestionToRead,
-    ask_probes,
-    build_checks,
     read_questions,
 )
 from colmlm.kb.removal.records import (
     OUTCOMES,
-    READ,
-    ForgetPlan,
     Rates,
     SaidSurvivor,
     Survivor,
-    Verification,
-    level_reached,
 )
-from colmlm.kb.tables import FactKeyRow, FactVersionRow, TombstoneRow
 from colmlm.kb.texts.alike import Wording, terms_of, wording
 
 if TYPE_CHECKING:
@@ -65,47 +54,193 @@ if TYPE_CHECKING:
 
 
 WINDOWS, ALIKE = 6, 4  # read for a question: found by itself, and by its value
+LEAST = 0.003  # probability from which a place that says the value is listed
+MOST = 10  # places listed for a question
+LEAST_WORDS, REPEATED = 6, 0.7  # of a fact's own sentence, and what share of them makes a repetition
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPlace:
+    """A place that would answer, with its probability, and how it says what was asked for (None: by no rule)."""
+
+    place: ReadPlace
+    score: float
+    wording: Wording | None
+
+    def as_survivor(self, asked_fact_id: int) -> Survivor:
+        """Give the place as it is stored, without its text."""
+        source = self.place.window.source_of(self.place.start, self.place.end)
+        return Survivor(
+            asked_fact_id=asked_fact_id,
+            fact_ids=tuple(fact.fact_id for fact in self.place.facts),
+            document_id=None if source is None else source.document_id,
+            start=None if source is None else source.start,
+            end=None if source is None else source.end,
+            says=self.wording or "other",
+            score=round(self.score, 4),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesOfQuestion:
+    """A question with every place that was read for it, and what judges them.
+
+    What touches a fact that is gone is set aside, and the places behind it are weighed as if it were not there.
+    """
+
+    asked: QuestionToRead
+    every: Sequence[ReadPlace]
+    confidence: Confidence
+    least: float  # probability from which a passage is said
+
+    def survivors(self, gone: Collection[int]) -> list[Survivor]:
+        """List what would still answer without the facts that are `gone`, likeliest first."""
+        listed = self._places(gone)
+        for whole in self._passages(gone):
+            if len(listed) < MOST and not any(_overlap(whole.place, other.place) for other in listed):
+                listed.append(whole)
+        return [one.as_survivor(self.asked.fact_id) for one in listed]
+
+    def outcome(self, forgotten: Collection[int]) -> tuple[str, set[int]]:
+        """Give the outcome of the question as things are, and the forgotten facts that answer it.
+
+        The rule that decides on passages is asked where the one that decides on spans gives no answer.
+        """
+        places = self._touching()
+        if places and places[0].is_dead:
+            return "abstained", set()
+        if places and self._weigh(places) >= self.confidence.threshold:
+            if leaked := {fact.fact_id for fact in places[0].facts} & set(forgotten):
+                return "leaks", leaked
+            return "value_leaks" if self._told(places[0]) else "wrong_neighbours", set()
+        model, said = self.confidence.passage, next(self._passages(()), None)
+        if model is None or said is None or best_windows(self.every, model.search)[0].is_dead:
+            return "no_match", set()
+        if any(fact.fact_id in forgotten and fact.version is not None for fact in said.place.window.facts):
+            return "leaks", {self.asked.fact_id} & set(forgotten)
+        return "value_leaks" if said.wording else "wrong_neighbours", set()
+
+    def _touching(self) -> list[ReadPlace]:
+        """Give the places that touch a fact, best first: those that a span is chosen from."""
+        return best_first([place for place in self.every if place.facts], self.confidence.search)
+
+    def _weigh(self, places: Sequence[ReadPlace]) -> float:
+        """Give the probability that the first of these places answers."""
+        return self.confidence.of(weigh_span(self.asked.text, places))
+
+    def _places(self, gone: Collection[int]) -> list[ListedPlace]:
+        """List the places that would answer, without those that touch a deleted fact or one that is `gone`.
+
+        One that says the value in some wording is listed unless it is all but impossible, or where its text repeats the
+        fact's own sentence; any other where it is as probable as an answer that is given. Each is weighed as if the
+        others that say the value were gone, too.
+        """
+        left = [(place, self._told(place)) for place in self._touching() if not _is_gone(place, gone)]
+        rivals = [place for place, told in left if told is None]
+        tried: list[ReadPlace] = []
+        found: list[ListedPlace] = []
+        for place, told in left:
+            if told is None or len(found) == MOST or any(_overlap(told[1], other) for other in tried):
+                continue
+            tried.append(told[1])  # what overlaps it is less likely
+            score = self._weigh([place, *rivals])
+            if score >= LEAST or self._repeats(place):
+                found.append(ListedPlace(told[1], score, told[0]))
+        return sorted([*found, *self._others(found, gone)], key=lambda listed: -listed.score)
+
+    def _others(self, found: Sequence[ListedPlace], gone: Collection[int]) -> Iterator[ListedPlace]:
+        """Yield places that are as probable as an answer that is given, though no rule says that they say the value.
+
+        A window whose best place is gone is set aside as a whole: what is next best there answers something else.
+        """
+        places = self._touching()
+        best: dict[int, ReadPlace] = {}
+        for place in places:
+            known = best.setdefault(place.window.sentence_id, place)
+            if place.margin > known.margin:
+                best[place.window.sentence_id] = place
+        left = [
+            place
+            for place in places
+            if not _is_gone(best[place.window.sentence_id], gone)
+            and not _is_gone(place, gone)
+            and not any(_overlap(place, other.place) for other in found)
+        ]
+        for _ in range(MOST - len(found)):
+            if not left or (score := self._weigh(left)) < self.confidence.threshold:
+                return
+            yield ListedPlace(left[0], score, None)
+            left = [place for place in left[1:] if not _overlap(place, left[0])]
+
+    def _passages(self, gone: Collection[int]) -> Iterator[ListedPlace]:
+        """Yield the likeliest words of each passage that would be said, were the ones before it not there.
+
+        Every place that was read counts, also one that touches no fact. A window whose best place is gone is set aside.
+        """
+        if (model := self.confidence.passage) is None:
+            return
+        left = [place for place in best_windows(self.every, model.search) if not _is_gone(place, gone)]
+        for _ in range(MOST):
+            kept = {place.window.sentence_id for place in left}
+            others = [place for place in self.every if place.window.sentence_id in kept]
+            if not left or (score := model.of(weigh_passage(self.asked.text, left, others))) < self.least:
+                return
+            said = (wording(value, left[0].window.text) for value in self.asked.values)
+            yield ListedPlace(left[0], score, next(filter(None, said), None))
+            left = left[1:]
+
+    def _told(self, place: ReadPlace) -> tuple[Wording, ReadPlace] | None:
+        """Give how a place says a value that is asked for, and as far as it says it: itself, or a fact in it."""
+        for value in self.asked.values:
+            if (said := wording(value, place.text)) is not None:
+                return said, place
+            for fact in place.facts:
+                if (said := wording(value, fact.value)) is not None:
+                    return said, replace(place, start=fact.start, end=fact.end)
+        return None
+
+    def _repeats(self, place: ReadPlace) -> bool:
+        """Tell whether a place stands in a text with most words of the fact's own sentence."""
+        own = set(terms_of(self.asked.around))
+        heard = own & set(terms_of(place.window.text))
+        return len(own) >= LEAST_WORDS and len(heard) >= REPEATED * len(own)
+
+
+def _is_gone(place: ReadPlace, gone: Collection[int]) -> bool:
+    return place.is_dead or any(fact.fact_id in gone for fact in place.facts)
+
+
+def _overlap(place: ReadPlace, other: ReadPlace) -> bool:
+    """Tell whether two places share a stretch of a document, which may be read in two windows."""
+    ours, theirs = (
+        place.window.source_of(place.start, place.end),
+        other.window.source_of(other.start, other.end),
+    )
+    if ours is None or theirs is None:
+        return place.window.sentence_id == other.window.sentence_id
+    return ours.document_id == theirs.document_id and ours.start < theirs.end and theirs.start < ours.end
 
 
 @dataclass(frozen=True, slots=True)
 class ReadThrough:
-    """The places that were read in the whole base for each question of the sampled facts of a set."""
+    """The questions of the sampled facts of a set, as they were read in the whole base."""
 
-    confidence: Confidence
-    passage_threshold: float
-    read: Sequence[tuple[QuestionToRead, Sequence[ReadPlace]]]
+    read: Sequence[PlacesOfQuestion]
 
     def survivors(self, gone: Collection[int]) -> tuple[Survivor, ...]:
-        """Gives what would still answer without the facts that are `gone`, likeliest first for each question."""
+        """List what would still answer without the facts that are `gone`, question by question."""
         without = frozenset(gone)
-        found: list[Survivor] = []
-        for one, every in self.read:
-            listed = list_places(one, self._touching(every), self.confidence, without)
-            for whole in list_passages(one, every, self.confidence, self.passage_threshold, without):
-                if len(listed) < MOST and not overlaps(whole, listed):
-                    listed.append(whole)
-            found += [_survivor(one, place) for place in listed]
-        return tuple(found)
+        return tuple(survivor for one in self.read for survivor in one.survivors(without))
 
-    def rates(self, forgotten: Collection[int]) -> tuple[Rates, frozenset[int]]:
-        """Counts how the questions are answered as things are, and gives the forgotten facts that answer one."""
+    def rates(self, forgotten: Collection[int]) -> tuple[Rates, set[int]]:
+        """Count how the questions are answered as things are, and give the forgotten facts that answer one."""
         counts: Counter[str] = Counter()
         leaked: set[int] = set()
-        for one, every in self.read:
-            places = self._touching(every)
-            said = outcome(one, places, self.confidence, forgotten)
-            if said == "leaks":
-                leaked |= {fact.fact_id for fact in places[0].facts} & set(forgotten)
-            if said == "no_match":
-                said = outcome_of_passage(one, every, self.confidence, self.passage_threshold, forgotten)
-                if said == "leaks":
-                    leaked |= {one.fact_id} & set(forgotten)
-            counts[said] += 1
-        return Rates(len(self.read), **{name: counts[name] for name in OUTCOMES}), frozenset(leaked)
-
-    def _touching(self, every: Sequence[ReadPlace]) -> list[ReadPlace]:
-        """Give the places that touch a fact, best first: those that a span is chosen from."""
-        return best_first([place for place in every if place.facts], self.confidence.search)
+        for one in self.read:
+            outcome, found = one.outcome(forgotten)
+            counts[outcome] += 1
+            leaked |= found
+        return Rates(len(self.read), **{name: counts[name] for name in OUTCOMES}), leaked
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +253,19 @@ class SurvivorSearch:
     on_read: Callable[[int, int | None], None] | None = None
 
     def read(self, keyset: KeysetHead, target: CheckTarget) -> ReadThrough:
-        """Reads the questions of the sampled facts, one pass of the reader for each."""
+        """Read the questions of the sampled facts, one pass of the reader for each."""
         with self.kb.sessions() as session:
             asked = read_questions(session, target, self.questioner, keyset.dim)
             confidence = confidence_here(session, self.reader)
         near = _near(self.kb, keyset, asked)
+        least = self.reader.confidence.passage_threshold(confidence.threshold)
         read = []
         for number, one in enumerate(asked, 1):
             places = _places(self.kb, self.reader, one, near.get(one.fact_id, Ranking()), target.fact_ids)
-            read.append((one, places))
+            read.append(PlacesOfQuestion(one, places, confidence, least))
             if self.on_read is not None:
                 self.on_read(number, len(asked))
-        least = self.reader.confidence.passage_threshold(confidence.threshold)
-        return ReadThrough(confidence, least, read)
+        return ReadThrough(read)
 
 
 def _near(kb: SearchableStore, keyset: KeysetHead, asked: Sequence[QuestionToRead]) -> Mapping[int, Ranking]:
@@ -178,7 +313,7 @@ def _is_useful(window: SaidWindow, one: QuestionToRead, forgotten: frozenset[int
 def _candidates(
     session: Session, kb: SearchableStore, one: QuestionToRead, near: Ranking
 ) -> tuple[list[CandidateSentence], list[CandidateSentence]]:
-    """Gives sentences that the question finds, and some that its value finds, together with the question and with the
+    """Give sentences that the question finds, and some that its value finds, together with the question and with the
     fact's own sentence in turn; these count as found by no word of the question.
 
     There are more than are read, as some may tell nothing but what is forgotten.
@@ -194,194 +329,11 @@ def _candidates(
     return asked[: 3 * WINDOWS], [found.get(number, candidate) for number, candidate in alike.items()]
 
 
-def _survivor(one: QuestionToRead, listed: ListedPlace) -> Survivor:
-    place = listed.place
-    source = place.window.source_of(place.start, place.end)
-    return Survivor(
-        asked_fact_id=one.fact_id,
-        fact_ids=tuple(fact.fact_id for fact in place.facts),
-        document_id=None if source is None else source.document_id,
-        start=None if source is None else source.start,
-        end=None if source is None else source.end,
-        says=listed.wording or "other",
-        score=round(listed.score, 4),
-    )
-
-
-# Lists which of the places that were read for a question would answer it, were some facts gone.
-#
-# What touches a fact that is gone is set aside, and the places behind it are weighed as if it were not there.
-
-LEAST = 0.003  # probability from which a place that says the value is listed
-MOST = 10  # places listed for a question
-LEAST_WORDS, REPEATED = 6, 0.7  # of a fact's own sentence, and what share of them makes a repetition
-
-
-@dataclass(frozen=True, slots=True)
-class ListedPlace:
-    """A place that would answer, with its probability, and how it says what was asked for (None: by no rule)."""
-
-    place: ReadPlace
-    score: float
-    wording: Wording | None
-
-
-def list_places(
-    one: QuestionToRead,
-    places: Sequence[ReadPlace],
-    confidence: Confidence,
-    gone: frozenset[int] = frozenset(),
-) -> list[ListedPlace]:
-    """Lists the places that would answer, without those that touch a deleted fact or one that is `gone`.
-
-    One that says the value in some wording is listed unless it is all but impossible, or where its text repeats the
-    fact's own sentence; any other where it is as probable as an answer that is given. Each is weighed as if the others
-    that say the value were gone, too.
-    """
-    left = [place for place in places if not _is_gone(place, gone)]
-    telling = [(place, told) for place in left if (told := _told(one, place))]
-    rivals = [place for place in left if _told(one, place) is None]
-    tried: list[ReadPlace] = []
-    found: list[ListedPlace] = []
-    for place, (said, whole) in telling:
-        if len(found) < MOST and not any(_overlap(whole, other) for other in tried):
-            tried.append(whole)  # what overlaps it is less likely
-            score = confidence.of(weigh_span(one.text, [place, *rivals]))
-            if score >= LEAST or _repeats(one, place):
-                found.append(ListedPlace(whole, score, said))
-    return sorted([*found, *_others(one, places, found, confidence, gone)], key=lambda listed: -listed.score)
-
-
-def _others(
-    one: QuestionToRead,
-    places: Sequence[ReadPlace],
-    found: Sequence[ListedPlace],
-    confidence: Confidence,
-    gone: frozenset[int],
-) -> Iterator[ListedPlace]:
-    """Yields places that are as probable as an answer that is given, though no rule says that they say the value.
-
-    A window whose best place is gone is set aside as a whole: what is next best there answers something else.
-    """
-    best: dict[int, ReadPlace] = {}
-    for place in places:
-        known = best.setdefault(place.window.sentence_id, place)
-        if place.margin > known.margin:
-            best[place.window.sentence_id] = place
-    left = [place for place in places if not _is_gone(best[place.window.sentence_id], gone)]
-    taken = [listed.place for listed in found]
-    left = [
-        place
-        for place in left
-        if not _is_gone(place, gone) and not any(_overlap(place, other) for other in taken)
-    ]
-    for _ in range(MOST - len(found)):
-        if not left or (score := confidence.of(weigh_span(one.text, left))) < confidence.threshold:
-            return
-        yield ListedPlace(left[0], score, None)
-        left = [place for place in left[1:] if not _overlap(place, left[0])]
-
-
-def list_passages(
-    one: QuestionToRead,
-    every: Sequence[ReadPlace],
-    confidence: Confidence,
-    threshold: float,
-    gone: frozenset[int] = frozenset(),
-) -> Iterator[ListedPlace]:
-    """Yield the likeliest words of each passage that would be said, were the ones before it not there.
-
-    `every` place that was read counts, also one that touches no fact. A window whose best place is gone is set aside.
-    """
-    if (model := confidence.passage) is None:
-        return
-    left = [place for place in best_windows(every, model.search) if not _is_gone(place, gone)]
-    for _ in range(MOST):
-        kept = {place.window.sentence_id for place in left}
-        others = [place for place in every if place.window.sentence_id in kept]
-        if not left or (score := model.of(weigh_passage(one.text, left, others))) < threshold:
-            return
-        told = [said for value in one.values if (said := wording(value, left[0].window.text)) is not None]
-        yield ListedPlace(left[0], score, told[0] if told else None)
-        left = left[1:]
-
-
-def overlaps(listed: ListedPlace, others: Iterable[ListedPlace]) -> bool:
-    """Tell whether a listed place shares a stretch of a document with one of these."""
-    return any(_overlap(listed.place, other.place) for other in others)
-
-
-def _is_gone(place: ReadPlace, gone: frozenset[int]) -> bool:
-    return place.is_dead or any(fact.fact_id in gone for fact in place.facts)
-
-
-def _told(one: QuestionToRead, place: ReadPlace) -> tuple[Wording, ReadPlace] | None:
-    """Gives how a place says a value that is asked for, and the place as far as it says it: itself, or a fact in it."""
-    for value in one.values:
-        if (said := wording(value, place.text)) is not None:
-            return said, place
-        for fact in place.facts:
-            if (said := wording(value, fact.value)) is not None:
-                return said, replace(place, start=fact.start, end=fact.end)
-    return None
-
-
-def _repeats(one: QuestionToRead, place: ReadPlace) -> bool:
-    """Tells whether a place stands in a text with most words of the fact's own sentence, whatever the question asks."""
-    own = set(terms_of(one.around))
-    heard = own & set(terms_of(place.window.text))
-    return len(own) >= LEAST_WORDS and len(heard) >= REPEATED * len(own)
-
-
-def _overlap(place: ReadPlace, other: ReadPlace) -> bool:
-    """Tells whether two places share a stretch of a document, which may be read in two windows."""
-    ours, theirs = (
-        place.window.source_of(place.start, place.end),
-        other.window.source_of(other.start, other.end),
-    )
-    if ours is None or theirs is None:
-        return place.window.sentence_id == other.window.sentence_id
-    return ours.document_id == theirs.document_id and ours.start < theirs.end and theirs.start < ours.end
-
-
-def outcome(
-    one: QuestionToRead, places: Sequence[ReadPlace], confidence: Confidence, forgotten: Collection[int]
-) -> str:
-    """Give the outcome of a question by the rule that decides on spans."""
-    if not places:
-        return "no_match"
-    best = places[0]
-    if best.is_dead:
-        return "abstained"
-    if confidence.of(weigh_span(one.text, places)) < confidence.threshold:
-        return "no_match"
-    if any(fact.fact_id in forgotten for fact in best.facts):
-        return "leaks"
-    return "value_leaks" if _told(one, best) else "wrong_neighbours"
-
-
-def outcome_of_passage(
-    one: QuestionToRead,
-    every: Sequence[ReadPlace],
-    confidence: Confidence,
-    threshold: float,
-    forgotten: Collection[int],
-) -> str:
-    """Give the outcome of a question that gets no span, by the rule that decides on passages."""
-    windows = best_windows(every, confidence.passage.search) if confidence.passage else []
-    listed = next(list_passages(one, every, confidence, threshold), None)
-    if listed is None or windows[0].is_dead:
-        return "no_match"
-    if any(fact.fact_id in forgotten and fact.version is not None for fact in listed.place.window.facts):
-        return "leaks"
-    return "value_leaks" if listed.wording else "wrong_neighbours"
-
-
 # Texts of survivors, read when they are shown: what is stored about them holds none.
 
 
 def said_survivors(session: Session, survivors: Sequence[Survivor]) -> list[SaidSurvivor]:
-    """Gives these survivors with their texts, in their order."""
+    """Give these survivors with their texts, in their order."""
     placed = [
         (number, (one.document_id, one.start, one.end))
         for number, one in enumerate(survivors)
@@ -407,65 +359,3 @@ def _of_fact(one: Survivor, fact: FactRecord) -> SaidSurvivor:
     live = (SaidFact(fact.fact_id, fact.version, fact.value),) if is_live else ()
     text = fact.value if is_live else MARK * len(fact.value)
     return SaidSurvivor(one.asked_fact_id, one.says, one.score, text, None, live)
-
-
-# Verifies that facts are forgotten: looks up every check of them, and searches the index for their keys.
-
-
-def verify_survivors(
-    kb: SearchableStore,
-    plan: ForgetPlan,
-    questioner: Questioner,
-    given: Sequence[str],
-    most: int,
-    reading: SurvivorSearch | None = None,
-) -> Verification:
-    """Asks for the facts of an applied plan, with checks made from them and with the `given` questions.
-
-    With `reading` their questions are read in the whole base, too.
-    """
-    seq = kb.lookups.catch_up()
-    indexed = kb.searcher.current().candidates.ids
-    ids = list(plan.fact_ids)
-    with kb.sessions() as session:
-        keyset = keysets.active_head(session)
-        questioner.require(keyset)
-        target = CheckTarget.read(session, keyset, plan.fact_ids, plan.equivalents, most)
-        key_ids = session.scalars(
-            select(FactKeyRow.id).where(
-                FactKeyRow.keyset_id == keyset.keyset_id, FactKeyRow.fact_id == func.any(ids)
-            )
-        ).all()
-        still_live = session.scalar(
-            select(func.count())
-            .select_from(FactVersionRow)
-            .where(FactVersionRow.fact_id == func.any(ids), IS_LIVE)
-        )
-        tombstones = session.scalar(
-            select(func.count()).select_from(TombstoneRow).where(TombstoneRow.fact_id == func.any(ids))
-        )
-    rates, leaked = ask_probes(
-        kb, keyset.checkpoint_id, build_checks(target, keyset, questioner, given), target.fact_ids
-    )
-    read, survivors = 0, tuple[Survivor, ...]()
-    if reading is not None:
-        through = reading.read(keyset, target)
-        read, rates[READ], found = len(through.read), *through.rates(target.fact_ids)
-        leaked = tuple(sorted({*leaked, *found}))
-        survivors = through.survivors(target.fact_ids)
-    in_index = int(np.isin(np.array(key_ids, dtype=np.int64), indexed).sum())
-    return Verification(
-        at=datetime.now(UTC).isoformat(timespec="seconds"),
-        seq=seq,
-        keyset_id=keyset.keyset_id,
-        checkpoint_id=keyset.checkpoint_id,
-        threshold=keyset.threshold,
-        probes=rates,
-        still_live=still_live or 0,
-        tombstones=tombstones or 0,
-        keys_in_index=in_index,
-        leaked=leaked,
-        level=level_reached(bool(leaked or still_live), in_index),
-        read=read,
-        survivors=survivors,
-    )

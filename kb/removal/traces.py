@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts.records import Mentioned
-from colmlm.kb.facts.redaction import ErasureTarget, blank_out, split_apart
+from colmlm.kb.facts.redaction import ErasureTarget, blank_out, split_apart, strings_of
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.removal.records import LeftRows, Mention, Mentions, Stretch
 from colmlm.kb.removal.scan import LEAST, Matcher
@@ -66,7 +66,7 @@ class Trace:
 def make_traces(
     session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned = "same-document"
 ) -> tuple[Trace, ...]:
-    """Makes all traces of these facts, each byte string once, for an erasure that redacts these mentions."""
+    """Make all traces of these facts, each byte string once, for an erasure that redacts these mentions."""
     made = (*_of_words(session, targets), *_of_facts(targets, mentions), *_of_outputs(session, targets))
     texts = {trace.needle: trace for trace in made}
     long_enough = [trace for trace in texts.values() if len(trace.needle) >= LEAST]
@@ -120,7 +120,7 @@ SELECT EXISTS (
 
 
 def _of_words(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Trace]:
-    """Makes traces of the stems of values that are one word; of more words a text may say each on purpose."""
+    """Make traces of the stems of values that are one word; of more words a text may say each on purpose."""
     for target in targets:
         for value in target.values:
             word = searched_words(value)
@@ -131,7 +131,7 @@ def _of_words(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Tr
 
 
 def _is_elsewhere(session: Session, target: ErasureTarget, stem: str) -> bool:
-    """Says whether a sentence has this stem which an erasure of the fact leaves alone, or leaves it in."""
+    """Say whether a sentence has this stem which an erasure of the fact leaves alone, or leaves it in."""
     others = [span for span in target.spans if span != (target.start, target.end)]
     mentioned = split_apart(Phrases(target.values).spans(target.text), others)
     rest = blank_out(target.text, [(target.start, target.end), *mentioned])
@@ -142,7 +142,7 @@ def _is_elsewhere(session: Session, target: ErasureTarget, stem: str) -> bool:
 
 
 def _of_keys(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Trace]:
-    """Makes two traces of each key: as the database stores it, in fp16, and as a flat index does, in fp32."""
+    """Make two traces of each key: as the database stores it, in fp16, and as a flat index does, in fp32."""
     ids = [target.fact_id for target in targets]
     rows = session.execute(
         select(FactKeyRow.fact_id, FactKeyRow.key).where(FactKeyRow.fact_id == func.any(ids))
@@ -161,7 +161,7 @@ def _of_keys(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Tra
 def _shared(
     session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned, needles: list[bytes]
 ) -> set[int]:
-    """Gives the numbers of the needles that also stand in texts which an erasure of these facts leaves alone."""
+    """Give the numbers of the needles that also stand in texts which an erasure of these facts leaves alone."""
     matcher = Matcher(needles)
     shared: set[int] = set()
     texts = _staying(session, targets, mentions)
@@ -172,7 +172,7 @@ def _shared(
 
 
 def _staying(session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned) -> Iterator[str]:
-    """Gives all texts as they will be after the erasure, without the older texts of the documents it redacts."""
+    """Give all texts as they will be after the erasure, without the older texts of the documents it redacts."""
     yield from _of_documents(session, targets, mentions)
     yield from named_texts(session)
     erased = [target.fact_id for target in targets]
@@ -188,7 +188,7 @@ def _staying(session: Session, targets: Sequence[ErasureTarget], mentions: Menti
 
 
 def _of_documents(session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned) -> Iterator[str]:
-    """Gives what documents will say. Mentions in other documents stay here, whatever the erasure does with them."""
+    """Give what documents will say. Mentions in other documents stay here, whatever the erasure does with them."""
     spans: dict[int | None, list[Span]] = {}
     for state in (state for target in targets for state in target.states):
         spans.setdefault(state.document_id, []).append((state.start, state.end))
@@ -207,31 +207,25 @@ def _of_documents(session: Session, targets: Sequence[ErasureTarget], mentions: 
 
 
 def _mentioned(targets: Sequence[ErasureTarget], target: ErasureTarget) -> list[Span]:
-    """Finds the places where the target's document says it, or another target of it, beside the spans of facts."""
+    """Find the places where the target's document says it, or another target of it, beside the spans of facts."""
     of_document = [other for other in targets if other.document_id == target.document_id]
     values = Phrases(value for other in of_document for value in other.values)
     return split_apart(values.spans(target.text), target.spans)
 
 
 def save_traces(traces: Sequence[Trace], path: Path) -> None:
-    """Writes traces to a new file that only its owner may read, since it holds the erased texts."""
-    record = {"format": FORMAT, "probes": [_as_json(trace) for trace in traces]}
+    """Write traces to a new file that only its owner may read, since it holds the erased texts."""
+    probes = [
+        {"fact_id": trace.fact_id, "kind": trace.kind, "hex": trace.needle.hex(), "shared": trace.shared}
+        for trace in traces
+    ]
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        json.dump(record, file)
-
-
-def _as_json(trace: Trace) -> dict[str, object]:
-    return {
-        "fact_id": trace.fact_id,
-        "kind": trace.kind,
-        "hex": trace.needle.hex(),
-        "shared": trace.shared,
-    }
+        json.dump({"format": FORMAT, "probes": probes}, file)
 
 
 def load_traces(path: Path) -> tuple[Trace, ...]:
-    """Reads the traces of a file. Raises `InvalidValue` where `save_traces` did not write it."""
+    """Read the traces of a file. Raises `InvalidValue` where `save_traces` did not write it."""
     try:
         record = json.loads(path.read_text())
         if record["format"] != FORMAT:
@@ -257,11 +251,11 @@ _OF_THEIR_OWN = {ChangeRow, DocumentRow, FactPastRow, FactRow, FactVersionRow, G
 
 
 def look_for_traces(session: Session, targets: Sequence[ErasureTarget]) -> Mentions:
-    """Finds what else says the values of these facts; among reasons also what says their questions and answers."""
+    """Find what else says the values of these facts; among reasons also what says their questions and answers."""
     values = sorted({value for target in targets for value in target.values})
     if not values:
         return Mentions()
-    said, strings = _Search(session, values), sorted({one for target in targets for one in target.strings})
+    said, strings = _Search(session, values), sorted(strings_of(targets))
     ids = [target.fact_id for target in targets]
     facts = [*_searched(FactVersionRow), *_searched(FactRow)]
     others = (

@@ -25,7 +25,7 @@ from colmlm.api.wire.answers import Problem, cursor
 from colmlm.kb.evidence.provenance import MEDIA_TYPES, Provenance, of_fact, of_output, write_prov
 from colmlm.kb.facts.compared import AlsoSaid
 from colmlm.kb.log.cloud_events import BATCH, EVENT, cloud_event
-from colmlm.kb.log.envelope import PAYLOAD_TYPE
+from colmlm.kb.log.signing import PAYLOAD_TYPE
 
 
 def _provenance(account: Provenance) -> Mapping[str, Any]:

@@ -11,9 +11,8 @@ from colmlm.api.nouns.removal import Erasing
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import NotHeeded
 from colmlm.kb.removal import certificate as certificates
-from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.erase import Erasure, ErasureRequests
 from colmlm.kb.removal.records import Erased, ErasureReport, ErasureRequest
-from colmlm.kb.removal.requests import ErasureRequests
 from colmlm.kb.removal.traces import Trace, save_traces
 
 if TYPE_CHECKING:

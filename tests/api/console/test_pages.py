@@ -22,8 +22,8 @@ from colmlm.kb.log.signing import signing_key
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.questions.asking import ByAnswers
 from colmlm.kb.questions.records import DraftQuestion
+from colmlm.kb.removal.erase import ErasureRequests
 from colmlm.kb.removal.forget import Forgetting
-from colmlm.kb.removal.requests import ErasureRequests
 from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL

@@ -52,9 +52,9 @@ def test_a_kept_fact_that_comes_to_say_the_same_without_a_new_version_is_found(k
     with kb.sessions.begin() as session:
         targets = load_targets(session, [lima])[0]
         seen = OthersSaying.look(session, targets)
-        assert not seen.fact_ids
+        assert not seen.facts
         ingest(kb, replace(before, facts=(replace(before.facts[0], answer="Lima"),)))
-        assert seen.by_now(session, targets) == [cuzco] and kb.facts.show(cuzco).version == 1
+        assert list(seen.by_now(session, targets)) == [cuzco] and kb.facts.show(cuzco).version == 1
 
 
 def test_what_said_the_same_and_was_erased_meanwhile_is_left_out(kb: KnowledgeBase) -> None:

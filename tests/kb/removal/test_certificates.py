@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from colmlm.kb.errors import ForgetRunState, SignatureRefused, SignerNeeded
 from colmlm.kb.log import audit, signing
-from colmlm.kb.log.envelope import close_envelope, encoded
+from colmlm.kb.log.signing import close_envelope, encoded
 from colmlm.kb.removal.certificate import (
     FORGET_TYPE,
     as_text,

@@ -14,7 +14,7 @@ from securesystemslib.signer import SSlibKey
 
 from colmlm.kb.errors import ErasureNotFound
 from colmlm.kb.log import signing
-from colmlm.kb.log.envelope import close_envelope
+from colmlm.kb.log.signing import close_envelope
 from colmlm.kb.removal.certificate import (
     ERASURE_TYPE,
     as_text,

@@ -14,7 +14,7 @@ import pytest
 from colmlm.kb.answers.confidence import UNFITTED
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.log import signing
-from colmlm.kb.log.envelope import close_envelope
+from colmlm.kb.log.signing import close_envelope
 from colmlm.kb.removal.certificate import (
     FORGET_TYPE,
     as_text,
