@@ -265,8 +265,13 @@ def redacted_columns(row: Any, names: Sequence[str], finder: Finder) -> dict[str
 
 
 class QuotedSplice(Protocol):
-    """A splice of an output that quotes: where it says a fact, and where the quoted document does."""
+    """A splice of an output that is stored (a row) or about to be: the fact, and where the output says it.
 
+    Of an output that quotes a document, also where that says it.
+    """
+
+    @property
+    def fact_id(self) -> int | None: ...
     @property
     def output_start(self) -> int: ...
     @property

@@ -91,9 +91,7 @@ class Forgetting:
     ) -> ForgetPlan:
         """Compute what forgetting these facts would do, and store it as a run. Changes no fact.
 
-        `equivalents`: "include" them in the set, "only-list" them, or "exclude" them from the plan. `radius`
-        (None: the keyset's threshold) is the score that an equivalent's key must reach. `policy`: with "abstain" a
-        question gets no match, with "successor" the next fact.
+        `kb.removal.records.Planning` describes the choices.
         """
         audit.check_name("actor", actor)
         audit.check_said("reason", reason)

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, and_, func, inspect, or_, select, update
 from sqlalchemy.orm import Session
@@ -33,6 +33,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.facts.redaction import (
     MARK,
     ErasureTarget,
+    QuotedSplice,
     blank_out,
     marked,
     quoted_stretches,
@@ -331,21 +332,10 @@ _OTHERS = (
 AT_ONCE = 500
 
 
-class SplicedLookup(Protocol):
-    """A splice of an output: one that is stored (a row) or about to be (a record of a higher floor)."""
-
-    @property
-    def output_start(self) -> int: ...
-    @property
-    def output_end(self) -> int: ...
-    @property
-    def fact_id(self) -> int | None: ...
-
-
 def without_quotations(
     prompt: str,
     output: str,
-    splices: Sequence[SplicedLookup],
+    splices: Sequence[QuotedSplice],
     erased: Collection[int],
     finder: Finder,
     marks: Sequence[Span] = (),

@@ -25,7 +25,7 @@ from colmlm.kb.keys.queues import KeyQueue
 from colmlm.kb.keys.rekey import RekeyRun
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.removal import erase as verbs
+from colmlm.kb.removal import erase
 from colmlm.kb.removal.purge import NAMES, Heard
 from colmlm.kb.removal.records import Level
 from colmlm.kb.store import database
@@ -77,11 +77,11 @@ def purges_claim_levels_and_rewrite_nothing() -> None:
     def purge(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...]:
         return tuple(Level(number, name, "reached", "") for number, name in enumerate(NAMES, 1))
 
-    verbs.purge_erased = purge
+    erase.purge_erased = purge
 
 
 def purges_leave_a_setting() -> None:
-    whole = verbs.purge_erased
+    whole = erase.purge_erased
 
     def purge(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...]:
         levels = whole(kb, now=now, on_step=on_step)
@@ -89,7 +89,7 @@ def purges_leave_a_setting() -> None:
             connection.execute(text("ALTER SYSTEM SET wal_recycle = off"))
         return levels
 
-    verbs.purge_erased = purge
+    erase.purge_erased = purge
 
 
 def restores_commit_table_by_table() -> None:
