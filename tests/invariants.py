@@ -139,10 +139,10 @@ MUTATIONS = (
     ),
     Mutation(
         "11: an erasure says which level it reached",
-        "kb/erasure/purge.py",
+        "kb/removal/purge.py",
         'return Level(level, NAMES[level - 1], "left", _LEFT[level], f"Run: {_AGAIN}")',
         'return Level(level, NAMES[level - 1], "reached", _LEFT[level])',
-        ("tests/kb/erasure/test_erasure.py::test_level_two_takes_the_key_out_of_every_snapshot",),
+        ("tests/kb/removal/test_erasure.py::test_level_two_takes_the_key_out_of_every_snapshot",),
     ),
     Mutation(
         "What was erased does not come back unasked",

@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Unpack
 from colmlm.api.client.api import Resource, edit_verb, get_verb, list_verb, on_behalf, options, refuse
 from colmlm.api.client.facts import RemoteFacts, edit_of
 from colmlm.api.wire.answers import EditResult, ErasureAnswer, PlanView, RunView
-from colmlm.kb.erasure.records import Erased, EraseOptions, Erasing, ErasureReport, ErasureRequest
 from colmlm.kb.errors import ErasureRequestNotFound
 from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.forgetting.certificate_check import CertificateCheck
-from colmlm.kb.forgetting.records import (
+from colmlm.kb.removal.records import (
+    CertificateCheck,
     Drift,
+    Erased,
+    EraseOptions,
+    Erasing,
+    ErasureReport,
+    ErasureRequest,
     ForgetPlan,
     Planning,
     Rates,
@@ -23,7 +27,7 @@ from colmlm.kb.forgetting.records import (
 )
 
 if TYPE_CHECKING:
-    from colmlm.kb.selectors import Selector
+    from colmlm.kb.removal.selector import Selector
 
 _LISTS = ("equivalents", "conflicting", "successors", "survivors")
 

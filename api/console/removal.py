@@ -17,16 +17,22 @@ from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import PathId
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
-from colmlm.kb.erasure.records import Erased, ErasureReport
-from colmlm.kb.erasure.residue import ResidueReport, num_bytes_to_scan
-from colmlm.kb.erasure.two_person import ErasureRequests
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import KBError
 from colmlm.kb.facts.records import FactRecord, Mentioned
-from colmlm.kb.forgetting.certificates import issue_forget_certificate
-from colmlm.kb.forgetting.records import DEFAULT_POLICY, LEVELS, OUTCOMES, ForgetPlan, SaidSurvivor
-from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.certificate import issue_forget_certificate
+from colmlm.kb.removal.erase import Erasure, ErasureRequests
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.records import (
+    DEFAULT_POLICY,
+    LEVELS,
+    OUTCOMES,
+    Erased,
+    ErasureReport,
+    ForgetPlan,
+    SaidSurvivor,
+)
+from colmlm.kb.removal.scan import ResidueReport, num_bytes_to_scan
+from colmlm.kb.removal.selector import Selector
 
 PREVIEW = 25  # questions that a plan or a verification encodes by default
 MOST_PREVIEWED = 200

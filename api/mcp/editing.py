@@ -15,8 +15,8 @@ from colmlm.api.mcp.reading import Id
 from colmlm.kb.access.records import Right
 from colmlm.kb.errors import Conflict, FactDeleted, FactNotDeleted, InvalidValue
 from colmlm.kb.facts.records import Edit, FactRecord
-from colmlm.kb.forgetting.records import DEFAULT_POLICY, SAMPLE, ForgetPlan
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.records import DEFAULT_POLICY, SAMPLE, ForgetPlan
+from colmlm.kb.removal.selector import Selector
 
 Reason = Annotated[str, Field(min_length=1, max_length=1000, description="Why; the log keeps it for good")]
 Confirm = Annotated[

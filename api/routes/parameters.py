@@ -22,7 +22,7 @@ from colmlm.kb.access.records import Right, TokenRecord
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.facts.records import FactSearch
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.selector import Selector
 
 WithToken = Connection[TokenRecord, Any, Any]
 

@@ -15,23 +15,28 @@ from colmlm.api.routes.responses import actor_of, edit_result, key_and_answer
 from colmlm.api.wire.answers import EditResult, ErasureAnswer, Page, PlanView, RunView, SigningKey
 from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Threshold, Why
-from colmlm.kb.erasure.certificates import issue_certificate
-from colmlm.kb.erasure.records import Erased, ErasureRequest
-from colmlm.kb.erasure.two_person import ErasureRequests
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.facts.records import FactRecord, Mentioned
-from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_here, check_offline, trusted_keys
-from colmlm.kb.forgetting.certificates import issue_forget_certificate
-from colmlm.kb.forgetting.records import (
+from colmlm.kb.log.signing import as_pem, names_of, signing_key
+from colmlm.kb.removal.certificate import (
+    check_here,
+    check_offline,
+    issue_certificate,
+    issue_forget_certificate,
+    trusted_keys,
+)
+from colmlm.kb.removal.erase import Erasure, ErasureRequests
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.records import (
     DEFAULT_POLICY,
+    CertificateCheck,
     Drift,
+    Erased,
+    ErasureRequest,
     ForgetPlan,
     RunRecord,
     SaidSurvivor,
     Verification,
 )
-from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.log.signing import as_pem, names_of, signing_key
 
 MOST_SHOWN = 100  # ids of a plan in one response; the facts of a run have a list of their own
 Sample = Annotated[

@@ -48,7 +48,6 @@ from colmlm.kb.answers.records import (
     NearbyPassage,
     SaidFact,
 )
-from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest, Level
 from colmlm.kb.evidence.outputs import AttributionRecord
 from colmlm.kb.evidence.records import (
     FactDifference,
@@ -65,24 +64,12 @@ from colmlm.kb.facts import search
 from colmlm.kb.facts.compared import AlsoSaid, ComparedCounts, FactPair, StaleFact
 from colmlm.kb.facts.records import CorpusStats, DocumentRecord, FactRecord, FoundIn, Mark, Source
 from colmlm.kb.facts.reviews import SettledBefore
-from colmlm.kb.forgetting.certificate_check import CertificateCheck
-from colmlm.kb.forgetting.records import (
-    Collateral,
-    Drift,
-    Rates,
-    RunRecord,
-    SaidSurvivor,
-    Successor,
-    Survivor,
-    Verification,
-)
 from colmlm.kb.jobs import kinds
 from colmlm.kb.jobs.kinds import Documents, Sync
 from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.jobs.uploads import Upload
 from colmlm.kb.keys.records import GateStanding, KeysetHead, KeysetRecord
 from colmlm.kb.log import chain, witness
-from colmlm.kb.log.audit import CertificateFinding
 from colmlm.kb.log.denials import DenialRecord
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.records import Hit, LookupSpace
@@ -94,6 +81,22 @@ from colmlm.kb.questions.records import (
     KeptSet,
     QuestionRun,
     RunComparison,
+)
+from colmlm.kb.removal.records import (
+    CertificateCheck,
+    CertificateFinding,
+    Collateral,
+    Drift,
+    Erased,
+    ErasureReport,
+    ErasureRequest,
+    Level,
+    Rates,
+    RunRecord,
+    SaidSurvivor,
+    Successor,
+    Survivor,
+    Verification,
 )
 from colmlm.kb.review.records import InboxItem, Neighbour, ReviewProgress, Surroundings
 from colmlm.kb.upkeep.upkeep import Statistics

@@ -47,7 +47,7 @@ from colmlm.kb.evidence.generation import Finished, Spliced
 from colmlm.kb.evidence.provenance import MEDIA_TYPES, Provenance, of_fact, of_output, write_prov
 from colmlm.kb.facts.compared import AlsoSaid
 from colmlm.kb.log.cloud_events import BATCH, EVENT, cloud_event
-from colmlm.kb.log.envelope import PAYLOAD_TYPE
+from colmlm.kb.log.signing import PAYLOAD_TYPE
 
 # The tags, one for each noun, in the order in which a reader meets them.
 TAGS = {

@@ -9,14 +9,22 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from colmlm.kb.erasure.records import ErasureReport, ErasureRequest
 from colmlm.kb.evidence.records import FactDifference, ImpactedOutput
 from colmlm.kb.facts.records import DocumentRecord
 from colmlm.kb.facts.reviews import SettledBefore
-from colmlm.kb.forgetting.records import Collateral, Rates, RunRecord, Successor, Survivor, Verification
 from colmlm.kb.keys.records import GateStanding, KeysetRecord
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.misses.records import MissGroup
+from colmlm.kb.removal.records import (
+    Collateral,
+    ErasureReport,
+    ErasureRequest,
+    Rates,
+    RunRecord,
+    Successor,
+    Survivor,
+    Verification,
+)
 from colmlm.kb.review.records import InboxItem, ReviewProgress
 from colmlm.kb.webhooks.records import Webhook
 

@@ -9,21 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.erasure.certificates import issue_certificate
-from colmlm.kb.erasure.records import Erased, Erasing, ErasureReport, ErasureRequest
-from colmlm.kb.erasure.traces import Trace, save_traces
-from colmlm.kb.erasure.two_person import ErasureRequests
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import KeysetNotReady, NotHeeded
-from colmlm.kb.forgetting.certificate_check import CertificateCheck, check_here, trusted_keys
-from colmlm.kb.forgetting.certificates import issue_forget_certificate
-from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.removal.certificate import (
+    check_here,
+    issue_certificate,
+    issue_forget_certificate,
+    trusted_keys,
+)
+from colmlm.kb.removal.erase import Erasure, ErasureRequests
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.records import CertificateCheck, Erased, Erasing, ErasureReport, ErasureRequest
+from colmlm.kb.removal.traces import Trace, save_traces
 
 if TYPE_CHECKING:
     from colmlm.kb.access.records import TokenRecord
-    from colmlm.kb.erasure.residue import ResidueReport
     from colmlm.kb.facts.records import Edit, FactRecord, Mentioned, Mentioning
-    from colmlm.kb.forgetting.records import (
+    from colmlm.kb.keys.records import Activating, Adapting, GateStanding, KeysetRecord
+    from colmlm.kb.removal.records import (
         Drift,
         ForgetPlan,
         Planning,
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
         SaidSurvivor,
         Verification,
     )
-    from colmlm.kb.keys.records import Activating, Adapting, GateStanding, KeysetRecord
-    from colmlm.kb.selectors import Selector
+    from colmlm.kb.removal.scan import ResidueReport
+    from colmlm.kb.removal.selector import Selector
     from colmlm.kb.switching.keysets import Keysets
     from colmlm.kb.switching.limits import GateLimits
 

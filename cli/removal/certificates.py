@@ -17,7 +17,7 @@ from colmlm.cli.output import counted, note, print_json, say
 from colmlm.kb.texts.characters import json_visible
 
 if TYPE_CHECKING:
-    from colmlm.kb.forgetting.certificate_check import CertificateCheck
+    from colmlm.kb.removal.records import CertificateCheck
 
 
 # The options of the commands of `colmlm forget`: the parts of a selector, and how a plan is made.
@@ -182,7 +182,7 @@ def verify_certificate(
     still be applied or erased, erased facts still be erased. With --offline only signature, change hash and counts are
     checked.
     """
-    from colmlm.kb.forgetting.certificate_check import check_offline, trusted_keys
+    from colmlm.kb.removal.certificate import check_offline, trusted_keys
 
     text, pem = file.read_bytes(), public_key.read_text(encoding="utf-8") if public_key else None
     if offline:

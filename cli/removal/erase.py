@@ -19,11 +19,11 @@ from colmlm.cli.options import Actor, WhyUnlessDry, Yes, each_once, examples, wa
 from colmlm.cli.output import note, print_json, print_table, say, shorten, these_facts
 from colmlm.cli.removal.certificates import ERASURE_EXAMPLES, erasure_certificate
 from colmlm.cli.start.command import DefaultGroup
-from colmlm.kb.erasure.records import Erasing
+from colmlm.kb.removal.records import Erasing
 
 if TYPE_CHECKING:
-    from colmlm.kb.erasure.records import Erased, ErasureReport, ErasureRequest
-    from colmlm.kb.erasure.residue import ResidueReport
+    from colmlm.kb.removal.records import Erased, ErasureReport, ErasureRequest
+    from colmlm.kb.removal.scan import ResidueReport
 
 
 class MentionScope(Enum):
@@ -183,7 +183,7 @@ def scan_residue(
     The exit code is 1 where any is found.
     """
     from colmlm.cli.bases.local_operating import scanned
-    from colmlm.kb.erasure.traces import Trace, load_traces
+    from colmlm.kb.removal.traces import Trace, load_traces
 
     if bool(traces) == bool(texts):
         raise typer.BadParameter("pass either --traces or --text.", param_hint="--traces")

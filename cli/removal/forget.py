@@ -54,7 +54,7 @@ from colmlm.cli.removal.certificates import (
     WithText,
     certificate,
 )
-from colmlm.kb.forgetting.records import (
+from colmlm.kb.removal.records import (
     LEVELS,
     OUTCOMES,
     SAMPLE,
@@ -116,7 +116,7 @@ def plan(
     actor: Actor = None,
 ) -> None:
     """Choose facts (they must match every option) and show what forgetting them would do. Changes nothing."""
-    from colmlm.kb.selectors import Selector
+    from colmlm.kb.removal.selector import Selector
 
     selector = Selector(
         fact_ids=tuple(fact or ()), document=document, corpus=corpus, uri=uri, uri_prefix=uri_prefix, text=text,

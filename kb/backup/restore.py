@@ -20,7 +20,6 @@ from sqlalchemy.orm import Session
 from colmlm.kb.access.access import end_all
 from colmlm.kb.backup.newer_log import LaterLimit, NewerLog, read_newer_log
 from colmlm.kb.backup.write import Archive, Backup, Heard, archive_tables, open_backup
-from colmlm.kb.erasure.verbs import erase_facts
 from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, NewerLogNeeded, SignatureRefused
 from colmlm.kb.facts import reading, sentences
 from colmlm.kb.facts.edits import delete_facts, settle_review
@@ -28,6 +27,7 @@ from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.keys import keysets
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.witness import Head, hash_at
+from colmlm.kb.removal.erase import erase_facts
 from colmlm.kb.review.review import limit_page
 from colmlm.kb.store.database import connection_of, head_revision
 from colmlm.kb.tables import (

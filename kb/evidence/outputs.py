@@ -34,7 +34,7 @@ from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.selectors import Selector, select_facts
+from colmlm.kb.removal.selector import Selector, select_facts
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.tables import AttributionRow, CheckpointRow, FactRow, GenerationRow
 

@@ -14,11 +14,11 @@ from colmlm.kb.errors import GenerationNotFound, InvalidSplice, InvalidValue
 from colmlm.kb.evidence.records import Feedback, NewFeedback, NewOutput, Splice
 from colmlm.kb.facts import edits, suppression
 from colmlm.kb.facts import edits as facts
-from colmlm.kb.facts.erased_texts import ErasedTexts, TextOrigin
-from colmlm.kb.facts.quotations import redacted_since, without_quotations
 from colmlm.kb.facts.redaction import is_quoted, marked, redacted_stretch
+from colmlm.kb.facts.suppression import ErasedTexts, TextOrigin
 from colmlm.kb.log import audit
 from colmlm.kb.misses.noting import forget_wrong, lock_groups, note_miss, note_wrong
+from colmlm.kb.removal.quotations import redacted_since, without_quotations
 from colmlm.kb.tables import (
     AttributionRow,
     FactRow,

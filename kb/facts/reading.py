@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-from sqlalchemy import Row, Select, and_, exists, false, func, or_, select
+from sqlalchemy import ColumnElement, Row, Select, and_, exists, false, func, or_, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import CorpusNotFound, DocumentNotFound, FactNotFound
@@ -61,6 +61,14 @@ def get_fact(session: Session, fact_id: int) -> FactRecord:
     return record
 
 
+def says_text(text: str) -> ColumnElement[bool]:
+    """Give whether value or question of a fact hold a text, literally and in either case."""
+    return or_(
+        FactVersionRow.value.icontains(text, autoescape=True),
+        FactRow.question.icontains(text, autoescape=True),
+    )
+
+
 def list_facts(
     session: Session,
     *,
@@ -79,12 +87,7 @@ def list_facts(
     if document_id is not None:
         statement = statement.where(FactRow.document_id == document_id)
     if text:
-        statement = statement.where(
-            or_(
-                FactVersionRow.value.icontains(text, autoescape=True),
-                FactRow.question.icontains(text, autoescape=True),
-            )
-        )
+        statement = statement.where(says_text(text))
     if deleted is not None:
         statement = statement.where(
             FactRow.deleted_seq.is_not(None) if deleted else FactRow.deleted_seq.is_(None)

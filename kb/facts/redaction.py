@@ -1,7 +1,7 @@
 """Redaction: puts one U+2588 in place of each character that was erased, so that every other offset stays right.
 
 The functions take the session first and never commit. They redact documents, which hold the texts of facts;
-`kb.facts.quotations` redacts what quotes them.
+`kb.removal.quotations` redacts what quotes them.
 """
 
 from __future__ import annotations
@@ -85,6 +85,11 @@ class ErasureTarget:
         """Every text of this fact, each once."""
         asked = (said for state in self.states for said in (state.question, state.answer))
         return tuple(dict.fromkeys(filter(None, (*self.values, *asked))))
+
+
+def strings_of(targets: Iterable[ErasureTarget]) -> set[str]:
+    """Give every text of these facts."""
+    return {string for target in targets for string in target.strings}
 
 
 def blank_out(text: str, spans: Iterable[Span]) -> str:
@@ -260,8 +265,13 @@ def redacted_columns(row: Any, names: Sequence[str], finder: Finder) -> dict[str
 
 
 class QuotedSplice(Protocol):
-    """A splice of an output that quotes: where it says a fact, and where the quoted document does."""
+    """A splice of an output that is stored (a row) or about to be: the fact, and where the output says it.
 
+    Of an output that quotes a document, also where that says it.
+    """
+
+    @property
+    def fact_id(self) -> int | None: ...
     @property
     def output_start(self) -> int: ...
     @property

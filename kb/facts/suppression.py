@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any, Self
 
 from sqlalchemy import ColumnElement, Row, delete, func, or_, select, text, true
@@ -28,17 +29,35 @@ from sqlalchemy.orm import Session, aliased
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import FactSuppressed
 from colmlm.kb.facts.records import Suppressed
-from colmlm.kb.facts.redaction import ABOUT, ErasureTarget, blank_out, redacted_columns, split_apart
+from colmlm.kb.facts.redaction import (
+    ABOUT,
+    ErasureTarget,
+    blank_out,
+    redacted_columns,
+    split_apart,
+    strings_of,
+)
 from colmlm.kb.log import audit
-from colmlm.kb.tables import ChangeRow, DocumentRow, FactRow, FactVersionRow, SecretRow, SuppressionRow
+from colmlm.kb.tables import (
+    ChangeRow,
+    DocumentRow,
+    ErasedTextRow,
+    FactRow,
+    FactVersionRow,
+    SecretRow,
+    SuppressionRow,
+)
 from colmlm.kb.texts.wording import (
+    ComparedText,
     Phrases,
+    Reading,
     Span,
     forms,
     forms_said,
     may_say,
     normalise_wording,
     normalised_before,
+    words_before,
 )
 
 ERASE_LOCK = 0x636F6C6D03
@@ -216,7 +235,7 @@ def text_before(document_text: str, spans: Iterable[Span], start: int) -> str:
 
 
 def remember_suppressed(
-    session: Session, targets: Sequence[ErasureTarget], seq: int, others: Sequence[int]
+    session: Session, targets: Sequence[ErasureTarget], seq: int, others: Collection[int]
 ) -> tuple[int, list[int]]:
     """Stores the digests of the facts that change `seq` erases; called while their texts still exist.
 
@@ -245,7 +264,7 @@ def remember_suppressed(
 
 
 def _of_others(
-    session: Session, targets: Sequence[ErasureTarget], digests: Digests, fact_ids: Sequence[int]
+    session: Session, targets: Sequence[ErasureTarget], digests: Digests, fact_ids: Collection[int]
 ) -> dict[int, set[bytes]]:
     """Gives, by fact, the digests of those of these facts that have a value of one of these targets."""
     wanted = {form for target in targets for value in target.values for form in forms(value)}
@@ -261,7 +280,7 @@ def _of_others(
         )
         .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
         .outerjoin(DocumentRow, DocumentRow.id == FactRow.document_id)
-        .where(FactRow.id == func.any(fact_ids))
+        .where(FactRow.id == func.any(list(fact_ids)))
     )
     others: dict[int, set[bytes]] = {}
     for row in session.execute(statement.execution_options(yield_per=READ_AT_ONCE)):
@@ -296,20 +315,6 @@ def _place(row: Row[Any]) -> SpanPlace | None:
     return SpanPlace(row.external_id, fact.span_start, blank_out(row.before, inside), row.corpus)
 
 
-def said_by_others(session: Session, targets: Sequence[ErasureTarget], others: Sequence[int]) -> set[str]:
-    """Gives the forms of these facts' texts that one of the others says, as a value, a question or an answer."""
-    texts = {string for target in targets for string in target.strings}
-    wanted = {form for text in texts for form in forms(text)}
-    statement = (
-        select(FactVersionRow.value, FactRow.question, FactRow.answer)
-        .join(FactRow, FactRow.id == FactVersionRow.fact_id)
-        .where(FactRow.id == func.any(others))
-    )
-    rows = session.execute(statement.execution_options(yield_per=READ_AT_ONCE))
-    # Read to the end, where the cursor of the server is closed; an intersection of sets ends once it has all.
-    return {said for row in rows for one in row if one for said in forms(one) if said in wanted}
-
-
 # Other facts that say what facts that are about to be erased say.
 #
 # To find them every fact is read, which takes minutes among ten million. So they are looked for before the
@@ -321,45 +326,46 @@ _TEXTS = (FactVersionRow.value, FactRow.question, FactRow.answer)
 
 @dataclass(frozen=True, slots=True)
 class OthersSaying:
-    """The facts, not erased, that said one of these `texts` as of change `seq` of the log, or later."""
+    """The facts, not erased, that said one of these `texts` as of change `seq` of the log, or later.
+
+    Each comes with the forms that it says of them, as a value, a question or an answer.
+    """
 
     texts: Collection[str]
-    fact_ids: frozenset[int]
+    facts: Mapping[int, Collection[str]]
     seq: int
 
     @classmethod
     def look(cls, session: Session, targets: Sequence[ErasureTarget]) -> Self:
-        """Reads every fact but the targets."""
-        seq, texts = audit.head_seq(session), _texts(targets)  # the facts are read later than the seq
-        return cls(texts, frozenset(_saying(session, targets, texts, true())), seq)
+        """Read every fact but the targets."""
+        seq, texts = audit.head_seq(session), strings_of(targets)  # the facts are read later than the seq
+        return cls(texts, _saying(session, targets, texts, true()), seq)
 
-    def by_now(self, session: Session, targets: Sequence[ErasureTarget]) -> list[int]:
-        """Gives the facts that say a text of these targets, once the log is locked.
+    def by_now(self, session: Session, targets: Sequence[ErasureTarget]) -> dict[int, Collection[str]]:
+        """Give the facts that say a text of these targets, once the log is locked.
 
         Reads what was written since, which the log names where it is no new version: a document that comes again gives
         facts that it keeps another answer. Only where the targets themselves were edited is every fact read again.
         """
-        if not _texts(targets) <= set(self.texts):
-            return sorted(_saying(session, targets, _texts(targets), true()))
+        if not strings_of(targets) <= set(self.texts):
+            return _saying(session, targets, strings_of(targets), true())
         # In a statement of its own: within the other one, PostgreSQL plans for its first rows, and reads every text.
         opened = select(FactVersionRow.fact_id).where(FactVersionRow.from_seq > self.seq)
         edited = select(func.unnest(ChangeRow.fact_ids)).where(
             ChangeRow.seq > self.seq, ChangeRow.kind.not_in(audit.MAINTENANCE)
         )
-        written = FactRow.id == func.any(session.scalars(opened.union(edited)).all())
-        return sorted(self.fact_ids | _saying(session, targets, self.texts, written))
-
-
-def _texts(targets: Sequence[ErasureTarget]) -> set[str]:
-    return {string for target in targets for string in target.strings}
+        written = set(session.scalars(opened.union(edited)))
+        kept = {fact_id: said for fact_id, said in self.facts.items() if fact_id not in written}
+        return kept | _saying(session, targets, self.texts, FactRow.id == func.any(list(written)))
 
 
 def _saying(
     session: Session, targets: Sequence[ErasureTarget], texts: Collection[str], which: ColumnElement[bool]
-) -> set[int]:
-    """Gives those of these facts that have a value, a question or an answer which is one of the texts."""
+) -> dict[int, Collection[str]]:
+    """Find those of these facts that have a value, a question or an answer which is one of the texts."""
+    found: dict[int, Collection[str]] = {}
     if not targets:
-        return set()
+        return found
     wanted = {form for text in texts for form in forms(text)}
     statement = (
         select(FactRow.id, *_TEXTS)
@@ -367,5 +373,187 @@ def _saying(
         .where(FactRow.erased_seq.is_(None), FactRow.id != func.all([target.fact_id for target in targets]))
         .where(which, or_(*(may_say(column, texts) for column in _TEXTS)))
     )
-    rows = session.execute(statement.execution_options(yield_per=READ_AT_ONCE))
-    return {row.id for row in rows if any(form in wanted for one in row[1:] if one for form in forms(one))}
+    for row in session.execute(statement.execution_options(yield_per=READ_AT_ONCE)):
+        if said := {form for one in row[1:] if one for form in forms(one)} & wanted:
+            found[row.id] = said.union(found.get(row.id, ()))
+    return found
+
+
+# Erased texts: keyed digests by which an erased text is recognised wherever something still says it.
+#
+# An erasure keeps, for each text of a fact (its values, its question, its answer), an HMAC of the words under the
+# database's secret, one of the first word, and the number of words. So a text that is stored later can be checked for
+# erased ones, and fsck can check what is stored. Only where a first word matches are the following words digested and
+# compared, so a check costs little more than reading.
+#
+# An erased text always counts in a text that names its own fact. In other texts it counts where the erasure was to
+# reach them (`everywhere`) and they were made before it: what people say later does not come from the fact.
+
+UNDER_WAY = timedelta(hours=1)  # an erasure may commit this long after its time is taken
+
+
+@dataclass(frozen=True, slots=True)
+class TextOrigin:
+    """The origin of a text that is searched: the facts it names, and when it was made (after change `seq`, or `at`).
+
+    Without either time only the texts of those facts count.
+    """
+
+    fact_ids: frozenset[int] = frozenset()
+    seq: int | None = None
+    at: datetime | None = None
+
+    def counts(self, erased: ErasedTextRow) -> bool:
+        """Says whether this erased text must not be said here."""
+        if erased.fact_id in self.fact_ids:
+            return True
+        late = (self.seq is not None and erased.seq > self.seq) or (
+            self.at is not None and erased.at > self.at - UNDER_WAY
+        )
+        return erased.everywhere and late
+
+    def condition(self) -> ColumnElement[bool]:
+        """Gives `counts` as a condition (SQL)."""
+        late: list[Any] = []
+        if self.seq is not None:
+            late.append(ErasedTextRow.seq > self.seq)
+        if self.at is not None:
+            late.append(ErasedTextRow.at > self.at - UNDER_WAY)
+        own = ErasedTextRow.fact_id == func.any(sorted(self.fact_ids))
+        return or_(own, *(ErasedTextRow.everywhere & past for past in late))
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedTexts:
+    """Finds erased texts in a text by their digests."""
+
+    _digests: Digests | None  # none is needed where nothing was erased
+    _by_digest: dict[bytes, list[ErasedTextRow]]
+    # By digest of a first word: the lengths, in words, of the texts that begin with it, longest first.
+    _sizes: dict[bytes, list[int]]
+    _first: dict[str, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, session: Session, fact_ids: Collection[int] | None = None) -> ErasedTexts:
+        """Reads the erased texts of these facts; None stands for all facts."""
+        of_facts = None if fact_ids is None else ErasedTextRow.fact_id == func.any(list(fact_ids))
+        return cls._read(session, of_facts)
+
+    @classmethod
+    def counting(cls, session: Session, said: TextOrigin) -> ErasedTexts:
+        """Reads the erased texts that count in a text of this origin."""
+        return cls._read(session, said.condition())
+
+    @classmethod
+    def _read(cls, session: Session, condition: ColumnElement[bool] | None) -> ErasedTexts:
+        statement = select(ErasedTextRow)
+        rows = list(session.scalars(statement if condition is None else statement.where(condition)))
+        by_digest: dict[bytes, list[ErasedTextRow]] = {}
+        sizes: dict[bytes, set[int]] = {}
+        for row in rows:
+            by_digest.setdefault(bytes(row.digest), []).append(row)
+            sizes.setdefault(bytes(row.first_word), set()).add(row.num_words)
+        longest_first = {first: sorted(found, reverse=True) for first, found in sizes.items()}
+        return cls(Digests.of(session) if rows else None, by_digest, longest_first)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_digest)
+
+    @property
+    def last(self) -> int:
+        """The last change that erased one of these texts; 0 where there is none."""
+        return max((erased.seq for same in self._by_digest.values() for erased in same), default=0)
+
+    @property
+    def last_everywhere(self) -> int:
+        """The last change that erased one of these texts everywhere; 0 where there is none."""
+        every = (erased for same in self._by_digest.values() for erased in same)
+        return max((erased.seq for erased in every if erased.everywhere), default=0)
+
+    def within(self, said: TextOrigin, met: set[int] | None = None) -> Within:
+        """Gives a finder of the erased texts that count in a text of this origin; facts it finds go into `met`."""
+        return Within(self, said, set() if met is None else met)
+
+    def spans(self, text: str, said: TextOrigin, met: set[int]) -> list[Span]:
+        """Finds the spans where a text of this origin says an erased text; they may overlap."""
+        if self._digests is None:
+            return []
+        found = self._spans_in(self._digests, ComparedText.of(text), said, met)
+        if (before := words_before(text)) is not None:  # as erasures by earlier releases digested it
+            found += self._spans_in(self._digests, ComparedText(before, {}, {}), said, met)
+            found.sort()
+        return found
+
+    def _spans_in(self, digests: Digests, text: ComparedText, said: TextOrigin, met: set[int]) -> list[Span]:
+        found: list[Span] = []
+        for at, word in enumerate(text.words):
+            firsts = {self._digest_of_first(digests, first) for first, _ in text.steps(at)}
+            sizes = {size for first in firsts for size in self._sizes.get(first, ())}
+            for size in sorted(sizes, reverse=True):
+                if end := self._end_of_erased(digests, text.readings(at, size), said, met):
+                    found.append((word.start, text.words[end - 1].end))
+                    break
+        return found
+
+    def _end_of_erased(
+        self, digests: Digests, readings: Iterable[Reading], said: TextOrigin, met: set[int]
+    ) -> int:
+        """Give the number of the word after the longest of these readings that is an erased text, or 0."""
+        last = 0
+        for taken, end in readings:
+            same = self._by_digest.get(digests.of_words(taken), ())
+            if facts := [erased.fact_id for erased in same if said.counts(erased)]:
+                met.update(facts)
+                last = max(last, end)
+        return last
+
+    def _digest_of_first(self, digests: Digests, word: str) -> bytes:
+        if (known := self._first.get(word)) is None:
+            known = self._first[word] = digests.of_first_word(word)
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Finds erased texts in texts of one origin."""
+
+    texts: ErasedTexts
+    said: TextOrigin
+    met: set[int]
+
+    def spans(self, text: str) -> list[Span]:
+        return self.texts.spans(text, self.said, self.met)
+
+
+def keep_erased(
+    session: Session, targets: Iterable[ErasureTarget], seq: int, standing: Collection[str]
+) -> None:
+    """Stores the digests of all texts of the facts that change `seq` erases; called while those texts still exist.
+
+    A text in `standing` (by its forms) is still said on purpose elsewhere: it counts only in texts that name the fact.
+    """
+    digests = Digests.of(session)
+    rows = []
+    for target in targets:
+        for said, everywhere in _forms(target.strings, standing).items():
+            every = said.split(" ")
+            rows.append(
+                {
+                    "fact_id": target.fact_id,
+                    "digest": digests.of_words(every),
+                    "first_word": digests.of_first_word(every[0]),
+                    "num_words": len(every),
+                    "seq": seq,
+                    "everywhere": everywhere,
+                }
+            )
+    if rows:
+        session.execute(upsert(ErasedTextRow).on_conflict_do_nothing(), rows)
+
+
+def _forms(strings: Iterable[str], standing: Collection[str]) -> dict[str, bool]:
+    """Give each form of these texts, and whether it counts everywhere."""
+    found: dict[str, bool] = {}
+    for every in map(forms, strings):
+        found |= dict.fromkeys(filter(None, every), not any(said in standing for said in every))
+    return found

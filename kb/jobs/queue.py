@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, delete, exists, func, select, text, u
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, JobFinished, JobNotFound
-from colmlm.kb.facts import quotations, suppression
+from colmlm.kb.facts import suppression
 from colmlm.kb.jobs import attendance, tickets
 from colmlm.kb.jobs.attendance import WorkerState
 from colmlm.kb.jobs.kinds import WriteSnapshot
@@ -26,6 +26,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.log.audit import current_entry, mark_change, signed
 from colmlm.kb.lookup import shared
 from colmlm.kb.lookup.turns import is_turn_to_ask
+from colmlm.kb.removal import quotations
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import outages
 from colmlm.kb.store.contention import tried_again

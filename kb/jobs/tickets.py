@@ -17,10 +17,11 @@ from sqlalchemy import func, text, update
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidWork, JobGivenUp
-from colmlm.kb.facts import quotations, suppression
+from colmlm.kb.facts import suppression
 from colmlm.kb.jobs.kinds import work_of
 from colmlm.kb.jobs.problems import Problem, problem_of
 from colmlm.kb.jobs.work import Work
+from colmlm.kb.removal import quotations
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.tables import JobRow
 

@@ -29,7 +29,6 @@ from psycopg_pool import PoolTimeout
 from sqlalchemy import select, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from colmlm.kb.erasure.purge import restore_recycling
 from colmlm.kb.errors import DatabaseUnavailable, InvalidValue, KBError
 from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.kinds import uploads_of, work_of
@@ -40,6 +39,7 @@ from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.jobs.work import Work
 from colmlm.kb.log.audit import Origin, origin
 from colmlm.kb.principal import Principal
+from colmlm.kb.removal.purge import restore_recycling
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import outages
 from colmlm.kb.store.engines import conninfo

@@ -17,7 +17,7 @@ from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.answers.records import SaidPart
 from colmlm.kb.answers.windows import windows
 from colmlm.kb.errors import InvalidQuestions
-from colmlm.kb.facts import kept_questions, suppression
+from colmlm.kb.facts import suppression
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.facts.search import SoughtText
 from colmlm.kb.keys.keysets import active_keyset_id, checkpoint_of
@@ -39,6 +39,7 @@ from colmlm.kb.questions.records import (
     QuestionRun,
     Way,
 )
+from colmlm.kb.removal import quotations
 from colmlm.kb.store.contention import tried_again
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import (
@@ -134,7 +135,7 @@ def _add_outcomes(session: Session, run: QuestionRunRow, items: Sequence[AskedIt
         )
         for item in items
     ]  # fmt: skip
-    kept_questions.redact_outcomes(session, rows)
+    quotations.redact_outcomes(session, rows)
     session.add_all(rows)
     session.flush()
 

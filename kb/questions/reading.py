@@ -19,11 +19,12 @@ from colmlm.kb.errors import (
     QuestionRunNotFound,
     QuestionSetNotFound,
 )
-from colmlm.kb.facts import kept_questions, reading
+from colmlm.kb.facts import reading
 from colmlm.kb.facts.redaction import redact_json
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import signed
 from colmlm.kb.questions.records import AskedItem, DraftQuestion, KeptQuestion, KeptSet, QuestionRun, Way
+from colmlm.kb.removal import quotations
 from colmlm.kb.tables import QuestionOutcomeRow, QuestionRow, QuestionRunRow, QuestionSetRow
 from colmlm.kb.texts.wording import Finder
 
@@ -179,7 +180,7 @@ def put_set(
 
     Raises `InvalidQuestions` where the set would have too many.
     """
-    finder = kept_questions.erased_lately(session, fact_ids)
+    finder = quotations.erased_lately(session, fact_ids)
     statement = select(QuestionRow).where(QuestionRow.set_id == set_id)
     there = {row.text: row for row in session.scalars(statement.order_by(QuestionRow.id.desc()))}
     for one in questions:
@@ -197,7 +198,7 @@ def edit_set(session: Session, set_id: int, question_id: int, one: DraftQuestion
     row = session.scalar(found.with_for_update())
     if row is None:
         raise QuestionNotFound([question_id])
-    _say(row, one, row.fact_ids, kept_questions.erased_lately(session, row.fact_ids))
+    _say(row, one, row.fact_ids, quotations.erased_lately(session, row.fact_ids))
     session.flush()
 
 

@@ -1,7 +1,7 @@
 """The base class of all tables, with their types, naming conventions, and what an erasure does with each text.
 
 Each column of texts is declared with one of the types below, and a test refuses one that is not. So erasures find the
-columns that they redact, search and name in the tables themselves: see `kb.erasure.traces`.
+columns that they redact, search and name in the tables themselves: see `kb.removal.traces`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Wording: compares texts by their words, whatever their case, blanks, Unicode form, quotes, hyphens and markup.
 
 Every search for erased texts uses it: for the texts of facts while they exist (`Phrases`), and for their digests
-afterwards (`kb.facts.erased_texts`). A text is folded and cut into words: runs of letters and digits, each other sign
+afterwards (`kb.facts.suppression`). A text is folded and cut into words: runs of letters and digits, each other sign
 by itself, and each character of the scripts that write without blanks. Folding takes these steps:
 
 - character references of HTML that end with a semicolon are read (`&nbsp;`, `&#39;`, `&amp;nbsp;`);

@@ -10,12 +10,9 @@ from typing import Any
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.erasure.purge import restore_recycling
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, LockHeld
-from colmlm.kb.facts import quotations, sentences
+from colmlm.kb.facts import sentences
 from colmlm.kb.facts.edits import IS_LIVE
-from colmlm.kb.facts.facts import Gone
 from colmlm.kb.facts.sentences import Astray
 from colmlm.kb.keys import activation, counting, keysets
 from colmlm.kb.keys.keysets import active_keyset_id
@@ -36,6 +33,10 @@ from colmlm.kb.lookup.snapshots import (
     inspect_snapshots,
     remove_orphans,
 )
+from colmlm.kb.removal import quotations
+from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.purge import restore_recycling
+from colmlm.kb.removal.quotations import Gone
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import (
     IS_SAID,

@@ -21,7 +21,6 @@ import psycopg
 from sqlalchemy.exc import DBAPIError
 
 from colmlm.kb.corpus.format import Parsed
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import (
     DatabaseUnavailable,
     InvalidSplice,
@@ -30,10 +29,11 @@ from colmlm.kb.errors import (
     NothingSelected,
 )
 from colmlm.kb.evidence.records import NewOutput, Splice
-from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.jobs.kinds import Gate
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings

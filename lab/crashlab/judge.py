@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from sqlalchemy import ARRAY, Connection, Select, Text, cast, column, func, select, table, text
 
-from colmlm.kb.erasure.residue import LEAST, Matcher
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.keys.keysets import decode_keys
+from colmlm.kb.removal.scan import LEAST, Matcher
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.crashlab.encoder import DIM, ENCODERS, HashEncoder
 from colmlm.lab.crashlab.world import (

@@ -23,8 +23,8 @@ from sqlalchemy import Engine, text
 
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import Parsed
-from colmlm.kb.erasure.residue import LEAST, Matcher
-from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.scan import LEAST, Matcher
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings

@@ -13,10 +13,10 @@ from colmlm.cli.options import CheckpointPath, DryRun, examples, wants_json
 from colmlm.cli.output import counting, note, print_json, print_table, say
 from colmlm.kb.errors import FactErased, FactNotDeleted
 from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.forgetting.records import RunRecord
-from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.records import RunRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.methods.deletion_audit import (
     KINDS,

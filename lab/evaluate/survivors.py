@@ -22,9 +22,9 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.facts.reading import document_text
 from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan, Rates, Verification
-from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.records import OUTCOMES, ForgetPlan, Rates, Verification
+from colmlm.kb.removal.selector import Selector
 from colmlm.kb.texts.alike import wording
 from colmlm.kb.texts.sentences import sentence_ends
 from colmlm.lab.methods.own_base import own_base

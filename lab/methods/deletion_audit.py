@@ -23,15 +23,15 @@ from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.facts.records import FactDraft, FactRecord
-from colmlm.kb.forgetting.checks import sample_evenly
-from colmlm.kb.forgetting.plan import NEIGHBOURS
-from colmlm.kb.forgetting.records import OUTCOMES, ForgetPlan, Rates, paraphrases
-from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.keys.calibration import normalise_rows
 from colmlm.kb.keys.keyspace import KeySpace
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup.records import Hit, Lookup
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.checks import paraphrases, sample_evenly
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.plan import NEIGHBOURS
+from colmlm.kb.removal.records import OUTCOMES, ForgetPlan, Rates
+from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.methods.methods import generate_all
 from colmlm.model.decoding.config import DecodeConfig

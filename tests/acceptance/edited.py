@@ -8,7 +8,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 
 from colmlm.kb.answers.records import PASSAGE, Answer
-from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.acceptance.towns import name, town
 

@@ -27,10 +27,10 @@ from typing import Any, Self
 
 from colmlm.kb import interpreter
 from colmlm.kb.access.tokens import create_token
-from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.jobs.kinds import Check
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.acceptance.programs import options_of, own_database, report

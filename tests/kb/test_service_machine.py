@@ -17,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from sqlalchemy import URL
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.kb.erasure.verbs import Erasure
-from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder, activated

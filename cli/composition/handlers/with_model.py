@@ -21,8 +21,6 @@ from colmlm.kb.answers.records import Calibrating
 from colmlm.kb.corpus.raw.blocks import RawAddition
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.errors import InvalidWork, KBError
-from colmlm.kb.forgetting.records import SAMPLE
-from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.jobs.kinds import (
     AskQuestions,
     CalibrateAnswers,
@@ -36,6 +34,8 @@ from colmlm.kb.jobs.kinds import (
 from colmlm.kb.jobs.problems import Problem, problem_of
 from colmlm.kb.progress import Advance, Telling
 from colmlm.kb.questions.records import AskingSet
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.records import SAMPLE
 from colmlm.kb.store.waits import refusal_of
 from colmlm.kb.switching.limits import GateLimits
 

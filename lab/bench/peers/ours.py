@@ -13,9 +13,9 @@ import numpy.typing as npt
 from sqlalchemy import text
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.lookup.records import Lookup
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.peers import Keys, PeerHit, bytes_of

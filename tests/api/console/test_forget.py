@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from colmlm.kb.forgetting.certificate_check import check_here
+from colmlm.kb.removal.certificate import check_here
 from colmlm.kb.service import KnowledgeBase
 from tests.api.console.conftest import OpenPage
 

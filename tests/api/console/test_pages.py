@@ -15,16 +15,16 @@ from colmlm.kb.access.tokens import create_token, read_token, revoke_token, rota
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.backup.kept import backup_folder
 from colmlm.kb.backup.write import write_backup
-from colmlm.kb.erasure.two_person import ErasureRequests
 from colmlm.kb.evidence.records import NewFeedback, NewOutput, Splice
-from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.jobs.kinds import AskQuestions, Gate, MakeBackup
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.log.signing import signing_key
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.questions.asking import ByAnswers
 from colmlm.kb.questions.records import DraftQuestion
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.erase import ErasureRequests
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL
 from tests.api.console.conftest import OpenPage, ask

@@ -15,12 +15,12 @@ from colmlm.api.middleware.gate import GatedApp
 from colmlm.kb.access import idempotency
 from colmlm.kb.access.idempotency import KeptAnswer
 from colmlm.kb.access.tokens import read_token
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import AnswerGone, RequestUnderWay
 from colmlm.kb.jobs.kinds import Check
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.log.audit import Claim, Origin, origin
 from colmlm.kb.principal import Principal
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 from tests.api.serving import served

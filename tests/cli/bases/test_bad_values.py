@@ -22,7 +22,7 @@ from colmlm.kb.facts.records import Correction
 from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.jobs.kinds import AskQuestions
 from colmlm.kb.questions.records import DraftQuestion
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from tests.cli.bases.test_resources import HERE, OPTIONS, OPTIONS_HERE_ONLY, OURS, shared, verbs
 from tests.cli.elsewhere import There

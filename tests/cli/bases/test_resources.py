@@ -14,7 +14,6 @@ from colmlm.api.client.connection import Connection
 from colmlm.cli.bases import local_base, local_contents, local_lookups, local_operating
 from colmlm.kb.access.access import Access
 from colmlm.kb.answers import records as answer_records
-from colmlm.kb.erasure import records as erasure_records
 from colmlm.kb.evidence import answering_generator
 from colmlm.kb.evidence import records as evidence
 from colmlm.kb.evidence.log import Log
@@ -24,7 +23,6 @@ from colmlm.kb.facts import records as facts
 from colmlm.kb.facts.comparisons import Comparisons
 from colmlm.kb.facts.corpora import Corpora, StoredDocuments
 from colmlm.kb.facts.facts import Facts
-from colmlm.kb.forgetting import records as forgetting
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.keys import records as keys
 from colmlm.kb.log import audit
@@ -35,6 +33,7 @@ from colmlm.kb.misses import records as miss_records
 from colmlm.kb.misses.misses import Misses
 from colmlm.kb.questions import records as question_records
 from colmlm.kb.questions.sets import QuestionSets
+from colmlm.kb.removal import records as forgetting
 from colmlm.kb.review import records as review_records
 from colmlm.kb.review.review import FactReview
 from colmlm.kb.switching import limits
@@ -57,7 +56,6 @@ OPTIONS: dict[str, Any] = {
         lookup_options,
         question_records,
         miss_records,
-        erasure_records,
         review_records,
         limits,
     )

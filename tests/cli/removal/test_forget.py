@@ -13,7 +13,7 @@ from colmlm.api.routes.parameters import SelectorParts
 from colmlm.api.routes.removal import NewRun
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
-from colmlm.kb.forgetting.verbs import Forgetting
+from colmlm.kb.removal.forget import Forgetting
 from tests.cli.conftest import QUESTIONS, Ran, Run
 
 

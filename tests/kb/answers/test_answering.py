@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from colmlm.kb.answers.answering import Answering
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidQuery, NoSuchChange
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.lookup.questions import Questions
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import NearReader, SayingReader, WordEncoder
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, document, fact_id, ingest

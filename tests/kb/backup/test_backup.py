@@ -18,12 +18,12 @@ from colmlm.kb.access.tokens import create_token
 from colmlm.kb.backup.restore import require_migration, restore_backup
 from colmlm.kb.backup.write import archive_tables, open_backup, verify_backup, write_backup
 from colmlm.kb.corpus.format import Parsed
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused, NewerLogNeeded, SignatureRefused
 from colmlm.kb.evidence.records import NewOutput
 from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.log.signing import KEY_FILE, fingerprint, signing_key
 from colmlm.kb.log.witness import export_log, signed_head
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder

@@ -12,17 +12,17 @@ from colmlm.kb.answers.answering import Answering, parts_of
 from colmlm.kb.answers.records import Answer, AnsweredQuestion
 from colmlm.kb.answers.windows import read_stretches
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidSplice, InvalidValue
 from colmlm.kb.evidence.attribution import StoredAnswers, output_of
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, QuotedStretch
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import SayingReader, WordEncoder
 from tests.kb.corpora import document, fact_id, ingest
-from tests.kb.erasure.test_erasure_race import erasing
+from tests.kb.removal.test_erasure_race import erasing
 
 WHO = {"actor": "tester", "reason": "test"}
 OPENED, RAN = "When did the canteen open?", "Who ran the canteen?"

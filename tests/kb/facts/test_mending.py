@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import (
     AnsweredAlready,
     DocumentReplaced,
@@ -23,6 +22,7 @@ from colmlm.kb.errors import (
 from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.facts.records import Correction, Edit, Marking
 from colmlm.kb.facts.sentences import find_astray
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, PERU, ask, document, fact_id, ingest, values

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import CorpusNotFound, InvalidQuery
 from colmlm.kb.facts import records
 from colmlm.kb.facts.records import FactPage
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import CAPITAL, CHILE, PERU, document, fact_id, ingest, numbered
 

@@ -12,10 +12,10 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.facts.sentences import find_astray, write_all
-from colmlm.kb.forgetting.verbs import Forgetting
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CHILE, PERU, document, fact_id, ingest

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import GateRefused, InvalidValue, NoActiveKeyset
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.keys.adapting import usual_sample
 from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.switching.limits import GateLimits

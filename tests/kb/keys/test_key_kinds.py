@@ -97,7 +97,7 @@ def test_k_facts_are_found_though_each_takes_two_places_in_the_search(
 def test_a_deleted_fact_is_found_by_neither_key_and_an_erased_one_has_none(
     kb: KnowledgeBase, encoder: ContextEncoder
 ):
-    from colmlm.kb.erasure.verbs import Erasure
+    from colmlm.kb.removal.erase import Erasure
 
     ingest(kb, PERU)
     keyset = kb.keysets.rekey(encoder, kinds=BOTH)

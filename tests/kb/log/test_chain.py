@@ -11,12 +11,12 @@ from sqlalchemy.exc import DBAPIError
 
 from colmlm.kb.backup.restore import restore_backup
 from colmlm.kb.backup.write import write_backup
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import LogRefused, NoFormerKeyset, NoOpenBreak
 from colmlm.kb.log import audit
 from colmlm.kb.log.chain import Chained, verify_chain
 from colmlm.kb.log.signing import signing_key
 from colmlm.kb.log.witness import check_log, read_log
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.backup.test_backup import empty

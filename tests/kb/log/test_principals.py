@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import Origin, acting_as, origin
 from colmlm.kb.principal import Principal, local_user
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder

@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.erasure.verbs import Erasure, erase_facts
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, KeysLeftElsewhere
 from colmlm.kb.keys.keycopy import indexed_ids
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.lookup.collection import Collection
 from colmlm.kb.lookup.remote import Remote, hand_on
+from colmlm.kb.removal.erase import Erasure, erase_facts
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.keys import keysets
 from colmlm.kb.lookup.collection import Collection
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidQuery, NoSuchChange, NotAnsweredThen, PastTooLarge
 from colmlm.kb.lookup.history import AsOf
 from colmlm.kb.lookup.records import AsOfLookup, Lookup
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, CHILE, PERU, RIVER, ask, fact_id, ingest, numbered

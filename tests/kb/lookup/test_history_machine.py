@@ -20,9 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from sqlalchemy import URL
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import KeysetMismatch, NotAnsweredThen
 from colmlm.kb.lookup.records import AsOfLookup, Lookup
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder, Vectors, activated

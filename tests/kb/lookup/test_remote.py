@@ -12,13 +12,13 @@ import pytest
 
 from colmlm.api.errors import status_of
 from colmlm.cli.errors import DATABASE, INDEX, explain
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, IndexInvariant, KBError
 from colmlm.kb.keys.keycopy import indexed_ids
 from colmlm.kb.lookup import remote
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.lookup.in_process import require_spec
 from colmlm.kb.lookup.remote import Remote, hand_on, merge_hits
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder, activated

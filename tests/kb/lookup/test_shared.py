@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import SettingsError, SharedSnapshotsUnavailable
 from colmlm.kb.jobs.kinds import WriteSnapshot
 from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder

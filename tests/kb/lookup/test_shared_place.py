@@ -14,11 +14,11 @@ import fsspec
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import SharedSnapshotsUnavailable
 from colmlm.kb.lookup import shared
 from colmlm.kb.lookup.shared import SharedFolder, publish_snapshot
 from colmlm.kb.lookup.turns import wait_until_mine
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder

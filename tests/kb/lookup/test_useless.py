@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import KeysLeftElsewhere
 from colmlm.kb.keys import activation
 from colmlm.kb.lookup import elsewhere
 from colmlm.kb.lookup.turns import wait_until_mine
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.store.waits import Waits

@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.facts.ingest import MANY_FACTS
 from colmlm.kb.lookup import words
 from colmlm.kb.lookup.words import K1, B, SentenceFound
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import CHILE, PERU, fact_id, ingest
 

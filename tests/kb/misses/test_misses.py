@@ -11,12 +11,12 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import FactDeleted, FactNotFound, InvalidValue, MissGroupNotFound, MissGroupState
 from colmlm.kb.evidence.records import NewFeedback, NewOutput, Splice
 from colmlm.kb.evidence.storing import give_feedback
 from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.misses.misses import Grouping, Misses
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import WordEncoder
 from tests.kb.corpora import fact_id

@@ -6,7 +6,6 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.answers.answering import Answering
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import (
     CorpusNotFound,
     GenerationNotFound,
@@ -23,6 +22,7 @@ from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.questions.asking import KEPT_RUNS, ByAnswers
 from colmlm.kb.questions.reading import MOST
 from colmlm.kb.questions.records import DraftQuestion, QuestionRun
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import NearReader, WordEncoder
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, fact_id, ingest

@@ -18,16 +18,15 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.corpus.release import ENTRIES, IDS, INDEX
-from colmlm.kb.erasure.verbs import Erasure
 from colmlm.kb.errors import InvalidRelease, TextsMissing
 from colmlm.kb.evidence.records import NewOutput, Splice
-from colmlm.kb.forgetting.certificate_check import check_here
-from colmlm.kb.forgetting.certificates import issue_forget_certificate
-from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.releases import keys
 from colmlm.kb.releases.releases import PIECE, ImportReport, ReleaseProgress
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.certificate import check_here, issue_forget_certificate
+from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.bench.synthetic import fact_text, make_release, synthetic_keys
 from tests.fakes import FakeEncoder

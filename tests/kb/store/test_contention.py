@@ -9,18 +9,18 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from colmlm.kb.erasure.verbs import erase_facts
 from colmlm.kb.errors import Collided, ForgetRunState
 from colmlm.kb.facts import suppression
-from colmlm.kb.forgetting.verbs import Forgetting
 from colmlm.kb.log import audit
-from colmlm.kb.selectors import Selector
+from colmlm.kb.removal.erase import erase_facts
+from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.contention import ATTEMPTS, tried_again
 from colmlm.kb.store.waits import refusal_of
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, fact_id, ingest
-from tests.kb.erasure.test_erasure_race import await_lock
+from tests.kb.removal.test_erasure_race import await_lock
 
 BY = {"actor": "tester", "reason": "request"}
 

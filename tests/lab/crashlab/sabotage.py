@@ -15,9 +15,6 @@ from colmlm.kb.backup.newer_log import NewerLog
 from colmlm.kb.backup.restore import Repeated
 from colmlm.kb.backup.write import Archive
 from colmlm.kb.backup.write import Heard as HeardBytes
-from colmlm.kb.erasure import verbs
-from colmlm.kb.erasure.purge import NAMES, Heard
-from colmlm.kb.erasure.records import Level
 from colmlm.kb.facts import edits
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import Edit
@@ -29,6 +26,9 @@ from colmlm.kb.keys.queues import KeyQueue
 from colmlm.kb.keys.rekey import RekeyRun
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.removal import erase
+from colmlm.kb.removal.purge import NAMES, Heard
+from colmlm.kb.removal.records import Level
 from colmlm.kb.store import database
 from colmlm.kb.tables import FactKeyRow
 
@@ -78,11 +78,11 @@ def purges_claim_levels_and_rewrite_nothing() -> None:
     def purge(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...]:
         return tuple(Level(number, name, "reached", "") for number, name in enumerate(NAMES, 1))
 
-    verbs.purge_erased = purge
+    erase.purge_erased = purge
 
 
 def purges_leave_a_setting() -> None:
-    whole = verbs.purge_erased
+    whole = erase.purge_erased
 
     def purge(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...]:
         levels = whole(kb, now=now, on_step=on_step)
@@ -90,7 +90,7 @@ def purges_leave_a_setting() -> None:
             connection.execute(text("ALTER SYSTEM SET wal_recycle = off"))
         return levels
 
-    verbs.purge_erased = purge
+    erase.purge_erased = purge
 
 
 def restores_commit_table_by_table() -> None:

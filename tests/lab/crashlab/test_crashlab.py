@@ -14,7 +14,7 @@ from sqlalchemy import URL, text
 
 from colmlm.kb.backup.write import archive_tables
 from colmlm.kb.corpus.format import Parsed
-from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.lab.crashlab.encoder import ENCODERS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.kb.erasure.verbs import Erasure
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.methods.methods import LivePassages
 from colmlm.model.lm.config import MINILM

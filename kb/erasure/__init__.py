@@ -1,1 +1,0 @@
-"""Erasure: removes facts for good, with every text that says them, from tables and files; by one person or by two."""

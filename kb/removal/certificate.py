@@ -1,0 +1,511 @@
+"""Certificates: signed evidence that facts were forgotten or erased, which other tools can check, and its check.
+
+A certificate is an in-toto Statement in an envelope. It holds ids, counts and keyed digests, and no text of a fact, so
+that it may outlive an erasure. (The reason and the actor are in it as they are in the change log.) Its subject is the
+change that removed the facts. Rates are derived from counts, and fractions are written as strings.
+
+A signature alone says only that *somebody* signed the certificate as it is. So it is always checked against a signer:
+the base's own key, or keys that the caller names. Offline that is all; with the base at hand, its changes and their
+state now are compared too. Certificates of the previous format (`FORMER`) are checked in the same way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from colmlm.kb.errors import ErasureNotFound, ForgetRunState, SignatureRefused, SignerNeeded
+from colmlm.kb.facts.edits import MAX_ID
+from colmlm.kb.log import audit, signing
+from colmlm.kb.log.signing import close_envelope, is_envelope, open_envelope
+from colmlm.kb.log.witness import hash_at
+from colmlm.kb.removal.forget import get_run, plan_of
+from colmlm.kb.removal.plan import count_live
+from colmlm.kb.removal.records import (
+    LEVELS,
+    OUTCOMES,
+    CertificateCheck,
+    CertificateFinding,
+    Rates,
+    Verification,
+    level_reached,
+)
+from colmlm.kb.tables import ChangeRow, FactKeyRow, FactRow, ForgetRunRow
+from colmlm.kb.texts.wording import LIMITS
+
+if TYPE_CHECKING:
+    from colmlm.kb.store.store import Store
+
+FORGET_TYPE = "urn:colmlm:forget-certificate:2"
+ERASURE_TYPE = "urn:colmlm:erasure-certificate:1"
+FORMER = "colmlm-forget-certificate-1"
+
+Said = Mapping[str, Any]
+
+_CERTIFICATE = "certificate"
+_UNFIT = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateKind:
+    """How certificates of one kind are checked.
+
+    The part `change` holds the change, which is a `deed`. `holds` tells for each further part of a certificate whether
+    it agrees with the others, and `borne_out` compares it with a base of the same name. `summary` is what a check
+    repeats of it, beside what all certificates have. The rest says what a check proves, and what it does not.
+    """
+
+    predicate_type: str
+    change: str
+    deed: str
+    levels: tuple[str, ...]
+    holds: Callable[[Said], dict[str, bool]]
+    borne_out: Callable[[Session, Said], Iterator[CertificateFinding]]
+    summary: Callable[[Said], dict[str, Any]]
+    proves: tuple[str, ...]
+    proves_here: tuple[str, ...]
+    does_not_prove: tuple[str, ...]
+    not_offline: tuple[str, ...]
+
+    def summarise(self, said: Said) -> dict[str, Any]:
+        """Give what a check repeats of a certificate."""
+        return {
+            "database": said["database"],
+            "applied_seq": said[self.change]["entry"]["seq"],
+            "applied_hash": said[self.change]["hash"],
+            "level": said["level"],
+            "reached": self.levels[said["level"]],
+            "issued_at": said["issued_at"],
+            **self.summary(said),
+        }
+
+    def find_faults(self, said: Said) -> CertificateFinding:
+        """Say which parts of a certificate do not agree with the others."""
+        change = said[self.change]
+        entry = change["entry"]
+        subject = {"name": subject_of(said["database"], entry["seq"]), "digest": {"sha256": change["hash"]}}
+        of_run = entry["payload"].get("run") == said.get("run")
+        held = {
+            "the subject": said.get("subject", subject) == subject,
+            "the hash of the change entry": audit.entry_hash(entry) == change["hash"],
+            "the kind of the change": entry["kind"] == self.deed and of_run,
+            "the order of change and check": entry["seq"] <= said["checks"]["seq"],
+            "the number of facts": self.summary(said)["num_facts"]
+            == entry["num_facts"]
+            == len(set(entry["fact_ids"])),
+            **self.holds(said),
+        }
+        faults = [f"{part} does not hold" for part, holds in held.items() if not holds]
+        return CertificateFinding(
+            "contents", not faults, "; ".join(faults) or "all counts, rates and hashes agree"
+        )
+
+    def compare_with_base(self, session: Session, said: Said) -> Iterator[CertificateFinding]:
+        """Compare a certificate with this base, which must be the one that it is of."""
+        database = audit.database_id(session)
+        if said["database"] == database:
+            yield from self.borne_out(session, said)
+        else:
+            yield CertificateFinding(
+                "run", False, f"it is of database {said['database']}, this is {database}"
+            )
+
+
+def subject_of(database: str, seq: int) -> str:
+    """Give the name of a change as the subject of a certificate."""
+    return f"urn:colmlm:{database}:change:{seq}"
+
+
+def as_text(signed: Said) -> str:
+    """Write a certificate in the only form that a check accepts."""
+    return json.dumps(signed, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _seal(
+    session: Session, key: Ed25519PrivateKey, kind: CertificateKind, change: ChangeRow, said: Said
+) -> dict[str, Any]:
+    """Sign what is said of a change, as of now."""
+    database = audit.database_id(session)
+    predicate = {
+        **said,
+        "database": database,
+        "issued_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        kind.change: {"hash": change.hash, "entry": audit.entry_of(change)},
+    }
+    return close_envelope(key, kind.predicate_type, subject_of(database, change.seq), change.hash, predicate)
+
+
+def _kept_change(session: Session, seq: Any, hash_: str) -> CertificateFinding:
+    """Say whether this base's log has the change with that hash, unaltered."""
+    kept = session.get(ChangeRow, _storable(seq))
+    if kept is None or kept.hash != hash_:
+        return CertificateFinding(
+            "change", False, f"this base's log has no change {seq} with the hash that is said"
+        )
+    if audit.chain_hash(kept) != kept.hash:
+        return CertificateFinding("change", False, f"change {seq} of this base's log was altered")
+    return CertificateFinding("change", True, "this base's log has the change with that hash")
+
+
+def _storable(value: Any) -> int:
+    """Give the value as an id that the database can store. Raises `ValueError` where it is none."""
+    if type(value) is not int or not 0 < value <= MAX_ID:
+        raise ValueError(f"{value!r:.40} is no id")
+    return value
+
+
+# Certificates of forgetting: what a verified run did and how its checks were answered.
+
+
+def issue_forget_certificate(kb: Store, run_id: int) -> str:
+    """Sign the certificate of a verified run, once for each verification, and give it as the text of its file."""
+    key = signing.signing_key(kb.settings.home)
+    with kb.sessions.begin() as session:
+        run = get_run(session, run_id, "applied", "erased", lock=True)
+        if run.verification is None:
+            raise ForgetRunState(run_id, f"{run.state} and not verified", "verified")
+        if run.certificate is None:
+            found = Verification.from_json(run.verification)
+            change = session.get_one(ChangeRow, run.applied_seq)
+            run.certificate = _seal(session, key, FORGETTING, change, _of_run(session, run, found))
+        return as_text(run.certificate)
+
+
+def _of_run(session: Session, run: ForgetRunRow, found: Verification) -> dict[str, Any]:
+    plan = plan_of(run)
+    return {
+        "run": run.id,
+        "policy": run.policy,
+        "selector": {"parts": sorted(run.selector), "digest": plan.selector_digest},
+        "facts": {
+            "forgotten": len(plan.fact_ids),
+            "selected": plan.selected,
+            "equivalents": len(plan.equivalents),
+            "equivalents_included": plan.included,
+            "conflicting": len(plan.conflicting),
+            **_without_offsets(session, plan.fact_ids),
+        },
+        "keyset": {
+            "id": found.keyset_id,
+            "checkpoint": found.checkpoint_id,
+            "threshold": repr(found.threshold),
+        },
+        "before": _rated(plan.before),
+        "after": _rated(found.probes),
+        "checks": {
+            "at": found.at,
+            "seq": found.seq,
+            "leaked": len(found.leaked),
+            "still_live": found.still_live,
+            "tombstones": found.tombstones,
+            "keys_in_index": found.keys_in_index,
+        },
+        **_surviving(found),
+        "level": found.level,
+        "planned": {"seq": run.planned_seq, "hash": hash_at(session, run.planned_seq)},
+    }
+
+
+def _without_offsets(session: Session, fact_ids: Sequence[int]) -> dict[str, int]:
+    """Count the facts that came with a release, of which only sample and number are known; nothing where none did."""
+    of_release = FactRow.document_id.is_not(None), FactRow.span_start.is_(None)
+    counted = select(func.count()).where(FactRow.id == func.any(list(fact_ids)), *of_release)
+    number = session.scalar(counted) or 0
+    return {"without_offsets": number} if number else {}
+
+
+def _surviving(found: Verification) -> dict[str, Any]:
+    """Count the questions that were read in the whole base, and how many some place would still answer."""
+    if not found.read:
+        return {}
+    answered = len({one.asked_fact_id for one in found.survivors})
+    counts = {
+        "questions": found.read,
+        "answered": answered,
+        "places": len(found.survivors),
+        "say_the_value": sum(one.says != "other" for one in found.survivors),
+    }
+    return {"survivors": {**counts, "rate": _rate(answered, found.read)}}
+
+
+def _rated(classes: Mapping[str, Rates]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {**asdict(rates), "leak_rate": _rate(rates.leaks, rates.probes)}
+        for name, rates in classes.items()
+    }
+
+
+def _rate(part: int, whole: int) -> str:
+    return f"{part / whole:.4f}" if whole else "0.0000"
+
+
+def _run_holds(said: Said) -> dict[str, bool]:
+    entry, facts, checks = said["applied"]["entry"], said["facts"], said["checks"]
+    included = facts["equivalents"] if facts["equivalents_included"] else 0
+    leaks = sum(rates["leaks"] for rates in said["after"].values())
+    held = {
+        "the policy": (said["policy"] == "abstain") == bool(entry["payload"].get("abstain")),
+        "the order of plan and change": said["planned"]["seq"] < entry["seq"],
+        "a digest for each fact": {int(n) for n in entry["payload"]["was"]} == set(entry["fact_ids"]),
+        "the parts of the set": facts["forgotten"] == facts["selected"] + included,
+        "the threshold": -1 <= float(said["keyset"]["threshold"]) <= 1,
+        "the leaks": (leaks > 0) == (checks["leaked"] > 0),
+        "the level": said["level"]
+        == level_reached(bool(leaks or checks["still_live"]), checks["keys_in_index"]),
+    }
+    if "survivors" in said:
+        held["the counts of survivors"] = _survivors_fit(said["survivors"])
+    for when in ("before", "after"):
+        for name, rates in said[when].items():
+            held[f"the counts of {name} {when}"] = _adds_up(rates)
+    return held
+
+
+def _adds_up(rates: Said) -> bool:
+    counts = [int(rates[outcome]) for outcome in OUTCOMES]
+    whole = min(counts) >= 0 and sum(counts) == rates["probes"]
+    return whole and str(rates["leak_rate"]) == _rate(rates["leaks"], rates["probes"])
+
+
+def _survivors_fit(survivors: Said) -> bool:
+    counts = [int(survivors[name]) for name in ("questions", "answered", "places", "say_the_value")]
+    questions, answered, places, say_the_value = counts
+    within = min(counts) >= 0 and answered <= min(questions, places) and say_the_value <= places
+    return within and str(survivors["rate"]) == _rate(answered, questions)
+
+
+def _run_borne_out(session: Session, said: Said) -> Iterator[CertificateFinding]:
+    """Compare the certificate's run and its changes with this base."""
+    run = session.get(ForgetRunRow, _storable(said["run"]))
+    yield _same_run(run, said)
+    change = _kept_change(session, said["applied"]["entry"]["seq"], said["applied"]["hash"])
+    if change.ok and said["planned"]["seq"] != 0:
+        before = _kept_change(session, said["planned"]["seq"], said["planned"]["hash"])
+        change = change if before.ok else before
+    yield change
+    yield _still_forgotten(session, run, said)
+
+
+def _same_run(run: ForgetRunRow | None, said: Said) -> CertificateFinding:
+    if run is None:
+        return CertificateFinding("run", False, f"this base has no forget run {said['run']}")
+    held = {
+        "selector": plan_of(run).selector_digest == said["selector"]["digest"],
+        "plan": run.planned_seq == said["planned"]["seq"],
+        "change": run.applied_seq == said["applied"]["entry"]["seq"],
+        "policy": run.policy == said["policy"],
+        "set of facts": set(run.fact_ids) == set(said["applied"]["entry"]["fact_ids"]),
+    }
+    if unlike := [name for name, holds in held.items() if not holds]:
+        return CertificateFinding(
+            "run", False, f"forget run {run.id} of this base has another {', another '.join(unlike)}"
+        )
+    return CertificateFinding(
+        "run", True, f"this base has forget run {run.id}, of this selector and these facts"
+    )
+
+
+def _still_forgotten(session: Session, run: ForgetRunRow | None, said: Said) -> CertificateFinding:
+    state = run.state if run else "unknown"
+    if state not in ("applied", "erased"):
+        return CertificateFinding("state", False, f"the run is {state} now, no longer applied or erased")
+    forgotten = [_storable(fact_id) for fact_id in said["applied"]["entry"]["fact_ids"]]
+    if number := count_live(session, forgotten):
+        return CertificateFinding("state", False, f"{number} of its facts are live again")
+    return CertificateFinding("state", True, f"the run is {state}, and none of its facts is live")
+
+
+FORGETTING = CertificateKind(
+    FORGET_TYPE,
+    "applied",
+    "forget",
+    LEVELS,
+    _run_holds,
+    _run_borne_out,
+    lambda said: {
+        "run_id": said["run"],
+        "policy": said["policy"],
+        "num_facts": said["facts"]["forgotten"],
+    },
+    proves=(
+        "who signed it, and that no byte has changed since",
+        "that the signer's change log held the forget entry with this hash, after the entry with the previous hash",
+        "which questions were asked as checks, and how lookups answered them before and after",
+    ),
+    proves_here=("that this base has the run and the change, and that its facts are not live now",),
+    does_not_prove=(
+        "that no other wording gets the facts back: checks are a sample",
+        "that nothing remains on disk, in backups, in stored outputs or in the weights of a model",
+    ),
+    not_offline=("that the facts were not restored after the certificate was issued",),
+)
+
+
+# Certificates of erasures: what the database holds of the facts when it is issued. Of files it says nothing.
+
+_LIMITS = (
+    "names, addresses and entries of the log stay: the erasure's report lists under `left` those that say a fact",
+    *(f"not recognised: {limit}" for limit in LIMITS),
+)
+
+
+def issue_certificate(kb: Store, seq: int) -> str:
+    """Sign the certificate of the erasure that is change `seq`, as of now, and give it as the text of its file.
+
+    Raises `ErasureNotFound`.
+    """
+    key = signing.signing_key(kb.settings.home)
+    with kb.sessions() as session:
+        change = session.get(ChangeRow, seq) if 0 < seq <= MAX_ID else None
+        if change is None or change.kind != "erase":
+            raise ErasureNotFound(seq)
+        found = _count_held(session, change.fact_ids)
+        said = {
+            "facts": len(set(change.fact_ids)),
+            "checks": {"seq": audit.head_seq(session), **found},
+            "level": int(not any(found.values())),
+            "limits": [*_LIMITS],
+        }
+        return as_text(_seal(session, key, ERASURE, change, said))
+
+
+def _count_held(session: Session, fact_ids: Collection[int]) -> dict[str, int]:
+    """Count what the database still holds of these facts."""
+    ids = list(fact_ids)
+    unmarked = select(func.count()).where(FactRow.id == func.any(ids), FactRow.erased_seq.is_(None))
+    keys = select(func.count()).where(FactKeyRow.fact_id == func.any(ids))
+    return {
+        "still_live": count_live(session, ids),
+        "not_erased": session.scalar(unmarked) or 0,
+        "keys": session.scalar(keys) or 0,
+    }
+
+
+def _erasure_holds(said: Said) -> dict[str, bool]:
+    counts = [int(said["checks"][name]) for name in ("still_live", "not_erased", "keys")]
+    return {"the level": said["level"] == int(not any(counts))}
+
+
+def _erasure_borne_out(session: Session, said: Said) -> Iterator[CertificateFinding]:
+    entry = said["erased"]["entry"]
+    yield _kept_change(session, entry["seq"], said["erased"]["hash"])
+    held = _count_held(session, [_storable(fact_id) for fact_id in entry["fact_ids"]])
+    told = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in held.items() if number)
+    yield CertificateFinding(
+        "state",
+        not told,
+        f"of its facts there are now: {told}" if told else "its facts are erased, without keys",
+    )
+
+
+ERASURE = CertificateKind(
+    ERASURE_TYPE,
+    "erased",
+    "erase",
+    ("something of it is there", "not retrievable"),
+    _erasure_holds,
+    _erasure_borne_out,
+    lambda said: {"num_facts": said["facts"]},
+    proves=(
+        "who signed it, and that no byte has changed since",
+        "that the signer's change log held the erase entry with this hash, after the entry with the previous hash",
+        "what the database held of the facts when it was issued",
+    ),
+    proves_here=("that this base has the change, and that its facts are erased now and have no keys",),
+    does_not_prove=(
+        "that nothing remains on disk or in backups: an erasure's report tells its level, and a scan looks",
+        "that nobody says the same elsewhere, or that a model has not learnt it",
+        *_LIMITS,
+    ),
+    not_offline=("that the facts were not brought back by the restore of an older backup",),
+)
+
+
+# Checks: who signed a certificate, whether it contradicts itself, and whether the base still agrees with it.
+
+
+def trusted_keys(names: Collection[str] = (), pem: str | None = None) -> frozenset[str]:
+    """Collect the keys that a caller trusts: by id or fingerprint, and one as PEM. Raises `SignatureRefused`."""
+    of_pem = () if pem is None else (signing.names_of(signing.from_pem(pem, "public key")).keyid,)
+    return frozenset((*names, *of_pem))
+
+
+def check_offline(text: bytes, trusted: Collection[str]) -> CertificateCheck:
+    """Check the bytes of a certificate file against the trusted keys. Raises `SignerNeeded` where there are none."""
+    if not trusted:
+        raise SignerNeeded
+    return _check(text, trusted, None)
+
+
+def check_here(kb: Store, text: bytes, trusted: Collection[str] = ()) -> CertificateCheck:
+    """Check a certificate against the trusted keys, by default this base's own, and against its runs and its log."""
+    own = signing.own_names(kb.settings.home)
+    with kb.sessions() as session:
+        return _check(text, trusted or {own.keyid if own else ""}, session)
+
+
+def _check(text: bytes, trusted: Collection[str], session: Session | None) -> CertificateCheck:
+    kind, checks, told = FORGETTING, list[CertificateFinding](), dict[str, Any]()
+    try:
+        kind, said, names = _read(text)
+        checks.append(CertificateFinding("signature", True, f"it fits, by key {names.keyid}"))
+        checks.append(_check_signer(names, trusted))
+        told["signed_by"] = names.keyid
+        contents = [kind.find_faults(said)]
+        if session is not None:
+            contents += kind.compare_with_base(session, said)
+        told |= kind.summarise(said)
+        checks += contents
+    except SignatureRefused as refused:
+        checks.append(CertificateFinding("signature", False, str(refused)))
+    except _UNFIT as error:
+        unfit = f"it is not a certificate that this program knows ({type(error).__name__}: {error})"
+        checks.append(CertificateFinding("contents", False, unfit))
+    offline = session is None
+    return CertificateCheck(
+        ok=all(check.ok for check in checks),
+        checks=tuple(checks),
+        problems=tuple(check.found for check in checks if not check.ok),
+        offline=offline,
+        proves=kind.proves if offline else kind.proves + kind.proves_here,
+        does_not_prove=kind.does_not_prove + kind.not_offline if offline else kind.does_not_prove,
+        **told,
+    )
+
+
+def _read(text: bytes) -> tuple[CertificateKind, Said, signing.KeyNames]:
+    """Read a certificate, its kind and its signer. Raises `SignatureRefused` where a byte is not as it was issued."""
+    try:
+        signed = json.loads(text)
+        is_as_issued = isinstance(signed, dict) and as_text(signed).encode(errors="surrogatepass") == text
+    except (ValueError, RecursionError) as error:
+        raise SignatureRefused(_CERTIFICATE, "it is not JSON that this program reads") from error
+    if not is_as_issued:
+        raise SignatureRefused(_CERTIFICATE, "it is not written as certificates are")
+    if is_envelope(signed):
+        opened = open_envelope(signed, _CERTIFICATE)
+        for kind in (FORGETTING, ERASURE):
+            if kind.predicate_type == opened.predicate_type:
+                return kind, {**opened.predicate, "subject": opened.subject}, opened.names
+        stated = f"it states {opened.predicate_type!r}, and not that something was forgotten or erased"
+        raise SignatureRefused(_CERTIFICATE, stated)
+    names = signing.verify_signature(signed, _CERTIFICATE)
+    if signed.get("format") != FORMER:
+        raise SignatureRefused(_CERTIFICATE, f"its format is {signed.get('format')!r}, not {FORMER}")
+    return FORGETTING, signed, names
+
+
+def _check_signer(names: signing.KeyNames, trusted: Collection[str]) -> CertificateFinding:
+    if names.among(trusted):
+        return CertificateFinding("signer", True, "it was signed by the key that it must be signed by")
+    wanted = " or ".join(sorted(trusted)) if any(trusted) else "this base, which has signed nothing"
+    return CertificateFinding(
+        "signer", False, f"it was signed by {names.keyid} ({names.fingerprint}), not by {wanted}"
+    )

@@ -1,0 +1,521 @@
+"""Erasure: removes facts for good. What remains is a record that there were facts, and who erased them, when and why.
+
+One transaction redacts every text that says the facts, drops their keys, and appends one change of kind
+"erase" that holds counts and ids only. `kb.removal.purge` then removes what files still hold, level by level.
+
+Erasing an erased fact again redacts whatever still says it; where nothing does, nothing is changed and no change is
+appended.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
+from typing import Any
+
+from sqlalchemy import Select, case, delete, func, select, text, update
+from sqlalchemy.orm import Session, aliased
+
+from colmlm.kb.access import idempotency
+from colmlm.kb.access.records import Right, TokenRecord
+from colmlm.kb.access.tokens import verify_token
+from colmlm.kb.errors import (
+    AdminKeyNeeded,
+    ErasureRequestNotFound,
+    ErasureRequestState,
+    FactNotFound,
+    SamePerson,
+    SecondPersonNeeded,
+)
+from colmlm.kb.facts import pairs, suppression
+from colmlm.kb.facts.edits import MAX_ID
+from colmlm.kb.facts.records import Mentioned
+from colmlm.kb.facts.redaction import (
+    MARK,
+    ErasureTarget,
+    as_mentioned,
+    blank_out,
+    check_mentioned,
+    redact_about,
+    redact_documents,
+    strings_of,
+)
+from colmlm.kb.facts.suppression import ErasedTexts, OthersSaying, TextOrigin
+from colmlm.kb.log import audit
+from colmlm.kb.log.audit import acting_as, current_entry, signed
+from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.principal import Principal
+from colmlm.kb.removal import quotations
+from colmlm.kb.removal.purge import purge_erased, reached
+from colmlm.kb.removal.quotations import Gone
+from colmlm.kb.removal.records import Erased, ErasureReport, ErasureRequest
+from colmlm.kb.removal.scan import OnFile, ResidueReport, scan_residue
+from colmlm.kb.removal.traces import Trace, look_for_traces, make_traces
+from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.waits import unhurried
+from colmlm.kb.tables import (
+    ApiKeyRow,
+    ChangeRow,
+    DocumentRow,
+    ErasureRequestRow,
+    FactKeyRow,
+    FactPastRow,
+    FactRow,
+    FactVersionRow,
+    TombstoneRow,
+)
+from colmlm.kb.texts.characters import visible_text
+from colmlm.kb.texts.wording import Phrases, forms
+
+Heard = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """Erases facts of a knowledge base for good."""
+
+    kb: SearchableStore
+
+    def erase(
+        self,
+        fact_ids: Sequence[int],
+        *,
+        actor: str,
+        reason: str,
+        mentions: Mentioned = "same-document",
+        now: bool = False,
+        on_step: Heard | None = None,
+    ) -> ErasureReport:
+        """Erase facts, all or none, then go on to level 2, or with `now` as far as the server permits.
+
+        The facts may be live or deleted; of facts that are erased already it redacts what still says them. `mentions`
+        says where else the values are redacted: in their own documents, in "all" documents, or in "none". Outputs,
+        plans and jobs that say them are redacted too, with "none" only those that used the facts. The report names
+        what is `left`. Raises `SecondPersonNeeded` where the settings require two people: see `ErasureRequests`.
+        """
+        if self.kb.settings.erase_needs_two:
+            raise SecondPersonNeeded
+        return self.report(self._erase(fact_ids, actor, reason, mentions), now=now, on_step=on_step)
+
+    @tried_again
+    def _erase(self, fact_ids: Sequence[int], actor: str, reason: str, mentions: Mentioned) -> Erased:
+        with self.kb.sessions.begin() as session:
+            targets, _ = load_targets(session, fact_ids)
+            erased = erase_facts(session, fact_ids, actor, reason, mentions=mentions)
+        return self.with_left(erased, targets)
+
+    def with_left(self, erased: Erased, targets: Sequence[ErasureTarget]) -> Erased:
+        """Add to an erasure what still says its facts, by their texts as `targets` holds them from before."""
+        with self.kb.sessions() as session:
+            unhurried(session)
+            return replace(erased, left=look_for_traces(session, targets))
+
+    def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned = "same-document") -> Erased:
+        """Tell what `erase` would do in the database and leave: do it, count, and roll back."""
+        with self.kb.sessions() as session:
+            targets, _ = load_targets(session, fact_ids)
+            erased = erase_facts(session, fact_ids, self.kb.settings.actor, "preview", mentions=mentions)
+            return replace(erased, left=look_for_traces(session, targets))
+
+    def finish(self, *, now: bool = True, on_step: Heard | None = None) -> ErasureReport:
+        """Take every erasure so far to level 2, or with `now` as far as the server permits."""
+        return self.report(None, now=now, on_step=on_step)
+
+    @tried_again
+    def complete(self, *, actor: str, reason: str) -> Erased | None:
+        """Redact what still says an erased fact, as one erasure. Gives None where nothing does."""
+        with self.kb.sessions.begin() as session:
+            unhurried(session)
+            suppression.begin_erasure(session)
+            said = quotations.still_said(session)
+            return erase_facts(session, sorted(said), actor, reason) if said else None
+
+    def report(self, erased: Erased | None, *, now: bool, on_step: Heard | None) -> ErasureReport:
+        """Take this erasure (None: all earlier ones) as far as it goes, and report the level that it reached."""
+        levels = purge_erased(self.kb, now=now, on_step=on_step or (lambda _: None))
+        return ErasureReport(erased, reached(levels), levels, 4 if now else 2)
+
+    def traces(self, fact_ids: Sequence[int], *, mentions: Mentioned = "same-document") -> tuple[Trace, ...]:
+        """Make byte strings that no file should hold once these facts are erased, with these mentions.
+
+        They are made before the erasure, and contain the texts.
+        """
+        with self.kb.sessions() as session:
+            unhurried(session)
+            targets, _ = load_targets(session, fact_ids)
+            return make_traces(session, targets, mentions)
+
+    def residue(self, traces: Sequence[Trace], on_file: OnFile | None = None) -> ResidueReport:
+        """Search the files for these traces, without the shared ones, which prove nothing."""
+        telling = [trace for trace in traces if not trace.shared]
+        return scan_residue(
+            [trace.needle for trace in telling],
+            engine=self.kb.engine,
+            settings=self.kb.settings,
+            keys=[n for n, trace in enumerate(telling) if trace.kind == "key"],
+            on_file=on_file,
+        )
+
+
+def erase_facts(
+    session: Session,
+    fact_ids: Sequence[int],
+    actor: str,
+    reason: str,
+    *,
+    mentions: Mentioned = "same-document",
+    asked_by: Principal | None = None,
+    others: OthersSaying | None = None,
+) -> Erased:
+    """Redact and end these facts, drop their keys, and append the change. Does not commit.
+
+    `others` say the same; they are looked for, before anything is locked, where the caller has not.
+    `asked_by` made the request where somebody else had to approve it; the change names both.
+    Of facts that were erased before, it redacts what still says them.
+    """
+    check_mentioned(mentions)
+    unhurried(session)
+    seen = others or OthersSaying.look(session, load_targets(session, fact_ids)[0])
+    suppression.begin_erasure(session)
+    pending = audit.begin_change(session, actor, reason)
+    targets, again = load_targets(session, fact_ids)
+    ids = [target.fact_id for target in targets]
+    saying = seen.by_now(session, targets)
+    num_digests, also_said_by = suppression.remember_suppressed(session, targets, pending.seq, saying)
+    # The forms of texts that are redacted only in what names one of these facts.
+    standing = set(chain(*saying.values()))
+    if mentions == "none":
+        standing = {form for string in strings_of(targets) for form in forms(string)}
+    suppression.keep_erased(session, targets, pending.seq, standing)
+    about = set(_redact_about(session, again))
+    documents = sorted(about.union(redact_documents(session, targets, mentions)))
+    quoting = quotations.redact_quotations(
+        session, Gone.of_erasure(session, targets, again, standing), pending.seq
+    )
+    if not (targets or quoting or documents):
+        return Erased(seq=None, fact_ids=tuple(again), again=tuple(again))
+    _end(session, targets, pending.seq)
+    _compare_again(session, documents)
+    idempotency.forget_answers(session)
+    dropping = delete(FactKeyRow).where(FactKeyRow.fact_id == func.any(ids)).returning(FactKeyRow.id)
+    dropped = sorted(session.scalars(dropping))
+    payload: dict[str, Any] = {
+        "documents": documents,
+        **{name: list(found) for name, found in asdict(quoting).items()},
+        "digests": num_digests,
+        "dropped_keys": dropped,
+        "mentions": mentions,  # so that a repetition of this erasure, as after a restore, reaches as far
+    }
+    if asked_by is not None:
+        payload["asked_by"] = asked_by.to_json()
+    touched = sorted((*ids, *again))
+    _append(session, pending, targets, touched, payload)
+    return Erased(
+        seq=pending.seq,
+        fact_ids=tuple(touched),
+        again=tuple(again),
+        documents=tuple(documents),
+        **asdict(quoting),
+        num_keys=len(dropped),
+        num_digests=num_digests,
+        also_said_by=tuple(also_said_by),
+    )
+
+
+def _redact_about(session: Session, again: Sequence[int]) -> Iterator[int]:
+    """Redact what is stored about the documents of facts that were erased with their mentions before."""
+    reach = select(FactRow.id).join(ChangeRow, ChangeRow.seq == FactRow.erased_seq)
+    reaching = reach.where(ChangeRow.payload["mentions"].astext.is_distinct_from("none"))
+    for fact_id in session.scalars(reaching.where(FactRow.id == func.any(list(again)))).all():
+        said = ErasedTexts.read(session, [fact_id]).within(TextOrigin(frozenset({fact_id})))
+        yield from redact_about(session, fact_id, said)
+
+
+def _append(
+    session: Session,
+    pending: audit.Pending,
+    targets: Sequence[ErasureTarget],
+    fact_ids: Sequence[int],
+    payload: dict[str, Any],
+) -> None:
+    """Append the change, its reason and `on_behalf_of` redacted of what the facts said, since the log stays."""
+    said = Phrases(strings_of(targets))
+    asked = current_entry()
+    behalf = asked.on_behalf_of and blank_out(asked.on_behalf_of, said.spans(asked.on_behalf_of))
+    discreet = replace(pending, reason=blank_out(pending.reason, said.spans(pending.reason)))
+    with acting_as(asked.principal, behalf):
+        audit.append_change(session, discreet, "erase", fact_ids, payload=payload)
+
+
+_REDACT_VALUES = text("""
+UPDATE fact_version v
+SET value = m.marker, to_seq = coalesce(v.to_seq, :seq)
+FROM unnest(CAST(:ids AS bigint[]), CAST(:markers AS text[])) AS m (fact_id, marker) WHERE v.fact_id = m.fact_id
+""")
+
+
+# Once all facts of a forget run are erased, the run cannot be restored any more.
+_END_FORGET_RUNS = text("""
+UPDATE forget_run r SET state = 'erased'
+WHERE r.state = 'applied' AND r.fact_ids && CAST(:ids AS bigint[])
+  AND NOT EXISTS (SELECT FROM fact f WHERE f.id = ANY(r.fact_ids) AND f.erased_seq IS NULL)
+""")
+
+
+def _end(session: Session, targets: Sequence[ErasureTarget], seq: int) -> None:
+    ids = [target.fact_id for target in targets]
+    markers = [target.marker for target in targets]
+    session.execute(_REDACT_VALUES, {"seq": seq, "ids": ids, "markers": markers})
+    session.execute(
+        update(FactRow)
+        .where(FactRow.id == func.any(ids))
+        .values(
+            # A fact without a document must have a question: a constraint of the table.
+            question=case((FactRow.document_id.is_(None), MARK)),
+            answer=None,
+            erased_seq=seq,
+            deleted_seq=func.coalesce(FactRow.deleted_seq, seq),
+        )
+    )
+    session.execute(delete(FactPastRow).where(FactPastRow.fact_id == func.any(ids)))
+    session.execute(_END_FORGET_RUNS, {"ids": ids})
+    session.execute(delete(TombstoneRow).where(TombstoneRow.fact_id == func.any(ids)))
+
+
+def _compare_again(session: Session, document_ids: Sequence[int]) -> None:
+    """Drop the pairs of facts whose sentences were redacted in these documents."""
+    of_these = (FactRow.document_id == func.any(document_ids), FactRow.deleted_seq.is_(None))
+    reset = select(FactRow.id).where(*of_these, FactRow.frame.is_(None))
+    if fact_ids := session.scalars(reset.order_by(FactRow.id)).all():
+        pairs.keep_pairs(session, fact_ids, anyway=True)
+
+
+def load_targets(session: Session, fact_ids: Sequence[int]) -> tuple[list[ErasureTarget], list[int]]:
+    """Read these facts by id, each once, with their texts, and give the ids of erased ones apart.
+
+    Raises `FactNotFound`.
+    """
+    wanted = sorted(set(fact_ids))
+    storable = [fact_id for fact_id in wanted if 0 < fact_id <= MAX_ID]
+    found = session.execute(
+        select(FactRow, DocumentRow.corpus, DocumentRow.external_id)
+        .outerjoin(DocumentRow, DocumentRow.id == FactRow.document_id)
+        .where(FactRow.id == func.any(storable))
+        .order_by(FactRow.id)
+        .execution_options(populate_existing=True)
+    ).all()
+    if missing := sorted(set(wanted) - {row.FactRow.id for row in found}):
+        raise FactNotFound(missing)
+    erased = [row.FactRow.id for row in found if row.FactRow.erased_seq is not None]
+    rows = [row for row in found if row.FactRow.erased_seq is None]
+    versions = select(FactVersionRow.fact_id, FactVersionRow.value).order_by(FactVersionRow.version)
+    values = _by_first(session, versions.where(FactVersionRow.fact_id == func.any(storable)))
+    pasts = select(FactPastRow.fact_id, FactPastRow).order_by(FactPastRow.version)
+    past = _by_first(session, pasts.where(FactPastRow.fact_id == func.any(storable)))
+    states = [state for row in rows for state in (row.FactRow, *past[row.FactRow.id])]
+    ids = sorted({state.document_id for state in states if state.document_id is not None})
+    texts = _by_first(
+        session, select(DocumentRow.id, DocumentRow.text).where(DocumentRow.id == func.any(ids))
+    )
+    inside = FactRow.document_id == func.any(ids), FactRow.span_start.is_not(None)  # also of erased ones
+    spans = _by_first(
+        session, select(FactRow.document_id, FactRow.span_start, FactRow.span_end).where(*inside)
+    )
+
+    def target_of(
+        row: Any, state: FactRow | FactPastRow, former: Iterable[FactPastRow] = ()
+    ) -> ErasureTarget:
+        target = ErasureTarget(
+            row.FactRow.id,
+            state.question,
+            state.answer,
+            tuple(values[row.FactRow.id]),
+            former=tuple(target_of(row, one) for one in former),
+        )
+        if state.document_id is None:
+            return target
+        if state.span_start is None or state.span_end is None:
+            return replace(target, external_id=row.external_id, start=row.FactRow.ordinal)
+        return replace(
+            target,
+            document_id=state.document_id,
+            corpus=row.corpus,
+            external_id=row.external_id,
+            start=state.span_start,
+            end=state.span_end,
+            text=texts[state.document_id][0],
+            spans=tuple(spans[state.document_id]),
+        )
+
+    return [target_of(row, row.FactRow, past[row.FactRow.id]) for row in rows], erased
+
+
+def _by_first(session: Session, statement: Select[*tuple[Any, ...]]) -> defaultdict[int, list[Any]]:
+    """Group rows by their first column; of one that is left the value is given, and of more a tuple."""
+    found = defaultdict[int, list[Any]](list)
+    for first, *others in session.execute(statement):
+        found[first].append(others[0] if len(others) == 1 else tuple(others))
+    return found
+
+
+# Erasure by two people: one admin token asks, and another approves before anything is erased.
+#
+# The base enforces that the two tokens differ; that they belong to two people is up to whoever hands them out.
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureRequests:
+    """The requests to erase facts of a knowledge base: those that wait for a second token, and those decided."""
+
+    kb: SearchableStore
+
+    def token_of(self, secret: str | None) -> TokenRecord:
+        """Give the admin's token that a secret belongs to. Raises `AdminKeyNeeded`."""
+        with self.kb.sessions() as session:
+            token = verify_token(session, secret) if secret else None
+        if token is None or not token.may(Right.admin):
+            raise AdminKeyNeeded
+        return token
+
+    @tried_again
+    def ask(
+        self,
+        fact_ids: Sequence[int],
+        *,
+        token: TokenRecord,
+        actor: str,
+        reason: str,
+        mentions: Mentioned = "same-document",
+    ) -> ErasureRequest:
+        """Store a request to erase these facts, all or none; they may be live, deleted or erased. Erases nothing."""
+        audit.check_who(actor, reason)
+        check_mentioned(mentions)
+        with self.kb.sessions.begin() as session:
+            suppression.hold_off_erasure(session)
+            targets, again = load_targets(session, fact_ids)
+            ids = sorted((*(target.fact_id for target in targets), *again))
+            behalf = signed(actor).on_behalf_of
+            row = ErasureRequestRow(
+                state="waiting",
+                fact_ids=ids,
+                actor=token.name,
+                on_behalf_of=behalf if behalf != token.name else None,
+                reason=quotations.redacted_since(session, reason, TextOrigin(frozenset(ids))),
+                asked_by=token.key_id,
+                mentions=mentions,
+            )
+            session.add(row)
+            session.flush()
+            return _read(session, row.id)[1]
+
+    def requests(self, *, waiting: bool = False) -> list[ErasureRequest]:
+        """Give every request, oldest first, or only those that wait."""
+        statement = _SELECT.order_by(ErasureRequestRow.id)
+        if waiting:
+            statement = statement.where(ErasureRequestRow.state == "waiting")
+        with self.kb.sessions() as session:
+            return [_record(*row) for row in session.execute(statement)]
+
+    def read(self, request_id: int) -> ErasureRequest:
+        """Give one request. Raises `ErasureRequestNotFound`."""
+        with self.kb.sessions() as session:
+            return _read(session, request_id)[1]
+
+    def approve(
+        self, request_id: int, *, token: TokenRecord, now: bool = False, on_step: Heard | None = None
+    ) -> tuple[ErasureRequest, ErasureReport]:
+        """Erase the facts of a request, as `Erasure.erase` does. The change is logged for `token` and names both.
+
+        Raises `SamePerson` where `token` made the request, `ErasureRequestState` where it was decided before.
+        """
+        done, erased = self._approve(request_id, token)
+        return done, Erasure(self.kb).report(erased, now=now, on_step=on_step)
+
+    @tried_again
+    def _approve(self, request_id: int, token: TokenRecord) -> tuple[ErasureRequest, Erased]:
+        with self.kb.sessions.begin() as session:
+            unhurried(session)
+            row, asked = _read(session, request_id)
+            if row.asked_by == token.key_id:
+                raise SamePerson(request_id, token.name)
+            _require_waiting(row)  # before every fact is read for it
+            others = OthersSaying.look(session, load_targets(session, asked.fact_ids)[0])
+            # Before any row is locked, as an erasure redacts what requests say.
+            suppression.begin_erasure(session)
+            row, asked = _read(session, request_id, lock=True)
+            said = visible_text(asked.reason, "")  # requests of older releases may hold invisible characters
+            targets, _ = load_targets(session, asked.fact_ids)
+            with acting_as(token.principal, asked.on_behalf_of):
+                erased = erase_facts(
+                    session,
+                    asked.fact_ids,
+                    token.name,
+                    f"{said} (asked with the token {asked.asked_by}, approved with the token {token.name})",
+                    mentions=asked.mentions or "none",  # older releases did not store it, and redacted none
+                    asked_by=Principal("key", asked.asked_by, row.asked_by),
+                    others=others,
+                )
+            done = _decide(session, row, "approved", token, erased.seq)
+        return done, Erasure(self.kb).with_left(erased, targets)
+
+    @tried_again
+    def withdraw(self, request_id: int, *, token: TokenRecord) -> ErasureRequest:
+        """End a request without erasing anything. The token that made the request may do that too."""
+        with self.kb.sessions.begin() as session:
+            row, _ = _read(session, request_id, lock=True)
+            return _decide(session, row, "withdrawn", token, None)
+
+
+_Asker, _Decider = aliased(ApiKeyRow), aliased(ApiKeyRow)
+_SELECT = (
+    select(ErasureRequestRow, _Asker.name, _Decider.name)
+    .join(_Asker, _Asker.id == ErasureRequestRow.asked_by)
+    .outerjoin(_Decider, _Decider.id == ErasureRequestRow.decided_by)
+)
+
+
+def _read(
+    session: Session, request_id: int, *, lock: bool = False
+) -> tuple[ErasureRequestRow, ErasureRequest]:
+    """Give a request. One to decide is locked, so that of two decisions at a time the second finds it decided."""
+    statement = _SELECT.where(ErasureRequestRow.id == request_id)
+    if lock:
+        statement = statement.with_for_update(of=ErasureRequestRow)
+    found = session.execute(statement.execution_options(populate_existing=True)).one_or_none()
+    if found is None:
+        raise ErasureRequestNotFound(request_id)
+    if lock:
+        _require_waiting(found[0])
+    return found[0], _record(*found)
+
+
+def _require_waiting(row: ErasureRequestRow) -> None:
+    if row.state != "waiting":
+        raise ErasureRequestState(row.id, row.state)
+
+
+def _decide(
+    session: Session, row: ErasureRequestRow, state: str, token: TokenRecord, seq: int | None
+) -> ErasureRequest:
+    row.state, row.decided_by, row.decided_at, row.seq = state, token.key_id, func.now(), seq
+    session.flush()
+    return _read(session, row.id)[1]
+
+
+def _record(row: ErasureRequestRow, asked_by: str, decided_by: str | None) -> ErasureRequest:
+    return ErasureRequest(
+        erasure_request_id=row.id,
+        state=row.state,
+        fact_ids=tuple(row.fact_ids),
+        actor=row.actor,
+        reason=row.reason,
+        asked_by=asked_by,
+        at=row.at,
+        decided_by=decided_by,
+        decided_at=row.decided_at,
+        seq=row.seq,
+        on_behalf_of=row.on_behalf_of,
+        mentions=as_mentioned(row.mentions),
+    )

@@ -1,0 +1,277 @@
+"""Forgetting: plans the deletion of a set of facts chosen by a selector, applies it as one change, verifies, undoes it.
+
+    planned -> applied -> restored
+                       -> erased
+
+A plan changes no fact. Applying one is a change of kind "forget" that deletes all its facts at once; restoring is
+one change too. Verification asks for the facts with every check there is, and stores the outcomes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC
+from typing import TYPE_CHECKING, TypeVar
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from colmlm.kb.answers.reading import JudgedReader
+from colmlm.kb.errors import ForgetRunNotFound, ForgetRunState, InvalidSelector, KeysetMismatch, PlanStale
+from colmlm.kb.facts import edits as facts
+from colmlm.kb.facts import reading, suppression
+from colmlm.kb.facts.records import Edit, FactRecord
+from colmlm.kb.facts.suppression import TextOrigin
+from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.log import audit
+from colmlm.kb.log.audit import Signature, signed
+from colmlm.kb.removal import quotations
+from colmlm.kb.removal.checks import Questioner
+from colmlm.kb.removal.plan import ForgetPlanner, is_plan_unchanged
+from colmlm.kb.removal.records import (
+    DEFAULT_POLICY,
+    SAMPLE,
+    Drift,
+    ForgetPlan,
+    RunRecord,
+    SaidSurvivor,
+    Verification,
+)
+from colmlm.kb.removal.selector import Selector
+from colmlm.kb.removal.survivors import SurvivorSearch, said_survivors
+from colmlm.kb.store.contention import tried_again
+from colmlm.kb.tables import ForgetRunRow, forget_policies
+
+if TYPE_CHECKING:
+    from colmlm.kb.lookup.searchable import SearchableStore
+
+EQUIVALENTS = ("include", "only-list", "exclude")
+ATTEMPTS = 3  # a verb is repeated where another keyset is activated meanwhile, which is rare
+
+T = TypeVar("T")
+
+
+class Forgetting:
+    """The verbs of forgetting on one knowledge base. Without an encoder, stored keys are used instead of questions."""
+
+    def __init__(
+        self,
+        kb: SearchableStore,
+        encoder: Encoder | None = None,
+        reader: JudgedReader | None = None,
+        *,
+        sample: int = SAMPLE,
+        largest: int | None = None,
+        on_questions: Callable[[int, int | None], None] | None = None,
+        on_read: Callable[[int, int | None], None] | None = None,
+    ) -> None:
+        """Take limits: `sample` is how many facts and questions are previewed and checked at most; all are forgotten.
+
+        With a reader, questions are also asked of the whole base as if the facts were gone. `largest` is how many live
+        facts a base may have for a plan to be made in this process (None: any number). `on_questions` is called with
+        the number of questions that are encoded, `on_read` with the number that are read, and of how many.
+        """
+        self.kb = kb
+        questioner = Questioner(encoder, on_questions)
+        reading = None if reader is None else SurvivorSearch(kb, questioner, reader, on_read)
+        self._planner = ForgetPlanner(kb, questioner, reading, sample, largest)
+
+    def plan(
+        self,
+        selector: Selector,
+        *,
+        actor: str,
+        reason: str,
+        equivalents: str = "only-list",
+        radius: float | None = None,
+        policy: str = DEFAULT_POLICY,
+        allow_empty: bool = False,
+    ) -> ForgetPlan:
+        """Compute what forgetting these facts would do, and store it as a run. Changes no fact.
+
+        `kb.removal.records.Planning` describes the choices.
+        """
+        audit.check_name("actor", actor)
+        audit.check_said("reason", reason)
+        _check_choices(equivalents, policy, radius)
+        who = signed(actor)
+        drawn = self._on_one_keyset(
+            lambda: self._planner.draw(selector, equivalents, radius, policy, allow_empty=allow_empty)
+        )
+        return self._store(drawn, selector, who, reason)
+
+    @tried_again
+    def _store(self, drawn: ForgetPlan, selector: Selector, who: Signature, reason: str) -> ForgetPlan:
+        said = TextOrigin(frozenset(drawn.fact_ids), seq=drawn.planned_seq)
+        with self.kb.sessions.begin() as session:
+            suppression.hold_off_erasure(session)  # a fact may have been erased while the plan was made
+            kept = replace(drawn, selector_digest=_digest(session, selector)).to_json()
+            run = ForgetRunRow(
+                state="planned",
+                policy=drawn.policy,
+                selector=quotations.redacted_selector(session, selector.to_json(), said),
+                fact_ids=list(drawn.fact_ids),
+                plan=quotations.redacted_since(session, kept, said),
+                planned_seq=drawn.planned_seq,
+                actor=who.actor,
+                on_behalf_of=who.on_behalf_of,
+                reason=quotations.redacted_since(session, reason, said),
+            )
+            session.add(run)
+            session.flush()
+            return plan_of(run)
+
+    def drift(self, run_id: int) -> Drift:
+        """Compare a plan with the facts of now: `stale` facts forbid applying it, new matches are not in it."""
+        with self.kb.sessions() as session:
+            run = get_run(session, run_id, "planned")
+            return self._planner.find_drift(session, Selector.from_json(run.selector), plan_of(run))
+
+    @tried_again
+    def apply(self, run_id: int, *, actor: str, reason: str) -> Edit:
+        """Forget the planned facts, all at once or none. Raises `PlanStale` where one was edited since the plan."""
+        with self.kb.sessions.begin() as session:
+            pending = audit.begin_change(session, actor, reason)
+            run = get_run(session, run_id, "planned")
+            plan = plan_of(run)
+            if stale := sorted(set(plan.fact_ids) - is_plan_unchanged(session, plan)):
+                raise PlanStale(run_id, stale)
+            ended = facts.end_facts(session, plan.fact_ids, pending.seq)
+            abstain = run.policy == "abstain"
+            edit = facts.log_end(session, pending, "forget", ended, abstain=abstain, payload={"run": run_id})
+            run.state, run.applied_seq = "applied", edit.seq
+        return edit
+
+    @tried_again
+    def restore(self, run_id: int, *, actor: str, reason: str) -> Edit:
+        """Undo an applied run: restore every fact with its value and its keys."""
+        with self.kb.sessions.begin() as session:
+            audit.begin_change(
+                session, actor, reason
+            )  # locks the log before the row, in the order of an erasure
+            run = get_run(session, run_id, "applied", lock=True)
+            edit = facts.restore_facts(session, run.fact_ids, actor, reason)
+            run.state, run.restored_seq = "restored", edit.seq
+        return edit
+
+    def verify(self, run_id: int, questions: Sequence[str] = ()) -> Verification:
+        """Ask for the forgotten facts with every check there is and with these `questions`, and store the outcome."""
+        with self.kb.sessions() as session:
+            plan = plan_of(get_run(session, run_id, "applied", "erased"))
+        found = self._on_one_keyset(lambda: self._planner.verify(plan, questions))
+        self._keep(run_id, found)
+        return found
+
+    @tried_again
+    def _keep(self, run_id: int, found: Verification) -> None:
+        with self.kb.sessions.begin() as session:
+            run = get_run(session, run_id, "applied", "erased", lock=True)
+            run.verification = asdict(found)
+            run.certificate = None  # a certificate is about one verification
+
+    def _on_one_keyset(self, work: Callable[[], T]) -> T:
+        """Give the result of `work`, and repeat it where another keyset became active meanwhile.
+
+        Stored keys are read from the active keyset. With an encoder, which fits only one keyset, the error is raised.
+        """
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return work()
+            except KeysetMismatch:
+                if self._planner.questioner.encoder is not None:
+                    raise
+        return work()
+
+    def runs(self, after: int = 0, limit: int = 50) -> list[RunRecord]:
+        """List forget runs past id `after`, oldest first."""
+        with self.kb.sessions() as session:
+            statement = (
+                select(ForgetRunRow).where(ForgetRunRow.id > after).order_by(ForgetRunRow.id).limit(limit)
+            )
+            return [_record(run) for run in session.scalars(statement)]
+
+    def run(self, run_id: int) -> tuple[RunRecord, ForgetPlan, Verification | None]:
+        """Give a run with its plan and its last verification."""
+        with self.kb.sessions() as session:
+            found = get_run(session, run_id)
+            checked = found.verification
+            return (
+                _record(found),
+                plan_of(found),
+                None if checked is None else Verification.from_json(checked),
+            )
+
+    def survivors(self, run_id: int, after: int = 0, limit: int = 50) -> list[SaidSurvivor]:
+        """Give the places that would still answer, past the first `after`: by the last verification, else the plan.
+
+        A verification without a reader found none, so the plan's are given then, too.
+        """
+        with self.kb.sessions() as session:
+            run = get_run(session, run_id)
+            found = run.verification and Verification.from_json(run.verification)
+            listed = found.survivors if found and found.read else plan_of(run).survivors
+            return said_survivors(session, listed[after : after + limit])
+
+    def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
+        """Give those of these facts that the base still has, by id."""
+        with self.kb.sessions() as session:
+            return reading.fact_records(session, fact_ids)
+
+
+def _digest(session: Session, selector: Selector) -> str:
+    """Give a keyed digest of the selector as it was given, since an erasure may redact the stored one later."""
+    return audit.keyed_digest(session, json.dumps(selector.to_json(), sort_keys=True, separators=(",", ":")))
+
+
+def _check_choices(equivalents: str, policy: str, radius: float | None) -> None:
+    if equivalents not in EQUIVALENTS:
+        raise InvalidSelector(f"equivalents is {equivalents!r}, not one of {', '.join(EQUIVALENTS)}")
+    if policy not in forget_policies:
+        raise InvalidSelector(f"the policy is {policy!r}, not one of {', '.join(forget_policies)}")
+    if radius is not None and not -1 <= radius <= 1:
+        raise InvalidSelector(f"the radius {radius} is not a cosine, from -1 to 1")
+
+
+def get_run(session: Session, run_id: int, *states: str, lock: bool = False) -> ForgetRunRow:
+    """Give a run, which must be in one of these states (none given: any). Raises `ForgetRunState` where it is not."""
+    statement = select(ForgetRunRow).where(ForgetRunRow.id == run_id)
+    storable = 0 < run_id <= facts.MAX_ID
+    run = session.scalar(statement.with_for_update() if lock else statement) if storable else None
+    if run is None:
+        raise ForgetRunNotFound(run_id)
+    if states and run.state not in states:
+        raise ForgetRunState(run_id, run.state, " or ".join(states))
+    return run
+
+
+def plan_of(run: ForgetRunRow) -> ForgetPlan:
+    """Give the plan that a run stores."""
+    return ForgetPlan.from_json(
+        run.plan,
+        run_id=run.id,
+        policy=run.policy,
+        fact_ids=tuple(run.fact_ids),
+        planned_seq=run.planned_seq,
+    )
+
+
+def _record(run: ForgetRunRow) -> RunRecord:
+    checked = run.verification
+    return RunRecord(
+        run_id=run.id,
+        state=run.state,
+        policy=run.policy,
+        selector=run.selector,
+        num_facts=len(run.fact_ids),
+        planned_seq=run.planned_seq,
+        applied_seq=run.applied_seq,
+        restored_seq=run.restored_seq,
+        verified=checked is not None,
+        level=None if checked is None else checked["level"],
+        actor=run.actor,
+        on_behalf_of=run.on_behalf_of,
+        reason=run.reason,
+        at=run.at.astimezone(UTC),
+    )

@@ -1,0 +1,361 @@
+"""Survivors: places outside a set of facts that would still answer a question of one of them, were they all gone.
+
+Each question is asked of the whole base as an answer would be found, by key, words and reader; its value is searched
+for too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+import numpy as np
+from sqlalchemy.orm import Session
+
+from colmlm.kb.answers.calibrations import confidence_here
+from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidate_sentences
+from colmlm.kb.answers.confidence import Confidence
+from colmlm.kb.answers.places import (
+    ReadPlace,
+    best_first,
+    best_windows,
+    every_place,
+    weigh_passage,
+    weigh_span,
+)
+from colmlm.kb.answers.reading import JudgedReader
+from colmlm.kb.answers.records import SaidFact
+from colmlm.kb.answers.windows import SaidWindow, read_stretches, windows
+from colmlm.kb.facts.reading import fact_records
+from colmlm.kb.facts.records import FactRecord
+from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.keys.records import KeysetHead
+from colmlm.kb.lookup.records import Ranking
+from colmlm.kb.removal.checks import (
+    ASKED_AT_ONCE,
+    CheckTarget,
+    Questioner,
+    QuestionToRead,
+    read_questions,
+)
+from colmlm.kb.removal.records import (
+    OUTCOMES,
+    Rates,
+    SaidSurvivor,
+    Survivor,
+)
+from colmlm.kb.texts.alike import Wording, terms_of, wording
+
+if TYPE_CHECKING:
+    from colmlm.kb.lookup.searchable import SearchableStore
+
+
+WINDOWS, ALIKE = 6, 4  # read for a question: found by itself, and by its value
+LEAST = 0.003  # probability from which a place that says the value is listed
+MOST = 10  # places listed for a question
+LEAST_WORDS, REPEATED = 6, 0.7  # of a fact's own sentence, and what share of them makes a repetition
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPlace:
+    """A place that would answer, with its probability, and how it says what was asked for (None: by no rule)."""
+
+    place: ReadPlace
+    score: float
+    wording: Wording | None
+
+    def as_survivor(self, asked_fact_id: int) -> Survivor:
+        """Give the place as it is stored, without its text."""
+        source = self.place.window.source_of(self.place.start, self.place.end)
+        return Survivor(
+            asked_fact_id=asked_fact_id,
+            fact_ids=tuple(fact.fact_id for fact in self.place.facts),
+            document_id=None if source is None else source.document_id,
+            start=None if source is None else source.start,
+            end=None if source is None else source.end,
+            says=self.wording or "other",
+            score=round(self.score, 4),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlacesOfQuestion:
+    """A question with every place that was read for it, and what judges them.
+
+    What touches a fact that is gone is set aside, and the places behind it are weighed as if it were not there.
+    """
+
+    asked: QuestionToRead
+    every: Sequence[ReadPlace]
+    confidence: Confidence
+    least: float  # probability from which a passage is said
+
+    def survivors(self, gone: Collection[int]) -> list[Survivor]:
+        """List what would still answer without the facts that are `gone`, likeliest first."""
+        listed = self._places(gone)
+        for whole in self._passages(gone):
+            if len(listed) < MOST and not any(_overlap(whole.place, other.place) for other in listed):
+                listed.append(whole)
+        return [one.as_survivor(self.asked.fact_id) for one in listed]
+
+    def outcome(self, forgotten: Collection[int]) -> tuple[str, set[int]]:
+        """Give the outcome of the question as things are, and the forgotten facts that answer it.
+
+        The rule that decides on passages is asked where the one that decides on spans gives no answer.
+        """
+        places = self._touching()
+        if places and places[0].is_dead:
+            return "abstained", set()
+        if places and self._weigh(places) >= self.confidence.threshold:
+            if leaked := {fact.fact_id for fact in places[0].facts} & set(forgotten):
+                return "leaks", leaked
+            return "value_leaks" if self._told(places[0]) else "wrong_neighbours", set()
+        model, said = self.confidence.passage, next(self._passages(()), None)
+        if model is None or said is None or best_windows(self.every, model.search)[0].is_dead:
+            return "no_match", set()
+        if any(fact.fact_id in forgotten and fact.version is not None for fact in said.place.window.facts):
+            return "leaks", {self.asked.fact_id} & set(forgotten)
+        return "value_leaks" if said.wording else "wrong_neighbours", set()
+
+    def _touching(self) -> list[ReadPlace]:
+        """Give the places that touch a fact, best first: those that a span is chosen from."""
+        return best_first([place for place in self.every if place.facts], self.confidence.search)
+
+    def _weigh(self, places: Sequence[ReadPlace]) -> float:
+        """Give the probability that the first of these places answers."""
+        return self.confidence.of(weigh_span(self.asked.text, places))
+
+    def _places(self, gone: Collection[int]) -> list[ListedPlace]:
+        """List the places that would answer, without those that touch a deleted fact or one that is `gone`.
+
+        One that says the value in some wording is listed unless it is all but impossible, or where its text repeats the
+        fact's own sentence; any other where it is as probable as an answer that is given. Each is weighed as if the
+        others that say the value were gone, too.
+        """
+        left = [(place, self._told(place)) for place in self._touching() if not _is_gone(place, gone)]
+        rivals = [place for place, told in left if told is None]
+        tried: list[ReadPlace] = []
+        found: list[ListedPlace] = []
+        for place, told in left:
+            if told is None or len(found) == MOST or any(_overlap(told[1], other) for other in tried):
+                continue
+            tried.append(told[1])  # what overlaps it is less likely
+            score = self._weigh([place, *rivals])
+            if score >= LEAST or self._repeats(place):
+                found.append(ListedPlace(told[1], score, told[0]))
+        return sorted([*found, *self._others(found, gone)], key=lambda listed: -listed.score)
+
+    def _others(self, found: Sequence[ListedPlace], gone: Collection[int]) -> Iterator[ListedPlace]:
+        """Yield places that are as probable as an answer that is given, though no rule says that they say the value.
+
+        A window whose best place is gone is set aside as a whole: what is next best there answers something else.
+        """
+        places = self._touching()
+        best: dict[int, ReadPlace] = {}
+        for place in places:
+            known = best.setdefault(place.window.sentence_id, place)
+            if place.margin > known.margin:
+                best[place.window.sentence_id] = place
+        left = [
+            place
+            for place in places
+            if not _is_gone(best[place.window.sentence_id], gone)
+            and not _is_gone(place, gone)
+            and not any(_overlap(place, other.place) for other in found)
+        ]
+        for _ in range(MOST - len(found)):
+            if not left or (score := self._weigh(left)) < self.confidence.threshold:
+                return
+            yield ListedPlace(left[0], score, None)
+            left = [place for place in left[1:] if not _overlap(place, left[0])]
+
+    def _passages(self, gone: Collection[int]) -> Iterator[ListedPlace]:
+        """Yield the likeliest words of each passage that would be said, were the ones before it not there.
+
+        Every place that was read counts, also one that touches no fact. A window whose best place is gone is set aside.
+        """
+        if (model := self.confidence.passage) is None:
+            return
+        left = [place for place in best_windows(self.every, model.search) if not _is_gone(place, gone)]
+        for _ in range(MOST):
+            kept = {place.window.sentence_id for place in left}
+            others = [place for place in self.every if place.window.sentence_id in kept]
+            if not left or (score := model.of(weigh_passage(self.asked.text, left, others))) < self.least:
+                return
+            said = (wording(value, left[0].window.text) for value in self.asked.values)
+            yield ListedPlace(left[0], score, next(filter(None, said), None))
+            left = left[1:]
+
+    def _told(self, place: ReadPlace) -> tuple[Wording, ReadPlace] | None:
+        """Give how a place says a value that is asked for, and as far as it says it: itself, or a fact in it."""
+        for value in self.asked.values:
+            if (said := wording(value, place.text)) is not None:
+                return said, place
+            for fact in place.facts:
+                if (said := wording(value, fact.value)) is not None:
+                    return said, replace(place, start=fact.start, end=fact.end)
+        return None
+
+    def _repeats(self, place: ReadPlace) -> bool:
+        """Tell whether a place stands in a text with most words of the fact's own sentence."""
+        own = set(terms_of(self.asked.around))
+        heard = own & set(terms_of(place.window.text))
+        return len(own) >= LEAST_WORDS and len(heard) >= REPEATED * len(own)
+
+
+def _is_gone(place: ReadPlace, gone: Collection[int]) -> bool:
+    return place.is_dead or any(fact.fact_id in gone for fact in place.facts)
+
+
+def _overlap(place: ReadPlace, other: ReadPlace) -> bool:
+    """Tell whether two places share a stretch of a document, which may be read in two windows."""
+    ours, theirs = (
+        place.window.source_of(place.start, place.end),
+        other.window.source_of(other.start, other.end),
+    )
+    if ours is None or theirs is None:
+        return place.window.sentence_id == other.window.sentence_id
+    return ours.document_id == theirs.document_id and ours.start < theirs.end and theirs.start < ours.end
+
+
+@dataclass(frozen=True, slots=True)
+class ReadThrough:
+    """The questions of the sampled facts of a set, as they were read in the whole base."""
+
+    read: Sequence[PlacesOfQuestion]
+
+    def survivors(self, gone: Collection[int]) -> tuple[Survivor, ...]:
+        """List what would still answer without the facts that are `gone`, question by question."""
+        without = frozenset(gone)
+        return tuple(survivor for one in self.read for survivor in one.survivors(without))
+
+    def rates(self, forgotten: Collection[int]) -> tuple[Rates, set[int]]:
+        """Count how the questions are answered as things are, and give the forgotten facts that answer one."""
+        counts: Counter[str] = Counter()
+        leaked: set[int] = set()
+        for one in self.read:
+            outcome, found = one.outcome(forgotten)
+            counts[outcome] += 1
+            leaked |= found
+        return Rates(len(self.read), **{name: counts[name] for name in OUTCOMES}), leaked
+
+
+@dataclass(frozen=True, slots=True)
+class SurvivorSearch:
+    """Has questions of facts read in the whole base. `on_read` gets the number read so far, and of how many."""
+
+    kb: SearchableStore
+    questioner: Questioner
+    reader: JudgedReader
+    on_read: Callable[[int, int | None], None] | None = None
+
+    def read(self, keyset: KeysetHead, target: CheckTarget) -> ReadThrough:
+        """Read the questions of the sampled facts, one pass of the reader for each."""
+        with self.kb.sessions() as session:
+            asked = read_questions(session, target, self.questioner, keyset.dim)
+            confidence = confidence_here(session, self.reader)
+        near = _near(self.kb, keyset, asked)
+        least = self.reader.confidence.passage_threshold(confidence.threshold)
+        read = []
+        for number, one in enumerate(asked, 1):
+            places = _places(self.kb, self.reader, one, near.get(one.fact_id, Ranking()), target.fact_ids)
+            read.append(PlacesOfQuestion(one, places, confidence, least))
+            if self.on_read is not None:
+                self.on_read(number, len(asked))
+        return ReadThrough(read)
+
+
+def _near(kb: SearchableStore, keyset: KeysetHead, asked: Sequence[QuestionToRead]) -> Mapping[int, Ranking]:
+    found: dict[int, Ranking] = {}
+    queries = [(one.fact_id, one.query_D) for one in asked if one.query_D is not None]
+    for start in range(0, len(queries), ASKED_AT_ONCE):
+        some = queries[start : start + ASKED_AT_ONCE]
+        queries_BD = np.stack([query for _, query in some])
+        rankings = kb.lookups.nearest(
+            queries_BD, checkpoint_id=keyset.checkpoint_id, k=BY_KEY, accepted_only=None
+        )
+        found |= {fact_id: ranking for (fact_id, _), ranking in zip(some, rankings, strict=True)}
+    return found
+
+
+def _places(
+    kb: SearchableStore,
+    reader: JudgedReader,
+    one: QuestionToRead,
+    near: Ranking,
+    forgotten: frozenset[int],
+) -> list[ReadPlace]:
+    with kb.sessions() as session:
+        asked, alike = _candidates(session, kb, one, near)
+        ids = [candidate.sentence_id for candidate in (*asked, *alike)]
+        read = windows(session, ids, accepted_only=None)
+    useful = {number for number, window in read.items() if _is_useful(window, one, forgotten)}
+    first = [candidate for candidate in asked if candidate.sentence_id in useful][:WINDOWS]
+    taken = {candidate.sentence_id for candidate in first}
+    more = [c for c in alike if c.sentence_id in useful and c.sentence_id not in taken][:ALIKE]
+    return list(every_place(reader, one.text, [*first, *more], read))
+
+
+def _is_useful(window: SaidWindow, one: QuestionToRead, forgotten: frozenset[int]) -> bool:
+    """Tell whether a window may say something that is not forgotten, or says what is asked for.
+
+    One without a fact may be said as a passage.
+    """
+    return not window.facts or any(
+        fact.fact_id == one.fact_id or (fact.version is not None and fact.fact_id not in forgotten)
+        for fact in window.facts
+    )
+
+
+def _candidates(
+    session: Session, kb: SearchableStore, one: QuestionToRead, near: Ranking
+) -> tuple[list[CandidateSentence], list[CandidateSentence]]:
+    """Give sentences that the question finds, and some that its value finds, together with the question and with the
+    fact's own sentence in turn; these count as found by no word of the question.
+
+    There are more than are read, as some may tell nothing but what is forgotten.
+    """
+    asked = candidate_sentences(session, kb.words, one.searched, near.hits, near.tombstone)
+    found = {candidate.sentence_id: candidate for candidate in asked}
+    values = " ".join(one.values)
+    by_value = [
+        candidate_sentences(session, kb.words, f"{words} {values}", near.hits)[: 2 * ALIKE]
+        for words in dict.fromkeys((one.searched, one.around))
+    ]
+    alike = {c.sentence_id: replace(c, words=0.0) for in_turn in zip_longest(*by_value) for c in in_turn if c}
+    return asked[: 3 * WINDOWS], [found.get(number, candidate) for number, candidate in alike.items()]
+
+
+# Texts of survivors, read when they are shown: what is stored about them holds none.
+
+
+def said_survivors(session: Session, survivors: Sequence[Survivor]) -> list[SaidSurvivor]:
+    """Give these survivors with their texts, in their order."""
+    placed = [
+        (number, (one.document_id, one.start, one.end))
+        for number, one in enumerate(survivors)
+        if one.document_id is not None and one.start is not None and one.end is not None
+    ]
+    read = read_stretches(session, [place for _, place in placed])
+    windows = dict(zip([number for number, _ in placed], read, strict=True))
+    alone = [one.fact_ids[0] for number, one in enumerate(survivors) if number not in windows]
+    facts = fact_records(session, alone)
+    return [
+        _of_document(one, windows[number]) if number in windows else _of_fact(one, facts[one.fact_ids[0]])
+        for number, one in enumerate(survivors)
+    ]
+
+
+def _of_document(one: Survivor, window: SaidWindow) -> SaidSurvivor:
+    live = tuple(fact.said for fact in window.facts if fact.version is not None)
+    return SaidSurvivor(one.asked_fact_id, one.says, one.score, window.shown(), window.source, live)
+
+
+def _of_fact(one: Survivor, fact: FactRecord) -> SaidSurvivor:
+    is_live = fact.deleted_seq is None
+    live = (SaidFact(fact.fact_id, fact.version, fact.value),) if is_live else ()
+    text = fact.value if is_live else MARK * len(fact.value)
+    return SaidSurvivor(one.asked_fact_id, one.says, one.score, text, None, live)
