@@ -31,8 +31,8 @@ def test_a_reader_is_trained_gone_on_with_released_and_measured(
 ) -> None:
     settings = (f"base={tiny_encoder(tmp_path / 'encoder')}", "batch=2", "rounds=1", "precision=fp32")
     words = [
-        "reader",
         "train",
+        "reader",
         "--squad",
         squad,
         "--hold-out",
