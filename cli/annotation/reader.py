@@ -1,9 +1,10 @@
-"""`colmlm train reader`: trains the model that finds the answer to a question in passages."""
+"""`colmlm train reader` and `colmlm reader evaluate`: train and measure the model that reads answers in passages."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,12 +24,13 @@ from colmlm.cli.annotation.tuning import (
 )
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import DryRun, MaxMinutes, examples, finite, wants_json
-from colmlm.cli.output import print_json, say
+from colmlm.cli.output import print_json, print_table, progress, say
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.squad import read_questions, read_squad
 from colmlm.model.reader.config import READER_PRESETS, ReaderConfig
 
 if TYPE_CHECKING:
+    from colmlm.model.reader.measure import ReaderMeasures
     from colmlm.model.reader.training import ReaderExample, ReaderExamples, ReaderTask
 
 
@@ -158,3 +160,72 @@ def some(examples: Sequence[ReaderExample], questions: int | None = CURVE_QUESTI
         return list(examples)
     chosen = set(hold_out(asked, questions)[1])
     return [example for example in examples if example.question in chosen]
+
+
+EVALUATE_EXAMPLES = examples(
+    "colmlm reader evaluate --squad dev.jsonl --questions 500 --json",
+    "colmlm reader evaluate --squad dev.jsonl --reader runs/reader",
+)
+
+
+app = typer.Typer(
+    help="Measure the reader, which finds the answer to a question in passages.",
+    epilog=examples("colmlm reader evaluate --squad dev.jsonl"),
+)
+
+
+@app.callback()
+def reader_commands() -> None:
+    """Measure the reader, which finds the answer to a question in passages."""
+
+
+@app.command(epilog=EVALUATE_EXAMPLES)
+def evaluate(
+    squad: Squad = None,
+    questions: Annotated[
+        int | None, typer.Option("--questions", min=1, help="Draw this many questions. Default: all.")
+    ] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--reader", exists=True, file_okay=False, help="Default: COLMLM_READER or the released one."
+        ),
+    ] = None,
+) -> None:
+    """Measure the reader: answers in passages that hold them, and how well it tells others.
+
+    Each question is read as it is, without titles, as keywords and as a sentence to be completed. Where the files have
+    questions without an answer, as SQuAD 2.0 does, all are also read in the whole text of their document.
+    """
+    from colmlm.cli.composition.readers import reader_at
+    from colmlm.model.reader.measure import forms_of_asking, measure_reader
+    from colmlm.model.reader.reader import load_reader
+
+    config = READER_PRESETS[ReaderPreset.minilm]()
+    found = drawn(squad or [], squad_documents(squad or []), config)
+    asked = some(list(found.plain()), questions)
+    is_told = any(one.answer is None for one in found.asked)
+    whole = some(list(found.whole()), questions) if is_told else []
+    with Runtime.from_environment() as runtime, progress("passages") as update:
+        model = load_reader(reader_at(runtime.user, directory), runtime.settings.home / "models")
+        asked_in = forms_of_asking(asked) | ({"whole documents": whole} if whole else {})
+        measured = {how: measure_reader(model, those, update) for how, those in asked_in.items()}
+    if wants_json():
+        print_json({how: asdict(figures) for how, figures in measured.items()})
+    else:
+        _show_reader(measured)
+
+
+def _show_reader(measured: dict[str, ReaderMeasures]) -> None:
+    print_table(
+        ["asked", "questions", "exact", "F1", "AUC of none"],
+        [
+            [how, figures.answered.questions, figures.answered.exact, figures.answered.f1, figures.none_auc]
+            for how, figures in measured.items()
+        ],
+    )
+    by_kind = measured["questions"].by_kind
+    print_table(
+        ["asked for", "questions", "exact", "F1"],
+        [[name, *asdict(one).values()] for name, one in by_kind.items()],
+    )

@@ -116,6 +116,10 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "Check this installation and change nothing: packages, settings, home, disk, database, keys, index, model.",
             examples="EXAMPLES",
         ),
+        "reader": Lazy(
+            "colmlm.cli.annotation.reader:app",
+            "Measure the reader, which finds the answer to a question in passages.",
+        ),
         "train": Lazy("colmlm.cli.training.train:app", "Train a checkpoint on annotated corpora."),
     }
 )

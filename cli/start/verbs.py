@@ -146,6 +146,9 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "cancel": "Cancel a job: one that waits at once, one that runs before its next piece of work.",
             "prune": "Remove jobs that ended long ago.",
         },
+        "reader": {
+            "evaluate": "Measure the reader: answers in passages that hold them, and how well it tells others.",
+        },
         "train": {
             "shards": "Tokenise files once, for runs that read them while they train.",
             "spans": "Train the span annotator.",

@@ -1,26 +1,22 @@
-"""`colmlm-lab evaluate annotators` and `reader`: measure the models that mark facts, ask about them, and read."""
+"""`colmlm-lab evaluate annotators`: measures the models that mark facts and ask about them."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from colmlm.cli.annotation.annotator import Dense, read_dense, split_squad
-from colmlm.cli.annotation.reader import ReaderPreset, drawn, some, squad_documents
 from colmlm.cli.annotation.tuning import Squad
 from colmlm.cli.composition.annotators import QuestionGeneratorPath, SpanAnnotatorPath, questions_at, spans_at
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import print_json, print_table, progress, say
-from colmlm.model.reader.config import READER_PRESETS
 
 if TYPE_CHECKING:
     from colmlm.model.annotate.evaluate import AnnotatorMeasures
-    from colmlm.model.reader.measure import ReaderMeasures
 
 
 class AnnotatorPart(StrEnum):
@@ -107,60 +103,3 @@ def _show_annotators(measured: AnnotatorMeasures) -> None:
             f"{asked.written} of {measured.facts} written, {asked.seconds_per_1000_tokens} s per 1,000 tokens"
         )
         say(f"reading a document once: {asked.prefix.gain} times as fast, {asked.prefix.same:.1%} the same")
-
-
-READER_EXAMPLES = examples(
-    "colmlm-lab evaluate reader --squad dev.jsonl --limit 500 --json",
-    "colmlm-lab evaluate reader --squad dev.jsonl --reader runs/reader",
-)
-
-
-def reader(
-    squad: Squad = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Draw this many questions. Default: all.")
-    ] = None,
-    directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--reader", exists=True, file_okay=False, help="Default: COLMLM_READER or the released one."
-        ),
-    ] = None,
-) -> None:
-    """Measure the reader: answers in the passage that holds them, and how well it tells passages that do not.
-
-    Each question is read as it is, without titles, as keywords and as a sentence to be completed. Where the files have
-    questions without an answer, as SQuAD 2.0 does, all are also read in the whole text of their document.
-    """
-    from colmlm.cli.composition.readers import reader_at
-    from colmlm.model.reader.measure import forms_of_asking, measure_reader
-    from colmlm.model.reader.reader import load_reader
-
-    config = READER_PRESETS[ReaderPreset.minilm]()
-    found = drawn(squad or [], squad_documents(squad or []), config)
-    asked = some(list(found.plain()), limit)
-    is_told = any(one.answer is None for one in found.asked)
-    whole = some(list(found.whole()), limit) if is_told else []
-    with Runtime.from_environment() as runtime, progress("passages") as update:
-        model = load_reader(reader_at(runtime.user, directory), runtime.settings.home / "models")
-        asked_in = forms_of_asking(asked) | ({"whole documents": whole} if whole else {})
-        measured = {how: measure_reader(model, those, update) for how, those in asked_in.items()}
-    if wants_json():
-        print_json({how: asdict(figures) for how, figures in measured.items()})
-    else:
-        _show_reader(measured)
-
-
-def _show_reader(measured: dict[str, ReaderMeasures]) -> None:
-    print_table(
-        ["asked", "questions", "exact", "F1", "AUC of none"],
-        [
-            [how, figures.answered.questions, figures.answered.exact, figures.answered.f1, figures.none_auc]
-            for how, figures in measured.items()
-        ],
-    )
-    by_kind = measured["questions"].by_kind
-    print_table(
-        ["asked for", "questions", "exact", "F1"],
-        [[name, *asdict(one).values()] for name, one in by_kind.items()],
-    )

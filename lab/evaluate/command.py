@@ -28,7 +28,6 @@ app = typer.Typer(
     ),
 )
 app.command("annotators", epilog=evaluate_annotators.ANNOTATORS_EXAMPLES)(evaluate_annotators.annotators)
-app.command("reader", epilog=evaluate_annotators.READER_EXAMPLES)(evaluate_annotators.reader)
 app.command("recall", epilog=evaluate_recall.RECALL_EXAMPLES)(evaluate_recall.recall_command)
 app.command("qa", epilog=evaluate_qa.QA_EXAMPLES)(evaluate_qa.qa)
 app.command("judge-answers", epilog=evaluate_judged.EXAMPLES)(evaluate_judged.judge_answers)

@@ -52,11 +52,11 @@ def test_a_reader_is_trained_gone_on_with_released_and_measured(
     released = invoke("train", "release", tmp_path / "second", tmp_path / "released")
     assert released.code == 0 and "second, answers" in released.out, released.err
     assert invoke("train", "release", tmp_path / "second", tmp_path / "released").code == 2
-    measured = invoke("evaluate", "reader", "--squad", squad, "--reader", tmp_path / "released", "--json")
+    measured = invoke("reader", "evaluate", "--squad", squad, "--reader", tmp_path / "released", "--json")
     assert measured.code == 0, measured.err
     assert measured.json["questions"]["answered"]["questions"] == 8
     assert set(measured.json) == {"questions", "without title", "keywords", "statements"}
-    shown = invoke("evaluate", "reader", "--squad", squad, "--reader", tmp_path / "run", "--limit", 1)
+    shown = invoke("reader", "evaluate", "--squad", squad, "--reader", tmp_path / "run", "--questions", 1)
     assert shown.code == 0 and "AUC of none" in shown.out, shown.err
 
 
@@ -65,7 +65,7 @@ def test_what_cannot_be_done_is_one_line(home: Path, tmp_path: Path, subtests: p
         (["train", "reader"], "no questions with answers"),
         (["train", "reader", "--set", "none=2"], "must be within"),
         (["train", "reader", "--hold-out", "0.9"], "less than or equal to 0.5"),
-        (["evaluate", "reader"], "no questions with answers"),
+        (["reader", "evaluate"], "no questions with answers"),
     ):
         with subtests.test(words=words, says=says):
             out = ["--out", tmp_path / "out"] if words[0] == "train" else []
