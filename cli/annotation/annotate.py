@@ -14,7 +14,6 @@ import typer
 
 from colmlm.cli.annotation.inputs import SkipUnknown, show_passed_over
 from colmlm.cli.asking import require_somebody
-from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.annotators import (
     Encoding,
@@ -28,6 +27,7 @@ from colmlm.cli.composition.annotators import (
     TitleField,
     Verify,
 )
+from colmlm.cli.composition.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import examples, wants_json
@@ -37,7 +37,7 @@ from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.corpus.raw.reading import read_raw
 
 if TYPE_CHECKING:
-    from colmlm.cli.bulk.annotating import DocumentAnnotator
+    from colmlm.cli.composition.bulk.annotating import DocumentAnnotator
     from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
     from colmlm.kb.corpus.raw.wire import Limits
     from colmlm.model.annotate.checks import Reviewed

@@ -90,9 +90,9 @@ def train_spans(
 
     With --hold-out the threshold is set to --per-100-words facts in those documents.
     """
-    from colmlm.model.annotate.evaluate import calibrate_threshold
     from colmlm.model.annotate.training import Annotated as Corpus
     from colmlm.model.annotate.training import SpanTask
+    from colmlm.model.evaluate.annotators import calibrate_threshold
 
     sparse, kept_back = split_squad(squad or [], held_out if squad else 0)
     dense = read_dense(annotated or [], demo)

@@ -11,7 +11,6 @@ from colmlm.cli.annotation.ingesting import Format, import_release, ingest_annot
 from colmlm.cli.annotation.inputs import AllowPrivate, SkipUnknown, Urls, found_in, show_passed_over
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.annotators import (
     AnyRawPaths,
@@ -25,6 +24,7 @@ from colmlm.cli.composition.annotators import (
     TitleField,
     Verify,
 )
+from colmlm.cli.composition.bulk.place import Ray, RayWorkers
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AllowErased, CheckpointPath, examples, some_text, wants_json
 from colmlm.cli.output import counted, print_json, print_table, say

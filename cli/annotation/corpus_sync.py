@@ -9,7 +9,6 @@ import typer
 
 from colmlm.cli.annotation.inputs import SkipUnknown, show_passed_over
 from colmlm.cli.asking import require_somebody
-from colmlm.cli.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.annotators import (
     Encoding,
@@ -20,6 +19,7 @@ from colmlm.cli.composition.annotators import (
     TitleField,
     Verify,
 )
+from colmlm.cli.composition.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, Yes, examples, some_text, wants_json

@@ -10,7 +10,7 @@ import typer
 
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.contents.facts_show import WITHHELD, in_sample, printed_on, where
+from colmlm.cli.fact_view import WITHHELD, in_sample, printed_on, where
 from colmlm.cli.options import Actor, After, FactId, Limit, examples, some_text, wants_json
 from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.bulk.annotating import AnnotatorElsewhere, DocumentAnnotator
-from colmlm.cli.bulk.messages import AnnotatingBy, at
-from colmlm.cli.bulk.spreading import spreading_of
 from colmlm.cli.composition.answering import reader
+from colmlm.cli.composition.bulk.annotating import AnnotatorElsewhere, DocumentAnnotator
+from colmlm.cli.composition.bulk.messages import AnnotatingBy, at
+from colmlm.cli.composition.bulk.spreading import spreading_of
 from colmlm.cli.composition.readers import verifying_reader_at
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import finite

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from colmlm.cli.bulk.keying import keying_elsewhere
+from colmlm.cli.composition.bulk.keying import keying_elsewhere
 from colmlm.cli.composition.encoders import keys_are_questions, registered
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import InvalidValue, KBError, KeysetMismatch, NoActiveKeyset

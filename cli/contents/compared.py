@@ -8,7 +8,7 @@ import typer
 
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.contents.facts_show import SENTENCE_WIDTH, sentence_of
+from colmlm.cli.fact_view import SENTENCE_WIDTH, sentence_of
 from colmlm.cli.options import Actor, After, FactId, Limit, Reason, examples, wants_json
 from colmlm.cli.output import counted, note, print_json, print_table, say, shorten
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from colmlm.cli import fact_view as show_
 from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.contents import compared
-from colmlm.cli.contents import facts_show as show_
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import (
     MAX_BIGINT,

@@ -12,8 +12,8 @@ import typer
 from colmlm.cli.asking import require_reason
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.contents.facts_show import where
 from colmlm.cli.errors import REFUSED
+from colmlm.cli.fact_view import where
 from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,

@@ -13,7 +13,7 @@ import typer
 from colmlm.cli.asking import require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.bulk.place import Ray, RayWorkers
+from colmlm.cli.composition.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.encoders import ByEncoder, chosen
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED

@@ -15,7 +15,7 @@ import typer
 from colmlm.cli.asking import require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.bulk.place import Ray, RayWorkers
+from colmlm.cli.composition.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import MAX_BIGINT, Actor, DryRun, Limit, Yes, examples, span, wants_json, without_json

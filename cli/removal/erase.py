@@ -13,8 +13,8 @@ from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.contents.facts_show import where
 from colmlm.cli.errors import CHECK_FAILED
+from colmlm.cli.fact_view import where
 from colmlm.cli.options import Actor, WhyUnlessDry, Yes, each_once, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, say, shorten, these_facts
 from colmlm.cli.removal.certificates import ERASURE_EXAMPLES, erasure_certificate

@@ -12,8 +12,8 @@ import typer
 from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.contents.facts_show import place, where
 from colmlm.cli.errors import CHECK_FAILED
+from colmlm.cli.fact_view import place, where
 from colmlm.cli.options import (
     Actor,
     After,

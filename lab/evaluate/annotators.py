@@ -16,7 +16,7 @@ from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import print_json, print_table, progress, say
 
 if TYPE_CHECKING:
-    from colmlm.model.annotate.evaluate import AnnotatorMeasures
+    from colmlm.model.evaluate.annotators import AnnotatorMeasures
 
 
 class AnnotatorPart(StrEnum):
@@ -48,7 +48,7 @@ def annotators(
     A question passes the round trip where its hidden state at <FACT-q> finds its own fact's key among those of all
     facts of the documents.
     """
-    from colmlm.model.annotate.evaluate import measure_annotators
+    from colmlm.model.evaluate.annotators import measure_annotators
     from colmlm.model.training.steps import hold_out
 
     chosen = split_squad(squad or [], 0)[0] + read_dense(annotated or [], demo=False)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colmlm.cli.bulk.encoding import with_questions
-from colmlm.cli.bulk.keying import keying_elsewhere
-from colmlm.cli.bulk.place import Ray, RayWorkers
+from colmlm.cli.composition.bulk.encoding import with_questions
+from colmlm.cli.composition.bulk.keying import keying_elsewhere
+from colmlm.cli.composition.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import counting, note, print_json, print_table, progress
@@ -297,7 +297,7 @@ def _end_at_a_line(file: Path) -> None:
 def _asked_generated(
     generator: QuestionGenerator, documents: Sequence[AnnotatedDocument]
 ) -> Iterator[AnnotatedDocument]:
-    from colmlm.model.annotate.evaluate import passage
+    from colmlm.model.evaluate.annotators import passage
 
     found = generator.annotate([passage(document) for document in documents])
     for document, questions in zip(documents, found, strict=True):

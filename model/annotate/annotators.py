@@ -19,8 +19,8 @@ from transformers import DynamicCache
 from colmlm.kb.corpus.format import unstorable_characters
 from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 from colmlm.model.annotate.checkpoint import QUESTIONS, SPANS, Loaded, load_annotator
-from colmlm.model.annotate.spans import Span, Wholes, best_tags, spans_of, whole_spans
-from colmlm.model.text.markup import STANDARD
+from colmlm.model.annotate.spans import Wholes, best_tags, spans_of, whole_spans
+from colmlm.model.text.markup import STANDARD, Span
 from colmlm.model.text.tokens import (
     FactTokenizer,
     Words,

@@ -21,6 +21,7 @@ from colmlm.model.annotate.pipeline import Results
 from colmlm.model.annotate.spans import Wholes, narrow_span
 from colmlm.model.lm.chat_endpoint import (
     MOST_REFUSED,
+    TOKEN_PIECE,
     Chat,
     ConversationRefused,
     EndpointUnusable,
@@ -29,20 +30,13 @@ from colmlm.model.lm.chat_endpoint import (
     Reply,
     converse_each,
     repair_messages,
+    rough_tokens,
     without_fence,
 )
 
 # A document cut into chunks of so many tokens, as the seed annotator reads it (appendix, annotation prompt).
 
 CHUNK_TOKENS = 512
-
-# Endpoints count tokens differently, so this estimates: a word of seven letters is about one token, a sign one.
-_PIECE = re.compile(r"[A-Za-z]{1,7}|[0-9]{1,3}|[^\sA-Za-z0-9]")
-
-
-def rough_tokens(text: str) -> int:
-    """Estimate how many tokens a text has."""
-    return sum(1 for _ in _PIECE.finditer(text))
 
 
 def text_chunks(text: str, size: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
@@ -73,7 +67,7 @@ def _strip_chunk(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 def _find_cut(text: str, start: int, end: int, size: int) -> int:
     """Find where to cut a sentence that is too long: after `size` tokens, at the blank before that if there is one."""
-    pieces = _PIECE.finditer(text, start, end)
+    pieces = TOKEN_PIECE.finditer(text, start, end)
     limit = next(found.end() for number, found in enumerate(pieces, start=1) if number == size)
     blank = max(text.rfind(" ", start, limit), text.rfind("\n", start, limit))
     return blank + 1 if blank > start else limit

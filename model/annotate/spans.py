@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-Span = tuple[int, int]
+from colmlm.model.text.markup import Span
 
 TAGS = ("O", "B", "I")
 OUTSIDE, BEGIN, INSIDE = range(3)

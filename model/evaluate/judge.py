@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colmlm.kb.texts.sentences import sentence_ends
-from colmlm.model.annotate.seed import rough_tokens
 from colmlm.model.evaluate.answers import FIRST_CHARACTERS
 from colmlm.model.evaluate.run_log import Draw, bootstrap
 from colmlm.model.lm.chat_endpoint import (
@@ -37,6 +36,7 @@ from colmlm.model.lm.chat_endpoint import (
     Reply,
     converse_each,
     repair_messages,
+    rough_tokens,
     without_fence,
 )
 

@@ -251,3 +251,12 @@ def converse_each(
                 if future.exception() is None:
                     keep(running[future], future)
             raise
+
+
+# Endpoints count tokens differently, so this estimates: a word of seven letters is about one token, a sign one.
+TOKEN_PIECE = re.compile(r"[A-Za-z]{1,7}|[0-9]{1,3}|[^\sA-Za-z0-9]")
+
+
+def rough_tokens(text: str) -> int:
+    """Estimate how many tokens a text has."""
+    return sum(1 for _ in TOKEN_PIECE.finditer(text))

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from colmlm.kb.answers.reading import Passage, PassageReading, Reader
-from colmlm.model.reader.config import keywords_of, statement_of
 from colmlm.model.reader.training import ReaderExample, ReaderTask
+from colmlm.model.text.questions import keywords_of, statement_of
 from colmlm.model.training.task import StepMetrics
 
 _KINDS = ("who", "when", "where", "why", "which", "what")

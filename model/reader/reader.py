@@ -16,7 +16,8 @@ from torch import Tensor
 
 from colmlm.kb.answers.reading import MOST_SPANS, Passage, PassageReading
 from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, Loaded, load_annotator
-from colmlm.model.annotate.spans import Span, trim_span
+from colmlm.model.annotate.spans import trim_span
+from colmlm.model.text.markup import Span
 from colmlm.model.text.tokens import Words, WordTokenizer, padded
 
 # A question with a passage as the encoder reads them, and the spans of a passage that may be an answer.

@@ -20,9 +20,8 @@ from torch.nn import functional as F
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, Loaded
 from colmlm.model.annotate.checks import telling_words
-from colmlm.model.annotate.spans import Span
 from colmlm.model.annotate.training import TunerTask
-from colmlm.model.reader.config import ReaderConfig, keywords_of, statement_of, stopped_sentence
+from colmlm.model.reader.config import ReaderConfig
 from colmlm.model.reader.reader import (
     ExtractiveReader,
     Joined,
@@ -33,7 +32,9 @@ from colmlm.model.reader.reader import (
     words_of,
 )
 from colmlm.model.reader.verification import sentences_of, usual_window, window_around, windows_of
+from colmlm.model.text.markup import Span
 from colmlm.model.text.passages import PassageIndex
+from colmlm.model.text.questions import keywords_of, statement_of, stopped_sentence
 from colmlm.model.text.tokens import Words, WordTokenizer
 from colmlm.model.training.task import StepContext
 

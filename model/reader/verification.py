@@ -17,7 +17,7 @@ from colmlm.kb.answers.reading import Passage, Reader
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.texts.sentences import sentence_ends
 from colmlm.model.annotate.checks import Fault, telling_words
-from colmlm.model.annotate.spans import Span
+from colmlm.model.text.markup import Span
 
 # Windows of a text as they are read: a sentence with the one before it, and other cuts around a value.
 

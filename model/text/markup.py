@@ -24,6 +24,9 @@ from colmlm.kb.corpus.format import (
 # with an entity and a relation in words (section 4.6, appendix A). A standard model never asks.
 
 
+Span = tuple[int, int]  # start and end of a part of a text, in characters
+
+
 @dataclass(frozen=True, slots=True)
 class Markup:
     """The markup of a method, which writes a lookup as ``opens [query] asks value closes``.

@@ -17,8 +17,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.annotate.spans import Span
-from colmlm.model.text.markup import CO_LMLM, Markup
+from colmlm.model.text.markup import CO_LMLM, Markup, Span
 
 END_OF_TEXT = "<|endoftext|>"
 ENDS = (END_OF_TEXT, "<|end_of_text|>", "<eos>", "</s>")  # as the families name the end of a text

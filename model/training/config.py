@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields, replace
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from colmlm.model.reader.config import keywords_of, statement_of
 from colmlm.model.text.markup import MARKUPS, Markup
+from colmlm.model.text.questions import keywords_of, statement_of
 
 RANDOM = "random"
 ADAPT, PRECISION, LAYOUT = ("full", "lora"), ("auto", "fp32", "bf16"), ("padded", "packed")

@@ -7,9 +7,11 @@ import subprocess
 
 from colmlm.kb import interpreter
 
-READING = (
-    "import sys; from colmlm.cli.bulk.driver import rounds; print(ascii(list(rounds(sys.stdin.buffer))))"
-)
+READING = """
+import sys
+from colmlm.cli.composition.bulk.driver import rounds
+print(ascii(list(rounds(sys.stdin.buffer))))
+"""
 
 
 def test_rows_are_utf_8_whatever_the_locale_says() -> None:

@@ -15,9 +15,9 @@ import psutil
 import pytest
 from sqlalchemy import make_url
 
-from colmlm.cli.bulk.keying import KeyingElsewhere
-from colmlm.cli.bulk.place import RayPlace
-from colmlm.cli.bulk.spreading import Spreading
+from colmlm.cli.composition.bulk.keying import KeyingElsewhere
+from colmlm.cli.composition.bulk.place import RayPlace
+from colmlm.cli.composition.bulk.spreading import Spreading
 from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CONFLICT, FailedElsewhere

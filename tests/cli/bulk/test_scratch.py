@@ -6,12 +6,13 @@ import os
 import subprocess
 from pathlib import Path
 
-from colmlm.cli.bulk.spreading import PREFIX, scratch
+from colmlm.cli.composition.bulk.spreading import PREFIX, scratch
 from colmlm.kb import interpreter
 
-HOLDER = (
-    "from colmlm.cli.bulk.spreading import scratch\nwith scratch() as one: print(one, flush=True); input()"
-)
+HOLDER = """
+from colmlm.cli.composition.bulk.spreading import scratch
+with scratch() as one: print(one, flush=True); input()
+"""
 
 
 def holder() -> subprocess.Popen[bytes]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from colmlm.model.annotate.seed import rough_tokens
+from colmlm.model.lm.chat_endpoint import rough_tokens
 
 _YEAR = re.compile(r"\b\d{4}\b")
 _TITLE = re.compile(r"Its title: (.*)")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from colmlm.model.annotate.annotators import Tagged
-from colmlm.model.annotate.evaluate import coverage_curve, measure_coverage, normalise_value, threshold_for
 from colmlm.model.annotate.spans import Wholes
+from colmlm.model.evaluate.annotators import coverage_curve, measure_coverage, normalise_value, threshold_for
 
 TEXT = "Lima is old. The Cusco is older. 1981 is late."
 LIMA, THE_CUSCO, CUSCO, YEAR = (0, 4), (13, 22), (17, 22), (33, 37)

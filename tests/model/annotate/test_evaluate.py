@@ -9,7 +9,7 @@ import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.annotate.annotators import GeneratedQuestion, QuestionGenerator
-from colmlm.model.annotate.evaluate import (
+from colmlm.model.evaluate.annotators import (
     Agreement,
     passage,
     prefix_gain,

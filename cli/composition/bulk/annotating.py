@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from colmlm.cli.bulk.messages import AnnotatingBy
+from colmlm.cli.composition.bulk.messages import AnnotatingBy
 from colmlm.kb.corpus.format import AnnotatedDocument
 
 if TYPE_CHECKING:
     from colmlm.model.annotate.checks import Reviewed
-from colmlm.cli.bulk.spreading import Spreading
+from colmlm.cli.composition.bulk.spreading import Spreading
 
 _ROWS = 250  # of a batch of documents each, which are read and sent at once
 

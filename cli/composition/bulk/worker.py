@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from colmlm.cli.bulk.messages import (
+from colmlm.cli.composition.bulk.messages import (
     AnnotatingBy,
     EncodingBy,
     RowOutcome,

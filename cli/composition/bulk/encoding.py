@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from colmlm.cli.bulk.messages import EncodingBy
+from colmlm.cli.composition.bulk.messages import EncodingBy
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.keys.records import CheckpointInfo
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.runtime import Runtime
     from colmlm.kb.keys.rekey import Encoder
-from colmlm.cli.bulk.spreading import Spreading, spreading_of
+from colmlm.cli.composition.bulk.spreading import Spreading, spreading_of
 
 _ROW = 128  # questions, of about one length, since those that are encoded together are padded to the longest
 

@@ -28,10 +28,10 @@ from colmlm.model.annotate.annotators import (
     Tagged,
 )
 from colmlm.model.annotate.checkpoint import AnnotatorConfig
-from colmlm.model.annotate.spans import Span
 from colmlm.model.evaluate.recall import Encodes, Recall, document_keys, measure_recall
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder
+from colmlm.model.text.markup import Span
 
 THRESHOLDS = tuple(twentieths / 20 for twentieths in range(1, 19))
 Questions = Sequence[Sequence[GeneratedQuestion | None]]

@@ -12,7 +12,7 @@ from colmlm.kb.keys.records import RekeyPart
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.bulk.spreading import Spreading, spreading_of
+from colmlm.cli.composition.bulk.spreading import Spreading, spreading_of
 
 
 def keying_elsewhere(runtime: Runtime, checkpoint: Path | None = None) -> KeyingElsewhere | None:

@@ -1,6 +1,6 @@
 """Spreads rows of work over the workers of Ray, and gives what came of each as it is done.
 
-Ray runs in a process of its own (`cli.bulk.driver`), which is ended with everything that it started.
+Ray runs in a process of its own (`cli.composition.bulk.driver`), which is ended with everything that it started.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
-from colmlm.cli.bulk.messages import CONNECTED, STOP_SECONDS, Order, RowOutcome
-from colmlm.cli.bulk.place import RayPlace, require_cluster
+from colmlm.cli.composition.bulk.messages import CONNECTED, STOP_SECONDS, Order, RowOutcome
+from colmlm.cli.composition.bulk.place import RayPlace, require_cluster
 from colmlm.cli.errors import DATABASE, FAULT, FailedElsewhere, Failure
 from colmlm.kb import interpreter
 from colmlm.kb.errors import ClusterUnavailable, DatabaseUnavailable, SettingsError
@@ -72,7 +72,7 @@ class Spreading:
     def _driver(self, directory: str) -> Iterator[_Driver]:
         with Path(directory, "said").open("w+b") as said:
             process = subprocess.Popen(
-                interpreter.command("-m", "colmlm.cli.bulk.driver"),
+                interpreter.command("-m", "colmlm.cli.composition.bulk.driver"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,

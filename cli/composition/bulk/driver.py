@@ -1,4 +1,4 @@
-"""Ray's driver, a process of its own: `python -m colmlm.cli.bulk.driver`, started by `cli.bulk.spreading`.
+"""Ray's driver, a process of its own that `spreading` starts: `python -m colmlm.cli.composition.bulk.driver`.
 
 Ray takes over a process: it knows one cluster in it, replaces handlers of signals, writes on stdout, and puts the
 current directory on the path of all workers. So it gets this one, in an empty directory, with the environment that its
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 import msgspec
 
-from colmlm.cli.bulk.messages import (
+from colmlm.cli.composition.bulk.messages import (
     CONNECTED,
     STOP_SECONDS,
     Order,
 )
-from colmlm.cli.bulk.worker import RayWorker
+from colmlm.cli.composition.bulk.worker import RayWorker
 
 if TYPE_CHECKING:
     pass
