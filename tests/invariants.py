@@ -210,8 +210,8 @@ MUTATIONS = (
     Mutation(
         "An edit that is sent twice under one name is carried out once",
         "api/middleware/idempotency.py",
-        "if name is None or not is_edit(scope) or not _may(token, scope):",
-        "if name is None or is_edit(scope) or not _may(token, scope):",
+        "if name is None or not is_edit(scope) or not _may_edit(token, scope):",
+        "if name is None or is_edit(scope) or not _may_edit(token, scope):",
         (
             "tests/api/middleware/test_idempotency.py::test_same_request_again_gives_the_stored_answer_and_edits_nothing",
         ),

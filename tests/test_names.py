@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.invariants import MUTATIONS
 from tests.places import ROOT
 
 OURS = {"colmlm", "tests"}
@@ -71,6 +72,14 @@ def test_nothing_is_defined_behind_the_call_of_a_main_function() -> None:
         if any(map(is_main_block, ast.parse(file.read_text(encoding="utf-8")).body[:-1]))
     ]
     assert behind == []
+
+
+def test_every_invariant_that_is_broken_in_a_copy_stands_once_in_the_program() -> None:
+    """The copy is broken by replacing a text; where that is no more, nothing would be broken."""
+    lost = [
+        one.name for one in MUTATIONS if (ROOT / one.file).read_text(encoding="utf-8").count(one.old) != 1
+    ]
+    assert lost == []
 
 
 def is_main_block(node: ast.stmt) -> bool:
