@@ -27,7 +27,6 @@ from colmlm.kb.errors import ApiKeyNotFound, KeysetActive, KeysetNotReady
 from colmlm.kb.jobs.kinds import Gate, Rekey, work_of
 from colmlm.kb.jobs.records import JobRecord, wait_for_job
 from colmlm.kb.keys.records import Activating, Adapting, KeysetRecord
-from colmlm.kb.log.denials import DenialRecord
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.switching.limits import GateOptions
 from colmlm.kb.webhooks.records import Webhook, WebhookDelivery
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from colmlm.kb.jobs.work import Work
     from colmlm.kb.keys.records import GateStanding
     from colmlm.kb.log.audit import Fitting
+    from colmlm.kb.log.denials import DenialRecord
     from colmlm.kb.log.witness import AuditReport, Head
     from colmlm.kb.switching.limits import GateLimits
     from colmlm.kb.upkeep.upkeep import Statistics
@@ -252,7 +252,6 @@ class RemoteUpkeep(Resource):
 class RemoteLog(Resource):
     """The verbs of `kb.evidence.log.Log`."""
 
-    denials = list_verb("/denials", DenialRecord, "denials", "*", "after?", "limit=100")
     head = get_verb("/changes/head", dict[str, Any])
 
     def changes(self, after: int = 0, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
@@ -271,6 +270,11 @@ class RemoteLog(Resource):
         counts = self.api.get("/changes/diff", Differences, **between, limit=1).counts
         found = self.api.listed("/changes/diff", FactDifference, "differences", **listed, **between)
         return Diff(first, last, counts, tuple(found))
+
+    def denials(self, *, after: int = 0, limit: int = 100) -> list[DenialRecord]:
+        from colmlm.kb.log.denials import DenialRecord
+
+        return self.api.listed("/denials", DenialRecord, "denials", after=after, limit=limit)
 
     def verify(self, witnessed: Head | None = None) -> AuditReport:
         """Fetch the whole log and verify it locally; only the public key is taken from the server."""
