@@ -44,7 +44,7 @@ class LoadedModels:
     def of(
         cls, kb: KnowledgeBase, encoder: Encoder | None, generator: Generator | None = None
     ) -> LoadedModels:
-        """Gives the one model of a server that loads no others; none without an encoder."""
+        """Give the one model of a server that loads no others; none without an encoder."""
         return cls(kb, [] if encoder is None else [LoadedModel(encoder, generator)])
 
     def __contains__(self, checkpoint_id: str) -> bool:
@@ -58,13 +58,13 @@ class LoadedModels:
         return frozenset(self._loaded)
 
     def encoders(self) -> Mapping[str, Encoder]:
-        """Gives the encoders by checkpoint, that of the answering keyset first."""
+        """Give the encoders by checkpoint, that of the answering keyset first."""
         first, loaded = self.now(), self._loaded
         models = [first, *loaded.values()] if first else []
         return {model.checkpoint.checkpoint_id: model.encoder for model in models}
 
     def now(self) -> LoadedModel | None:
-        """Gives the model that lookups are made with, as far as this process has seen; else any.
+        """Give the model that lookups are made with, as far as this process has seen; else any.
 
         It asks nothing, and a lookup raises `KeysetMismatch` where another keyset was activated since.
         """
@@ -72,7 +72,7 @@ class LoadedModels:
         return loaded.get(self._kb.searcher.checkpoint_in_use or "") or next(iter(loaded.values()), None)
 
     def answering(self) -> LoadedModel | None:
-        """Gives the model of the keyset that is active at this moment; where none is active any, and None without any.
+        """Give the model of the keyset that is active at this moment; where none is active any, and None without any.
 
         Raises `KeysetMismatch` where the active keyset's model is not loaded.
         """
@@ -82,18 +82,18 @@ class LoadedModels:
             return self.now()
 
     def by(self, checkpoint_id: str) -> LoadedModel | None:
-        """Gives the model of this checkpoint; None where none is loaded. Raises `KeysetMismatch` where others are."""
+        """Give the model of this checkpoint; None where none is loaded. Raises `KeysetMismatch` where others are."""
         loaded = self._loaded
         if loaded and checkpoint_id not in loaded:
             raise KeysetMismatch(next(iter(loaded)), checkpoint_id)
         return loaded.get(checkpoint_id)
 
     def put(self, model: LoadedModel) -> None:
-        """Adds a model that was loaded."""
+        """Add a model that was loaded."""
         with self._changing:
             self._loaded = {**self._loaded, model.checkpoint.checkpoint_id: model}
 
     def keep(self, checkpoint_ids: Collection[str]) -> None:
-        """Drops all other models; requests that began with one of them still end with it."""
+        """Drop all other models; requests that began with one of them still end with it."""
         with self._changing:
             self._loaded = {key: model for key, model in self._loaded.items() if key in checkpoint_ids}

@@ -10,17 +10,17 @@ from colmlm.cli.options import wants_json
 
 
 def is_attended() -> bool:
-    """Tells whether stdin is a terminal, so that somebody can be asked."""
+    """Tell whether stdin is a terminal, so that somebody can be asked."""
     return sys.stdin.isatty()
 
 
 def require_somebody(answered: bool, what: str) -> None:
-    """Raises `BadParameter` where --yes was not given and nobody can be asked; `what` completes "pass it to"."""
+    """Raise `BadParameter` where --yes was not given and nobody can be asked; `what` completes "pass it to"."""
     if not answered and (wants_json() or not is_attended()):
         raise typer.BadParameter(f"there is nobody to ask; pass it to {what}.", param_hint="--yes")
 
 
 def require_reason(reason: str | None, *, unless: bool = False) -> None:
-    """Raises `BadParameter` where no reason was given, `unless` the command changes nothing."""
+    """Raise `BadParameter` where no reason was given, `unless` the command changes nothing."""
     if reason is None and not unless:
         raise typer.BadParameter("say why.", param_hint="--reason")

@@ -146,7 +146,7 @@ class FailedElsewhere(Exception):
 
 
 def explain(error: BaseException) -> Failure:
-    """Gives the exit code of this error, and its cause and remedy in one line."""
+    """Give the exit code of this error, and its cause and remedy in one line."""
     if isinstance(error, BrokenPipeError):
         return Failure(BROKEN_PIPE, "")
     if isinstance(error, KeyboardInterrupt):
@@ -169,7 +169,7 @@ def explain(error: BaseException) -> Failure:
 
 
 def one_line(message: str) -> str:
-    """Replaces line breaks and runs of blanks in the message by single spaces."""
+    """Replace line breaks and run of blanks in the message by single spaces."""
     return visible_text(" ".join(message.split()))
 
 

@@ -59,17 +59,17 @@ def _row(fact: FactRecord, about: str) -> tuple[object, ...]:
 
 
 def where(fact: FactRecord) -> str:
-    """Gives the fact's source as corpus/document[start:end], or its number in its sample."""
+    """Give the fact's source as corpus/document[start:end], or its number in its sample."""
     return place(fact.source) if fact.sample is None else in_sample(fact.sample)
 
 
 def place(source: Source | None) -> str:
-    """Gives a source as corpus/document[start:end]."""
+    """Give a source as corpus/document[start:end]."""
     return f"{source.corpus}/{source.external_id}[{source.start}:{source.end}]" if source else "(no document)"
 
 
 def in_sample(sample: SamplePlace) -> str:
-    """Gives the place of a fact of a release, and says that this is all that is known of it."""
+    """Give the place of a fact of a release, and say that this is all that is known of it."""
     return f"{sample.corpus}, sample {sample.sample_id}, fact {sample.fact_idx} (of a release: no text, no offsets)"
 
 
@@ -80,7 +80,7 @@ def _deleted(fact: FactRecord) -> str:
 
 
 def printed_on(base: Base, fact: FactRecord) -> int | None:
-    """Gives the page that the fact stands on, where its document has pages."""
+    """Give the page that the fact stands on, where its document has pages."""
     if fact.source is None:
         return None
     _, text = base.documents.read(fact.source.document_id)
@@ -88,7 +88,7 @@ def printed_on(base: Base, fact: FactRecord) -> int | None:
 
 
 def one(fact: FactRecord, page: int | None = None) -> None:
-    """Prints one fact, with its source, the page there, and its changes."""
+    """Print one fact, with its source, the page there, and its changes."""
     say(f"fact {fact.fact_id}, version {fact.version}: {fact.value}")
     if fact.question:
         say(f"question: {fact.question}")
@@ -102,7 +102,7 @@ def one(fact: FactRecord, page: int | None = None) -> None:
 
 
 def edited(edit: Edit, *, undoes: int | None = None) -> None:
-    """Prints the change that an edit made; notes what says the same already, and what has no key yet."""
+    """Print the change that an edit made; note what says the same already, and what has no key yet."""
     done(edit, undoes=undoes, keyed=edit.keyed, also_said_by=edit.also_said_by)
     if edit.also_said_by and not wants_json():
         note(f"Said already by fact {', '.join(map(str, edit.also_said_by))}.")
@@ -111,7 +111,7 @@ def edited(edit: Edit, *, undoes: int | None = None) -> None:
 
 
 def done(edit: Edit, *, undoes: int | None = None, **more: object) -> None:
-    """Prints the change that an edit made, which may undo another. As JSON it has `more` fields."""
+    """Print the change that an edit made, which may undo another. As JSON it has `more` fields."""
     undone = {} if undoes is None else {"undoes": undoes}
     if wants_json():
         print_json({"seq": edit.seq, "kind": edit.kind, "fact_ids": edit.fact_ids, **undone, **more})

@@ -9,7 +9,7 @@ from colmlm.cli.start import completion
 
 
 def main() -> None:
-    """Completes a name from the tables, or else imports what runs commands, which takes a while, and runs one."""
+    """Complete a name from the tables, or else import what runs commands, which takes a while, and run one."""
     offered = completion.offered("colmlm", os.environ)
     if offered is not None:
         sys.stdout.write(offered)

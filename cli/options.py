@@ -62,26 +62,26 @@ def without_json(command: Callable[P, T]) -> Callable[P, T]:
 
 
 def examples(*lines: str) -> str:
-    """Makes the end of a command's help: examples, as they would be typed."""
+    """Make the end of a command's help: examples, as they would be typed."""
     return "\n\n".join(("Examples:", *(f"  {line}" for line in lines)))
 
 
 def finite(value: float | None) -> float | None:
-    """Refuses nan and inf, for which comparisons with bounds are meaningless."""
+    """Refuse nan and inf, for which comparisons with bounds are meaningless."""
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not a finite number.")
     return value
 
 
 def positive(value: float) -> float:
-    """Refuses what is not above zero, since the bounds of options are inclusive."""
+    """Refuse what is not above zero, since the bounds of options are inclusive."""
     if not (math.isfinite(value) and value > 0):
         raise typer.BadParameter(f"{value} is not above 0.")
     return value
 
 
 def span(text: str) -> timedelta:
-    """Reads a span of time such as 90d, 12h or 30m; 0 is none."""
+    """Read a span of time such as 90d, 12h or 30m; 0 is none."""
     found = re.fullmatch(r"([0-9]{1,6})([mhd])", text)
     if found is None and text != "0":
         raise typer.BadParameter(f"{text!r} is no span of time, such as 90d, 12h or 30m.")
@@ -89,7 +89,7 @@ def span(text: str) -> timedelta:
 
 
 def time(said: str) -> datetime:
-    """Reads a date, or a time as ISO 8601 has it; one without a zone is UTC."""
+    """Read a date, or a time as ISO 8601 has it; one without a zone is UTC."""
     try:
         return moment(said)
     except ValueError as error:
@@ -99,7 +99,7 @@ def time(said: str) -> datetime:
 
 
 def some_text(value: str | None) -> str | None:
-    """Refuses what is blank or was not UTF-8 on the command line: neither can be encoded or stored."""
+    """Refuse what is blank or was not UTF-8 on the command line: neither can be encoded or stored."""
     if value is not None and not value.strip():
         raise typer.BadParameter("it must not be blank.")
     if value is not None and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
@@ -108,14 +108,14 @@ def some_text(value: str | None) -> str | None:
 
 
 def some_texts(values: list[str] | None) -> list[str] | None:
-    """Checks each value as `some_text` does."""
+    """Check each value as `some_text` does."""
     for value in values or ():
         some_text(value)
     return values
 
 
 def each_once(fact_ids: Sequence[int]) -> list[int]:
-    """Gives the ids in their order, each once."""
+    """Give the ids in their order, each once."""
     return list(dict.fromkeys(fact_ids))
 
 

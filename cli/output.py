@@ -20,12 +20,12 @@ from colmlm.kb.texts.characters import json_visible, visible_text
 
 
 def print_json(value: object) -> None:
-    """Prints one JSON object on one line of stdout."""
+    """Print one JSON object on one line of stdout."""
     sys.stdout.write(json_visible(json.dumps(plain(value), ensure_ascii=False, allow_nan=False)) + "\n")
 
 
 def plain(value: object) -> Any:
-    """Converts dataclasses and times for JSON; times become UTC."""
+    """Convert dataclasses and time for JSON; times become UTC."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, dict):
@@ -38,12 +38,12 @@ def plain(value: object) -> Any:
 
 
 def say(line: str = "") -> None:
-    """Prints a line of a report for people."""
+    """Print a line of a report for people."""
     sys.stdout.write(visible_text(line) + "\n")
 
 
 def note(line: str) -> None:
-    """Prints a remark on stderr."""
+    """Print a remark on stderr."""
     sys.stderr.write(visible_text(line) + "\n")
 
 
@@ -51,7 +51,7 @@ LONGEST_NAME = 30  # characters in a cell of a table that stays on one line
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints a table that fits the terminal; where stdout is no terminal, each row is one line."""
+    """Print a table that fits the terminal; where stdout is no terminal, each row is one line."""
     cells = [
         ["" if cell is None else visible_text(str(cell).replace("\n", " ")) for cell in row] for row in rows
     ]
@@ -87,7 +87,7 @@ def _print_lines(rows: Sequence[Sequence[str]]) -> None:
 
 @contextmanager
 def progress(description: str) -> Iterator[Advance]:
-    """Shows a progress bar on stderr while the block runs; what it gives is to be called with (done, total or None).
+    """Show a progress bar on stderr while the block runs; what it gives is to be called with (done, total or None).
 
     Where stderr is no terminal, it prints a line now and then, so that long work does not look like a hang in a log.
     """
@@ -121,7 +121,7 @@ ON_STDERR = Telling(note, progress)
 
 @contextmanager
 def counting(description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows a progress bar; what it gives is to be called with the number of further pieces done."""
+    """Show a progress bar; what it gives is to be called with the number of further pieces done."""
     finished = 0
     with progress(description) as update:
         update(0, total)
@@ -165,21 +165,21 @@ def lasting(seconds: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Says how many there are: "1 document", "12 documents"."""
+    """Say how many there are: "1 document", "12 documents"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def counted_facts(total: int, is_exact: bool) -> str:
-    """Says how many facts there are: "12 facts", "More than 2,000 facts"."""
+    """Say how many facts there are: "12 facts", "More than 2,000 facts"."""
     return f"{total:,} fact{'' if total == 1 else 's'}" if is_exact else f"More than {total:,} facts"
 
 
 def these_facts(number: int) -> str:
-    """Names so many facts in a question: "this fact", "these 12 facts"."""
+    """Name so many facts in a question: "this fact", "these 12 facts"."""
     return "this fact" if number == 1 else f"these {number} facts"
 
 
 def shorten(text: str | None, width: int = 60) -> str:
-    """Gives the start of a text, on one line."""
+    """Give the start of a text, on one line."""
     line = " ".join((text or "").split())
     return line if len(line) <= width else f"{line[: width - 1]}…"

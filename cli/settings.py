@@ -31,5 +31,5 @@ class UserSettings:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Self:
-        """Reads the settings from the variables `env`. Raises `SettingsError`."""
+        """Read the settings from the variables `env`. Raises `SettingsError`."""
         return read(cls, env)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def version() -> str:
-    """Gives the version; "unknown" where the program runs from a source tree that was never installed."""
+    """Give the version; "unknown" where the program runs from a source tree that was never installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

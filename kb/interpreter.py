@@ -15,17 +15,17 @@ ROOT = Path(__file__).absolute().parents[2]  # the directory from which the prog
 
 
 def command(*words: object) -> list[str]:
-    """Gives the command line of this interpreter with these words, such as "-m", "colmlm.cli", "worker"."""
+    """Give the command line of this interpreter with these words, such as "-m", "colmlm.cli", "worker"."""
     return [sys.executable, "-P", *map(str, words)]
 
 
 def again() -> list[str]:
-    """Gives the command line that starts this process once more."""
+    """Give the command line that starts this process once more."""
     return command(*sys.orig_argv[1:])
 
 
 def shut_out_current_directory() -> None:
-    """Keeps the current directory off the path of all Python processes that this one starts, also those of libraries.
+    """Keep the current directory off the path of all Python processes that this one starts, also those of libraries.
 
     Where the program is not installed, they find its packages where this process did. To be called first.
     """

@@ -24,23 +24,23 @@ class Principal:
     job_id: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Gives the principal as the log stores it, without fields that are None."""
+        """Give the principal as the log stores it, without fields that are None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Self:
-        """Reads a stored principal, and ignores fields that only a later release knows."""
+        """Read a stored principal, and ignores fields that only a later release knows."""
         return cls(**{field.name: kept[field.name] for field in fields(cls) if field.name in kept})
 
     def __str__(self) -> str:
-        """Gives the principal in a few words, such as "token 3", "local ann" or "token 3, job 7"."""
+        """Give the principal in a few words, such as "token 3", "local ann" or "token 3, job 7"."""
         who = f"token {self.key_id}" if self.kind == "key" else f"{self.kind} {self.name}"
         return who if self.job_id is None or self.kind == "job" else f"{who}, job {self.job_id}"
 
 
 @cache
 def local_user() -> str:
-    """Gives the name of the user this process runs as. It asks the system, so that no variable can pretend another."""
+    """Give the name of the user this process runs as. It asks the system, so that no variable can pretend another."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # the user id has no name, as in containers

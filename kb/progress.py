@@ -15,7 +15,7 @@ _log = logging.getLogger("colmlm")
 
 @contextmanager
 def silently(description: str) -> Iterator[Advance]:
-    """Reports no progress."""
+    """Report no progress."""
     yield lambda done, total: None
 
 

@@ -43,7 +43,7 @@ class KnowledgeBase(SearchableStore):
 
     @classmethod
     def open(cls, settings: Settings, application: str = "colmlm") -> KnowledgeBase:
-        """Opens the database of `settings`, starting it where it does not run. `application` names the connections.
+        """Open the database of `settings`, starting it where it does not run. `application` names the connections.
 
         An embedded database that is new gets its tables. A server's does not, since whose it is cannot be known.
         Raises `DatabaseUnavailable` or `MigrationNeeded`.
@@ -59,7 +59,7 @@ class KnowledgeBase(SearchableStore):
         return cls(settings, engine)
 
     def beside(self, pool: str, waits: Waits, connections: int) -> KnowledgeBase:
-        """Gives this knowledge base on a second pool of connections, whose statements are limited by `waits`.
+        """Give this knowledge base on a second pool of connections, whose statements are limited by `waits`.
 
         Lookups are shared, since a process has one index. `close` of this one closes both.
         """
@@ -167,7 +167,7 @@ class KnowledgeBase(SearchableStore):
         return Upkeep(self)
 
     def shown(self, *, past: bool) -> Shown:
-        """Reads this knowledge base for a caller. Without `past`, what was deleted or corrected is withheld."""
+        """Read this knowledge base for a caller. Without `past`, what was deleted or corrected is withheld."""
         from colmlm.kb.evidence.shown import Shown
 
         return Shown(self, past)

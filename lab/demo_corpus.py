@@ -47,22 +47,22 @@ class Document:
 
 
 def digest(*parts: str) -> int:
-    """Gives a number that depends only on the parts, so that every build makes the same choices."""
+    """Give a number that depends only on the parts, so that every build makes the same choices."""
     return int.from_bytes(hashlib.sha256("\x1f".join(parts).encode()).digest()[:8], "big")
 
 
 def pick(options: list[str], *key: str) -> str:
-    """Chooses one of the options by the key."""
+    """Choose one of the options by the key."""
     return options[digest(*key) % len(options)]
 
 
 def capitalised(sentence: str) -> str:
-    """Gives the sentence with its first letter in upper case."""
+    """Give the sentence with its first letter in upper case."""
     return sentence[:1].upper() + sentence[1:]
 
 
 def compose(doc_id: str, title: str, sentences: Iterable[str]) -> Document:
-    """Joins marked sentences to a document, and turns their marks into facts."""
+    """Join marked sentences to a document, and turns their marks into facts."""
     text, facts = "", list[Fact]()
     for sentence in sentences:
         text += " " if text else ""
@@ -81,13 +81,13 @@ def compose(doc_id: str, title: str, sentences: Iterable[str]) -> Document:
 
 
 def fill(template: str, entity: dict[str, Any]) -> str:
-    """Fills a template with the entity's subject and its name in running text (by default its title)."""
+    """Fill a template with the entity's subject and its name in running text (by default its title)."""
     name: str = entity.get("name", entity["title"])
     return template.replace("{title}", name).replace("{subject}", entity["subject"])
 
 
 def attribute_sentence(entity: dict[str, Any], name: str, attribute: dict[str, Any], first: bool) -> str:
-    """Gives one marked sentence for one attribute. The first of a document always names the title."""
+    """Give one marked sentence for one attribute. The first of a document always names the title."""
     named = [variant for variant in attribute["sentences"] if "{title}" in variant]
     template = pick(named if first else attribute["sentences"], entity["id"], name, "variant")
     if template.count("{value}") != 1:
@@ -97,7 +97,7 @@ def attribute_sentence(entity: dict[str, Any], name: str, attribute: dict[str, A
 
 
 def entity_document(entity: dict[str, Any], kinds: dict[str, Any]) -> Document:
-    """Composes the document of one entity: its attributes in an order of its own, then its extra sentences."""
+    """Compose the document of one entity: its attributes in an order of its own, then its extra sentences."""
     attributes: dict[str, Any] = kinds[entity["kind"]]["attributes"]
     unknown = set(entity["facts"]) - set(attributes)
     if unknown:
@@ -111,7 +111,7 @@ def entity_document(entity: dict[str, Any], kinds: dict[str, Any]) -> Document:
 
 
 def load_documents(folder: Path) -> list[Document]:
-    """Composes the documents of every source file: entities first, then overviews, file by file."""
+    """Compose the documents of every source file: entities first, then overviews, file by file."""
     documents: list[Document] = []
     for path in (folder / name for name in SOURCES):
         if path.exists():
@@ -122,7 +122,7 @@ def load_documents(folder: Path) -> list[Document]:
 
 
 def document_faults(document: Document) -> list[str]:
-    """Lists the faults within one document."""
+    """List the faults within one document."""
     faults, last = list[str](), 0
     if re.search(r"[{}|]", document.text) or not document.facts:
         faults.append("markup left in the text, or no facts")
@@ -140,7 +140,7 @@ def document_faults(document: Document) -> list[str]:
 
 
 def corpus_faults(documents: list[Document], counts: dict[str, int]) -> list[str]:
-    """Lists the faults of the whole corpus: repeated ids, contradicting answers, and sizes below the aim."""
+    """List the faults of the whole corpus: repeated ids, contradicting answers, and sizes below the aim."""
     ids = Counter(document.id for document in documents)
     faults = [f"id used {n} times: {doc_id}" for doc_id, n in ids.items() if n > 1]
     answers: defaultdict[str, set[str]] = defaultdict(set)
@@ -153,7 +153,7 @@ def corpus_faults(documents: list[Document], counts: dict[str, int]) -> list[str
 
 
 def count(documents: list[Document]) -> dict[str, int]:
-    """Counts documents, facts, facts restated in other documents, and spans whose value occurred earlier."""
+    """Count documents, facts, facts restated in other documents, and spans whose value occurred earlier."""
     pairs = Counter(pair for d in documents for pair in {(fact.question, fact.value) for fact in d.facts})
     copied = sum(
         re.search(rf"(?<!\w){re.escape(f.value)}(?!\w)", d.text[: f.start]) is not None
@@ -169,7 +169,7 @@ def count(documents: list[Document]) -> dict[str, int]:
 
 
 def main(folder: Path = DEMO_CORPUS.parent) -> int:
-    """Writes the corpus beside its sources and prints its counts. Gives 1, with reasons on stderr, if a check fails."""
+    """Write the corpus beside its sources and print its counts. Gives 1, with reasons on stderr, if a check fails."""
     documents = load_documents(folder)
     lines = [json.dumps(asdict(document), ensure_ascii=False) + "\n" for document in documents]
     (folder / DEMO_CORPUS.name).write_text("".join(lines), encoding="utf-8")
@@ -182,7 +182,7 @@ def main(folder: Path = DEMO_CORPUS.parent) -> int:
 
 
 def write_keys(path: Path = DEMO_KEYS) -> int:
-    """Writes the keys by the released checkpoint: keys and calibrates a base as the first start does."""
+    """Write the keys by the released checkpoint: keys and calibrates a base as the first start does."""
     from colmlm.cli.composition.keying import key_everything
     from colmlm.cli.composition.known_keys import Remembering
     from colmlm.cli.composition.model_encoder import ModelEncoder

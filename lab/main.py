@@ -54,7 +54,7 @@ def root(context: typer.Context, debug: Debug = False, as_json: Json = False) ->
 
 
 def main() -> None:
-    """Runs `colmlm-lab`, as the console script's entry point."""
+    """Run `colmlm-lab`, as the console script's entry point."""
     start(app, "colmlm-lab")
 
 

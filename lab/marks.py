@@ -49,7 +49,7 @@ SEED = 17
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Writes the marked documents as an annotated file."""
+    """Write the marked documents as an annotated file."""
     options = _options(arguments)
     import spacy
 
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def marked(
     document: AnnotatedDocument, found: Candidates, prior: AskedValues, asked: Sequence[Span]
 ) -> AnnotatedDocument:
-    """Gives the document with its marks."""
+    """Give the document with its marks."""
     rng = random.Random(hashlib.sha256(document.text.encode()).digest())
     shares = chosen(document.text, found, prior, asked)
     spans = [span for span, share in shares if rng.random() < likelihood(share)]
@@ -84,7 +84,7 @@ def marked(
 def chosen(
     text: str, found: Candidates, prior: AskedValues, asked: Sequence[Span] = ()
 ) -> list[tuple[Span, float]]:
-    """Gives the flat set of spans of this text with their shares of being asked for; what was asked for has 1."""
+    """Give the flat set of spans of this text with their shares of being asked for; what was asked for has 1."""
     shares = prior.shares(found)
     wanted = labelled(text, found, asked)
     weights = [
@@ -94,12 +94,12 @@ def chosen(
 
 
 def likelihood(share: float) -> float:
-    """Gives the probability with which a chosen span is marked."""
+    """Give the probability with which a chosen span is marked."""
     return min(1.0, math.sqrt(share / SURE))
 
 
 def squad_texts(paths: Sequence[Path]) -> tuple[list[AnnotatedDocument], dict[str, list[Span]]]:
-    """Reads the paragraphs of SQuAD files, and where in each the values stand that people asked for."""
+    """Read the paragraphs of SQuAD files, and where in each the values stand that people asked for."""
     documents = [parsed.document for path in paths for parsed in read_squad(path) if parsed.document]
     asked: dict[str, list[Span]] = defaultdict(list)
     for question in (one for path in paths for one in read_questions(path)):
@@ -112,14 +112,14 @@ def squad_texts(paths: Sequence[Path]) -> tuple[list[AnnotatedDocument], dict[st
 def held_out(
     documents: Sequence[AnnotatedDocument], titles: int
 ) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:
-    """Splits paragraphs into those to learn from and those of so many titles, drawn at random."""
+    """Split paragraphs into those to learn from and those of so many titles, drawn at random."""
     known = sorted({document.title for document in documents if document.title})
     drawn = set(random.Random(5).sample(known, titles))
     return [d for d in documents if d.title not in drawn], [d for d in documents if d.title in drawn]
 
 
 def plain_texts(paths: Sequence[Path], count: int) -> Iterator[AnnotatedDocument]:
-    """Yields `count` texts of each file, JSON Lines or one JSON object of articles, evenly drawn and cut."""
+    """Yield `count` texts of each file, JSON Lines or one JSON object of articles, evenly drawn and cut."""
     for path in paths:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         records = json.loads(data).values() if path.suffix == ".json" else map(json.loads, data.splitlines())
@@ -161,7 +161,7 @@ class AskedValues:
         self.model.fit(np.concatenate([one.features_NF for one in found]), np.concatenate(labels))
 
     def shares(self, found: Candidates) -> NDArray[np.float64]:
-        """Gives the share for each candidate of a text."""
+        """Give the share for each candidate of a text."""
         if not found.spans:
             return np.zeros(0)
         shares_N: NDArray[np.float64] = self.model.predict_proba(found.features_NF)[:, 1]
@@ -169,7 +169,7 @@ class AskedValues:
 
 
 def labelled(text: str, found: Candidates, asked: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-    """Gives 1 for each candidate that is, up to articles and punctuation, a value that was asked for at this place."""
+    """Give 1 for each candidate that is, up to articles and punctuation, a value that was asked for at this place."""
     labels_N = np.zeros(len(found.spans), dtype=np.int64)
     for begin, end in set(asked):
         value = normalise_value(text[begin:end])
@@ -183,7 +183,7 @@ def labelled(text: str, found: Candidates, asked: Sequence[tuple[int, int]]) -> 
 
 
 def heaviest(spans: Sequence[Span], weights: Sequence[float]) -> list[int]:
-    """Gives the indices of the spans without overlap whose weights add up to the most, in order of the text.
+    """Give the indices of the spans without overlap whose weights add up to the most, in order of the text.
 
     Spans of no weight are never chosen; of equal sums the one with the earlier spans is.
     """
@@ -246,7 +246,7 @@ class Candidates:
 
 
 def candidates(doc: Any) -> Candidates:
-    """Finds the candidates in a text that spaCy has parsed."""
+    """Find the candidates in a text that spaCy has parsed."""
     kinds: dict[tuple[int, int], set[str]] = {}
     for kind, first, last in _found(doc):
         first, last = _tightened(doc, first, last, kind)
@@ -260,7 +260,7 @@ def candidates(doc: Any) -> Candidates:
 
 
 def _found(doc: Any) -> Iterator[tuple[str, int, int]]:
-    """Yields candidates as token ranges, before articles and the like are taken off their ends."""
+    """Yield candidates as token ranges, before articles and the like are taken off their ends."""
     for entity in doc.ents:
         yield "entity", entity.start, entity.end
     yield from _chunks(doc)
@@ -270,7 +270,7 @@ def _found(doc: Any) -> Iterator[tuple[str, int, int]]:
 
 
 def _chunks(doc: Any) -> Iterator[tuple[str, int, int]]:
-    """Yields noun chunks, their ends from each of their words on, and with what hangs on them."""
+    """Yield noun chunks, their ends from each of their words on, and with what hangs on them."""
     chunks = list(doc.noun_chunks)
     at = {token.i: chunk for chunk in chunks for token in chunk}
     for chunk in chunks:
@@ -294,7 +294,7 @@ def _chunks(doc: Any) -> Iterator[tuple[str, int, int]]:
 
 
 def _tokens(doc: Any) -> Iterator[tuple[str, int, int]]:
-    """Yields single words that say something, numbers with what they count, and phrases by their roots."""
+    """Yield single words that say something, numbers with what they count, and phrases by their roots."""
     for token in doc:
         if token.pos_ in ("NOUN", "PROPN", "NUM", "ADJ", "VERB", "ADV"):
             yield "word", token.i, token.i + 1
@@ -323,7 +323,7 @@ def _quotes(doc: Any) -> Iterator[tuple[str, int, int]]:
 
 
 def _capital_runs(doc: Any) -> Iterator[tuple[str, int, int]]:
-    """Yields runs of capitalised words, with and without the small words that join names."""
+    """Yield runs of capitalised words, with and without the small words that join names."""
     begun = first = last = -1
     for token in doc:
         is_name = token.text[:1].isupper() and not (token.is_sent_start and token.pos_ not in _NAMING)
@@ -342,7 +342,7 @@ def _capital_runs(doc: Any) -> Iterator[tuple[str, int, int]]:
 
 
 def _tightened(doc: Any, first: int, last: int, kind: str) -> tuple[int, int]:
-    """Takes articles, signs and the like off the ends of a token range; a title in quotation marks keeps its words."""
+    """Take articles, signs and the like off the ends of a token range; a title in quotation marks keeps its words."""
     while first < last and _is_loose(doc[first], "$£€#", kind, _LOOSE_FIRST):
         first += 1
     while first < last and _is_loose(doc[last - 1], "%°", kind, _LOOSE_LAST):
@@ -418,12 +418,12 @@ _CODES: dict[str, int] = {}
 
 
 def _code(label: str) -> int:
-    """Gives a small number for a label: the same in one run."""
+    """Give a small number for a label: the same in one run."""
     return _CODES.setdefault(label, len(_CODES) + 1) % 255
 
 
 def _covers(doc: Any, entity: tuple[int, int, str], first: int, last: int) -> bool:
-    """Says whether the range is an entity, or one without its article."""
+    """Say whether the range is an entity, or one without its article."""
     start, end, _ = entity
     while start < end and doc[start].pos_ == "DET":
         start += 1
@@ -433,7 +433,7 @@ def _covers(doc: Any, entity: tuple[int, int, str], first: int, last: int) -> bo
 
 
 def _cuts(entity: dict[int, tuple[int, int, str]], first: int, last: int) -> int:
-    """Counts the ends of the range that lie within an entity."""
+    """Count the ends of the range that lie within an entity."""
     return sum(at - 1 in entity and at in entity and entity[at - 1] == entity[at] for at in (first, last))
 
 

@@ -158,7 +158,7 @@ class Client:
     def open(
         cls, url: str, token: str, *, checkpoint_id: str | None = None, patience: Patience | None = None
     ) -> Self:
-        """Gives a client after checking that the server answers and, if it is given, that its keys are of
+        """Give a client after checking that the server answers and, if it is given, that its keys are of
         `checkpoint_id`.
 
         Raises `KeysetMismatch`, `ServerUnreachable`, `TokenRefused` or the error of any other refusal.

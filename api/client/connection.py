@@ -62,7 +62,7 @@ class Budget:
             self.left = min(self.patience.saved, self.left + self.patience.earned)
 
     def spend(self) -> bool:
-        """Takes one retry from the budget and says whether one was left."""
+        """Take one retry from the budget and say whether one was left."""
         with self._lock:
             if self.left < 1:
                 return False
@@ -94,7 +94,7 @@ class Connection:
             raise ServerUnreachable(self.url, str(error)) from error
 
     def is_of(self, secret: str) -> bool:
-        """Tells whether this is the secret that it sends."""
+        """Tell whether this is the secret that it sends."""
         return hmac.compare_digest(self._secret, secret.encode("utf-8", "surrogatepass"))
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class Connection:
         self.close()
 
     def request(self, method: str, path: str, *, is_repeatable: bool, **options: Any) -> httpx2.Response:
-        """Gives the response, whose status is below 400.
+        """Give the response, whose status is below 400.
 
         Raises `ServerUnreachable`, or the `KBError` that the server reports.
         """
@@ -136,7 +136,7 @@ class Connection:
         raise AssertionError("the last attempt returns or raises")
 
     def lines(self, method: str, path: str, **options: Any) -> Iterator[str]:
-        """Yields the lines of a long response as they arrive, each with its line end. The request is never retried."""
+        """Yield the lines of a long response as they arrive, each with its line end. The request is never retried."""
         rest = b""
         try:
             with self._client.stream(method, path, **options) as response:
@@ -153,7 +153,7 @@ class Connection:
 
 
 def _stays_on_this_machine(url: str) -> bool:
-    """Tells whether requests go unencrypted to a loopback address."""
+    """Tell whether requests go unencrypted to a loopback address."""
     try:
         address = urlsplit(url)
         return address.scheme == "http" and is_loopback(address.hostname or "")
@@ -162,14 +162,14 @@ def _stays_on_this_machine(url: str) -> bool:
 
 
 def _is_passing(response: httpx2.Response) -> bool:
-    """Tells whether the same request may succeed in a moment."""
+    """Tell whether the same request may succeed in a moment."""
     if response.status_code == _CONFLICT:
         return "retry-after" in response.headers
     return response.status_code in _NOT_READY
 
 
 def _is_safe(error: Exception, is_repeatable: bool) -> bool:
-    """Tells whether a retry is safe after this error: nothing was sent, or the request is idempotent."""
+    """Tell whether a retry is safe after this error: nothing was sent, or the request is idempotent."""
     return _never_sent(error) or (is_repeatable and isinstance(error, httpx2.TransportError))
 
 

@@ -80,7 +80,7 @@ class RequestRefused(RemoteRefused):
 
 
 def refused(response: httpx2.Response) -> KBError:
-    """Gives the error of a response with a status of 400 or above. It never contains the token's secret."""
+    """Give the error of a response with a status of 400 or above. It never contains the token's secret."""
     try:
         problem = msgspec.json.decode(response.content, type=Problem)
     except msgspec.DecodeError:
@@ -91,7 +91,7 @@ def refused(response: httpx2.Response) -> KBError:
 
 
 def error_of(problem: Problem) -> KBError:
-    """Gives the error that a problem document describes."""
+    """Give the error that a problem document describes."""
     known = _KNOWN.get(problem.type.removeprefix("urn:colmlm:"))
     if known is not None:
         return _as_it_was(known, problem)
@@ -115,7 +115,7 @@ _KNOWN: dict[str, type[KBError]] = {
 
 
 def _as_it_was(kind: type[KBError], problem: Problem) -> KBError:
-    """Rebuilds an error of the server's knowledge base with its message and its ids."""
+    """Rebuild an error of the server's knowledge base with its message and its ids."""
     error: Any = kind.__new__(kind)
     Exception.__init__(error, problem.detail)
     for name, ids in problem.about.items():
@@ -125,7 +125,7 @@ def _as_it_was(kind: type[KBError], problem: Problem) -> KBError:
 
 
 def unsendable() -> errors.InvalidValue:
-    """Gives the error for a value that no request can hold."""
+    """Give the error for a value that no request can hold."""
     return errors.InvalidValue(
         "value",
         "it holds a lone surrogate, or is a number of more than 64 bits; remove the one, and give ids "

@@ -70,13 +70,13 @@ class RemoteLookups(Resource):
     use_shipped_threshold = edit_verb("/answers/threshold", AnswerThreshold, method="DELETE", shape=OnRecord)
 
     def require(self, checkpoint_id: str | None) -> None:
-        """Raises `KeysetMismatch` where the server's keys are of another checkpoint than this one, if one is given."""
+        """Raise `KeysetMismatch` where the server's keys are of another checkpoint than this one, if one is given."""
         space = self.space()
         if checkpoint_id is not None and space.checkpoint_id != checkpoint_id:
             raise KeysetMismatch(checkpoint_id, space.checkpoint_id)
 
     def as_of(self, seq: int) -> Self:
-        """Gives the lookups as of change `seq`, over the same connections."""
+        """Give the lookups as of change `seq`, over the same connections."""
         return replace(self, seq=seq)
 
     def ask(
@@ -119,7 +119,7 @@ class RemoteLookups(Resource):
     def find(
         self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **how: Unpack[LookupOptions]
     ) -> list[Lookup]:
-        """Looks up queries as `kb.answers.ranked.RankedLookups.find` does, in batches of `MAX_VECTORS`, or as JSON in
+        """Look up queries as `kb.answers.ranked.RankedLookups.find` does, in batches of `MAX_VECTORS`, or as JSON in
         such of `MAX_QUERIES` where texts go with them.
         """
         import numpy as np  # a lookup by questions needs no arrays
@@ -183,7 +183,7 @@ class RemoteGenerator(Resource):
         return self.api.once(_GENERATIONS, OutputTrace, _request_body(request))
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
-        """Yields the pieces of text and then the trace, which holds the splices and the lookups without a match."""
+        """Yield the pieces of text and then the trace, which holds the splices and the lookups without a match."""
         name = ""
         for line in self.api.lines_of(_GENERATIONS, _request_body(request) | {"stream": True}):
             field, _, said = line.rstrip("\r\n").partition(": ")
@@ -200,7 +200,7 @@ class RemoteGenerator(Resource):
 
 
 def _note_broken_off(error: KBError) -> KBError:
-    """Notes on the error of a stream that it came when the request was carried out in part."""
+    """Note on the error of a stream that it came when the request was carried out in part."""
     if isinstance(error, RemoteError):
         error.was_sent = True
     return error
@@ -238,7 +238,7 @@ class RemoteOutputs(Resource):
         return Impact(fact_id, about.is_live, about.erased_seq, tuple(uses))
 
     def record_from_elsewhere(self, generation: NewOutput) -> OutputTrace:
-        """Stores an output on the server and gives its trace, without the present state of its facts.
+        """Store an output on the server and give its trace, without the present state of its facts.
 
         The record itself is the body: `api.routes.records` reads its fields, without those of quotations, which no
         decoder makes. It is sent again only where the server was not reached, since a second request would store a

@@ -44,7 +44,7 @@ def server_for(caller_of: CallerOf, *, version: str, read_only: bool = False) ->
     """Make a server whose tools work for the caller of each request; where it is `read_only`, none of them edits."""
 
     async def shown(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Leaves tools out that the caller may not use, and lists the documents that are there now."""
+        """Leave tools out that the caller may not use, and list the documents that are there now."""
         answer = await call_next(ctx)
         if not isinstance(answer, dict):
             return answer

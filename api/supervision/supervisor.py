@@ -95,7 +95,7 @@ class Supervisor:
                 post.pid, post.since = self._forks.fork(post.work), time.monotonic()
 
     def _renew(self) -> None:
-        """Goes on with a restart: starts what takes over next, or lets it take over once it is up."""
+        """Go on with a restart: starts what takes over next, or lets it take over once it is up."""
         if not self._renewing or self._num_stops or self._leaving:
             return
         place = self._renewing[0]
@@ -260,7 +260,7 @@ class Shared:
         return int(since) - 1
 
     def rates(self, clock: Clock = time.monotonic) -> Callable[[int, int], float]:
-        """Give what takes a permit of a token at a rate, and says how long to wait where there is none."""
+        """Give what takes a permit of a token at a rate, and say how long to wait where there is none."""
 
         def take(token_id: int, per_minute: int) -> float:
             with self._locked():

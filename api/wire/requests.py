@@ -174,7 +174,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def is_loopback(host: str) -> bool:
-    """Tells whether what is sent to this host stays on this machine, whatever the resolver says of other names."""
+    """Tell whether what is sent to this host stays on this machine, whatever the resolver says of other names."""
     return host.lower() in LOOPBACK
 
 

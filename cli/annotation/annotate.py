@@ -86,7 +86,7 @@ class AnnotationRun:
     rejected: Counter[str] = field(default_factory=Counter)
 
     def reading(self) -> Iterator[AnnotatedDocument]:
-        """Reads the documents of the files; each call collects the refusals anew."""
+        """Read the documents of the files; each call collects the refusals anew."""
         self.refusals = list(self.found.refusals)
         total = sum(file.size for file in self.found.files) // 1000
         with progress("Annotating (KB read)") as advance:
@@ -248,7 +248,7 @@ def _greet(results: Results) -> None:
 
 
 def _estimate(job: AnnotationRun, options: SeedOptions) -> Estimate:
-    """Estimates what is still to be annotated. Reads everything once, and writes nothing."""
+    """Estimate what is still to be annotated. Reads everything once, and writes nothing."""
     from colmlm.model.annotate.pipeline import Results
     from colmlm.model.annotate.seed import estimate_cost
 
@@ -260,7 +260,7 @@ def _estimate(job: AnnotationRun, options: SeedOptions) -> Estimate:
 
 
 def _agreed(cost: Estimate, options: SeedOptions, *, yes: bool) -> bool:
-    """Prints the estimated cost, and tells whether --yes, or somebody at the terminal, agrees to it."""
+    """Print the estimated cost, and tell whether --yes, or somebody at the terminal, agrees to it."""
     for line in _priced(cost, options):
         note(line)
     if yes or cost.documents == 0:

@@ -143,7 +143,7 @@ def train_questions(
 
 
 def split_squad(squad: list[Path], held_out: int) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:
-    """Splits the documents of SQuAD files into those to use, and `held_out` ones that are drawn at random."""
+    """Split the documents of SQuAD files into those to use, and `held_out` ones that are drawn at random."""
     return _held_out([document for path in squad for document in readable(read_squad(path))], held_out)
 
 

@@ -39,7 +39,7 @@ SkipUnknown = Annotated[
 
 @contextmanager
 def found_in(paths: Sequence[Path], urls: Path | None, *, allow_private: bool) -> Iterator[FoundFiles]:
-    """Gives the files to read; fetched pages are in a temporary folder, which is gone after the block."""
+    """Give the files to read; fetched pages are in a temporary folder, which is gone after the block."""
     if not paths and urls is None:
         raise typer.BadParameter("name files or folders, or addresses with --urls.", param_hint="PATH")
     found = find_files(paths)
@@ -59,7 +59,7 @@ def found_in(paths: Sequence[Path], urls: Path | None, *, allow_private: bool) -
 
 
 def show_passed_over(passed_over: Mapping[str, int]) -> None:
-    """Says how many files of which other kinds were in the folders."""
+    """Say how many files of which other kinds were in the folders."""
     if passed_over:
         most = sorted(passed_over.items(), key=lambda item: -item[1])[:8]
         kinds = ", ".join(f"{kind} {number}" for kind, number in most)
@@ -76,7 +76,7 @@ _PLACE = re.compile(r"<loc>\s*(?:<!\[CDATA\[)?([^<\]]*)")
 
 
 def read_addresses(path: Path) -> list[str]:
-    """Gives the addresses in a file, each once. In a list, lines that begin with # are remarks. Raises `Unreadable`."""
+    """Give the addresses in a file, each once. In a list, lines that begin with # are remarks. Raises `Unreadable`."""
     if path.stat().st_size > _MOST_BYTES:
         raise Unreadable(f"more than {_MOST_BYTES} bytes; split it")
     text = decode_text(path.read_bytes())

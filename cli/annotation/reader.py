@@ -100,7 +100,7 @@ def squad_documents(squad: list[Path]) -> list[AnnotatedDocument]:
 
 
 def _foretell(task: ReaderTask) -> None:
-    """Says what a run will be, and trains nothing."""
+    """Say what a run will be, and trains nothing."""
     tokens = sum(len(example.ids) for example in task.examples)
     found = Counter("none" if example.is_none else "answered" for example in task.examples)
     foretold = {
@@ -117,7 +117,7 @@ CURVE_QUESTIONS = 300
 def split(
     documents: list[AnnotatedDocument], share: float
 ) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:
-    """Splits the documents into those to train on and those of a share of the titles, drawn at random.
+    """Split the documents into those to train on and those of a share of the titles, drawn at random.
 
     A document without a title counts as one by itself.
     """
@@ -136,7 +136,7 @@ def _title(document: AnnotatedDocument) -> str:
 
 
 def drawn(squad: list[Path], documents: list[AnnotatedDocument], config: ReaderConfig) -> ReaderExamples:
-    """Makes examples of what the files ask about these documents."""
+    """Make examples of what the files ask about these documents."""
     from colmlm.model.reader.training import ReaderExamples, ReaderQuestion
 
     numbers = {document.external_id: number for number, document in enumerate(documents)}
@@ -152,7 +152,7 @@ def drawn(squad: list[Path], documents: list[AnnotatedDocument], config: ReaderC
 
 
 def some(examples: Sequence[ReaderExample], questions: int | None = CURVE_QUESTIONS) -> list[ReaderExample]:
-    """Draws the examples of so many questions, in their order."""
+    """Draw the examples of so many questions, in their order."""
     from colmlm.model.training.steps import hold_out
 
     asked = list(dict.fromkeys(example.question for example in examples))

@@ -45,7 +45,7 @@ Name = Annotated[str | None, typer.Option("--name", help="Its name. Default: tha
 
 
 def readable(parsed: Iterable[Parsed]) -> list[AnnotatedDocument]:
-    """Gives the documents of a file, and notes how much of it was malformed."""
+    """Give the documents of a file, and note how much of it was malformed."""
     documents: list[AnnotatedDocument] = []
     refused = 0
     for item in parsed:
@@ -60,7 +60,7 @@ def readable(parsed: Iterable[Parsed]) -> list[AnnotatedDocument]:
 def changed(
     preset: Config, settings: list[str] | None, epochs: float | None, max_minutes: float | None
 ) -> Config:
-    """Gives the preset with the settings that were asked for."""
+    """Give the preset with the settings that were asked for."""
     try:
         config = with_settings(preset, settings or [])
         return replace(
@@ -73,7 +73,7 @@ def changed(
 
 
 def tune(steps: Iterable[StepMetrics], task: TunerTask[Any]) -> None:
-    """Trains to the end, and shows how far it is."""
+    """Train to the end, and show how far it is."""
     note(f"{len(task.examples)} examples, at most {task.num_steps} steps")
     with progress("training") as update:
         for m in steps:
@@ -81,7 +81,7 @@ def tune(steps: Iterable[StepMetrics], task: TunerTask[Any]) -> None:
 
 
 def report(directory: Path) -> None:
-    """Says what model is in the directory of a run or a release."""
+    """Say what model is in the directory of a run or a release."""
     from colmlm.model.annotate import checkpoint as annotators
 
     config = annotators.AnnotatorConfig.load(directory)

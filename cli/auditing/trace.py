@@ -111,14 +111,14 @@ def _thumbs(stored: GenerationRecord) -> str:
 
 
 def _said(stored: GenerationRecord) -> str:
-    """Shortens an output for a list, and says so where no fact stands behind it."""
+    """Shorten an output for a list, and say so where no fact stands behind it."""
     if stored.abstained:
         return ABSTAINED
     return shorten(stored.output, 40) + (" (uncited)" if stored.uncited else "")
 
 
 def show_output(trace: OutputTrace) -> None:
-    """Prints an output with its splices marked, the place that it quotes, or that its other words are uncited, and the
+    """Print an output with its splices marked, the place that it quotes, or that its other words are uncited, and the
     source of each splice.
     """
     made = f"checkpoint {trace.checkpoint_id}" if trace.checkpoint_id else "no checkpoint"
@@ -141,14 +141,14 @@ def show_output(trace: OutputTrace) -> None:
 
 
 def stored_as(generation_id: int, server: str | None) -> str:
-    """Says which output was stored, and how it is traced, or at which server it is."""
+    """Say which output was stored, and how it is traced, or at which server it is."""
     if server is not None:
         return f"Stored as output {generation_id} at {server}."
     return f"Stored as output {generation_id}: colmlm trace output {generation_id}"
 
 
 def marked(trace: OutputTrace) -> str:
-    """Puts each spliced span of an output in brackets, followed by its number. Names one that says nothing."""
+    """Put each spliced span of an output in brackets, followed by its number. Names one that says nothing."""
     if trace.abstained:
         return ABSTAINED
     pieces, at = [], 0
@@ -174,7 +174,7 @@ def _splice_row(splice: TracedSplice) -> tuple[object, ...]:
 
 
 def place(source: Source | None) -> str:
-    """Describes a source as title (corpus/document) and offsets."""
+    """Describe a source as title (corpus/document) and offsets."""
     if source is None:
         return ""
     return f"{source.title or source.external_id} ({source.corpus}/{source.external_id})[{source.start}:{source.end}]"
@@ -238,7 +238,7 @@ def _show_fact(trace: FactTrace, page: int | None) -> None:
 
 
 def show_changes(changes: tuple[ChangeRecord, ...] | list[ChangeRecord]) -> None:
-    """Prints changes of the log as a table."""
+    """Print changes of the log as a table."""
     columns = ("seq", "kind", "facts", "actor", "principal", "reason", "at")
     rows = [
         (c.seq, _kind(c), c.num_facts, _named(c), c.principal, shorten(c.reason), f"{c.at:%Y-%m-%d %H:%M:%S}")
@@ -252,7 +252,7 @@ def _kind(change: ChangeRecord) -> str:
 
 
 def _named(change: ChangeRecord) -> str:
-    """Names the actor, and whom the actor acts for where that is somebody else."""
+    """Name the actor, and whom the actor acts for where that is somebody else."""
     behalf = change.on_behalf_of
     return change.actor if behalf in (None, change.actor) else f"{change.actor} for {behalf}"
 
@@ -343,7 +343,7 @@ def wrong(
 
 
 def _fact_behind(splice: TracedSplice, value: str | None) -> dict[str, object]:
-    """Gives a fact behind an output, what became of it since, and the commands that mend it."""
+    """Give a fact behind an output, what became of it since, and the commands that mend it."""
     fact, right = splice.fact_id, quote(value or "...")
     commands = [
         f'colmlm facts edit {fact} --value {right} --reason "..."',

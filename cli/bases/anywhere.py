@@ -40,7 +40,7 @@ def anywhere(command: Callable[Concatenate[Base, P], None]) -> Callable[..., Non
 
 @contextmanager
 def base_of(server: str | None, token_file: Path | None) -> Iterator[Base]:
-    """Gives the base at `server` (None: that of the settings), without contacting it yet.
+    """Give the base at `server` (None: that of the settings), without contacting it yet.
 
     An empty address means this process, and None without one in the settings this machine.
     """
@@ -62,7 +62,7 @@ def base_of(server: str | None, token_file: Path | None) -> Iterator[Base]:
 
 @contextmanager
 def _options_named() -> Iterator[None]:
-    """Names, where a server does not support a parameter, the command's option for it in the error."""
+    """Name, where a server does not support a parameter, the command's option for it in the error."""
     try:
         yield
     except NotHeeded as error:

@@ -22,7 +22,7 @@ PATIENCE = Patience(answer_seconds=600.0, attempts=6)  # a plan or an erasure ma
 
 
 def connected(server: str, token_file: Path | None, settings: UserSettings) -> Connection:
-    """Makes a connection to `server`, without a request yet."""
+    """Make a connection to `server`, without a request yet."""
     scheme, host = _parts(server)
     if scheme == "http" and not is_loopback(host):
         note(f"Your token's secret goes to {host} unencrypted; use https beyond a network that you trust.")

@@ -42,7 +42,7 @@ class LocalBase:
     server: str | None = None  # the address of its API, where it is not on this machine
 
     def __init__(self, runtime: Runtime, *, alone: bool = True) -> None:
-        """Makes the base of a runtime. Unless it is `alone`, a server that runs here may answer in its place."""
+        """Make the base of a runtime. Unless it is `alone`, a server that runs here may answer in its place."""
         self.runtime, self.alone = runtime, alone
 
     @property
@@ -159,7 +159,7 @@ class LocalBase:
     def answered(
         self, ask: Callable[[LocalBase], T], *, checkpoint: Path | None, as_of: int | None, verbose: bool
     ) -> T:
-        """Asks the server that runs on this home, unless this is `alone`; where it can't answer, this process does.
+        """Ask the server that runs on this home, unless this is `alone`; where it can't answer, this process does.
 
         It is not asked for the past, since its token may not read that.
         """

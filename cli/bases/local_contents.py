@@ -103,7 +103,7 @@ class LocalFacts(Facts):
         return self._keyed(self.runtime.kb.facts.undo(seq, actor=actor, reason=reason), keyed)
 
     def _keyed(self, edit: Edit, wanted: bool) -> Edit:
-        """Gives the edit as it is after its facts got the keys that they lack, where that is wanted."""
+        """Give the edit as it is after its facts got the keys that they lack, where that is wanted."""
         if edit.keyed or not wanted:
             return edit
         try:
@@ -121,7 +121,7 @@ class LocalFacts(Facts):
         return near_encoder(self.runtime)
 
     def _key_at_once(self, fact_ids: Sequence[int]) -> bool:
-        """Keys these facts where they lack a key, unless they are so many that they wait for a rekey."""
+        """Key these facts where they lack a key, unless they are so many that they wait for a rekey."""
         kb, telling = self.runtime.kb, self.runtime.telling
         with self._encoder() as encoder, telling.progress("Keying") as advance:
             keyed = kb.keysets.key_facts(encoder, fact_ids, most=MOST_TO_KEY_AT_ONCE, on_facts=advance)

@@ -52,7 +52,7 @@ class LocalForgetting:
 
     @contextmanager
     def _asking(self, model: bool, sample: int) -> Iterator[Forgetting]:
-        """Gives the verbs that ask questions, with the model's encoder and the reader if `model`."""
+        """Give the verbs that ask questions, with the model's encoder and the reader if `model`."""
         self.runtime.kb.keysets.active()
         encoder, reader = (self.runtime.encoder, self.runtime.reader) if model else (None, None)
         with self.runtime.telling.progress("Asking questions") as advance:
@@ -162,7 +162,7 @@ class LocalErasures:
 
 
 def scanned(runtime: Runtime, traces: Sequence[Trace]) -> ResidueReport:
-    """Searches the files of server, index and home for these traces, without the shared ones, which prove nothing."""
+    """Search the files of server, index and home for these traces, without the shared ones, which prove nothing."""
     with runtime.telling.progress("Reading files") as advance:
         return Erasure(runtime.kb).residue(traces, advance)
 

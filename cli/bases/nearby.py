@@ -54,7 +54,7 @@ class RunningServer(msgspec.Struct, frozen=True):
 
 @contextmanager
 def told_of(runtime: Runtime, listener: socket.socket, url: str) -> Iterator[LocalToken | None]:
-    """Tells of a server while the block runs, and gives the token that it has to admit; None where nobody is told."""
+    """Tell of a server while the block runs, and give the token that it has to admit; None where nobody is told."""
     if not is_loopback(listener.getsockname()[0]):  # the token would be worth something on other machines
         yield None
         return
@@ -73,7 +73,7 @@ def told_of(runtime: Runtime, listener: socket.socket, url: str) -> Iterator[Loc
 
 
 def near_base(runtime: Runtime, checkpoint: Path | None) -> NearBase | None:
-    """Gives the base of the server that runs on this home and answers as this process would, with this checkpoint."""
+    """Give the base of the server that runs on this home and answers as this process would, with this checkpoint."""
     if (connection := _near_connection(runtime, checkpoint, DECODING_SECONDS)) is None:
         return None
     from colmlm.cli.bases.remote import NearBase

@@ -77,7 +77,7 @@ class NearBase(RemoteBase):
     """The base behind a server that runs on this home with the checkpoint that a command asks for."""
 
     def use_checkpoint(self, path: Path | None) -> None:
-        """Does nothing, since the server has it."""
+        """Do nothing, since the server has it."""
 
     @contextmanager
     def generator(
@@ -96,7 +96,7 @@ class OutputsElsewhere:
         return self.client.outputs.record_from_elsewhere(generation)
 
     def source(self, fact_id: int) -> Source | None:
-        """Gives None, since the server gives the source only once the output is stored."""
+        """Give None, since the server gives the source only once the output is stored."""
         return None
 
     def head_seq(self) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def adapt(
     kb: KnowledgeBase, encoder: Encoder, telling: Telling, corpus: str | None, how: Adapting
 ) -> dict[str, Any]:
-    """Fills the keyset of the encoder's checkpoint with predicted keys and calibrates it.
+    """Fill the keyset of the encoder's checkpoint with predicted keys and calibrates it.
 
     Gives a member `pairs`, with what was done for each kind of key, and the `keyset`.
     """
@@ -34,7 +34,7 @@ def adapt(
 
 
 def pair(adapted: AdaptedKeys) -> dict[str, Any]:
-    """Gives what was done for a kind of key, in one flat object."""
+    """Give what was done for a kind of key, in one flat object."""
     prediction = asdict(adapted.prediction)
     figures = {name: value for name, value in prediction.items() if name.startswith("recall")}
     return {

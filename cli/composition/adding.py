@@ -104,7 +104,7 @@ class Adding:
     tick: Callable[[], None] = lambda: None
 
     def wanted(self) -> Iterator[AnnotatedDocument]:
-        """Reads the documents to annotate: new ones, changed ones, and with `again` also unchanged ones."""
+        """Read the documents to annotate: new ones, changed ones, and with `again` also unchanged ones."""
         standings = self.runtime.kb.corpora.standings(self.corpus)
         self.tally.refusals += self.found.refusals
         reached = 0
@@ -138,7 +138,7 @@ class Adding:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Shows in the block how far the files are dealt with."""
+        """Show in the block how far the files are dealt with."""
         total = self.size // 1000
         with self.telling.progress("Reading and annotating (KB)") as advance:
             self.tick = lambda: advance(self.reached // 1000, total)
@@ -155,7 +155,7 @@ class Adding:
         return sum(file.size for file in self.found.files)
 
     def look(self) -> None:
-        """Reads all documents and counts them; annotates none."""
+        """Read all documents and count them; annotates none."""
         with self.shown():
             for _ in self.wanted():
                 self.pending.clear()
@@ -166,7 +166,7 @@ class Adding:
         return replace(document, uri=None)
 
     def annotated(self, annotator: Any, documents: Iterator[AnnotatedDocument]) -> Iterator[Parsed]:
-        """Annotates the documents, and gives them in the form that an ingest takes."""
+        """Annotate the documents, and give them in the form that an ingest takes."""
         began, first = time.monotonic(), self.reached
         measured: list[AnnotatedDocument] = []
         for reviewed in annotator.annotate(documents):
@@ -202,7 +202,7 @@ class Adding:
             )
 
     def ingest(self, load: Load, **how: Any) -> IngestReport | None:
-        """Ingests the wanted documents while they are annotated; without any, loads no model and gives None."""
+        """Ingest the wanted documents while they are annotated; without any, loads no model and gives None."""
         with self.shown():
             return self._ingest(load, **how)
 
@@ -233,7 +233,7 @@ class Adding:
             raise
 
     def key(self, *, changed: bool, **how: Any) -> KeysetRecord | None:
-        """Keys the corpus where facts lack keys: those just added, or those of an earlier run that was interrupted."""
+        """Key the corpus where facts lack keys: those just added, or those of an earlier run that was interrupted."""
         kb = self.runtime.kb
         if all(known.corpus != self.corpus for known in kb.corpora.all()):
             return None
@@ -244,7 +244,7 @@ class Adding:
         return key_everything(self.runtime, corpus=self.corpus, kinds=kinds, telling=self.telling, **how)
 
     def recalibrated(self, kb: KnowledgeBase, *, changed: bool, **who: Unpack[OnRecord]) -> str | None:
-        """Calibrates the answers again where documents were added, and says what their threshold is now."""
+        """Calibrate the answers again where documents were added, and say what their threshold is now."""
         if not changed:
             return None
         return AnswerCalibrating(self.runtime, kb, self.telling).again(**who)
@@ -275,7 +275,7 @@ def _seconds_of_keys(encoder: Encoder, documents: Iterable[AnnotatedDocument]) -
 
 
 def _doubting(document: AnnotatedDocument, rejected: Iterable[Rejected]) -> AnnotatedDocument:
-    """Notes on each fact that lost its question why, since whoever reviews it should know."""
+    """Note on each fact that lost its question why, since whoever reviews it should know."""
     codes = {(one.start, one.end): one.code for one in rejected if one.question}
     facts = tuple(
         replace(fact, doubt=codes.get((fact.start, fact.end)) if fact.question is None else None)
@@ -318,7 +318,7 @@ def _num_words(one: QuestionToTry) -> int:
 
 
 def answered_fact(runtime: Runtime, corpus: str, to_try: Sequence[QuestionToTry]) -> int | None:
-    """Asks the questions, and gives the first fact found by its own; None where none is, or nothing can read."""
+    """Ask the questions, and give the first fact found by its own; None where none is, or nothing can read."""
     from colmlm.model.lm.config import BaseNotFound, CheckpointError
 
     try:
@@ -331,12 +331,12 @@ def answered_fact(runtime: Runtime, corpus: str, to_try: Sequence[QuestionToTry]
 
 
 def is_told_by(value: str, answer: str) -> bool:
-    """Says whether an answer is this value, or little more: one that quotes the question as well is no good example."""
+    """Say whether an answer is this value, or little more: one that quotes the question as well is no good example."""
     return value in answer and len(answer.split()) <= 2 * len(value.split()) + WORDS_BESIDE
 
 
 def _found(answer: Answer, corpus: str, asked: QuestionToTry) -> int | None:
-    """Gives the fact that was asked for where the answer is its place, and says its value."""
+    """Give the fact that was asked for where the answer is its place, and say its value."""
     source = answer.source
     if source is None or (source.corpus, source.external_id) != (corpus, asked.document):
         return None

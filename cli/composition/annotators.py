@@ -88,7 +88,7 @@ AnyRawPaths = Annotated[list[Path] | None, _RAW]
 
 
 def known_encoding(name: str | None) -> str | None:
-    """Refuses an encoding that Python does not know."""
+    """Refuse an encoding that Python does not know."""
     if name is not None:
         try:
             "x".encode(name)
@@ -108,7 +108,7 @@ def light(
     drop_unquestioned: bool = False,
     on_wait: Callable[[], None] = lambda: None,
 ) -> DocumentAnnotator:
-    """Loads the two light annotators, which takes seconds; without `asks` only the span annotator.
+    """Load the two light annotators, which takes seconds; without `asks` only the span annotator.
 
     Where it asks and `verifies`, the reader of the settings verifies the questions. Where the settings name a place for
     bulk work, the annotators are loaded and work there; `on_wait` is called while they do.
@@ -136,7 +136,7 @@ def light(
 
 
 def ready(runtime: Runtime, how: RawAddition) -> Callable[[Callable[[], None]], DocumentAnnotator]:
-    """Gives what loads the annotators, and the encoder before them; it is given what is called while they work.
+    """Give what loads the annotators, and the encoder before them; it is given what is called while they work.
 
     A checkpoint that is missing should be known before an hour's annotation.
     """
@@ -157,14 +157,14 @@ def ready(runtime: Runtime, how: RawAddition) -> Callable[[Callable[[], None]], 
 
 
 def spans_at(runtime: Runtime, named: Path | None) -> Path:
-    """Gives the directory of the span annotator: what was named, that of the settings, or the released one."""
+    """Give the directory of the span annotator: what was named, that of the settings, or the released one."""
     from colmlm.model.annotate.checkpoint import RELEASED_SPANS
 
     return named or runtime.user.span_annotator or RELEASED_SPANS
 
 
 def questions_at(runtime: Runtime, named: Path | None) -> Path:
-    """Gives the directory of the question generator, as `spans_at` does."""
+    """Give the directory of the question generator, as `spans_at` does."""
     from colmlm.model.annotate.checkpoint import RELEASED_QUESTIONS
 
     return named or runtime.user.question_generator or RELEASED_QUESTIONS

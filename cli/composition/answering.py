@@ -36,7 +36,7 @@ class FittedReader:
 
 
 def reader(path: Path, bases: Path, confidence: Confidence | None = None) -> JudgedReader:
-    """Loads a reader, which takes a second or two, with the confidence beside it unless another is given.
+    """Load a reader, which takes a second or two, with the confidence beside it unless another is given.
 
     `bases` is the directory of base models. Raises `CheckpointError` where one of the two cannot be read.
     """
@@ -47,7 +47,7 @@ def reader(path: Path, bases: Path, confidence: Confidence | None = None) -> Jud
 
 
 def fitted_to(path: Path) -> Confidence:
-    """Reads the confidence beside a reader. Raises `AnnotatorError` where it cannot be read."""
+    """Read the confidence beside a reader. Raises `AnnotatorError` where it cannot be read."""
     from colmlm.model.annotate.config import AnnotatorError
 
     try:
@@ -59,7 +59,7 @@ def fitted_to(path: Path) -> Confidence:
 
 
 def digest_of(path: Path, confidence: Confidence) -> str:
-    """Digests a reader's description, which has the digests of its weights, and the confidence."""
+    """Digest a reader's description, which has the digests of its weights, and the confidence."""
     from colmlm.model.annotate.checkpoint import ANNOTATOR_FILE
 
     described = (path / ANNOTATOR_FILE).read_bytes() if (path / ANNOTATOR_FILE).is_file() else b""

@@ -24,7 +24,7 @@ class SetAsking:
     telling: Telling
 
     def run(self, name: str, how: AskingSet, *, actor: str) -> QuestionRun:
-        """Asks every question of a set, and stores the run."""
+        """Ask every question of a set, and store the run."""
         self.kb.questions.show(name)  # fails before a model is loaded for seconds
         asker = self._asker(how)
         with self.telling.progress("Asking") as advance:

@@ -30,7 +30,7 @@ HOW = "colmlm questions calibrate"
 
 
 def calibrations(user: UserSettings, kb: KnowledgeBase) -> AnswerCalibrations:
-    """Gives the calibrations of a base with the reader of the settings, which is not loaded for it."""
+    """Give the calibrations of a base with the reader of the settings, which is not loaded for it."""
     path = reader_at(user, None)
     confidence = fitted_to(path)
     return AnswerCalibrations(kb, digest_of(path, confidence), confidence.threshold)
@@ -54,7 +54,7 @@ class AnswerCalibrating:
     telling: Telling
 
     def run(self, questions: Path | None, how: Calibrating, **who: Unpack[OnRecord]) -> dict[str, Any]:
-        """Asks, chooses the threshold and, unless it is a dry run, stores it. Raises `CalibrationRefused`."""
+        """Ask, chooses the threshold and, unless it is a dry run, stores it. Raises `CalibrationRefused`."""
         from colmlm.kb.answers.calibration import ask_each, calibrate_answers, require_enough
 
         begun = time.monotonic()
@@ -110,7 +110,7 @@ class AnswerCalibrating:
         return _Asked(list(read_questions(file)) if file else [], stored, corpora, question_set)
 
     def again(self, **who: Unpack[OnRecord]) -> str:
-        """Calibrates once more after documents were added, where the questions are stored and it does not take long;
+        """Calibrate once more after documents were added, where the questions are stored and it does not take long;
         gives a line that says what the threshold is now, and why. The documents are there, also where no reader is.
         """
         from colmlm.model.lm.config import CheckpointError
@@ -149,7 +149,7 @@ class AnswerCalibrating:
 
 
 def read_questions(file: Path) -> Iterator[KnownQuestion]:
-    """Reads a file of questions, as `kb.questions.files` describes it. Raises `InvalidQuestions`."""
+    """Read a file of questions, as `kb.questions.files` describes it. Raises `InvalidQuestions`."""
     from colmlm.kb.answers.calibration import KnownQuestion
 
     yield from (KnownQuestion(one.question, one.expected) for one in questions_of_file(file))

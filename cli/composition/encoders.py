@@ -71,7 +71,7 @@ class SentenceKeys:
 
 
 def chosen(runtime: Runtime, name: EncoderName | None, checkpoint: Path | None) -> Encoder:
-    """Gives the sentence encoder of this name, else the settings' checkpoint. Refuses a name with a checkpoint."""
+    """Give the sentence encoder of this name, else the settings' checkpoint. Refuses a name with a checkpoint."""
     if name is None:
         return runtime.encoder
     if checkpoint is not None:
@@ -80,12 +80,12 @@ def chosen(runtime: Runtime, name: EncoderName | None, checkpoint: Path | None) 
 
 
 def keys_are_questions(encoder: Encoder) -> bool:
-    """Tells whether a fact's key encodes its own question, so that questions cannot calibrate a threshold."""
+    """Tell whether a fact's key encodes its own question, so that questions cannot calibrate a threshold."""
     return isinstance(encoder, SentenceKeys) and encoder.sentences.keys == "question"
 
 
 def registered(runtime: Runtime, path: str | None, elsewhere: Path | None) -> Encoder:
-    """Loads the encoder that was registered under `path`, or is `elsewhere` now; by default that of the settings."""
+    """Load the encoder that was registered under `path`, or is `elsewhere` now; by default that of the settings."""
     if elsewhere is None and path is not None and path.startswith(_REGISTERED):
         return SentenceKeys.named(EncoderName(path.removeprefix(_REGISTERED)))
     found = elsewhere or (Path(path) if path and Path(path).is_dir() else None)

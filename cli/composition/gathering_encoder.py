@@ -60,7 +60,7 @@ class GatheringEncoder:
         return mine.rows
 
     def _taken(self) -> list[_Asked]:
-        """Takes those who have waited longest: the first, and as many more as make no more than `MOST` questions."""
+        """Take those who have waited longest: the first, and as many more as make no more than `MOST` questions."""
         with self._changing:
             count, num_questions = 1, len(self._waiting[0].questions)
             for asked in self._waiting[1:]:

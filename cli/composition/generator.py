@@ -42,7 +42,7 @@ class OutputStore(Protocol):
     def store(self, generation: NewOutput) -> OutputTrace: ...
 
     def source(self, fact_id: int) -> Source | None:
-        """Gives the source of a fact; None where it has none, or where it is not known before the output is stored."""
+        """Give the source of a fact; None where it has none, or where it is not known before the output is stored."""
         ...
 
     def head_seq(self) -> int: ...
@@ -97,7 +97,7 @@ class StoringGenerator:
         return self._store(generation, accepted_only=request.accepted_only)
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
-        """Gives the output piece by piece with its lookups, then why it ended, then its stored trace."""
+        """Give the output piece by piece with its lookups, then why it ended, then its stored trace."""
         from colmlm.model.decoding.decoder import DecodedOutput
 
         self.check_prompts([request])
@@ -113,7 +113,7 @@ class StoringGenerator:
                 yield self._looked_up(item, said)
 
     def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
-        """Completes requests as `kb.evidence.generation.Generator.complete` says."""
+        """Complete requests as `kb.evidence.generation.Generator.complete` says."""
         self.check_prompts(requests)
         generations = self._generations(requests)
         if top is None:
@@ -221,7 +221,7 @@ class StoringGenerator:
         )
 
     def _seq(self) -> int:
-        """Gives the change to store with an output without lookups, which depends on none."""
+        """Give the change to store with an output without lookups, which depends on none."""
         return self.outputs.head_seq() if self.seq is None else self.seq
 
 
@@ -234,7 +234,7 @@ def _finished(generation: DecodedOutput) -> Finished:
 
 
 def decode_config(request: GenerationRequest, ranking: str) -> DecodeConfig:
-    """Gives the settings of decoding a request, with this ranking."""
+    """Give the settings of decoding a request, with this ranking."""
     from colmlm.model.decoding.config import DecodeConfig
 
     return DecodeConfig(
@@ -275,7 +275,7 @@ def logprobs(
     generations: Sequence[DecodedOutput | None],
     top: int,
 ) -> list[Logprobs]:
-    """Scores each prompt with its output (None: no output), under the model without lookups.
+    """Score each prompt with its output (None: no output), under the model without lookups.
 
     The token that the decoder puts at the start of every text is reported only where the prompt itself begins with it.
     A prompt's first token has no log-probability, as the protocol says. Raises `PromptRefused` beyond the model's
@@ -304,7 +304,7 @@ def logprobs(
 
 
 def _kept(checkpoint: Checkpoint, generation: DecodedOutput | None) -> tuple[int, ...]:
-    """Gives the tokens of an output, with the one that ended it and without those that a stop string cut off."""
+    """Give the tokens of an output, with the one that ended it and without those that a stop string cut off."""
     if generation is None or generation.finish != "stop":
         return generation.tokens if generation else ()
     kept = 0

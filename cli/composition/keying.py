@@ -73,7 +73,7 @@ def key_everything(
 def calibrated(
     kb: KnowledgeBase, encoder: Encoder, keyset: KeysetRecord, telling: Telling, *, again: bool = False
 ) -> KeysetRecord:
-    """Calibrates a keyset that has all its keys and whose threshold nobody has chosen, or `again`; says the outcome."""
+    """Calibrate a keyset that has all its keys and whose threshold nobody has chosen, or `again`; say the outcome."""
     if keyset.num_unkeyed or keyset.num_keys < 2:
         return keyset
     if not again and kb.keysets.has_threshold(keyset.keyset_id):
@@ -96,7 +96,7 @@ def calibrated(
 
 
 def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> Encoder:
-    """Loads the encoder that made this keyset's keys: from `named`, from where it was registered, or from the settings.
+    """Load the encoder that made this keyset's keys: from `named`, from where it was registered, or from the settings.
 
     Raises `KeysetMismatch` where another checkpoint is found there.
     """
@@ -108,7 +108,7 @@ def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> E
 
 
 def active_encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> Encoder | None:
-    """Loads the active keyset's encoder; gives None where that is `keyset_id`, none is active, or loading fails."""
+    """Load the active keyset's encoder; give None where that is `keyset_id`, none is active, or loading fails."""
     from colmlm.model.lm.config import BaseNotFound, CheckpointError
 
     try:
@@ -133,7 +133,7 @@ def measure(
     sample: int,
     telling: Telling,
 ) -> Calibration:
-    """Calibrates on up to `sample` questions, spread evenly over the facts. Raises `InvalidValue` without any."""
+    """Calibrate on up to `sample` questions, spread evenly over the facts. Raises `InvalidValue` without any."""
     from colmlm.kb.switching.thresholds import measure_threshold
 
     def encode(questions: Sequence[str]) -> NDArray[np.float32]:

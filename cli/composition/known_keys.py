@@ -27,7 +27,7 @@ _CHECKPOINT = "checkpoint"
 
 
 def with_known_keys(encoder: Encoder, path: Path) -> Encoder:
-    """Gives an encoder that first looks into a file of keys, or the encoder itself where those are of another."""
+    """Give an encoder that first looks into a file of keys, or the encoder itself where those are of another."""
     try:
         with safe_open(path, framework="numpy") as file:
             if (file.metadata() or {}).get(_CHECKPOINT) != encoder.checkpoint.checkpoint_id:
@@ -58,7 +58,7 @@ class Remembering:
         return self._encoder.encode_contexts(texts)
 
     def write(self, path: Path) -> None:
-        """Writes the keys as float16, the precision in which a base stores them."""
+        """Write the keys as float16, the precision in which a base stores them."""
         save_file(self._made, path, {_CHECKPOINT: self.checkpoint.checkpoint_id})
 
     def _remember(self, names: Iterable[str], made: Iterable[Floats]) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def describe(checkpoint: Checkpoint) -> CheckpointInfo:
-    """Gives the description of a checkpoint that the knowledge base stores."""
+    """Give the description of a checkpoint that the knowledge base stores."""
     trained_on = checkpoint.config.training.get("data_sha256")
     return CheckpointInfo(
         checkpoint_id=checkpoint.checkpoint_id,

@@ -72,7 +72,7 @@ class ModelKeeper:
                 outages.tell(_log, "cannot see which models are wanted, will try again", error)
 
     def keep_up(self) -> None:
-        """Loads what is wanted and not there, and frees what is not wanted, as the keysets are now."""
+        """Load what is wanted and not there, and frees what is not wanted, as the keysets are now."""
         line = self.kb.keysets.line()
         if line.active is None:
             return
@@ -88,14 +88,14 @@ class ModelKeeper:
         }
 
     def _wanted(self, line: Succession, active: int) -> Iterator[int]:
-        """Gives the keysets whose models are wanted, the most important first."""
+        """Give the keysets whose models are wanted, the most important first."""
         if self._former is None or self._former[0] != active:  # the log is asked once for each activation
             self._former = active, self.kb.keysets.former(active)
         in_line = (active, line.next, self._former[1])
         yield from dict.fromkeys(one for one in in_line if one is not None and one in line.answering)
 
     def _take(self, checkpoint: CheckpointInfo) -> None:
-        """Loads one checkpoint, or notes why not, and tries the same again no sooner than after a minute."""
+        """Load one checkpoint, or note why not, and tries the same again no sooner than after a minute."""
         failed = self._failed.get(checkpoint.checkpoint_id)
         if failed is not None and time.monotonic() < failed[0] + self.again_seconds:
             return
@@ -110,7 +110,7 @@ class ModelKeeper:
         _log.info("loaded the model %s", checkpoint.name)
 
     def _loaded(self, checkpoint: CheckpointInfo) -> LoadedModel:
-        """Raises `ValueError` where the checkpoint is not where it was registered, or has no room in memory."""
+        """Raise `ValueError` where the checkpoint is not where it was registered, or has no room in memory."""
         if checkpoint.path is None or not Path(checkpoint.path).is_dir():
             raise ValueError(f"its files are not at {checkpoint.path}, where it was registered")
         path = Path(checkpoint.path)

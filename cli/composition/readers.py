@@ -8,7 +8,7 @@ from colmlm.cli.settings import UserSettings
 
 
 def reader_at(user: UserSettings, named: Path | None) -> Path:
-    """Gives the directory of the reader: what was named, that of the settings, or the released one."""
+    """Give the directory of the reader: what was named, that of the settings, or the released one."""
     from colmlm.model.annotate.checkpoint import RELEASED_READER
 
     return named or user.reader or RELEASED_READER

@@ -55,7 +55,7 @@ class Runtime:
     def from_environment(
         cls, *, home: Path | None = None, checkpoint: Path | None = None, telling: Telling = ON_STDERR
     ) -> Self:
-        """Makes a runtime of the variables `COLMLM_*`, which the arguments override. Opens nothing yet."""
+        """Make a runtime of the variables `COLMLM_*`, which the arguments override. Opens nothing yet."""
         settings = Settings.from_environment(os.environ)
         user = UserSettings.from_environment(os.environ)
         return cls(
@@ -83,7 +83,7 @@ class Runtime:
         return self.kb.engine.url.render_as_string(hide_password=False) if "kb" in self.__dict__ else None
 
     def open(self) -> None:
-        """Opens the knowledge base now, so that one that is out of reach is noticed before a model is loaded."""
+        """Open the knowledge base now, so that one that is out of reach is noticed before a model is loaded."""
         self.kb  # noqa: B018
 
     @cached_property
@@ -99,7 +99,7 @@ class Runtime:
         )
 
     def _registered(self) -> Path | None:
-        """Gives the directory of the active keyset's checkpoint; None where it is none or no base is open."""
+        """Give the directory of the active keyset's checkpoint; None where it is none or no base is open."""
         from colmlm.kb.errors import NoActiveKeyset
 
         if "kb" not in self.__dict__:
@@ -111,7 +111,7 @@ class Runtime:
         return Path(path) if path is not None and Path(path).is_dir() else None
 
     def refresh(self) -> None:
-        """Forgets a model whose keyset is no longer the active one, unless the settings name it."""
+        """Forget a model whose keyset is no longer the active one, unless the settings name it."""
         if self.user.checkpoint is None and "checkpoint" in self.__dict__:
             found = self._registered()
             if found is not None and found != self.checkpoint.path:
@@ -131,7 +131,7 @@ class Runtime:
         asker: Callable[[], str],
         wide_threads: int | None = None,
     ) -> LoadedModel:
-        """Loads the model of the checkpoint at `path` (None: that of the settings) for a server, which may load others.
+        """Load the model of the checkpoint at `path` (None: that of the settings) for a server, which may load others.
 
         Its lookups also answer an output that began before another keyset was activated. `check` is called at every
         step of decoding. Prompts are decoded together, in turns between those whom `asker` names. A step of many
@@ -167,7 +167,7 @@ class Runtime:
         return LoadedModel(GatheringEncoder(encoder), generator)
 
     def encoder_at(self, path: Path | None) -> ModelEncoder:
-        """Gives the encoder of the checkpoint at `path` (None: that of the settings)."""
+        """Give the encoder of the checkpoint at `path` (None: that of the settings)."""
         if path is None:
             return self.encoder
         from colmlm.cli.composition.model_encoder import ModelEncoder
@@ -177,7 +177,7 @@ class Runtime:
 
     @cached_property
     def answers(self) -> Answering:
-        """Answers to questions, with the settings' checkpoint and the released reader."""
+        """Answer to questions, with the settings' checkpoint and the released reader."""
         return self.answering(self.reader)
 
     @cached_property
@@ -189,7 +189,7 @@ class Runtime:
         return reader(reader_at(self.user, None), self.settings.home / "models")
 
     def answering(self, reader: JudgedReader, *, keys: bool = True) -> Answering:
-        """Gives answers by this reader; without `keys` sentences are found by their words alone."""
+        """Give answers by this reader; without `keys` sentences are found by their words alone."""
         from colmlm.kb.answers.answering import Answering
         from colmlm.kb.lookup.questions import Questions
 
@@ -228,7 +228,7 @@ class Runtime:
         return AnsweringGenerator(self.generator, lambda: self.answers, self.kb.outputs.record_traced)
 
     def generator_as_of(self, seq: int) -> StoringGenerator:
-        """Gives a generator whose lookups find facts as of change `seq`, which is stored with its outputs."""
+        """Give a generator whose lookups find facts as of change `seq`, which is stored with its outputs."""
         from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
         from colmlm.kb.lookup.options import KEY
 
@@ -238,7 +238,7 @@ class Runtime:
         )
 
     def use_ray(self, address: str | None, workers: int | None) -> None:
-        """Has bulk work done by Ray at this address, by so many workers; None leaves what the settings say."""
+        """Have bulk work done by Ray at this address, by so many workers; None leaves what the settings say."""
         user = self.user
         self.user = replace(user, ray=address or user.ray, ray_workers=workers or user.ray_workers)
 
@@ -257,7 +257,7 @@ class Runtime:
 
 
 def released_checkpoint() -> Path:
-    """Gives the directory of the checkpoint that comes with the program."""
+    """Give the directory of the checkpoint that comes with the program."""
     spec = find_spec("colmlm.model")
     assert spec is not None and spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0], RELEASED)

@@ -12,13 +12,13 @@ from typing import TextIO
 
 
 def write_secret(file: Path, secret: str) -> None:
-    """Writes a secret, in place of the one before."""
+    """Write a secret, in place of the one before."""
     _written(file, secret).close()
 
 
 @contextmanager
 def held_secret(file: Path, secret: str) -> Iterator[None]:
-    """Writes a secret that is true while the block runs, and removes it at the end.
+    """Write a secret that is true while the block runs, and remove it at the end.
 
     Until then the file is locked. The system takes the lock back from a process that is killed, so that what this
     leaves behind is known to be of nobody.
@@ -34,7 +34,7 @@ def held_secret(file: Path, secret: str) -> Iterator[None]:
 
 
 def read_held_secret(file: Path) -> str | None:
-    """Gives a secret that this user alone may read and that its writer still holds; None where there is none."""
+    """Give a secret that this user alone may read and that its writer still holds; None where there is none."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:  # it is not there, or it is a link, or another user's
@@ -54,7 +54,7 @@ def _is_held(opened: TextIO) -> bool:
 
 
 def _written(file: Path, secret: str) -> TextIO:
-    """Gives the file, open and locked. It is a new one under a name of its own until it is complete."""
+    """Give the file, open and locked. It is a new one under a name of its own until it is complete."""
     file.parent.mkdir(parents=True, exist_ok=True)
     descriptor, scratch = mkstemp(dir=file.parent, prefix=f".{file.name}.")
     out = os.fdopen(descriptor, "w", encoding="utf-8")

@@ -47,7 +47,7 @@ class Syncing:
     move: bool = False
 
     def plan(self) -> SyncPlan:
-        """Compares the files with those of the last sync.
+        """Compare the files with those of the last sync.
 
         Raises `FolderOther`, and `FolderEmpty` where none of these is left.
         """
@@ -75,14 +75,14 @@ class Syncing:
         )
 
     def look(self, plan: SyncPlan) -> Synced:
-        """Reads what is new or changed, and counts what a sync would do. Changes nothing."""
+        """Read what is new or changed, and count what a sync would do. Changes nothing."""
         adding, read = self._prepared(plan)
         adding.look()
         files = list(_read(plan, read))
         return Synced(plan, adding, len(_gone(plan, files)))
 
     def run(self, plan: SyncPlan, load: Load, **who: Unpack[OnRecord]) -> Synced:
-        """Adds, takes out, and then notes what was read. `load` loads the annotator where there is something to add."""
+        """Add, takes out, and then notes what was read. `load` loads the annotator where there is something to add."""
         self.kb.corpora.follow(self.corpus, self.places)
         adding, read = self._prepared(plan)
         report = adding.ingest(load, **who)
@@ -119,7 +119,7 @@ class Syncing:
 
 
 def places_of(folder: Path) -> tuple[str, ...]:
-    """Gives the paths that lead to a folder, as it was named and with its links followed, in a form to be stored.
+    """Give the paths that lead to a folder, as it was named and with its links followed, in a form to be stored.
 
     So it is the same folder where a link to it is put elsewhere, and where a job and a command name it differently.
     """
@@ -128,7 +128,7 @@ def places_of(folder: Path) -> tuple[str, ...]:
 
 
 def _read(plan: SyncPlan, read: FilesRead) -> Iterator[SyncedFile]:
-    """Gives what is to be noted of the files that were read.
+    """Give what is to be noted of the files that were read.
 
     One of which something was refused keeps the documents that it had, and is read again by the next sync.
     """
@@ -142,19 +142,19 @@ def _read(plan: SyncPlan, read: FilesRead) -> Iterator[SyncedFile]:
 
 
 def _gone(plan: SyncPlan, files: Collection[SyncedFile]) -> set[str]:
-    """Gives the documents that a file had and that no file has now."""
+    """Give the documents that a file had and that no file has now."""
     had = {name for file in plan.known.values() for name in file.documents}
     now = {**plan.known, **{file.path: file for file in files}}
     return had - {name for path, file in now.items() if path not in plan.gone for name in file.documents}
 
 
 def _is_below(path: str, places: Collection[str]) -> bool:
-    """Says whether a path is one of these, or in a folder among them: such files are there, but cannot be read."""
+    """Say whether a path is one of these, or in a folder among them: such files are there, but cannot be read."""
     return any(place in (path, ".") or path.startswith(f"{place}/") for place in places)
 
 
 def _sha256(file: RawFile) -> str:
-    """Gives the digest of a file's bytes; what cannot be read has none, and is refused when it is read."""
+    """Give the digest of a file's bytes; what cannot be read has none, and is refused when it is read."""
     try:
         with held(file.path, file.origin) as place, place.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
@@ -205,7 +205,7 @@ class FilesRead:
             self.refused.add(path)
 
     def to_note(self) -> dict[str, list[str]]:
-        """Gives the documents that were read since this was last asked, by the paths of their files."""
+        """Give the documents that were read since this was last asked, by the paths of their files."""
         further: dict[str, list[str]] = {}
         for path, name in self.in_order[self.noted :]:
             further.setdefault(path, []).append(name)
@@ -230,7 +230,7 @@ class Synced:
         return [*self.adding.tally.refusals, *(self.report.refusals if self.report else ())]
 
     def told(self) -> dict[str, Any]:
-        """Gives it as JSON, without names of files and documents, and without why something was refused."""
+        """Give it as JSON, without names of files and documents, and without why something was refused."""
         report, removed, standings = self.report, self.removed, self.adding.tally.standings
         told = {
             "corpus": self.adding.corpus, "files": self.plan.counts,

@@ -57,7 +57,7 @@ class WorkerProcess:
         self._state = WorkerState(running=True, since=datetime.now(UTC))
 
     def state(self) -> WorkerState:
-        """Gives the worker's state now."""
+        """Give the worker's state now."""
         return self._state
 
     def __enter__(self) -> Self:
@@ -68,7 +68,7 @@ class WorkerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Tells the worker to hand its jobs back, and waits until it has ended."""
+        """Tell the worker to hand its jobs back, and wait until it has ended."""
         self._stopping.set()
         process = self._process
         assert process.stdin is not None
@@ -98,7 +98,7 @@ class WorkerProcess:
         return process
 
     def _pass_on(self, process: subprocess.Popen[bytes]) -> None:
-        """Writes the worker's stderr to that of the server, and keeps its last lines."""
+        """Write the worker's stderr to that of the server, and keep its last lines."""
         assert process.stderr is not None
         with process.stderr as lines:
             for line in lines:
@@ -123,7 +123,7 @@ class WorkerProcess:
         return min(2.0 ** min(self._state.failures, 6), LONGEST_PAUSE)
 
     def _is_started_again(self) -> bool:
-        """Starts the worker after a pause, unless it is to stop or the system has no room for a process now."""
+        """Start the worker after a pause, unless it is to stop or the system has no room for a process now."""
         if self._stopping.wait(self._pause()):
             return False
         try:
@@ -137,7 +137,7 @@ class WorkerProcess:
         return True
 
     def _has_ended(self) -> bool:
-        """Waits until the worker has ended, and notes how. Gives True where it was told to end."""
+        """Wait until the worker has ended, and note how. Gives True where it was told to end."""
         try:
             code = self._process.wait(self.steady_seconds)
         except subprocess.TimeoutExpired:
@@ -164,7 +164,7 @@ class WorkerProcess:
 
 
 def _environment(settings: Settings, checkpoint: Path | None, log_format: str) -> dict[str, str]:
-    """Gives variables for the settings that options of the command may have changed, and for logs in a terminal."""
+    """Give variables for the settings that options of the command may have changed, and for logs in a terminal."""
     named = {
         "COLMLM_HOME": str(settings.home),
         "COLMLM_DATABASE_URL": settings.database_url,

@@ -96,7 +96,7 @@ def threshold(
 
 
 def described(found: AnswerThreshold) -> str:
-    """Says the threshold in a sentence."""
+    """Say the threshold in a sentence."""
     if not found.calibrated or found.calibration is None:
         return f"Threshold {found.threshold:.3f}, as shipped: not calibrated for this base."
     measured = found.calibration.measured

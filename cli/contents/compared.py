@@ -104,7 +104,7 @@ def hold(
 
 
 def add_to(app: typer.Typer) -> None:
-    """Adds these commands to those of facts."""
+    """Add these commands to those of facts."""
     app.command(
         epilog=examples("colmlm facts contradictions", "colmlm facts contradictions --corpus demo --json")
     )(contradictions)
@@ -119,7 +119,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def tell_also_said(found: list[AlsoSaid]) -> None:
-    """Notes which other facts say what these facts say."""
+    """Note which other facts say what these facts say."""
     for said in found:
         others = ", ".join(map(str, said.by))
         note(f"{others} {'says' if len(said.by) == 1 else 'say'} the same as {said.fact_id}.")

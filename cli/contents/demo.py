@@ -63,7 +63,7 @@ def _run(demonstration: Demonstration, wanted: int) -> list[DemoRun]:
 
 
 def _report(demonstration: Demonstration, runs: list[DemoRun]) -> dict[str, Any]:
-    """Gives the fields of the first run, then all runs and the counts, for JSON."""
+    """Give the fields of the first run, then all runs and the counts, for JSON."""
     nothing = dict.fromkeys(("prompt", "before", "deleted_seq", "after", "restored"))
     shown = [{**asdict(run), "passed": run.passed} for run in runs]
     first = (
@@ -111,7 +111,7 @@ def _show(report: dict[str, Any], runs: list[DemoRun]) -> None:
 
 
 def _after(run: DemoRun) -> str:
-    """Gives what was said after the delete, and says so where no fact stands behind it."""
+    """Give what was said after the delete, and say so where no fact stands behind it."""
     said = run.after.output.strip()
     if run.parametric:
         return f"{said} (uncited, from its weights)"

@@ -108,7 +108,7 @@ class Demonstration:
         self.tried = self.not_found_before = 0
 
     def runs(self, wanted: int) -> Iterator[DemoRun | None]:
-        """Gives up to `wanted` runs, each once it is done, and None for every fact that was not found."""
+        """Give up to `wanted` runs, each once it is done, and None for every fact that was not found."""
         found = 0
         for fact in self.facts[: wanted * TRIES_PER_RUN]:
             if found == wanted:
@@ -160,7 +160,7 @@ class Demonstration:
         )
 
     def _statements(self, fact: FactRecord, question_key: Vectors) -> list[int]:
-        """Finds the fact and every live one that says the same: with its question, or near it with the same value.
+        """Find the fact and every live one that says the same: with its question, or near it with the same value.
 
         A fact is near where a lookup of the question would accept it. Facts of the same value further away are other
         facts: two things may have happened in one year.
@@ -200,7 +200,7 @@ class Demonstration:
         return {hit.fact_id for one in found for hit in one.hits} & deleted
 
     def _restore(self, statements: Sequence[int], seq_before: int) -> int:
-        """Restores those of the facts that were deleted since `seq_before`, even if the delete itself raised."""
+        """Restore those of the facts that were deleted since `seq_before`, even if the delete itself raised."""
         records = self.kb.facts.show_many(statements)
         gone = [record.fact_id for record in records if (record.deleted_seq or 0) > seq_before]
         if not gone:
@@ -211,7 +211,7 @@ class Demonstration:
 def _reasons(
     before: DemoAnswer, restored: DemoAnswer, cited: set[int], returned: set[int]
 ) -> tuple[str, ...]:
-    """Gives the reasons why a run did not pass; none where it did."""
+    """Give the reasons why a run did not pass; none where it did."""
     reasons = []
     if cited:
         reasons.append(f"the output after the deletion cites deleted facts: {sorted(cited)}")
@@ -231,7 +231,7 @@ def same(value: str, other: str) -> bool:
 
 
 def says_unaided(trace: OutputTrace, value: str) -> bool:
-    """Tells whether the output says the value outside of all its splices."""
+    """Tell whether the output says the value outside of all its splices."""
     said = list(trace.output)
     for splice in _hits(trace):
         said[splice.output_start : splice.output_end] = "\0" * (splice.output_end - splice.output_start)
@@ -239,7 +239,7 @@ def says_unaided(trace: OutputTrace, value: str) -> bool:
 
 
 def spread(facts: Sequence[FactRecord]) -> list[FactRecord]:
-    """Orders the facts so that one of every document comes before a second of any.
+    """Order the facts so that one of every document comes before a second of any.
 
     Documents are ordered by a hash of their names, since a corpus is often ordered by subjects.
     """

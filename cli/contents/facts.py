@@ -259,7 +259,7 @@ def restore(base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None) 
 
 
 def add_to(app: typer.Typer) -> None:
-    """Adds these commands to those of facts."""
+    """Add these commands to those of facts."""
     app.command(
         epilog=examples(
             'colmlm facts add --question "Who wrote Emma?" --value "Jane Austen" --reason "asked for"',
@@ -303,7 +303,7 @@ def edit_from(
     anyway: bool,
     dry_run: bool,
 ) -> None:
-    """Edits the facts of a file in one change. Exits with 3, and does nothing, where a row cannot be used."""
+    """Edit the facts of a file in one change. Exits with 3, and does nothing, where a row cannot be used."""
     from colmlm.kb.facts.files import plan_edits
 
     planned = plan_edits(file.read_text(encoding="utf-8-sig"), base.facts.show_many)

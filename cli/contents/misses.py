@@ -223,7 +223,7 @@ def solve(
 
 
 def _asked(group: MissGroup, question: str | None) -> str:
-    """Gives the question of the fact to add. Raises before anything is added where the group could not be solved."""
+    """Give the question of the fact to add. Raises before anything is added where the group could not be solved."""
     if group.state == "solved":
         raise MissGroupState([group.group_id], group.state)
     from colmlm.kb.facts.redaction import MARK

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def described(found: KeptSet) -> str:
-    """Says what a set holds, in a sentence."""
+    """Say what a set holds, in a sentence."""
     where = f", answered from {found.corpus}" if found.corpus else ""
     return f"{found.name}: {counted(found.num_questions, 'question')}{where}."
 
@@ -45,7 +45,7 @@ def runs(found: Sequence[QuestionRun]) -> None:
 
 
 def by(run: QuestionRun) -> str:
-    """Says what facts were found by, and which."""
+    """Say what facts were found by, and which."""
     return f"{run.how}, accepted facts only" if run.accepted_only else run.how
 
 
@@ -69,7 +69,7 @@ def count_silent(found: Sequence[AskedItem]) -> int:
 
 
 def summed(run: QuestionRun, silent: int = 0) -> str:
-    """Says what came of a run, in a sentence."""
+    """Say what came of a run, in a sentence."""
     right = f"{run.right} of {run.asked} right" + (f" ({silent} silent as expected)" if silent else "")
     return f"Run {run.run_id}: {right}, {run.wrong} wrong, {run.abstained} abstained."
 

@@ -191,7 +191,7 @@ def _named(base: Base, fact_ids: list[int], verdict: VerdictKind) -> list[Review
 
 
 def _preview(base: Base, verdicts: Sequence[ReviewVerdict]) -> None:
-    """Shows what verdicts are about. Exits with 3 where some do not fit their facts, as if they were carried out."""
+    """Show what verdicts are about. Exits with 3 where some do not fit their facts, as if they were carried out."""
     facts = base.facts.show_many([one.fact_id for one in verdicts])
     both = list(zip(verdicts, facts, strict=True))
     left = [
@@ -214,7 +214,7 @@ def _preview(base: Base, verdicts: Sequence[ReviewVerdict]) -> None:
 
 
 def _settle(base: Base, verdicts: Sequence[ReviewVerdict], reason: str, actor: str | None) -> None:
-    """Carries out verdicts. Exits with 3 where some were not, since others had settled or edited their facts."""
+    """Carry out verdicts. Exits with 3 where some were not, since others had settled or edited their facts."""
     done = base.review.settle(verdicts, actor=base.actor(actor), reason=reason)
     print_json({"dry_run": False, "refused": (), **_as_dict(done)}) if wants_json() else _show(done)
     if done.before:

@@ -72,7 +72,7 @@ def _calibrate(
 
 
 def _keyset_of(runtime: Runtime, keyset_id: int | None) -> KeysetHead:
-    """Gives the keyset to calibrate; the runtime's checkpoint must have made it, since that encodes the questions."""
+    """Give the keyset to calibrate; the runtime's checkpoint must have made it, since that encodes the questions."""
     checkpoint_id = runtime.encoder.checkpoint.checkpoint_id
     wanted = runtime.kb.keysets.in_use()
     if keyset_id is None:

@@ -314,7 +314,7 @@ def predicting_by(
 
 
 def _show_predicted(made: dict[str, Any]) -> None:
-    """Prints what was done for each kind of key, and says so where that is nothing."""
+    """Print what was done for each kind of key, and say so where that is nothing."""
     if not any(pair["predicted"] for pair in made["pairs"]):
         keyset_id = made["keyset"]["keyset_id"]
         note(
@@ -527,7 +527,7 @@ def _show(keysets: list[KeysetRecord], gates: Sequence[GateStanding | None] | No
 
 
 def _fitted(spec: str, fit: IndexFit | None) -> str:
-    """Gives the spec of an index, how many of its lists a search reads, and how many candidates a lookup scores."""
+    """Give the spec of an index, how many of its lists a search reads, and how many candidates a lookup scores."""
     if fit is None or not fit.lists:
         return spec
     recall = "" if fit.recall is None else f", recall {fit.recall:.3f}"

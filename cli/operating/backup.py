@@ -167,7 +167,7 @@ def _require_one(change_log: Path | None, without_later_erasures: bool, reapply_
 
 
 def _confirm_return(file: Path, yes: bool) -> None:
-    """Asks whether facts that were erased since may come back; where nobody can be asked, --yes is required."""
+    """Ask whether facts that were erased since may come back; where nobody can be asked, --yes is required."""
     from colmlm.kb.backup.write import open_backup
 
     if yes:
@@ -201,7 +201,7 @@ def _show_restored(report: RestoreReport, dry_run: bool) -> None:
 
 
 def _show_later(report: RestoreReport) -> None:
-    """Prints up to which change erasures after the backup are known, and who signed that log."""
+    """Print up to which change erasures after the backup are known, and who signed that log."""
     if (head := report.log_head) is not None:
         say(f"Later erasures are known up to change {head.seq}, from {report.log_file}.")
         say(f"That log was signed {head.at} by key {head.key}; what was erased after it is back.")

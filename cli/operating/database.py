@@ -154,7 +154,7 @@ def _status(settings: Settings) -> Status:
 
 
 def _url(settings: Settings, *, show_password: bool) -> str:
-    """Gives a libpq URL; for an embedded database that does not run, its data directory."""
+    """Give a libpq URL; for an embedded database that does not run, its data directory."""
     from colmlm.kb.store.embedded_server import EmbeddedServer
     from colmlm.kb.store.engines import shown
 

@@ -58,7 +58,7 @@ _SERVERS = "postgres"  # the folder of the embedded server, which may run as ano
 
 
 def examine() -> list[CheckResult]:
-    """Makes every check, in an order in which the first failure explains the later ones."""
+    """Make every check, in an order in which the first failure explains the later ones."""
     findings = [*_python(), *_packages()]
     try:
         settings = Settings.from_environment(os.environ)
@@ -82,7 +82,7 @@ def examine() -> list[CheckResult]:
 
 
 def _safely(check: Callable[[T], Findings], of: T) -> list[CheckResult]:
-    """Gives the findings of a check, and a failed one where the check itself raised an error."""
+    """Give the findings of a check, and a failed one where the check itself raised an error."""
     found: list[CheckResult] = []
     try:
         for finding in check(of):
@@ -104,7 +104,7 @@ def _python() -> Findings:
 
 
 def _packages() -> Findings:
-    """Checks the packages that the distribution requires, and Faiss, which no requirement can name."""
+    """Check the packages that the distribution requires, and Faiss, which no requirement can name."""
     from packaging.requirements import Requirement
 
     wrong = []
@@ -189,7 +189,7 @@ def _token(settings: Settings) -> Findings:
 
 
 def _disk(settings: Settings) -> Findings:
-    """Checks the disk of the home, and of each part of it that is on another disk."""
+    """Check the disk of the home, and of each part of it that is on another disk."""
     home = settings.home
     there = next(p for p in (home, *home.parents) if p.exists())
     parts = sorted(path for path in home.iterdir() if path.is_dir()) if _is_open(home) else []
@@ -222,7 +222,7 @@ def _room(path: Path) -> CheckResult:
 
 
 def _model(places: tuple[Path, Path | None]) -> Findings:
-    """Compares the files of the checkpoint and of its base model with their digests, without loading them."""
+    """Compare the files of the checkpoint and of its base model with their digests, without loading them."""
     from colmlm.cli.composition.runtime import released_checkpoint
     from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, damaged_file
 
@@ -278,7 +278,7 @@ def _base(base: str, cache: Path) -> Findings:
 
 
 def _address(settings: ServerSettings) -> Findings:
-    """Checks whether a server could listen at its address; one that listens already is no failure."""
+    """Check whether a server could listen at its address; one that listens already is no failure."""
     where = f"{settings.host}:{settings.port}"
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
@@ -302,7 +302,7 @@ _BY_HAND = "Its lines are in the server's log; colmlm worker --verbose runs one 
 
 
 def examine_worker(settings: Settings) -> Iterator[CheckResult]:
-    """Checks for workers with a heartbeat, for jobs that wait, and for a server's note that its own worker fails."""
+    """Check for workers with a heartbeat, for jobs that wait, and for a server's note that its own worker fails."""
     state, heard, waiting = attendance.noted_attendance(settings.home), 0, 0
     try:
         heard, waiting = _asked(settings)
@@ -323,7 +323,7 @@ def examine_worker(settings: Settings) -> Iterator[CheckResult]:
 
 
 def examine_webhooks(settings: Settings) -> Iterator[CheckResult]:
-    """Checks for webhooks that fail or were given up; says nothing where there are none."""
+    """Check for webhooks that fail or were given up; say nothing where there are none."""
     found = _subscribed(settings)
     for webhook in found:
         if webhook.last_error is not None:
@@ -335,7 +335,7 @@ def examine_webhooks(settings: Settings) -> Iterator[CheckResult]:
 
 
 def _subscribed(settings: Settings) -> list[Webhook]:
-    """Lists the webhooks; none where the database does not answer, which another check says, or is not at its head."""
+    """List the webhooks; none where the database does not answer, which another check says, or is not at its head."""
     try:
         engine = database.connect_database(settings)
     except DatabaseUnavailable:
@@ -347,7 +347,7 @@ def _subscribed(settings: Settings) -> list[Webhook]:
 
 
 def _asked(settings: Settings) -> tuple[int, int]:
-    """Counts the workers and the waiting jobs; gives 0 of both where the schema is not this program's."""
+    """Count the workers and the waiting jobs; give 0 of both where the schema is not this program's."""
     engine = database.connect_database(settings)
     try:
         if not database.is_at_head(engine):
@@ -382,7 +382,7 @@ _SETTINGS = (
 
 
 def examine_database(given: tuple[Settings, UserSettings]) -> Iterator[CheckResult]:
-    """Checks everything from the server up to the index, and stops where something is missing on the way."""
+    """Check everything from the server up to the index, and stop where something is missing on the way."""
     settings, user = given
     try:
         engine = database.connect_database(settings)

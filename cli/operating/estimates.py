@@ -103,7 +103,7 @@ class LoadSizes:
 
 
 def sizes(load: Load) -> LoadSizes:
-    """Estimates the sizes of a load, by the formulas of docs/sizing.md."""
+    """Estimate the sizes of a load, by the formulas of docs/sizing.md."""
     database, snapshot = database_bytes(load), snapshot_bytes(load)
     index, training = index_bytes(load), training_bytes(load)
     search = search_seconds(load)
@@ -122,20 +122,20 @@ def sizes(load: Load) -> LoadSizes:
 
 
 def database_bytes(load: Load) -> int:
-    """Estimates the database: facts, versions, texts, their sentences, and the keys of every keyset that is kept."""
+    """Estimate the database: facts, versions, texts, their sentences, and the keys of every keyset that is kept."""
     texts = (1 + SENTENCES) * load.text_bytes
     key = key_row_bytes(load.dim) + KEY_INDEXES
     return int(load.facts * (FACT_ROWS + texts + load.keysets * load.keys_per_fact * key))
 
 
 def key_row_bytes(dim: int) -> float:
-    """Estimates the row of a key: its share of a page, which holds whole rows. A long key is stored apart."""
+    """Estimate the row of a key: its share of a page, which holds whole rows. A long key is stored apart."""
     row = 2 * dim + KEY_ROW
     return PAGE / (PAGE_USABLE // row) if row <= TOAST_FROM else 1.05 * row + 100
 
 
 def index_bytes(load: Load) -> int:
-    """Estimates one index in memory."""
+    """Estimate one index in memory."""
     return load.keys * (load.code + (FLAT_KEY if load.is_flat else INDEX_KEY)) + _centroids(load)
 
 
@@ -144,13 +144,13 @@ def snapshot_bytes(load: Load) -> int:
 
 
 def training_bytes(load: Load) -> int:
-    """Estimates the memory while an index is trained: its sample as read from the database, as floats, and rotated."""
+    """Estimate the memory while an index is trained: its sample as read from the database, as floats, and rotated."""
     sample = 0 if load.is_flat else TRAINED_PER_LIST * load.nlist
     return sample * (10 * load.dim + 100)
 
 
 def search_seconds(load: Load) -> float:
-    """Estimates one search on one core: it scores every centroid, then the codes of the lists that it reads."""
+    """Estimate one search on one core: it scores every centroid, then the codes of the lists that it reads."""
     if load.is_flat:
         return PER_FLAT_NUMBER * load.keys * load.dim
     per_byte = PER_BITS_BYTE if load.is_bits else PER_CODE_BYTE

@@ -191,7 +191,7 @@ app.command("prune", epilog=EXAMPLES)(prune)
 
 
 def far(job: JobRecord) -> str:
-    """Says how far a job is, as "12 of 400 facts"."""
+    """Say how far a job is, as "12 of 400 facts"."""
     if not job.message:
         return ""
     return f"{job.done}{'' if job.total is None else f' of {job.total}'} {job.message}"

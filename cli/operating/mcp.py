@@ -81,7 +81,7 @@ class _Callers:
         self._turn = threading.Lock() if base.server is None else nullcontext()
 
     def of(self, token: TokenRecord | None) -> Caller:
-        """Gives the caller with a token; None: this machine's user, who has every right. Raises `RightMissing`."""
+        """Give the caller with a token; None: this machine's user, who has every right. Raises `RightMissing`."""
         from colmlm.api.errors import RightMissing
         from colmlm.api.mcp.caller import ALL_RIGHTS, Caller
 
@@ -100,7 +100,7 @@ class _Callers:
         )
 
     def admitted(self, secret: str) -> Caller | None:
-        """Gives the caller with this token over HTTP; None where it is none that works.
+        """Give the caller with this token over HTTP; None where it is none that works.
 
         This process withholds nothing, as a server does from who may not see the past. So it asks for that right.
         """
@@ -116,7 +116,7 @@ class _Callers:
 
 
 def _end_by_signals(base: Base) -> None:
-    """Lets a signal end this process at once, although a thread reads stdin, which nothing can interrupt."""
+    """Let a signal end this process at once, although a thread reads stdin, which nothing can interrupt."""
 
     def end() -> None:
         base.close()
@@ -134,5 +134,5 @@ def _in_words(error: Exception) -> str:
 
 
 def _log_to_stderr() -> None:
-    """Logs warnings to stderr, which clients keep: stdout belongs to the protocol."""
+    """Log warnings to stderr, which clients keep: stdout belongs to the protocol."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")

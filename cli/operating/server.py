@@ -22,7 +22,7 @@ THREADS = "OMP_NUM_THREADS"
 
 
 def load(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> LoadedModels:
-    """Loads the reader and the models that a server answers with; `wide_threads` are as in `Runtime.model_at`."""
+    """Load the reader and the models that a server answers with; `wide_threads` are as in `Runtime.model_at`."""
     from colmlm.api.loaded_models import LoadedModels
     from colmlm.api.routes.responses import check_client, name_asker
 
@@ -45,7 +45,7 @@ def run(
     num_servers: int = 1,
     on_up: Callable[[], object] | None = None,
 ) -> None:
-    """Runs one of `num_servers` processes with what was loaded, as `api.serving.run_server` describes."""
+    """Run one of `num_servers` processes with what was loaded, as `api.serving.run_server` describes."""
     from colmlm.api.serving import run_server
     from colmlm.api.watch.tracing import tracing_from
     from colmlm.kb.jobs.attendance import no_worker
@@ -69,12 +69,12 @@ def run(
 
 
 def cores(num_servers: int) -> int | None:
-    """Gives this process's part of the cores; None where OMP_NUM_THREADS says how many threads compute."""
+    """Give this process's part of the cores; None where OMP_NUM_THREADS says how many threads compute."""
     return None if THREADS in os.environ else max(1, len(os.sched_getaffinity(0)) // num_servers)
 
 
 def _leave_a_core(num_servers: int) -> None:
-    """Lets steps of few tokens be computed by one thread less than this process has cores, where there are two.
+    """Let steps of few tokens be computed by one thread less than this process has cores, where there are two.
 
     Threads of OpenMP wait for one another by spinning. On a core that the event loop, lookups or PostgreSQL want too,
     each product then waits for a turn of the scheduler: a second thread on two cores costs a third of the tokens.

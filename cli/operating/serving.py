@@ -116,7 +116,7 @@ def _listen(runtime: Runtime, *, reuse_port: bool = False) -> socket.socket:
 
 
 def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
-    """Listens at the address before anything else, so that a taken port is found out before minutes of work."""
+    """Listen at the address before anything else, so that a taken port is found out before minutes of work."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=reuse_port)
@@ -126,7 +126,7 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
 
 
 def _listeners(runtime: Runtime, number: int) -> list[socket.socket]:
-    """Gives as many sockets at the address, among which the system spreads connections."""
+    """Give as many sockets at the address, among which the system spreads connections."""
     alone = _listen(runtime)  # refused also where another program shares the port
     if number == 1:
         return [alone]
@@ -137,7 +137,7 @@ def _listeners(runtime: Runtime, number: int) -> list[socket.socket]:
 
 
 def _prepare(runtime: Runtime) -> None:
-    """Prepares database, corpus and keys. The model, which takes longest, is loaded beside the corpus."""
+    """Prepare database, corpus and keys. The model, which takes longest, is loaded beside the corpus."""
     from colmlm.cli.composition.keying import key_everything
     from colmlm.cli.composition.known_keys import with_known_keys
     from colmlm.cli.operating.weights import install_missing
@@ -170,7 +170,7 @@ def _ingest_demo(runtime: Runtime) -> None:
 
 
 def access_token(runtime: Runtime) -> str:
-    """Gives the secret of this home's token: the stored one where the database knows it, else a new one, now stored."""
+    """Give the secret of this home's token: the stored one where the database knows it, else a new one, now stored."""
     file = runtime.settings.home / TOKEN_FILE
     access = runtime.kb.access
     stored = file.read_text(errors="replace").strip() if file.is_file() else None
@@ -204,7 +204,7 @@ def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None) 
 
 
 def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_worker: bool) -> None:
-    """Serves until a signal comes, with a worker beside it, then drains. The log goes to stderr."""
+    """Serve until a signal comes, with a worker beside it, then drains. The log goes to stderr."""
     from colmlm.api.watch import logs
     from colmlm.cli.operating.server import cores, load, run
 

@@ -32,7 +32,7 @@ def serve_shared(
     with_model: bool,
     worker: Callable[[], WorkerProcess] | None,
 ) -> None:
-    """Serves with a process for each of the listeners until a signal comes, and drains them all.
+    """Serve with a process for each of the listeners until a signal comes, and drains them all.
 
     `worker` starts the worker for jobs, which one more process does, and again where it ends.
     """
@@ -76,7 +76,7 @@ def serve_shared(
 
 
 def _loaded(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> LoadedModels:
-    """Loads the models, and opens the index where there is one, without a thread or a connection that stays."""
+    """Load the models, and open the index where there is one, without a thread or a connection that stays."""
     models = load(runtime, wide_threads, with_model=with_model)
     with suppress(KBError):  # each server says what is missing
         runtime.kb.searcher.open_here()
@@ -86,7 +86,7 @@ def _loaded(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Lets numeric libraries that are imported within the block compute in one thread.
+    """Let numeric libraries that are imported within the block compute in one thread.
 
     The threads of OpenMP do not survive a fork, and a child would wait for them for ever.
     """
@@ -102,7 +102,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _attend(runtime: Runtime, shared: Shared, worker: Callable[[], WorkerProcess] | None) -> None:
-    """Runs what there is once beside all servers, until SIGTERM: the worker for jobs, and the metrics' own address."""
+    """Run what there is once beside all servers, until SIGTERM: the worker for jobs, and the metrics' own address."""
     from colmlm.api.serving import serve_metrics
     from colmlm.api.watch.metrics import Metrics
     from colmlm.kb.jobs.attendance import no_worker

@@ -81,7 +81,7 @@ def sizing(
 
 
 def readable(size: float) -> str:
-    """Writes a number of bytes in units of 1,000."""
+    """Write a number of bytes in units of 1,000."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:,.0f} {unit}" if size >= 100 or unit == "B" else f"{size:,.1f} {unit}"

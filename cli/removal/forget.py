@@ -314,7 +314,7 @@ app.command(epilog=examples("colmlm forget certificate 1 --output run-1.json"))(
 
 
 def texts_of(base: Base, made: ForgetPlan, limit: int) -> dict[int, FactRecord]:
-    """Reads the facts that a plan shows, as far as the base still has them."""
+    """Read the facts that a plan shows, as far as the base still has them."""
     shown = [*made.fact_ids[:limit], *made.equivalents[:limit], *made.conflicting[:limit]]
     for successor in made.successors[:limit]:
         shown += [successor.asked_fact_id, successor.successor_id or 0]
@@ -324,7 +324,7 @@ def texts_of(base: Base, made: ForgetPlan, limit: int) -> dict[int, FactRecord]:
 def plan_json(
     made: ForgetPlan, texts: Mapping[int, FactRecord], survivors: Sequence[SaidSurvivor], limit: int
 ) -> dict[str, Any]:
-    """Gives the plan for JSON, with all ids, and with the texts of the first `limit` facts and places of each kind."""
+    """Give the plan for JSON, with all ids, and with the texts of the first `limit` facts and places of each kind."""
 
     def records(fact_ids: Iterable[int]) -> list[FactRecord]:
         return [texts[fact_id] for fact_id in fact_ids if fact_id in texts]
@@ -348,7 +348,7 @@ def plan_json(
 
 
 def show_plan(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: int) -> None:
-    """Prints a plan: its facts, equivalent and conflicting ones, and what would be answered instead."""
+    """Print a plan: its facts, equivalent and conflicting ones, and what would be answered instead."""
     forgets = counted(len(made.fact_ids), "fact")
     say(f"run {made.run_id}: forget {forgets} of {made.live_facts} live, policy {made.policy}")
     _show_facts(made.fact_ids, texts, limit)
@@ -413,7 +413,7 @@ def _show_successors(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: i
 def show_survivors(
     read: int, count: int, survivors: Sequence[SaidSurvivor], texts: Mapping[int, FactRecord]
 ) -> None:
-    """Prints the first places that would still answer, of `count`; nothing where no question was read."""
+    """Print the first places that would still answer, of `count`; nothing where no question was read."""
     if not read:
         return
     say()
@@ -433,7 +433,7 @@ def show_survivors(
 
 
 def show_verification(asked_before: Mapping[str, Rates], found: Verification) -> None:
-    """Prints the level reached, and for each class of checks the share with each outcome."""
+    """Print the level reached, and for each class of checks the share with each outcome."""
     say(f"level {found.level}: {LEVELS[found.level]}")
     columns = ("checks", "n", "found before", "found", "same value", "other value", "abstained", "no match")
     rows = []

@@ -16,7 +16,7 @@ Names = Mapping[str, str]  # names with their help
 
 
 def offered(program: str, env: Mapping[str, str]) -> str | None:
-    """Gives the answer to the shell that asks in `env`; None where no shell asks, or not for a name of a command."""
+    """Give the answer to the shell that asks in `env`; None where no shell asks, or not for a name of a command."""
     asked, _, shell = env.get(f"_{program.upper()}_COMPLETE", "").partition("_")
     if asked != "complete" or shell not in _SHELLS:
         return None
@@ -26,14 +26,14 @@ def offered(program: str, env: Mapping[str, str]) -> str | None:
 
 
 def _following(before: list[str]) -> Names:
-    """Gives the names that may follow these words; none where options or arguments may follow too."""
+    """Give the names that may follow these words; none where options or arguments may follow too."""
     if not before:
         return {name: command.help for name, command in COMMANDS.items()}
     return VERBS.get(before[0], {}) if len(before) == 1 else {}
 
 
 def _typed(shell: str, env: Mapping[str, str]) -> list[str]:
-    """Gives the words after the program's name, up to the one that is being typed, which may be empty."""
+    """Give the words after the program's name, up to the one that is being typed, which may be empty."""
     if shell == "bash":
         words, at = env.get("COMP_WORDS", "").split(), int(env.get("COMP_CWORD", "0"))
         return [*words[1:at], words[at] if at < len(words) else ""]
@@ -59,7 +59,7 @@ _ZSH = str.maketrans({'"': '""', "'": "''", "$": "\\$", "`": "\\`", ":": r"\\:"}
 
 
 def _fish(names: Names, env: Mapping[str, str]) -> str | None:
-    """Answers fish, which asks twice: whether names follow, which any exit with code 0 affirms, and then which."""
+    """Answer fish, which asks twice: whether names follow, which any exit with code 0 affirms, and then which."""
     told = "".join(f"{name}\t{said}\n" for name, said in names.items())
     return {"is-args": "", "get-args": told}.get(env.get("_TYPER_COMPLETE_FISH_ACTION", ""))
 

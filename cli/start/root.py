@@ -68,7 +68,7 @@ class Root(TyperGroup):
         return list(self.lazy)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Gives a command for the list of commands, with its help only; `resolve_command` gives the one that runs."""
+        """Give a command for the list of commands, with its help only; `resolve_command` gives the one that runs."""
         found = self.lazy.get(cmd_name)
         return None if found is None else TyperCommand(cmd_name, help=found.help)
 
@@ -97,7 +97,7 @@ class Root(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Runs a command and exits. Parameters other than those that say what to run are ignored."""
+        """Run a command and exits. Parameters other than those that say what to run are ignored."""
         try:
             code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except typer.TyperException as error:  # the command line itself is wrong
@@ -113,7 +113,7 @@ class Root(TyperGroup):
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Makes SIGTERM and SIGHUP raise like Ctrl-C, so that the program cleans up, also where its terminal is closed.
+    """Make SIGTERM and SIGHUP raise like Ctrl-C, so that the program cleans up, also where its terminal is closed.
 
     Otherwise the demo would leave facts deleted, and nobody would stop the embedded database. What is ignored, as
     SIGHUP under `nohup`, stays so.
@@ -130,7 +130,7 @@ def _terminable() -> Iterator[None]:
 
 
 def _wrong(error: typer.TyperException, command: str) -> str:
-    """Says what is wrong with the command line."""
+    """Say what is wrong with the command line."""
     if getattr(error, "option_name", None) in ("--server", "--token-file"):
         kind = _AS_A_JOB.get(command.partition(" ")[2])
         remedy = f"a worker there does it as a job: colmlm jobs start {kind}" if kind else "run it there"
@@ -155,7 +155,7 @@ def _complain(line: str) -> None:
 
 
 def start(app: typer.Typer, name: str) -> None:
-    """Runs a console script."""
+    """Run a console script."""
     interpreter.shut_out_current_directory()
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
     if not _TENSOR_COMMANDS.isdisjoint((*words[:1], " ".join(words[:2]))):

@@ -25,7 +25,7 @@ class Show(Protocol):
 
 @contextmanager
 def shown() -> Iterator[Show]:
-    """Shows each step on stderr: as a progress bar on a terminal, else as a line now and then."""
+    """Show each step on stderr: as a progress bar on a terminal, else as a line now and then."""
     if not sys.stderr.isatty():
         yield _Lines()
         return
@@ -46,7 +46,7 @@ class _Lines:
 
 
 def _status(metrics: StepMetrics, steps: int) -> str:
-    """Describes a run's state: its losses, its speed, and how long it will take at the speed so far."""
+    """Describe a run's state: its losses, its speed, and how long it will take at the speed so far."""
     parts = "  ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in metrics.parts.items())
     left = metrics.seconds_left / 60
     return (

@@ -76,7 +76,7 @@ class Sources:
         return bool(self.shards or self.annotated or self.squad or self.demo)
 
     def corpora(self, tokenizer: FactTokenizer, config: TrainConfig) -> list[Corpus]:
-        """Gives the corpora as tokens: maps shards into memory, and reads and tokenises files."""
+        """Give the corpora as tokens: maps shards into memory, and read and tokenises files."""
         from colmlm.model.training.shards import open_shards
 
         mapped = [open_shards(folder, tokenizer, config) for folder in self.shards]
@@ -87,7 +87,7 @@ class Sources:
         return mapped
 
     def ratios(self) -> Ratios | None:
-        """Computes the share of question tokens from the shards' manifests; None without shards."""
+        """Compute the share of question tokens from the shards' manifests; None without shards."""
         from colmlm.model.training.shards import read_manifest
         from colmlm.model.training.start import Ratios
 
@@ -98,7 +98,7 @@ class Sources:
         return Ratios(questions=questions / sum(each["tokens"] for each in built), source="of these shards")
 
     def documents(self) -> Iterator[AnnotatedDocument]:
-        """Reads the documents of all files, one after another."""
+        """Read the documents of all files, one after another."""
         return chain.from_iterable(_documents(path) for path in self._readers())
 
     def _readers(self) -> list[Iterable[Parsed]]:
@@ -170,7 +170,7 @@ def _build(
 
 
 def _kept(files: Sequence[list[AnnotatedDocument]], held_out: int) -> list[list[AnnotatedDocument]]:
-    """Gives the files without `held_out` documents, which are drawn from all of them."""
+    """Give the files without `held_out` documents, which are drawn from all of them."""
     from colmlm.model.training.steps import hold_out
 
     numbered = [(number, document) for number, file in enumerate(files) for document in file]
@@ -199,7 +199,7 @@ _GIB = 1 << 30
 
 
 def show_plan(config: TrainConfig, plan: TrainingPlan) -> None:
-    """Prints a plan with its formulas."""
+    """Print a plan with its formulas."""
     if wants_json():
         print_json({"config": asdict(config), "plan": asdict(plan)})
         return
@@ -424,7 +424,7 @@ def chosen(
     micro: int | None = None,
     **changes: Any,
 ) -> TrainConfig:
-    """Gives the config of a run: that of the run in `out` where there is one and no preset is named, else the preset's.
+    """Give the config of a run: that of the run in `out` where there is one and no preset is named, else the preset's.
 
     Settings that are not possible are refused as a wrong command line.
     """
@@ -449,7 +449,7 @@ def chosen(
 
 
 def _of_run(out: Path | None) -> TrainConfig | None:
-    """Gives the config of a run to continue. A checkpoint that is no run is refused, as it would be overwritten."""
+    """Give the config of a run to continue. A checkpoint that is no run is refused, as it would be overwritten."""
     from colmlm.model.training.state import STATE_FILE
 
     if out is None or not (out / CONFIG_FILE).is_file():

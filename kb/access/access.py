@@ -29,12 +29,12 @@ class Access:
     store: Store
 
     def all(self, *, after: int = 0, limit: int | None = None) -> list[TokenRecord]:
-        """Lists tokens past the id `after`, in the order they were made, including expired and revoked ones."""
+        """List tokens past the id `after`, in the order they were made, including expired and revoked ones."""
         with self.store.sessions() as session:
             return tokens.list_tokens(session, after=after, limit=limit)
 
     def show(self, name: str) -> TokenRecord:
-        """Gives the token of this name, also an expired or revoked one. Raises `ApiKeyNotFound`."""
+        """Give the token of this name, also an expired or revoked one. Raises `ApiKeyNotFound`."""
         with self.store.sessions() as session:
             return tokens.read_token(session, name)
 
@@ -43,7 +43,7 @@ class Access:
         return None
 
     def name_of(self, token_id: int) -> str:
-        """Gives the name of a token, also of an expired or revoked one. Raises `ApiKeyNotFound`."""
+        """Give the name of a token, also of an expired or revoked one. Raises `ApiKeyNotFound`."""
         with self.store.sessions() as session:
             return tokens.name_of(session, token_id)
 
@@ -58,7 +58,7 @@ class Access:
         dry_run: bool = False,
         on_secret: Callable[[str], object] = lambda _: None,
     ) -> tuple[str, TokenRecord]:
-        """Makes a token and gives it with its secret, which can't be read again. Raises `InvalidValue`.
+        """Make a token and gives it with its secret, which can't be read again. Raises `InvalidValue`.
 
         `on_secret` is called with the secret before the commit: where it fails, there is no token.
         """
@@ -78,7 +78,7 @@ class Access:
         expires_in: timedelta | None = None,
         dry_run: bool = False,
     ) -> tuple[str, TokenRecord]:
-        """Gives a token another secret; the one before works for `grace` longer.
+        """Give a token another secret; the one before works for `grace` longer.
 
         Raises `ApiKeyNotFound` or `ApiKeyEnded`.
         """
@@ -87,22 +87,22 @@ class Access:
             return secret, tokens.read_token(session, name)
 
     def revoke(self, name: str, *, actor: str | None = None, dry_run: bool = False) -> TokenRecord:
-        """Ends a token and all its secrets, in every process. Raises `ApiKeyNotFound` or `ApiKeyEnded`."""
+        """End a token and all its secrets, in every process. Raises `ApiKeyNotFound` or `ApiKeyEnded`."""
         with self._session(dry_run) as session:
             tokens.revoke_token(session, name, actor=actor)
             return tokens.read_token(session, name)
 
     def is_known(self, secret: str) -> bool:
-        """Says whether a secret works, without noting a use."""
+        """Say whether a secret works, without noting a use."""
         with self.store.sessions() as session:
             return tokens.verify_token(session, secret) is not None
 
     def of_secret(self, secret: str) -> TokenRecord | None:
-        """Gives the working token of a secret, and notes its use."""
+        """Give the working token of a secret, and note its use."""
         return self.of_secrets([secret])[0]
 
     def of_secrets(self, secrets: Sequence[str]) -> list[TokenRecord | None]:
-        """Gives the working token of each secret, and notes their uses.
+        """Give the working token of each secret, and note their uses.
 
         They are read from the database by one statement on every call, so that revoking one takes effect at once.
         """
@@ -115,7 +115,7 @@ class Access:
         return found
 
     def of_session(self, secret: str) -> TokenRecord | None:
-        """Gives the working token behind a browser's session, also read from the database on every call."""
+        """Give the working token behind a browser's session, also read from the database on every call."""
         with self.store.sessions.begin() as session:
             token = token_of(session, secret)
             if token is not None:
@@ -123,24 +123,24 @@ class Access:
             return token
 
     def begin_session(self, token: TokenRecord, before: str | None) -> str:
-        """Begins a browser's session with this token and gives its secret. Ends the session `before` it."""
+        """Begin a browser's session with this token and give its secret. Ends the session `before` it."""
         with self.store.sessions.begin() as session:
             if before is not None:
                 end(session, before)
             return begin(session, token)
 
     def end_session(self, secret: str) -> None:
-        """Ends a browser's session, where there is one with this secret."""
+        """End a browser's session, where there is one with this secret."""
         with self.store.sessions.begin() as session:
             end(session, secret)
 
     def claim(self, api_key_id: int, name: str, request: bytes) -> Claim | KeptAnswer:
-        """Claims a named request, so that it is carried out once, as `kb.access.idempotency.claim_key` describes."""
+        """Claim a named request, so that it is carried out once, as `kb.access.idempotency.claim_key` describes."""
         with self.store.sessions.begin() as session:
             return idempotency.claim_key(session, api_key_id, name, request)
 
     def settle(self, held: Claim, answer: KeptAnswer) -> None:
-        """Stores the answer to a claimed request, as `kb.access.idempotency.settle_key` describes."""
+        """Store the answer to a claimed request, as `kb.access.idempotency.settle_key` describes."""
         with self.store.sessions.begin() as session:
             idempotency.settle_key(session, held, answer)
 
@@ -161,7 +161,7 @@ LIFE = timedelta(hours=12)
 
 
 def begin(session: Session, token: TokenRecord) -> str:
-    """Begins a session and gives its secret for the cookie. It can't be read again."""
+    """Begin a session and give its secret for the cookie. It can't be read again."""
     session.execute(delete(BrowserSessionRow).where(BrowserSessionRow.expires_at <= func.now()))
     secret = secrets.token_urlsafe(32)
     ends = func.now() + LIFE
@@ -171,7 +171,7 @@ def begin(session: Session, token: TokenRecord) -> str:
 
 
 def token_of(session: Session, secret: str) -> TokenRecord | None:
-    """Gives the working token behind a session, or None where that has ended or never was.
+    """Give the working token behind a session, or None where that has ended or never was.
 
     Notes the use, once a minute.
     """
@@ -191,10 +191,10 @@ def token_of(session: Session, secret: str) -> TokenRecord | None:
 
 
 def end(session: Session, secret: str) -> None:
-    """Ends the session with this secret, where there is one."""
+    """End the session with this secret, where there is one."""
     session.execute(delete(BrowserSessionRow).where(BrowserSessionRow.secret_hash == digest_of(secret)))
 
 
 def end_all(session: Session) -> None:
-    """Ends every session, of all tokens."""
+    """End every session, of all tokens."""
     session.execute(delete(BrowserSessionRow))

@@ -39,7 +39,7 @@ class KeptAnswer:
 
 
 def claim_key(session: Session, api_key_id: int, name: str, request: bytes) -> Claim | KeptAnswer:
-    """Gives the claim to carry `request` out, or the answer it got before.
+    """Give the claim to carry `request` out, or the answer it got before.
 
     The caller commits it before carrying it out.
 
@@ -76,7 +76,7 @@ def _again(session: Session, found: IdempotencyRow, token: str) -> Claim | KeptA
 
 
 def settle_key(session: Session, held: Claim, answer: KeptAnswer) -> None:
-    """Stores the answer, or releases the name where the request was refused and so changed nothing.
+    """Store the answer, or releases the name where the request was refused and so changed nothing.
 
     Does nothing where the claim was lost: then another run gives the answer.
     """
@@ -104,11 +104,11 @@ _ERASED_SINCE = (
 
 
 def forget_answers(session: Session) -> None:
-    """Deletes every stored answer, since any may say what is being erased. Their requests stay carried out."""
+    """Delete every stored answer, since any may say what is being erased. Their requests stay carried out."""
     session.execute(update(IdempotencyRow).where(IdempotencyRow.body.is_not(None)).values(body=None))
 
 
 def _digest(session: Session, request: bytes) -> bytes:
-    """Digests a request under this database's secret, so that nobody with a copy of the table can try out its text."""
+    """Digest a request under this database's secret, so that nobody with a copy of the table can try out its text."""
     secret = session.scalars(select(SecretRow.value).where(SecretRow.name == "change_log")).one()
     return hmac.new(secret, request, hashlib.sha256).digest()

@@ -65,7 +65,7 @@ class TokenRecord:
         return Principal("key", self.name, self.key_id)
 
     def may(self, right: Right) -> bool:
-        """Says whether this token's role has the right."""
+        """Say whether this token's role has the right."""
         return right in ROLES[self.role]
 
     def state(self) -> str:

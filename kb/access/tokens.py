@@ -58,7 +58,7 @@ def create_token(
     expires_in: timedelta | None = None,
     rate_limit: int | None = None,
 ) -> str:
-    """Creates a token and gives its secret, which can't be read again, as only its digest is stored.
+    """Create a token and gives its secret, which can't be read again, as only its digest is stored.
 
     Raises `InvalidValue`.
 
@@ -93,7 +93,7 @@ def rotate_token(
     grace: timedelta = timedelta(0),
     expires_in: timedelta | None = None,
 ) -> str:
-    """Gives a token a new secret. The one before it works for `grace` longer, and older ones no more.
+    """Give a token a new secret. The one before it works for `grace` longer, and older ones no more.
 
     `expires_in` moves the token's end, which also revives an expired token. Raises `ApiKeyNotFound` or `ApiKeyEnded`.
     """
@@ -116,13 +116,13 @@ def rotate_token(
 
 
 def verify_token(session: Session, secret: str) -> TokenRecord | None:
-    """Gives the token of this secret, or None where the secret is unknown, or it or its token has ended."""
+    """Give the token of this secret, or None where the secret is unknown, or it or its token has ended."""
     session.flush()
     return verify_all(connection_of(session), [secret])[0]
 
 
 def verify_all(connection: psycopg.Connection, secrets: Sequence[str]) -> list[TokenRecord | None]:
-    """Gives the token of each secret as `verify` does, in one statement.
+    """Give the token of each secret as `verify` does, in one statement.
 
     A row is found by its secret's digest, so that how long that takes reveals nothing of the secret.
     """
@@ -140,19 +140,19 @@ def verify_all(connection: psycopg.Connection, secrets: Sequence[str]) -> list[T
 
 
 def working_token(session: Session, token_id: int) -> TokenRecord | None:
-    """Gives the token of this id, or None where it was revoked or has expired."""
+    """Give the token of this id, or None where it was revoked or has expired."""
     found = session.scalar(select(ApiKeyRow).where(ApiKeyRow.id == token_id, *_WORKS))
     return None if found is None else _record(found)
 
 
 def is_use_due(token: TokenRecord) -> bool:
-    """Says whether the last use that was noted, of the secret it was found by, is a minute ago."""
+    """Say whether the last use that was noted, of the secret it was found by, is a minute ago."""
     last = token.previous_used_at if token.by_previous else token.last_used_at
     return last is None or last <= datetime.now(UTC) - USE_WRITTEN_EVERY
 
 
 def note_use(session: Session, token: TokenRecord) -> bool:
-    """Notes that the token was used now, by the secret it was found by; at most once a minute for all processes.
+    """Note that the token was used now, by the secret it was found by; at most once a minute for all processes.
 
     Says whether it wrote, so that the caller commits only then. Of a database that cannot be written, as a standby is,
     a token can still be used to read.
@@ -169,18 +169,18 @@ def note_use(session: Session, token: TokenRecord) -> bool:
 
 
 def list_tokens(session: Session, *, after: int = 0, limit: int | None = None) -> list[TokenRecord]:
-    """Gives tokens past the id `after`, up to `limit`, in the order they were made, also expired and revoked ones."""
+    """Give tokens past the id `after`, up to `limit`, in the order they were made, also expired and revoked ones."""
     statement = select(ApiKeyRow).where(ApiKeyRow.id > after).order_by(ApiKeyRow.id).limit(limit)
     return [_record(token) for token in session.scalars(statement)]
 
 
 def read_token(session: Session, name: str) -> TokenRecord:
-    """Gives the token of this name, also an expired or revoked one. Raises `ApiKeyNotFound`."""
+    """Give the token of this name, also an expired or revoked one. Raises `ApiKeyNotFound`."""
     return _record(_held(session, name))
 
 
 def name_of(session: Session, token_id: int) -> str:
-    """Gives the name of a token, also of an expired or revoked one. Raises `ApiKeyNotFound`."""
+    """Give the name of a token, also of an expired or revoked one. Raises `ApiKeyNotFound`."""
     name = session.scalar(select(ApiKeyRow.name).where(ApiKeyRow.id == token_id))
     if name is None:
         raise ApiKeyNotFound(str(token_id))
@@ -188,7 +188,7 @@ def name_of(session: Session, token_id: int) -> str:
 
 
 def revoke_token(session: Session, name: str, *, actor: str | None = None) -> None:
-    """Ends a token and all its secrets, at commit and in every process. Raises `ApiKeyNotFound` or `ApiKeyEnded`."""
+    """End a token and all its secrets, at commit and in every process. Raises `ApiKeyNotFound` or `ApiKeyEnded`."""
     pending = _begin(session, actor, f"revoke the token {name}")
     token = _held(session, name)
     if token.revoked_at is not None:
@@ -199,12 +199,12 @@ def revoke_token(session: Session, name: str, *, actor: str | None = None) -> No
 
 
 def _begin(session: Session, actor: str | None, reason: str) -> audit.Pending:
-    """Takes the log's lock before any row is locked, as every edit does, so that no two wait for each other."""
+    """Take the log's lock before any row is locked, as every edit does, so that no two wait for each other."""
     return audit.begin_change(session, actor or current_entry().principal.name, reason)
 
 
 def _append(session: Session, pending: audit.Pending, kind: str, token: ApiKeyRow) -> None:
-    """Writes the token as it is now into the log, without anything of its secret."""
+    """Write the token as it is now into the log, without anything of its secret."""
     session.flush()
     session.refresh(token)
     times = {"expires_at": token.expires_at, "previous_until": token.previous_until}
@@ -214,12 +214,12 @@ def _append(session: Session, pending: audit.Pending, kind: str, token: ApiKeyRo
 
 
 def _end_browser_sessions(session: Session, token: ApiKeyRow) -> None:
-    """Ends the token's browser sessions, so that their users sign in again, also where there is a grace period."""
+    """End the token's browser sessions, so that their users sign in again, also where there is a grace period."""
     session.execute(delete(BrowserSessionRow).where(BrowserSessionRow.api_key_id == token.id))
 
 
 def _held(session: Session, name: str) -> ApiKeyRow:
-    """Gives the token's row, locked, so that two edits of one token take turns."""
+    """Give the token's row, locked, so that two edits of one token take turns."""
     audit.check_text("name of the token", name)
     token = session.scalar(select(ApiKeyRow).where(ApiKeyRow.name == name).with_for_update())
     if token is None:
@@ -236,19 +236,19 @@ def _check_name(name: str) -> None:
 
 
 def _ahead(field: str, span: timedelta) -> ColumnElement[datetime]:
-    """Gives an expression (SQL) for the time `span` from now by the database's clock."""
+    """Give an expression (SQL) for the time `span` from now by the database's clock."""
     if not timedelta(0) < span <= LONGEST:
         raise InvalidValue(field, f"{span} is not between nothing and {LONGEST.days} days")
     return func.now() + span
 
 
 def new_secret() -> str:
-    """Makes a secret that can't be guessed."""
+    """Make a secret that can't be guessed."""
     return _MARK + secrets.token_urlsafe(32)
 
 
 def digest_of(secret: str) -> bytes:
-    """Gives the digest that is stored in place of a secret."""
+    """Give the digest that is stored in place of a secret."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 

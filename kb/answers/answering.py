@@ -90,7 +90,7 @@ class Answering:
     sentences: SentenceEmbedder | None = None
 
     def ask(self, question: str, **options: Unpack[AnswerOptions]) -> Answer:
-        """Answers a question with a span of a document, or says that nothing stored answers it.
+        """Answer a question with a span of a document, or says that nothing stored answers it.
 
         Raises `InvalidQuery` for a question that is blank or too long, or a threshold that is no probability.
         """
@@ -105,7 +105,7 @@ class Answering:
         nearest: int = NEAREST,
         accepted_only: bool = False,
     ) -> AnsweredQuestion:
-        """Answers in the mode "read" as `ask` does, in the mode "paper" as `nearest_fact`, and gives what is stored."""
+        """Answer in the mode "read" as `ask` does, in the mode "paper" as `nearest_fact`, and give what is stored."""
         if mode == "paper":
             return self._looked_up(question, threshold, accepted_only)
         return self._read(question, threshold, nearest, accepted_only)
@@ -164,7 +164,7 @@ class Answering:
     def reading(
         self, question: str, found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]
     ) -> QuestionReading:
-        """Has the windows of these sentences read, and gives the places that touch a fact, and the best windows."""
+        """Have the windows of these sentences read, and give the places that touch a fact, and the best windows."""
         search = self.reader.confidence
         every = list(every_place(self.reader, question, found, read))
         places = best_first([one for one in every if one.facts], search.search)
@@ -241,7 +241,7 @@ class Answering:
         return kept[:WINDOWS], read
 
     def read_for(self, question: str, gone: Collection[int] = ()) -> QuestionReading:
-        """Give all that is read for a question, as if the sentences `gone` were not there, and decides on nothing."""
+        """Give all that is read for a question, as if the sentences `gone` were not there, and decide on nothing."""
         query, near = self._near(question, without=self._facts_in(gone))
         return self.reading(question, *self._windows(question, query, near, gone))
 
@@ -251,19 +251,19 @@ class Answering:
             return self._passage(session, question, reading, 0.0, accepted_only=False)
 
     def looked_in(self, question: str, *, accepted_only: bool = False) -> list[str]:
-        """Gives the texts that are read for a question, with what is deleted withheld."""
+        """Give the texts that are read for a question, with what is deleted withheld."""
         query, near = self._near(question, accepted_only=accepted_only)
         _, read = self._windows(question, query, near, accepted_only=accepted_only)
         return [window.shown() for window in read.values()]
 
     def nearest_hits(self, question: str, *, accepted_only: bool = False) -> tuple[Hit, ...]:
-        """Gives the live facts nearest to the question by key, whatever the threshold, best first."""
+        """Give the live facts nearest to the question by key, whatever the threshold, best first."""
         return self._near(question, accepted_only=accepted_only)[1].hits
 
     def nearest_fact(
         self, question: str, *, threshold: float | None = None, accepted_only: bool = False
     ) -> Answer:
-        """Answers as the paper does: with the value of the fact nearest to the question's query, by its key alone.
+        """Answer as the paper does: with the value of the fact nearest to the question's query, by its key alone.
 
         `threshold` is a cosine (None: the keyset's). `score` is one too, and nothing is read. Raises `NoActiveKeyset`.
         """
@@ -394,7 +394,7 @@ def _check(question: str, threshold: float | None) -> None:
 
 
 def parts_of(window: SaidWindow, start: int, end: int) -> tuple[SaidPart, ...]:
-    """Gives the facts that a span of the window's text says, whole or in part, in order. All of them must be live."""
+    """Give the facts that a span of the window's text says, whole or in part, in order. All of them must be live."""
     return tuple(_part(window, fact, start, end) for fact in window.overlapping(start, end))
 
 
@@ -443,7 +443,7 @@ def _others(
 
 
 def _within(window: SaidWindow, other: SaidWindow) -> bool:
-    """Tells whether a window is a part of another one of its document."""
+    """Tell whether a window is a part of another one of its document."""
     ours, theirs = window.source, other.source
     if ours is None or theirs is None or ours == theirs:
         return False

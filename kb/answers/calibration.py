@@ -82,7 +82,7 @@ class SampleAnswers:
 
 
 def questions_of(answering: Answering, corpora: Sequence[str], most: int, seed: int) -> list[KnownQuestion]:
-    """Draws questions that are stored with facts of documents of these corpora, without those that a model wrote."""
+    """Draw questions that are stored with facts of documents of these corpora, without those that a model wrote."""
     drawn = {"corpora": list(corpora), "longest": MAX_QUESTION, "seed": str(seed), "most": most}
     with answering.kb.sessions() as session:
         rows = session.execute(_OF_CORPORA, drawn).all()
@@ -92,7 +92,7 @@ def questions_of(answering: Answering, corpora: Sequence[str], most: int, seed: 
 def ask_each(
     answering: Answering, questions: Sequence[KnownQuestion], on_asked: Callable[[int, int | None], None]
 ) -> SampleAnswers:
-    """Asks each question, and each that something answers once more as if that were not there.
+    """Ask each question, and each that something answers once more as if that were not there.
 
     Where nothing else is in the base, that says nothing about answers to questions without one, and is left out.
     """
@@ -112,7 +112,7 @@ def ask_each(
 
 
 def calibrate_answers(asked: SampleAnswers, shipped: float, rate: float = RATE) -> MeasuredAnswers:
-    """Chooses the threshold, and says what the sample gets at it and at the shipped one.
+    """Choose the threshold, and say what the sample gets at it and at the shipped one.
 
     Raises `CalibrationRefused` for too few questions, and where no threshold that lets a right answer pass holds the
     rate.
@@ -152,12 +152,12 @@ def require_enough(number: int, what: str, rate: float, how: str = "") -> None:
 
 
 def least_questions(rate: float) -> int:
-    """Gives how many questions are needed to tell this rate, were none of them answered wrongly."""
+    """Give how many questions are needed to tell this rate, were none of them answered wrongly."""
     return math.ceil(math.log(1 - CERTAINTY) / math.log(1 - rate))
 
 
 def allowed_wrong(questions: int, rate: float) -> int:
-    """Gives how many of so many questions may be answered wrongly, with the rate below this all the same."""
+    """Give how many of so many questions may be answered wrongly, with the rate below this all the same."""
     wrong = -1
     while _at_most(wrong + 1, questions, rate) <= 1 - CERTAINTY:
         wrong += 1
@@ -165,7 +165,7 @@ def allowed_wrong(questions: int, rate: float) -> int:
 
 
 def upper_bound(wrong: int, questions: int) -> float:
-    """Gives the rate that, with a probability of `CERTAINTY`, is not exceeded where so many were wrong."""
+    """Give the rate that, with a probability of `CERTAINTY`, is not exceeded where so many were wrong."""
     low, high = wrong / questions, 1.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -174,7 +174,7 @@ def upper_bound(wrong: int, questions: int) -> float:
 
 
 def _at_most(wrong: int, questions: int, rate: float) -> float:
-    """Gives the probability of so many wrong answers or fewer."""
+    """Give the probability of so many wrong answers or fewer."""
     if wrong >= questions or not rate:
         return 1.0
     if rate >= 1:
@@ -266,12 +266,12 @@ RIGHT = ("exact", "holds")
 
 
 def normalise_answer(text: str) -> str:
-    """Normalises as SQuAD's script does: without case, punctuation, articles and runs of blanks."""
+    """Normalise as SQuAD's script does: without case, punctuation, articles and runs of blanks."""
     return " ".join(ARTICLES.sub(" ", text.casefold().translate(_DROPPED)).split())
 
 
 def outcome(said: str | None, golds: Sequence[str]) -> str:
-    """Gives the outcome of an answer (None: it abstained) to a question that has these answers.
+    """Give the outcome of an answer (None: it abstained) to a question that has these answers.
 
     It is "exact", "holds" where the answer holds one of them, "near" where one holds the answer, "wrong" or
     "abstained".

@@ -26,7 +26,7 @@ _NEWEST = select(AnswerCalibrationRow).order_by(AnswerCalibrationRow.id.desc()).
 
 
 def confidence_here(session: Session, reader: JudgedReader) -> Confidence:
-    """Gives the reader's confidence with the threshold of this base, if it was calibrated with this reader."""
+    """Give the reader's confidence with the threshold of this base, if it was calibrated with this reader."""
     row = session.scalar(_NEWEST)
     if row is None or row.reader != reader.digest:
         return reader.confidence
@@ -42,7 +42,7 @@ class AnswerCalibrations:
     shipped: float
 
     def standing(self) -> AnswerThreshold:
-        """Gives the threshold that answers have now."""
+        """Give the threshold that answers have now."""
         with self.store.sessions() as session:
             row = session.scalar(_NEWEST)
             if row is None:
@@ -65,7 +65,7 @@ class AnswerCalibrations:
         question_set: str | None = None,
         **who: Unpack[OnRecord],
     ) -> int:
-        """Gives answers the threshold that was measured, from this commit on and in every process; gives the change."""
+        """Give answers the threshold that was measured, from this commit on and in every process; give the change."""
         with self.store.sessions.begin() as session:
             pending = audit.begin_change(session, **who)
             keyset_id = active_keyset_id(session)
@@ -86,7 +86,7 @@ class AnswerCalibrations:
 
     @tried_again
     def drop(self, **who: Unpack[OnRecord]) -> AnswerThreshold:
-        """Goes back to the shipped threshold. Where that counts already nothing is done."""
+        """Go back to the shipped threshold. Where that counts already nothing is done."""
         with self.store.sessions.begin() as session:
             if session.scalar(_NEWEST) is not None:
                 pending = audit.begin_change(session, **who)

@@ -112,7 +112,7 @@ def candidate_sentences(
     accepted_only: bool | None = None,
     encoder: SentenceEmbedder | None = None,
 ) -> list[CandidateSentence]:
-    """Gives the sentences that hold these hits of a lookup, or share words with the question, best first.
+    """Give the sentences that hold these hits of a lookup, or share words with the question, best first.
 
     The sentence of a `tombstone`, a fact with its cosine, is one of them. With the query that was `asked`, a sentence
     that was found by words is as near as the nearest deleted fact in it. Else a sentence that was found by words alone
@@ -152,7 +152,7 @@ def _by_words(
     accepted_only: bool | None,
     wanted: int,
 ) -> list[SentenceFound]:
-    """Finds sentences by their words: more where too many of those found first are left out."""
+    """Find sentences by their words: more where too many of those found first are left out."""
     limit = wanted + len(gone)
     while True:
         found = words.find(session, question, limit, also=also)
@@ -170,14 +170,14 @@ def _left_out(session: Session, ids: Sequence[int], accepted_only: bool | None) 
 
 
 def sentences_of(session: Session, fact_ids: Collection[int]) -> dict[int, int]:
-    """Gives the sentence that each of these facts begins in, or has for itself without a document."""
+    """Give the sentence that each of these facts begins in, or has for itself without a document."""
     if not fact_ids:
         return {}
     return {row.fact_id: row.sentence_id for row in session.execute(_OF_FACTS, {"ids": list(fact_ids)})}
 
 
 def keys_of(session: Session, sentence_ids: Collection[int], keyset_id: int) -> dict[int, list[int]]:
-    """Gives the keys of the facts that begin in each of these sentences, in a keyset."""
+    """Give the keys of the facts that begin in each of these sentences, in a keyset."""
     found = defaultdict[int, list[int]](list)
     for row in session.execute(_KEYS, {"ids": list(sentence_ids), "keyset_id": keyset_id}):
         found[row.sentence_id].append(row.key_id)
@@ -210,7 +210,7 @@ JOIN keyset y ON y.id = k.keyset_id AND y.state IN ('active', 'ready') AND y.che
 
 
 def deleted_in(session: Session, sentence_ids: Collection[int], asked: AskedQuery) -> dict[int, float]:
-    """Gives, of these sentences, those that hold deleted facts with keys, each with the best cosine of such a fact."""
+    """Give, of these sentences, those that hold deleted facts with keys, each with the best cosine of such a fact."""
     rows = session.execute(
         _KEYS_DELETED, {"ids": list(sentence_ids), "checkpoint_id": asked.checkpoint_id}
     ).all()

@@ -70,7 +70,7 @@ class FittedModel:
     threshold: float
 
     def of(self, evidence: PlaceEvidence | PassageEvidence) -> float:
-        """Gives the probability, from 0 to 1, that the answer is right."""
+        """Give the probability, from 0 to 1, that the answer is right."""
         values = asdict(evidence)
         sum_ = self.bias + sum(
             weight * (values[name] - self.means[name]) / self.scales[name]
@@ -107,7 +107,7 @@ class Confidence(FittedModel):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Reads a fitted model. Raises `ValueError` for a file that is none."""
+        """Read a fitted model. Raises `ValueError` for a file that is none."""
         try:
             read = json.loads(path.read_text(encoding="utf-8"))
             passage = read.pop("passage", None)

@@ -47,20 +47,20 @@ class ReadPlace:
 def every_place(
     reader: JudgedReader, question: str, found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]
 ) -> Iterator[ReadPlace]:
-    """Has the windows of these sentences read, and yields every span that the reader likes, also one without a fact."""
+    """Have the windows of these sentences read, and yield every span that the reader likes, also one without a fact."""
     if found:
         yield from places_in(found, read, reader.read(question, passages_to_read(found, read)))
 
 
 def passages_to_read(found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]) -> list[Passage]:
-    """Gives the windows of these sentences as a reader reads them."""
+    """Give the windows of these sentences as a reader reads them."""
     return [Passage(read[one.sentence_id].title, read[one.sentence_id].text) for one in found]
 
 
 def places_in(
     found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow], readings: Sequence[PassageReading]
 ) -> Iterator[ReadPlace]:
-    """Yields every span that the reader likes in the windows of these sentences."""
+    """Yield every span that the reader likes in the windows of these sentences."""
     for rank, (candidate, reading) in enumerate(zip(found, readings, strict=True)):
         window = read[candidate.sentence_id]
         for start, end, logit in reading.spans:
@@ -75,12 +75,12 @@ def places_in(
 
 
 def best_first(places: Sequence[ReadPlace], search: float) -> list[ReadPlace]:
-    """Orders places by their merit."""
+    """Order places by their merit."""
     return sorted(places, key=lambda one: -merit_of_place(one, search))
 
 
 def merit_of_place(place: ReadPlace, search: float) -> float:
-    """Gives the reader's margin, and the search's score with this weight."""
+    """Give the reader's margin, and the search's score with this weight."""
     return place.margin + search * place.candidate.score
 
 
@@ -133,7 +133,7 @@ def _heard(question: str, window: SaidWindow) -> float:
 
 
 def weigh_span(question: str, places: Sequence[ReadPlace]) -> PlaceEvidence:
-    """Weighs the first of the places, which are best first, against all that were read, live and dead alike."""
+    """Weigh the first of the places, which are best first, against all that were read, live and dead alike."""
     place = places[0]
     text = _plain(place.text)
     others = [one.margin for one in places if not _same(text, _plain(one.text))]
@@ -158,7 +158,7 @@ def _plain(text: str) -> str:
 
 
 def _same(text: str, other: str) -> bool:
-    """Tells whether one text is part of the other, as nested spans of one place are."""
+    """Tell whether one text is part of the other, as nested spans of one place are."""
     return f" {text} " in f" {other} " or f" {other} " in f" {text} "
 
 
@@ -179,7 +179,7 @@ FROM unnest(CAST(:ids AS bigint[]), CAST(:versions AS integer[])) AS said (fact_
 
 
 def settle_contradictions(session: Session, places: list[ReadPlace], search: float) -> list[ReadPlace]:
-    """Gives places, which come best first, with that one first whose fact the facts of the others yield to.
+    """Give places, which come best first, with that one first whose fact the facts of the others yield to.
 
     `search` is the weight of the search's score. A deleted fact that is the best stays the best.
     """

@@ -74,7 +74,7 @@ class RankedLookups:
     def find(
         self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]
     ) -> list[Lookup]:
-        """Finds the best live facts of each query [B, d], by key as many as wanted, else one.
+        """Find the best live facts of each query [B, d], by key as many as wanted, else one.
 
         It raises what `Lookups.find` does, and `InvalidQuery` for another ranking, or too few texts.
         """
@@ -176,7 +176,7 @@ def _check(ranking: str, texts: Sequence[str], wanted: Wanted, number: int) -> N
 
 
 def _added(found: Found, keys: Mapping[int, Sequence[int]]) -> dict[int, float]:
-    """Gives what the keys in these sentences get for the sentence's words; nothing where none has one of the text's."""
+    """Give what the keys in these sentences get for the sentence's words; nothing where none has one of the text's."""
     is_heard = any(one.words for one in found)
     return {
         key_id: WEIGHT_OF_WORDS * (one.words - NEITHER) if is_heard else 0.0
@@ -196,7 +196,7 @@ def _places(
 
 
 def _decided(places: Sequence[ReadPlace], score: float, threshold: float, seq: int) -> Lookup:
-    """Decides on the best of the places: on its fact, on a deleted one, or on none."""
+    """Decide on the best of the places: on its fact, on a deleted one, or on none."""
     if not places:
         return Lookup((), None, threshold, seq)
     dead = next((fact.fact_id for fact in places[0].facts if fact.version is None), None)
@@ -211,7 +211,7 @@ def _decided(places: Sequence[ReadPlace], score: float, threshold: float, seq: i
 
 
 def _said(place: ReadPlace) -> FactInWindow | None:
-    """Gives the fact that says most of a place; None where none says enough of it."""
+    """Give the fact that says most of a place; None where none says enough of it."""
 
     def shared(fact: FactInWindow) -> int:
         return min(place.end, fact.end) - max(place.start, fact.start)

@@ -38,7 +38,7 @@ class Reader(Protocol):
     """Reads questions in passages."""
 
     def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
-        """Reads the question in each of the windows, all of them at once, and gives a reading of each."""
+        """Read the question in each of the windows, all of them at once, and give a reading of each."""
         ...
 
 
@@ -52,5 +52,5 @@ class JudgedReader(Reader, Protocol):
     def digest(self) -> str: ...
 
     def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
-        """Reads several questions at once, each in passages of its own."""
+        """Read several questions at once, each in passages of its own."""
         ...

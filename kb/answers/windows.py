@@ -128,11 +128,11 @@ class SaidWindow:
         return " › ".join(part for part in (title, self.led) if part)
 
     def overlapping(self, start: int, end: int) -> tuple[FactInWindow, ...]:
-        """Gives the facts that overlap a span of the window's text, dead ones too."""
+        """Give the facts that overlap a span of the window's text, dead ones too."""
         return tuple(fact for fact in self.facts if fact.start < end and start < fact.end)
 
     def source_of(self, start: int, end: int) -> Source | None:
-        """Gives where the document says a span of the text. A corrected value stands where the first one stood."""
+        """Give where the document says a span of the text. A corrected value stands where the first one stood."""
         if self.source is None:
             return None
         return replace(self.source, start=self._offset(start, last=False), end=self._offset(end, last=True))
@@ -143,7 +143,7 @@ class SaidWindow:
         return MARK not in self.text and all(fact.version is not None for fact in self.facts)
 
     def shown(self) -> str:
-        """Gives the text with every deleted fact withheld."""
+        """Give the text with every deleted fact withheld."""
         text = self.text
         for fact in self.facts:
             if fact.version is None:
@@ -151,7 +151,7 @@ class SaidWindow:
         return text
 
     def _offset(self, at: int, *, last: bool) -> int:
-        """Maps an offset of the text to one of the document; one inside a corrected value to an end of its fact."""
+        """Map an offset of the text to one of the document; one inside a corrected value to an end of its fact."""
         assert self.source is not None
         shift = self.source.start
         for fact in self.facts:
@@ -169,7 +169,7 @@ def windows(
     accepted_only: bool | None = False,
     as_of: int | None = None,
 ) -> dict[int, SaidWindow]:
-    """Reads the windows of these sentences, by sentence; those that are there no more are left out.
+    """Read the windows of these sentences, by sentence; those that are there no more are left out.
 
     With `accepted_only` no proposed fact is in them, nor where the active keyset or its corpus says so. With None all
     are. With `as_of` the facts are those of that change, with the values they had then.
@@ -199,7 +199,7 @@ def said_passages(
 
 
 def read_stretches(session: Session, places: Sequence[tuple[int, int, int]]) -> list[SaidWindow]:
-    """Reads stretches of stored documents, each given by its document and two offsets in it, with all facts in them."""
+    """Read stretches of stored documents, each given by its document and two offsets in it, with all facts in them."""
     numbers = range(len(places))
     documents, starts, ends = ([place[part] for place in places] for part in range(3))
     values = {"numbers": list(numbers), "documents": documents, "starts": starts, "ends": ends}
@@ -234,7 +234,7 @@ def _of_document(row: Row[Any], facts: Sequence[Row[Any]]) -> SaidWindow:
 
 
 def _of_fact(row: Row[Any], fact: Row[Any]) -> SaidWindow:
-    """Makes the window of a fact without a document: its question, then its value."""
+    """Make the window of a fact without a document: its question, then its value."""
     text = f"{row.question} {fact.value}"
     start = len(text) - len(fact.value)
     return SaidWindow(
@@ -244,7 +244,7 @@ def _of_fact(row: Row[Any], fact: Row[Any]) -> SaidWindow:
 
 
 def _as_said(text: str, offset: int, facts: Sequence[Row[Any]]) -> tuple[str, tuple[FactInWindow, ...]]:
-    """Puts current values in place of corrected ones; gives the text and where each fact stands in it.
+    """Put current values in place of corrected ones; give the text and where each fact stands in it.
 
     A fact that the text's end cuts, or that begins inside another, stands there as the text says it; where that is not
     what it says now, nobody may say it, as if it were deleted.
@@ -274,5 +274,5 @@ def _as_said(text: str, offset: int, facts: Sequence[Row[Any]]) -> tuple[str, tu
 
 
 def is_unchanged(before: SaidWindow, now: Mapping[int, SaidWindow]) -> bool:
-    """Tells whether a window still says what it said."""
+    """Tell whether a window still says what it said."""
     return now.get(before.sentence_id) == before

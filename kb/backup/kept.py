@@ -19,12 +19,12 @@ class KeptBackup:
 
 
 def backup_folder(settings: Settings) -> Path:
-    """Gives the folder that jobs write backups into. It need not exist."""
+    """Give the folder that jobs write backups into. It need not exist."""
     return settings.home / "backups"
 
 
 def kept_backups(settings: Settings) -> list[KeptBackup]:
-    """Lists the backups of this home, newest first, without those that are still being written."""
+    """List the backups of this home, newest first, without those that are still being written."""
     folder = backup_folder(settings)
     if not folder.is_dir():
         return []

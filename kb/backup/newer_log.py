@@ -64,7 +64,7 @@ class NewerLog:
 
 
 def read_newer_log(file: Path, backup: Backup, keys: Collection[str] = ()) -> NewerLog:
-    """Reads the log of the base that went on after `backup`, or its head alone where that is the backup's last change.
+    """Read the log of the base that went on after `backup`, or its head alone where that is the backup's last change.
 
     Raises `SignatureRefused` where none of `keys` (fingerprints; by default the backup's own) signed it, and
     `LogRefused` unless it is complete and continues from the last change of the backup.
@@ -129,7 +129,7 @@ def _since(entries: Iterable[Entry], head: Head, backup: Backup, what: str) -> N
 
 
 def _set(limits: dict[tuple[Any, Any], LaterLimit], seq: int, said: Mapping[str, Any]) -> None:
-    """Keeps a limit that was set, and leaves out one that was lifted."""
+    """Keep a limit that was set, and leave out one that was lifted."""
     corpus, keyset = said.get("corpus"), said.get("keyset")
     limits.pop((corpus, keyset), None)
     if said.get("accepted_only"):

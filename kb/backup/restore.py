@@ -88,7 +88,7 @@ def restore_backup(
     dry_run: bool = False,
     on_bytes: Heard = lambda _: None,
 ) -> RestoreReport:
-    """Fills an empty, migrated database from a backup: with all of it or, on an error or a kill, with nothing.
+    """Fill an empty, migrated database from a backup: with all of it or, on an error or a kill, with nothing.
 
     It repeats the erasures and limits of the newer log in `log_file`. Raises `NewerLogNeeded` where that is None,
     unless `without_later_erasures` says that what was erased after the backup may come back. `keys` are fingerprints,
@@ -135,7 +135,7 @@ def require_migration(archive: Archive) -> None:
 
 
 def _require_empty(session: Session) -> None:
-    """Locks every table, so that it stays empty. Raises `DatabaseNotEmpty` where one is not."""
+    """Lock every table, so that it stays empty. Raises `DatabaseNotEmpty` where one is not."""
     names = sql.SQL(", ").join(sql.Identifier(table.name) for table in archive_tables())
     connection_of(session).execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(names))
     for table in archive_tables():
@@ -144,7 +144,7 @@ def _require_empty(session: Session) -> None:
 
 
 def _fill(session: Session, archive: Archive, on_bytes: Heard) -> None:
-    """Copies every table in, the secret too, without which no keyed digest of the backup could be checked."""
+    """Copy every table in, the secret too, without which no keyed digest of the backup could be checked."""
     session.execute(text("DELETE FROM secret"))
     described = {table["name"]: table for table in archive.manifest["tables"]}
     if set(described) != {table.name for table in archive_tables()}:
@@ -164,7 +164,7 @@ def _fill(session: Session, archive: Archive, on_bytes: Heard) -> None:
 
 @contextmanager
 def _any_order(session: Session, table: Table) -> Iterator[None]:
-    """Lets rows of the log be inserted in the order of the archive, which need not be by `seq`, and with gaps."""
+    """Let rows of the log be inserted in the order of the archive, which need not be by `seq`, and with gaps."""
     if table.name != ChangeRow.__tablename__:
         yield
         return
@@ -190,7 +190,7 @@ def _copy_in(session: Session, archive: Archive, table: dict[str, Any], done: in
 
 
 def _require_log(session: Session, archive: Archive) -> None:
-    """Raises `BackupRefused` where the log does not end with the change that the manifest names.
+    """Raise `BackupRefused` where the log does not end with the change that the manifest names.
 
     A log that had breaks when it was backed up is restored with them, since such a base must have backups too.
     """
@@ -231,7 +231,7 @@ def _catch_up(
 
 
 def _note(session: Session, backup: Backup, newer: NewerLog | None, actor: str) -> None:
-    """Appends to the restored log which backup the base was restored from, who signed it, and with which newer log."""
+    """Append to the restored log which backup the base was restored from, who signed it, and with which newer log."""
     pending = audit.begin_change(session, actor, f"restored from the backup of change {backup.seq}")
     seq, hash_ = (newer.head.seq, newer.head.hash) if newer else (None, None)
     payload = {
@@ -260,7 +260,7 @@ class Repeated:
 
 
 def repeat_erasures(session: Session, newer: NewerLog, actor: str) -> Iterator[Repeated]:
-    """Erases what was erased since; gives each erasure that changed anything here."""
+    """Erase what was erased since; give each erasure that changed anything here."""
     for erasure in newer.erasures:
         if known := _facts(session, erasure.fact_ids, true()):
             reason = f"erased by change {erasure.seq} of the log that went on after this backup"
@@ -271,7 +271,7 @@ def repeat_erasures(session: Session, newer: NewerLog, actor: str) -> Iterator[R
 
 
 def repeat_deletions(session: Session, newer: NewerLog, deleted: Sequence[int], actor: str) -> None:
-    """Deletes these facts, or rejects them, as they were since."""
+    """Delete these facts, or rejects them, as they were since."""
     rejected = [fact_id for fact_id in deleted if fact_id in newer.rejected]
     if rejected:
         facts = reading.fact_records(session, rejected).values()
@@ -284,7 +284,7 @@ def repeat_deletions(session: Session, newer: NewerLog, deleted: Sequence[int], 
 
 
 def repeat_limits(session: Session, newer: NewerLog, actor: str) -> Iterator[LaterLimit]:
-    """Lets only accepted facts answer where that was so since; gives those limits that were not in force here."""
+    """Let only accepted facts answer where that was so since; give those limits that were not in force here."""
     for later in newer.limits:
         if session.scalar(select(_lacks(later))):
             reason = f"limited by change {later.seq} of the log that went on after this backup"
@@ -293,12 +293,12 @@ def repeat_limits(session: Session, newer: NewerLog, actor: str) -> Iterator[Lat
 
 
 def live(session: Session, fact_ids: Iterable[int]) -> list[int]:
-    """Gives those of these facts that are live in the restored base."""
+    """Give those of these facts that are live in the restored base."""
     return _facts(session, fact_ids, FactRow.deleted_seq.is_(None))
 
 
 def _lacks(later: LaterLimit) -> Any:
-    """Gives a condition (SQL): the corpus or keyset is here, and not limited."""
+    """Give a condition (SQL): the corpus or keyset is here, and not limited."""
     if later.keyset is not None:
         return exists().where(KeysetRow.id == later.keyset, ~KeysetRow.accepted_only)
     limited = exists().where(CorpusReviewRow.corpus == later.corpus, CorpusReviewRow.accepted_only)
@@ -306,6 +306,6 @@ def _lacks(later: LaterLimit) -> Any:
 
 
 def _facts(session: Session, fact_ids: Iterable[int], state: Any) -> list[int]:
-    """Gives those of these facts that the restored base has in this state; it lacks facts newer than the backup."""
+    """Give those of these facts that the restored base has in this state; it lacks facts newer than the backup."""
     statement = select(FactRow.id).where(FactRow.id == func.any(list(fact_ids)), state).order_by(FactRow.id)
     return list(session.scalars(statement))

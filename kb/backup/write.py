@@ -78,7 +78,7 @@ _LEFT_OUT = tuple(row.__tablename__ for row in (JobRow, SentenceRow, SentenceVec
 
 
 def archive_tables() -> list[Table]:
-    """Lists the tables to back up, each after those it refers to."""
+    """List the tables to back up, each after those it refers to."""
     return [table for table in TableRow.metadata.sorted_tables if table.name not in _LEFT_OUT]
 
 
@@ -93,7 +93,7 @@ def write_backup(
     replace: bool = False,
     on_bytes: Heard = lambda _: None,
 ) -> Backup:
-    """Writes a backup to `file`: complete, synced to disk and readable by its owner only, or not at all.
+    """Write a backup to `file`: complete, synced to disk and readable by its owner only, or not at all.
 
     Edits and lookups go on meanwhile. Raises `FileExistsError` where the file exists, unless `replace`.
     """
@@ -120,7 +120,7 @@ def write_backup(
 
 
 def _clear_up(file: Path) -> None:
-    """Removes temporary files that killed writers of this backup left, since they hold texts."""
+    """Remove temporary files that killed writers of this backup left, since they hold texts."""
     for temporary in file.parent.glob(f".{glob.escape(file.name)}.*.tmp"):
         pid = temporary.name.split(".")[-2]
         if pid.isdecimal() and not _is_running(int(pid)):
@@ -182,7 +182,7 @@ class _Count:
 
 
 def _copy_out(connection: psycopg.Connection, table: Table, rows: _Count) -> Iterator[bytes]:
-    """Gives the rows of a table as COPY writes them, in blocks, and counts them in `rows`."""
+    """Give the rows of a table as COPY writes them, in blocks, and count them in `rows`."""
     columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns)
     # A SELECT, since COPY of a partitioned table gives no rows.
     statement = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT binary)")
@@ -199,7 +199,7 @@ def _copy_out(connection: psycopg.Connection, table: Table, rows: _Count) -> Ite
 
 
 def _sequences(session: Session) -> dict[str, int]:
-    """Gives the last id of each sequence, without the sequences that were never used."""
+    """Give the last id of each sequence, without the sequences that were never used."""
     given = text(
         "SELECT sequencename, last_value FROM pg_sequences"
         " WHERE schemaname = current_schema() AND last_value IS NOT NULL ORDER BY sequencename"
@@ -219,7 +219,7 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 
 def _seal(stream: IO[bytes]) -> None:
-    """Writes the checksum of all bytes before it into the archive's comment, which ends the file."""
+    """Write the checksum of all bytes before it into the archive's comment, which ends the file."""
     end = stream.seek(0, os.SEEK_END) - _SEAL_LENGTH
     stream.seek(0)
     digest = _digest(stream, end)
@@ -241,7 +241,7 @@ def _digest(stream: IO[bytes], length: int) -> str:
 
 @contextmanager
 def open_backup(file: Path, keys: Collection[str] = ()) -> Iterator[Archive]:
-    """Opens a backup. Raises `BackupRefused` where its bytes or its manifest are not as they were written and signed.
+    """Open a backup. Raises `BackupRefused` where its bytes or its manifest are not as they were written and signed.
 
     `keys` are fingerprints. Raises `SignatureRefused` where none of them signed it; with no keys any signer will do.
     """
@@ -312,7 +312,7 @@ class Archive:
         )
 
     def blocks(self, table: dict[str, Any]) -> Iterator[bytes]:
-        """Gives a table's rows as COPY reads them. Raises `BackupRefused` where they are not what was written."""
+        """Give a table's rows as COPY reads them. Raises `BackupRefused` where they are not what was written."""
         digest = hashlib.sha256()
         try:
             with self.archive.open(table["name"]) as member:
@@ -326,7 +326,7 @@ class Archive:
 
 
 def verify_backup(file: Path, on_bytes: Heard = lambda _: None, *, keys: Collection[str] = ()) -> Backup:
-    """Reads a backup to its last byte and gives its contents. Raises as `open_backup` does. Needs no database."""
+    """Read a backup to its last byte and give its contents. Raises as `open_backup` does. Needs no database."""
     done = 0
     with open_backup(file, keys) as archive:
         for table in archive.manifest["tables"]:

@@ -53,7 +53,7 @@ documents = load_dataset("{name}", split="train")
 
 
 def write_dataset(documents: Iterable[AnnotatedDocument], folder: Path, name: str) -> int:
-    """Writes the documents into a folder, which is there once it is whole, and gives their number.
+    """Write the documents into a folder, which is there once it is whole, and give their number.
 
     Raises `FileExistsError` where something is there.
     """
@@ -77,7 +77,7 @@ def write_dataset(documents: Iterable[AnnotatedDocument], folder: Path, name: st
 
 
 def _parts(documents: Iterable[AnnotatedDocument]) -> Iterator[list[AnnotatedDocument]]:
-    """Yields the documents of each file, which are in memory at once; one empty part where there are none."""
+    """Yield the documents of each file, which are in memory at once; one empty part where there are none."""
     part: list[AnnotatedDocument] = []
     size = number = 0
     for document in documents:
@@ -91,7 +91,7 @@ def _parts(documents: Iterable[AnnotatedDocument]) -> Iterator[list[AnnotatedDoc
 
 
 def _tag(said: Counter[str]) -> str:
-    """Gives the card's licence in the hub's spelling, where all documents have one and the same."""
+    """Give the card's licence in the hub's spelling, where all documents have one and the same."""
     (licence, _), *others = said.most_common() or [("not said", 0)]
     return (
         ""

@@ -115,7 +115,7 @@ class InlineError(ValueError):
 
 
 def parse_inline(marked: str) -> tuple[str, tuple[FactSpan, ...]]:
-    """Gives the plain text and the fact spans of text in the paper's inline form.
+    """Give the plain text and the fact spans of text in the paper's inline form.
 
     Attribute values are HTML-escaped (``&quot;``). Raises `InlineError` on an unclosed, nested,
     empty or stray tag, since the plain text would then be a guess.
@@ -153,7 +153,7 @@ def parse_inline(marked: str) -> tuple[str, tuple[FactSpan, ...]]:
 def check_spans(
     document: str, text: str, spans: Sequence[FactSpan]
 ) -> tuple[tuple[FactSpan, ...], tuple[Refusal, ...]]:
-    """Splits spans into those that are sound (sorted, verbatim, without overlap) and refusals of the others."""
+    """Split spans into those that are sound (sorted, verbatim, without overlap) and refusals of the others."""
     if _all_hold(text, spans):
         return tuple(spans), ()
     kept: list[FactSpan] = []
@@ -172,7 +172,7 @@ def check_spans(
 
 
 def _all_hold(text: str, spans: Sequence[FactSpan]) -> bool:
-    """Says whether no span has to be sorted or refused. That is nearly always so, and so this check has to be fast."""
+    """Say whether no span has to be sorted or refused. That is nearly always so, and so this check has to be fast."""
     reached, length = 0, len(text)
     for span in spans:
         start, end, value = span.start, span.end, span.value
@@ -183,7 +183,7 @@ def _all_hold(text: str, spans: Sequence[FactSpan]) -> bool:
 
 
 def _says(text: str, start: int, end: int, value: str) -> bool:
-    """Says whether ``text[start:end]`` is the value, without copying a span that is much longer."""
+    """Say whether ``text[start:end]`` is the value, without copying a span that is much longer."""
     return end - start == len(value) and text.startswith(value, start)
 
 
@@ -199,12 +199,12 @@ def _fault(text: str, span: FactSpan) -> str | None:
 
 
 def _quote(words: str) -> str:
-    """Quotes the start of a text, enough to recognise it: a document may have thousands of such spans."""
+    """Quote the start of a text, enough to recognise it: a document may have thousands of such spans."""
     return repr(words if len(words) <= _MOST_QUOTED else f"{words[:_MOST_QUOTED]}...")
 
 
 def read_annotated(path: Path, on_bytes: Callable[[int], None] | None = None) -> Iterator[Parsed]:
-    """Reads every line of an annotated JSONL file, in order; skips blank lines.
+    """Read every line of an annotated JSONL file, in order; skips blank lines.
 
     `on_bytes` is called with the number of bytes read so far.
     """
@@ -216,18 +216,18 @@ def read_annotated(path: Path, on_bytes: Callable[[int], None] | None = None) ->
 
 
 def too_long(where: str) -> Parsed:
-    """Gives the refusal of a line that is too long to be read, even for its id."""
+    """Give the refusal of a line that is too long to be read, even for its id."""
     return _refused(where, 0, f"a line of more than {MOST_BYTES} bytes")
 
 
 def parse_line(line: bytes | str, where: str) -> Parsed:
-    """Parses one JSONL line as a document. `where` names the line in refusals that have no document id."""
+    """Parse one JSONL line as a document. `where` names the line in refusals that have no document id."""
     record = parse_json(line, where)
     return Parsed(None, (record,)) if isinstance(record, Refusal) else parse_record(record, where)
 
 
 def parse_record(record: object, where: str) -> Parsed:
-    """Parses one record, from whatever format, as a document."""
+    """Parse one record, from whatever format, as a document."""
     if not isinstance(record, dict):
         return _refused(where, 0, "not a JSON object")
     external_id, text = record.get("id"), record.get("text")
@@ -248,7 +248,7 @@ def parse_record(record: object, where: str) -> Parsed:
 
 
 def parse_json(text: bytes | str, where: str) -> Any:
-    """Parses one JSON text, or gives its `Refusal`. Bytes are UTF-8, with or without a byte order mark."""
+    """Parse one JSON text, or give its `Refusal`. Bytes are UTF-8, with or without a byte order mark."""
     try:
         return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text)
     except UnicodeDecodeError as error:
@@ -262,12 +262,12 @@ def parse_json(text: bytes | str, where: str) -> Any:
 
 
 def is_blank(text: str) -> bool:
-    """Says whether a text shows nothing: white space and characters without a width."""
+    """Say whether a text shows nothing: white space and characters without a width."""
     return _SEEN.search(text) is None
 
 
 def unstorable_characters(text: str) -> tuple[int, str] | None:
-    """Finds a character in `text` that no UTF-8 database can store, and gives its offset and a description."""
+    """Find a character in `text` that no UTF-8 database can store, and give its offset and a description."""
     if (text.isascii() and "\x00" not in text) or (found := _UNSTORABLE.search(text)) is None:
         return None
     if found.group() == "\x00":
@@ -354,7 +354,7 @@ def _refused(document: str, offset: int, reason: str) -> Parsed:
 
 
 def to_record(document: AnnotatedDocument) -> dict[str, Any]:
-    """Gives the JSON object of a document in the offset form, from which `parse_line` makes the document again."""
+    """Give the JSON object of a document in the offset form, from which `parse_line` makes the document again."""
     record: dict[str, Any] = {"id": document.external_id}
     for name in _ABOUT:
         if (value := getattr(document, name)) is not None:
@@ -382,7 +382,7 @@ def _fact_record(span: FactSpan) -> dict[str, Any]:
 
 
 def document_digests(document: AnnotatedDocument) -> tuple[str, str]:
-    """Gives the SHA-256 of the document's text, and of its record, by which an ingest recognises an unchanged document.
+    """Give the SHA-256 of the document's text, and of its record, by which an ingest recognises an unchanged document.
 
     The record is ``json.dumps(to_record(document), sort_keys=True, separators=(",", ":"))`` without `current`,
     `deleted` and `review`, which say what happened to the facts and not what the document says: an export is no new

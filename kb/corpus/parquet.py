@@ -48,7 +48,7 @@ _SCHEMA = pa.schema(
 
 
 def read_parquet(path: Path, on_bytes: OnBytes | None = None) -> Iterator[Parsed]:
-    """Reads every row of a Parquet file, in order. A row whose `facts` is null has its spans in the text, inline.
+    """Read every row of a Parquet file, in order. A row whose `facts` is null has its spans in the text, inline.
 
     A file that cannot be read, or not to its end, gives one refusal that names it. `on_bytes` is called with the number
     of bytes read so far, estimated by rows.
@@ -72,7 +72,7 @@ def read_rows(
     on_bytes: OnBytes | None = None,
     place: Path | None = None,
 ) -> Iterator[tuple[str, dict[str, Any] | Refusal]]:
-    """Reads the columns that `choose` gives of those there are. Gives each row, or why it is refused, with its name.
+    """Read the columns that `choose` gives of those there are. Gives each row, or why it is refused, with its name.
 
     A file that is damaged gives a refusal at its end. `place` is where it is opened, if not at its path.
     Raises what `choose` raises.
@@ -98,7 +98,7 @@ def read_rows(
 
 
 def _rows(about: pq.FileMetaData) -> int:
-    """Gives the number of rows to have in memory at once, by their size according to the file."""
+    """Give the number of rows to have in memory at once, by their size according to the file."""
     size: int = sum(about.row_group(number).total_byte_size for number in range(about.num_row_groups))
     fitting: int = _BATCH_BYTES * about.num_rows // max(1, size)
     return max(1, min(_ROWS, fitting))
@@ -111,7 +111,7 @@ def _parsed(record: dict[str, Any], where: str) -> Parsed:
 
 
 def _records(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | None]:
-    """Gives the rows of a batch; None for one that is not UTF-8."""
+    """Give the rows of a batch; None for one that is not UTF-8."""
     try:
         yield from batch.to_pylist()
     except UnicodeDecodeError:  # pyarrow checks the bytes of a string only when it makes one
@@ -129,7 +129,7 @@ def _record(row: pa.RecordBatch) -> dict[str, Any] | None:
 
 
 def write_parquet(documents: Iterable[AnnotatedDocument], path: Path) -> int:
-    """Writes the documents, with checksums in the pages, and gives their number."""
+    """Write the documents, with checksums in the pages, and give their number."""
     written = 0
     remaining = iter(documents)
     with pq.ParquetWriter(path, _SCHEMA, compression="zstd", write_page_checksum=True) as writer:

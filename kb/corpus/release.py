@@ -84,12 +84,12 @@ class Release:
         return self.folder / INDEX
 
     def index_digest(self) -> str:
-        """Digests the file of the index, which tells one edition of the keys from another."""
+        """Digest the file of the index, which tells one edition of the keys from another."""
         with self.index.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
 
     def examined(self, on_entries: Callable[[int, int], None] | None = None) -> Examined:
-        """Reads all entries and ids once, and refuses a release of which anything is missing, damaged or twice."""
+        """Read all entries and ids once, and refuse a release of which anything is missing, damaged or twice."""
         for name in (ENTRIES, INDEX, IDS):
             if not (self.folder / name).is_file():
                 raise InvalidRelease(
@@ -108,7 +108,7 @@ class Release:
         return Examined(num_ids, hashlib.sha256(f"{order} {contents:x}".encode()).hexdigest(), order)
 
     def pieces(self, size: int, start: int = 0) -> Iterator[list[ReleasedFact]]:
-        """Gives the facts in the order of their keys, in pieces of this size, from number `start` on."""
+        """Give the facts in the order of their keys, in pieces of this size, from number `start` on."""
         with self._entries() as entries:
             ids = islice(self._ids(), start, None)
             while some := list(islice(ids, size)):
@@ -123,7 +123,7 @@ class Release:
                     raise InvalidRelease(f"line {number + 1} of {IDS} {error}", _AGAIN) from error
 
     def _ids_summed(self) -> tuple[int, str, int]:
-        """Counts the ids, and gives a digest of their order and a sum that does not depend on it."""
+        """Count the ids, and give a digest of their order and a sum that does not depend on it."""
         order, number, total = hashlib.sha256(), 0, 0
         for entry_id in self._ids():
             number += 1
@@ -144,7 +144,7 @@ class Release:
     def _entries_summed(
         self, entries: sqlite3.Connection, number: int, on_entries: Callable[[int, int], None] | None
     ) -> tuple[int, int]:
-        """Parses every entry, refuses facts that are there twice, and sums up all ids, and all that is said."""
+        """Parse every entry, refuses facts that are there twice, and sums up all ids, and all that is said."""
         total, contents, places = 0, 0, array("Q")
         rows = entries.execute("SELECT entry_id, data FROM entries")
         while piece := list(islice(rows, 20_000)):
@@ -163,7 +163,7 @@ class Release:
 
     @staticmethod
     def _twice(entries: sqlite3.Connection, places: set[int]) -> str | None:
-        """Names two entries that are the same fact of the same sample; None where only their digests are alike."""
+        """Name two entries that are the same fact of the same sample; None where only their digests are alike."""
         first: dict[tuple[str, int], str] = {}
         for entry_id, data in entries.execute("SELECT entry_id, data FROM entries"):
             fact = _parsed(str(entry_id), data)
@@ -175,7 +175,7 @@ class Release:
         return None
 
     def _astray(self) -> str:
-        """Names an id that is there twice, or that no entry has; the ids are kept on the disk meanwhile."""
+        """Name an id that is there twice, or that no entry has; the ids are kept on the disk meanwhile."""
         with closing(sqlite3.connect("")) as kept, self._entries() as entries:
             kept.execute("CREATE TABLE named (id TEXT PRIMARY KEY) WITHOUT ROWID")
             for number, entry_id in enumerate(self._ids(), 1):
@@ -209,7 +209,7 @@ def _weight(words: str) -> int:
 
 
 def _named(line: bytes, number: int) -> str:
-    """Gives the entry that a line names. Raises `ValueError`."""
+    """Give the entry that a line names. Raises `ValueError`."""
     said = line.decode().rstrip("\r\n")
     before, tab, entry_id = said.rpartition("\t")
     if tab and before != str(number):
@@ -220,7 +220,7 @@ def _named(line: bytes, number: int) -> str:
 
 
 def _require_whole(file: Path) -> None:
-    """Raises where a SQLite file is shorter than its header says, which reading alone would notice late."""
+    """Raise where a SQLite file is shorter than its header says, which reading alone would notice late."""
     with file.open("rb") as opened:
         header = opened.read(100)
     if not header.startswith(b"SQLite format 3\x00"):
@@ -259,7 +259,7 @@ def _is_indexed(entries: sqlite3.Connection) -> bool:
 
 
 def _parsed(entry_id: str, data: str | bytes) -> ReleasedFact:
-    """Parses an entry. Raises `InvalidRelease`, which names it."""
+    """Parse an entry. Raises `InvalidRelease`, which names it."""
     try:
         entry = _DECODER.decode(data)
     except (msgspec.DecodeError, UnicodeError, TypeError) as error:

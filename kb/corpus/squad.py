@@ -37,7 +37,7 @@ class SquadQuestion:
 
 
 def read_squad(path: Path) -> Iterator[Parsed]:
-    """Reads every paragraph of a SQuAD file. The id is a hash of title and paragraph, so it is stable and unique."""
+    """Read every paragraph of a SQuAD file. The id is a hash of title and paragraph, so it is stable and unique."""
     with path.open("rb") as source:
         paragraphs = _nested(path, source.read()) if path.suffix == ".json" else _flat(path, source)
         for where, paragraph in paragraphs:
@@ -48,7 +48,7 @@ def read_squad(path: Path) -> Iterator[Parsed]:
 
 
 def read_questions(path: Path, *, unanswered: bool = False) -> Iterator[SquadQuestion]:
-    """Reads every question that the file answers. It skips malformed ones, which `read_squad` refuses by name.
+    """Read every question that the file answers. It skips malformed ones, which `read_squad` refuses by name.
 
     With `unanswered` it also gives those that the file says have no answer: a null one, or an empty list.
     """
@@ -65,7 +65,7 @@ def read_questions(path: Path, *, unanswered: bool = False) -> Iterator[SquadQue
 
 
 def _quiz(document: str, qa: Any) -> SquadQuestion | None:
-    """Gives the question with its well-formed answers, of which `read_squad` marks the first."""
+    """Give the question with its well-formed answers, of which `read_squad` marks the first."""
     if not isinstance(qa, dict) or not isinstance(qa.get("question"), str):
         return None
     several = qa.get("answers")
@@ -153,12 +153,12 @@ def _spaced(title: Any) -> str | None:
 
 
 def squad_identity(title: str | None, context: str) -> str:
-    """Gives an id for a document that came without: a digest of what it says."""
+    """Give an id for a document that came without: a digest of what it says."""
     return hashlib.sha256(f"{title}\n{context}".encode()).hexdigest()[:16]
 
 
 def _answer(qa: Any) -> FactSpan | None:
-    """Gives the question's first answer; None for a question of SQuAD 2.0 that the paragraph does not answer."""
+    """Give the question's first answer; None for a question of SQuAD 2.0 that the paragraph does not answer."""
     if not isinstance(qa, dict):
         raise TypeError("not a JSON object")
     if "answer" not in qa and qa["answers"] == []:
@@ -177,7 +177,7 @@ def _answer(qa: Any) -> FactSpan | None:
 
 
 def resolve_overlaps(spans: Sequence[FactSpan]) -> tuple[FactSpan, ...]:
-    """Gives the largest set of spans without overlap, by taking the earliest end first.
+    """Give the largest set of spans without overlap, by taking the earliest end first.
 
     Of equal spans with several questions it keeps the first.
     """

@@ -79,7 +79,7 @@ class AnsweredAlready(Conflict):
     title = "Answered already"
 
     def __init__(self, fact_ids: Sequence[int], value: str) -> None:
-        """Names the facts that answer the question otherwise, and the value of the first; none: those asked for do."""
+        """Name the facts that answer the question otherwise, and the value of the first; none: those asked for do."""
         self.fact_ids = tuple(fact_ids)
         said = value if len(value) <= 60 else f"{value[:59]}…"
         who = (

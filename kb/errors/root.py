@@ -25,6 +25,6 @@ class Invalid(KBError):
 
 
 def format_list(fact_ids: Sequence[int]) -> str:
-    """Lists ids for a message, and no more than the first ten."""
+    """List ids for a message, and no more than the first ten."""
     shown = ", ".join(str(fact_id) for fact_id in fact_ids[:10])
     return shown if len(fact_ids) <= 10 else f"{shown} and {len(fact_ids) - 10} more"

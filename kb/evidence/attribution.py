@@ -59,7 +59,7 @@ SENTENCE_ENDS = (". ", "! ", "? ", "\n")
 
 
 def trace_output(session: Session, generation_id: int) -> OutputTrace:
-    """Traces every splice of a stored output to its fact and source, with the edits of the fact since."""
+    """Trace every splice of a stored output to its fact and source, with the edits of the fact since."""
     stored = session.get(GenerationRow, generation_id) if 0 < generation_id <= facts.MAX_ID else None
     if stored is None:
         raise GenerationNotFound(generation_id)
@@ -78,7 +78,7 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
 
 
 def trace_stored(session: Session, stored: StoredOutput) -> OutputTrace:
-    """Traces an output that this transaction has stored, of which nobody can have said anything."""
+    """Trace an output that this transaction has stored, of which nobody can have said anything."""
     return _trace(session, stored.output, stored.lookups)
 
 
@@ -118,7 +118,7 @@ def _trace(
 
 
 def _quoted(session: Session, stored: GenerationRow) -> Source | None:
-    """Gives the stretch that an output quotes, with what its document says of itself."""
+    """Give the stretch that an output quotes, with what its document says of itself."""
     if stored.document_id is None or stored.quoted_start is None or stored.quoted_end is None:
         return None
     about = session.get_one(DocumentRow, stored.document_id)
@@ -167,7 +167,7 @@ def _traced(
 
 
 def _edits_of(session: Session, fact_ids: Collection[int], after: int) -> dict[int, tuple[ChangeRecord, ...]]:
-    """Lists the edits of each of these facts past change `after`. Keying is not an edit."""
+    """List the edits of each of these facts past change `after`. Keying is not an edit."""
     changes = _edits(session, ChangeRow.fact_ids.overlap(sorted(set(fact_ids))), after)
     return {
         fact_id: tuple(change for change in changes if fact_id in change.fact_ids) for fact_id in fact_ids
@@ -182,7 +182,7 @@ def _edits(session: Session, touches: ColumnElement[bool], after: int) -> tuple[
 
 
 def trace_fact(session: Session, fact_id: int) -> FactTrace:
-    """Gives a fact with its source sentence, its values over time, its edits, and every stored output that used it."""
+    """Give a fact with its source sentence, its values over time, its edits, and every stored output that used it."""
     fact = reading.get_fact(session, fact_id)
     touches = or_(ChangeRow.fact_ids.contains([fact_id]), ChangeRow.seq == fact.created_seq)
     uses = session.execute(
@@ -201,7 +201,7 @@ def trace_fact(session: Session, fact_id: int) -> FactTrace:
 
 
 def _versions(session: Session, fact_id: int) -> tuple[Version, ...]:
-    """Gives the versions of a fact, each with the question and the place it had."""
+    """Give the versions of a fact, each with the question and the place it had."""
     of_fact = select(FactVersionRow).where(FactVersionRow.fact_id == fact_id)
     past = select(FactPastRow).where(FactPastRow.fact_id == fact_id).order_by(FactPastRow.version)
     states: list[FactPastRow | FactRow] = [*session.scalars(past), session.get_one(FactRow, fact_id)]
@@ -219,7 +219,7 @@ def _use(used: AttributionRow, at: datetime) -> Use:
 
 
 def _context(session: Session, fact: FactRecord) -> str | None:
-    """Gives the sentence of the document around the fact's span; None for a fact without a document."""
+    """Give the sentence of the document around the fact's span; None for a fact without a document."""
     if (source := fact.source) is None:
         return None
     first = max(0, source.start - CONTEXT_CHARACTERS)
@@ -229,7 +229,7 @@ def _context(session: Session, fact: FactRecord) -> str | None:
 
 
 def sentence_around(text: str, start: int, end: int) -> str:
-    """Gives the sentence around a span, with at most 300 characters to either side."""
+    """Give the sentence around a span, with at most 300 characters to either side."""
     first = max(0, start - CONTEXT_CHARACTERS)
     text, start, end = text[first : end + CONTEXT_CHARACTERS], start - first, end - first
     begins = [at + len(mark) for mark in SENTENCE_ENDS if (at := text.rfind(mark, 0, start)) >= 0]
@@ -240,7 +240,7 @@ def sentence_around(text: str, start: int, end: int) -> str:
 def list_generations(
     session: Session, after: int, limit: int, thumb: Thumb | None = None
 ) -> list[GenerationRecord]:
-    """Lists stored outputs, newest first; those older than output `after` (0: all), and with such a `thumb`."""
+    """List stored outputs, newest first; those older than output `after` (0: all), and with such a `thumb`."""
     num_splices = func.count(AttributionRow.generation_id)
     num_hits = num_splices.filter(AttributionRow.outcome == "hit")
     statement = (
@@ -279,7 +279,7 @@ def list_generations(
 
 
 def _thumbs(session: Session, generation_ids: Sequence[int], thumb: str) -> dict[int, int]:
-    """Counts the thumbs of this kind by output."""
+    """Count the thumbs of this kind by output."""
     given = select(FeedbackRow.generation_id, func.count().label("number")).where(
         FeedbackRow.generation_id == func.any(list(generation_ids)), FeedbackRow.thumb == thumb
     )
@@ -306,7 +306,7 @@ class StoredAnswers:
         return self.answering.reader
 
     def answer(self, question: str, mode: str = "read", **options: Unpack[AnswerOptions]) -> Answer:
-        """Answers as `Answering.ask` does, or in the mode "paper" as `Answering.nearest_fact`.
+        """Answer as `Answering.ask` does, or in the mode "paper" as `Answering.nearest_fact`.
 
         What was erased while it was read is neither stored nor said: the answer is withheld then. Raises `InvalidValue`
         for a question that cannot be stored.
@@ -333,7 +333,7 @@ def _withheld(answer: Answer) -> Answer:
 
 
 def output_of(asked: AnsweredQuestion, mode: str, *, accepted_only: bool = False) -> NewOutput:
-    """Gives an answer as an output that quotes its document; one that says nothing as a lookup that found nothing."""
+    """Give an answer as an output that quotes its document; one that says nothing as a lookup that found nothing."""
     answer, query = asked.answer, asked.query
     # In the mode "paper" it is the value of a fact, whatever its document says.
     source = answer.source if mode == "read" else None

@@ -143,22 +143,22 @@ class Generator(StoringDecoder, Protocol):
     def model(self) -> CheckpointInfo: ...
 
     def check_prompts(self, requests: Sequence[GenerationRequest]) -> None:
-        """Raises `PromptRefused` and `ContextLengthExceeded`, as whoever decodes one of them would."""
+        """Raise `PromptRefused` and `ContextLengthExceeded`, as whoever decodes one of them would."""
         ...
 
     def count_tokens(self, texts: Sequence[str]) -> int:
-        """Counts the tokens of these texts together, without those that mark facts and questions."""
+        """Count the tokens of these texts together, without those that mark facts and questions."""
         ...
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
-        """Gives pieces of text as they are decoded, which joined are the output, with its lookups, then the trace.
+        """Give pieces of text as they are decoded, which joined are the output, with its lookups, then the trace.
 
         A `Spliced` comes right after the piece that ends with its value, `Finished` before the trace, which is last.
         """
         ...
 
     def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
-        """Completes requests that differ in their prompts only; with `max_tokens` 0 it decodes and stores nothing.
+        """Complete requests that differ in their prompts only; with `max_tokens` 0 it decodes and stores nothing.
 
         With `top` it gives log-probabilities under the model without lookups, each with the `top` likeliest tokens;
         the mode must be "off" then. Raises `PromptRefused` where a prompt cannot be read.

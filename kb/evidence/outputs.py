@@ -47,19 +47,19 @@ class Outputs:
 
     @tried_again
     def record(self, generation: NewOutput) -> int:
-        """Stores an output that was decoded here, with its splices, and gives its id."""
+        """Store an output that was decoded here, with its splices, and give its id."""
         with self.store.sessions.begin() as session:
             return storing.record_output(session, generation).output.id
 
     @tried_again
     def record_traced(self, generation: NewOutput) -> OutputTrace:
-        """Stores an output that was decoded here, with its splices, and gives its trace."""
+        """Store an output that was decoded here, with its splices, and give its trace."""
         with self.store.sessions.begin() as session:
             return attribution.trace_stored(session, storing.record_output(session, generation))
 
     @tried_again
     def record_from_elsewhere(self, generation: NewOutput) -> OutputTrace:
-        """Stores an output of another process's decoder, and gives its trace without the edits of its facts since.
+        """Store an output of another process's decoder, and give its trace without the edits of its facts since.
 
         Raises `InvalidValue` for a checkpoint without a keyset here or a change that the log does not have, and
         `InvalidSplice` for a query of another dimension or a span that is not the value of its fact's version.
@@ -68,23 +68,23 @@ class Outputs:
             return record_elsewhere(session, generation)
 
     def trace(self, generation_id: int) -> OutputTrace:
-        """Traces each spliced word of an output to its fact. Raises `GenerationNotFound`."""
+        """Trace each spliced word of an output to its fact. Raises `GenerationNotFound`."""
         with self.store.sessions() as session:
             return attribution.trace_output(session, generation_id)
 
     def trace_fact(self, fact_id: int) -> FactTrace:
-        """Traces a fact to its source, its edits and the outputs that used it. Raises `FactNotFound`."""
+        """Trace a fact to its source, its edits and the outputs that used it. Raises `FactNotFound`."""
         with self.store.sessions() as session:
             return attribution.trace_fact(session, fact_id)
 
     def provenance(self, generation_id: int, form: ProvForm) -> dict[str, Any]:
-        """Tells an output's trace in the terms of W3C PROV. Raises `GenerationNotFound`."""
+        """Tell an output's trace in the terms of W3C PROV. Raises `GenerationNotFound`."""
         with self.store.sessions() as session:
             trace = attribution.trace_output(session, generation_id)
             return write_prov(of_output(trace, audit.database_id(session)), form)
 
     def provenance_of_fact(self, fact_id: int, form: ProvForm) -> dict[str, Any]:
-        """Tells a fact's trace in the terms of W3C PROV. Raises `FactNotFound`."""
+        """Tell a fact's trace in the terms of W3C PROV. Raises `FactNotFound`."""
         with self.store.sessions() as session:
             trace = attribution.trace_fact(session, fact_id)
             return write_prov(of_fact(trace, audit.database_id(session)), form)
@@ -93,7 +93,7 @@ class Outputs:
     def give_feedback(
         self, generation_id: int, made: NewFeedback, *, actor: str, on_behalf_of: str = ""
     ) -> Feedback:
-        """Keeps what somebody says of an output; what the same one said of it before goes.
+        """Keep what somebody says of an output; what the same one said of it before goes.
 
         Raises `GenerationNotFound` or `InvalidValue`.
         """
@@ -101,7 +101,7 @@ class Outputs:
             return give_feedback(session, generation_id, made, actor, on_behalf_of)
 
     def find(self, after: int = 0, limit: int = 50, thumb: Thumb | None = None) -> list[GenerationRecord]:
-        """Lists stored outputs, newest first; those older than output `after`, if that is not 0.
+        """List stored outputs, newest first; those older than output `after`, if that is not 0.
 
         With `thumb` only those that somebody gave this one.
         """
@@ -117,7 +117,7 @@ class Outputs:
         after: Place = (0, 0),
         limit: int = 50,
     ) -> list[AttributionRecord]:
-        """Lists the lookups that match every given filter, by output and ordinal, past the place `after`."""
+        """List the lookups that match every given filter, by output and ordinal, past the place `after`."""
         with self.store.sessions() as session:
             return list_attributions(
                 session,
@@ -129,19 +129,19 @@ class Outputs:
             )
 
     def impact(self, fact_id: int, *, after: Place = (0, 0), limit: int | None = None) -> Impact:
-        """Lists the splices of a fact in stored outputs, past `after`. Raises `FactNotFound`."""
+        """List the splices of a fact in stored outputs, past `after`. Raises `FactNotFound`."""
         with self.store.reports() as session:
             return impact_of(session, fact_id, after=after, limit=limit)
 
     def impact_of_selection(
         self, selector: Selector, *, after: Place = (0, 0), limit: int | None = None
     ) -> SelectedImpact:
-        """Lists the splices of the live facts that a selector chooses. Choosing none is no error."""
+        """List the splices of the live facts that a selector chooses. Choosing none is no error."""
         with self.store.reports() as session:
             return impact_of_selection(session, selector, after=after, limit=limit)
 
     def neighbours(self, generation_id: int, ordinal: int, k: int = 5) -> list[Hit] | None:
-        """Finds the k live facts that are nearest now to the query of lookup `ordinal` of an output, at any score.
+        """Find the k live facts that are nearest now to the query of lookup `ordinal` of an output, at any score.
 
         Gives None where no query was stored. Raises `KeysetMismatch` where the keyset of the output's checkpoint is
         not active.
@@ -153,7 +153,7 @@ class Outputs:
 
 
 def neighbours_of(store: SearchableStore, generation_id: int, ordinal: int, k: int) -> list[Hit] | None:
-    """Looks up the stored query of an output again by key, whatever it was ranked by; see `Outputs.neighbours`."""
+    """Look up the stored query of an output again by key, whatever it was ranked by; see `Outputs.neighbours`."""
     with store.sessions() as session:
         asked = session.execute(
             select(AttributionRow.query, GenerationRow.checkpoint_id)
@@ -174,7 +174,7 @@ Place = tuple[int, int]  # the place of a lookup: the output's id, and the looku
 
 
 def impact_of(session: Session, fact_id: int, *, after: Place = (0, 0), limit: int | None = None) -> Impact:
-    """Lists the splices of a fact, past `after`. Raises `FactNotFound`."""
+    """List the splices of a fact, past `after`. Raises `FactNotFound`."""
     fact = session.get(FactRow, fact_id) if 0 < fact_id <= facts.MAX_ID else None
     if fact is None:
         raise FactNotFound([fact_id])
@@ -189,7 +189,7 @@ def impact_of(session: Session, fact_id: int, *, after: Place = (0, 0), limit: i
 def impact_of_selection(
     session: Session, selector: Selector, *, after: Place = (0, 0), limit: int | None = None
 ) -> SelectedImpact:
-    """Lists the splices of the live facts that a selector chooses, past `after`. Choosing none is no error."""
+    """List the splices of the live facts that a selector chooses, past `after`. Choosing none is no error."""
     fact_ids = select_facts(session, selector, allow_empty=True)
     used = select(func.count(AttributionRow.generation_id.distinct()))
     return SelectedImpact(
@@ -278,7 +278,7 @@ def list_attributions(
     after: tuple[int, int] = (0, 0),
     limit: int = 50,
 ) -> list[AttributionRecord]:
-    """Lists the lookups that match every given filter, by output and ordinal, past the place `after`."""
+    """List the lookups that match every given filter, by output and ordinal, past the place `after`."""
     length = AttributionRow.output_end - AttributionRow.output_start
     value = func.substr(GenerationRow.output, AttributionRow.output_start + 1, length).label("value")
     statement = (
@@ -320,7 +320,7 @@ def list_attributions(
 
 
 def record_elsewhere(session: Session, generation: NewOutput) -> OutputTrace:
-    """Stores the output and gives its trace; see `Outputs.record_from_elsewhere`."""
+    """Store the output and give its trace; see `Outputs.record_from_elsewhere`."""
     _check(session, generation)
     trace = attribution.trace_stored(session, storing.record_output(session, generation))
     return replace(trace, splices=tuple(replace(splice, history=()) for splice in trace.splices))

@@ -68,7 +68,7 @@ class Provenance:
 
 
 def of_output(trace: OutputTrace, database: str) -> Provenance:
-    """Gives the account of a stored output: decoded from a prompt, with facts of documents spliced in."""
+    """Give the account of a stored output: decoded from a prompt, with facts of documents spliced in."""
     found = Provenance(database)
     name, decoding = f"output:{trace.generation_id}", f"decoding:{trace.generation_id}"
     found.entity(name, "Output", value=trace.output, mode=trace.mode, ranking=trace.ranking, seq=trace.seq)
@@ -113,7 +113,7 @@ def _splice(found: Provenance, output: str, decoding: str, splice: TracedSplice)
 
 
 def of_fact(trace: FactTrace, database: str) -> Provenance:
-    """Gives the account of a fact: its versions, the changes that made and ended them, and the outputs that used it."""
+    """Give the account of a fact: its versions, the changes that made and ended them, and the outputs that used it."""
     found, name = Provenance(database), f"fact:{trace.fact.fact_id}"
     found.entity(name, "Fact", question=trace.fact.question, live=trace.fact.deleted_seq is None)
     changes = _changes(found, name, trace.history)
@@ -136,7 +136,7 @@ def of_fact(trace: FactTrace, database: str) -> Provenance:
 
 
 def _changes(found: Provenance, fact: str, history: Iterable[ChangeRecord]) -> dict[int, str]:
-    """Adds these changes of a fact, with who made them, and gives their names by number."""
+    """Add these changes of a fact, with who made them, and give their names by number."""
     names = {}
     for change in history:
         name = found.activity(
@@ -208,7 +208,7 @@ _SOFTWARE, _COLLECTION = "Checkpoint", "Output"  # kinds that PROV has a kind of
 
 
 def prov_json(account: Provenance) -> dict[str, Any]:
-    """Writes an account as PROV-JSON (https://www.w3.org/submissions/prov-json/)."""
+    """Write an account as PROV-JSON (https://www.w3.org/submissions/prov-json/)."""
     write_prov: dict[str, Any] = {"prefix": {"base": _base(account), "colmlm": TERMS}}
     for kind, things in _things(account):
         if things:
@@ -240,7 +240,7 @@ def _qualified(name: str) -> dict[str, str]:
 
 
 def prov_ld(account: Provenance) -> dict[str, Any]:
-    """Writes an account as JSON-LD. Its context is within it, so that nothing has to be fetched to read it."""
+    """Write an account as JSON-LD. Its context is within it, so that nothing has to be fetched to read it."""
     nodes: dict[str, dict[str, Any]] = {}
     for kind, things in _things(account):
         for thing in things:
@@ -280,7 +280,7 @@ def _kinds(thing: Thing) -> list[str]:
 
 
 def _term(name: str, label: str) -> str:
-    """Gives the term for what is said of a thing: those that PROV has no term for are this program's."""
+    """Give the term for what is said of a thing: those that PROV has no term for are this program's."""
     return {"label": label, "value": "prov:value"}.get(name, f"colmlm:{name}")
 
 
@@ -289,5 +289,5 @@ def _base(account: Provenance) -> str:
 
 
 def write_prov(account: Provenance, form: ProvForm) -> dict[str, Any]:
-    """Writes an account in this form."""
+    """Write an account in this form."""
     return prov_ld(account) if form == "prov" else prov_json(account)

@@ -38,7 +38,7 @@ class Splice:
     quoted_end: int | None = None
 
     def of(self, value: str) -> str:
-        """Gives the part of a value that it says."""
+        """Give the part of a value that it says."""
         return value[self.part_start : self.part_end]
 
 

@@ -53,7 +53,7 @@ class Shown:
             return withholding.facts(session, found)
 
     def search(self, *, nearest: Sequence[int] | None = None, **sought: Unpack[FactSearch]) -> FactPage:
-        """Searches facts; without `past` nothing is found by what is withheld."""
+        """Search facts; without `past` nothing is found by what is withheld."""
         found = Facts(self.store).search(nearest=nearest, past=self.past, **sought)
         return found if self.past else replace(found, facts=tuple(self.facts(found.facts)))
 
@@ -65,14 +65,14 @@ class Shown:
             return replace(found, items=tuple(withholding.inbox(session, found.items)))
 
     def pairs(self, kind: Kind, **sought: Unpack[PairsSought]) -> PairPage:
-        """Lists pairs of facts as `Comparisons` does."""
+        """List pairs of facts as `Comparisons` does."""
         found = Comparisons(self.store).pairs(kind, **sought)
         shown = iter(self.facts([fact for pair in found.pairs for fact in (pair.fact, pair.other)]))
         pairs = tuple(replace(pair, fact=next(shown), other=next(shown)) for pair in found.pairs)
         return replace(found, pairs=pairs)
 
     def stale(self, **part: Unpack[ComparedPart]) -> StalePage:
-        """Lists stale facts as `Comparisons` does."""
+        """List stale facts as `Comparisons` does."""
         found = Comparisons(self.store).stale(**part)
         return replace(found, facts=tuple(self.facts(found.facts)))
 
@@ -97,7 +97,7 @@ class Shown:
             return withholding.documents(session, found)
 
     def document(self, document_id: int) -> tuple[DocumentRecord, str]:
-        """Gives a document, and its text."""
+        """Give a document, and its text."""
         found, text = StoredDocuments(self.store).read(document_id)
         (document,) = self.documents([found])
         return document, text if self.past else self.document_text(document_id)
@@ -109,7 +109,7 @@ class Shown:
             return withholding.text(session, document_id)
 
     def export(self, corpus: str) -> Iterator[AnnotatedDocument]:
-        """Exports a corpus with its live facts; without `past`, with those that say what the text says."""
+        """Export a corpus with its live facts; without `past`, with those that say what the text says."""
         if self.past:
             return Corpora(self.store).export(corpus, live_only=True)
         return withholding.corpus(Corpora(self.store).export(corpus, live_only=False))
@@ -122,7 +122,7 @@ class Shown:
             return withholding.output(session, traced)
 
     def misses(self, asks: Asks | None = None) -> Misses:
-        """Gives the work list of misses; `asks` answers questions again."""
+        """Give the work list of misses; `asks` answers questions again."""
         from colmlm.kb.misses.misses import Misses
 
         return Misses(self.store, asks, None if self.past else withholding.texts)
@@ -164,13 +164,13 @@ _Texts = Mapping[int, tuple[str | None, tuple[str, ...]]]
 
 
 def questions(session: Session, found: Sequence[KeptQuestion]) -> list[KeptQuestion]:
-    """Gives these questions with past texts withheld."""
+    """Give these questions with past texts withheld."""
     texts = texts_of(session, [fact_id for one in found for fact_id in one.fact_ids])
     return [_question(one, _Past.of(texts, one.fact_ids)) for one in found]
 
 
 def items(session: Session, found: Sequence[AskedItem]) -> list[AskedItem]:
-    """Gives what came of questions with the past texts of all facts that ever answered them withheld."""
+    """Give what came of questions with the past texts of all facts that ever answered them withheld."""
     answered = reading.facts_of(session, [one.question_id for one in found])
     facts = {one.question_id: {*answered.get(one.question_id, ()), *one.fact_ids} for one in found}
     texts = texts_of(session, [fact_id for every in facts.values() for fact_id in every])
@@ -178,7 +178,7 @@ def items(session: Session, found: Sequence[AskedItem]) -> list[AskedItem]:
 
 
 def comparison(session: Session, found: RunComparison) -> RunComparison:
-    """Gives a comparison with past texts withheld in both runs."""
+    """Give a comparison with past texts withheld in both runs."""
     both = [item for one in found.items for item in (one.before, one.after) if item is not None]
     shown = iter(items(session, both))
     return replace(
@@ -227,7 +227,7 @@ def _item(one: AskedItem, texts: _Texts, fact_ids: Sequence[int]) -> AskedItem:
 
 
 def _says(now: str | None, value: str) -> bool:
-    """Says whether a fact still says this value: all of it, a part, or more."""
+    """Say whether a fact still says this value: all of it, a part, or more."""
     if now is None:
         return False
     said, current = f" {normalise_wording(value)} ", f" {normalise_wording(now)} "

@@ -41,7 +41,7 @@ class StoredOutput:
 
 
 def record_output(session: Session, generation: NewOutput) -> StoredOutput:
-    """Stores an output with its splices. Raises `InvalidSplice` where a span is not its fact's value.
+    """Store an output with its splices. Raises `InvalidSplice` where a span is not its fact's value.
 
     Raises `InvalidValue` where the words between the splices are not those of the document that the output quotes.
     Splices of facts that were erased meanwhile are stored redacted: the output stays as evidence without what it said.
@@ -109,7 +109,7 @@ def _lookup(generation_id: int, ordinal: int, splice: Splice) -> dict[str, objec
 def without_erased(
     session: Session, made: NewOutput, erased: Mapping[int, int]
 ) -> tuple[NewOutput, int | None]:
-    """Redacts an output before it is stored; gives it with the last erasure that redacted it (None: none did).
+    """Redact an output before it is stored; give it with the last erasure that redacted it (None: none did).
 
     Erasures must be held off. Splices of facts that are `erased` by now, each by that change, are redacted, and in the
     rest of the output every text that was erased since the change that the decoder's lookups had seen, and what is
@@ -135,7 +135,7 @@ def without_erased(
 
 
 def _marks(session: Session, made: NewOutput) -> list[Span]:
-    """Gives the spans of the output that are redacted by now in the document that it quotes."""
+    """Give the spans of the output that are redacted by now in the document that it quotes."""
     if (quotes := made.quotes) is None:
         return []
     text = redacted_stretch(session, quotes.document_id, quotes.start, quotes.end)
@@ -152,7 +152,7 @@ OUTCOMES = ("hit", "no_match", "abstained")
 
 
 def check_splices(session: Session, generation: NewOutput) -> dict[int, int]:
-    """Gives the changes that erased facts which the output names, by fact.
+    """Give the changes that erased facts which the output names, by fact.
 
     Raises `InvalidSplice` where a span of the output is not the value that its splice names, or the part of it.
     """
@@ -181,7 +181,7 @@ def check_splices(session: Session, generation: NewOutput) -> dict[int, int]:
 
 
 def _is_part(splice: Splice, value: str) -> bool:
-    """Says whether a splice is of the whole value, or names a part that the value has."""
+    """Say whether a splice is of the whole value, or names a part that the value has."""
     first, last = splice.part_start, splice.part_end
     if first is None or last is None:
         return first is last
@@ -189,7 +189,7 @@ def _is_part(splice: Splice, value: str) -> bool:
 
 
 def check_quotation(session: Session, generation: NewOutput) -> None:
-    """Raises `InvalidValue` where the words between the splices are not those of the stretch that the output quotes."""
+    """Raise `InvalidValue` where the words between the splices are not those of the stretch that the output quotes."""
     if (quotes := generation.quotes) is None:
         return
     place = (quotes.start, quotes.end)
@@ -205,7 +205,7 @@ def check_quotation(session: Session, generation: NewOutput) -> None:
 def _values(
     session: Session, fact_ids: Sequence[int]
 ) -> tuple[dict[tuple[int, int], str | None], dict[int, int]]:
-    """Gives the values of these facts by fact and version, None where the fact is erased, and what erased facts."""
+    """Give the values of these facts by fact and version, None where the fact is erased, and what erased facts."""
     storable = [fact_id for fact_id in fact_ids if 0 < fact_id <= facts.MAX_ID]
     if not storable:
         return {}, {}
@@ -229,7 +229,7 @@ MOST_CHARACTERS = 2_000
 def give_feedback(
     session: Session, generation_id: int, made: NewFeedback, actor: str, on_behalf_of: str
 ) -> Feedback:
-    """Keeps what somebody says of an output, without what was erased of the facts in it.
+    """Keep what somebody says of an output, without what was erased of the facts in it.
 
     Raises `GenerationNotFound` or `InvalidValue`.
     """
@@ -253,7 +253,7 @@ def give_feedback(
 
 
 def _lock(session: Session, generation_id: int) -> None:
-    """Lets one thumb at a time be given to an output, since each decides by all of them whether that is a miss."""
+    """Let one thumb at a time be given to an output, since each decides by all of them whether that is a miss."""
     output = select(GenerationRow.id).where(GenerationRow.id == generation_id)
     is_storable = 0 < generation_id <= edits.MAX_ID
     if not is_storable or session.scalar(output.with_for_update(key_share=True)) is None:
@@ -272,7 +272,7 @@ def _check(made: NewFeedback, actor: str, on_behalf_of: str) -> None:
 
 
 def _note(session: Session, generation_id: int) -> None:
-    """Makes an output a miss, or no longer one, as somebody calls it wrong or nobody does."""
+    """Make an output a miss, or no longer one, as somebody calls it wrong or nobody does."""
     down = select(FeedbackRow.id).where(
         FeedbackRow.generation_id == generation_id, FeedbackRow.thumb == "down"
     )
@@ -290,7 +290,7 @@ def _facts(session: Session, generation_id: int) -> frozenset[int]:
 
 
 def of_output(session: Session, generation_id: int) -> tuple[Feedback, ...]:
-    """Gives what was said of an output, oldest first."""
+    """Give what was said of an output, oldest first."""
     said = select(FeedbackRow).where(FeedbackRow.generation_id == generation_id).order_by(FeedbackRow.at)
     return tuple(map(as_record, session.scalars(said)))
 

@@ -52,7 +52,7 @@ class _Standing:
         return self.now == self.said
 
     def says(self, said: str, first: int | None, last: int | None) -> bool:
-        """Says whether this is what it says now, between two offsets of the value, or (None) in all of it."""
+        """Say whether this is what it says now, between two offsets of the value, or (None) in all of it."""
         return self.now is not None and said == self.now[first:last]
 
     def shown(self, value: str) -> str:
@@ -60,7 +60,7 @@ class _Standing:
 
 
 def facts(session: Session, records: Sequence[Listed]) -> list[Listed]:
-    """Gives the records with past texts withheld."""
+    """Give the records with past texts withheld."""
     standings = _standings(session, [record.fact_id for record in records])
     return [_fact(record, standings[record.fact_id]) for record in records]
 
@@ -76,7 +76,7 @@ def _fact(record: Listed, standing: _Standing) -> Listed:
 
 
 def trace(session: Session, traced: FactTrace) -> FactTrace:
-    """Gives the trace of a fact with its changes, and its past values withheld."""
+    """Give the trace of a fact with its changes, and its past values withheld."""
     (fact,) = facts(session, [traced.fact])
     standing = _standings(session, [fact.fact_id])[fact.fact_id]
     context = traced.context
@@ -94,7 +94,7 @@ def trace(session: Session, traced: FactTrace) -> FactTrace:
 
 
 def text(session: Session, document_id: int) -> str:
-    """Gives a document's text with past values withheld, except where the span of a current fact overlaps."""
+    """Give a document's text with past values withheld, except where the span of a current fact overlaps."""
     found = document_text(session, document_id)
     if session.scalar(select(DocumentRow.replaced_seq).where(DocumentRow.id == document_id)) is not None:
         return MARK * len(found)
@@ -108,7 +108,7 @@ def text(session: Session, document_id: int) -> str:
 
 
 def inbox(session: Session, items: Sequence[InboxItem]) -> Iterator[InboxItem]:
-    """Gives facts to review with past texts withheld, also in what documents say around them."""
+    """Give facts to review with past texts withheld, also in what documents say around them."""
     shown = facts(session, [item.fact for item in items])
     texts = {
         document_id: text(session, document_id)
@@ -123,7 +123,7 @@ def inbox(session: Session, items: Sequence[InboxItem]) -> Iterator[InboxItem]:
 
 
 def _blotted(found: str, spans: Sequence[tuple[bool, Span]]) -> str:
-    """Withholds the past spans of a text; each span comes with whether it is current."""
+    """Withhold the past spans of a text; each span comes with whether it is current."""
     standing = [span for stands, span in spans if stands]
     return blank_out(
         found, [span for stands, span in spans if not stands and not spans_touch(span, standing)]
@@ -131,7 +131,7 @@ def _blotted(found: str, spans: Sequence[tuple[bool, Span]]) -> str:
 
 
 def documents(session: Session, records: Sequence[DocumentRecord]) -> list[DocumentRecord]:
-    """Gives the records with digests of the texts as shown, since a digest of the whole text would confirm a guess."""
+    """Give the records with digests of the texts as shown, since a digest of the whole text would confirm a guess."""
     ended = select(FactVersionRow.fact_id).where(
         FactVersionRow.fact_id == FactRow.id, FactVersionRow.to_seq.is_not(None)
     )
@@ -153,7 +153,7 @@ def _digest(shown: str) -> str:
 
 
 def corpus(exported: Iterable[AnnotatedDocument]) -> Iterator[AnnotatedDocument]:
-    """Withholds, in documents exported with every fact, all facts that are deleted or do not say what the text says."""
+    """Withhold, in documents exported with every fact, all facts that are deleted or do not say what the text says."""
     for document in exported:
         spans = [(not fact.deleted and fact.current is None, fact) for fact in document.facts]
         shown = _blotted(document.text, [(stands, (fact.start, fact.end)) for stands, fact in spans])
@@ -161,7 +161,7 @@ def corpus(exported: Iterable[AnnotatedDocument]) -> Iterator[AnnotatedDocument]
 
 
 def output(session: Session, traced: OutputTrace) -> OutputTrace:
-    """Gives the trace of an output with the past texts of the facts that it spliced withheld.
+    """Give the trace of an output with the past texts of the facts that it spliced withheld.
 
     What people wrote of it may say them too, so of that only the thumbs are shown.
     """
@@ -178,7 +178,7 @@ def _splice(splice: TracedSplice, shown: str) -> TracedSplice:
 
 
 def outputs(session: Session, found: Sequence[Stored]) -> list[Stored]:
-    """Gives stored outputs with the past texts of the facts that they spliced withheld."""
+    """Give stored outputs with the past texts of the facts that they spliced withheld."""
     shown = texts(session, {stored.generation_id: (stored.prompt, stored.output) for stored in found})
     return [_showing(stored, *shown[stored.generation_id]) for stored in found]
 
@@ -188,7 +188,7 @@ def _showing(stored: Stored, prompt: str, output: str) -> Stored:
 
 
 def texts(session: Session, said: Mapping[int, Texts]) -> dict[int, Texts]:
-    """Withholds, in prompts and outputs by generation, splices whose value is past, and every other mention of it.
+    """Withhold, in prompts and outputs by generation, splices whose value is past, and every other mention of it.
 
     Of what outputs quote it withholds what is withheld in the document.
     """
@@ -205,7 +205,7 @@ def texts(session: Session, said: Mapping[int, Texts]) -> dict[int, Texts]:
 def _quotations(
     session: Session, said: Mapping[int, Texts], by_output: Mapping[int, Sequence[AttributionRow]]
 ) -> dict[int, Texts]:
-    """Withholds in those outputs that quote a document what is withheld there, between their splices."""
+    """Withhold in those outputs that quote a document what is withheld there, between their splices."""
     quoting = (
         select(GenerationRow, DocumentRow.replaced_seq, STRETCH.label("stretch"))
         .join(DocumentRow, DocumentRow.id == GenerationRow.document_id)
@@ -226,7 +226,7 @@ def _quotations(
 
 
 def _spans_in(session: Session, generation_ids: Sequence[int]) -> dict[int, list[tuple[bool, Span]]]:
-    """Gives, for each output that quotes, the facts that its document has in the stretch: whether each is as it came,
+    """Give, for each output that quotes, the facts that its document has in the stretch: whether each is as it came,
     and where it is in the stretch.
     """
     start, end = GenerationRow.quoted_start, GenerationRow.quoted_end
@@ -271,12 +271,12 @@ def _told(
 
 
 def texts_of(session: Session, fact_ids: Sequence[int]) -> dict[int, tuple[str | None, tuple[str, ...]]]:
-    """Gives, for each of these facts, its value (None: it is deleted) and all its texts that are past."""
+    """Give, for each of these facts, its value (None: it is deleted) and all its texts that are past."""
     return {one: (found.now, found.past) for one, found in _standings(session, fact_ids).items()}
 
 
 def _standings(session: Session, fact_ids: Sequence[int]) -> dict[int, _Standing]:
-    """Reads the first and current values and the past texts of these facts; erased facts have nothing to withhold."""
+    """Read the first and current values and the past texts of these facts; erased facts have nothing to withhold."""
     statement = (
         select(FactRow, FactVersionRow)
         .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
@@ -296,7 +296,7 @@ def _standings(session: Session, fact_ids: Sequence[int]) -> dict[int, _Standing
 
 
 def _standing(fact: FactRow, versions: Sequence[FactVersionRow], asked: Sequence[str]) -> _Standing:
-    """Sorts what a fact said and says; `asked` are the questions and answers it had before it was mended."""
+    """Sort what a fact said and says; `asked` are the questions and answers it had before it was mended."""
     said, last = next(one.value for one in versions if one.version == fact.said_version), versions[-1]
     if fact.erased_seq is not None:
         return _Standing(said, last.value, ())

@@ -67,7 +67,7 @@ class Comparisons:
     store: Store
 
     def pairs(self, kind: Kind, **sought: Unpack[PairsSought]) -> PairPage:
-        """Lists the pairs of live facts that contradict each other, or say the same. Raises `CorpusNotFound`."""
+        """List the pairs of live facts that contradict each other, or say the same. Raises `CorpusNotFound`."""
         after, limit = sought.get("after", 0), sought.get("limit", FACTS_LISTED)
         corpus = sought.get("corpus")
         check_limit(limit)
@@ -84,7 +84,7 @@ class Comparisons:
         return PairPage(pairs, min(total, COUNTED), total <= COUNTED, end)
 
     def stale(self, **part: Unpack[ComparedPart]) -> StalePage:
-        """Lists live facts of documents that have a newer text: those restored since, or corrected before.
+        """List live facts of documents that have a newer text: those restored since, or corrected before.
 
         Raises `CorpusNotFound`.
         """
@@ -102,14 +102,14 @@ class Comparisons:
         return StalePage(facts, min(total, COUNTED), total <= COUNTED, end)
 
     def counts(self) -> ComparedCounts:
-        """Counts what the three lists hold."""
+        """Count what the three lists hold."""
         with self.store.sessions() as session:
             against, alike = (_counted(session, _found(kind)) for kind in ("contradictions", "duplicates"))
             stale = _num_stale(session)
         return ComparedCounts(*(min(COUNTED, number) for number in (against, alike, stale)))
 
     def also_said(self, fact_ids: Sequence[int]) -> list[AlsoSaid]:
-        """Gives those of these facts that others say too, which are not among them."""
+        """Give those of these facts that others say too, which are not among them."""
         ids = set(storable_ids(fact_ids))
         with self.store.sessions() as session:
             rows = session.execute(_ALSO_SAID, {"ids": sorted(ids)}).all()
@@ -122,7 +122,7 @@ class Comparisons:
 
     @tried_again
     def hold(self, fact_id: int, other_id: int, *, holds: bool = True, **who: Unpack[OnRecord]) -> Edit:
-        """Notes that two facts that contradict both hold, until one of them says or asks something else.
+        """Note that two facts that contradict both hold, until one of them says or asks something else.
 
         Without `holds` it notes that they do not. Raises `PairNotFound`, also where somebody has noted the same before.
         """
@@ -131,7 +131,7 @@ class Comparisons:
 
 
 def _found(kind: str, corpus: str | None = None, *, held: bool = False) -> Select[*tuple[Any, ...]]:
-    """Gives the pairs of a kind, with what each of their facts yields to."""
+    """Give the pairs of a kind, with what each of their facts yields to."""
     named = (_PAIRS.c.id, _PAIRS.c.fact_id, _PAIRS.c.other_id, _PAIRS.c.score, _PAIRS.c.held_seq)
     found = select(*named, _YIELDS_TO.label("yields_to"), _OTHER_YIELDS_TO.label("other_yields_to")).where(
         _PAIRS.c.same_value == literal(kind == "duplicates"),
@@ -143,7 +143,7 @@ def _found(kind: str, corpus: str | None = None, *, held: bool = False) -> Selec
 
 
 def _counted(session: Session, found: Select[*tuple[Any, ...]]) -> int:
-    """Counts pairs, one beyond `COUNTED` at most."""
+    """Count pairs, one beyond `COUNTED` at most."""
     bounded = found.with_only_columns(_PAIRS.c.id).limit(COUNTED + 1).subquery()
     return session.scalar(select(func.count()).select_from(bounded)) or 0
 

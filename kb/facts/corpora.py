@@ -33,7 +33,7 @@ class Corpora:
     store: Store
 
     def all(self) -> list[CorpusStats]:
-        """Counts the documents and facts of each corpus."""
+        """Count the documents and facts of each corpus."""
         with self.store.reports() as session:
             return reading.list_corpora(session)
 
@@ -52,7 +52,7 @@ class Corpora:
         allow_erased: bool = False,
         generated: bool = False,
     ) -> IngestReport:
-        """Ingests the sound documents into a corpus, `commit_every` of them in one transaction and one change.
+        """Ingest the sound documents into a corpus, `commit_every` of them in one transaction and one change.
 
         A process that is killed leaves only whole pieces of that size behind; ingesting the same documents again goes
         on from there. `before_piece` is called before each is stored, `on_piece` with a report of what is committed so
@@ -64,7 +64,7 @@ class Corpora:
         return run.run(parsed, on_document, on_piece, before_piece)
 
     def export(self, corpus: str, *, live_only: bool = True) -> Iterator[AnnotatedDocument]:
-        """Exports the corpus as documents, read from one snapshot of the database.
+        """Export the corpus as documents, read from one snapshot of the database.
 
         With `live_only` they have the live facts that their texts still say; without it they have every fact with its
         correction or deletion, as an ingest takes it back. Raises `CorpusNotFound` and `TextsMissing` at once, before
@@ -80,13 +80,13 @@ class Corpora:
             yield from export_corpus(session, corpus, live_only=live_only)
 
     def standings(self, corpus: str) -> Standings:
-        """Gives the `Standings` of a corpus, which say whether a document is new to it, unchanged or changed."""
+        """Give the `Standings` of a corpus, which say whether a document is new to it, unchanged or changed."""
         return Standings(self.store.sessions, corpus)
 
     def delete(
         self, corpus: str, external_ids: Sequence[str] | None = None, *, actor: str, reason: str
     ) -> Edit:
-        """Deletes every live fact of these documents, or of the whole corpus, in one change; the texts stay.
+        """Delete every live fact of these documents, or of the whole corpus, in one change; the texts stay.
 
         Raises `CorpusNotFound` or `ExternalIdNotFound`. Without a live fact there is no change: then `fact_ids` is
         empty and `seq` is the number of the last change before.
@@ -95,7 +95,7 @@ class Corpora:
             return delete_documents(session, corpus, external_ids, actor, reason)
 
     def remove(self, corpus: str, external_ids: Collection[str], *, actor: str, reason: str) -> Edit | None:
-        """Takes these documents out of use in one change: their facts are deleted, and their texts found no more.
+        """Take these documents out of use in one change: their facts are deleted, and their texts found no more.
 
         Those that are not current are left alone; None where none is. Ingested again, a document is put back with its
         facts.
@@ -104,38 +104,38 @@ class Corpora:
             return remove_documents(session, corpus, external_ids, actor, reason)
 
     def synced(self, corpus: str) -> dict[str, SyncedFile]:
-        """Gives the files that the corpus was synced from, by their paths."""
+        """Give the files that the corpus was synced from, by their paths."""
         with self.store.sessions() as session:
             return synced_files(session, corpus)
 
     def followed(self, corpus: str) -> Sequence[str]:
-        """Gives the paths that lead to the folder that the corpus follows; none where it follows none."""
+        """Give the paths that lead to the folder that the corpus follows; none where it follows none."""
         with self.store.sessions() as session:
             return followed_folders(session, corpus)
 
     def follow(self, corpus: str, places: Sequence[str]) -> None:
-        """Notes that the corpus follows the folder to which these paths lead."""
+        """Note that the corpus follows the folder to which these paths lead."""
         with self.store.sessions.begin() as session:
             follow_folder(session, corpus, places)
 
     def keyed(self, digests: Mapping[str, str]) -> dict[str, str]:
-        """Gives digests of files, by path, in the form in which they are stored."""
+        """Give digests of files, by path, in the form in which they are stored."""
         with self.store.sessions() as session:
             return keyed(session, digests)
 
     def begin_synced(self, corpus: str, documents: Mapping[str, Collection[str]]) -> None:
-        """Notes documents that a sync is about to ingest, by the paths of their files."""
+        """Note documents that a sync is about to ingest, by the paths of their files."""
         with self.store.sessions.begin() as session:
             for path, names in documents.items():
                 begin_sync(session, corpus, path, names)
 
     def keep_synced(self, corpus: str, files: Collection[SyncedFile], gone: Collection[str]) -> None:
-        """Notes what a sync read of these files, and that those at the paths `gone` are no more."""
+        """Note what a sync read of these files, and that those at the paths `gone` are no more."""
         with self.store.sessions.begin() as session:
             keep_sync(session, corpus, files, gone)
 
     def count(self, corpus: str, external_ids: Sequence[str] | None = None) -> tuple[int, int]:
-        """Counts the current documents and the live facts that `delete` would affect."""
+        """Count the current documents and the live facts that `delete` would affect."""
         with self.store.sessions() as session:
             chosen = _chosen(session, corpus, external_ids)
             live = select(func.count()).where(FactRow.document_id.in_(chosen), FactRow.deleted_seq.is_(None))
@@ -148,7 +148,7 @@ class Corpora:
 def delete_documents(
     session: Session, corpus: str, external_ids: Sequence[str] | None, actor: str, reason: str
 ) -> Edit:
-    """Ends every live fact of these documents, as `Corpora.delete` describes. Does not commit."""
+    """End every live fact of these documents, as `Corpora.delete` describes. Does not commit."""
     pending = audit.begin_change(session, actor, reason)
     chosen = _chosen(session, corpus, external_ids)
     live = select(FactRow.id).where(FactRow.document_id.in_(chosen), FactRow.deleted_seq.is_(None))
@@ -164,7 +164,7 @@ def delete_documents(
 
 
 def _chosen(session: Session, corpus: str, external_ids: Sequence[str] | None) -> Select[Any]:
-    """Gives a statement (SQL) for the ids of these documents, also of their replaced editions.
+    """Give a statement (SQL) for the ids of these documents, also of their replaced editions.
 
     A fact of a replaced edition may have been restored.
     """
@@ -189,7 +189,7 @@ _ABOUT = DOCUMENT_COLUMNS[1:]
 
 
 def export_corpus(session: Session, corpus: str, *, live_only: bool) -> Iterator[AnnotatedDocument]:
-    """Gives the corpus's current documents in the order they came, each with its facts, corrections and deletions.
+    """Give the corpus's current documents in the order they came, each with its facts, corrections and deletions.
 
     With `live_only`, which training wants, each has only the live facts that the text still says. Erased facts are in
     no export, since the text does not say them any more.
@@ -214,7 +214,7 @@ def export_corpus(session: Session, corpus: str, *, live_only: bool) -> Iterator
 
 
 def require_texts(session: Session, corpus: str) -> None:
-    """Raises `TextsMissing` where samples of a release have no text yet: their facts would be left out."""
+    """Raise `TextsMissing` where samples of a release have no text yet: their facts would be left out."""
     without = select(func.count()).where(
         DocumentRow.corpus == corpus, DocumentRow.replaced_seq.is_(None), DocumentRow.sha256 == NO_TEXT
     )
@@ -273,7 +273,7 @@ class StoredDocuments:
     def find(
         self, *, corpus: str | None = None, replaced: bool = False, after: int = 0, limit: int = 50
     ) -> list[DocumentRecord]:
-        """Finds documents past id `after`, by id: the current ones, or with `replaced` those that were replaced.
+        """Find documents past id `after`, by id: the current ones, or with `replaced` those that were replaced.
 
         Raises `CorpusNotFound`.
         """
@@ -286,7 +286,7 @@ class StoredDocuments:
             return [_record(row) for row in session.execute(statement)]
 
     def read(self, document_id: int) -> tuple[DocumentRecord, str]:
-        """Gives a document and its text. Raises `DocumentNotFound`."""
+        """Give a document and its text. Raises `DocumentNotFound`."""
         with self.store.sessions() as session:
             row = session.execute(_statement().where(DocumentRow.id == document_id)).one_or_none()
             if row is None:
@@ -294,14 +294,14 @@ class StoredDocuments:
             return _record(row), reading.document_text(session, document_id)
 
     def text(self, document_id: int) -> str:
-        """Gives the text of a document. Raises `DocumentNotFound`."""
+        """Give the text of a document. Raises `DocumentNotFound`."""
         with self.store.sessions() as session:
             return reading.document_text(session, document_id)
 
     def facts(
         self, document_id: int, *, deleted: bool | None = False, after: int = 0, limit: int = 50
     ) -> list[FactRecord]:
-        """Gives the facts of a document past id `after`, by id. Raises `DocumentNotFound`."""
+        """Give the facts of a document past id `after`, by id. Raises `DocumentNotFound`."""
         with self.store.sessions() as session:
             if session.scalar(select(DocumentRow.id).where(DocumentRow.id == document_id)) is None:
                 raise DocumentNotFound(document_id)
@@ -358,14 +358,14 @@ class SyncedFile:
 
 
 def followed_folders(session: Session, corpus: str) -> Sequence[str]:
-    """Gives the paths that lead to the folder that the corpus follows; none where it follows none."""
+    """Give the paths that lead to the folder that the corpus follows; none where it follows none."""
     return (
         session.scalars(select(SyncedFolderRow.places).where(SyncedFolderRow.corpus == corpus)).first() or ()
     )
 
 
 def follow_folder(session: Session, corpus: str, places: Sequence[str]) -> None:
-    """Notes that the corpus follows the folder to which these paths lead."""
+    """Note that the corpus follows the folder to which these paths lead."""
     row = insert(SyncedFolderRow).values(corpus=corpus, places=list(places))
     session.execute(
         row.on_conflict_do_update(index_elements=["corpus"], set_={"places": row.excluded.places})
@@ -373,7 +373,7 @@ def follow_folder(session: Session, corpus: str, places: Sequence[str]) -> None:
 
 
 def synced_files(session: Session, corpus: str) -> dict[str, SyncedFile]:
-    """Gives the files of the last sync, by their paths; one that it had not finished has to be read again."""
+    """Give the files of the last sync, by their paths; one that it had not finished has to be read again."""
     rows = select(SyncedFileRow).where(SyncedFileRow.corpus == corpus)
     files: dict[str, SyncedFile] = {}
     for row in session.scalars(rows.order_by(SyncedFileRow.path, SyncedFileRow.part)):
@@ -383,7 +383,7 @@ def synced_files(session: Session, corpus: str) -> dict[str, SyncedFile]:
 
 
 def begin_sync(session: Session, corpus: str, path: str, documents: Collection[str]) -> None:
-    """Notes documents of a file before they are ingested, so that they are known where the sync does not finish."""
+    """Note documents of a file before they are ingested, so that they are known where the sync does not finish."""
     named = (SyncedFileRow.corpus == corpus, SyncedFileRow.path == path)
     last = session.scalar(select(func.max(SyncedFileRow.part)).where(*named))
     session.add(
@@ -392,7 +392,7 @@ def begin_sync(session: Session, corpus: str, path: str, documents: Collection[s
 
 
 def keep_sync(session: Session, corpus: str, files: Collection[SyncedFile], gone: Collection[str]) -> None:
-    """Notes what was read of these files, and that those at the paths `gone` are no more."""
+    """Note what was read of these files, and that those at the paths `gone` are no more."""
     dropped = [*gone, *(file.path for file in files)]
     dropping = delete(SyncedFileRow).where(
         SyncedFileRow.corpus == corpus, SyncedFileRow.path == func.any(dropped)
@@ -407,5 +407,5 @@ def keep_sync(session: Session, corpus: str, files: Collection[SyncedFile], gone
 
 
 def keyed(session: Session, digests: Mapping[str, str]) -> dict[str, str]:
-    """Keys digests of files with the secret of this database, so that what was erased cannot be guessed by them."""
+    """Key digests of files with the secret of this database, so that what was erased cannot be guessed by them."""
     return {path: audit.keyed_digest(session, digest) for path, digest in digests.items()}

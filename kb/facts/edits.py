@@ -49,7 +49,7 @@ IS_LIVE = FactVersionRow.to_seq.is_(None)
 
 
 def is_kept(fact_id: Any) -> Any:
-    """Gives a condition (SQL): an index keeps this fact's keys, since the fact is live or a tombstone."""
+    """Give a condition (SQL): an index keeps this fact's keys, since the fact is live or a tombstone."""
     live = exists().where(FactVersionRow.fact_id == fact_id, IS_LIVE)
     return or_(live, exists().where(TombstoneRow.fact_id == fact_id))
 
@@ -63,7 +63,7 @@ def insert_facts(
     allow_erased: bool = False,
     anyway: bool = False,
 ) -> Edit:
-    """Inserts facts that have no document, in one change, with ids in their order.
+    """Insert facts that have no document, in one change, with ids in their order.
 
     Their keys are made from their questions.
 
@@ -103,7 +103,7 @@ def insert_facts(
 def delete_facts(
     session: Session, fact_ids: Sequence[int], actor: str, reason: str, *, abstain: bool = False
 ) -> Edit:
-    """Deletes live facts, all or none; raises an error that names those that are not live.
+    """Delete live facts, all or none; raise an error that names those that are not live.
 
     With `abstain` their keys stay, and a query that points at one gets no match instead of the runner-up.
     """
@@ -129,7 +129,7 @@ def log_end(
     abstain: bool,
     payload: Mapping[str, Any] | None = None,
 ) -> Edit:
-    """Appends the change of this kind that ended these facts (ids and values); `abstain` makes them tombstones."""
+    """Append the change of this kind that ended these facts (ids and values); `abstain` makes them tombstones."""
     touched = [fact_id for fact_id, _ in ended]
     was = {str(fact_id): pending.digest(value) for fact_id, value in ended}
     said: dict[str, Any] = {**(payload or {}), "was": was}
@@ -179,7 +179,7 @@ DELETE FROM tombstone USING last WHERE tombstone.fact_id = last.fact_id
 
 
 def end_facts(session: Session, fact_ids: Sequence[int], seq: int) -> list[tuple[int, str]]:
-    """Ends the live ones among these facts at change `seq` and gives their ids and values.
+    """End the live ones among these facts at change `seq` and give their ids and values.
 
     It is a part of a delete, and of an ingest that replaces a document.
     """
@@ -188,7 +188,7 @@ def end_facts(session: Session, fact_ids: Sequence[int], seq: int) -> list[tuple
 
 
 def restore_facts(session: Session, fact_ids: Sequence[int], actor: str, reason: str) -> Edit:
-    """Restores deleted facts with the value and the review they had last: all of them or none."""
+    """Restore deleted facts with the value and the review they had last: all of them or none."""
     pending = audit.begin_change(session, actor, reason)
     versions = last_versions(session, fact_ids)
     refuse_erased(session, fact_ids)
@@ -203,7 +203,7 @@ def reopen_fact(
     versions: Sequence[Row[Any]],
     payload: Mapping[str, Any] | None = None,
 ) -> Edit:
-    """Makes deleted facts live again, each with its last version and review, and appends the change."""
+    """Make deleted facts live again, each with its last version and review, and append the change."""
     touched = [v.fact_id for v in versions]
     session.execute(_REOPEN, {"fact_ids": touched, "seq": pending.seq})
     sentences.write_facts(session, touched)
@@ -214,7 +214,7 @@ def reopen_fact(
 
 
 def refuse_erased(session: Session, fact_ids: Sequence[int]) -> None:
-    """Raises `FactErased` where one of these facts is erased."""
+    """Raise `FactErased` where one of these facts is erased."""
     erased = select(FactRow.id).where(FactRow.id == func.any(list(fact_ids)), FactRow.erased_seq.is_not(None))
     if found := session.scalars(erased.order_by(FactRow.id)).all():
         raise FactErased(found)
@@ -223,18 +223,18 @@ def refuse_erased(session: Session, fact_ids: Sequence[int]) -> None:
 def done(
     session: Session, pending: audit.Pending, kind: str, fact_ids: Sequence[int], payload: Mapping[str, Any]
 ) -> Edit:
-    """Appends the change of this kind to the log."""
+    """Append the change of this kind to the log."""
     seq = audit.append_change(session, pending, kind, fact_ids, payload=payload)
     return Edit(seq=seq, kind=kind, fact_ids=tuple(fact_ids))
 
 
 def storable_ids(fact_ids: Iterable[int]) -> list[int]:
-    """Gives each of these ids once, without those that do not fit the column's type (bigint)."""
+    """Give each of these ids once, without those that do not fit the column's type (bigint)."""
     return sorted(fact_id for fact_id in set(fact_ids) if 0 < fact_id <= MAX_ID)
 
 
 def last_versions(session: Session, fact_ids: Iterable[int]) -> list[Row[Any]]:
-    """Gives the last version of each fact, by id, each id once. Raises `FactNotFound` with every id that has none."""
+    """Give the last version of each fact, by id, each id once. Raises `FactNotFound` with every id that has none."""
     wanted = set(fact_ids)
     statement = (
         select(
@@ -255,13 +255,13 @@ def last_versions(session: Session, fact_ids: Iterable[int]) -> list[Row[Any]]:
 
 
 def close_versions(session: Session, fact_ids: Sequence[int], seq: int) -> None:
-    """Ends the live versions of these facts at change `seq`."""
+    """End the live versions of these facts at change `seq`."""
     closing = update(FactVersionRow).where(FactVersionRow.fact_id == func.any(list(fact_ids)), IS_LIVE)
     session.execute(closing.values(to_seq=seq), execution_options={"synchronize_session": False})
 
 
 def open_versions(session: Session, versions: Sequence[tuple[int, int, str]], seq: int) -> None:
-    """Opens versions at change `seq`, each given by fact, number and value."""
+    """Open versions at change `seq`, each given by fact, number and value."""
     rows = [{"fact_id": f, "version": n, "value": value, "from_seq": seq} for f, n, value in versions]
     if rows:
         session.execute(insert(FactVersionRow), rows)
@@ -295,7 +295,7 @@ _HIDDEN = """
 
 
 def hidden_facts(asked: str, keyset: str) -> str:
-    """Gives a condition (SQL): fact `f` is left out, since it is not accepted and only accepted facts are to be found.
+    """Give a condition (SQL): fact `f` is left out, since it is not accepted and only accepted facts are to be found.
 
     That is so where `asked` is true, or where it is false and the `keyset`, or the corpus of the fact, says so. Where
     it is NULL, as for people who curate or forget facts, nothing is left out.
@@ -304,7 +304,7 @@ def hidden_facts(asked: str, keyset: str) -> str:
 
 
 def set_reviews(session: Session, reviews: Mapping[int, Review], seq: int) -> dict[str, str]:
-    """Sets the reviews of facts, as of change `seq`; gives those that differed, as the log keeps them."""
+    """Set the reviews of facts, as of change `seq`; give those that differed, as the log keeps them."""
     if not reviews:
         return {}
     values = {"ids": list(reviews), "reviews": list(reviews.values()), "seq": seq}
@@ -312,20 +312,20 @@ def set_reviews(session: Session, reviews: Mapping[int, Review], seq: int) -> di
 
 
 def accept_edited(session: Session, fact_ids: Iterable[int], seq: int) -> dict[str, Any]:
-    """Accepts what is proposed among facts that are edited, and gives the part of the payload that says so."""
+    """Accept what is proposed among facts that are edited, and give the part of the payload that says so."""
     session.flush()
     proposed = session.scalars(_PROPOSED, {"ids": list(fact_ids)}).all()
     return in_payload(set_reviews(session, dict.fromkeys(proposed, "accepted"), seq))
 
 
 def bring_back(session: Session, fact_ids: Iterable[int], seq: int) -> dict[str, Any]:
-    """Gives rejected facts the review that they had before, and gives the part of the payload that says so."""
+    """Give rejected facts the review that they had before, and give the part of the payload that says so."""
     rows = session.execute(_BEFORE_REJECTION, {"ids": list(fact_ids)})
     return in_payload(set_reviews(session, {row.id: _known(row.review) for row in rows}, seq))
 
 
 def undo_reviews(session: Session, undone: Mapping[str, Any], seq: int) -> dict[str, Any]:
-    """Gives facts the review that the payload of an `undone` change says they had before it, likewise.
+    """Give facts the review that the payload of an `undone` change says they had before it, likewise.
 
     So they do where somebody has judged since what they said after that change, as they say it no more.
     """
@@ -334,7 +334,7 @@ def undo_reviews(session: Session, undone: Mapping[str, Any], seq: int) -> dict[
 
 
 def in_payload(was: Mapping[str, str]) -> dict[str, Any]:
-    """Gives the part of a change's payload that keeps the reviews before it."""
+    """Give the part of a change's payload that keeps the reviews before it."""
     return {"reviewed": dict(was)} if was else {}
 
 
@@ -362,13 +362,13 @@ class Placed:
     known_as: SpanPlace
 
     def require_not_erased(self, suppressor: Suppressor, question: str | None) -> None:
-        """Raises `FactSuppressed` where a fact of this place was erased, unless the suppressor allows that."""
+        """Raise `FactSuppressed` where a fact of this place was erased, unless the suppressor allows that."""
         if suppressor.matches([self.value], question, self.known_as) and not suppressor.allow_erased:
             raise FactSuppressed
 
 
 def place_fact(session: Session, document_id: int, marking: Marking, *, but: int | None = None) -> Placed:
-    """Finds the stretch, which may overlap the fact `but`. The log must be locked.
+    """Find the stretch, which may overlap the fact `but`. The log must be locked.
 
     Raises `DocumentNotFound`, `DocumentReplaced`, `InvalidSpan` or `SpanTaken`.
     """
@@ -412,7 +412,7 @@ def _span(document: DocumentRow, marking: Marking) -> Span:
 
 
 def _only(document: DocumentRow, said: str) -> Span:
-    """Gives the one place where the document says this."""
+    """Give the one place where the document says this."""
     at = document.text.find(said)
     starts: list[int] = []
     while at >= 0 and len(starts) <= LISTED:
@@ -446,7 +446,7 @@ WHERE f.id = ANY(:ids)
 
 
 def settle_review(session: Session, verdicts: Sequence[ReviewVerdict], actor: str, reason: str) -> Settled:
-    """Carries out the verdicts that still fit their facts, and names the others with what was done since.
+    """Carry out the verdicts that still fit their facts, and names the others with what was done since.
 
     Raises `FactNotFound` with every id that no fact has, and `InvalidValue` where one fact has two verdicts.
     """

@@ -56,7 +56,7 @@ class Facts:
         proposed: bool = False,
         **how: Unpack[Contradicting],
     ) -> Edit:
-        """Adds a fact without a document. Lookups find it once a rekey has made a key for it.
+        """Add a fact without a document. Lookups find it once a rekey has made a key for it.
 
         Raises `FactSuppressed` where this question and value were erased, unless `allow_erased`, and
         `AnsweredAlready` where another fact answers the question otherwise, unless `anyway`.
@@ -65,14 +65,14 @@ class Facts:
 
     @tried_again
     def add_many(self, drafts: Sequence[FactDraft], **how: Unpack[Contradicting]) -> Edit:
-        """Adds these facts in one change, all or none. Raises as `add` does."""
+        """Add these facts in one change, all or none. Raises as `add` does."""
         _require_some(len(drafts))
         with self.store.sessions.begin() as session:
             return edits.insert_facts(session, drafts, **how)
 
     @tried_again
     def add_to(self, document_id: int, span: Marking, **how: Unpack[MarkedAddition]) -> Edit:
-        """Adds a fact to a document, whose words at this span are its value. Lookups find it once a rekey has keyed it.
+        """Add a fact to a document, whose words at this span are its value. Lookups find it once a rekey has keyed it.
 
         Raises `DocumentNotFound`, `DocumentReplaced`, `InvalidSpan`, `SpanTaken`, or what `add` raises.
         """
@@ -88,7 +88,7 @@ class Facts:
         version: int | None = None,
         **how: Unpack[Correcting],
     ) -> Edit:
-        """Gives a fact another value, another question, or both.
+        """Give a fact another value, another question, or both.
 
         From the commit on every process answers with the value, and no longer by the question before. Where the
         question changed, the next rekey makes its keys. Raises `FactChanged` where it has not this `version` any more.
@@ -97,7 +97,7 @@ class Facts:
 
     @tried_again
     def edit_many(self, corrections: Sequence[Correction], **how: Unpack[Correcting]) -> Edit:
-        """Edits each of these facts, in one change.
+        """Edit each of these facts, in one change.
 
         Raises `FactNotFound`, `FactDeleted`, `FactErased` or `FactChanged`, and `AnsweredAlready` where that makes a
         contradiction, unless `anyway`.
@@ -108,7 +108,7 @@ class Facts:
 
     @tried_again
     def move(self, fact_id: int, span: Marking, **how: Unpack[Moving]) -> Edit:
-        """Moves the span of a fact within its document, whose words there become its value.
+        """Move the span of a fact within its document, whose words there become its value.
 
         Raises what `add_to` and `edit` raise.
         """
@@ -117,7 +117,7 @@ class Facts:
 
     @tried_again
     def undo(self, seq: int, *, actor: str, reason: str) -> Edit:
-        """Undoes the edit of facts that is change `seq`, all of it or nothing.
+        """Undo the edit of facts that is change `seq`, all of it or nothing.
 
         Raises `NoSuchChange`, or `NotUndoable` where one of its facts was edited since, or it is no such edit.
         """
@@ -126,7 +126,7 @@ class Facts:
 
     @tried_again
     def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit:
-        """Deletes facts, all or none; from the commit on no process answers with them.
+        """Delete facts, all or none; from the commit on no process answers with them.
 
         With `abstain` a query that points at one of them gets no match instead of the runner-up.
         """
@@ -135,17 +135,17 @@ class Facts:
 
     @tried_again
     def restore(self, fact_ids: Sequence[int], *, actor: str, reason: str) -> Edit:
-        """Undoes the delete or the rejection of facts, all or none; each has the review again that it had."""
+        """Undo the delete or the rejection of facts, all or none; each has the review again that it had."""
         with self.store.edits.begin() as session:
             return edits.restore_facts(session, fact_ids, actor, reason)
 
     def show(self, fact_id: int) -> FactRecord:
-        """Gives one fact, live or deleted. Raises `FactNotFound`."""
+        """Give one fact, live or deleted. Raises `FactNotFound`."""
         with self.store.sessions() as session:
             return reading.get_fact(session, fact_id)
 
     def show_many(self, fact_ids: Sequence[int]) -> list[FactRecord]:
-        """Gives these facts in the given order. Raises `FactNotFound`, which names all missing ones."""
+        """Give these facts in the given order. Raises `FactNotFound`, which names all missing ones."""
         with self.store.sessions() as session:
             found = reading.fact_records(session, fact_ids)
         if missing := [fact_id for fact_id in fact_ids if fact_id not in found]:
@@ -153,19 +153,19 @@ class Facts:
         return [found[fact_id] for fact_id in fact_ids]
 
     def ids_of(self, corpus: str, external_ids: Sequence[str]) -> list[int]:
-        """Gives the facts of the current documents of these external ids, also deleted ones."""
+        """Give the facts of the current documents of these external ids, also deleted ones."""
         with self.store.sessions() as session:
             return reading.ids_of_sources(session, corpus, external_ids)
 
     def find(self, **sought: Unpack[FactsSought]) -> list[FactRecord]:
-        """Finds facts, by id, by what value or question say literally."""
+        """Find facts, by id, by what value or question say literally."""
         with self.store.sessions() as session:
             return reading.list_facts(session, **sought)
 
     def search(
         self, *, nearest: Sequence[int] | None = None, past: bool = True, **sought: Unpack[FactSearch]
     ) -> FactPage:
-        """Searches facts by a text in their values, questions, titles and sentences, and counts them.
+        """Search facts by a text in their values, questions, titles and sentences, and count them.
 
         With `nearest`, ids in the order to give, those of them are given that fit; a lookup finds them by meaning.
         Without `past` nothing is found by words of a text whose fact says them no more.
@@ -174,7 +174,7 @@ class Facts:
             return search.search_facts(session, nearest=nearest, past=past, **sought)
 
     def every_of(self, document_id: int) -> list[FactRecord]:
-        """Finds all facts of a document, also deleted ones, by id."""
+        """Find all facts of a document, also deleted ones, by id."""
         found: list[FactRecord] = []
         while page := self.find(
             document_id=document_id, deleted=None, after=found[-1].fact_id if found else 0, limit=PAGE
@@ -183,7 +183,7 @@ class Facts:
         return found
 
     def every(self, corpus: str | None = None) -> Iterator[FactRecord]:
-        """Finds all live facts by id, a page in each transaction. Raises `CorpusNotFound`."""
+        """Find all live facts by id, a page in each transaction. Raises `CorpusNotFound`."""
         after = 0
         while page := self.find(corpus=corpus, after=after, limit=PAGE):
             yield from page
@@ -217,7 +217,7 @@ WHERE v.fact_id = ANY(:ids) AND restored.from_seq = :seq
 
 
 def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
-    """Takes back change `seq`: an edit, a verdict, or that both of two facts hold.
+    """Take back change `seq`: an edit, a verdict, or that both of two facts hold.
 
     Raises `NoSuchChange` or `NotUndoable`.
     """
@@ -257,7 +257,7 @@ def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
 def _last_changes(
     session: Session, change: ChangeRow, versions: Sequence[Row[Any]]
 ) -> list[tuple[int, int | None]]:
-    """Gives each fact with the change that last did to it what `change` did; None where that cannot be undone."""
+    """Give each fact with the change that last did to it what `change` did; None where that cannot be undone."""
     if change.kind in DELETING:
         return [(v.fact_id, v.to_seq) for v in versions]
     if change.kind not in audit.VERDICTS:
@@ -269,7 +269,7 @@ def _last_changes(
 
 
 def _had_abstained(session: Session, seq: int, fact_ids: Sequence[int]) -> bool:
-    """Says whether the facts that change `seq` restored were deleted to abstain. A change deletes all of them alike."""
+    """Say whether the facts that change `seq` restored were deleted to abstain. A change deletes all of them alike."""
     number = session.scalar(_ABSTAINED, {"seq": seq, "ids": list(fact_ids)}) or 0
     if 0 < number < len(fact_ids):
         raise NotUndoable(
@@ -280,7 +280,7 @@ def _had_abstained(session: Session, seq: int, fact_ids: Sequence[int]) -> bool:
 
 
 def _former(session: Session, change: ChangeRow, now: FactState) -> FactState:
-    """Gives the state before the change: the value, and what else it changed: question, answer and place."""
+    """Give the state before the change: the value, and what else it changed: question, answer and place."""
     key = (now.fact_id, now.version - 1)
     former = replace(now, value=session.get_one(FactVersionRow, key).value)
     if (past := session.get(FactPastRow, key)) is None:
@@ -323,7 +323,7 @@ WHERE gone.id = ANY(:ids) ORDER BY f.id
 def remove_documents(
     session: Session, corpus: str, external_ids: Collection[str], actor: str, reason: str
 ) -> Edit | None:
-    """Takes these documents out of use, in one change, with all their facts.
+    """Take these documents out of use, in one change, with all their facts.
 
     Those that are not current are left alone; None where none is.
     """
@@ -344,7 +344,7 @@ def remove_documents(
 def put_back(
     session: Session, pending: audit.Pending, corpus: str, external_ids: Collection[str]
 ) -> Edit | None:
-    """Puts back those of these documents that were removed, with their facts, in one change; None without one."""
+    """Put back those of these documents that were removed, with their facts, in one change; None without one."""
     known = {"corpus": corpus, "external_ids": list(external_ids)}
     if not external_ids or not (ids := [row.id for row in session.execute(_REMOVED, known)]):
         return None
@@ -356,12 +356,12 @@ def put_back(
 
 
 def removed_by(session: Session, seq: int) -> Sequence[int]:
-    """Gives the documents that this change took out of use, of a change that deleted facts."""
+    """Give the documents that this change took out of use, of a change that deleted facts."""
     return session.scalars(select(DocumentRow.id).where(DocumentRow.replaced_seq == seq)).all()
 
 
 def make_current(session: Session, document_ids: Sequence[int]) -> None:
-    """Makes these documents current again, so that their sentences are found."""
+    """Make these documents current again, so that their sentences are found."""
     again = update(DocumentRow).where(DocumentRow.id == func.any(list(document_ids)))
     session.execute(again.values(replaced_seq=None))
     sentences.write_documents(session, document_ids)

@@ -29,7 +29,7 @@ UPDATE fact_pair SET held_seq = :seq WHERE id = (
 
 
 def hold_fact(session: Session, pair: Sequence[int], actor: str, reason: str, *, holds: bool) -> Edit:
-    """Notes that two facts that contradict both hold; without `holds`, that not.
+    """Note that two facts that contradict both hold; without `holds`, that not.
 
     Raises `PairNotFound`, also where somebody has noted the same before.
     """
@@ -37,7 +37,7 @@ def hold_fact(session: Session, pair: Sequence[int], actor: str, reason: str, *,
 
 
 def undo_hold(session: Session, pending: audit.Pending, change: ChangeRow) -> Edit:
-    """Takes back what the change noted. Raises `NotUndoable` where that is not the last that was noted of the pair."""
+    """Take back what the change noted. Raises `NotUndoable` where that is not the last that was noted of the pair."""
     pair = change.fact_ids
     noted = select(func.max(ChangeRow.seq)).where(ChangeRow.kind == KIND, ChangeRow.fact_ids.contains(pair))
     since = "something else was done since to one of facts"

@@ -117,7 +117,7 @@ class IngestRun:
         on_piece: Callable[[IngestReport], None] | None = None,
         before_piece: Callable[[], None] | None = None,
     ) -> IngestReport:
-        """Ingests every sound document of `parsed`; the report names those that were refused.
+        """Ingest every sound document of `parsed`; the report names those that were refused.
 
         `documents` and `facts` count what was inserted (for a replaced document, only its new facts). `on_document` is
         called with the number of documents read so far, `before_piece` before a piece is stored, and `on_piece` with a
@@ -204,7 +204,7 @@ def ingest_documents(
     allow_erased: bool = False,
     generated: bool = False,
 ) -> IngestReport:
-    """Ingests documents that were checked, in one change. Does not commit.
+    """Ingest documents that were checked, in one change. Does not commit.
 
     Erased facts are left out and their text is redacted, unless `allow_erased` takes the erasure back. Where the
     questions are `generated` the change says so.
@@ -284,7 +284,7 @@ def _rows(documents: Sequence[AnnotatedDocument]) -> list[IncomingDocument]:
 
 
 def _known(session: Session, corpus: str, external_ids: list[str]) -> dict[str, tuple[int, str]]:
-    """Gives the id and record digest of the current documents among these external ids."""
+    """Give the id and record digest of the current documents among these external ids."""
     statement = select(DocumentRow.external_id, DocumentRow.id, DocumentRow.record_sha256).where(
         DocumentRow.corpus == corpus,
         DocumentRow.external_id == func.any(external_ids),
@@ -302,7 +302,7 @@ def _write(
     *,
     proposed: bool,
 ) -> tuple[Replaced, list[int | None], int]:
-    """Inserts these documents; gives what they replaced, and the first id, last id and number of the new facts."""
+    """Insert these documents; give what they replaced, and the first id, last id and number of the new facts."""
     document_id = reserve(session, "document_id_seq", len(rows))
     for offset, row in enumerate(rows):
         row.document_id = document_id + offset
@@ -331,7 +331,7 @@ def _num_deleted(session: Session, document_ids: list[int]) -> int:
 
 
 def _check_storable(document: AnnotatedDocument) -> None:
-    """Raises `InvalidValue` for a document that the database cannot store, since it would fail the whole piece."""
+    """Raise `InvalidValue` for a document that the database cannot store, since it would fail the whole piece."""
     about = (document.title, document.uri, document.licence, document.revision)
     words = [w for w in about if w]
     for span in document.facts:
@@ -463,7 +463,7 @@ class Replaced:
 
 
 def replace_old(session: Session, changed: Mapping[int, IncomingDocument], seq: int) -> Replaced:
-    """Marks the old rows of changed documents, given by old id, as replaced; notes in new ones what facts they keep.
+    """Mark the old rows of changed documents, given by old id, as replaced; note in new ones what facts they keep.
 
     The caller inserts the new rows after this, since two current rows of one document would clash, and then calls
     `move_kept`.
@@ -482,7 +482,7 @@ def replace_old(session: Session, changed: Mapping[int, IncomingDocument], seq: 
 
 
 def move_kept(session: Session, replaced: Replaced) -> Replaced:
-    """Moves the facts that are kept to the new rows of their documents."""
+    """Move the facts that are kept to the new rows of their documents."""
     moved = _run(session, _MOVE_KEPT).all()
     _run(session, _UNSTAGE)
     kept = tuple(sorted(row.id for row in moved))

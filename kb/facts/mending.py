@@ -52,7 +52,7 @@ class FactState:
 def correct_fact(
     session: Session, corrections: Sequence[Correction], actor: str, reason: str, *, anyway: bool = False
 ) -> Edit:
-    """Gives live facts other values, questions or both, all or none.
+    """Give live facts other values, questions or both, all or none.
 
     Another value drops the annotator's answer, which says the value before in other words.
 
@@ -93,7 +93,7 @@ def move_fact(
     version: int | None = None,
     anyway: bool = False,
 ) -> Edit:
-    """Moves the span of a live fact within its document, whose words there become its value.
+    """Move the span of a live fact within its document, whose words there become its value.
 
     The annotator's answer goes, since it paraphrases the value before. A `question` takes the place of the fact's.
     """
@@ -132,7 +132,7 @@ def mark_fact(
     allow_erased: bool = False,
     anyway: bool = False,
 ) -> Edit:
-    """Adds a fact to a current document, whose words at the span are its value.
+    """Add a fact to a current document, whose words at the span are its value.
 
     Raises `AnsweredAlready` where it contradicts another fact, unless `anyway`.
     """
@@ -165,7 +165,7 @@ def _lifted(session: Session, suppressor: Suppressor) -> dict[str, Any]:
 
 
 def live_states(session: Session, fact_ids: Iterable[int]) -> dict[int, FactState]:
-    """Reads these facts. Raises `FactNotFound`, `FactErased` or `FactDeleted`, each with every id."""
+    """Read these facts. Raises `FactNotFound`, `FactErased` or `FactDeleted`, each with every id."""
     versions = edits.last_versions(session, fact_ids)
     ids = [v.fact_id for v in versions]
     edits.refuse_erased(session, ids)
@@ -180,7 +180,7 @@ def live_states(session: Session, fact_ids: Iterable[int]) -> dict[int, FactStat
 
 
 def _require_unchanged(now: Mapping[int, FactState], seen: Mapping[int, int | None]) -> None:
-    """Raises `FactChanged` where a fact has not the version any more that somebody saw."""
+    """Raise `FactChanged` where a fact has not the version any more that somebody saw."""
     if changed := [f for f, one in now.items() if seen[f] not in (None, one.version)]:
         raise FactChanged(changed)
 
@@ -193,7 +193,7 @@ def amend_fact(
     new: Sequence[FactState],
     payload: Mapping[str, Any] | None = None,
 ) -> Edit:
-    """Gives these facts their new states in one change, and drops the keys that do not fit them any more."""
+    """Give these facts their new states in one change, and drop the keys that do not fit them any more."""
     ids = [one.fact_id for one in new]
     edits.close_versions(session, ids, pending.seq)
     edits.open_versions(session, [(n.fact_id, now[n.fact_id].version + 1, n.value) for n in new], pending.seq)
@@ -223,7 +223,7 @@ def amend_fact(
 
 
 def _drop_keys(session: Session, asked: Sequence[FactState], moved: Sequence[FactState]) -> list[int]:
-    """Drops the keys of these facts, in every keyset: of moved ones those of the context, as it is another.
+    """Drop the keys of these facts, in every keyset: of moved ones those of the context, as it is another.
 
     Of facts that ask something else all but aliases go: an encoder may read the question in the place of the context.
     An adopted key was made of the context alone, by whoever published it.

@@ -162,7 +162,7 @@ _NAMES = [field.name for field in fields(KeptPair)]
 
 
 def says_the_same(value: str, other: str) -> bool:
-    """Says whether one of two values says the other in some wording, be it within a longer one."""
+    """Say whether one of two values says the other in some wording, be it within a longer one."""
     return value == other or wording(value, other) is not None or wording(other, value) is not None
 
 
@@ -172,7 +172,7 @@ def is_same(value: str, other: str) -> bool:
 
 
 def keep_pairs(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tuple[int, ...]:
-    """Keeps the pairs of edited facts, and gives the other facts whose values are those of one of these.
+    """Keep the pairs of edited facts, and give the other facts whose values are those of one of these.
 
     Raises `AnsweredAlready` for a contradiction that was not there before the edit, unless `anyway`.
     """
@@ -189,7 +189,7 @@ def keep_pairs(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tu
 
 
 def keep_range(session: Session, first: int, last: int) -> tuple[int, int]:
-    """Keeps the pairs of the facts with these ids and those between; gives how many contradict, and how many do not."""
+    """Keep the pairs of the facts with these ids and those between; give how many contradict, and how many do not."""
     session.execute(_BY_INDEX)  # tables just filled have no statistics yet
     _, pairs = _found(session, _IN_RANGE, first=first, last=last)
     store_pairs(session, pairs)
@@ -198,7 +198,7 @@ def keep_range(session: Session, first: int, last: int) -> tuple[int, int]:
 
 
 def store_pairs(session: Session, pairs: Collection[KeptPair]) -> None:
-    """Keeps these pairs, in the order of their facts, so that two that do it at once do not wait for each other."""
+    """Keep these pairs, in the order of their facts, so that two that do it at once do not wait for each other."""
     if pairs:
         ordered = sorted(pairs, key=lambda pair: (pair.fact_id, pair.other_id))
         session.execute(_KEEP, {name: [getattr(pair, name) for pair in ordered] for name in _NAMES})
@@ -224,7 +224,7 @@ def _fill_frames(session: Session, which: str, **given: Any) -> None:
 
 
 def _found(session: Session, which: str, **given: Any) -> tuple[Sequence[Any], list[KeptPair]]:
-    """Find the pairs of some facts by their questions and then by their frames; gives the rows, too.
+    """Find the pairs of some facts by their questions and then by their frames; give the rows, too.
 
     It drops those of their pairs by sentence that hold no more.
     """
@@ -238,7 +238,7 @@ def _found(session: Session, which: str, **given: Any) -> tuple[Sequence[Any], l
 
 
 def _pairs(rows: Sequence[Any], seen: set[tuple[int, int]], score: float | None) -> Iterator[KeptPair]:
-    """Yields each pair once, though both of its facts may have been asked for."""
+    """Yield each pair once, though both of its facts may have been asked for."""
     for row in rows:
         facts = (
             (row.fact_id, row.version, row.given_seq, row.corpus),
@@ -254,7 +254,7 @@ def _pairs(rows: Sequence[Any], seen: set[tuple[int, int]], score: float | None)
 
 
 def _new(session: Session, pairs: Sequence[KeptPair], edited: Collection[int]) -> list[KeptPair]:
-    """Gives those pairs that answer one question otherwise and did not before these facts were edited."""
+    """Give those pairs that answer one question otherwise and did not before these facts were edited."""
     against = [pair for pair in pairs if not pair.same_value and pair.score is None]
     sought = {"facts": [pair.fact_id for pair in against], "others": [pair.other_id for pair in against]}
     known = {tuple(row) for row in session.execute(_KNOWN, sought)} if against else set()

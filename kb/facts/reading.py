@@ -49,7 +49,7 @@ def _statement() -> Select[*tuple[Any, ...]]:
 
 
 def fact_records(session: Session, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
-    """Gives these facts by id; unknown ids are left out."""
+    """Give these facts by id; unknown ids are left out."""
     storable = [fact_id for fact_id in fact_ids if 0 < fact_id <= MAX_ID]
     rows = session.execute(_statement().where(FactRow.id == func.any(storable)))
     return {record.fact_id: record for record in map(_record, rows)}
@@ -79,7 +79,7 @@ def list_facts(
     after: int = 0,
     limit: int = FACTS_LISTED,
 ) -> list[FactRecord]:
-    """Gives the facts that `FactsSought` describes, by id."""
+    """Give the facts that `FactsSought` describes, by id."""
     statement = _statement().where(FactRow.id > after)
     if corpus is not None:
         require_corpus(session, corpus)
@@ -132,7 +132,7 @@ def document_text(session: Session, document_id: int) -> str:
 
 
 def ids_of_sources(session: Session, corpus: str, external_ids: Sequence[str]) -> list[int]:
-    """Gives the facts of the current documents of these external ids, also deleted ones."""
+    """Give the facts of the current documents of these external ids, also deleted ones."""
     of_sources = DocumentRow.corpus == corpus, DocumentRow.external_id == func.any(list(external_ids))
     statement = select(FactRow.id).join(DocumentRow, DocumentRow.id == FactRow.document_id)
     current = statement.where(*of_sources, DocumentRow.replaced_seq.is_(None))
@@ -145,7 +145,7 @@ def require_corpus(session: Session, corpus: str) -> None:
 
 
 def list_corpora(session: Session) -> list[CorpusStats]:
-    """Counts the current documents, the live, deleted and proposed facts of every corpus, by name."""
+    """Count the current documents, the live, deleted and proposed facts of every corpus, by name."""
     current = DocumentRow.replaced_seq.is_(None)
     of_documents = (
         select(

@@ -39,12 +39,12 @@ CONTEXT = 20  # characters on either side of a span that must match to find it i
 
 
 def as_mentioned(kept: object) -> Mentioned | None:
-    """Reads a stored choice of mentions; gives None where there was none, or one that this version does not know."""
+    """Read a stored choice of mentions; give None where there was none, or one that this version does not know."""
     return next((known for known in MENTIONED if known == kept), None)
 
 
 def check_mentioned(asked: str) -> None:
-    """Raises `InvalidValue` for a choice of mentions that there is not, of which an erasure would make another."""
+    """Raise `InvalidValue` for a choice of mentions that there is not, of which an erasure would make another."""
     if as_mentioned(asked) is None:
         raise InvalidValue("choice of mentions", f"it is none of {', '.join(MENTIONED)}")
 
@@ -93,14 +93,14 @@ def strings_of(targets: Iterable[ErasureTarget]) -> set[str]:
 
 
 def blank_out(text: str, spans: Iterable[Span]) -> str:
-    """Gives the text with these spans redacted."""
+    """Give the text with these spans redacted."""
     for start, end in spans:
         text = text[:start] + MARK * (end - start) + text[end:]
     return text
 
 
 def split_apart(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
-    """Gives those of the spans that overlap none of the others."""
+    """Give those of the spans that overlap none of the others."""
     return [span for span in spans if not spans_touch(span, others)]
 
 
@@ -109,7 +109,7 @@ def spans_touch(span: Span, others: Iterable[Span]) -> bool:
 
 
 def redact_json(value: Any, finder: Finder) -> Any:
-    """Gives the JSON value with every span that the finder finds in its strings redacted; names and numbers stay."""
+    """Give the JSON value with every span that the finder finds in its strings redacted; names and numbers stay."""
     if isinstance(value, str):
         return blank_out(value, finder.spans(value))
     if isinstance(value, dict):
@@ -122,7 +122,7 @@ def redact_json(value: Any, finder: Finder) -> Any:
 def redact_documents(
     session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned = "same-document"
 ) -> list[int]:
-    """Redacts the facts in their documents, replaced ones too, and gives the ids of the rows that changed.
+    """Redact the facts in their documents, replaced ones too, and give the ids of the rows that changed.
 
     It also redacts mentions: the facts' values elsewhere in these texts, in the licence and the revision of these
     documents, or with "all" in those of every document. The spans of other facts stay.
@@ -156,7 +156,7 @@ def redact_documents(
 def _redact_mentions(
     session: Session, targets: Sequence[ErasureTarget], erased: list[int]
 ) -> dict[int, bool]:
-    """Redacts the values in every document."""
+    """Redact the values in every document."""
     values = {value for target in targets for value in target.values}
     said = Phrases(values)
     columns = columns_of(DocumentRow, REDACTED)
@@ -191,7 +191,7 @@ def _redact_document(
     said: Finder,
     erased: list[int],
 ) -> dict[int, bool]:
-    """Redacts these spans of a document's text, and in what is stored about it what `said` finds.
+    """Redact these spans of a document's text, and in what is stored about it what `said` finds.
 
     Gives its id, and whether its text changed, unless nothing did.
     """
@@ -214,7 +214,7 @@ def _redact_document(
 def _spans_in(
     row: DocumentRow, targets: Sequence[ErasureTarget], said: Phrases, apart_from: Sequence[Span]
 ) -> list[Span]:
-    """Finds the spans where an edition of the facts' document says them, and its mentions, which `said` finds."""
+    """Find the spans where an edition of the facts' document says them, and its mentions, which `said` finds."""
     found = [span for target in targets for span in _stated(row, target, apart_from)]
     former = [state for target in targets for state in target.former if state.document_id is not None]
     found += split_apart((span for state in former for span in _stated(row, state, apart_from)), apart_from)
@@ -222,7 +222,7 @@ def _spans_in(
 
 
 def _stated(row: DocumentRow, target: ErasureTarget, apart_from: Sequence[Span]) -> list[Span]:
-    """Finds the fact's span in an edition of its document by the characters around it, outside other facts' spans."""
+    """Find the fact's span in an edition of its document by the characters around it, outside other facts' spans."""
     if row.id == target.document_id:
         found = [(target.start, target.end)]
     else:
@@ -237,7 +237,7 @@ def _stated(row: DocumentRow, target: ErasureTarget, apart_from: Sequence[Span])
 
 
 def _facts_of(session: Session, document_id: int, erased: list[int]) -> list[FactSpan]:
-    """Gives the facts that the document still has, in its order and as they were ingested."""
+    """Give the facts that the document still has, in its order and as they were ingested."""
     statement = (
         select(FactRow, FactVersionRow.value)
         .join(FactVersionRow, IS_SAID)
@@ -253,7 +253,7 @@ def _facts_of(session: Session, document_id: int, erased: list[int]) -> list[Fac
 
 
 def redacted_columns(row: Any, names: Sequence[str], finder: Finder) -> dict[str, Any]:
-    """Gives the redacted values of those of these columns of a row that redaction changes."""
+    """Give the redacted values of those of these columns of a row that redaction changes."""
     redacted = {name: redact_json(getattr(row, name), finder) for name in names}
     return {name: value for name, value in redacted.items() if value != getattr(row, name)}
 
@@ -290,7 +290,7 @@ class Between(NamedTuple):
 
 
 def text_between(length: int, quoted: Span, splices: Sequence[QuotedSplice]) -> Iterator[Between]:
-    """Gives the stretches between the splices of an output of this length, which quotes this span of a document.
+    """Give the stretches between the splices of an output of this length, which quotes this span of a document.
 
     Splices that begin within another are passed over. A stretch and its quoted one are equally long if the output says
     what the document does.
@@ -306,7 +306,7 @@ def text_between(length: int, quoted: Span, splices: Sequence[QuotedSplice]) -> 
 
 
 def marked(length: int, quoted: Span, splices: Sequence[QuotedSplice], text: str) -> list[Span]:
-    """Gives the spans of an output that stand for marks in `text`, which is the quoted stretch as it is shown now.
+    """Give the spans of an output that stand for marks in `text`, which is the quoted stretch as it is shown now.
 
     A stretch that is not as long as what it stands for is marked as a whole where that has any mark.
     """
@@ -323,7 +323,7 @@ def marked(length: int, quoted: Span, splices: Sequence[QuotedSplice], text: str
 
 
 def is_quoted(output: str, quoted: Span, splices: Sequence[QuotedSplice], text: str) -> bool:
-    """Says whether an output says between its splices what the quoted stretch does, whose marks stand for anything."""
+    """Say whether an output says between its splices what the quoted stretch does, whose marks stand for anything."""
     for (start, end), (first, last) in text_between(len(output), quoted, splices):
         said, shown = output[start:end], text[first - quoted[0] : last - quoted[0]]
         if len(said) != len(shown) or any(a != b != MARK for a, b in zip(said, shown, strict=True)):
@@ -338,7 +338,7 @@ STRETCH = func.substr(
 
 
 def with_marks() -> ColumnElement[bool]:
-    """Gives a condition (SQL) for the outputs that quote a stretch in which something is redacted."""
+    """Give a condition (SQL) for the outputs that quote a stretch in which something is redacted."""
     return (
         select(DocumentRow.id)
         .where(DocumentRow.id == GenerationRow.document_id, func.strpos(STRETCH, MARK) > 0)
@@ -347,7 +347,7 @@ def with_marks() -> ColumnElement[bool]:
 
 
 def quoted_stretches(session: Session, generation_ids: Collection[int]) -> dict[int, str]:
-    """Gives the stretch that each of these outputs quotes, as its document says it now; others are left out."""
+    """Give the stretch that each of these outputs quotes, as its document says it now; others are left out."""
     statement: Any = select(GenerationRow.id, STRETCH.label("stretch")).join(
         DocumentRow, DocumentRow.id == GenerationRow.document_id
     )
@@ -356,6 +356,6 @@ def quoted_stretches(session: Session, generation_ids: Collection[int]) -> dict[
 
 
 def redacted_stretch(session: Session, document_id: int, start: int, end: int) -> str | None:
-    """Gives a stretch of a document; None where there is no such document."""
+    """Give a stretch of a document; None where there is no such document."""
     said = func.substr(DocumentRow.text, start + 1, end - start)
     return session.scalar(select(said).where(DocumentRow.id == document_id))

@@ -85,7 +85,7 @@ def search_facts(
     past: bool = True,
     **filters: Unpack[FactFilters],
 ) -> FactPage:
-    """Gives the facts that `FactSearch` describes; of `nearest`, ids in the order to give, those that fit.
+    """Give the facts that `FactSearch` describes; of `nearest`, ids in the order to give, those that fit.
 
     Raises `CorpusNotFound`, and `InvalidQuery` where the text cannot be in any.
     """
@@ -125,7 +125,7 @@ def as_found(record: FactRecord, found: tuple[FoundIn, ...] = ()) -> FactFound:
 
 
 def _fitting(session: Session, after: int, filters: FactFilters) -> FromClause:
-    """Gives the facts that fit the filters: chosen by an index where they are few or far, else read by their ids."""
+    """Give the facts that fit the filters: chosen by an index where they are few or far, else read by their ids."""
     ranked = select(FactRow.id, literal(0).label("rank"))
     if sources := chosen(ranked, **filters):
         which = list(search_conditions(**left_by(**filters)))
@@ -159,7 +159,7 @@ def _saying(
     *,
     past: bool,
 ) -> CTE:
-    """Gives the facts that say this text, each with the least rank that it was found by."""
+    """Give the facts that say this text, each with the least rank that it was found by."""
     value, question = FactVersionRow.value, FactRow.question
     value_rank = case(
         (func.lower(value) == sought.text, _IS), (sought.as_it_stands(value), _VALUE), else_=_WORDS
@@ -192,7 +192,7 @@ def _of_sentences(sought: SoughtText, lies: Sequence[Stretches], *, past: bool) 
 def _page(
     session: Session, found: FromClause, order: Order, after: int, limit: int, most: int
 ) -> tuple[list[tuple[int, int]], int, bool]:
-    """Gives ids and ranks of a part of what was found, how many there are in all, and whether more follow."""
+    """Give ids and ranks of a part of what was found, how many there are in all, and whether more follow."""
     fact_id, rank = found.c.id, found.c.rank
     by: tuple[ColumnElement[Any], ...]
     if order == "best":
@@ -229,7 +229,7 @@ class _Said(NamedTuple):
 def places(
     session: Session, records: Sequence[FactRecord], sought: SoughtText, *, past: bool
 ) -> dict[int, tuple[FoundIn, ...]]:
-    """Gives for each fact its texts with a word of what is sought; without `past`, none that may say what is past."""
+    """Give for each fact its texts with a word of what is sought; without `past`, none that may say what is past."""
     texts = list(_own(records))
     if sought.stems:
         texts += _of_documents(session, records, past=past)
@@ -303,7 +303,7 @@ _ENDED = select(FactVersionRow.fact_id).where(FactVersionRow.to_seq.is_not(None)
 
 
 def search_conditions(*, reading: bool = False, **filters: Unpack[FactFilters]) -> Iterator[_CONDITION]:
-    """Gives the conditions on `FactRow` of these filters; where facts are `reading` one by one, without joins."""
+    """Give the conditions on `FactRow` of these filters; where facts are `reading` one by one, without joins."""
     yield from _state(filters.get("state", "live"))
     if (review := filters.get("review")) is not None:
         yield FactRow.review == review
@@ -318,7 +318,7 @@ def search_conditions(*, reading: bool = False, **filters: Unpack[FactFilters]) 
 
 
 def chosen(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[Ranked]:
-    """Gives statements that choose the facts by an index of what is filtered by; none where no filter has one."""
+    """Give statements that choose the facts by an index of what is filtered by; none where no filter has one."""
     if (edits := _edits(**filters)) is not None:
         edited = select(func.unnest(ChangeRow.fact_ids).label("id")).where(edits).subquery("edited")
         return [  # an ingest does not list the facts that it added
@@ -334,19 +334,19 @@ def chosen(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[Ranked]:
 
 
 def left_by(**filters: Unpack[FactFilters]) -> FactFilters:
-    """Gives the filters that what `chosen` gives leaves to be heeded."""
+    """Give the filters that what `chosen` gives leaves to be heeded."""
     if _edits(**filters) is None:
         return {**filters, "corpus": None} if _settled(**filters) is None else {**filters, "review": None}
     return {**filters, "actor": None, "kind": None, "since": None, "until": None}
 
 
 def _settled(review: Review | None = None, **others: Any) -> Review | None:
-    """Gives the review that is filtered by, where an index finds it: most facts are accepted."""
+    """Give the review that is filtered by, where an index finds it: most facts are accepted."""
     return None if review == "accepted" else review
 
 
 def _apart(condition: _CONDITION) -> _CONDITION:
-    """Makes the server read what is compared with once, and not join it to each fact."""
+    """Make the server read what is compared with once, and not join it to each fact."""
     return case((condition, true()), else_=false())
 
 
@@ -365,7 +365,7 @@ def _edits(
     until: datetime | None = None,
     **others: Any,
 ) -> _CONDITION | None:
-    """Gives a condition on `ChangeRow`: that it is one of these edits; None where no filter speaks of changes."""
+    """Give a condition on `ChangeRow`: that it is one of these edits; None where no filter speaks of changes."""
     given = [
         *([] if actor is None else [ChangeRow.actor == actor]),
         *([] if kind is None else [ChangeRow.kind == kind]),
@@ -384,7 +384,7 @@ STANDS_IN = and_(
 
 
 def says_the_past() -> _CONDITION:
-    """Gives whether a sentence of a document has a span of a fact that was deleted or corrected, and so may say it."""
+    """Give whether a sentence of a document has a span of a fact that was deleted or corrected, and so may say it."""
     other = aliased(FactRow)
     return exists().where(
         other.document_id == SentenceRow.document_id,
@@ -419,7 +419,7 @@ class SoughtText:
 
     @classmethod
     def read(cls, session: Session, said: str, *, literally: bool = False) -> SoughtText:
-        """Raises `InvalidQuery` where no text holds it."""
+        """Raise `InvalidQuery` where no text holds it."""
         if "\x00" in said:
             raise InvalidQuery("a text holds no NUL character")
         said = said if literally else said.strip()
@@ -433,7 +433,7 @@ class SoughtText:
         return cls(text, tuple(map(_singular, words[:MOST_WORDS])), tuple(filter(None, known)), last)
 
     def within(self, column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
-        """Gives whether a value or question has every word, or where there is none, the text as it stands."""
+        """Give whether a value or question has every word, or where there is none, the text as it stands."""
         if not self.words:
             return self.as_it_stands(column)
         return func.words_of(column).op("@@")(_query(map(_beginning, self.words)))
@@ -442,18 +442,18 @@ class SoughtText:
         return column.icontains(self.text, autoescape=True)
 
     def of_sentences(self) -> ColumnElement[bool] | None:
-        """Gives whether a sentence, with its title, has every word in some form; None where no word says anything."""
+        """Give whether a sentence, with its title, has every word in some form; None where no word says anything."""
         if not self.stems:
             return None
         *whole, last = (" & ".join(map(quoted, stems)) for stems in self.stems)
         return SentenceRow.words.op("@@")(_query([*whole, self._going_on(last)]))
 
     def _going_on(self, last: str) -> str:
-        """Gives a query of the last word: in some form, or as the beginning of another."""
+        """Give a query of the last word: in some form, or as the beginning of another."""
         return f"({last} | {_beginning(self.last)})" if self.last else last
 
     def pattern(self) -> re.Pattern[str]:
-        """Gives a pattern of what `within` finds."""
+        """Give a pattern of what `within` finds."""
         if not self.words:
             return re.compile(re.escape(self.text), re.IGNORECASE)
         words = (re.escape(word) + (r"(?![^\W_])" if len(word) < BEGINNING else "s?") for word in self.words)
@@ -461,13 +461,13 @@ class SoughtText:
 
 
 def stems_of(session: Session, words: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Gives the stems of words, as those of sentences are kept; a word that says nothing has none."""
+    """Give the stems of words, as those of sentences are kept; a word that says nothing has none."""
     asked = list(dict.fromkeys(filter(None, words)))
     return {word: tuple(stems) for word, stems in connection_of(session).execute(_STEMS, (asked,))}
 
 
 def _singular(word: str) -> str:
-    """Gives a word without a final s, so that it is also the beginning of its singular."""
+    """Give a word without a final s, so that it is also the beginning of its singular."""
     return word[:-1] if len(word) > BEGINNING and word.endswith("s") and not word.endswith("ss") else word
 
 

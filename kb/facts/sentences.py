@@ -75,7 +75,7 @@ class Astray:
         return bool(self.document_ids or self.fact_ids)
 
     def told(self) -> tuple[str, ...]:
-        """Gives one sentence for the documents and one for the facts, with their number and the first ids."""
+        """Give one sentence for the documents and one for the facts, with their number and the first ids."""
         found = {"documents": self.document_ids, "facts without a document": self.fact_ids}
         return tuple(
             f"{len(ids)} {what} that are not found by the words they say: {list(ids[:10])}"
@@ -85,31 +85,31 @@ class Astray:
 
 
 def write_sentences(session: Session, texts: Iterable[SearchedText]) -> None:
-    """Writes the sentences of texts that have none."""
+    """Write the sentences of texts that have none."""
     connection, rows = connection_of(session), _rows(texts)
     while some := list(islice(rows, AT_ONCE)):
         connection.execute(_WRITE, _arrays(some))
 
 
 def write_documents(session: Session, document_ids: Collection[int]) -> None:
-    """Writes the sentences of these documents, which have none any more, as far as they are current."""
+    """Write the sentences of these documents, which have none any more, as far as they are current."""
     write_sentences(
         session, _read(session, _streamed(_DOCUMENTS.where(DocumentRow.id == func.any(list(document_ids)))))
     )
 
 
 def write_facts(session: Session, fact_ids: Collection[int]) -> None:
-    """Writes the sentences of these facts, which have none any more, as far as they are live and have no document."""
+    """Write the sentences of these facts, which have none any more, as far as they are live and have no document."""
     write_sentences(session, _read(session, _FACTS.where(FactRow.id == func.any(list(fact_ids)))))
 
 
 def write_all(session: Session) -> None:
-    """Writes the sentences of a base that has none."""
+    """Write the sentences of a base that has none."""
     write_sentences(session, _every(session))
 
 
 def settle_sentences(session: Session) -> None:
-    """Merges new words into their indexes, so that no search has to read them one by one until a vacuum does.
+    """Merge new words into their indexes, so that no search has to read them one by one until a vacuum does.
 
     It leaves them to the vacuum where an index belongs to another role.
     """
@@ -117,7 +117,7 @@ def settle_sentences(session: Session) -> None:
 
 
 def find_astray(session: Session) -> Astray:
-    """Compares the sentences with those that the texts give now. Changes nothing."""
+    """Compare the sentences with those that the texts give now. Changes nothing."""
     documents = {document_id for document_id in session.scalars(_OF_REPLACED) if document_id}
     facts = {fact_id for fact_id in session.scalars(_OF_GONE) if fact_id}
     connection, texts = connection_of(session), _every(session)
@@ -130,7 +130,7 @@ def find_astray(session: Session) -> Astray:
 
 
 def mend_sentences(session: Session, astray: Astray) -> None:
-    """Writes the sentences of these documents and facts anew. No text may change meanwhile."""
+    """Write the sentences of these documents and facts anew. No text may change meanwhile."""
     documents, facts = list(astray.document_ids), list(astray.fact_ids)
     for column, ids in ((SentenceRow.document_id, documents), (SentenceRow.fact_id, facts)):
         session.execute(delete(SentenceRow).where(column == func.any(ids)))
@@ -175,7 +175,7 @@ def _read(session: Session, statement: Select[*tuple[Any, ...]]) -> Iterator[Sea
 
 
 def _every(session: Session) -> Iterator[SearchedText]:
-    """Reads every text that has sentences."""
+    """Read every text that has sentences."""
     yield from _read(session, _streamed(_DOCUMENTS))
     yield from _read(session, _streamed(_FACTS))
 
@@ -203,7 +203,7 @@ def _rows(texts: Iterable[SearchedText]) -> Iterator[_Row]:
 
 
 def _arrays(rows: Iterable[_Row]) -> list[str]:
-    """Gives the columns of these rows as PostgreSQL writes arrays. Words need no escapes: see `searched_words`."""
+    """Give the columns of these rows as PostgreSQL writes arrays. Words need no escapes: see `searched_words`."""
     *numbers, led_by, said = list(zip(*rows, strict=True)) or [()] * 12
     columns = [",".join("NULL" if n is None else str(n) for n in column) for column in numbers]
     quoted = (",".join("NULL" if one is None else f'"{one}"' for one in column) for column in (led_by, said))

@@ -46,7 +46,7 @@ class Standings:
 
 
 def says_the_same(stored: str, text: str) -> bool:
-    """Says whether a stored text equals this one, apart from what was erased from it."""
+    """Say whether a stored text equals this one, apart from what was erased from it."""
     if stored == text or len(stored) != len(text):
         return stored == text
     return MARK in stored and all(a in (b, MARK) for a, b in zip(stored, text, strict=True))

@@ -16,7 +16,7 @@ from colmlm.kb.tables import FactRow, FactVersionRow
 
 
 def keep_stated(taken: Iterable[IncomingDocument]) -> list[int]:
-    """Gives the facts that newer texts of documents keep since the file marks them."""
+    """Give the facts that newer texts of documents keep since the file marks them."""
     return [
         fact_id
         for row in taken
@@ -26,7 +26,7 @@ def keep_stated(taken: Iterable[IncomingDocument]) -> list[int]:
 
 
 def is_stated_unchanged(session: Session, documents: Mapping[int, IncomingDocument]) -> list[int]:
-    """Gives the proposed facts of documents, by their ids, that the same record states and nobody has edited."""
+    """Give the proposed facts of documents, by their ids, that the same record states and nobody has edited."""
     said: dict[tuple[int | None, ...], tuple[str, str | None]] = {
         (document_id, span.start, span.end): (span.value, span.question)
         for document_id, row in documents.items()

@@ -24,7 +24,7 @@ _LAST = text("SELECT max(id) FROM document WHERE corpus = :corpus")
 
 
 def stretches_of(session: Session, corpus: str) -> Stretches:
-    """Gives up to eight stretches, in order, that hold the ids of a corpus's documents, and of others between them."""
+    """Give up to eight stretches, in order, that hold the ids of a corpus's documents, and of others between them."""
     edges = sorted(
         (row.id, row.before)
         for row in session.execute(_EDGES, {"corpus": corpus, "far": _FAR, "most": _MOST})
@@ -36,5 +36,5 @@ def stretches_of(session: Session, corpus: str) -> Stretches:
 
 
 def lies_in(stretches: Stretches, column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
-    """Gives whether an id of a document lies in one of the stretches."""
+    """Give whether an id of a document lies in one of the stretches."""
     return or_(*(column.between(first, last) for first, last in stretches))

@@ -65,7 +65,7 @@ BEFORE = 40  # characters, as many as an ingest compares to find the facts that 
 
 
 def hold_off_erasure(session: Session) -> None:
-    """Keeps erasures from committing until this transaction ends, since it may write texts that it read before them.
+    """Keep erasures from committing until this transaction ends, since it may write texts that it read before them.
 
     To be called before the change log or any row is locked.
     """
@@ -73,7 +73,7 @@ def hold_off_erasure(session: Session) -> None:
 
 
 def begin_erasure(session: Session) -> None:
-    """Waits for the transactions that store texts and keeps later ones waiting.
+    """Wait for the transactions that store texts and keeps later ones waiting.
 
     To be called before the change log or any row is locked.
     """
@@ -81,7 +81,7 @@ def begin_erasure(session: Session) -> None:
 
 
 def check_inserts(session: Session, said: Iterable[tuple[str, str]], *, allow_erased: bool) -> int:
-    """Raises `FactSuppressed` where one of these questions and values was erased; with `allow_erased` takes that back.
+    """Raise `FactSuppressed` where one of these questions and values was erased; with `allow_erased` takes that back.
 
     Gives the number of digests that were removed.
     """
@@ -108,7 +108,7 @@ class Suppressor:
         self._digests = Digests.of(session) if self._erased else None
 
     def apply(self, document: AnnotatedDocument, corpus: str) -> tuple[AnnotatedDocument, int]:
-        """Gives the document without its erased spans, their text redacted, and the number of these."""
+        """Give the document without its erased spans, their text redacted, and the number of these."""
         if self._digests is None:
             return document, 0
         spans = [(span.start, span.end) for span in document.facts]
@@ -131,7 +131,7 @@ class Suppressor:
         return replace(document, **about, text=text, facts=kept), len(gone)
 
     def matches(self, values: Iterable[str | None], question: str | None, place: SpanPlace | None) -> bool:
-        """Says whether a fact with one of these values was erased."""
+        """Say whether a fact with one of these values was erased."""
         if self._digests is None:
             return False
         made = [digest for value in values if value for digest in self._digests.known(value, question, place)]
@@ -140,7 +140,7 @@ class Suppressor:
         return bool(met)
 
     def lift(self, session: Session) -> int:
-        """Removes the digests of erased facts that were allowed to pass, and gives their number."""
+        """Remove the digests of erased facts that were allowed to pass, and give their number."""
         if not (self.allow_erased and self._allowed):
             return 0
         session.execute(delete(SuppressionRow).where(SuppressionRow.digest == func.any(list(self._allowed))))
@@ -158,7 +158,7 @@ class SpanPlace:
 
     @classmethod
     def in_sample(cls, sample_id: str, fact_idx: int) -> SpanPlace:
-        """Gives the place of a fact of a release: the number that it has in its sample, with nothing before it."""
+        """Give the place of a fact of a release: the number that it has in its sample, with nothing before it."""
         return cls(sample_id, fact_idx, "")
 
 
@@ -174,11 +174,11 @@ class Digests:
         return cls(hmac.new(secret, b"suppression\0", hashlib.sha256))
 
     def of_fact(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
-        """Makes all digests of a fact, one for each form of its value."""
+        """Make all digests of a fact, one for each form of its value."""
         return self._of_forms(forms(value), value, question, place)
 
     def known(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
-        """Makes all digests by which this fact may have been stored, also in the way of earlier releases."""
+        """Make all digests by which this fact may have been stored, also in the way of earlier releases."""
         every = list(_said(value, question, place))
         texts = {text for said in every for text in said}
         now, *before = (
@@ -196,11 +196,11 @@ class Digests:
         return [self._make((kind, form, *rest)) for form in every for kind, *rest in said]
 
     def of_words(self, words: Iterable[str]) -> bytes:
-        """Makes the digest of successive words, as `kb.texts.wording` gives them."""
+        """Make the digest of successive words, as `kb.texts.wording` gives them."""
         return self._make(("words", *words))
 
     def of_first_word(self, word: str) -> bytes:
-        """Makes the digest of a text's first word. It is short, as it only says where to compare all words."""
+        """Make the digest of a text's first word. It is short, as it only says where to compare all words."""
         return self._make(("first word", word))[:8]
 
     def _make(self, texts: Iterable[str]) -> bytes:
@@ -210,7 +210,7 @@ class Digests:
 
 
 def _said(value: str, question: str | None, place: SpanPlace | None) -> Iterator[tuple[str, ...]]:
-    """Gives the texts that each digest of a fact is made of; the first text is the digest's kind."""
+    """Give the texts that each digest of a fact is made of; the first text is the digest's kind."""
     if question:
         yield "question", value, question
     if place is not None:
@@ -223,12 +223,12 @@ def _said(value: str, question: str | None, place: SpanPlace | None) -> Iterator
 
 
 def _by_blanks(value: str) -> str:
-    """Gives a text as the first release compared it."""
+    """Give a text as the first release compared it."""
     return " ".join(value.split()).casefold()
 
 
 def text_before(document_text: str, spans: Iterable[Span], start: int) -> str:
-    """Gives the 40 characters before a span, with other spans blanked."""
+    """Give the 40 characters before a span, with other spans blanked."""
     first = max(0, start - BEFORE)
     inside = [(max(s, first) - first, min(e, start) - first) for s, e in spans if s < start and first < e]
     return blank_out(document_text[first:start], inside)
@@ -237,7 +237,7 @@ def text_before(document_text: str, spans: Iterable[Span], start: int) -> str:
 def remember_suppressed(
     session: Session, targets: Sequence[ErasureTarget], seq: int, others: Collection[int]
 ) -> tuple[int, list[int]]:
-    """Stores the digests of the facts that change `seq` erases; called while their texts still exist.
+    """Store the digests of the facts that change `seq` erases; called while their texts still exist.
 
     `others` are the facts that say one of their texts. Gives the number of new digests, and the ids of those that say
     the same.
@@ -266,7 +266,7 @@ def remember_suppressed(
 def _of_others(
     session: Session, targets: Sequence[ErasureTarget], digests: Digests, fact_ids: Collection[int]
 ) -> dict[int, set[bytes]]:
-    """Gives, by fact, the digests of those of these facts that have a value of one of these targets."""
+    """Give, by fact, the digests of those of these facts that have a value of one of these targets."""
     wanted = {form for target in targets for value in target.values for form in forms(value)}
     before = func.right(func.substr(DocumentRow.text, 1, FactRow.span_start), BEFORE)
     statement = (
@@ -404,7 +404,7 @@ class TextOrigin:
     at: datetime | None = None
 
     def counts(self, erased: ErasedTextRow) -> bool:
-        """Says whether this erased text must not be said here."""
+        """Say whether this erased text must not be said here."""
         if erased.fact_id in self.fact_ids:
             return True
         late = (self.seq is not None and erased.seq > self.seq) or (
@@ -413,7 +413,7 @@ class TextOrigin:
         return erased.everywhere and late
 
     def condition(self) -> ColumnElement[bool]:
-        """Gives `counts` as a condition (SQL)."""
+        """Give `counts` as a condition (SQL)."""
         late: list[Any] = []
         if self.seq is not None:
             late.append(ErasedTextRow.seq > self.seq)
@@ -435,13 +435,13 @@ class ErasedTexts:
 
     @classmethod
     def read(cls, session: Session, fact_ids: Collection[int] | None = None) -> ErasedTexts:
-        """Reads the erased texts of these facts; None stands for all facts."""
+        """Read the erased texts of these facts; None stands for all facts."""
         of_facts = None if fact_ids is None else ErasedTextRow.fact_id == func.any(list(fact_ids))
         return cls._read(session, of_facts)
 
     @classmethod
     def counting(cls, session: Session, said: TextOrigin) -> ErasedTexts:
-        """Reads the erased texts that count in a text of this origin."""
+        """Read the erased texts that count in a text of this origin."""
         return cls._read(session, said.condition())
 
     @classmethod
@@ -471,11 +471,11 @@ class ErasedTexts:
         return max((erased.seq for erased in every if erased.everywhere), default=0)
 
     def within(self, said: TextOrigin, met: set[int] | None = None) -> Within:
-        """Gives a finder of the erased texts that count in a text of this origin; facts it finds go into `met`."""
+        """Give a finder of the erased texts that count in a text of this origin; facts it finds go into `met`."""
         return Within(self, said, set() if met is None else met)
 
     def spans(self, text: str, said: TextOrigin, met: set[int]) -> list[Span]:
-        """Finds the spans where a text of this origin says an erased text; they may overlap."""
+        """Find the spans where a text of this origin says an erased text; they may overlap."""
         if self._digests is None:
             return []
         found = self._spans_in(self._digests, ComparedText.of(text), said, met)
@@ -528,7 +528,7 @@ class Within:
 def keep_erased(
     session: Session, targets: Iterable[ErasureTarget], seq: int, standing: Collection[str]
 ) -> None:
-    """Stores the digests of all texts of the facts that change `seq` erases; called while those texts still exist.
+    """Store the digests of all texts of the facts that change `seq` erases; called while those texts still exist.
 
     A text in `standing` (by its forms) is still said on purpose elsewhere: it counts only in texts that name the fact.
     """

@@ -50,7 +50,7 @@ def no_worker() -> None:
 
 
 def is_wanting(session: Session, state: WorkerState | None) -> bool:
-    """Tells whether a worker is lacking, so that jobs are not done or soon would not be.
+    """Tell whether a worker is lacking, so that jobs are not done or soon would not be.
 
     One is lacking where the worker that a server runs (`state`; None where it runs none) fails or has no heartbeat, and
     where jobs wait and no worker at all has a heartbeat.
@@ -63,14 +63,14 @@ def is_wanting(session: Session, state: WorkerState | None) -> bool:
 
 
 def num_waiting(session: Session) -> int:
-    """Counts the jobs that have waited for longer than an idle worker would have let them."""
+    """Count the jobs that have waited for longer than an idle worker would have let them."""
     late = func.clock_timestamp() - WAITED
     statement = select(func.count()).where(JobRow.state == "queued", JobRow.created_at < late)
     return session.scalar(statement) or 0
 
 
 def note_attendance(home: Path, state: WorkerState) -> None:
-    """Writes the state of a failing worker to a file of the home, for other processes to read."""
+    """Write the state of a failing worker to a file of the home, for other processes to read."""
     home.mkdir(parents=True, exist_ok=True)
     scratch = home / f"{_FILE}.new"
     scratch.touch(mode=0o600)
@@ -79,12 +79,12 @@ def note_attendance(home: Path, state: WorkerState) -> None:
 
 
 def clear_attendance(home: Path) -> None:
-    """Removes the noted state, once the worker runs again or was told to end."""
+    """Remove the noted state, once the worker runs again or was told to end."""
     (home / _FILE).unlink(missing_ok=True)
 
 
 def noted_attendance(home: Path) -> WorkerState | None:
-    """Reads the state of a failing worker that a server noted last; None where nothing is noted."""
+    """Read the state of a failing worker that a server noted last; None where nothing is noted."""
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode((home / _FILE).read_bytes(), type=WorkerState)
     return None

@@ -304,7 +304,7 @@ KINDS: dict[str, type[Work]] = {
 
 
 def work_of(kind: str, arguments: object, *, strict: bool = True) -> Work:
-    """Makes the work of a kind from these arguments; without `strict`, numbers may be strings. Raises `InvalidWork`."""
+    """Make the work of a kind from these arguments; without `strict`, numbers may be strings. Raises `InvalidWork`."""
     if kind not in KINDS:
         raise InvalidWork(kind, f"there are {', '.join(KINDS)}")
     try:
@@ -314,7 +314,7 @@ def work_of(kind: str, arguments: object, *, strict: bool = True) -> Work:
 
 
 def uploads_of(kind: str, arguments: object) -> tuple[str, ...]:
-    """Gives the uploads of a stored job; none where another release stored it, with a kind unknown to this one."""
+    """Give the uploads of a stored job; none where another release stored it, with a kind unknown to this one."""
     try:
         return work_of(kind, arguments).uploads
     except InvalidWork:

@@ -11,7 +11,7 @@ Problem = dict[str, Any]
 
 
 def problem_of(error: Exception) -> Problem:
-    """Gives the problem document that a failed job stores. The cause of an unexpected error goes to the log only."""
+    """Give the problem document that a failed job stores. The cause of an unexpected error goes to the log only."""
     error = refusal_of(error) or error
     if isinstance(error, KBError):
         kind = f"urn:colmlm:{type(error).__name__}"

@@ -43,7 +43,7 @@ class Jobs:
 
     @tried_again
     def submit(self, work: Work, *, actor: str) -> JobRecord:
-        """Queues this work. Raises `UploadNotFound` where a file that it reads is missing."""
+        """Queue this work. Raises `UploadNotFound` where a file that it reads is missing."""
         audit.check_name("actor", actor)
         asked_in = current_entry()
         for upload_id in work.uploads:
@@ -70,7 +70,7 @@ class Jobs:
             return record_of(job)
 
     def share_snapshots(self, changes: int = shared.FAR_AHEAD) -> JobRecord | None:
-        """Queues a snapshot where the one that servers share is so many changes old, unless one is queued or made."""
+        """Queue a snapshot where the one that servers share is so many changes old, unless one is queued or made."""
         if self.store.settings.shared_snapshots is None:
             return None
         with self.store.sessions.begin() as session:
@@ -95,7 +95,7 @@ class Jobs:
         before: int | None = None,
         limit: int = 50,
     ) -> list[JobRecord]:
-        """Lists jobs, newest first: of these kinds, in these states, and older than job `before` (None: any)."""
+        """List jobs, newest first: of these kinds, in these states, and older than job `before` (None: any)."""
         statement = select(JobRow).order_by(JobRow.id.desc()).limit(limit)
         if kinds is not None:
             statement = statement.where(JobRow.kind.in_(kinds))
@@ -107,7 +107,7 @@ class Jobs:
             return [record_of(job) for job in session.scalars(statement)]
 
     def counts(self) -> dict[str, int]:
-        """Counts the jobs in each state."""
+        """Count the jobs in each state."""
         with self.store.sessions() as session:
             found = session.execute(
                 select(JobRow.state, func.count().label("number")).group_by(JobRow.state)
@@ -116,7 +116,7 @@ class Jobs:
         return {state: counted.get(state, 0) for state in STATES}
 
     def counts_by_kind(self) -> dict[tuple[str, str], int]:
-        """Counts the jobs of each kind and state."""
+        """Count the jobs of each kind and state."""
         number = func.count().label("number")
         with self.store.sessions() as session:
             found = session.execute(
@@ -125,23 +125,23 @@ class Jobs:
         return {(row.kind, row.state): row.number for row in found}
 
     def num_workers(self) -> int:
-        """Counts the workers with a recent heartbeat. Where there is none, jobs wait."""
+        """Count the workers with a recent heartbeat. Where there is none, jobs wait."""
         with self.store.sessions() as session:
             return tickets.num_workers(session)
 
     def num_waiting(self) -> int:
-        """Counts the jobs that have waited for longer than an idle worker would have let them."""
+        """Count the jobs that have waited for longer than an idle worker would have let them."""
         with self.store.sessions() as session:
             return attendance.num_waiting(session)
 
     def is_wanting(self, state: WorkerState | None) -> bool:
-        """Tells whether a worker is lacking, so that jobs are not done; see `kb.jobs.attendance.is_wanting`."""
+        """Tell whether a worker is lacking, so that jobs are not done; see `kb.jobs.attendance.is_wanting`."""
         with self.store.sessions() as session:
             return attendance.is_wanting(session, state)
 
     @tried_again
     def cancel(self, job_id: int, *, actor: str) -> JobRecord:
-        """Ends a queued job at once, and asks a running one to end, which it does before its next piece of work.
+        """End a queued job at once, and ask a running one to end, which it does before its next piece of work.
 
         What a running job has committed stays. Raises `JobFinished`.
         """
@@ -225,7 +225,7 @@ class Lease:
         handing_back: Callable[[], bool],
         beat_seconds: float = BEAT_SECONDS,
     ) -> Self | None:
-        """Sets the job to running. Gives None where this ticket is not valid: the job was cancelled, or has another."""
+        """Set the job to running. Gives None where this ticket is not valid: the job was cancelled, or has another."""
         connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
             connection.detach()  # so that `close` closes it for good, which releases the lock
@@ -241,12 +241,12 @@ class Lease:
         return lease
 
     def progress(self, done: int, total: int | None = None, message: str | None = None) -> None:
-        """Notes how far the work is, and raises as `check` does. It is cheap, so it may be called often."""
+        """Note how far the work is, and raise as `check` does. It is cheap, so it may be called often."""
         self._far = (done, total, message)
         self.check()
 
     def check(self) -> None:
-        """Raises `Interrupted` where the work should not go on. To be called where nothing is half done."""
+        """Raise `Interrupted` where the work should not go on. To be called where nothing is half done."""
         if self.lost:
             raise LeaseLost
         if self.cancelled:
@@ -255,7 +255,7 @@ class Lease:
             raise HandedBack
 
     def settle(self, state: str, *, result: Any = None, error: Any = None) -> bool:
-        """Ends the job with this state and outcome. Gives False where another worker has it by now."""
+        """End the job with this state and outcome. Gives False where another worker has it by now."""
         self._stop()
         done, total, message = self._far
         if state == "succeeded":
@@ -270,7 +270,7 @@ class Lease:
             self.connection.close()
 
     def _ended_as(self, outcome: Any) -> bool:
-        """Stores the outcome of the job, redacted of what was erased meanwhile; False where another worker has it."""
+        """Store the outcome of the job, redacted of what was erased meanwhile; False where another worker has it."""
         with Session(self.connection.engine) as session, session.begin():
             suppression.hold_off_erasure(session)
             job: JobRow | None = session.scalar(outcome)
@@ -279,7 +279,7 @@ class Lease:
         return job is not None
 
     def close(self) -> None:
-        """Releases the job as it is, so that it counts as running without a worker, and is taken up again."""
+        """Release the job as it is, so that it counts as running without a worker, and is taken up again."""
         self._stop()
         self.connection.close()
 
@@ -312,7 +312,7 @@ class Lease:
 
 
 def _start(connection: Connection, job_id: int, ticket: int) -> Any:
-    """Sets a job that is queued with this ticket to running, under the ticket's lock; gives its row, or None."""
+    """Set a job that is queued with this ticket to running, under the ticket's lock; give its row, or None."""
     connection.execute(_LOCK, {"ticket": ticket})
     started = (
         update(JobRow)
@@ -344,7 +344,7 @@ class Pruned:
 
 
 def prune_jobs(kb: KnowledgeBase, older_than: timedelta, *, dry_run: bool = False) -> Pruned:
-    """Removes jobs that ended longer than `older_than` ago by the database's clock, with their results.
+    """Remove jobs that ended longer than `older_than` ago by the database's clock, with their results.
 
     The files that jobs read are removed when they end; where that failed, it is done now. Raises `InvalidValue`.
     """

@@ -53,7 +53,7 @@ class JobRecord:
 
 
 def record_of(job: JobRow) -> JobRecord:
-    """Gives the record of a job's row."""
+    """Give the record of a job's row."""
     return JobRecord(
         job_id=job.id,
         kind=job.kind,

@@ -59,7 +59,7 @@ AND NOT EXISTS (SELECT 1 FROM job WHERE job.ticket = ticket.id AND job.state IN 
 
 
 def issue_ticket(session: Session, job: JobRow, work: Work, *, again: bool = False) -> None:
-    """Gives a queued job its ticket, in this transaction."""
+    """Give a queued job its ticket, in this transaction."""
     job.ticket = _defer.configure_task(
         TASK,
         queue=QUEUE,
@@ -70,20 +70,20 @@ def issue_ticket(session: Session, job: JobRow, work: Work, *, again: bool = Fal
 
 
 def withdraw_ticket(session: Session, job: JobRow, *, only_waiting: bool = False) -> None:
-    """Deletes the job's ticket; with `only_waiting` not where a worker has taken it."""
+    """Delete the job's ticket; with `only_waiting` not where a worker has taken it."""
     statement = "DELETE FROM procrastinate_jobs WHERE id = :id"
     statement += " AND status = 'todo'" if only_waiting else ""
     session.execute(text(statement), {"id": job.ticket})
 
 
 def num_workers(session: Session) -> int:
-    """Counts the workers with a recent heartbeat."""
+    """Count the workers with a recent heartbeat."""
     heard = "SELECT count(*) FROM procrastinate_workers WHERE last_heartbeat >= now() - CAST(:stalled AS interval)"
     return session.scalar(text(heard), {"stalled": timedelta(seconds=STALLED_SECONDS)}) or 0
 
 
 def rescue_tickets(session: Session, stalled_seconds: float = STALLED_SECONDS) -> list[JobRow]:
-    """Queues the jobs of dead workers again, and ends jobs over which too many workers died. Gives all these jobs."""
+    """Queue the jobs of dead workers again, and end jobs over which too many workers died. Gives all these jobs."""
     suppression.hold_off_erasure(session)
     stalled = timedelta(seconds=stalled_seconds)
     session.execute(_DROP_ORPHANS, {"queue": QUEUE, "stalled": stalled})
@@ -109,13 +109,13 @@ def _again(session: Session, job: JobRow) -> None:
 
 
 def requeue_ticket(session: Session, job: JobRow) -> None:
-    """Puts a job back into the queue, before those that never ran."""
+    """Put a job back into the queue, before those that never ran."""
     job.state = "queued"
     issue_ticket(session, job, work_of(job.kind, job.arguments), again=True)
 
 
 def finish_ticket(session: Session, job: JobRow, state: str, *, error: Problem | None = None) -> None:
-    """Ends a job that no worker runs, and redacts what it says of erased facts. Erasures must be held off."""
+    """End a job that no worker runs, and redacts what it says of erased facts. Erasures must be held off."""
     session.execute(
         update(JobRow)
         .where(JobRow.id == job.id)

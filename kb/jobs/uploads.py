@@ -59,7 +59,7 @@ class Uploads:
         return cls(settings.home / "uploads", settings.upload_max_mb * 1_000_000)
 
     def save(self, name: str, blocks: Iterable[bytes]) -> Upload:
-        """Stores a file that arrives in blocks. Raises `UploadTooLarge`, or `InvalidValue` for a bad name."""
+        """Store a file that arrives in blocks. Raises `UploadTooLarge`, or `InvalidValue` for a bad name."""
         with self.receive(name) as receiving:
             for block in blocks:
                 receiving.write(block)
@@ -67,7 +67,7 @@ class Uploads:
 
     @contextmanager
     def receive(self, name: str) -> Iterator[Receiving]:
-        """Gives an object to write the blocks to, which has an `upload` once the `with` block ends without an error."""
+        """Give an object to write the blocks to, which has an `upload` once the `with` block ends without an error."""
         _check_name(name)
         upload_id = secrets.token_hex(16)
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ class Uploads:
             raise
 
     def file(self, upload_id: str) -> Path:
-        """Gives the path of an upload. Raises `UploadNotFound`."""
+        """Give the path of an upload. Raises `UploadNotFound`."""
         folder = self.directory / upload_id
         found = (
             [path for path in folder.glob("*") if path.name != _UNFINISHED]
@@ -98,17 +98,17 @@ class Uploads:
         return found[0]
 
     def remove(self, upload_ids: Iterable[str]) -> None:
-        """Removes those of these uploads that are there."""
+        """Remove those of these uploads that are there."""
         for upload_id in upload_ids:
             if _ID.fullmatch(upload_id):
                 shutil.rmtree(self.directory / upload_id, ignore_errors=True)
 
     def discard(self, kind: str, arguments: Mapping[str, Any]) -> None:
-        """Removes the uploads that a job of this kind read, once it is over."""
+        """Remove the uploads that a job of this kind read, once it is over."""
         self.remove(uploads_of(kind, arguments))
 
     def sweep(self, claimed: Iterable[str], older_than: float = UNCLAIMED_SECONDS) -> int:
-        """Removes uploads of more than a day ago that no unfinished job reads, and counts them."""
+        """Remove uploads of more than a day ago that no unfinished job reads, and count them."""
         if not self.directory.is_dir():
             return 0
         keep, limit = set(claimed), time.time() - older_than
@@ -116,7 +116,7 @@ class Uploads:
         return sum(_removed(folder, limit) for folder in unclaimed)
 
     def _free(self) -> int:
-        """Gives how many bytes may still be uploaded in all."""
+        """Give how many bytes may still be uploaded in all."""
         kept = sum(path.stat().st_size for path in self.directory.glob("*/*"))
         return max(0, WAITING_AT_ONCE * self.max_bytes - kept)
 
@@ -148,7 +148,7 @@ class Receiving:
 
 
 def _check_name(name: str) -> None:
-    """Raises `InvalidValue` for what is no plain file name, since the stored file and a document get this name."""
+    """Raise `InvalidValue` for what is no plain file name, since the stored file and a document get this name."""
     sound = name.isprintable() and not name.startswith(".") and name.strip() == name
     if not sound or not 0 < len(name.encode("utf-8", "replace")) <= 200 or any(c in name for c in "/\\"):
         raise InvalidValue(
@@ -158,7 +158,7 @@ def _check_name(name: str) -> None:
 
 
 def _removed(folder: Path, limit: float) -> bool:
-    """Removes a folder that is older than `limit`, and says whether it did. What the system refuses is logged.
+    """Remove a folder that is older than `limit`, and say whether it did. What the system refuses is logged.
 
     It is left for the next time: a folder that another worker removes meanwhile is no reason to leave the others.
     """

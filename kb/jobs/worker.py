@@ -87,12 +87,12 @@ class Worker:
         self._deliverer = Deliverer(self.kb, self.persistence)
 
     def run(self, *, once: bool = False) -> int:
-        """Works until stopped, or with `once` until no job waits, and counts the jobs. SIGTERM and SIGINT stop it."""
+        """Work until stopped, or with `once` until no job waits, and count the jobs. SIGTERM and SIGINT stop it."""
         asyncio.run(self._main(once))
         return self.num_run
 
     def stop(self) -> None:
-        """Takes no more jobs, waits for those that run, then hands them back. A second call hands them back at once."""
+        """Take no more jobs, waits for those that run, then hands them back. A second call hands them back at once."""
         if self._stopping.is_set():
             self._handing_back.set()
             return
@@ -172,7 +172,7 @@ class Worker:
         runner.run(job_id, context.job.id)
 
     def _wind_down(self) -> None:
-        """Takes no more tickets, and limits how long running jobs may go on. Runs in the event loop."""
+        """Take no more tickets, and limits how long running jobs may go on. Runs in the event loop."""
         assert self._loop is not None
         self._loop.call_later(self.grace_seconds, self._handing_back.set)
         if self._task is not None:
@@ -191,7 +191,7 @@ class Worker:
             await asyncio.sleep(min(RESCUE_SECONDS, self.stalled_seconds))
 
     def _cut_off(self, once: bool) -> None:
-        """Starts taking tickets over. Runs in the event loop.
+        """Start taking tickets over. Runs in the event loop.
 
         By itself procrastinate would go on for half a minute with dead connections, and retry ever more seldom.
         """
@@ -204,7 +204,7 @@ class Worker:
             connection.execute(text("SELECT 1"))
 
     def _rescue(self) -> None:
-        """Queues the jobs of dead workers again, removes uploads that no job will read, groups misses, shares, prunes.
+        """Queue the jobs of dead workers again, removes uploads that no job will read, groups misses, shares, prunes.
 
         A second call waits until the first is over, so whoever returns from it knows that all of it was done.
         """
@@ -212,7 +212,7 @@ class Worker:
             self._tidy()
 
     def _tidy(self) -> None:
-        """Does all of it, also where one part fails: it is done again in seconds, for as long as the worker runs."""
+        """Do all of it, also where one part fails: it is done again in seconds, for as long as the worker runs."""
         parts = {
             "take jobs over": self._take_over,
             "sweep uploads": self._sweep,
@@ -308,7 +308,7 @@ class Runner:
     beat_seconds: float = BEAT_SECONDS
 
     def run(self, job_id: int, ticket: int) -> None:
-        """Runs the job, if this ticket is still valid for it."""
+        """Run the job, if this ticket is still valid for it."""
         lease = Lease.take(
             self.kb.engine, job_id, ticket, handing_back=self.handing_back, beat_seconds=self.beat_seconds
         )
@@ -373,13 +373,13 @@ class Runner:
 
 
 def _principal(job: JobRecord) -> Principal:
-    """Gives the principal who queued this job, with the id of the job."""
+    """Give the principal who queued this job, with the id of the job."""
     asked = job.principal or Principal("job", job.actor)
     return replace(asked, job_id=job.job_id)
 
 
 def _acting_as(kb: KnowledgeBase, actor: str) -> KnowledgeBase:
-    """Gives the same knowledge base with changes logged for this actor."""
+    """Give the same knowledge base with changes logged for this actor."""
     acting = copy.copy(kb)
     acting.settings = replace(kb.settings, actor=actor)
     return acting

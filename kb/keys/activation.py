@@ -25,7 +25,7 @@ CALIBRATED = "threshold calibrated"
 
 
 def activation_standing(session: Session, keyset: KeysetHead) -> GateStanding:
-    """Judges the last report of a keyset's gate. It has failed where the threshold was set by hand after it passed."""
+    """Judge the last report of a keyset's gate. It has failed where the threshold was set by hand after it passed."""
     gate = keysets.gate_of(session, keyset.keyset_id)
     if gate is None:
         return GateStanding(checked=False, passed=False)
@@ -51,7 +51,7 @@ def activate_keyset(
     max_edits: int = MAX_EDITS,
     questions: str | None = None,
 ) -> None:
-    """Makes this keyset the one that answers, in every process, at commit.
+    """Make this keyset the one that answers, in every process, at commit.
 
     Raises `KeysetNotReady`, and, unless `force`, `GateRefused` where its gate was never checked, failed, or passed more
     than `max_edits` edits of facts ago, or where it did not ask the kept `questions` that are named.
@@ -76,7 +76,7 @@ def activate_keyset(
 
 
 def roll_back(session: Session, actor: str, reason: str) -> int:
-    """Activates the keyset that was active before this one, and gives its id.
+    """Activate the keyset that was active before this one, and give its id.
 
     Raises `NoActiveKeyset` or `NoFormerKeyset`.
     """
@@ -90,7 +90,7 @@ def roll_back(session: Session, actor: str, reason: str) -> int:
 
 
 def finish_building(session: Session, keyset_id: int, actor: str) -> None:
-    """Marks a keyset whose facts all have keys as ready, and activates it where no keyset is active yet."""
+    """Mark a keyset whose facts all have keys as ready, and activates it where no keyset is active yet."""
     reason = "the first keyset"
     ready = update(KeysetRow).where(KeysetRow.id == keyset_id, KeysetRow.state == "building")
     session.execute(ready.values(state="ready"))
@@ -115,7 +115,7 @@ def _flip(session: Session, keyset_id: int, actor: str, reason: str, evidence: M
 
 
 def _failing(gate: Mapping[str, Any], keyset: KeysetHead) -> list[Mapping[str, Any]]:
-    """Gives the criteria that the report failed, with that of the threshold where it was set by hand since."""
+    """Give the criteria that the report failed, with that of the threshold where it was set by hand since."""
     failing = [criterion for criterion in gate["criteria"] if not criterion["passed"]]
     if not keyset.calibrated:
         failing += [
@@ -127,7 +127,7 @@ def _failing(gate: Mapping[str, Any], keyset: KeysetHead) -> list[Mapping[str, A
 
 
 def _kept(criterion: Mapping[str, Any]) -> dict[str, Any]:
-    """Gives a criterion as the log keeps it: floats are texts, since JSON may respell a number and break the hash."""
+    """Give a criterion as the log keeps it: floats are texts, since JSON may respell a number and break the hash."""
     return {name: criterion[name] for name in ("name", "note")} | {
         name: None if criterion[name] is None else repr(float(criterion[name]))
         for name in ("figure", "limit")
@@ -153,7 +153,7 @@ def _unasked(gate: Mapping[str, Any] | None, questions: str | None) -> str | Non
 
 
 def former_keyset(session: Session, active: int) -> int:
-    """Finds in the change log the keyset that was active before this one. Raises `NoFormerKeyset`."""
+    """Find in the change log the keyset that was active before this one. Raises `NoFormerKeyset`."""
     # Joined with the keysets that exist, since a row that somebody put into the log may name anything.
     log = select(KeysetRow.id).join(
         ChangeRow, ChangeRow.payload["keyset"] == func.to_jsonb(KeysetRow.id, type_=JSONB)

@@ -36,14 +36,14 @@ _ENCODED_AT_ONCE = 32
 
 
 def usual_sample(num_keys: int) -> int:
-    """Gives how many facts to key truly where so many are to be predicted: a hundredth, and no more than are fitted."""
+    """Give how many facts to key truly where so many are to be predicted: a hundredth, and no more than are fitted."""
     return min(MOST_FITTED, max(FEWEST_SAMPLED, num_keys // 100))
 
 
 def require_adaptable(
     session: Session, checkpoint_id: str, from_keyset_id: int, corpus: str | None, fit: MapFit
 ) -> None:
-    """Refuses to predict keys for a checkpoint from those of its own, from keys that were predicted themselves or that
+    """Refuse to predict keys for a checkpoint from those of its own, from keys that were predicted themselves or that
     there are not, and where they would answer before a gate has seen them.
     """
     require_fit(fit.get("method", "auto"), fit.get("sample", FEWEST_SAMPLED))
@@ -70,7 +70,7 @@ def _answering(keyset_id: int) -> InvalidValue:
 
 
 def _kinds(session: Session, keyset_id: int, corpus: str | None) -> list[str]:
-    """Gives the kinds of key that a map can be fitted on, of which the keyset has any."""
+    """Give the kinds of key that a map can be fitted on, of which the keyset has any."""
     keys = of_corpus(select(FactKeyRow.id).join(FactRow, FactRow.id == FactKeyRow.fact_id), corpus)
     of = [(kind, keys.where(FactKeyRow.keyset_id == keyset_id, FactKeyRow.kind == kind)) for kind in _KINDS]
     return [kind for kind, found in of if session.scalar(found.limit(1)) is not None]
@@ -92,7 +92,7 @@ class AdaptRun:
     method: str = "auto"
 
     def run(self) -> tuple[AdaptedKeys, ...]:
-        """Keys the sample and predicts the other keys; gives what was done for each kind of key that there is.
+        """Key the sample and predicts the other keys; give what was done for each kind of key that there is.
 
         `require_adaptable` must have passed, before the keyset was made.
         """
@@ -104,7 +104,7 @@ class AdaptRun:
         return tuple(self._adapt(kind, sample) for kind in kinds)
 
     def _size(self, session: Session) -> int:
-        """Gives how many facts to key truly: a hundredth, where nobody says how many."""
+        """Give how many facts to key truly: a hundredth, where nobody says how many."""
         if self.sample is not None:
             return self.sample
         return usual_sample(counting.num_indexed_keys(session, self.from_keyset_id))
@@ -134,7 +134,7 @@ class AdaptRun:
         )
 
     def _key(self, kind: str, sample: AdaptSample) -> float | None:
-        """Makes the true keys of the sample; gives the seconds that one took, or None where all were there."""
+        """Make the true keys of the sample; give the seconds that one took, or None where all were there."""
         with self.sessions() as session:
             waiting = sample.queues(session, kind)
             number = queues.queue_length(session, waiting, keyset_id=self.keyset_id)
@@ -145,13 +145,13 @@ class AdaptRun:
         return (monotonic() - began) / number if number else None
 
     def _as_it_is(self, session: Session, kind: str, num_pairs: int) -> Prediction:
-        """Gives how keys of this kind were predicted before; where none are left, that all are true."""
+        """Give how keys of this kind were predicted before; where none are left, that all are true."""
         before = predicted.list_predictions(session).get(self.keyset_id, ())
         true = Prediction(kind, self.from_keyset_id, "none", num_pairs, 0)
         return next((one for one in before if one.kind == kind), true)
 
     def _measured(self, kind: str, pairs: KeyPairs, fitted: FittedMap) -> Prediction:
-        """Asks some questions of the fit among its facts, by predicted keys, by true ones, and by the old ones."""
+        """Ask some questions of the fit among its facts, by predicted keys, by true ones, and by the old ones."""
         asked = [n for n, question in enumerate(pairs.questions_N) if question]
         asked = asked[:: max(1, -(-len(asked) // _ASKED))]
         figures: dict[str, float | None] = {}
@@ -166,7 +166,7 @@ class AdaptRun:
         return Prediction(kind, self.from_keyset_id, fitted.method, len(pairs.groups_N), 0, **figures)
 
     def _queries(self, kind: str, questions: Sequence[str]) -> Vectors:
-        """Encodes questions as they are asked. Where they are the keys themselves, they are asked as a decoder does."""
+        """Encode questions as they are asked. Where they are the keys themselves, they are asked as a decoder does."""
         pieces = []
         for start in range(0, len(questions), _ENCODED_AT_ONCE):
             batch = questions[start : start + _ENCODED_AT_ONCE]
@@ -177,7 +177,7 @@ class AdaptRun:
         return np.concatenate(pieces)
 
     def _fill(self, kind: str, fitted: FittedMap, prediction: Prediction, total: int) -> int:
-        """Predicts all keys of the kind that the keyset lacks, a batch in each transaction; gives their number."""
+        """Predict all keys of the kind that the keyset lacks, a batch in each transaction; give their number."""
         after, done = 0, 0
         while True:
             with self.sessions() as session:
@@ -201,7 +201,7 @@ class AdaptRun:
         )
 
     def _num_keyed(self, kind: str) -> int:
-        """Counts the facts that have a key of the kind now."""
+        """Count the facts that have a key of the kind now."""
         keys = select(func.count(FactKeyRow.fact_id.distinct())).join(
             FactRow, FactRow.id == FactKeyRow.fact_id
         )
@@ -213,7 +213,7 @@ class AdaptRun:
         return session.scalar(select(func.count()).select_from(self._lacking(kind).subquery())) or 0
 
     def _lacking(self, kind: str) -> Any:
-        """Selects the old keys of facts that have no key of the kind in the new keyset."""
+        """Select the old keys of facts that have no key of the kind in the new keyset."""
         lacking = ~queues.has_key(self.keyset_id, FactKeyRow.kind == kind)
         if kind == "question":  # a document's fact that has only a question key would look keyed
             lacking = and_(lacking, or_(FactRow.document_id.is_(None), queues.has_key(self.keyset_id)))
@@ -223,7 +223,7 @@ class AdaptRun:
         )
 
     def _store(self, kind: str, key_ids: Ids, made_NE: Vectors, prediction: Prediction) -> int:
-        """Stores the predicted keys of facts that lack one and whose old key is there, now that the log is locked.
+        """Store the predicted keys of facts that lack one and whose old key is there, now that the log is locked.
 
         Whoever activates the keyset waits for that lock, so no predicted key is added to one that answers.
         """
@@ -278,7 +278,7 @@ class AdaptSample:
     def drawn(
         cls, session: Session, keyset_id: int, from_keyset_id: int, corpus: str | None, size: int
     ) -> AdaptSample:
-        """Draws documents with about `size` facts, and as many facts without one, by a hash of their ids.
+        """Draw documents with about `size` facts, and as many facts without one, by a hash of their ids.
 
         It draws the same again, and from all corpora where none is named.
         """
@@ -292,7 +292,7 @@ class AdaptSample:
         )
 
     def queues(self, session: Session, kind: str) -> list[KeyQueue]:
-        """Gives the queues of what has no true key of the kind yet."""
+        """Give the queues of what has no true key of the kind yet."""
         if kind == "context":
             return [queues.documents_without_keys(self.keyset_id, self.corpus, self.documents)]
         asked_before = queues.has_key(self.from_keyset_id, FactKeyRow.kind == "question")
@@ -304,7 +304,7 @@ class AdaptSample:
         ]
 
     def pairs(self, session: Session, kind: str) -> KeyPairs:
-        """Reads the true keys of the kind that both keysets have in the corpus, of the sample or not."""
+        """Read the true keys of the kind that both keysets have in the corpus, of the sample or not."""
         old, new = aliased(FactKeyRow), aliased(FactKeyRow)
         group = func.coalesce(FactRow.document_id, -FactRow.id)
         among = predicted.stretches(session, self.keyset_id)
@@ -328,7 +328,7 @@ class AdaptSample:
 
 
 def of_corpus(statement: Any, corpus: str | None) -> Any:
-    """Limits a statement on facts to those of a corpus, where one is named."""
+    """Limit a statement on facts to those of a corpus, where one is named."""
     if corpus is None:
         return statement
     return statement.join(DocumentRow, DocumentRow.id == FactRow.document_id).where(
@@ -404,7 +404,7 @@ class LinearMap:
     strength: float = 0.0
 
     def __call__(self, keys_ND: Vectors) -> Vectors:
-        """Predicts keys [n, e] from keys [n, d]. Rows are unit vectors."""
+        """Predict keys [n, e] from keys [n, d]. Rows are unit vectors."""
         off_ND = keys_ND - self.mean_D
         made_NE = off_ND @ self.known_DE + self.mean_E
         if self.factors is not None:
@@ -428,32 +428,32 @@ class FittedMap:
 
 
 def unit_rows(rows: npt.NDArray[Any]) -> Vectors:
-    """Gives the rows at length 1; a row of zeros stays."""
+    """Give the rows at length 1; a row of zeros stays."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     units: Vectors = (rows / np.maximum(lengths, 1e-12)).astype(np.float32)
     return units
 
 
 def procrustes(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
-    """Gives the rotation, or reflection, with the least squared distance to the new keys."""
+    """Give the rotation, or reflection, with the least squared distance to the new keys."""
     old, new, mean_D, mean_E = _centred(old_ND, new_NE)
     return LinearMap(_rotation(old, new), mean_D, mean_E)
 
 
 def held_to_identity(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
-    """Gives the ridge held to the identity, for any strength. Both spaces have one width."""
+    """Give the ridge held to the identity, for any strength. Both spaces have one width."""
     old, new, mean_D, mean_E = _centred(old_ND, new_NE)
     return _corrected(np.eye(old.shape[1]), old, new, mean_D, mean_E)
 
 
 def held_to_rotation(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
-    """Gives the ridge held to the rotation of `procrustes`, for any strength."""
+    """Give the ridge held to the rotation of `procrustes`, for any strength."""
     old, new, mean_D, mean_E = _centred(old_ND, new_NE)
     return _corrected(_rotation(old, new), old, new, mean_D, mean_E)
 
 
 def require_fit(method: str, sample: int) -> None:
-    """Raises `InvalidValue` for a method that there is not, and a sample that is too small."""
+    """Raise `InvalidValue` for a method that there is not, and a sample that is too small."""
     if method not in METHODS:
         raise InvalidValue("method", f"{method!r} is none of {', '.join(METHODS)}")
     if sample < FEWEST:
@@ -461,12 +461,12 @@ def require_fit(method: str, sample: int) -> None:
 
 
 def are_few(groups_N: Sequence[int]) -> bool:
-    """Tells whether facts of these documents are too few to fit a map on."""
+    """Tell whether facts of these documents are too few to fit a map on."""
     return len(groups_N) < FEWEST or len(set(groups_N)) < 2
 
 
 def best_map(method: str, old_ND: Vectors, new_NE: Vectors, groups_N: Sequence[int]) -> FittedMap:
-    """Fits a map by a method, in that of its ways which predicts best what it was not fitted on.
+    """Fit a map by a method, in that of its ways which predicts best what it was not fitted on.
 
     `groups_N` are the documents of the facts, of which none is on both sides. Raises `InvalidValue` where there are too
     few.
@@ -482,7 +482,7 @@ def best_map(method: str, old_ND: Vectors, new_NE: Vectors, groups_N: Sequence[i
 
 
 def _ways(method: str, same_width: bool) -> Iterator[tuple[str, Fitter, Sequence[float]]]:
-    """Gives the fitters of a method with their names and strengths; "auto" stands for all methods."""
+    """Give the fitters of a method with their names and strengths; "auto" stands for all methods."""
     if method != "ridge":
         yield "procrustes", procrustes, (0.0,)
     if method != "procrustes":
@@ -499,7 +499,7 @@ def _fitted(
     new_NE: Vectors,
     fold_N: npt.NDArray[np.int64],
 ) -> Iterator[FittedMap]:
-    """Fits a map at each strength on all facts, and on all but a fold for what it predicts of that."""
+    """Fit a map at each strength on all facts, and on all but a fold for what it predicts of that."""
     held_out = {strength: np.zeros_like(new_NE, dtype=np.float32) for strength in strengths}
     for fold in np.unique(fold_N):
         out = fold_N == fold
@@ -514,7 +514,7 @@ def _fitted(
 
 
 def _folds(groups_N: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Gives the fold of each fact. Documents of one topic have neighbouring ids, so a fold is a stretch of them."""
+    """Give the fold of each fact. Documents of one topic have neighbouring ids, so a fold is a stretch of them."""
     if are_few(groups_N):
         raise InvalidValue("sample", f"{len(groups_N)} facts are too few to fit a map on")
     known, group_N = np.unique(np.asarray(groups_N, dtype=np.int64), return_inverse=True)
@@ -529,7 +529,7 @@ def _corrected(known_DE: Matrix, old: Matrix, new: Matrix, mean_D: Matrix, mean_
 
 
 def shares_found(queries_BD: Vectors, own_B: Sequence[int], keys_ND: Vectors) -> dict[int, float]:
-    """Gives recall at 1 and at 10: the shares of queries whose own key is that near. On ties it ranks last."""
+    """Give recall at 1 and at 10: the shares of queries whose own key is that near. On ties it ranks last."""
     rank_B = np.empty(len(queries_BD), dtype=np.int64)
     for start in range(0, len(queries_BD), _QUERIES_AT_ONCE):
         rows = slice(start, start + _QUERIES_AT_ONCE)

@@ -57,7 +57,7 @@ def calibrate_threshold(
     *,
     false_accept_rate: float | None = None,
 ) -> Calibration:
-    """Chooses the threshold for queries [B, d] that ask for facts with the values `said` [B].
+    """Choose the threshold for queries [B, d] that ask for facts with the values `said` [B].
 
     `keys` are those of live facts, in batches [N, d] with the facts' values [N], of which one is held at a time.
     Without a rate it is the threshold with the least mean of both error rates or, where that would refuse more than a
@@ -83,7 +83,7 @@ def calibrate_threshold(
 def score_pairs(
     queries_BD: Vectors, said: Sequence[str], keys: Iterable[tuple[Sequence[str], Vectors]]
 ) -> tuple[Scores, Scores]:
-    """Gives the genuine and the impostor score [B] of each question; -inf where there is no such fact."""
+    """Give the genuine and the impostor score [B] of each question; -inf where there is no such fact."""
     forms = [normalise_rows(value) for value in said]
     classes = {form: number for number, form in enumerate(dict.fromkeys(forms))}
     class_B = np.array([classes[form] for form in forms], dtype=np.int64)
@@ -106,12 +106,12 @@ def _raise(best: Scores, scores_BN: npt.NDArray[np.float64]) -> None:
 
 
 def normalise_rows(value: str) -> str:
-    """Brings values that say the same to one form: without case, runs of blanks and punctuation at the ends."""
+    """Bring values that say the same to one form: without case, runs of blanks and punctuation at the ends."""
     return " ".join(value.casefold().split()).strip(" .,;:!?\"'")
 
 
 def _balanced(genuine: Scores, impostor: Scores) -> float:
-    """Gives the threshold with the least sum of false rejects and false accepts, or the highest that may be chosen."""
+    """Give the threshold with the least sum of false rejects and false accepts, or the highest that may be chosen."""
     candidates = np.unique(np.concatenate([genuine[np.isfinite(genuine)], impostor[np.isfinite(impostor)]]))
     edges = np.concatenate(
         [candidates[:1], (candidates[1:] + candidates[:-1]) / 2, np.nextafter(candidates[-1:], 2)]
@@ -123,7 +123,7 @@ def _balanced(genuine: Scores, impostor: Scores) -> float:
 
 
 def _at_rate(impostor: Scores, rate: float) -> float:
-    """Gives the lowest threshold that accepts at most this share of the impostors."""
+    """Give the lowest threshold that accepts at most this share of the impostors."""
     descending = np.sort(impostor)[::-1]
     allowed = int(np.floor(rate * len(descending) + 1e-9))
     if allowed >= len(descending):
@@ -133,7 +133,7 @@ def _at_rate(impostor: Scores, rate: float) -> float:
 
 
 def _as_cosine(threshold: float) -> float:
-    """Brings a threshold between -1 and 1, since rounding may carry an inner product of unit vectors past 1."""
+    """Bring a threshold between -1 and 1, since rounding may carry an inner product of unit vectors past 1."""
     return float(min(1.0, max(-1.0, threshold)))
 
 
@@ -181,7 +181,7 @@ def has_question_keys(session: Session, keyset_id: int) -> bool:
 
 
 def seek_question_keys(session: Session, keyset_id: int) -> bool:
-    """Says whether this keyset has any, and where it has none, notes now and then up to which key that is so."""
+    """Say whether this keyset has any, and where it has none, notes now and then up to which key that is so."""
     sought = _sought(session, keyset_id)
     if not sought.found and sought.since > _NOTED_EACH:
         note = update(KeysetRow).where(KeysetRow.id == keyset_id)

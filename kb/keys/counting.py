@@ -20,7 +20,7 @@ from colmlm.kb.tables import FactKeyRow, FactRow, KeysetRow
 
 
 def count_keys(session: Session, keyset_id: int) -> KeysetRecord:
-    """Gives a keyset with the numbers of its keys, which takes seconds among millions: never while the log is locked.
+    """Give a keyset with the numbers of its keys, which takes seconds among millions: never while the log is locked.
 
     Raises `KeysetNotFound`.
     """
@@ -31,7 +31,7 @@ def count_keys(session: Session, keyset_id: int) -> KeysetRecord:
 
 
 def all_counted(session: Session) -> list[KeysetRecord]:
-    """Gives all keysets by id, those retired too, with the numbers of their keys."""
+    """Give all keysets by id, those retired too, with the numbers of their keys."""
     return _records(session, None)
 
 
@@ -51,7 +51,7 @@ def _records(session: Session, keyset_id: int | None) -> list[KeysetRecord]:
 
 
 def num_unkeyed() -> Any:
-    """Gives an expression (SQL) for the length of the rekey queue of the enclosing statement's keyset."""
+    """Give an expression (SQL) for the length of the rekey queue of the enclosing statement's keyset."""
     # These are two counts and not one with OR, which would look up a key for every fact instead of joining.
     keyed = exists().where(FactKeyRow.keyset_id == KeysetRow.id, FactKeyRow.fact_id == FactRow.id)
     asked = keyed.where(FactKeyRow.kind == "question").correlate(KeysetRow, FactRow)
@@ -71,6 +71,6 @@ def _record(row: Row[Any], predictions: tuple[Prediction, ...]) -> KeysetRecord:
 
 
 def num_indexed_keys(session: Session, keyset_id: int) -> int:
-    """Counts the keys that an index of this keyset holds."""
+    """Count the keys that an index of this keyset holds."""
     statement = select(func.count()).where(FactKeyRow.keyset_id == keyset_id, is_kept(FactKeyRow.fact_id))
     return session.scalar(statement) or 0

@@ -53,7 +53,7 @@ Keys = npt.NDArray[Any]
 
 
 def require_unit(keys_ND: Keys, dim: int, checkpoint_id: str) -> None:
-    """Raises `InvalidKeys` unless these are unit vectors of width `dim`."""
+    """Raise `InvalidKeys` unless these are unit vectors of width `dim`."""
     if keys_ND.ndim != 2 or keys_ND.shape[1] != dim:
         raise InvalidKeys(checkpoint_id, f"shape {keys_ND.shape}, not (n, {dim})")
     # No array of all squares is made, which would take longer than summing them. NaN fails the comparison, too.
@@ -63,21 +63,21 @@ def require_unit(keys_ND: Keys, dim: int, checkpoint_id: str) -> None:
 
 
 def copy_keys(session: Session, keyset_id: int, kind: str, fact_ids: Sequence[int], keys_ND: Keys) -> int:
-    """Inserts one key for each of these facts and gives the first id; the others follow it. The log must be locked."""
+    """Insert one key for each of these facts and gives the first id; the others follow it. The log must be locked."""
     first = reserve(session, KEY_IDS, len(fact_ids))
     copy_blocks(session, _COPY_KEYS, _blocks(keyset_id, kind, first, np.asarray(fact_ids), keys_ND))
     return first
 
 
 def drop_adopted(session: Session, keyset_id: int, fact_ids: Sequence[int]) -> dict[str, list[int]]:
-    """Drops approximate keys of facts that are keyed anew; gives what the change says of that, where there were any."""
+    """Drop approximate keys of facts that are keyed anew; give what the change says of that, where there were any."""
     found = {"keyset_id": keyset_id, "kind": ADOPTED, "fact_ids": id_array(fact_ids)}
     dropped = sorted(session.scalars(_DROP, found))
     return {"dropped_keys": dropped} if dropped else {}
 
 
 def _blocks(keyset_id: int, kind: str, first: int, fact_ids: Keys, keys_ND: Keys) -> Iterator[bytes]:
-    """Gives the rows in the binary form of COPY, a block at a time."""
+    """Give the rows in the binary form of COPY, a block at a time."""
     fields: list[tuple[str, str, int]] = [  # name, type, width
         ("keyset_id", ">i8", 8),
         ("id", ">i8", 8),
@@ -101,7 +101,7 @@ def _blocks(keyset_id: int, kind: str, first: int, fact_ids: Keys, keys_ND: Keys
 
 
 def indexed_keys(session: Session, keyset_id: int, dim: int) -> Iterator[tuple[Ids, Vectors]]:
-    """Reads the ids [n] and keys [n, d] that an index holds, those of live facts and of tombstones, by id, in batches.
+    """Read the ids [n] and keys [n, d] that an index holds, those of live facts and of tombstones, by id, in batches.
 
     The session's connection is in use until the last batch.
     """
@@ -114,7 +114,7 @@ def indexed_keys(session: Session, keyset_id: int, dim: int) -> Iterator[tuple[I
 
 
 def indexed_ids(session: Session, keyset_id: int) -> Ids:
-    """Reads the ids alone of the same keys, ascending: eight bytes each, where a row in Python would be a hundred."""
+    """Read the ids alone of the same keys, ascending: eight bytes each, where a row in Python would be a hundred."""
     batches = _indexed(session, keyset_id, ("id",), _layout([("id", ">i8", 8)]))
     return np.concatenate([np.empty(0, np.int64), *(rows["id"].astype(np.int64) for rows in batches)])
 
@@ -122,7 +122,7 @@ def indexed_ids(session: Session, keyset_id: int) -> Ids:
 def _indexed(
     session: Session, keyset_id: int, columns: Sequence[str], layout: np.dtype[Any]
 ) -> Generator[Keys]:
-    """Reads these columns of the keys that an index holds, in batches of rows of this layout."""
+    """Read these columns of the keys that an index holds, in batches of rows of this layout."""
     statement = _COPY_INDEXED.format(
         columns=sql.SQL(", ").join(sql.Identifier("k", column) for column in columns),
         keyset_id=sql.Literal(keyset_id),
@@ -137,7 +137,7 @@ def _indexed(
 
 
 def _ahead(batches: Iterator[bytes]) -> Generator[bytes]:
-    """Gives what the iterator gives, and lets it make the next one meanwhile, in a thread of its own."""
+    """Give what the iterator gives, and let it make the next one meanwhile, in a thread of its own."""
     with ThreadPoolExecutor(1, "keys-ahead") as reader:
         coming = reader.submit(next, batches, None)
         while (batch := coming.result()) is not None:
@@ -146,7 +146,7 @@ def _ahead(batches: Iterator[bytes]) -> Generator[bytes]:
 
 
 def _whole_rows(copy: Iterable[Any], size: int, batch: int) -> Iterator[bytes]:
-    """Cuts what COPY sends, without header and trailer, into pieces of at most `batch` rows of this size."""
+    """Cut what COPY sends, without header and trailer, into pieces of at most `batch` rows of this size."""
     held = bytearray()
     start = len(_HEADER)
     for block in copy:
@@ -160,7 +160,7 @@ def _whole_rows(copy: Iterable[Any], size: int, batch: int) -> Iterator[bytes]:
 
 
 def _layout(fields: list[tuple[str, str, int]]) -> np.dtype[Any]:
-    """Gives the layout of a row of binary COPY: the number of fields, then each field's width and bytes."""
+    """Give the layout of a row of binary COPY: the number of fields, then each field's width and bytes."""
     return np.dtype(
         [("count", ">i2"), *((p, t) for n, t, _ in fields for p, t in ((f"{n}#", ">i4"), (n, t)))]
     )
@@ -174,7 +174,7 @@ _MOST_NAMED = 1000
 def store_keys(
     session: Session, keyset_id: int, fact_ids: Keys, keys_ND: Keys, kind: str, *, actor: str, reason: str
 ) -> Edit:
-    """Stores these keys in one change, all or none; see `Keysets.store_keys`. Does not commit."""
+    """Store these keys in one change, all or none; see `Keysets.store_keys`. Does not commit."""
     if kind not in key_kinds:
         raise InvalidValue("kind", f"{kind!r} is none of {', '.join(key_kinds)}")
     if fact_ids.ndim != 1 or fact_ids.dtype.kind not in "iu":
@@ -196,7 +196,7 @@ def store_keys(
 
 
 def _maker(session: Session, keyset_id: int) -> tuple[str, int]:
-    """Gives the checkpoint of the keyset and the dimension of its keys."""
+    """Give the checkpoint of the keyset and the dimension of its keys."""
     statement = select(KeysetRow.state, CheckpointRow.id, CheckpointRow.dim).where(KeysetRow.id == keyset_id)
     found = session.execute(
         statement.join(CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id)
@@ -209,7 +209,7 @@ def _maker(session: Session, keyset_id: int) -> tuple[str, int]:
 
 
 def _already_keyed(session: Session, keyset_id: int, fact_ids: list[int], kind: str) -> str | None:
-    """Says which of these facts would get a second key of this kind; None where none would."""
+    """Say which of these facts would get a second key of this kind; None where none would."""
     if len(set(fact_ids)) < len(fact_ids):
         return f"a fact is there twice, and has one {kind} key"
     sought = {"keyset_id": keyset_id, "kind": kind, "fact_ids": id_array(fact_ids), "most": _MOST_NAMED}
@@ -244,7 +244,7 @@ WHERE v.fact_id IS NULL AND t.fact_id IS NULL ORDER BY asked.id LIMIT :most
 
 
 def _lock_live(session: Session, fact_ids: list[int]) -> None:
-    """Locks the facts against removal until this transaction ends. Raises where one is neither live nor a tombstone.
+    """Lock the facts against removal until this transaction ends. Raises where one is neither live nor a tombstone.
 
     Tombstones have keys, so that queries near them abstain.
     """

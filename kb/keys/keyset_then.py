@@ -48,7 +48,7 @@ class KeysetThen:
 
 
 def keyset_then(session: Session, checkpoint_id: str, seq: int) -> KeysetThen:
-    """Finds the keyset that answered queries of this checkpoint as of change `seq`.
+    """Find the keyset that answered queries of this checkpoint as of change `seq`.
 
     Raises `NotAnsweredThen` where no keyset was active, or one of another checkpoint, or one that was retired since.
     """
@@ -81,7 +81,7 @@ def _active(session: Session, checkpoint_id: str, seq: int) -> KeysetHead:
 
 
 def _threshold(session: Session, keyset: KeysetHead, seq: int) -> float:
-    """Gives the last threshold set by then; where none was, the one that a keyset begins with."""
+    """Give the last threshold set by then; where none was, the one that a keyset begins with."""
     changed = select(ChangeRow.payload["threshold"].astext).where(
         ChangeRow.kind == "threshold",
         _OF_KEYSET == keyset.keyset_id,  # noqa: SIM300 - a column
@@ -94,7 +94,7 @@ def _threshold(session: Session, keyset: KeysetHead, seq: int) -> float:
 
 
 def _stored_since(session: Session, seq: int) -> tuple[int, int]:
-    """Finds the first later change that records which keys it stored, and gives it with the first id of these."""
+    """Find the first later change that records which keys it stored, and give it with the first id of these."""
     keys = ChangeRow.payload["keys"]
     statement = select(ChangeRow.seq, cast(keys[0].astext, BigInteger)).where(
         ChangeRow.kind == "key", ChangeRow.seq > seq, keys.is_not(None)

@@ -61,7 +61,7 @@ AUTO_SPEC = "auto"  # the spec is chosen by the number of keys whenever the inde
 def create_keyset(
     session: Session, checkpoint: CheckpointInfo, index_spec: str | None, actor: str
 ) -> KeysetHead:
-    """Gives the checkpoint's keyset: the one in use, or a new empty one, limited to accepted facts as the active is.
+    """Give the checkpoint's keyset: the one in use, or a new empty one, limited to accepted facts as the active is.
 
     Else a retraining would make proposed facts answer where somebody had said that they must not.
     """
@@ -103,7 +103,7 @@ def create_keyset(
 
 
 def create_partition(session: Session, keyset_id: int) -> None:
-    """Creates the table of a keyset's keys. DDL takes no parameters; the id is an integer that the database made."""
+    """Create the table of a keyset's keys. DDL takes no parameters; the id is an integer that the database made."""
     session.execute(
         text(f"CREATE TABLE {_partition(keyset_id)} PARTITION OF fact_key FOR VALUES IN ({keyset_id:d})")
     )
@@ -120,7 +120,7 @@ WHERE oid = CAST(:name AS regclass)
 
 
 def analyze_keyset(session: Session, keyset_id: int) -> None:
-    """Analyses the keyset's table, so that the planner knows its size now and not a minute later.
+    """Analyse the keyset's table, so that the planner knows its size now and not a minute later.
 
     With no statistics of a new table the planner reads all of it for every batch of a rekey.
     """
@@ -128,7 +128,7 @@ def analyze_keyset(session: Session, keyset_id: int) -> None:
 
 
 def analyze_grown(session: Session, keyset_id: int) -> None:
-    """Does so where the table is more than twice as large as when it was last counted.
+    """Do so where the table is more than twice as large as when it was last counted.
 
     Each ANALYZE reads some 30,000 pages from all over the table, which many small stores would wait for in vain.
     """
@@ -137,34 +137,34 @@ def analyze_grown(session: Session, keyset_id: int) -> None:
 
 
 def keyset_head(session: Session, keyset_id: int) -> KeysetHead:
-    """Gives a keyset by a small statement. Raises `KeysetNotFound`."""
+    """Give a keyset by a small statement. Raises `KeysetNotFound`."""
     if (row := session.execute(HEADS.where(KeysetRow.id == keyset_id)).one_or_none()) is None:
         raise KeysetNotFound(keyset_id)
     return KeysetHead(**head_of(row))
 
 
 def active_head(session: Session) -> KeysetHead:
-    """Gives the keyset that answers, by a small statement. Raises `NoActiveKeyset`."""
+    """Give the keyset that answers, by a small statement. Raises `NoActiveKeyset`."""
     if (row := session.execute(HEADS.where(KeysetRow.state == "active")).one_or_none()) is None:
         raise NoActiveKeyset
     return KeysetHead(**head_of(row))
 
 
 def heads_in_use(session: Session) -> list[KeysetHead]:
-    """Gives the keysets that are not retired, by id."""
+    """Give the keysets that are not retired, by id."""
     rows = session.execute(HEADS.where(KeysetRow.state != "retired").order_by(KeysetRow.id))
     return [KeysetHead(**head_of(row)) for row in rows]
 
 
 def head_of(row: Row[Any]) -> dict[str, Any]:
-    """Gives the fields of a row of `HEADS`, and what else is in it."""
+    """Give the fields of a row of `HEADS`, and what else is in it."""
     named: dict[str, Any] = {**row._mapping}
     named["index_fit"] = stored.read_stored(IndexFit, row.index_fit, named.pop("whole_index_fit"))
     return named
 
 
 def require_answering(session: Session, keyset_id: int) -> None:
-    """Raises `KeysetNotFound`, or `KeysetNotReady` where this keyset cannot answer lookups."""
+    """Raise `KeysetNotFound`, or `KeysetNotReady` where this keyset cannot answer lookups."""
     state = session.scalar(select(KeysetRow.state).where(KeysetRow.id == keyset_id))
     if state is None:
         raise KeysetNotFound(keyset_id)
@@ -173,19 +173,19 @@ def require_answering(session: Session, keyset_id: int) -> None:
 
 
 def ready_keyset_of(session: Session, checkpoint_id: str) -> int | None:
-    """Gives the keyset of a checkpoint that is ready and not active: it answered before, or may be activated next."""
+    """Give the keyset of a checkpoint that is ready and not active: it answered before, or may be activated next."""
     of_checkpoint = select(KeysetRow.id).where(KeysetRow.checkpoint_id == checkpoint_id)
     return session.scalar(of_checkpoint.where(KeysetRow.state == "ready"))
 
 
 def answering_keyset_of(session: Session, checkpoint_id: str) -> int | None:
-    """Gives the keyset of a checkpoint that is active or ready."""
+    """Give the keyset of a checkpoint that is active or ready."""
     of_checkpoint = select(KeysetRow.id).where(KeysetRow.checkpoint_id == checkpoint_id)
     return session.scalar(of_checkpoint.where(KeysetRow.state.in_(("active", "ready"))))
 
 
 def retire_keyset(session: Session, keyset_id: int, actor: str, reason: str) -> None:
-    """Drops this keyset's keys; its row stays, since stored outputs name it."""
+    """Drop this keyset's keys; its row stays, since stored outputs name it."""
     pending = audit.begin_change(session, actor, reason)
     keyset = keyset_head(session, keyset_id)
     if keyset.state == "active":
@@ -205,7 +205,7 @@ def set_threshold(
     *,
     measured: Calibration | None = None,
 ) -> None:
-    """Sets the score below which a lookup is no match. It applies to every later lookup, in every process.
+    """Set the score below which a lookup is no match. It applies to every later lookup, in every process.
 
     With `measured` the keyset counts as calibrated; without it the threshold was set by hand.
     """
@@ -223,7 +223,7 @@ def set_threshold(
 
 
 def is_threshold_chosen(session: Session, keyset_id: int) -> bool:
-    """Says whether somebody measured or set this keyset's threshold, or it is the default of every new keyset."""
+    """Say whether somebody measured or set this keyset's threshold, or it is the default of every new keyset."""
     chose = exists().where(
         ChangeRow.kind == "threshold", ChangeRow.payload["keyset"].as_integer() == keyset_id
     )
@@ -231,27 +231,27 @@ def is_threshold_chosen(session: Session, keyset_id: int) -> bool:
 
 
 def note_snapshot(session: Session, keyset_id: int, applied_seq: int) -> None:
-    """Stores the last change that is in the newest snapshot of this keyset."""
+    """Store the last change that is in the newest snapshot of this keyset."""
     _set(session, keyset_id, applied_seq=applied_seq)
 
 
 def note_fit(session: Session, keyset_id: int, fit: IndexFit) -> None:
-    """Stores how this keyset's index was fitted to its keys."""
+    """Store how this keyset's index was fitted to its keys."""
     _set(session, keyset_id, index_fit=stored.known_before(fit), whole_index_fit=asdict(fit))
 
 
 def note_gate(session: Session, keyset_id: int, gate: dict[str, Any] | None) -> None:
-    """Stores the newest report of this keyset's gate; None where it is to be checked anew."""
+    """Store the newest report of this keyset's gate; None where it is to be checked anew."""
     _set(session, keyset_id, gate=gate)
 
 
 def gate_of(session: Session, keyset_id: int) -> dict[str, Any] | None:
-    """Gives the newest report of this keyset's gate; None where it was never checked."""
+    """Give the newest report of this keyset's gate; None where it was never checked."""
     return session.scalar(select(KeysetRow.gate).where(KeysetRow.id == keyset_id))
 
 
 def checkpoint_of(session: Session, keyset_id: int) -> CheckpointInfo:
-    """Gives the checkpoint that makes this keyset's keys. Raises `KeysetNotFound`."""
+    """Give the checkpoint that makes this keyset's keys. Raises `KeysetNotFound`."""
     checkpoint = session.scalar(
         select(CheckpointRow)
         .join(KeysetRow, KeysetRow.checkpoint_id == CheckpointRow.id)
@@ -274,7 +274,7 @@ def _set(session: Session, keyset_id: int, **values: Any) -> None:
 
 
 def sample_keys(session: Session, keyset_id: int, dim: int, size: int, num_keys: int) -> Vectors:
-    """Samples about `size` keys [n, d] by a hash of the id, so from all corpora; gives all where there are fewer."""
+    """Samples about `size` keys [n, d] by a hash of the id, so from all corpora; give all where there are fewer."""
     # The ids of two keysets may alternate, so choosing by the id itself, modulo something, would be no fair sample.
     spread = func.hashint8(FactKeyRow.id).op("&")(0x7FFFFFFF)
     statement = select(FactKeyRow.key).where(
@@ -286,7 +286,7 @@ def sample_keys(session: Session, keyset_id: int, dim: int, size: int, num_keys:
 
 
 def decode_keys(keys: list[bytes], dim: int) -> Vectors:
-    """Gives stored keys exactly, as float32 [n, d]."""
+    """Give stored keys exactly, as float32 [n, d]."""
     return np.frombuffer(b"".join(keys), dtype=STORED).reshape(-1, dim).astype(np.float32)
 
 
@@ -328,7 +328,7 @@ class AskedFact:
 
 
 def asked_facts(session: Session, keyset_id: int, size: int) -> list[AskedFact]:
-    """Chooses up to `size` facts that have a question and a key read from their context, evenly by id."""
+    """Choose up to `size` facts that have a question and a key read from their context, evenly by id."""
     return [
         AskedFact(row.id, row.question, row.value)
         for row in session.execute(_ASKED, {"keyset_id": keyset_id, "size": size})
@@ -336,14 +336,14 @@ def asked_facts(session: Session, keyset_id: int, size: int) -> list[AskedFact]:
 
 
 def valued_keys(session: Session, keyset_id: int, dim: int) -> Iterator[tuple[list[str], Vectors]]:
-    """Reads the context keys of live facts with their values, a batch at a time."""
+    """Read the context keys of live facts with their values, a batch at a time."""
     found = session.execute(_KEYS, {"keyset_id": keyset_id}, execution_options={"yield_per": _AT_ONCE})
     for rows in found.partitions():
         yield [row.value for row in rows], decode_keys([row.key for row in rows], dim)
 
 
 def context_keys(session: Session, keyset_id: int, corpus: str | None) -> tuple[Ids, Vectors]:
-    """Gives fact ids [n] and context keys [n, d] of live facts, by fact id, all in memory."""
+    """Give fact ids [n] and context keys [n, d] of live facts, by fact id, all in memory."""
     dim = keyset_head(session, keyset_id).dim
     statement = (
         select(FactKeyRow.fact_id, FactKeyRow.key)

@@ -32,7 +32,7 @@ class KeySpace:
 
     @classmethod
     def live(cls, session: Session, keyset: KeysetHead) -> Self:
-        """Reads the keys of every live fact."""
+        """Read the keys of every live fact."""
         statement = _keys(keyset).join(
             FactVersionRow, and_(FactVersionRow.fact_id == FactKeyRow.fact_id, IS_LIVE)
         )
@@ -40,13 +40,13 @@ class KeySpace:
 
     @classmethod
     def tombstones(cls, session: Session, keyset: KeysetHead) -> Self:
-        """Reads the keys of facts that were forgotten with the policy "abstain"."""
+        """Read the keys of facts that were forgotten with the policy "abstain"."""
         statement = _keys(keyset).join(TombstoneRow, TombstoneRow.fact_id == FactKeyRow.fact_id)
         return cls._read(session, keyset, statement)
 
     @classmethod
     def of_facts(cls, session: Session, keyset: KeysetHead, fact_ids: Sequence[int]) -> Self:
-        """Reads the keys of these facts, live or deleted."""
+        """Read the keys of these facts, live or deleted."""
         return cls._read(session, keyset, _keys(keyset).where(FactKeyRow.fact_id == func.any(list(fact_ids))))
 
     @classmethod
@@ -63,22 +63,22 @@ class KeySpace:
         return len(self.fact_ids)
 
     def vectors(self) -> Vectors:
-        """Gives all keys as float32."""
+        """Give all keys as float32."""
         return self.keys_ND.astype(np.float32)
 
     def of(self, fact_ids: Iterable[int]) -> Self:
-        """Gives the key space of these facts only."""
+        """Give the key space of these facts only."""
         return self._where(np.isin(self.fact_ids, np.fromiter(fact_ids, dtype=np.int64)))
 
     def without(self, fact_ids: Iterable[int]) -> Self:
-        """Gives the key space of all other facts."""
+        """Give the key space of all other facts."""
         return self._where(~np.isin(self.fact_ids, np.fromiter(fact_ids, dtype=np.int64)))
 
     def _where(self, chosen: npt.NDArray[np.bool_]) -> Self:
         return type(self)(self.fact_ids[chosen], self.keys_ND[chosen])
 
     def first(self, fact_ids: Ids) -> tuple[npt.NDArray[np.bool_], Vectors]:
-        """Says which of these facts have a key, and gives the first key of each that has one."""
+        """Say which of these facts have a key, and give the first key of each that has one."""
         at = np.searchsorted(self.fact_ids, fact_ids)
         has = np.zeros(len(fact_ids), dtype=bool)
         inside = at < len(self)
@@ -86,7 +86,7 @@ class KeySpace:
         return has, self.keys_ND[at[has]].astype(np.float32)
 
     def best(self, queries_BD: Vectors) -> tuple[Vectors, Ids]:
-        """Gives each query's best score [B] and the fact [B] whose key has it; -inf and -1 where there are no keys.
+        """Give each query's best score [B] and the fact [B] whose key has it; -inf and -1 where there are no keys.
 
         Ties go to the older fact, as in a lookup.
         """
@@ -100,7 +100,7 @@ class KeySpace:
         return scores, ids
 
     def nearest(self, queries_BD: Vectors, k: int) -> Ids:
-        """Gives the ids of facts that own one of the k nearest keys of any query, ascending."""
+        """Give the ids of facts that own one of the k nearest keys of any query, ascending."""
         scores = np.full((len(queries_BD), k), -np.inf, np.float32)
         ids = np.full((len(queries_BD), k), -1, np.int64)
         for rows, keys, product in self._products(queries_BD):
@@ -112,14 +112,14 @@ class KeySpace:
         return np.unique(ids[ids >= 0])
 
     def within(self, queries_BD: Vectors, radius: float) -> npt.NDArray[np.bool_]:
-        """Says for each key [N] whether its score with any of the queries is at least `radius`."""
+        """Say for each key [N] whether its score with any of the queries is at least `radius`."""
         near = np.zeros(len(self), dtype=bool)
         for _, keys, product in self._products(queries_BD):
             near[keys] |= (product >= radius).any(axis=0)
         return near
 
     def _products(self, queries_BD: Vectors) -> Iterator[tuple[slice, slice, Vectors]]:
-        """Yields blocks of the inner products [B, N]: which queries, which keys, and their scores."""
+        """Yield blocks of the inner products [B, N]: which queries, which keys, and their scores."""
         for start in range(0, len(self), KEYS_AT_ONCE):
             keys = slice(start, min(start + KEYS_AT_ONCE, len(self)))
             keys_DN = self.keys_ND[keys].astype(np.float32).T

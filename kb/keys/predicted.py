@@ -33,13 +33,13 @@ _FIGURES = tuple(field.name for field in fields(Prediction) if field.name.starts
 
 
 def stretches(session: Session, keyset_id: int) -> Stretches:
-    """Gives the ids of all keys of a keyset that were ever predicted."""
+    """Give the ids of all keys of a keyset that were ever predicted."""
     rows = session.execute(select(*_SAID).where(*_PREDICTING))
     return _merged(stretch for _, of, keys, _ in rows if of == keyset_id and (stretch := _stretch(keys)))
 
 
 def is_predicted(key_id: Any, among: Stretches) -> Any:
-    """Gives a condition (SQL): a key's id is in one of these stretches."""
+    """Give a condition (SQL): a key's id is in one of these stretches."""
     spelt = ",".join(f"[{first},{last}]" for first, last in among)
     return key_id.op("<@")(cast(cast(f"{{{spelt}}}", Text), INT8MULTIRANGE))
 
@@ -47,7 +47,7 @@ def is_predicted(key_id: Any, among: Stretches) -> Any:
 def drop_predictions(
     session: Session, keyset_id: int, kind: str, fact_ids: Sequence[int], among: Stretches
 ) -> list[int]:
-    """Deletes the predicted keys of these facts and gives their ids. The log must be locked."""
+    """Delete the predicted keys of these facts and give their ids. The log must be locked."""
     gone = delete(FactKeyRow).where(
         FactKeyRow.keyset_id == keyset_id,
         FactKeyRow.kind == kind,
@@ -58,7 +58,7 @@ def drop_predictions(
 
 
 def list_predictions(session: Session) -> dict[int, tuple[Prediction, ...]]:
-    """Gives how keys were predicted, by keyset, for each kind of which predicted keys are left.
+    """Give how keys were predicted, by keyset, for each kind of which predicted keys are left.
 
     Where several maps made them, the figures are those of the map that kept least.
     """
@@ -80,7 +80,7 @@ def list_predictions(session: Session) -> dict[int, tuple[Prediction, ...]]:
 
 
 def _worst_of_kinds(found: Sequence[Prediction]) -> tuple[Prediction, ...]:
-    """Gives for each kind the prediction that kept least, with how many keys are left of all."""
+    """Give for each kind the prediction that kept least, with how many keys are left of all."""
     by_kind: dict[str, list[Prediction]] = {}
     for one in found:
         by_kind.setdefault(one.kind, []).append(one)
@@ -94,7 +94,7 @@ def _worst_of_kinds(found: Sequence[Prediction]) -> tuple[Prediction, ...]:
 
 
 def were_replaced_since_threshold(session: Session, keyset_id: int) -> bool:
-    """Tells whether true keys took the place of predicted ones after the last change of the keyset's threshold."""
+    """Tell whether true keys took the place of predicted ones after the last change of the keyset's threshold."""
     of_keyset = ChangeRow.payload.contains({"keyset": keyset_id})
     chosen = session.scalar(select(func.max(ChangeRow.seq)).where(ChangeRow.kind == "threshold", of_keyset))
     if chosen is None or not (among := stretches(session, keyset_id)):
@@ -106,13 +106,13 @@ def were_replaced_since_threshold(session: Session, keyset_id: int) -> bool:
 
 
 def _any_in(ids: Any, among: Stretches) -> bool:
-    """Tells whether any of these ids of keys, as the log has them, is in one of the stretches."""
+    """Tell whether any of these ids of keys, as the log has them, is in one of the stretches."""
     known = ids if isinstance(ids, list) else []
     return any(first <= one <= last for one in known if type(one) is int for first, last in among)
 
 
 def _left(session: Session, keyset_id: int, among: Stretches) -> dict[str, int]:
-    """Counts the predicted keys of live facts and tombstones that are left, by kind."""
+    """Count the predicted keys of live facts and tombstones that are left, by kind."""
     of_kind = select(FactKeyRow.kind, func.count()).where(
         FactKeyRow.keyset_id == keyset_id,
         FactKeyRow.id.between(among[0][0], among[-1][1]),
@@ -123,7 +123,7 @@ def _left(session: Session, keyset_id: int, among: Stretches) -> dict[str, int]:
 
 
 def said(prediction: Prediction) -> dict[str, Any]:
-    """Gives what the log keeps of a prediction. Figures are texts: JSON may respell a number, which breaks the hash."""
+    """Give what the log keeps of a prediction. Figures are texts: JSON may respell a number, which breaks the hash."""
     kept = {field.name: getattr(prediction, field.name) for field in fields(Prediction)}
     del kept["left"]
     return {
@@ -132,7 +132,7 @@ def said(prediction: Prediction) -> dict[str, Any]:
 
 
 def predicted_as_of(session: Session, keyset_id: int, fact_ids: Collection[int], seq: int) -> set[int]:
-    """Gives those of these facts that had a predicted key in the keyset as of change `seq`."""
+    """Give those of these facts that had a predicted key in the keyset as of change `seq`."""
     named = select(ChangeRow.seq).where(
         ChangeRow.fact_ids.overlap(sorted(fact_ids)), *_PREDICTING, ChangeRow.seq <= seq
     )
@@ -142,7 +142,7 @@ def predicted_as_of(session: Session, keyset_id: int, fact_ids: Collection[int],
 
 
 def _was_predicted(session: Session, keyset_id: int, fact_id: int, seq: int) -> bool:
-    """Tells whether as of change `seq` a key of this fact in the keyset was a predicted one."""
+    """Tell whether as of change `seq` a key of this fact in the keyset was a predicted one."""
     naming = ChangeRow.fact_ids.contains([fact_id])
     before = session.execute(select(*_SAID).where(naming, *_PREDICTING, ChangeRow.seq <= seq))
     among = _merged(stretch for _, of, keys, _ in before if of == keyset_id and (stretch := _stretch(keys)))
@@ -159,7 +159,7 @@ def _was_predicted(session: Session, keyset_id: int, fact_id: int, seq: int) -> 
 
 
 def _stretch(keys: Any) -> tuple[int, int] | None:
-    """Reads a stretch of the log; a row that somebody put into it may hold anything there."""
+    """Read a stretch of the log; a row that somebody put into it may hold anything there."""
     if not isinstance(keys, list) or [type(one) for one in keys] != [int, int]:
         return None
     first, last = keys
@@ -167,7 +167,7 @@ def _stretch(keys: Any) -> tuple[int, int] | None:
 
 
 def _merged(found: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Joins stretches that touch."""
+    """Join stretches that touch."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted(found):
         if joined and first <= joined[-1][1] + 1:
@@ -178,7 +178,7 @@ def _merged(found: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _told(kept: Mapping[str, Any], left: int) -> Prediction | None:
-    """Reads what the log keeps of a prediction; None where somebody put something else there."""
+    """Read what the log keeps of a prediction; None where somebody put something else there."""
     try:
         return Prediction(
             kind=str(kept["kind"]),

@@ -41,7 +41,7 @@ class KeyQueue:
         return FactRow.document_id if self.by_document else FactRow.id
 
     def statement(self, after: int, among: Sequence[int] | None = None) -> Select[Any]:
-        """Selects the ids to be keyed, ascending, past `after`, and where it is given only those `among` these."""
+        """Select the ids to be keyed, ascending, past `after`, and where it is given only those `among` these."""
         column = self.column
         found = select(column).where(column > after, *self.wanted)
         if self.corpus is not None:
@@ -55,7 +55,7 @@ class KeyQueue:
         return (found.distinct() if self.by_document else found).order_by(column)
 
     def asked_for(self, session: Session, most: int) -> list[int]:
-        """Gives the ids to be keyed whose facts the newest outputs have looked up, most often first."""
+        """Give the ids to be keyed whose facts the newest outputs have looked up, most often first."""
         newest = select(AttributionRow.fact_id).order_by(
             AttributionRow.generation_id.desc(), AttributionRow.ordinal.desc()
         )
@@ -68,7 +68,7 @@ class KeyQueue:
 
 
 def queue_parts(session: Session, queue: KeyQueue, batch: int) -> list[tuple[int, int]]:
-    """Gives the first and the last id of each part of a queue: of one batch, or of more where the queue is long."""
+    """Give the first and the last id of each part of a queue: of one batch, or of more where the queue is long."""
     ids = queue.statement(0).subquery()
     (one,) = ids.c
     size = max(batch, -(-(session.scalar(select(func.count()).select_from(ids)) or 0) // MOST_PARTS))
@@ -88,13 +88,13 @@ def _by_document(session: Session, uses: Counter[int | None]) -> Counter[int | N
 
 
 def documents_without_keys(keyset_id: int, corpus: str | None, only: Sequence[int] | None = None) -> KeyQueue:
-    """Gives the queue of documents that have facts without a key of the checkpoint's own."""
+    """Give the queue of documents that have facts without a key of the checkpoint's own."""
     wanted = (FactRow.span_start.is_not(None), *_unkeyed(keyset_id))
     return KeyQueue("context", "context", True, wanted, corpus, only)
 
 
 def facts_without_keys(keyset_id: int, only: Sequence[int] | None = None) -> KeyQueue:
-    """Gives the queue of facts that have a question and no text before them, and no key of the checkpoint's own."""
+    """Give the queue of facts that have a question and no text before them, and no key of the checkpoint's own."""
     wanted = (FactRow.span_start.is_(None), FactRow.question.is_not(None), *_unkeyed(keyset_id))
     return KeyQueue("question", "question", False, wanted, None, only)
 
@@ -102,7 +102,7 @@ def facts_without_keys(keyset_id: int, only: Sequence[int] | None = None) -> Key
 def facts_without_question_keys(
     keyset_id: int, corpus: str | None, only: Sequence[int] | None = None
 ) -> KeyQueue:
-    """Gives the queue of documents' facts that have a context key and no question key.
+    """Give the queue of documents' facts that have a context key and no question key.
 
     The context key is made first, since a fact that has only a question key would look keyed.
     """
@@ -115,14 +115,14 @@ def facts_without_question_keys(
 
 
 def documents_with_predicted_keys(keyset_id: int, corpus: str | None, among: Stretches) -> KeyQueue:
-    """Gives the queue of documents that have facts whose context key was predicted."""
+    """Give the queue of documents that have facts whose context key was predicted."""
     return KeyQueue(
         "predicted context", "context", True, _predicted(keyset_id, "context", among), corpus, None, among
     )
 
 
 def facts_with_predicted_keys(keyset_id: int, corpus: str | None, among: Stretches) -> KeyQueue:
-    """Gives the queue of facts whose question key was predicted."""
+    """Give the queue of facts whose question key was predicted."""
     return KeyQueue(
         "predicted question", "question", False, _predicted(keyset_id, "question", among), corpus, None, among
     )
@@ -131,7 +131,7 @@ def facts_with_predicted_keys(keyset_id: int, corpus: str | None, among: Stretch
 def of_facts(
     session: Session, keyset_id: int, fact_ids: Sequence[int], *, with_questions: bool
 ) -> list[KeyQueue]:
-    """Gives the queues of what these facts and their documents lack.
+    """Give the queues of what these facts and their documents lack.
 
     Question keys of documents' facts are among it: all of them `with_questions`, else those whose questions people
     wrote.
@@ -144,7 +144,7 @@ def of_facts(
 
 
 def queue_length(session: Session, queues: Iterable[KeyQueue], *, keyset_id: int) -> int:
-    """Counts the keys to be made in these queues, with the question keys of facts that are still to get their first."""
+    """Count the keys to be made in these queues, with the question keys of facts that are still to get their first."""
     total = 0
     for queue in queues:
         wanted = queue.wanted
@@ -164,13 +164,13 @@ def queue_length(session: Session, queues: Iterable[KeyQueue], *, keyset_id: int
 
 
 def is_kept() -> Any:
-    """Gives a condition (SQL): the fact is live or a tombstone."""
+    """Give a condition (SQL): the fact is live or a tombstone."""
     # `facts.is_kept` would read all versions for every batch while there are no statistics, as after a first ingest.
     return or_(FactRow.deleted_seq.is_(None), exists().where(TombstoneRow.fact_id == FactRow.id))
 
 
 def has_key(keyset_id: int, *of: Any) -> Any:
-    """Gives a condition (SQL): the fact has a key, such a one, in the keyset."""
+    """Give a condition (SQL): the fact has a key, such a one, in the keyset."""
     keyed = select(FactKeyRow.id).where(
         FactKeyRow.keyset_id == keyset_id, FactKeyRow.fact_id == FactRow.id, *of
     )
@@ -180,12 +180,12 @@ def has_key(keyset_id: int, *of: Any) -> Any:
 
 
 def _unkeyed(keyset_id: int) -> tuple[Any, ...]:
-    """Gives conditions (SQL): the fact is live or a tombstone, and has no key in the keyset, or an adopted one."""
+    """Give conditions (SQL): the fact is live or a tombstone, and have no key in the keyset, or an adopted one."""
     return is_kept(), ~has_key(keyset_id, FactKeyRow.kind != ADOPTED)
 
 
 def _predicted(keyset_id: int, kind: str, among: Stretches) -> tuple[Any, ...]:
-    """Gives conditions (SQL): the fact is live or a tombstone, and its key of this kind was predicted."""
+    """Give conditions (SQL): the fact is live or a tombstone, and its key of this kind was predicted."""
     return is_kept(), has_key(keyset_id, FactKeyRow.kind == kind, is_predicted(FactKeyRow.id, among))
 
 

@@ -63,15 +63,15 @@ class Encoder(Protocol):
     def checkpoint(self) -> CheckpointInfo: ...
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Vectors]:
-        """Gives for each document its keys [num_facts, d] at `<FACT>`, in the order of its facts."""
+        """Give for each document its keys [num_facts, d] at `<FACT>`, in the order of its facts."""
         ...
 
     def encode_questions(self, questions: Sequence[str]) -> Vectors:
-        """Gives the keys [n, d] at `<FACT-q>`."""
+        """Give the keys [n, d] at `<FACT-q>`."""
         ...
 
     def encode_contexts(self, texts: Sequence[str]) -> Vectors:
-        """Gives the queries [n, d] at a `<FACT>` after each text, as the decoder would make them there."""
+        """Give the queries [n, d] at a `<FACT>` after each text, as the decoder would make them there."""
         ...
 
 
@@ -109,13 +109,13 @@ class RekeyRun:
     progress: KeyProgress = field(default_factory=KeyProgress, init=False)
 
     def run(self) -> None:
-        """Makes keys until the queues are empty, also for facts that are added meanwhile."""
+        """Make keys until the queues are empty, also for facts that are added meanwhile."""
         with self.sessions() as session:
             waiting = self._queues(session)
         self.work(waiting)
 
     def run_for(self, fact_ids: Sequence[int], most: int) -> bool:
-        """Makes the keys that these facts lack, and says so; makes none where they lack more than `most`.
+        """Make the keys that these facts lack, and say so; make none where they lack more than `most`.
 
         What else lacks a key is not looked for: among ten million facts that takes more than a minute.
         """
@@ -128,7 +128,7 @@ class RekeyRun:
         return True
 
     def work(self, waiting: Sequence[KeyQueue]) -> None:
-        """Makes keys until these queues are empty."""
+        """Make keys until these queues are empty."""
         progress, analyzed = self.progress, 250
         with self.sessions() as session:
             progress.done, progress.total = 0, queues.queue_length(session, waiting, keyset_id=self.keyset_id)
@@ -150,7 +150,7 @@ class RekeyRun:
             self.on_facts(done, max(done, self.progress.total))
 
     def work_part(self, part: RekeyPart) -> int:
-        """Makes the keys that are wanted in this part; gives their number. Raises `InvalidValue` in another base."""
+        """Make the keys that are wanted in this part; give their number. Raises `InvalidValue` in another base."""
         with self.sessions() as session:
             if (found := audit.database_id(session)) != part.database_id:
                 raise InvalidValue(
@@ -161,14 +161,14 @@ class RekeyRun:
         return sum(stored for queue in waiting for stored in self._work(replace(queue, within=within)))
 
     def _stored(self, waiting: Sequence[KeyQueue]) -> Generator[int, None, None]:
-        """Works the queues, one after the other; yields how many keys were stored."""
+        """Work the queues, one after the other; yield how many keys were stored."""
         for queue in waiting:
             if self.elsewhere is not None:
                 yield from self._work_elsewhere(self.elsewhere, queue)
             yield from self._work(queue)
 
     def _work_elsewhere(self, elsewhere: Elsewhere, queue: KeyQueue) -> Generator[int, None, None]:
-        """Has a queue worked in parts until one part or none is left, or nobody stores anything any more."""
+        """Have a queue worked in parts until one part or none is left, or nobody stores anything any more."""
         stored = 1
         while stored and len(parts := self._parts(queue)) > 1:
             stored = 0
@@ -197,7 +197,7 @@ class RekeyRun:
         return found
 
     def _work(self, queue: KeyQueue) -> Iterator[int]:
-        """Passes through the queue until a pass finds nothing to do; yields how many keys each batch stored."""
+        """Pass through the queue until a pass finds nothing to do; yield how many keys each batch stored."""
         while True:
             after, encoded, others = 0, False, None
             while (step := self._step(queue, after)) is not None:
@@ -211,7 +211,7 @@ class RekeyRun:
                 self._wait(queue, others)
 
     def _step(self, queue: KeyQueue, after: int) -> _Step | None:
-        """Does one batch of what is asked for, else one past id `after`; gives None where the queue ends."""
+        """Do one batch of what is asked for, else one past id `after`; give None where the queue ends."""
         with self.sessions.begin() as session:
             session.execute(
                 text("SET LOCAL idle_in_transaction_session_timeout = 0")
@@ -228,18 +228,18 @@ class RekeyRun:
             return _Step(last, others, self._key(session, queue, mine) if mine else None)
 
     def _key_asked_for(self, session: Session, queue: KeyQueue) -> int:
-        """Makes true keys of a batch that outputs ask for, wherever in the whole queue it is; gives their number."""
+        """Make true keys of a batch that outputs ask for, wherever in the whole queue it is; give their number."""
         whole = replace(queue, within=None)
         asked = whole.asked_for(session, WINDOW * self.batch) if queue.replaced else []
         mine = self._claim(session, whole, asked) if asked else []
         return self._key(session, whole, mine) if mine else 0
 
     def _claim(self, session: Session, queue: KeyQueue, window: Sequence[int]) -> Sequence[int]:
-        """Claims a batch of these, in their order, of those that no other worker has claimed."""
+        """Claim a batch of these, in their order, of those that no other worker has claimed."""
         return session.scalars(_CLAIM, self._claims(queue, window) | {"batch": self.batch}).all()
 
     def _key(self, session: Session, queue: KeyQueue, mine: Sequence[int]) -> int:
-        """Makes the keys of what was claimed, and gives their number."""
+        """Make the keys of what was claimed, and give their number."""
         # Read again, since another worker may have keyed and released a candidate after it was read and before this
         # claim.
         ids = session.scalars(queue.statement(0, mine)).all()
@@ -247,7 +247,7 @@ class RekeyRun:
         return self._store(session, queue, keys) if keys else 0
 
     def _wait(self, queue: KeyQueue, claimed: int) -> None:
-        """Waits until no worker claims this id any more."""
+        """Wait until no worker claims this id any more."""
         with self.sessions.begin() as session:
             session.execute(_AWAIT, self._claims(queue, [claimed]))
 
@@ -285,7 +285,7 @@ class RekeyRun:
         return keys
 
     def _store(self, session: Session, queue: KeyQueue, keys: _Keys) -> int:
-        """Inserts the keys that are still wanted, in place of those they replace, and gives their number.
+        """Insert the keys that are still wanted, in place of those they replace, and give their number.
 
         Under the log's lock it reads again what was read before encoding: meanwhile a fact may have been deleted, asked
         otherwise or moved, for which this key would be wrong.
@@ -345,7 +345,7 @@ def _parts(documents: Sequence[AnnotatedDocument]) -> Iterator[list[AnnotatedDoc
 def _annotated(
     session: Session, document_ids: Sequence[int]
 ) -> list[tuple[int, list[int], AnnotatedDocument]]:
-    """Gives documents by id, with all their spans as they were ingested and the ids of their facts.
+    """Give documents by id, with all their spans as they were ingested and the ids of their facts.
 
     These include deleted facts, and values before correction: a key must not depend on which edits came before it.
     """

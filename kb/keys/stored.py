@@ -19,13 +19,13 @@ SINCE = "since"  # in a field's metadata: the migration before which no release 
 
 
 def known_before(record: Any) -> dict[str, Any]:
-    """Gives the record, a dataclass, as the release before reads it: without fields that it does not know."""
+    """Give the record, a dataclass, as the release before reads it: without fields that it does not know."""
     named = asdict(record)
     return {field.name: named[field.name] for field in fields(record) if SINCE not in field.metadata}
 
 
 def read_stored(kind: type[T], known: Mapping[str, Any] | None, whole: Mapping[str, Any] | None) -> T | None:
-    """Gives a record from the column that the release before knows and the one beside it; None where there is none.
+    """Give a record from the column that the release before knows and the one beside it; None where there is none.
 
     Names that only a later release knows are passed over.
     """

@@ -25,7 +25,7 @@ class Succession:
 
 
 def key_succession(session: Session) -> Succession:
-    """Gives it as it is now."""
+    """Give it as it is now."""
     passed = KeysetRow.gate["passed"].as_boolean().label("passed")
     statement = select(KeysetRow.id, KeysetRow.state, KeysetRow.checkpoint_id, passed)
     rows = session.execute(statement.where(KeysetRow.state.in_(("active", "ready")))).all()
@@ -35,7 +35,7 @@ def key_succession(session: Session) -> Succession:
 
 
 def former(session: Session, active: int) -> int | None:
-    """Gives the keyset that a rollback from the active one leads to; None where there was none."""
+    """Give the keyset that a rollback from the active one leads to; None where there was none."""
     try:
         return activation.former_keyset(session, active)
     except NoFormerKeyset:

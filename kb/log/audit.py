@@ -68,12 +68,12 @@ class Pending:
     secret: bytes
 
     def digest(self, value: str) -> str:
-        """Digests a value as the log keeps it: proof for whoever knows the value, and no information for others."""
+        """Digest a value as the log keeps it: proof for whoever knows the value, and no information for others."""
         return hmac.new(self.secret, value.encode(), hashlib.sha256).hexdigest()
 
 
 def begin_change(session: Session, actor: str, reason: str) -> Pending:
-    """Locks the log until this transaction ends and takes the next seq.
+    """Lock the log until this transaction ends and take the next seq.
 
     Raises `LogHeld` where another keeps the lock.
     """
@@ -83,7 +83,7 @@ def begin_change(session: Session, actor: str, reason: str) -> Pending:
 def begin_with(
     session: Session, actor: str, reason: str, statement: str, values: Mapping[str, Any]
 ) -> tuple[Pending, list[tuple[Any, ...]]]:
-    """Does what `begin` does within a statement that does more, and gives what else is in its rows.
+    """Do what `begin` does within a statement that does more, and give what else is in its rows.
 
     The rows begin with the columns of `BEGUN`, and there is at least one. What the statement reads is as of before it
     had the lock.
@@ -104,7 +104,7 @@ def begin_with(
 
 
 def check_who(actor: str, reason: str) -> None:
-    """Raises `InvalidValue` unless actor and reason are there, without characters that do not show."""
+    """Raise `InvalidValue` unless actor and reason are there, without characters that do not show."""
     check_name("actor", actor)
     check_said("reason", reason, blank=False)
 
@@ -118,7 +118,7 @@ def append_change(
     num_facts: int | None = None,
     payload: Mapping[str, Any] | None = None,
 ) -> int:
-    """Writes the change that `begin` opened and gives its seq. `payload` is JSON without floats and without fact text.
+    """Write the change that `begin` opened and gives its seq. `payload` is JSON without floats and without fact text.
 
     It also records who was authenticated, and the request that asked for the change.
     """
@@ -154,12 +154,12 @@ def append_change(
 
 
 def chain_hash(change: ChangeRow) -> str:
-    """Gives the SHA-256 of the change's canonical JSON, which includes the previous hash."""
+    """Give the SHA-256 of the change's canonical JSON, which includes the previous hash."""
     return entry_hash(entry_of(change))
 
 
 def entry_of(change: ChangeRow) -> dict[str, Any]:
-    """Gives a change in the form that is hashed, in JSON's own types."""
+    """Give a change in the form that is hashed, in JSON's own types."""
     return {
         "seq": change.seq,
         "kind": change.kind,
@@ -174,22 +174,22 @@ def entry_of(change: ChangeRow) -> dict[str, Any]:
 
 
 def entry_hash(canonical: Mapping[str, Any]) -> str:
-    """Gives the hash that an entry in the form of `entry` must have."""
+    """Give the hash that an entry in the form of `entry` must have."""
     return hashlib.sha256(json.dumps(canonical, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def head_seq(session: Session) -> int:
-    """Gives the number of the last committed change; 0 in a fresh database."""
+    """Give the number of the last committed change; 0 in a fresh database."""
     return session.scalar(select(ChangeRow.seq).order_by(ChangeRow.seq.desc()).limit(1)) or 0
 
 
 def hash_at(session: Session, seq: int) -> str:
-    """Gives the hash of this change; where the log has none, the one that it begins from."""
+    """Give the hash of this change; where the log has none, the one that it begins from."""
     return session.scalar(select(ChangeRow.hash).where(ChangeRow.seq == seq)) or GENESIS
 
 
 def require_change(session: Session, seq: int) -> None:
-    """Raises `NoSuchChange` unless the log has change `seq`. 0 stands for the time before the first."""
+    """Raise `NoSuchChange` unless the log has change `seq`. 0 stands for the time before the first."""
     head = head_seq(session)
     if not 0 <= seq <= head:
         raise NoSuchChange(seq, head)
@@ -212,13 +212,13 @@ class Fitting(TypedDict, total=False):
 
 
 def list_changes(session: Session, after: int, limit: int, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
-    """Gives up to `limit` changes past `after`, oldest first, that pass every filter."""
+    """Give up to `limit` changes past `after`, oldest first, that pass every filter."""
     past = select(ChangeRow).where(ChangeRow.seq > after).order_by(ChangeRow.seq)
     return _records(session, past.limit(limit), fitting)
 
 
 def count_changes(session: Session, after: int, last: int) -> dict[str, int]:
-    """Counts the changes past `after`, up to `last`, by kind."""
+    """Count the changes past `after`, up to `last`, by kind."""
     between = select(ChangeRow.kind, func.count().label("number")).where(
         ChangeRow.seq > after, ChangeRow.seq <= last
     )
@@ -228,7 +228,7 @@ def count_changes(session: Session, after: int, last: int) -> dict[str, int]:
 def changes_before(
     session: Session, before: int, limit: int, **fitting: Unpack[Fitting]
 ) -> list[ChangeRecord]:
-    """Gives up to `limit` changes older than `before`, newest first, that pass every filter."""
+    """Give up to `limit` changes older than `before`, newest first, that pass every filter."""
     older = select(ChangeRow).where(ChangeRow.seq < before).order_by(ChangeRow.seq.desc())
     return _records(session, older.limit(limit), fitting)
 
@@ -261,7 +261,7 @@ def _conditions(
 
 
 def as_record(change: ChangeRow) -> ChangeRecord:
-    """Gives the change as it is shown, also one that this program did not write, whose payload may be anything."""
+    """Give the change as it is shown, also one that this program did not write, whose payload may be anything."""
     said = change.payload if isinstance(change.payload, dict) else {}
     return ChangeRecord(
         seq=change.seq,
@@ -293,18 +293,18 @@ def _principal(kept: Any) -> Principal | None:
 
 
 def database_id(session: Session) -> str:
-    """Gives a name that only this database has, and that reveals nothing of its secret."""
+    """Give a name that only this database has, and that reveals nothing of its secret."""
     return keyed_digest(session, "database")[:16]
 
 
 def keyed_digest(session: Session, value: str) -> str:
-    """Gives an HMAC of `value` under this database's secret, as the log keeps it."""
+    """Give an HMAC of `value` under this database's secret, as the log keeps it."""
     secret = session.scalars(select(SecretRow.value).where(SecretRow.name == "change_log")).one()
     return hmac.new(secret, value.encode(), hashlib.sha256).hexdigest()
 
 
 def check_text(field: str, value: str, *, blank: bool = True, limit: int = 10_000) -> None:
-    """Raises `InvalidValue` where PostgreSQL cannot store `value`, where it is too long or, unless allowed, blank."""
+    """Raise `InvalidValue` where PostgreSQL cannot store `value`, where it is too long or, unless allowed, blank."""
     if not blank and is_blank(value):
         raise InvalidValue(field, "it is blank")
     if "\x00" in value:
@@ -316,13 +316,13 @@ def check_text(field: str, value: str, *, blank: bool = True, limit: int = 10_00
 
 
 def check_name(field: str, name: str, limit: int = 200) -> None:
-    """Raises `InvalidValue` unless this is a name, without characters that do not show."""
+    """Raise `InvalidValue` unless this is a name, without characters that do not show."""
     check_text(field, name, blank=False, limit=limit)
     _check_seen(field, name, "")
 
 
 def check_said(field: str, said: str, *, blank: bool = True) -> None:
-    """Raises `InvalidValue` where a text that the log keeps for good has characters that do not show."""
+    """Raise `InvalidValue` where a text that the log keeps for good has characters that do not show."""
     check_text(field, said, blank=blank)
     _check_seen(field, said, JOINERS)
 
@@ -373,13 +373,13 @@ origin: ContextVar[Origin | None] = ContextVar("origin", default=None)
 
 
 def current_entry() -> Origin:
-    """Gives the origin of edits in this context."""
+    """Give the origin of edits in this context."""
     return origin.get() or Origin(local_principal())
 
 
 @contextmanager
 def acting_as(principal: Principal, on_behalf_of: str | None = None) -> Iterator[None]:
-    """Makes this principal the one that edits, within the block and in the same request."""
+    """Make this principal the one that edits, within the block and in the same request."""
     before = origin.set(replace(current_entry(), principal=principal, on_behalf_of=on_behalf_of))
     try:
         yield
@@ -388,12 +388,12 @@ def acting_as(principal: Principal, on_behalf_of: str | None = None) -> Iterator
 
 
 def act_for(name: str | None) -> None:
-    """Sets on whose behalf the rest of this context edits."""
+    """Set on whose behalf the rest of this context edits."""
     origin.set(replace(current_entry(), on_behalf_of=name))
 
 
 def signed(actor: str) -> Signature:
-    """Gives the actor that the log names: with a token always the token's own name, whatever `actor` was given.
+    """Give the actor that the log names: with a token always the token's own name, whatever `actor` was given.
 
     On the server's machine the given name is kept, since whoever has a shell there has the database.
     """
@@ -408,7 +408,7 @@ def signed(actor: str) -> Signature:
 
 
 def evidence(signature: Signature) -> dict[str, Any]:
-    """Gives the part of a change's payload, and so of its hash, that records this origin."""
+    """Give the part of a change's payload, and so of its hash, that records this origin."""
     found = current_entry()
     kept = {
         "request_id": found.request_id,
@@ -420,7 +420,7 @@ def evidence(signature: Signature) -> dict[str, Any]:
 
 
 def mark_change(session: Session, seq: int) -> None:
-    """Notes change `seq` in the claim of this request, in the same transaction as the change.
+    """Note change `seq` in the claim of this request, in the same transaction as the change.
 
     A deed that is no change but must not be done twice either is marked with the number of the change before it.
 

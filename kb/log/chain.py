@@ -47,7 +47,7 @@ class Break:
         return min(self.seq, self.expected_seq) if "gap" in self.causes else self.seq
 
     def statement(self) -> dict[str, Any]:
-        """Gives the break as a seal states it, in JSON's own types."""
+        """Give the break as a seal states it, in JSON's own types."""
         said = {**asdict(self), "causes": list(self.causes)}
         del said["sealed_by"]
         return said
@@ -79,7 +79,7 @@ class Chain:
     _seals: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
 
     def take(self, entry: Mapping[str, Any], hash_: str) -> Break | None:
-        """Compares the next entry and its stored hash with the entries before; gives a break where it does not fit."""
+        """Compare the next entry and its stored hash with the entries before; give a break where it does not fit."""
         computed = audit.entry_hash(entry)
         expected = {
             "gap": (entry["seq"], self.seq + 1),
@@ -111,7 +111,7 @@ class Chain:
                 self._seals.setdefault(one["seq"], []).append((seq, one))
 
     def end(self) -> Chained:
-        """Gives the result, once every entry was taken."""
+        """Give the result, once every entry was taken."""
         looked_up = [self._sealed(found) for found in self._breaks]
         return Chained(
             self.checked,
@@ -122,7 +122,7 @@ class Chain:
         )
 
     def _sealed(self, found: Break) -> Break:
-        """Gives the break with the number of the first later change that seals exactly it."""
+        """Give the break with the number of the first later change that seals exactly it."""
         said = found.statement()
         by = next(
             (seq for seq, one in self._seals.get(found.seq, ()) if seq > found.seq and one == said), None
@@ -135,7 +135,7 @@ def _short(hash_: str) -> str:
 
 
 def verify_chain(session: Session) -> Chained:
-    """Checks the whole log of this database."""
+    """Check the whole log of this database."""
     chain = Chain()
     for change in log_of(session):
         chain.take(audit.entry_of(change), change.hash)
@@ -143,7 +143,7 @@ def verify_chain(session: Session) -> Chained:
 
 
 def log_of(session: Session) -> Iterator[ChangeRow]:
-    """Yields every change, oldest first, and keeps none in memory."""
+    """Yield every change, oldest first, and keep none in memory."""
     statement = select(ChangeRow).order_by(ChangeRow.seq).execution_options(yield_per=1000)
     with closing(session.scalars(statement)) as log:  # closed also where a reader stops in the middle
         for change in log:
@@ -160,7 +160,7 @@ class Sealed:
 
 
 def seal_breaks(session: Session, seqs: Sequence[int], actor: str, reason: str) -> Sealed:
-    """Appends a change that acknowledges the breaks at these changes, all or none. Does not commit.
+    """Append a change that acknowledges the breaks at these changes, all or none. Does not commit.
 
     Raises `NoOpenBreak` where one of them fits, does not exist, or is sealed already.
     """

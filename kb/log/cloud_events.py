@@ -30,17 +30,17 @@ class CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def source_of(database: str) -> str:
-    """Gives the URI that names a base as the source of its events."""
+    """Give the URI that names a base as the source of its events."""
     return f"urn:colmlm:{database}"
 
 
 def type_of(kind: str) -> str:
-    """Gives the type of the events of this kind of change."""
+    """Give the type of the events of this kind of change."""
     return f"org.colmlm.change.{kind}"
 
 
 def cloud_event(change: ChangeRecord, database: str) -> CloudEvent:
-    """Gives the event of a change of this base."""
+    """Give the event of a change of this base."""
     is_of_one = change.num_facts == len(change.fact_ids) == 1
     return CloudEvent(
         id=str(change.seq),

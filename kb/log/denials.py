@@ -42,7 +42,7 @@ class DenialRecord(NewDenial):
 
 
 def record_denial(session: Session, denial: NewDenial) -> None:
-    """Records a denial, and deletes those older than `KEPT`."""
+    """Records a denial, and delete those older than `KEPT`."""
     session.execute(delete(DenialRow).where(DenialRow.at < func.now() - KEPT))
     session.add(
         DenialRow(
@@ -58,7 +58,7 @@ def record_denial(session: Session, denial: NewDenial) -> None:
 
 
 def list_denials(session: Session, *, after: int = 0, limit: int = 100) -> list[DenialRecord]:
-    """Gives denials, newest first; with `after` those before that id."""
+    """Give denials, newest first; with `after` those before that id."""
     statement = select(DenialRow).order_by(DenialRow.id.desc()).limit(limit)
     if after:
         statement = statement.where(DenialRow.id < after)
@@ -79,5 +79,5 @@ def list_denials(session: Session, *, after: int = 0, limit: int = 100) -> list[
 
 
 def _shown(text: str) -> str:
-    """Gives the start of a text that a stranger sent, without characters that would act on a log or a terminal."""
+    """Give the start of a text that a stranger sent, without characters that would act on a log or a terminal."""
     return "".join(c if c.isprintable() else "?" for c in text[:MAX_PATH])

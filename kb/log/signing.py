@@ -28,7 +28,7 @@ _FIELDS = {"algorithm", "public_key", "signature"}
 
 
 def signing_key(home: Path) -> Ed25519PrivateKey:
-    """Gives the key of this home, and makes it where there is none.
+    """Give the key of this home, and make it where there is none.
 
     Raises `SignatureRefused` where its file is damaged.
     """
@@ -47,12 +47,12 @@ def signing_key(home: Path) -> Ed25519PrivateKey:
 
 
 def _content(key: Ed25519PrivateKey) -> bytes:
-    """Gives the content of the key file: both halves of the key."""
+    """Give the content of the key file: both halves of the key."""
     return base64.b64encode(key.private_bytes_raw() + key.public_key().public_bytes_raw())
 
 
 def _create(file: Path) -> None:
-    """Writes a new key as a whole or not at all; two processes that do so at once get the same key."""
+    """Write a new key as a whole or not at all; two processes that do so at once get the same key."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -66,7 +66,7 @@ def _create(file: Path) -> None:
 
 
 def sign_bytes(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> dict[str, Any]:
-    """Gives `statement` (JSON, without floats that JSON can't give back) with a `signature` object added."""
+    """Give `statement` (JSON, without floats that JSON can't give back) with a `signature` object added."""
     return {
         **statement,
         "signature": {
@@ -78,7 +78,7 @@ def sign_bytes(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> dict[str
 
 
 def verify_signature(signed: Mapping[str, Any], what: str = "document") -> KeyNames:
-    """Checks a signature and gives the names of its key.
+    """Check a signature and give the names of its key.
 
     Raises `SignatureRefused` unless every byte is as it was signed.
     """
@@ -108,7 +108,7 @@ class KeyNames:
     fingerprint: str
 
     def among(self, trusted: Collection[str]) -> bool:
-        """Says whether a list of trusted keys has this one, by either name."""
+        """Say whether a list of trusted keys has this one, by either name."""
         return self.keyid in trusted or self.fingerprint in trusted
 
 
@@ -118,12 +118,12 @@ def names_of(public: Ed25519PublicKey) -> KeyNames:
 
 
 def as_pem(public: Ed25519PublicKey) -> str:
-    """Gives the public key in PEM, which other tools read."""
+    """Give the public key in PEM, which other tools read."""
     return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
 def from_pem(text: str, what: str) -> Ed25519PublicKey:
-    """Reads the public key in a PEM text. Raises `SignatureRefused` where it has no Ed25519 key."""
+    """Read the public key in a PEM text. Raises `SignatureRefused` where it has no Ed25519 key."""
     try:
         public = load_pem_public_key(text.encode())
     except (ValueError, UnicodeError, UnsupportedAlgorithm) as error:
@@ -134,18 +134,18 @@ def from_pem(text: str, what: str) -> Ed25519PublicKey:
 
 
 def own_names(home: Path) -> KeyNames | None:
-    """Gives the names of this home's key; None where it has signed nothing yet."""
+    """Give the names of this home's key; None where it has signed nothing yet."""
     return names_of(signing_key(home).public_key()) if (home / KEY_FILE).exists() else None
 
 
 def require_signer(key: str, trusted: Collection[str], what: str) -> None:
-    """Raises `SignatureRefused` unless the key of this fingerprint is among the trusted."""
+    """Raise `SignatureRefused` unless the key of this fingerprint is among the trusted."""
     if key not in trusted:
         raise SignatureRefused(what, f"it was signed by key {key}, not by {' or '.join(sorted(trusted))}")
 
 
 def fingerprint(public_key: bytes) -> str:
-    """Gives a short name of a public key, to compare by eye with one known from elsewhere."""
+    """Give a short name of a public key, to compare by eye with one known from elsewhere."""
     return hashlib.sha256(public_key).hexdigest()[:16]
 
 
@@ -154,7 +154,7 @@ def _canonical(statement: Mapping[str, Any]) -> bytes:
 
 
 def in_base64(data: bytes) -> str:
-    """Writes bytes as base64 text."""
+    """Write bytes as base64 text."""
     return base64.b64encode(data).decode()
 
 
@@ -183,7 +183,7 @@ class OpenedEnvelope:
 def close_envelope(
     key: Ed25519PrivateKey, predicate_type: str, name: str, sha256: str, predicate: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Makes a signed statement about one subject, given by name and SHA-256."""
+    """Make a signed statement about one subject, given by name and SHA-256."""
     statement = {
         "_type": STATEMENT_TYPE,
         "subject": [{"name": name, "digest": {"sha256": sha256}}],
@@ -199,17 +199,17 @@ def close_envelope(
 
 
 def encoded(payload_type: str, payload: bytes) -> bytes:
-    """Gives DSSE's pre-authentication encoding, the bytes that are signed."""
+    """Give DSSE's pre-authentication encoding, the bytes that are signed."""
     return b"DSSEv1 %d %s %d %s" % (len(payload_type.encode()), payload_type.encode(), len(payload), payload)
 
 
 def is_envelope(value: Mapping[str, Any]) -> bool:
-    """Says whether this claims to be an envelope, and not evidence in an earlier form."""
+    """Say whether this claims to be an envelope, and not evidence in an earlier form."""
     return "payload" in value
 
 
 def open_envelope(envelope: Mapping[str, Any], what: str) -> OpenedEnvelope:
-    """Reads an envelope. Raises `SignatureRefused` unless every byte is as the key that it names signed it."""
+    """Read an envelope. Raises `SignatureRefused` unless every byte is as the key that it names signed it."""
     try:
         if set(envelope) != _ENVELOPE_FIELDS or envelope["payloadType"] != PAYLOAD_TYPE:
             raise ValueError("another payload")
@@ -232,7 +232,7 @@ def open_envelope(envelope: Mapping[str, Any], what: str) -> OpenedEnvelope:
 
 
 def _bytes(text: str) -> bytes:
-    """Decodes base64, and raises `ValueError` for any spelling but the canonical one."""
+    """Decode base64, and raise `ValueError` for any spelling but the canonical one."""
     data = base64.b64decode(text, validate=True)
     if in_base64(data) != text:
         raise ValueError("base64 in another spelling")

@@ -58,7 +58,7 @@ class AuditReport:
 
 
 def signed_head(session: Session, key: Ed25519PrivateKey) -> dict[str, Any]:
-    """Gives the present end of the log as a signed JSON object."""
+    """Give the present end of the log as a signed JSON object."""
     seq = audit.head_seq(session)
     statement = {
         "format": FORMAT,
@@ -72,14 +72,14 @@ def signed_head(session: Session, key: Ed25519PrivateKey) -> dict[str, Any]:
 
 
 def hash_at(session: Session, seq: int) -> str | None:
-    """Gives the hash of change `seq`, or None where the log has none; 0 has the genesis hash."""
+    """Give the hash of change `seq`, or None where the log has none; 0 has the genesis hash."""
     if seq == 0:
         return audit.GENESIS
     return session.scalar(select(ChangeRow.hash).where(ChangeRow.seq == seq))
 
 
 def export_log(session: Session, key: Ed25519PrivateKey) -> Iterator[str]:
-    """Yields the log as JSON lines, from one snapshot of the database: its signed head, then every change.
+    """Yield the log as JSON lines, from one snapshot of the database: its signed head, then every change.
 
     No fact text.
     """
@@ -94,7 +94,7 @@ def _line(value: Mapping[str, Any]) -> str:
 
 
 def read_head(line: str, what: str) -> Head:
-    """Reads the head that a line states. Raises `SignatureRefused` unless it is as the key that it names signed it."""
+    """Read the head that a line states. Raises `SignatureRefused` unless it is as the key that it names signed it."""
     try:
         signed = json.loads(line)
         named = {name: signed[name] for name in Head.__dataclass_fields__}
@@ -117,7 +117,7 @@ class Entry:
 
 
 def read_log(lines: Iterable[str], what: str) -> tuple[Head, Iterator[Entry]]:
-    """Reads an exported log: gives its signed head and an iterator that checks each entry as it yields it.
+    """Read an exported log: gives its signed head and an iterator that checks each entry as it yields it.
 
     The iterator raises `LogRefused` at its end, where an entry was altered, missing or out of place and nobody sealed
     that, or where the log does not end as its head says. Only a log that was read to its end is evidence, and of it
@@ -155,7 +155,7 @@ def _require_end(chained: Chained, head: Head, what: str) -> None:
 
 
 def check_log(lines: Iterable[str], what: str, witnessed: Head | None = None) -> AuditReport:
-    """Checks an exported log without its database."""
+    """Check an exported log without its database."""
     rest = iter(lines)
     head, chain, refused = read_head(next(rest, ""), what), Chain(), None
     hashes = {0: audit.GENESIS}
@@ -170,14 +170,14 @@ def check_log(lines: Iterable[str], what: str, witnessed: Head | None = None) ->
 
 
 def check_database(session: Session, witnessed: Head | None = None) -> AuditReport:
-    """Checks the log of this database, and whether a witnessed head is in it."""
+    """Check the log of this database, and whether a witnessed head is in it."""
     session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
     found = None if witnessed is None else hash_at(session, witnessed.seq)
     return _report(audit.database_id(session), verify_chain(session), None, witnessed, found)
 
 
 def holds(session: Session, witnessed: Head) -> bool:
-    """Says whether this log has the witnessed head in its place. It does not check the chain up to there."""
+    """Say whether this log has the witnessed head in its place. It does not check the chain up to there."""
     return (witnessed.database, witnessed.hash) == (
         audit.database_id(session),
         hash_at(session, witnessed.seq),

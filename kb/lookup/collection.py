@@ -82,7 +82,7 @@ class Collection:
 
     @contextmanager
     def _asking(self) -> Iterator[Any]:
-        """Lends the client and tells its errors as ours."""
+        """Lend the client and tells its errors as ours."""
         try:
             import grpc
             from pymilvus.exceptions import MilvusException
@@ -100,7 +100,7 @@ class Collection:
             raise CandidatesUnavailable(self.where, str(getattr(code, "name", error))) from error
 
     def patient(self) -> Collection:
-        """Gives the same for who writes: nobody waits for what it asks, so that may take as long as a write."""
+        """Give the same for who writes: nobody waits for what it asks, so that may take as long as a write."""
         with self._asking() as client:
             slow = replace(self.address, timeout_seconds=max(SLOW, self.address.timeout_seconds))
             return replace(self, address=slow, _client=client)
@@ -108,14 +108,14 @@ class Collection:
     # What is read
 
     def is_there(self) -> bool:
-        """Says whether the owner's collection is there."""
+        """Say whether the owner's collection is there."""
         try:
             return self.exists()
         except CandidatesRefused:
             return False
 
     def exists(self) -> bool:
-        """Says whether there is a collection of this name. Raises `CandidatesRefused` where it is not the owner's."""
+        """Say whether there is a collection of this name. Raises `CandidatesRefused` where it is not the owner's."""
         with self._asking() as client:
             if not client.has_collection(self.name, timeout=self.address.timeout_seconds):
                 return False
@@ -125,12 +125,12 @@ class Collection:
         return True
 
     def mark(self, *, strong: bool) -> CollectionMark | None:
-        """Gives the newest mark; None where there is none. Where it is not `strong` it may be some seconds old."""
+        """Give the newest mark; None where there is none. Where it is not `strong` it may be some seconds old."""
         rows = self._marks("id < 0", MOST_FOUND, strong)
         return max(map(self._mark, rows), key=lambda mark: mark.seq, default=None)
 
     def has_mark(self, seq: int, fill: str, *, strong: bool) -> bool:
-        """Says whether this fill got everything up to change `seq` at least."""
+        """Say whether this fill got everything up to change `seq` at least."""
         return any(self._mark(row).fill == fill for row in self._marks(f"id <= {-1 - seq}", 1, strong))
 
     def _mark(self, row: Any) -> CollectionMark:
@@ -144,7 +144,7 @@ class Collection:
         return self._query(which, most, self.owner, strong, ["id", "note"])
 
     def search(self, queries_BD: npt.NDArray[Any], k: int, *, strong: bool) -> tuple[Vectors, Ids]:
-        """Finds the k nearest keys of each query, as `CandidateKeys.search` describes.
+        """Find the k nearest keys of each query, as `CandidateKeys.search` describes.
 
         A row that got fewer although there are more repeats its last id, so that it does not look as if there were no
         more.
@@ -177,12 +177,12 @@ class Collection:
         return D, I
 
     def count(self, *, strong: bool) -> int:
-        """Counts the rows of keys; one that is stored twice counts twice."""
+        """Count the rows of keys; one that is stored twice counts twice."""
         (row,) = self._query("id > 0", None, KEYS, strong, ["count(*)"])
         return int(row["count(*)"])
 
     def present(self, ids: Sequence[int]) -> set[int]:
-        """Gives those of these ids that are there, as of now."""
+        """Give those of these ids that are there, as of now."""
         found: set[int] = set()
         for start in range(0, len(ids), MOST_FOUND):
             some = list(ids[start : start + MOST_FOUND])
@@ -190,7 +190,7 @@ class Collection:
         return found
 
     def ids(self) -> Ids:
-        """Gives all ids, ascending and each once, as of now: an iterator asks at the level that the collection has."""
+        """Give all ids, ascending and each once, as of now: an iterator asks at the level that the collection has."""
         found: list[int] = []
         with self._asking() as client:
             rows = client.query_iterator(
@@ -225,13 +225,13 @@ class Collection:
     # What is written, by one process at a time
 
     def drop(self) -> None:
-        """Drops it where it is there. Raises `CandidatesRefused` where it is another's."""
+        """Drop it where it is there. Raises `CandidatesRefused` where it is another's."""
         if self.exists():
             with self._asking() as client:
                 client.drop_collection(self.name, timeout=SLOW)
 
     def create(self) -> None:
-        """Makes it anew and empty, in the place of what this owner has there."""
+        """Make it anew and empty, in the place of what this owner has there."""
         from pymilvus import DataType, MilvusClient
 
         self.drop()
@@ -250,12 +250,12 @@ class Collection:
         self.load()
 
     def load(self) -> None:
-        """Has Milvus load it for searches, where that was undone."""
+        """Have Milvus load it for searches, where that was undone."""
         with self._asking() as client:
             client.load_collection(self.name, replica_number=1, timeout=SLOW)
 
     def insert(self, ids: Ids, keys: Vectors) -> None:
-        """Adds keys [n, d] under ids [n] that are not there, and makes sure that they are there then."""
+        """Add keys [n, d] under ids [n] that are not there, and make sure that they are there then."""
         for start in range(0, len(ids), AT_ONCE):
             rows = zip(ids[start : start + AT_ONCE].tolist(), keys[start : start + AT_ONCE], strict=True)
             self._insert([{"id": id_, "note": "", "key": key} for id_, key in rows], KEYS)
@@ -265,7 +265,7 @@ class Collection:
             client.insert(self.name, rows, partition_name=partition, timeout=SLOW)
 
     def delete(self, ids: Iterable[int]) -> None:
-        """Deletes the keys of these ids; those that are not there are ignored."""
+        """Delete the keys of these ids; those that are not there are ignored."""
         self._delete(list(ids), KEYS)
 
     def _delete(self, ids: list[int], partition: str) -> None:
@@ -275,7 +275,7 @@ class Collection:
                 client.delete(self.name, ids=some, partition_name=partition, timeout=SLOW)
 
     def set_mark(self, mark: CollectionMark) -> None:
-        """Puts this mark in the place of all others, of which one is there until the new one is."""
+        """Put this mark in the place of all others, of which one is there until the new one is."""
         former = {row["id"] for row in self._marks("id < 0", MOST_FOUND, strong=True)}
         row = {"id": -1 - mark.seq, "note": mark.note, "key": np.zeros(self.dim, np.float32)}
         if row["id"] in former:
@@ -286,18 +286,18 @@ class Collection:
         self._delete(sorted(former - {row["id"]}), self.owner)
 
     def flush(self) -> None:
-        """Has Milvus write what it got to its storage, and index it."""
+        """Have Milvus write what it got to its storage, and index it."""
         with self._asking() as client:
             client.flush(self.name, timeout=SLOW)
 
     def is_indexed(self) -> bool:
-        """Says whether Milvus has indexed all that it wrote to its storage."""
+        """Say whether Milvus has indexed all that it wrote to its storage."""
         with self._asking() as client:
             found = client.describe_index(self.name, index_name="key", timeout=SLOW)
         return not int(found.get("pending_index_rows", 0))
 
     def compact(self, seconds: float) -> bool:
-        """Has Milvus rewrite what holds deleted keys; says whether it did within this time.
+        """Have Milvus rewrite what holds deleted keys; say whether it did within this time.
 
         It did where the rows in its segments are as many as are found: fewer, and some are not written yet.
         """
@@ -314,7 +314,7 @@ class Collection:
             time.sleep(1)
 
     def num_rows(self) -> int | None:
-        """Counts the rows of its segments, deleted ones too; None where this server does not tell."""
+        """Count the rows of its segments, deleted ones too; None where this server does not tell."""
         import grpc
 
         try:

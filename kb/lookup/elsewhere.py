@@ -37,29 +37,29 @@ class Elsewhere:
 
     @property
     def is_needed(self) -> bool:
-        """Says whether its keyset answers, or could."""
+        """Say whether its keyset answers, or could."""
         return self.state in ("ready", "active")
 
     def is_kept(self, session: Session) -> bool:
-        """Says whether it is needed, or its keyset is building and has filled it to the end."""
+        """Say whether it is needed, or its keyset is building and has filled it to the end."""
         if self.is_needed:
             return True
         return self.state == "building" and self.is_there() and is_filled(session, self.there)
 
     def is_there(self) -> bool:
-        """Says whether it is on the server. Raises `CandidatesUnavailable` where it may be on another one."""
+        """Say whether it is on the server. Raises `CandidatesUnavailable` where it may be on another one."""
         if (doubt := self.doubt()) is not None:
             raise CandidatesUnavailable(self.there.where, doubt)
         return self.there.is_there()
 
     def doubt(self) -> str | None:
-        """Says where it was filled, unless that is this server, or it is there all the same."""
+        """Say where it was filled, unless that is this server, or it is there all the same."""
         if self.filled_at in (None, self.there.address.uri) or self.there.is_there():
             return None
         return f"it is not there, and was filled at {self.filled_at}"
 
     def drop(self, session: Session) -> Elsewhere | None:
-        """Drops it, unless it is kept by the time that it is this process's turn to write there; gives it then.
+        """Drop it, unless it is kept by the time that it is this process's turn to write there; give it then.
 
         While the turn was awaited another process may have filled it, and its keyset may answer with it by now. Of a
         retired keyset's it notes that it is gone: nobody asks for it again.
@@ -73,7 +73,7 @@ class Elsewhere:
         return None
 
     def forget(self, session: Session) -> None:
-        """Has nobody look for it any more, where it is still in doubt: the server that had it is gone or renamed."""
+        """Have nobody look for it any more, where it is still in doubt: the server that had it is gone or renamed."""
         now = self._in_turn(session)
         if now is not None and now.doubt() is not None:
             now._note_gone(session)
@@ -86,13 +86,13 @@ class Elsewhere:
             session.execute(note.values(index_fit=null()))
 
     def _in_turn(self, session: Session) -> Elsewhere | None:
-        """Waits for this process's turn to write there and gives it as it is then; None where it was dropped."""
+        """Wait for this process's turn to write there and gives it as it is then; None where it was dropped."""
         wait_until_mine(session, self.keyset_id)
         return _of(session, self.keyset_id, self.there.address)
 
 
 def named(session: Session, settings: Settings) -> list[Elsewhere]:
-    """Gives the collections that keysets name, by the keysets' ids, but for those that are known to be dropped."""
+    """Give the collections that keysets name, by the keysets' ids, but for those that are known to be dropped."""
     ids = session.scalars(select(KeysetRow.id).order_by(KeysetRow.id)).all()
     found = (_of(session, keyset_id, settings.milvus) for keyset_id in ids)
     return [one for one in found if one is not None]
@@ -122,7 +122,7 @@ class ElsewhereStanding:
 
 
 def standing(session: Session, settings: Settings) -> ElsewhereStanding:
-    """Looks for the collections of keysets that answer nothing; those of the others are opened by who compares them."""
+    """Look for the collections of keysets that answer nothing; those of the others are opened by who compares them."""
     kept, useless, astray, unasked = set(), {}, {}, {}
     for one in named(session, settings):
         of = f"{one.there.where} is of keyset {one.keyset_id}, which is {one.state}"

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 def fetch_snapshot(
     session: Session, keyset_id: int, dim: int, settings: Settings, *, anyway: bool = False
 ) -> bool:
-    """Brings a keyset's shared snapshot into the index directory where it is far ahead of what is there, or `anyway`.
+    """Bring a keyset's shared snapshot into the index directory where it is far ahead of what is there, or `anyway`.
 
     Says whether it did. What keeps it from that is logged, since the index can be built without it.
     """
@@ -35,7 +35,7 @@ def fetch_snapshot(
 def fetch_apart(
     session: Session, keyset_id: int, dim: int, settings: Settings, stalled_seconds: float = STALLED_SECONDS
 ) -> None:
-    """Fetches as `fetch` does, in a process of its own, since no fork survives the threads that read object storage.
+    """Fetch as `fetch` does, in a process of its own, since no fork survives the threads that read object storage.
 
     One that has written nothing for so long is ended, since a server cannot start before it: storage may never answer.
     """
@@ -61,7 +61,7 @@ def fetch_apart(
 
 
 def _written(directory: Path) -> dict[str, int]:
-    """Gives the bytes of each file in a directory, which another process is writing and renaming."""
+    """Give the bytes of each file in a directory, which another process is writing and renaming."""
     found = {}
     for file in directory.glob("*"):
         with suppress(FileNotFoundError):
@@ -72,7 +72,7 @@ def _written(directory: Path) -> dict[str, int]:
 def _wanted(
     session: Session, keyset_id: int, dim: int, settings: Settings, *, anyway: bool = False
 ) -> tuple[SharedFolder, SharedSnapshot] | None:
-    """Gives a keyset's shared snapshot and its folder, where that is better than what is in the index directory."""
+    """Give a keyset's shared snapshot and its folder, where that is better than what is in the index directory."""
     folder, there = folder_of(session, settings), noted(session).get(keyset_id)
     if folder is None or there is None:
         return None
@@ -96,7 +96,7 @@ def _copied(
 def copy_here(
     folder: SharedFolder, shared: SharedSnapshot, keyset_id: int, dim: int, directory: Path
 ) -> None:
-    """Copies a shared snapshot into the index directory. Raises `SharedSnapshotsUnavailable` where its bytes differ."""
+    """Copy a shared snapshot into the index directory. Raises `SharedSnapshotsUnavailable` where its bytes differ."""
 
     def write(file: Path) -> Described:
         folder.get(shared.file, file, shared.num_bytes)
@@ -110,7 +110,7 @@ def copy_here(
 
 
 def _extent_here(directory: Path, keyset_id: int, dim: int) -> Extent | None:
-    """Gives how far the snapshot in the index directory is; None where there is none that can be read."""
+    """Give how far the snapshot in the index directory is; None where there is none that can be read."""
     with suppress(OSError, ValueError, LookupError, TypeError):
         manifest = read_manifest(directory / f"keyset-{keyset_id}.json", keyset_id, dim)
         return Extent(manifest["spec"], int(manifest["count"]), int(manifest["applied_seq"]))

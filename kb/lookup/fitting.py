@@ -40,7 +40,7 @@ class Nearest:
         self._seen: list[tuple[Ids, Ids, Vectors]] = []
 
     def see(self, ids: Ids, keys: Vectors) -> None:
-        """Compares the queries with these keys [n, d] of these ids [n]."""
+        """Compare the queries with these keys [n, d] of these ids [n]."""
         for start in range(0, len(keys), _KEYS_AT_ONCE):
             scores = self.queries @ keys[start : start + _KEYS_AT_ONCE].T
             most = scores.max(axis=1, initial=-np.inf)
@@ -51,12 +51,12 @@ class Nearest:
             self._seen.append((near[rows], ids[start + columns], scores[rows, columns]))
 
     def recall(self, index: KeyIndex) -> float:
-        """Gives the share of queries that have one of their nearest keys among the candidates of a lookup."""
+        """Give the share of queries that have one of their nearest keys among the candidates of a lookup."""
         ranks = self.ranks(index, candidates := index.over_fetch(1))
         return float((ranks < candidates).mean()) if len(ranks) else 1.0
 
     def ranks(self, index: KeyIndex, candidates: int) -> Ids:
-        """Gives the place of each query's [B] nearest key among so many candidates; their number where it is none."""
+        """Give the place of each query's [B] nearest key among so many candidates; their number where it is none."""
         places = np.full(len(self.queries), candidates)
         _, found = index.search(self.queries, candidates)
         for rows, ids, scores in self._seen:
@@ -79,7 +79,7 @@ def parted(sample: Vectors, spare: int) -> tuple[Vectors, Vectors]:
 
 
 def moved(keys: Vectors, by: float = _MOVED) -> Vectors:
-    """Gives these keys [n, d] as queries, each moved half towards another of them and half anywhere."""
+    """Give these keys [n, d] as queries, each moved half towards another of them and half anywhere."""
     random = np.random.default_rng(0)
     others = (np.arange(len(keys)) + random.integers(1, max(2, len(keys)), size=len(keys))) % max(
         1, len(keys)
@@ -94,7 +94,7 @@ def _units(rows: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
 
 
 def fitting_spec(sample: Vectors, num_keys: int) -> str:
-    """Gives the spec for so many keys of which this is a sample [n, d], by what each kind of code finds among them."""
+    """Give the spec for so many keys of which this is a sample [n, d], by what each kind of code finds among them."""
     dim = sample.shape[1]
     if default_spec(num_keys, dim) == FLAT_SPEC:
         return FLAT_SPEC
@@ -109,7 +109,7 @@ def fitting_spec(sample: Vectors, num_keys: int) -> str:
 
 
 def fit_lists(index: KeyIndex, nearest: Nearest, goal: float) -> float:
-    """Lets a search read the fewest lists with which it surely finds this share of nearest keys; gives what it finds.
+    """Let a search read the fewest lists with which it surely finds this share of nearest keys; give what it finds.
 
     Where the codes are the limit, more candidates are scored. Where those do not help either, it reads as many lists as
     find nearly what all would.
@@ -122,7 +122,7 @@ def fit_lists(index: KeyIndex, nearest: Nearest, goal: float) -> float:
 
 
 def _fit_spare(index: KeyIndex, nearest: Nearest, wanted: float) -> float:
-    """Lets a lookup score the fewest candidates with which it finds what is wanted, or nearly what most would find.
+    """Let a lookup score the fewest candidates with which it finds what is wanted, or nearly what most would find.
 
     Gives what it then finds by the lists that are read.
     """
@@ -135,7 +135,7 @@ def _fit_spare(index: KeyIndex, nearest: Nearest, wanted: float) -> float:
 
 
 def _read_least(index: KeyIndex, nearest: Nearest, steps: Sequence[int], wanted: float) -> float:
-    """Lets a search read the least number of lists of these that finds what is wanted, else all of them."""
+    """Let a search read the least number of lists of these that finds what is wanted, else all of them."""
 
     def recall(step: int) -> float:
         index.lists_read = steps[step]

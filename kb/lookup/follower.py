@@ -56,7 +56,7 @@ class Follower:
         return self
 
     def stop(self) -> None:
-        """Ends the thread and closes its connection before it returns."""
+        """End the thread and closes its connection before it returns."""
         if self._thread is not None:
             self._stopping.set()
             self._ringing.send(b".")
@@ -98,7 +98,7 @@ class Follower:
             self._growing.start()
 
     def _grow(self) -> None:
-        """Builds the index that is due, while the one that was outgrown answers and is followed."""
+        """Build the index that is due, while the one that was outgrown answers and is followed."""
         try:
             self.kb.searcher.grow(self._grown)
         except _Stopped:
@@ -122,7 +122,7 @@ class Follower:
             yield driver
 
     def _wait(self, connection: psycopg.Connection[Any]) -> bool:
-        """Rests, and waits for a change or until the next poll; gives False where the thread has to stop."""
+        """Rest, and wait for a change or until the next poll; give False where the thread has to stop."""
         self._stopping.wait(min(REST_SECONDS, self.poll_seconds))
         with selectors.DefaultSelector() as selector:
             selector.register(connection, selectors.EVENT_READ)
@@ -134,7 +134,7 @@ class Follower:
 
 
 def follow_log(kb: SearchableStore) -> bool:
-    """Brings this process's index to the head of the log, and opens the keyset that may be activated next.
+    """Bring this process's index to the head of the log, and open the keyset that may be activated next.
 
     It says whether the index has outgrown its kind, so that another is to be built.
     """

@@ -92,7 +92,7 @@ class AsOf:
     def find(
         self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]
     ) -> list[AsOfLookup]:
-        """Finds the k best of the facts that were live at change `seq`, with the values they had then.
+        """Find the k best of the facts that were live at change `seq`, with the values they had then.
 
         Each call reads every key of the keyset that was active; its threshold of that time holds, unless one is given.
         Raises `NoSuchChange`, `PastTooLarge`, `InvalidQuery` where `min_seq` is after `seq`, and `NotAnsweredThen`
@@ -124,7 +124,7 @@ class AsOf:
         ]
 
     def _rankings(self, session: Session, then: KeysetThen, queries_BD: Vectors, k: int) -> list[Ranking]:
-        """Ranks the nearest facts of each query, without their values."""
+        """Rank the nearest facts of each query, without their values."""
         candidates: list[list[Candidate]] = [[] for _ in queries_BD]
         for chunk in _chunks(session, then, self.seq, self.keys_at_once):
             for first in range(0, len(queries_BD), self.queries_at_once):
@@ -137,7 +137,7 @@ class AsOf:
 
 
 def _of(then: KeysetThen, seq: int) -> dict[str, Any]:
-    """Gives the parameters of the statements."""
+    """Give the parameters of the statements."""
     return {"keyset_id": then.keyset.keyset_id, "end": then.end, "later": list(then.later), "seq": seq}
 
 
@@ -158,7 +158,7 @@ class _Chunk:
 
     @classmethod
     def of(cls, dim: int, key_ids: bytes, fact_ids: bytes, is_live: bytes, keys: bytes) -> _Chunk:
-        """Reads a chunk from a row of the statement, with keys of width `dim`."""
+        """Read a chunk from a row of the statement, with keys of width `dim`."""
         facts, lives = np.frombuffer(fact_ids, ">i8"), np.frombuffer(is_live, np.bool_)
         live = np.flatnonzero(lives)
         return cls(
@@ -172,7 +172,7 @@ class _Chunk:
         )
 
     def nearest(self, scores_N: Vectors, k: int) -> Iterator[Candidate]:
-        """Yields the keys that decide for one query: those of the k best live facts, and the best tombstone's."""
+        """Yield the keys that decide for one query: those of the k best live facts, and the best tombstone's."""
         if len(self.live):
             scores = scores_N[self.live]
             best_F = np.maximum.reduceat(scores, self.first_of_fact)
@@ -188,7 +188,7 @@ class _Chunk:
 
 
 def _chunks(session: Session, then: KeysetThen, seq: int, size: int) -> Iterator[_Chunk]:
-    """Yields the keys of that time, `size` at a time."""
+    """Yield the keys of that time, `size` at a time."""
     with connection_of(session).cursor("keys_of_then", binary=True) as cursor:
         cursor.itersize = 1
         for row in cursor.execute(_KEYS, {**_of(then, seq), "chunk": size}):
@@ -196,7 +196,7 @@ def _chunks(session: Session, then: KeysetThen, seq: int, size: int) -> Iterator
 
 
 def _with_values(session: Session, rankings: Sequence[Ranking], seq: int) -> list[Ranking]:
-    """Gives the rankings with versions and values that their facts had at change `seq`, and their reviews of now."""
+    """Give the rankings with versions and values that their facts had at change `seq`, and their reviews of now."""
     fact_ids = sorted({hit.fact_id for ranking in rankings for hit in ranking.hits})
     rows = session.execute(_VALUES, {"fact_ids": fact_ids, "seq": seq})
     then = {row.fact_id: (row.version, row.value, row.review) for row in rows}
@@ -218,7 +218,7 @@ def _valued(hit: Hit, version: int, value: str, review: Review, *, approximate: 
 
 
 def _needed(candidates: list[Candidate], query_D: Vectors, k: int) -> list[Candidate]:
-    """Keeps the candidates that may still decide the answer, so that memory does not grow with the base."""
+    """Keep the candidates that may still decide the answer, so that memory does not grow with the base."""
     ranking = rank_candidates(query_D, candidates, k)
     tombstone = ranking.tombstone
     wanted = {hit.key_id for hit in ranking.hits}

@@ -81,27 +81,27 @@ class InProcess:
         self.applied_seq = seq
 
     def take(self, fit: IndexFit | None) -> None:
-        """Reads as many lists, and scores as many candidates, as was found best for an index like this one."""
+        """Read as many lists, and scores as many candidates, as was found best for an index like this one."""
         if fit is not None and (fit.spec, fit.lists) == (self.index.spec, self.index.lists):
             self.index.lists_read, self.recall = fit.lists_read, fit.recall
             if fit.spare is not None:
                 self.index.spare = fit.spare
 
     def has_outgrown(self, index_spec: str) -> bool:
-        """Says whether the index is still exact although another kind is due: half its keys would do to train that."""
+        """Say whether the index is still exact although another kind is due: half its keys would do to train that."""
         half = len(self.index) // 2
         due = parsed(default_spec(half, self.index.dim) if index_spec == AUTO_SPEC else index_spec)
         return self.index.spec == FLAT_SPEC and due is not None and due.lists > 0 and due.train_min <= half
 
 
 def require_spec(dim: int, spec: str) -> None:
-    """Raises `IndexInvariant` where a keyset of this width can't have this spec."""
+    """Raise `IndexInvariant` where a keyset of this width can't have this spec."""
     if collection_of(spec) is None:
         KeyIndex(dim, spec)
 
 
 def build_index(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:
-    """Builds an index of all these keys. Where they are too few to train its spec, the index is exact."""
+    """Build an index of all these keys. Where they are too few to train its spec, the index is exact."""
     index = KeyIndex(dim, spec)
     if len(ids):
         try:
@@ -117,7 +117,7 @@ def build_index(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:
 def build_all(
     session: Session, keyset: KeysetHead, on_keys: OnKeys | None = None, goal: float = RECALL
 ) -> InProcess:
-    """Builds the index from the database alone, a batch of keys at a time, and fits it to them.
+    """Build the index from the database alone, a batch of keys at a time, and fits it to them.
 
     Lookups are to find this share, `goal`, of the nearest keys.
 
@@ -138,7 +138,7 @@ def build_all(
 
 
 def _trained(session: Session, keyset: KeysetHead, num_keys: int) -> tuple[KeyIndex, Vectors]:
-    """Gives an empty index, trained for all keys of the keyset, and queries to fit it with.
+    """Give an empty index, trained for all keys of the keyset, and queries to fit it with.
 
     Where the keys are too few for its spec, it is exact and needs none.
     """

@@ -64,7 +64,7 @@ class KeyIndex:
     """
 
     def __init__(self, dim: int, spec: str = FLAT_SPEC) -> None:
-        """Makes an empty index.
+        """Make an empty index.
 
         Raises `IndexInvariant` where `spec` is not known to remove correctly or can't hold `dim`.
         """
@@ -83,7 +83,7 @@ class KeyIndex:
 
     @property
     def ids(self) -> Ids:
-        """Gives the ids present at this instant, ascending."""
+        """Give the ids present at this instant, ascending."""
         with self._lock.reading():
             return self._present.ascending()
 
@@ -111,7 +111,7 @@ class KeyIndex:
         return len(self._present)
 
     def add(self, ids: Iterable[int] | Ids, keys: npt.NDArray[Any]) -> None:
-        """Adds keys [n, d] under ids [n], all or none; raises `IndexInvariant` where one is refused.
+        """Add keys [n, d] under ids [n], all or none; raise `IndexInvariant` where one is refused.
 
         It refuses ids that are given twice, present or negative, keys of another width, and NaN or infinity. The first
         add trains a spec with IVF on its keys, so it should get all keys there are; too few are refused.
@@ -130,7 +130,7 @@ class KeyIndex:
             self._present.add(np.sort(ids_n))
 
     def remove(self, ids: Iterable[int] | Ids) -> int:
-        """Removes the keys of these ids and gives how many were present.
+        """Remove the keys of these ids and gives how many were present.
 
         It ignores unknown ids, so a repeated removal does no harm. Pass batches: each call moves a flat index's keys.
         """
@@ -147,12 +147,12 @@ class KeyIndex:
             return removed
 
     def missing(self, ids: Iterable[int] | Ids) -> Ids:
-        """Gives those of these ids that are not in the index, ascending and each once."""
+        """Give those of these ids that are not in the index, ascending and each once."""
         wanted = distinct(_as_ids(ids))
         return wanted[~self._present.has(wanted)]
 
     def search(self, queries_BD: npt.NDArray[Any], k: int) -> tuple[Vectors, Ids]:
-        """Finds the k keys of largest inner product for each query: scores D [B, k] and ids I [B, k], best first.
+        """Find the k keys of largest inner product for each query: scores D [B, k] and ids I [B, k], best first.
 
         Where fewer are found the rest has id -1 and score -inf. With PQ the scores are estimates: compute them again
         from the stored keys before comparing them with a threshold.
@@ -171,7 +171,7 @@ class KeyIndex:
     @staticmethod
     @contextmanager
     def threads(wanted: int) -> Iterator[None]:
-        """Lets Faiss use up to `wanted` threads within the block, and at least one.
+        """Let Faiss use up to `wanted` threads within the block, and at least one.
 
         With two threads for one query p99 beside a busy process was 18 to 46 ms, with one under 5. One added key took
         12 ms, with one 8 microseconds.
@@ -183,7 +183,7 @@ class KeyIndex:
             faiss.omp_set_num_threads(before)  # the setting is the thread's, and torch may share it
 
     def over_fetch(self, k: int) -> int:
-        """Gives how many keys to ask for so that the k best are among them after exact scoring and a few deletions.
+        """Give how many keys to ask for so that the k best are among them after exact scoring and a few deletions.
 
         What is asked for is read from the database. How many are `spare` is fitted: among ten million keys the nearest
         was among five candidates in 0.96 and among twenty in 1.00 of queries.
@@ -191,7 +191,7 @@ class KeyIndex:
         return k + 4 if self._ivf is None else 2 * k + self.spare
 
     def save(self, path: Path, *, keyset_id: int, applied_seq: int) -> None:
-        """Replaces this keyset's snapshot in the directory `path`; on return it is on disk and older ones are gone.
+        """Replace this keyset's snapshot in the directory `path`; on return it is on disk and older ones are gone.
 
         Edits of the index wait meanwhile, searches do not. Catch up first: a lagging process would write erased keys to
         disk.
@@ -207,7 +207,7 @@ class KeyIndex:
 
     @classmethod
     def load(cls, path: Path, *, keyset_id: int, dim: int) -> tuple[KeyIndex, int]:
-        """Loads this keyset's snapshot from `path` with the seq of its last change.
+        """Load this keyset's snapshot from `path` with the seq of its last change.
 
         Raises `SnapshotRefused` on any doubt.
         """
@@ -232,7 +232,7 @@ class KeyIndex:
         return max(TRAINED_PER_LIST * self.lists, 2 * self.train_min)
 
     def train(self, keys: npt.NDArray[Any]) -> None:
-        """Trains the index on a sample of the keys [n, d], n at least `train_min`.
+        """Train the index on a sample of the keys [n, d], n at least `train_min`.
 
         To be called once, before the first add.
         """
@@ -276,7 +276,7 @@ def _build(dim: int, spec: str) -> tuple[Any, int]:
 
 
 def _spare_codes(ivf: Any) -> None:
-    """Leaves out of the training of codes what takes long and gives little."""
+    """Leave out of the training of codes what takes long and gives little."""
     # Polysemous training takes 1.6 s for each code and serves a filter that is not used here.
     ivf.do_polysemous_training = False
     ivf.pq.cp.max_points_per_centroid = 64
@@ -285,7 +285,7 @@ def _spare_codes(ivf: Any) -> None:
 
 
 def _spare_rotation(index: Any) -> None:
-    """Shortens the training of a rotation."""
+    """Shorten the training of a rotation."""
     # 10 rounds take a quarter of the time of 50; the best key is in the top 20 for 0.994 of queries, not 0.998.
     opq = faiss.downcast_VectorTransform(index.chain.at(0))
     opq.niter, opq.max_train_points = 10, 64 * 256
@@ -310,7 +310,7 @@ def _as_ids(ids: Iterable[int] | Ids) -> Ids:
 
 
 def _write(index: Any, file: Path) -> None:
-    """Writes the index to a file.
+    """Write the index to a file.
 
     Faiss reports the system's error only as words, from which this makes an `OSError`.
     """
@@ -364,7 +364,7 @@ _PAGE = 1 << _PAGE_BITS  # ids in a page, a byte each
 
 
 def distinct(ids: Ids) -> Ids:
-    """Gives ids ascending and each once, by sorting them.
+    """Give ids ascending and each once, by sorting them.
 
     `np.unique` puts integers into a hash table first, which takes eight seconds for ten million of them; this takes a
     tenth of one.
@@ -385,7 +385,7 @@ class PresentIds:
         return self._number
 
     def has(self, ids: Ids) -> Flags:
-        """Says of each of these ids whether it is present."""
+        """Say of each of these ids whether it is present."""
         found = np.zeros(len(ids), dtype=np.bool_)
         for number, part, places in _by_page(ids):
             if (page := self._pages.get(number)) is not None:
@@ -393,7 +393,7 @@ class PresentIds:
         return found
 
     def add(self, ids: Ids) -> None:
-        """Adds ids of which none is present."""
+        """Add ids of which none is present."""
         for number, _, places in _by_page(ids):
             page = self._pages.get(number)
             if page is None:
@@ -402,7 +402,7 @@ class PresentIds:
         self._number += len(ids)
 
     def discard(self, ids: Ids) -> None:
-        """Takes out ids that are all present. A page that gets empty is dropped, since ids do not come back."""
+        """Take out ids that are all present. A page that gets empty is dropped, since ids do not come back."""
         for number, _, places in _by_page(ids):
             page = self._pages[number]
             page[places] = False
@@ -411,13 +411,13 @@ class PresentIds:
         self._number -= len(ids)
 
     def ascending(self) -> Ids:
-        """Gives all ids in order; no other thread may change them meanwhile."""
+        """Give all ids in order; no other thread may change them meanwhile."""
         pages = [np.flatnonzero(self._pages[number]) + number * _PAGE for number in sorted(self._pages)]
         return np.concatenate([np.empty(0, dtype=np.int64), *pages])
 
 
 def _by_page(ids: Ids) -> Iterator[tuple[int, slice, Ids]]:
-    """Cuts ascending ids by page: the number of each page, which of the ids are in it, and their places there."""
+    """Cut ascending ids by page: the number of each page, which of the ids are in it, and their places there."""
     pages = ids >> _PAGE_BITS
     starts = np.flatnonzero(np.diff(pages, prepend=-1)).tolist()
     for start, end in pairwise([*starts, len(ids)]):

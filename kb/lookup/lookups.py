@@ -31,7 +31,7 @@ class Lookups:
     def find(
         self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]
     ) -> list[Lookup]:
-        """Finds the best live facts for each query [B, d].
+        """Find the best live facts for each query [B, d].
 
         Of facts that contradict each other and are about as near, the accepted one comes first, or else the newer one.
 
@@ -49,7 +49,7 @@ class Lookups:
         accepted_only: bool | None = False,
         without: frozenset[int] = frozenset(),
     ) -> list[Ranking]:
-        """Finds the k live facts nearest to each query [B, d], and the nearest tombstone, which then hides none.
+        """Find the k live facts nearest to each query [B, d], and the nearest tombstone, which then hides none.
 
         With `accepted_only` None it finds proposed facts also where only accepted ones are looked up. The facts
         `without` are passed over.
@@ -59,36 +59,36 @@ class Lookups:
         )
 
     def catch_up(self) -> int:
-        """Applies every committed change to this process's index and gives the seq reached."""
+        """Apply every committed change to this process's index and give the seq reached."""
         return self.searcher.catch_up()
 
     def rebuild(self) -> None:
-        """Builds the active keyset's index and snapshot again from the database alone."""
+        """Build the active keyset's index and snapshot again from the database alone."""
         self.searcher.rebuild()
 
     def snapshot(self, *, share: bool = False) -> None:
-        """Writes the active keyset's index to disk, so that the next process starts from it.
+        """Write the active keyset's index to disk, so that the next process starts from it.
 
         With `share` it is also copied to where servers share snapshots, if there is such a place.
         """
         self.searcher.snapshot(share=share)
 
     def as_of(self, seq: int) -> AsOf:
-        """Gives lookups in the base as of change `seq`. Raises `NoSuchChange`."""
+        """Give lookups in the base as of change `seq`. Raises `NoSuchChange`."""
         with self.store.sessions() as session:
             audit.require_change(session, seq)
         return AsOf(self.store, seq)
 
     def in_keyset(self, keyset_id: int) -> Searcher:
-        """Gives lookups in one keyset, active or not. Opens no index yet."""
+        """Give lookups in one keyset, active or not. Opens no index yet."""
         return self.searcher.of_keyset(keyset_id)
 
     def standing(self) -> IndexStanding:
-        """Gives the state of this process's index without catching up. It takes two small statements."""
+        """Give the state of this process's index without catching up. It takes two small statements."""
         return index_standing(self.store, self.searcher)
 
     def space(self) -> LookupSpace:
-        """Tells what queries lookups answer now: their checkpoint and width, with the threshold and the last change."""
+        """Tell what queries lookups answer now: their checkpoint and width, with the threshold and the last change."""
         with self.store.sessions() as session:
             return lookup_space(session)
 
@@ -97,7 +97,7 @@ class Lookups:
 
 
 def lookup_space(session: Session) -> LookupSpace:
-    """Gives the space of lookups, from two rows; no keys are counted. Raises `NoActiveKeyset`."""
+    """Give the space of lookups, from two rows; no keys are counted. Raises `NoActiveKeyset`."""
     statement = select(
         KeysetRow.id,
         KeysetRow.checkpoint_id,
@@ -135,7 +135,7 @@ class IndexStanding:
 
 
 def index_standing(store: Store, searcher: Searcher) -> IndexStanding:
-    """Gives the state of this process's index without catching up. It takes two small statements."""
+    """Give the state of this process's index without catching up. It takes two small statements."""
     applied_seq, keyset_id = searcher.applied_seq, searcher.keyset_in_use
     with store.sessions() as session:
         head = audit.head_seq(session)
@@ -144,7 +144,7 @@ def index_standing(store: Store, searcher: Searcher) -> IndexStanding:
 
 
 def _snapshot_at(session: Session, store: Store, keyset_id: int) -> datetime | None:
-    """Gives the time at which the snapshot on disk was written, perhaps by another process of this home."""
+    """Give the time at which the snapshot on disk was written, perhaps by another process of this home."""
     manifest = snapshots_of(session, store.settings.index_directory) / f"keyset-{keyset_id}.json"
     try:
         return datetime.fromtimestamp(manifest.stat().st_mtime, UTC)

@@ -18,11 +18,11 @@ class Observer(Protocol):
     """Observes lookups. Every thread that looks something up calls it; an error that it raises fails the lookup."""
 
     def timed(self, part: str) -> AbstractContextManager[object]:
-        """Gives a context for a part of the work: "lookup", and within it each "search" of the index and "select"."""
+        """Give a context for a part of the work: "lookup", and within it each "search" of the index and "select"."""
         ...
 
     def looked_up(self, lookups: Sequence[Lookup]) -> None:
-        """Receives the answers to the queries of one lookup."""
+        """Receive the answers to the queries of one lookup."""
         ...
 
 

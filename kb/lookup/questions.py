@@ -33,7 +33,7 @@ class Questions:
         encoders: Sequence[Encoder] | Callable[[], Mapping[str, Encoder]],
         keyset_id: int | None = None,
     ) -> None:
-        """Takes at least one encoder, also of keysets that are still to be activated, or a function that gives those
+        """Take at least one encoder, also of keysets that are still to be activated, or a function that gives those
         there are now, by checkpoint and the likeliest first.
 
         With a `keyset_id` it asks in that keyset, active or not.
@@ -43,7 +43,7 @@ class Questions:
         self._in_keyset = None if keyset_id is None else kb.searcher.of_keyset(keyset_id)
 
     def ask(self, questions: Sequence[str], **options: Unpack[LookupOptions]) -> tuple[str, list[Lookup]]:
-        """Gives the checkpoint that encoded the questions, and a lookup for each; takes the options of `Lookups.find`.
+        """Give the checkpoint that encoded the questions, and a lookup for each; take the options of `Lookups.find`.
 
         Raises `KeysetMismatch` where no encoder is of the active checkpoint.
         """
@@ -53,7 +53,7 @@ class Questions:
     def nearest_one(
         self, question: str, threshold: float | None, *, accepted_only: bool
     ) -> tuple[AskedQuery, Lookup]:
-        """Gives the query that one question was asked as, and the lookup of the nearest fact, whatever contradicts it.
+        """Give the query that one question was asked as, and the lookup of the nearest fact, whatever contradicts it.
 
         Raises what `ask` does.
         """
@@ -73,7 +73,7 @@ class Questions:
     def nearest(
         self, question: str, k: int, *, accepted_only: bool = False, without: frozenset[int] = frozenset()
     ) -> tuple[AskedQuery, Ranking]:
-        """Gives the query of a question, the k live facts nearest to it, and the nearest tombstone.
+        """Give the query of a question, the k live facts nearest to it, and the nearest tombstone.
 
         The facts `without` are passed over. Raises what `ask` does.
         """

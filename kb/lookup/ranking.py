@@ -34,7 +34,7 @@ Rows = Sequence[Candidate | Row[Any]]
 
 
 def as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:
-    """Gives queries as float32 rows. Raises `InvalidQuery` where they are not rows of finite numbers."""
+    """Give queries as float32 rows. Raises `InvalidQuery` where they are not rows of finite numbers."""
     queries = np.asarray(queries_BD, dtype=np.float32)
     if queries.ndim != 2:
         raise InvalidQuery(f"its shape is {queries.shape}, not (batch, width)")
@@ -46,7 +46,7 @@ def as_queries(queries_BD: npt.NDArray[Any]) -> Vectors:
 def rank_candidates(
     query_D: Vectors, rows: Rows, k: int, added: Mapping[int, float] | None = None
 ) -> Ranking:
-    """Ranks the k best facts, each once, by its best key, best first; ties go to the older fact.
+    """Rank the k best facts, each once, by its best key, best first; ties go to the older fact.
 
     `added` is what the scores of keys get in addition, by the key's id.
     """
@@ -57,19 +57,19 @@ def rank_candidates(
 
 
 def rank_each(queries_BD: Vectors, rows_B: Sequence[Rows], k: int) -> list[Ranking]:
-    """Ranks for each query, among the rows that were found for it, as `rank` does."""
+    """Rank for each query, among the rows that were found for it, as `rank` does."""
     scores = iter(_scores(queries_BD, rows_B))
     return [_ranked(rows, list(islice(scores, len(rows))), k) for rows in rows_B]
 
 
 def ranked_with(found: Sequence[Ranking], queries_BD: Vectors, rows: Rows, k: int) -> list[Ranking]:
-    """Ranks these rows for each query together with what was found for it."""
+    """Rank these rows for each query together with what was found for it."""
     more = rank_each(queries_BD, [rows] * len(queries_BD), k)
     return [_merged(one, other, k) for one, other in zip(found, more, strict=True)]
 
 
 def _merged(first: Ranking, second: Ranking, k: int) -> Ranking:
-    """Ranks the facts of two rankings for the same query, each once: the k best, or as many as the first has."""
+    """Rank the facts of two rankings for the same query, each once: the k best, or as many as the first has."""
     hits: dict[int, Hit] = {}
     for hit in sorted((*first.hits, *second.hits), key=lambda hit: (-hit.score, hit.fact_id)):
         hits.setdefault(hit.fact_id, hit)
@@ -79,7 +79,7 @@ def _merged(first: Ranking, second: Ranking, k: int) -> Ranking:
 
 
 def _scores(queries_BD: Vectors, rows_B: Sequence[Rows]) -> list[float]:
-    """Gives the inner products of each query with the keys of its rows, one after the other.
+    """Give the inner products of each query with the keys of its rows, one after the other.
 
     Each is computed by itself, so that it does not depend on what it is computed with.
     """
@@ -109,7 +109,7 @@ def _ranked(rows: Rows, scores: Sequence[float], k: int) -> Ranking:
 
 
 def decide_lookup(ranking: Ranking, k: int, threshold: float, seq: int) -> Lookup:
-    """Gives the k best hits of a ranking at or above the threshold, or none where a tombstone is nearer than all."""
+    """Give the k best hits of a ranking at or above the threshold, or none where a tombstone is nearer than all."""
     hits, tombstone = ranking.hits, ranking.tombstone
     runner_up = max((hit.score for hit in hits), default=None)
     abstains = (
@@ -139,7 +139,7 @@ Yields = Mapping[int, Collection[int]]  # by fact, those that are to answer in i
 
 
 def settled(ranking: Ranking, yields: Yields, threshold: float, k: int) -> Ranking:
-    """Puts the fact first, of those that compete for one of the first k places, that the others yield to."""
+    """Put the fact first, of those that compete for one of the first k places, that the others yield to."""
     if not yields:
         return ranking
     hits = list(ranking.hits)

@@ -79,7 +79,7 @@ class Remote:
 
     @property
     def ids(self) -> Ids:
-        """Gives the ids as of now, which takes a query for some thousands of them."""
+        """Give the ids as of now, which takes a query for some thousands of them."""
         there = np.setdiff1d(
             self.collection.ids(), np.array(list(self._removed), dtype=np.int64), assume_unique=True
         )
@@ -95,7 +95,7 @@ class Remote:
 
     @property
     def is_ahead(self) -> bool:
-        """Says whether it holds changes that the collection has not got, as far as it saw."""
+        """Say whether it holds changes that the collection has not got, as far as it saw."""
         with self._changing:
             last = self._seen[-1][0] if self._seen else self._settled
             changes = (*self._added.values(), *self._removed.values())
@@ -148,7 +148,7 @@ class Remote:
                 self._removed[id_] = None
 
     def advance(self, seq: int) -> None:
-        """Notes that everything up to change `seq` was put or removed here, and looks at times for a newer mark."""
+        """Note that everything up to change `seq` was put or removed here, and look at times for a newer mark."""
         self._require()
         with self._changing:
             for changes in (self._added, self._removed):
@@ -165,7 +165,7 @@ class Remote:
         return False
 
     def _see(self, mark: CollectionMark | None) -> None:
-        """Lets go of what a mark of so long ago says is in the collection."""
+        """Let go of what a mark of so long ago says is in the collection."""
         now = self.clock()
         with self._changing:
             if mark is not None and mark.fill == self.mark.fill:
@@ -182,7 +182,7 @@ class Remote:
                     self._tail.remove(done)
 
     def _look_again(self, settled: int) -> None:
-        """Raises unless the collection has a mark of this fill from change `settled` on after all."""
+        """Raise unless the collection has a mark of this fill from change `settled` on after all."""
         mark = self.collection.mark(strong=True)
         if mark is not None and mark.fill == self.mark.fill and mark.seq >= settled:
             return
@@ -199,17 +199,17 @@ class Remote:
 
 
 def fitted(there: Collection) -> str:
-    """Gives what the database keeps of where a keyset's keys are."""
+    """Give what the database keeps of where a keyset's keys are."""
     return f"milvus:{there.name} at {there.address.uri}"
 
 
 def filled_at(fit: str) -> str | None:
-    """Gives the address in that; None where there is none, as earlier releases did not keep it."""
+    """Give the address in that; None where there is none, as earlier releases did not keep it."""
     return fit.partition(" at ")[2] or None
 
 
 def merge_hits(one: tuple[Vectors, Ids], other: tuple[Vectors, Ids], k: int) -> tuple[Vectors, Ids]:
-    """Gives the k best of two searches [B, k], each id once where there are enough."""
+    """Give the k best of two searches [B, k], each id once where there are enough."""
     D, I = np.concatenate([one[0], other[0]], axis=1), np.concatenate([one[1], other[1]], axis=1)  # noqa: E741
     if not (other[1] >= 0).any():
         return one
@@ -238,13 +238,13 @@ class CollectionWriter:
     there: Collection
 
     def insert(self, ids: Ids, keys: Vectors) -> None:
-        """Adds keys [n, d] under ids [n] that are not there."""
+        """Add keys [n, d] under ids [n] that are not there."""
         for start in range(0, len(ids), AT_ONCE):
             self._require_turn()
             self.there.insert(ids[start : start + AT_ONCE], keys[start : start + AT_ONCE])
 
     def delete(self, ids: Sequence[int]) -> None:
-        """Deletes the keys of these ids; those that are not there are ignored."""
+        """Delete the keys of these ids; those that are not there are ignored."""
         for start in range(0, len(ids), AT_ONCE):
             self._require_turn()
             self.there.delete(ids[start : start + AT_ONCE])
@@ -254,7 +254,7 @@ class CollectionWriter:
         self.there.set_mark(mark)
 
     def create(self) -> None:
-        """Makes the collection anew and empty."""
+        """Make the collection anew and empty."""
         self._require_turn()
         self.there.create()
 
@@ -275,7 +275,7 @@ class CollectionWriter:
 
 
 def collection(session: Session, keyset: KeysetHead, address: MilvusAddress) -> Collection | None:
-    """Gives the collection that this keyset names, not yet asked for; None where its index is Faiss's."""
+    """Give the collection that this keyset names, not yet asked for; None where its index is Faiss's."""
     if (name := collection_of(keyset.index_spec)) is None:
         return None
     owner = f"marks_of_base_{audit.database_id(session)}_keyset_{keyset.keyset_id}"
@@ -283,7 +283,7 @@ def collection(session: Session, keyset: KeysetHead, address: MilvusAddress) -> 
 
 
 def attach_collection(session: Session, there: Collection) -> Remote:
-    """Opens what is in a collection as of its mark.
+    """Open what is in a collection as of its mark.
 
     Raises `CandidatesRefused` where that is not this base's or names a change that the log does not have.
     """
@@ -303,7 +303,7 @@ def _trusted(session: Session, there: Collection) -> CollectionMark:
 
 
 def hand_on(session: Session, keyset_id: int, there: Collection) -> bool:
-    """Writes what the log has since the mark, and a new mark; says False while another process does that."""
+    """Write what the log has since the mark, and a new mark; say False while another process does that."""
     if not is_mine(session, keyset_id):
         return False
     there, connection = there.patient(), connection_of(session)
@@ -318,7 +318,7 @@ def hand_on(session: Session, keyset_id: int, there: Collection) -> bool:
 
 
 def _renew(writer: CollectionWriter, keys: Keys) -> bool:
-    """Makes the collection hold, of these keys, exactly those given; says whether there was anything to do."""
+    """Make the collection hold, of these keys, exactly those given; say whether there was anything to do."""
     there = writer.there
     live = [key_id for key_id, key in keys.items() if key is not None]
     present = there.present(list(keys))
@@ -338,7 +338,7 @@ def _confirm(there: Collection, ids: list[int]) -> None:
 def write_all(
     session: Session, keyset: KeysetHead, there: Collection, on_keys: OnKeys | None = None
 ) -> Remote:
-    """Makes the collection hold exactly the keys of the database: mends it where it can be trusted, else fills it anew.
+    """Make the collection hold exactly the keys of the database: mends it where it can be trusted, else fills it anew.
 
     While it is filled anew, lookups of other processes are refused.
     """
@@ -369,7 +369,7 @@ def _now(session: Session) -> float:
 
 
 def compact_collection(session: Session, keyset_id: int, there: Collection, seconds: float) -> bool:
-    """Brings the collection up to the log and has it rewrite what holds deleted keys; says whether it did in time.
+    """Bring the collection up to the log and have it rewrite what holds deleted keys; say whether it did in time.
 
     A writer that lost its connection in the midst may have put in what was erased since. So ids are compared before,
     and counted after. Raises `CandidatesRefused` where there are more then.
@@ -387,7 +387,7 @@ def compact_collection(session: Session, keyset_id: int, there: Collection, seco
 
 
 def is_filled(session: Session, there: Collection) -> bool:
-    """Says whether the collection, which is there, was filled to the end by this base."""
+    """Say whether the collection, which is there, was filled to the end by this base."""
     try:
         _trusted(session, there)
     except CandidatesRefused:
@@ -396,7 +396,7 @@ def is_filled(session: Session, there: Collection) -> bool:
 
 
 def _mend(writer: CollectionWriter, keyset: KeysetHead) -> bool:
-    """Puts in what is missing and takes out what is left over; says False where keys are stored more than once."""
+    """Put in what is missing and takes out what is left over; say False where keys are stored more than once."""
     there, session = writer.there, writer.session
     found = there.ids()
     if there.count(strong=True) != len(found):
@@ -409,7 +409,7 @@ def _mend(writer: CollectionWriter, keyset: KeysetHead) -> bool:
 
 
 def _put(writer: CollectionWriter, keyset: KeysetHead, wanted: Ids) -> Iterator[list[int]]:
-    """Inserts these keys, and gives the ids of some after the other. Each are read just before they are written."""
+    """Insert these keys, and give the ids of some after the other. Each are read just before they are written."""
     for start in range(0, len(wanted), AT_ONCE):
         rows = writer.session.execute(
             select(FactKeyRow.id, FactKeyRow.key).where(
@@ -487,7 +487,7 @@ class Touched:
 
 
 def touched(connection: psycopg.Connection, keyset_id: int, after: int) -> Touched:
-    """Gives what every change past `after` that is committed by now touched."""
+    """Give what every change past `after` that is committed by now touched."""
     found = Touched(after)
     for seq, fact_ids, dropped, stored in _rows(connection, _PASSED, keyset_id=keyset_id, after=after):
         found.head = max(found.head, seq)
@@ -500,7 +500,7 @@ def touched(connection: psycopg.Connection, keyset_id: int, after: int) -> Touch
 
 
 def renewed(connection: psycopg.Connection, keyset_id: int, found: Touched) -> Iterator[Keys]:
-    """Gives the keys, as they are now, of all that was touched, in batches; None for those an index must not hold.
+    """Give the keys, as they are now, of all that was touched, in batches; None for those an index must not hold.
 
     These are of facts that are neither live nor tombstones, and keys that were dropped.
     """
@@ -518,7 +518,7 @@ def renewed(connection: psycopg.Connection, keyset_id: int, found: Touched) -> I
 def _bounded(
     connection: psycopg.Connection, keyset_id: int, stored: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Cuts these ranges of key ids at the last id that exists, since a forged range could be endless."""
+    """Cut these ranges of key ids at the last id that exists, since a forged range could be endless."""
     last_key = (_rows(connection, _LAST, keyset_id=keyset_id)[0][0] or 0) if stored else 0
     return [(first, min(last, last_key)) for first, last in stored]
 
@@ -529,5 +529,5 @@ def _rows(connection: psycopg.Connection, statement: str, **values: Any) -> Sequ
 
 
 def _ids(said: Any) -> list[int]:
-    """Gives the ids in a member of a change's payload; a row that somebody put into the log may hold anything there."""
+    """Give the ids in a member of a change's payload; a row that somebody put into the log may hold anything there."""
     return [one for one in said if type(one) is int and 0 < one <= MAX_ID] if isinstance(said, list) else []

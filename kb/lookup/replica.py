@@ -56,7 +56,7 @@ class AddedKeys:
         self._forgotten = 0  # no key that a change past this one added is missing from the last
 
     def note(self, seq: int, key_ids: Sequence[int]) -> None:
-        """Notes what change `seq` adds."""
+        """Note what change `seq` adds."""
         last = (*self._last, *((seq, key_id) for key_id in key_ids))
         if len(last) > KEPT:
             self._forgotten = seq  # before they are dropped, for whoever reads both meanwhile
@@ -64,7 +64,7 @@ class AddedKeys:
         self._last = last
 
     def since(self, seq: int) -> list[int] | None:
-        """Gives the keys that changes past `seq` have added; None where that is not known any more."""
+        """Give the keys that changes past `seq` have added; None where that is not known any more."""
         last = self._last
         return None if self._forgotten > seq else [key_id for added, key_id in last if added > seq]
 
@@ -90,7 +90,7 @@ class Replica:
         return self.candidates.applied_seq
 
     def catch_up(self, connection: psycopg.Connection, wait_seconds: float | None = None) -> int:
-        """Applies every change committed by now and gives the seq reached. Threads may call it, and search meanwhile.
+        """Apply every change committed by now and give the seq reached. Threads may call it, and search meanwhile.
 
         It waits for another thread that is catching up, by default to its end; after `wait_seconds` it gives up and
         applies nothing.
@@ -109,7 +109,7 @@ class Replica:
             self._follow.release()
 
     def _renew(self, keys: Keys, head: int) -> None:
-        """Makes the candidates hold, of these keys, exactly those given. What is added, is so by change `head`."""
+        """Make the candidates hold, of these keys, exactly those given. What is added, is so by change `head`."""
         self.candidates.remove([key_id for key_id, key in keys.items() if key is None])
         new = self.candidates.missing([key_id for key_id, key in keys.items() if key is not None])
         if len(new):
@@ -124,7 +124,7 @@ def rebuild_replica(
     on_keys: OnKeys | None = None,
     goal: float = RECALL,
 ) -> Replica:
-    """Builds the replica from the database alone and fits its index to find this share, `goal`, of the nearest keys.
+    """Build the replica from the database alone and fit its index to find this share, `goal`, of the nearest keys.
 
     Where the keyset names a collection elsewhere, that is mended or filled.
     """
@@ -138,7 +138,7 @@ def _replica(keyset: KeysetHead, candidates: CandidateKeys) -> Replica:
 
 
 def load_replica(session: Session, keyset: KeysetHead, settings: Settings) -> Replica:
-    """Loads the replica from the keyset's snapshot, or from what is kept elsewhere, and does not catch up.
+    """Load the replica from the keyset's snapshot, or from what is kept elsewhere, and do not catch up.
 
     Raises `SnapshotRefused` or `CandidatesRefused` on any doubt.
     """
@@ -153,12 +153,12 @@ def load_replica(session: Session, keyset: KeysetHead, settings: Settings) -> Re
 
 
 def snapshots_of(session: Session, directory: Path) -> Path:
-    """Gives the directory of this database's snapshots; an index directory may serve several databases in turn."""
+    """Give the directory of this database's snapshots; an index directory may serve several databases in turn."""
     return directory / audit.database_id(session)
 
 
 def save_replica(session: Session, replica: Replica, settings: Settings, *, share: bool = False) -> bool:
-    """Writes the replica's snapshot, and shares it where that is due or with `share`, or hands on what is elsewhere.
+    """Write the replica's snapshot, and shares it where that is due or with `share`, or hands on what is elsewhere.
 
     It must have caught up, or a process could bring back what another has removed. One that was just built is shared in
     any case. That the shared place is out of reach is raised only with `share`. Says False where facts were erased
@@ -200,7 +200,7 @@ def _share(session: Session, replica: Replica, settings: Settings, *, must: bool
 
 
 def _require_same_history(session: Session, directory: Path, keyset_id: int, applied_seq: int) -> None:
-    """Refuses a snapshot with changes that this database never had, as it may have been restored from a backup."""
+    """Refuse a snapshot with changes that this database never had, as it may have been restored from a backup."""
     noted = None
     with suppress(OSError, ValueError):
         noted = json.loads(history_file(directory, keyset_id).read_text())
@@ -244,7 +244,7 @@ class FindsByKey(Protocol):
 
 
 def find_together(lookups: FindsByKey, asked: Sequence[KeyLookup]) -> list[Found]:
-    """Gives the result of each, or the error that refuses it."""
+    """Give the result of each, or the error that refuses it."""
     kinds: dict[object, list[int]] = {}
     for i, one in enumerate(asked):
         kinds.setdefault(one.kind, []).append(i)
@@ -287,49 +287,49 @@ class CandidateKeys(Protocol):
 
     @property
     def is_lost(self) -> bool:
-        """Says that it answers nothing more and has to be opened anew."""
+        """Say that it answers nothing more and has to be opened anew."""
 
     @property
     def ids(self) -> Ids:
-        """Gives the ids that it holds, ascending and each once."""
+        """Give the ids that it holds, ascending and each once."""
 
     @property
     def fit(self) -> IndexFit:
-        """Tells how it was fitted to its keys."""
+        """Tell how it was fitted to its keys."""
 
     @property
     def is_estimating(self) -> bool:
-        """Says whether it ranks keys by estimates of their scores."""
+        """Say whether it ranks keys by estimates of their scores."""
 
     @property
     def num_twice(self) -> int:
-        """Counts the keys that it holds more than once."""
+        """Count the keys that it holds more than once."""
 
     def __len__(self) -> int: ...
 
     def search(self, queries_BD: npt.NDArray[Any], k: int) -> tuple[Vectors, Ids]:
-        """Finds the k keys of largest inner product for each query: scores [B, k] and ids [B, k], best first.
+        """Find the k keys of largest inner product for each query: scores [B, k] and ids [B, k], best first.
 
         Where it holds fewer the rest has id -1 and score -inf. Threads may search while one puts, removes or advances.
         """
 
     def over_fetch(self, k: int) -> int:
-        """Gives how many keys to ask for so that the k best are among them after exact scoring and a few deletions."""
+        """Give how many keys to ask for so that the k best are among them after exact scoring and a few deletions."""
 
     def missing(self, ids: Iterable[int]) -> Ids:
-        """Gives those of these ids that a search may not find, ascending and each once."""
+        """Give those of these ids that a search may not find, ascending and each once."""
 
     def put(self, ids: Ids, keys: Vectors) -> None:
-        """Adds keys [n, d] under ids [n] that are `missing`."""
+        """Add keys [n, d] under ids [n] that are `missing`."""
 
     def remove(self, ids: Iterable[int]) -> None:
-        """Makes it hold none of these ids; those that it does not hold are ignored."""
+        """Make it hold none of these ids; those that it does not hold are ignored."""
 
     def advance(self, seq: int) -> None:
-        """Notes that everything up to change `seq` was put and removed."""
+        """Note that everything up to change `seq` was put and removed."""
 
     def take(self, fit: IndexFit | None) -> None:
-        """Searches as was found best for one like this, perhaps by another process."""
+        """Search as was found best for one like this, perhaps by another process."""
 
     def has_outgrown(self, index_spec: str) -> bool:
-        """Says whether another kind is due for so many keys of a keyset with this spec."""
+        """Say whether another kind is due for so many keys of a keyset with this spec."""

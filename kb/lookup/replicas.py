@@ -67,7 +67,7 @@ class Replicas:
         return database.read_from(self.reader, partial(replica.catch_up, wait_seconds=wait_seconds))
 
     def current(self) -> Replica:
-        """Gives the replica of the keyset that is active now, and opens it where this process holds another or none."""
+        """Give the replica of the keyset that is active now, and open it where this process holds another or none."""
         with self._opening, self.sessions() as session:
             keyset_id = self._answering(session)
             held = self._replica
@@ -80,7 +80,7 @@ class Replicas:
             return held
 
     def _open(self, keyset_id: int) -> Replica:
-        """Opens a keyset's replica. Where snapshots are shared and it had to be built, the others get it from here."""
+        """Open a keyset's replica. Where snapshots are shared and it had to be built, the others get it from here."""
         with self.sessions.begin() as session:
             keyset = keysets.keyset_head(session, keyset_id)
             found = open_replica(session, keyset, self.settings, once=True)
@@ -92,12 +92,12 @@ class Replicas:
             return found
 
     def _held(self) -> Replica:
-        """Gives the replica that is open, or opens one where none is or that is lost."""
+        """Give the replica that is open, or opens one where none is or that is lost."""
         held = self._replica
         return self.current() if held is None or held.candidates.is_lost else held
 
     def _answering(self, session: Session) -> int:
-        """Gives the keyset that answers.
+        """Give the keyset that answers.
 
         Raises `NoActiveKeyset`, or where one was named, `KeysetNotFound` and `KeysetNotReady`.
         """
@@ -109,7 +109,7 @@ class Replicas:
         return self.keyset_id
 
     def stand_by(self, keyset_id: int | None, useful: Collection[int]) -> None:
-        """Keeps this keyset's replica open (None: the one kept so far) and caught up; drops one that is not `useful`.
+        """Keep this keyset's replica open (None: the one kept so far) and caught up; drop one that is not `useful`.
 
         It is opened while lookups go on, so that activating its keyset makes none of them wait.
         """
@@ -140,7 +140,7 @@ class Replicas:
         return self._replica.checkpoint_id if self._replica else None
 
     def open_here(self) -> None:
-        """Opens and catches up the index of the active keyset before a fork.
+        """Open and catch up the index of the active keyset before a fork.
 
         Keys elsewhere are asked for over connections and threads that a fork breaks, and so is object storage. So what
         is not in the index directory is opened after it, where snapshots are shared.
@@ -162,18 +162,18 @@ class Replicas:
         return self._catch_up(self.current())
 
     def take(self, keyset: KeysetHead) -> None:
-        """Reads as many lists of this keyset's index as was found best, perhaps by another process."""
+        """Read as many lists of this keyset's index as was found best, perhaps by another process."""
         if self._replica is not None and self._replica.keyset_id == keyset.keyset_id:
             self._replica.candidates.take(keyset.index_fit)
 
     def rebuild(self) -> None:
-        """Builds the replica again from the database alone, and writes its snapshot."""
+        """Build the replica again from the database alone, and write its snapshot."""
         with self._opening, self.sessions() as session:
             self._replica = rebuild_replica(session, keysets.active_head(session), self.settings)
         self.snapshot()
 
     def prepare(self, keyset_id: int, on_keys: OnKeys | None = None, *, share: bool = False) -> None:
-        """Writes a keyset's index to disk, caught up, whether the keyset is active or still to be activated.
+        """Write a keyset's index to disk, caught up, whether the keyset is active or still to be activated.
 
         With `share` it is copied to where snapshots are shared, also where that is not due. Raises
         `SharedSnapshotsUnavailable` where that cannot be done.
@@ -208,7 +208,7 @@ class Replicas:
             return rebuild_replica(session, keyset, self.settings, on_keys)
 
     def hand_on(self) -> None:
-        """Writes to a collection elsewhere what this process holds and it has not got, unless another process does.
+        """Write to a collection elsewhere what this process holds and it has not got, unless another process does.
 
         It does so every few seconds at most: each time leaves a deleted mark there.
         """
@@ -221,11 +221,11 @@ class Replicas:
                 hand_on(session, held.keyset_id, held.candidates.collection)
 
     def has_outgrown(self, index_spec: str) -> bool:
-        """Says whether the index that answers is due to be built anew, for a keyset with this spec."""
+        """Say whether the index that answers is due to be built anew, for a keyset with this spec."""
         return self._replica is not None and self._replica.candidates.has_outgrown(index_spec)
 
     def grow(self, on_keys: OnKeys | None = None) -> None:
-        """Puts another kind of index in the place of one that was outgrown, which answers until then."""
+        """Put another kind of index in the place of one that was outgrown, which answers until then."""
         held = self._replica
         if held is None:
             return
@@ -237,7 +237,7 @@ class Replicas:
                 self._replica = replica
 
     def snapshot(self, *, share: bool = False) -> None:
-        """Writes the active keyset's index to disk, caught up."""
+        """Write the active keyset's index to disk, caught up."""
         self.prepare(self.current().keyset_id, share=share)
 
 
@@ -247,7 +247,7 @@ class Replicas:
 def grown(
     session: Session, keyset: KeysetHead, settings: Settings, on_keys: OnKeys | None = None
 ) -> Replica | None:
-    """Gives the replica from the snapshot of a process that built it before, or builds it and writes a snapshot.
+    """Give the replica from the snapshot of a process that built it before, or builds it and writes a snapshot.
 
     None while another process builds it, whose snapshot is found later.
     """
@@ -288,7 +288,7 @@ def open_replica(
     *,
     once: bool = False,
 ) -> Replica:
-    """Opens the replica from the keyset's snapshot, or rebuilds it where that is refused, and catches up.
+    """Open the replica from the keyset's snapshot, or rebuilds it where that is refused, and catch up.
 
     With `once`, and where snapshots are shared, it waits for another process that builds it, and has the turn to the
     end of the transaction where it builds it itself. What is kept elsewhere is only rebuilt by `rebuild`: it may be far
@@ -311,7 +311,7 @@ def open_replica(
 
 
 def from_snapshot(session: Session, keyset: KeysetHead, settings: Settings) -> Replica:
-    """Loads the replica from the keyset's snapshot, or from the shared one where that is far ahead or the only one.
+    """Load the replica from the keyset's snapshot, or from the shared one where that is far ahead or the only one.
 
     It does not catch up. Raises `SnapshotRefused` or `CandidatesRefused` on any doubt.
     """
@@ -326,7 +326,7 @@ def from_snapshot(session: Session, keyset: KeysetHead, settings: Settings) -> R
 
 
 def _of_another(session: Session, keyset: KeysetHead, settings: Settings) -> Replica | None:
-    """Waits for the turn to build, and gives the replica that another process shares meanwhile."""
+    """Wait for the turn to build, and give the replica that another process shares meanwhile."""
     folder = shared.folder_of(session, settings)
     if folder is None or not _answers(folder):
         return None
@@ -351,7 +351,7 @@ def _of_another(session: Session, keyset: KeysetHead, settings: Settings) -> Rep
 
 
 def _answers(folder: SharedFolder) -> bool:
-    """Says whether the shared place is in reach. Where it is not, nobody could fetch what another builds."""
+    """Say whether the shared place is in reach. Where it is not, nobody could fetch what another builds."""
     try:
         folder.names()
     except SharedSnapshotsUnavailable:

@@ -51,7 +51,7 @@ class SealedIndex:
         return type(self._index).__name__ if self._ivf is None else type(self._ivf).__name__
 
     def require_numbered(self) -> None:
-        """Raises unless each number from 0 to n-1 has exactly one key."""
+        """Raise unless each number from 0 to n-1 has exactly one key."""
         seen = np.zeros(self.count, bool)
         for numbers in self._all_numbers():
             if len(numbers) and (numbers.min() < 0 or numbers.max() >= self.count):
@@ -65,7 +65,7 @@ class SealedIndex:
             )
 
     def blocks(self, size: int, start: int = 0) -> Iterator[tuple[Ids, Vectors]]:
-        """Gives the numbers [n] of keys and the keys as unit vectors [n, d], from the `start`th of the file on."""
+        """Give the numbers [n] of keys and the keys as unit vectors [n, d], from the `start`th of the file on."""
         source = self._of_lists(size, start) if self._ivf is not None else self._in_order(size, start)
         for numbers, keys in source:
             lengths = np.linalg.norm(keys, axis=1, keepdims=True)
@@ -107,7 +107,7 @@ class SealedIndex:
             yield self._decoded(held)
 
     def _pieces(self, size: int, start: int) -> Iterator[tuple[Ids, npt.NDArray[np.uint8]]]:
-        """Gives the numbers and codes of each list, of at most `size` at once; a code begins with its list's number."""
+        """Give the numbers and codes of each list, of at most `size` at once; a code begins with its list's number."""
         lists, width, passed = self._ivf.invlists, self._ivf.code_size, 0
         for number in range(self._ivf.nlist):
             length = lists.list_size(number)

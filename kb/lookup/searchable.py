@@ -33,7 +33,7 @@ class SearchableStore(Store):
 
     @property
     def searcher(self) -> Searcher:
-        """Searches the index of this process, which it opens with the first search."""
+        """Search the index of this process, which it opens with the first search."""
         with self._making:
             if self._searcher is None:
                 from colmlm.kb.lookup.searcher import Searcher

@@ -56,7 +56,7 @@ class Searcher(Replicas):
     """
 
     def of_keyset(self, keyset_id: int, replica: Replica | None = None) -> Searcher:
-        """Gives lookups in one keyset, in an index of its own: this `replica`, or one opened with the first lookup."""
+        """Give lookups in one keyset, in an index of its own: this `replica`, or one opened with the first lookup."""
         return Searcher(self.reader, self.sessions, self.settings, keyset_id, _replica=replica)
 
     def find(
@@ -67,7 +67,7 @@ class Searcher(Replicas):
         by_rule: bool = True,
         **options: Unpack[LookupOptions],
     ) -> list[Lookup]:
-        """Finds the best facts of each query, as `Lookups.find` describes.
+        """Find the best facts of each query, as `Lookups.find` describes.
 
         In a named keyset it raises `KeysetMismatch` where the queries are of another checkpoint, `KeysetNotFound`, and
         `KeysetNotReady` where the keyset is building or retired.
@@ -94,7 +94,7 @@ class Searcher(Replicas):
         accepted_only: bool | None = False,
         without: frozenset[int] = frozenset(),
     ) -> list[Ranking]:
-        """Ranks the k live facts nearest to each query and the nearest tombstone, and lets none of them decide.
+        """Rank the k live facts nearest to each query and the nearest tombstone, and let none of them decide.
 
         With `accepted_only` None proposed facts are among them also where only accepted ones are looked up. The facts
         `without` are passed over, however many they are. It raises what `find` does.
@@ -114,7 +114,7 @@ class Searcher(Replicas):
         seq: int,
         accepted_only: bool | None = False,
     ) -> list[Lookup]:
-        """Finds the best live fact of each query among some keys, given by id with what their scores get in addition.
+        """Find the best live fact of each query among some keys, given by id with what their scores get in addition.
 
         The SELECT that decides is that of `find`. `seq` is the change that the keys were chosen as of. Raises
         `KeysetMismatch`, also where another keyset was activated since.
@@ -135,7 +135,7 @@ class Searcher(Replicas):
     def _ranked(
         self, queries: Vectors, checkpoint_id: str, wanted: Wanted, spare: int = 0
     ) -> tuple[list[Ranking], Decision, int]:
-        """Ranks the nearest facts of each query, and gives the decision behind that and the change of the index.
+        """Rank the nearest facts of each query, and give the decision behind that and the change of the index.
 
         Up to `spare` more facts are ranked where they were found beside those that are wanted.
         """
@@ -172,7 +172,7 @@ class Searcher(Replicas):
         decision: Decision,
         wanted: Wanted,
     ) -> bool:
-        """Catches up, and ranks with what was `found` in the index as of `seq` the keys that it got since.
+        """Catch up, and ranks with what was `found` in the index as of `seq` the keys that it got since.
 
         One more SELECT decides on all, old and new, so that no answer mixes two states. Says False where the index has
         to be searched again: it got too many, facts contradict, or what was decided before holds no more.
@@ -190,7 +190,7 @@ class Searcher(Replicas):
     def _search(
         self, replica: Replica, seq: int, queries_BD: Vectors | None, wanted: Wanted, spare: int
     ) -> tuple[list[Ranking], Decision]:
-        """Ranks the nearest facts of each query (k live facts, or all there are), and gives the last decision, with the
+        """Rank the nearest facts of each query (k live facts, or all there are), and give the last decision, with the
         head of the first and all keys that were found.
 
         The index is asked for more than k, since some keys share a fact, some facts are deleted, and proposed ones may
@@ -246,7 +246,7 @@ class Searcher(Replicas):
         return Decider(self.reader, self.keyset_id, self.observer)
 
     def await_change(self, min_seq: int) -> None:
-        """Catches up with change `min_seq`, or waits until the thread that is catching up has done so.
+        """Catch up with change `min_seq`, or waits until the thread that is catching up has done so.
 
         Raises `NoSuchChange` where it does not exist, as waiting would be in vain, and `IndexBehind` where it takes too
         long.
@@ -261,7 +261,7 @@ class Searcher(Replicas):
             raise IndexBehind(min_seq, applied, self.settings.index_wait_seconds)
 
     def former(self, checkpoint_id: str) -> Searcher | None:
-        """Gives lookups in the keyset of this checkpoint, which answered before another was activated.
+        """Give lookups in the keyset of this checkpoint, which answered before another was activated.
 
         None where it answers no more, or is active. Its index is the one that is kept open for a rollback.
         """
@@ -289,7 +289,7 @@ ROUNDING = 1e-4  # by more than this no two products of the same unit vectors di
 
 
 def contenders(scores_BF: Vectors, candidates_BF: Ids, k: int) -> Ids:
-    """Gives the candidates [B, F], best first, with -1 in place of those that k others beat."""
+    """Give the candidates [B, F], best first, with -1 in place of those that k others beat."""
     if candidates_BF.shape[1] <= k:
         return candidates_BF
     return np.where(scores_BF >= scores_BF[:, k - 1 : k] - ROUNDING, candidates_BF, -1)
@@ -354,7 +354,7 @@ class Decision:
         return {row.fact_id: row.yields_to for row in self.keys.values() if row.yields_to}
 
     def confirms(self, earlier: Decision) -> bool:
-        """Says whether all that an earlier one said of the keyset and its keys still holds."""
+        """Say whether all that an earlier one said of the keyset and its keys still holds."""
         mine = self.keyset_id, self.checkpoint_id, self.threshold
         theirs = earlier.keyset_id, earlier.checkpoint_id, earlier.threshold
         return mine == theirs and all(self.keys.get(key_id) == row for key_id, row in earlier.keys.items())

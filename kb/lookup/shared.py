@@ -46,21 +46,21 @@ class Extent:
         return cls(described.spec, described.count, described.applied_seq)
 
     def is_far_ahead(self, other: Extent) -> bool:
-        """Says whether a process is better off with this snapshot than with the other one and the log."""
+        """Say whether a process is better off with this snapshot than with the other one and the log."""
         changes, keys = self.applied_seq - other.applied_seq, abs(self.count - other.count)
         is_larger = 10 * keys > max(self.count, other.count)
         return changes >= 0 and (changes >= FAR_AHEAD or is_larger or self.spec != other.spec)
 
 
 def folder_of(session: Session, settings: Settings) -> SharedFolder | None:
-    """Gives the folder of this base in the shared place; None where none is named."""
+    """Give the folder of this base in the shared place; None where none is named."""
     if settings.shared_snapshots is None:
         return None
     return SharedFolder(settings.shared_snapshots, audit.database_id(session))
 
 
 def noted(session: Session) -> dict[int, SharedSnapshot]:
-    """Gives what the shared snapshot of each keyset in use has to be, where there is one of this log."""
+    """Give what the shared snapshot of each keyset in use has to be, where there is one of this log."""
     return {
         n: one
         for n, one in _named(session, KeysetRow.state != "retired").items()
@@ -69,7 +69,7 @@ def noted(session: Session) -> dict[int, SharedSnapshot]:
 
 
 def named(session: Session) -> dict[int, SharedSnapshot]:
-    """Gives every shared snapshot that the database knows of, those of retired keysets too until they are removed."""
+    """Give every shared snapshot that the database knows of, those of retired keysets too until they are removed."""
     return _named(session, true())
 
 
@@ -83,7 +83,7 @@ def _named(session: Session, which: ColumnElement[bool]) -> dict[int, SharedSnap
 
 
 def unset(session: Session, settings: Settings) -> str | None:
-    """Says where snapshots are shared that this process, for which no place is named, cannot look at."""
+    """Say where snapshots are shared that this process, for which no place is named, cannot look at."""
     found = sorted({one.place or "a place" for one in named(session).values()})
     if settings.shared_snapshots is not None or not found:
         return None
@@ -91,7 +91,7 @@ def unset(session: Session, settings: Settings) -> str | None:
 
 
 def doubts(session: Session, folder: SharedFolder) -> dict[int, str]:
-    """Gives a sentence for each snapshot that may lie elsewhere than in this folder, or in what is not mounted."""
+    """Give a sentence for each snapshot that may lie elsewhere than in this folder, or in what is not mounted."""
     files = set(folder.names())
     settled = removed(session, folder, files)
     found = {n: _doubt(folder, one, files) for n, one in named(session).items() if n not in settled}
@@ -99,7 +99,7 @@ def doubts(session: Session, folder: SharedFolder) -> dict[int, str]:
 
 
 def removed(session: Session, folder: SharedFolder, files: Collection[str]) -> set[int]:
-    """Gives the retired keysets whose snapshot was removed from this folder, of these files, and is named still.
+    """Give the retired keysets whose snapshot was removed from this folder, of these files, and is named still.
 
     A process that ends between the two leaves that, and so did releases before. Another snapshot that is named has to
     be there, which shows that the folder is the servers'.
@@ -121,7 +121,7 @@ def _doubt(folder: SharedFolder, shared: SharedSnapshot, files: Collection[str])
 
 
 def must_stay(session: Session, folder: SharedFolder, shared: SharedSnapshot | None) -> str | None:
-    """Says why a snapshot must not be replaced from here, as nobody would know of it then; None where it may.
+    """Say why a snapshot must not be replaced from here, as nobody would know of it then; None where it may.
 
     One that is gone from its folder may, unless it holds erased keys: then somebody has to say that it is gone.
     """
@@ -136,32 +136,32 @@ def _told(keyset_id: int, said: str) -> str:
 
 
 def is_outlived(session: Session, shared: SharedSnapshot) -> bool:
-    """Says whether facts were erased since, whose keys the snapshot may hold."""
+    """Say whether facts were erased since, whose keys the snapshot may hold."""
     erased = exists().where(ChangeRow.seq > shared.applied_seq, ChangeRow.kind == "erase")
     return bool(session.scalar(select(erased)))
 
 
 def is_old(session: Session, changes: int = FAR_AHEAD) -> bool:
-    """Says whether the shared snapshot of the active keyset is so many changes behind the log."""
+    """Say whether the shared snapshot of the active keyset is so many changes behind the log."""
     active = session.scalar(select(KeysetRow.id).where(KeysetRow.state == "active"))
     there = noted(session).get(active or 0)
     return there is not None and audit.head_seq(session) - there.applied_seq >= changes
 
 
 def left_over(session: Session, folder: SharedFolder) -> tuple[str, ...]:
-    """Gives the files there that no keyset in use names, of writers that died and of keysets that are gone."""
+    """Give the files there that no keyset in use names, of writers that died and of keysets that are gone."""
     files = {one.file for one in noted(session).values()}
     return tuple(name for name in folder.names() if FILE.fullmatch(name) and name not in files)
 
 
 def remains(session: Session, folder: SharedFolder, uploads: UnfinishedUploads) -> tuple[str, ...]:
-    """Names what is left over there, with the parts of files that were never written to their end."""
+    """Name what is left over there, with the parts of files that were never written to their end."""
     parts = (f"{name} (parts of it)" for name in uploads.names if FILE.fullmatch(name))
     return (*left_over(session, folder), *parts)
 
 
 def list_faults(session: Session, folder: SharedFolder) -> dict[int, str]:
-    """Reads every shared snapshot, and gives a sentence for each that nobody could use or that should be gone."""
+    """Read every shared snapshot, and give a sentence for each that nobody could use or that should be gone."""
     found = doubts(session, folder)
     for keyset_id, one in noted(session).items():
         if keyset_id in found:
@@ -210,7 +210,7 @@ class SharedFolder:
         return f"{self.address}/{self.name}"
 
     def make(self) -> None:
-        """Makes the folder in its place, where a folder is more than how files are named."""
+        """Make the folder in its place, where a folder is more than how files are named."""
         with self._reached() as (storage, root):
             if _is_local(storage):
                 _require_place(storage, root)
@@ -221,12 +221,12 @@ class SharedFolder:
             return not _is_local(storage) or Path(root).is_dir()
 
     def put(self, name: str, stream: IO[bytes]) -> None:
-        """Writes a file there, over one that is there. Nobody reads it before the database names it."""
+        """Write a file there, over one that is there. Nobody reads it before the database names it."""
         with self._opened(name, "wb") as target:
             shutil.copyfileobj(stream, target, BLOCK)
 
     def get(self, name: str, to: Path, num_bytes: int) -> None:
-        """Copies a file from there, unless its size is not `num_bytes`."""
+        """Copy a file from there, unless its size is not `num_bytes`."""
         if (size := self.size(name)) != num_bytes:
             cause = f"{name} has {size} bytes and not {num_bytes}"
             raise SharedSnapshotsUnavailable(self.where, cause)
@@ -235,7 +235,7 @@ class SharedFolder:
                 target.write(block)
 
     def holds(self, name: str, num_bytes: int, sha256: str) -> bool:
-        """Says whether a file is there with this size and this digest."""
+        """Say whether a file is there with this size and this digest."""
         if name not in self.names() or self.size(name) != num_bytes:
             return False
         with self.reading(name) as stream:
@@ -258,7 +258,7 @@ class SharedFolder:
                     continue
 
     def unfinished(self) -> UnfinishedUploads:
-        """Gives the files whose upload to S3 was never finished: their parts stay, and no listing has them."""
+        """Give the files whose upload to S3 was never finished: their parts stay, and no listing has them."""
         with self._reached() as (storage, root):
             try:
                 return UnfinishedUploads(tuple(sorted({_name(upload) for upload in _uploads(storage, root)})))
@@ -268,7 +268,7 @@ class SharedFolder:
                 )
 
     def abort(self, names: Iterable[str]) -> None:
-        """Drops the unfinished uploads of these files, as far as that is permitted: `unfinished` has the others."""
+        """Drop the unfinished uploads of these files, as far as that is permitted: `unfinished` has the others."""
         wanted = set(names)
         with self._reached() as (storage, root), suppress(PermissionError):
             for upload in _uploads(storage, root) if wanted else ():
@@ -287,7 +287,7 @@ class SharedFolder:
 
     @contextmanager
     def _opened(self, name: str, mode: str) -> Iterator[_There]:
-        """Opens a file there. What its storage raises is explained; what the block raises is not of the storage."""
+        """Open a file there. What its storage raises is explained; what the block raises is not of the storage."""
         with self._reached() as (storage, root):
             there = _There(self, storage.open(f"{root}/{name}", mode))
         try:
@@ -297,7 +297,7 @@ class SharedFolder:
 
     @contextmanager
     def _reached(self) -> Iterator[tuple[Any, str]]:
-        """Gives the storage and the folder's path there, for a block that does nothing else than to ask it."""
+        """Give the storage and the folder's path there, for a block that does nothing else than to ask it."""
         with self._explained():
             from fsspec.core import url_to_fs
 
@@ -307,7 +307,7 @@ class SharedFolder:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Explains whatever the library of a storage raises: each has errors of its own."""
+        """Explain whatever the library of a storage raises: each has errors of its own."""
         try:
             yield
         except Exception as error:
@@ -349,7 +349,7 @@ def _protocols(storage: Any) -> tuple[str, ...]:
 
 
 def _require_place(storage: Any, root: str) -> None:
-    """Raises `FileNotFoundError` unless there is a place in which only the folder of this base is missing."""
+    """Raise `FileNotFoundError` unless there is a place in which only the folder of this base is missing."""
     if _is_local(storage):
         if not (place := Path(root).parent).is_dir():
             raise FileNotFoundError(f"{place} is no directory that is there; make it, or mount it")
@@ -366,7 +366,7 @@ def _require_place(storage: Any, root: str) -> None:
 
 
 def _uploads(storage: Any, root: str) -> Iterator[Any]:
-    """Gives the unfinished uploads below the folder; other storage than S3 keeps none that could be asked for."""
+    """Give the unfinished uploads below the folder; other storage than S3 keeps none that could be asked for."""
     if "s3" not in _protocols(storage):
         return
     bucket, folder, _ = storage.split_path(root)
@@ -397,7 +397,7 @@ def publish_snapshot(
     anyway: bool = False,
     must: bool = False,
 ) -> bool:
-    """Copies the keyset's snapshot from the index directory to the shared place, where that is due, or `anyway`.
+    """Copy the keyset's snapshot from the index directory to the shared place, where that is due, or `anyway`.
 
     It is due where none is there, where this is far ahead of it, and where facts were erased since; else the log is
     enough. While another process does it, there is nothing to do, unless it `must` be done: then this waits. Says False
@@ -424,7 +424,7 @@ def publish_snapshot(
 def _put(
     session: Session, keyset_id: int, folder: SharedFolder, snapshot: SharedSnapshot, stream: IO[bytes]
 ) -> None:
-    """Writes the snapshot and notes it. What it replaces goes after the commit: until then it is what others are told.
+    """Write the snapshot and notes it. What it replaces goes after the commit: until then it is what others are told.
 
     Only the first snapshot of a base has its folder made, so that it is not made where the place is not mounted.
     """
@@ -473,7 +473,7 @@ def _is_due(session: Session, keyset_id: int, snapshot: SharedSnapshot) -> bool:
 
 
 def _turn(session: Session, keyset_id: int, must: bool) -> bool:
-    """Takes this process's turn to write. A server that ends waits for nobody: an erasure looks after the rest."""
+    """Take this process's turn to write. A server that ends waits for nobody: an erasure looks after the rest."""
     if not must:
         return is_mine(session, keyset_id)
     wait_until_mine(session, keyset_id)
@@ -481,7 +481,7 @@ def _turn(session: Session, keyset_id: int, must: bool) -> bool:
 
 
 def await_turns(session: Session) -> None:
-    """Waits until nobody writes there who began before an erasure that is committed; nobody begins so later."""
+    """Wait until nobody writes there who began before an erasure that is committed; nobody begins so later."""
     for keyset_id in session.scalars(
         select(KeysetRow.id).where(KeysetRow.state != "retired").order_by(KeysetRow.id)
     ):
@@ -489,7 +489,7 @@ def await_turns(session: Session) -> None:
 
 
 def prune_snapshots(session: Session, folder: SharedFolder) -> None:
-    """Removes what is left over there, unless another process is just writing it. The turns last to the end.
+    """Remove what is left over there, unless another process is just writing it. The turns last to the end.
 
     Files go first: they hold whole indexes, and who may remove them may not always see the parts of uploads.
     """
@@ -504,18 +504,18 @@ def prune_snapshots(session: Session, folder: SharedFolder) -> None:
 
 
 def _turns(session: Session, names: Iterable[str]) -> set[int]:
-    """Takes this process's turn for the keysets of these files, but of those that another process is just writing."""
+    """Take this process's turn for the keysets of these files, but of those that another process is just writing."""
     ids = {keyset_id for keyset_id in map(_keyset_of, names) if keyset_id is not None}
     return {keyset_id for keyset_id in sorted(ids) if is_mine(session, keyset_id)}
 
 
 def forget_snapshots(session: Session, keyset_ids: Iterable[int]) -> None:
-    """Has the database name no shared snapshot of these keysets."""
+    """Have the database name no shared snapshot of these keysets."""
     note = update(KeysetRow).where(KeysetRow.id.in_(list(keyset_ids)))
     session.execute(note.values(shared_snapshot=null(), whole_shared_snapshot=null()))
 
 
 def _keyset_of(name: str) -> int | None:
-    """Gives the keyset that a file's name says; None for a file of somebody else."""
+    """Give the keyset that a file's name says; None for a file of somebody else."""
     found = FILE.fullmatch(name)
     return found and int(found[1])

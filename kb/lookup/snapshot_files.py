@@ -48,7 +48,7 @@ def read_manifest(file: Path, keyset_id: int, dim: int) -> dict[str, Any]:
 
 
 def sizes_of(path: Path, keyset_id: int) -> tuple[int, int, int] | None:
-    """Gives the keys of a snapshot, its bytes and its change; None where there is none that can be read."""
+    """Give the keys of a snapshot, its bytes and its change; None where there is none that can be read."""
     try:
         manifest = json.loads((path / f"keyset-{keyset_id}.json").read_text())
         size = (path / manifest["file"]).stat().st_size
@@ -70,7 +70,7 @@ def sha256_of(stream: Readable) -> str:
 
 
 def publish_files(temporary: Path, file: Path, directory: int) -> None:
-    """Gives a written file its final name, after its bytes are on disk."""
+    """Give a written file its final name, after its bytes are on disk."""
     with temporary.open("rb") as stream:
         os.fsync(stream.fileno())
     temporary.replace(file)
@@ -80,7 +80,7 @@ def publish_files(temporary: Path, file: Path, directory: int) -> None:
 def replace_snapshot(
     path: Path, keyset_id: int, applied_seq: int, write: Callable[[Path], Described]
 ) -> None:
-    """Replaces this keyset's snapshot in the directory `path`; on return it is on disk and older ones are gone.
+    """Replace this keyset's snapshot in the directory `path`; on return it is on disk and older ones are gone.
 
     `write` writes the file and describes it; what it raises leaves the old snapshot as it was.
     """
@@ -103,7 +103,7 @@ def replace_snapshot(
 
 
 def note_history(directory: Path, keyset_id: int, applied_seq: int, log_hash: str | None) -> None:
-    """Writes beside a snapshot which log its last change is of."""
+    """Write beside a snapshot which log its last change is of."""
     history = {"seq": applied_seq, "hash": log_hash}
     history_file(directory, keyset_id).write_text(json.dumps(history))
 
@@ -114,7 +114,7 @@ def history_file(directory: Path, keyset_id: int) -> Path:
 
 @contextmanager
 def open_snapshot_file(path: Path, keyset_id: int, dim: int) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
-    """Gives a snapshot's manifest, and its file to read, which stays readable when another snapshot replaces it."""
+    """Give a snapshot's manifest, and its file to read, which stays readable when another snapshot replaces it."""
     with ExitStack() as stack:
         with locked_directory(path, fcntl.LOCK_SH):
             manifest = read_manifest(path / f"keyset-{keyset_id}.json", keyset_id, dim)
@@ -124,7 +124,7 @@ def open_snapshot_file(path: Path, keyset_id: int, dim: int) -> Iterator[tuple[d
 
 @contextmanager
 def locked_directory(path: Path, mode: int) -> Iterator[int]:
-    """Locks the directory against the other processes that share it, and gives its descriptor."""
+    """Lock the directory against the other processes that share it, and give its descriptor."""
     directory = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(directory, mode)

@@ -84,7 +84,7 @@ class Inspection:
     collections: ElsewhereStanding = field(default_factory=ElsewhereStanding)
 
     def differences(self, *, but: int | None = None) -> tuple[str, ...]:
-        """Gives a sentence for each snapshot that was accepted and holds wrong keys."""
+        """Give a sentence for each snapshot that was accepted and holds wrong keys."""
         return tuple(
             f"{s.what} of keyset {s.keyset_id}: {len(s.missing)} keys missing {list(s.missing[:10])},"
             f" {len(s.left_over)} left over {list(s.left_over[:10])}"
@@ -93,7 +93,7 @@ class Inspection:
         )
 
     def mendable(self) -> tuple[str, ...]:
-        """Gives a sentence for each fault that changes no answer."""
+        """Give a sentence for each fault that changes no answer."""
         return (
             *(
                 f"{s.what} of keyset {s.keyset_id} is refused: {s.refused}"
@@ -108,13 +108,13 @@ class Inspection:
         )
 
     def unreached(self) -> tuple[str, ...]:
-        """Gives those of these sentences that tell of what could not be looked at."""
+        """Give those of these sentences that tell of what could not be looked at."""
         shared = [self.shared.unreached] if self.shared.unreached else []
         return (*shared, *self.collections.unasked.values())
 
 
 def inspect_snapshots(session: Session, settings: Settings) -> Inspection:
-    """Opens every snapshot of a keyset in use, as the next process would, and compares the sets of ids.
+    """Open every snapshot of a keyset in use, as the next process would, and compare the sets of ids.
 
     What is elsewhere is opened of the keysets that answer or could, and where it was filled while its keyset builds.
     """
@@ -144,7 +144,7 @@ def inspect_snapshots(session: Session, settings: Settings) -> Inspection:
 
 
 def _is_keyed(session: Session, keyset: KeysetHead) -> bool:
-    """Tells whether a keyset has keys, and one for each live fact."""
+    """Tell whether a keyset has keys, and one for each live fact."""
     counted = counting.count_keys(session, keyset.keyset_id)
     return counted.num_keys > 0 and not counted.num_unkeyed
 
@@ -176,7 +176,7 @@ def _inspect(session: Session, keyset: KeysetHead, settings: Settings) -> Snapsh
 
 
 def compare_snapshots(session: Session, replica: Replica) -> Snapshot:
-    """Compares the ids of an index with those of the keys it should hold."""
+    """Compare the ids of an index with those of the keys it should hold."""
     wanted, found = indexed_ids(session, replica.keyset_id), replica.candidates.ids
     return Snapshot(
         replica.keyset_id,
@@ -189,7 +189,7 @@ def compare_snapshots(session: Session, replica: Replica) -> Snapshot:
 
 
 def remove_orphans(session: Session, index_directory: Path) -> None:
-    """Removes orphaned files. They are searched again under the lock, since a process may have named one meanwhile."""
+    """Remove orphaned files. They are searched again under the lock, since a process may have named one meanwhile."""
     directory = snapshots_of(session, index_directory)
     if not directory.exists():
         return
@@ -200,7 +200,7 @@ def remove_orphans(session: Session, index_directory: Path) -> None:
 
 
 def _orphans(directory: Path, in_use: set[int]) -> list[Path]:
-    """Finds files of snapshots that no manifest names, of writers that died, and of keysets that are gone."""
+    """Find files of snapshots that no manifest names, of writers that died, and of keysets that are gone."""
     found = []
     for file in sorted(directory.glob("keyset-*")):
         if (match := _FILE.fullmatch(file.name)) is None:
@@ -212,7 +212,7 @@ def _orphans(directory: Path, in_use: set[int]) -> list[Path]:
 
 
 def _is_named(directory: Path, keyset_id: int, file: Path) -> bool:
-    """Says whether the keyset's manifest names the file, or is it.
+    """Say whether the keyset's manifest names the file, or is it.
 
     An unreadable manifest is taken to name every file.
     """

@@ -44,7 +44,7 @@ class Spec:
 
 
 def parsed(spec: str) -> Spec | None:
-    """Gives the parts of a spec; None where it is not known to remove keys correctly."""
+    """Give the parts of a spec; None where it is not known to remove keys correctly."""
     if (match := _SPEC.fullmatch(spec)) is None:
         return None
     is_opq, is_pq = (match["turned"] or "").startswith("OPQ"), match["pq"] is not None
@@ -53,30 +53,30 @@ def parsed(spec: str) -> Spec | None:
 
 
 def default_spec(num_keys: int, dim: int) -> str:
-    """Gives the spec that mostly suits this number and width of keys. `kb.lookup.choosing` measures whether it does."""
+    """Give the spec that mostly suits this number and width of keys. `kb.lookup.choosing` measures whether it does."""
     if num_keys <= FLAT_UP_TO or dim < 4:
         return FLAT_SPEC
     return bits_spec(num_keys, dim) if dim >= BITS_FROM else paper_spec(num_keys, dim)
 
 
 def bits_spec(num_keys: int, dim: int) -> str:
-    """Gives the spec with a bit for each number of a key."""
+    """Give the spec with a bit for each number of a key."""
     return f"RR{dim},IVF{default_nlist(num_keys)},RaBitQ"
 
 
 def bits_code_bytes(dim: int) -> int:
-    """Gives the length of a code with a bit for each number: the bits, and two factors of the estimate."""
+    """Give the length of a code with a bit for each number: the bits, and two factors of the estimate."""
     return (dim + 7) // 8 + 8
 
 
 def paper_spec(num_keys: int, dim: int) -> str:
-    """Gives the paper's spec, with a byte for each four numbers of a key."""
+    """Give the paper's spec, with a byte for each four numbers of a key."""
     # d' is the largest multiple of 4 up to d, since each of the d/4 codes covers 4 numbers.
     return f"OPQ{dim // 4}_{dim // 4 * 4},IVF{default_nlist(num_keys)},PQ{dim // 4}"
 
 
 def default_nlist(num_keys: int) -> int:
-    """Gives the number of inverted lists for an index of `num_keys` keys."""
+    """Give the number of inverted lists for an index of `num_keys` keys."""
     # The power of two at or below 4 sqrt(n) leaves each list the 39 training keys that k-means wants; 65,536
     # centroids already cost 9 ms a query at d = 960.
     return min(65_536, 1 << int(math.log2(4 * math.sqrt(num_keys))))
@@ -90,6 +90,6 @@ _ELSEWHERE = re.compile(r"milvus:(?P<collection>[A-Za-z_][A-Za-z0-9_]{0,254})")
 
 
 def collection_of(spec: str) -> str | None:
-    """Gives the Milvus collection that a keyset with this spec names; None where its index is Faiss's."""
+    """Give the Milvus collection that a keyset with this spec names; None where its index is Faiss's."""
     match = _ELSEWHERE.fullmatch(spec)
     return match and match["collection"]

@@ -20,18 +20,18 @@ _TRY_TO_ASK = text("SELECT pg_try_advisory_xact_lock(hashtextextended('asking fo
 
 
 def is_turn_to_ask(session: Session) -> bool:
-    """Says whether it is this transaction's turn to ask for a shared snapshot, which then lasts to its end."""
+    """Say whether it is this transaction's turn to ask for a shared snapshot, which then lasts to its end."""
     return bool(session.scalar(_TRY_TO_ASK))
 
 
 def is_mine(session: Session, keyset_id: int) -> bool:
-    """Says whether it is this transaction's turn, which then lasts to its end."""
+    """Say whether it is this transaction's turn, which then lasts to its end."""
     session.execute(_WITHOUT_TIMEOUT)
     return bool(session.scalar(_TRY, {"keyset_id": keyset_id}))
 
 
 def wait_until_mine(session: Session, keyset_id: int) -> None:
-    """Waits for this transaction's turn, which then lasts to its end. Raises `LockHeld` where that takes too long."""
+    """Wait for this transaction's turn, which then lasts to its end. Raises `LockHeld` where that takes too long."""
     session.execute(_WITHOUT_TIMEOUT)
     try:
         session.execute(_WAIT, {"keyset_id": keyset_id})

@@ -89,7 +89,7 @@ class _Collection:
     common: Mapping[str, float]
 
     def weight(self, frequency: float) -> float:
-        """Gives how much a word counts that so many sentences have."""
+        """Give how much a word counts that so many sentences have."""
         return math.log(1 + (max(self.number, frequency) - frequency + 0.5) / (frequency + 0.5))
 
 
@@ -104,7 +104,7 @@ class WordSearch:
     def find(
         self, session: Session, question: str, limit: int, also: Collection[int] = ()
     ) -> list[SentenceFound]:
-        """Finds up to `limit` sentences, best first; of those with the same score the older first.
+        """Find up to `limit` sentences, best first; of those with the same score the older first.
 
         The sentences `also` are scored whether they share words with the question or not, and may come in addition.
         It gives none where the question has no word but the commonest of the language.
@@ -137,7 +137,7 @@ class WordSearch:
     def _frequencies(
         self, connection: psycopg.Connection, lexemes: Sequence[str]
     ) -> tuple[_Collection, dict[str, float]]:
-        """Gives the collection, and in how many sentences each lexeme is, as of the last minute."""
+        """Give the collection, and in how many sentences each lexeme is, as of the last minute."""
         if time.monotonic() - self._read_at > KEPT_SECONDS:
             self._collection, self._counted = _read(connection), {}
             self._read_at = time.monotonic()
@@ -160,7 +160,7 @@ def _read(connection: psycopg.Connection) -> _Collection:
 
 
 def _choices(rarest_first: Sequence[str], frequencies: Mapping[str, float], number: float) -> Iterator[str]:
-    """Gives queries for the candidates, each to be used where those before it found too few sentences.
+    """Give queries for the candidates, each to be used where those before it found too few sentences.
 
     There is one where some lexeme, or pair, is rare enough. Where all are in very many sentences, those that have
     several of them are sought first.
@@ -179,7 +179,7 @@ def _choices(rarest_first: Sequence[str], frequencies: Mapping[str, float], numb
 
 
 def _rare(rarest_first: Sequence[str], frequencies: Mapping[str, float], number: float) -> Iterator[str]:
-    """Gives queries of single lexemes, and then of pairs, as long as all together find few enough sentences."""
+    """Give queries of single lexemes, and then of pairs, as long as all together find few enough sentences."""
     rare, room = 0, float(MOST_CANDIDATES)
     for lexeme in rarest_first:
         if frequencies[lexeme] > room:

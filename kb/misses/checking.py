@@ -36,7 +36,7 @@ class _Kept(NamedTuple):
 def ask_again(
     store: SearchableStore, asks: Asks | None, questions: Sequence[MissedQuestion], fact_id: int
 ) -> tuple[AskedAgain, ...]:
-    """Says which of the newest five questions find the fact. What nothing was kept to ask with finds none."""
+    """Say which of the newest five questions find the fact. What nothing was kept to ask with finds none."""
     asked = questions[:MOST_ASKED]
     kept = _kept(store, asked)
     return tuple(

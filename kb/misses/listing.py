@@ -42,7 +42,7 @@ MAX_ID = 2**63 - 1
 def groups(
     session: Session, state: MissState, order: MissOrder, after: int, limit: int, show: ShowTexts | None
 ) -> list[MissGroup]:
-    """Gives groups of this state past the group `after`, or where that is not there any more from the first on."""
+    """Give groups of this state past the group `after`, or where that is not there any more from the first on."""
     by = MissGroupRow.asked if order == "asked" else MissGroupRow.last_at
     statement = select(MissGroupRow).where(MissGroupRow.state == state)
     last = session.get(MissGroupRow, after) if 0 < after <= MAX_ID else None
@@ -58,7 +58,7 @@ def count_misses(session: Session, state: MissState) -> int:
 
 
 def get_group(session: Session, group_id: int, show: ShowTexts | None) -> MissGroup:
-    """Gives one group. Raises `MissGroupNotFound`."""
+    """Give one group. Raises `MissGroupNotFound`."""
     found = session.get(MissGroupRow, group_id) if 0 < group_id <= MAX_ID else None
     if found is None:
         raise MissGroupNotFound([group_id])
@@ -89,7 +89,7 @@ def _records(session: Session, rows: Sequence[MissGroupRow], show: ShowTexts | N
 
 
 def _last_of(session: Session, group_ids: Sequence[int]) -> dict[int, MissPlace]:
-    """Gives the last miss of each group, each by one step in an index."""
+    """Give the last miss of each group, each by one step in an index."""
     newest = (
         select(MissRow.generation_id, MissRow.ordinal)
         .where(MissRow.group_id == MissGroupRow.id)
@@ -108,7 +108,7 @@ def _decisions(session: Session, seqs: Sequence[int]) -> dict[int, ChangeRecord]
 
 
 def asked_in(session: Session, group_id: int, show: ShowTexts | None) -> tuple[MissedQuestion, ...]:
-    """Gives the different questions among the last misses of a group, newest first."""
+    """Give the different questions among the last misses of a group, newest first."""
     rows = session.execute(_newest(group_id)).all()
     asked = group_questions(session, [MissPlace(row.generation_id, row.ordinal) for row in rows], show)
     found: dict[tuple[str, bool], list[Any]] = {}
@@ -141,7 +141,7 @@ def _newest(group_id: int) -> Select[*tuple[Any, ...]]:
 
 
 def _proposed(session: Session, generation_ids: Sequence[int]) -> dict[int, str]:
-    """Gives the value that was proposed last for each of these outputs."""
+    """Give the value that was proposed last for each of these outputs."""
     said = select(FeedbackRow.generation_id, FeedbackRow.value).where(
         FeedbackRow.generation_id == func.any(list(generation_ids)), FeedbackRow.value.is_not(None)
     )
@@ -161,7 +161,7 @@ Query = tuple[str, bytes]  # the checkpoint, and the vector as it is stored
 
 
 def with_near(store: SearchableStore, groups: Sequence[MissGroup], k: int) -> list[MissGroup]:
-    """Gives the groups with the k live facts that are nearest to what each was asked last."""
+    """Give the groups with the k live facts that are nearest to what each was asked last."""
     if not (groups and k):
         return list(groups)
     places = {one.group_id: MissPlace(one.generation_id, one.ordinal) for one in groups}
@@ -186,7 +186,7 @@ def _near(hit: Hit, fact: FactRecord) -> NearFact:
 
 
 def stored_queries(session: Session, places: Sequence[MissPlace]) -> dict[MissPlace, Query]:
-    """Gives the queries that were kept of these lookups; of an output as a whole, that of its first."""
+    """Give the queries that were kept of these lookups; of an output as a whole, that of its first."""
     wanted = {MissPlace(one.generation_id, max(one.ordinal, 0)): one for one in places}
     columns = (AttributionRow.generation_id, AttributionRow.ordinal, AttributionRow.query)
     statement = (
@@ -203,7 +203,7 @@ def stored_queries(session: Session, places: Sequence[MissPlace]) -> dict[MissPl
 
 
 def _by_key(store: SearchableStore, asked: Mapping[int, Query], k: int) -> dict[int, tuple[Hit, ...]]:
-    """Looks up the queries of each checkpoint at once; those that the active keyset does not answer are left out."""
+    """Look up the queries of each checkpoint at once; those that the active keyset does not answer are left out."""
     found: dict[int, tuple[Hit, ...]] = {}
     for checkpoint_id in {checkpoint_id for checkpoint_id, _ in asked.values()}:
         of = {one: query for one, (space, query) in asked.items() if space == checkpoint_id}
@@ -221,7 +221,7 @@ def looked_up(
     threshold: float | None,
     accepted_only: bool = False,
 ) -> list[tuple[Hit, ...]] | None:
-    """Gives the hits of each query; None where the active keyset is of another checkpoint, or there is none."""
+    """Give the hits of each query; None where the active keyset is of another checkpoint, or there is none."""
     queries_BD = np.frombuffer(b"".join(queries), dtype=STORED).reshape(len(queries), -1).astype(np.float32)
     try:
         lookups = store.lookups.find(
@@ -273,7 +273,7 @@ class MissPlace(NamedTuple):
 def group_questions(
     session: Session, places: Collection[MissPlace], show: ShowTexts | None = None
 ) -> dict[MissPlace, str]:
-    """Gives what was asked at these places; `show` withholds from prompts and outputs, by output, what is past."""
+    """Give what was asked at these places; `show` withholds from prompts and outputs, by output, what is past."""
     ids = {place.generation_id for place in places}
     stored = session.execute(_STORED.where(GenerationRow.id == func.any(list(ids)))).all()
     modes = {row.id: row.mode for row in stored}

@@ -54,7 +54,7 @@ class Misses:
     show: ShowTexts | None = None
 
     def find(self, **sought: Unpack[MissSearch]) -> MissPage:
-        """Lists groups of a state. Where there are few groups, it first gives up to 256 new misses to them."""
+        """List groups of a state. Where there are few groups, it first gives up to 256 new misses to them."""
         if not self.store.settings.keep_answers:
             return MissPage((), 0, 0, False, None)
         self._group_some()
@@ -71,7 +71,7 @@ class Misses:
         return MissPage(tuple(shown), total, ungrouped, True, end)
 
     def read(self, group_id: int) -> MissDetails:
-        """Gives a group with its questions and the facts near it. Raises `MissGroupNotFound`."""
+        """Give a group with its questions and the facts near it. Raises `MissGroupNotFound`."""
         with self.store.sessions() as session:
             group = listing.get_group(session, group_id, self.show)
             questions = listing.asked_in(session, group_id, self.show)
@@ -79,12 +79,12 @@ class Misses:
         return MissDetails(near, questions)
 
     def open_groups(self) -> int:
-        """Counts the open groups."""
+        """Count the open groups."""
         with self.store.sessions() as session:
             return listing.count_misses(session, "open") if self.store.settings.keep_answers else 0
 
     def group(self, on_done: Callable[[int, int], None] | None = None, *, most: int | None = None) -> int:
-        """Gives new misses to groups, all or about so many, unless another process is at it; says how many it gave."""
+        """Give new misses to groups, all or about so many, unless another process is at it; say how many it gave."""
         if not self.store.settings.keep_answers:
             return 0
         with self.store.sessions() as session:
@@ -98,25 +98,25 @@ class Misses:
         return done
 
     def prune(self, older_than: timedelta) -> int:
-        """Removes misses of longer ago with the outputs that said nothing, and says how many misses."""
+        """Remove misses of longer ago with the outputs that said nothing, and say how many misses."""
         gone = 0
         while some := self._prune_some(older_than):
             gone += some
         return gone
 
     def dismiss(self, group_ids: Sequence[int], *, actor: str, reason: str) -> int:
-        """Dismisses groups that are not this base's to answer; what is asked near them later joins them.
+        """Dismiss groups that are not this base's to answer; what is asked near them later joins them.
 
         Gives the change's number. Raises `MissGroupNotFound` or `MissGroupState`.
         """
         return self._decide(group_ids, "dismissed", actor, reason)
 
     def reopen(self, group_ids: Sequence[int], *, actor: str, reason: str) -> int:
-        """Opens groups again. Gives and raises what `dismiss` does."""
+        """Open groups again. Gives and raises what `dismiss` does."""
         return self._decide(group_ids, "open", actor, reason)
 
     def solve(self, group_id: int, fact_id: int, *, anyway: bool = False, **who: Unpack[OnRecord]) -> Solving:
-        """Asks the newest questions of a group again, and where all of them find the fact, or `anyway`, solves it.
+        """Ask the newest questions of a group again, and where all of them find the fact, or `anyway`, solves it.
 
         Raises `MissGroupNotFound`, `MissGroupState`, `FactNotFound` or `FactDeleted`.
         """
@@ -149,7 +149,7 @@ class Misses:
             return made.some(session)
 
     def _group_some(self) -> None:
-        """Groups some new misses, where that takes a moment; a worker has time for the rest."""
+        """Group some new misses, where that takes a moment; a worker has time for the rest."""
         with self.store.sessions() as session:
             if not num_ungrouped(session) or num_groups(session) > GROUPS_AT_ONCE:
                 return
@@ -176,7 +176,7 @@ def decide_group(
     *,
     fact_id: int | None = None,
 ) -> int:
-    """Gives these groups another state, all or none, and gives the change's number.
+    """Give these groups another state, all or none, and give the change's number.
 
     Raises `MissGroupNotFound`, `MissGroupState` where one has that state already, and for a fact that is not live
     `FactNotFound` or `FactDeleted`.
@@ -226,7 +226,7 @@ class Grouping:
 
     @classmethod
     def begin(cls, session: Session) -> Grouping | None:
-        """Reads the groups; gives None where another transaction is grouping."""
+        """Read the groups; give None where another transaction is grouping."""
         if not _is_mine(session):
             return None
         made = cls()
@@ -241,7 +241,7 @@ class Grouping:
         return made
 
     def some(self, session: Session) -> int | None:
-        """Groups up to 256 of the misses that are in none, and says how many.
+        """Group up to 256 of the misses that are in none, and say how many.
 
         It gives None where another transaction is grouping, or where there are other groups than it knows by now. Where
         it fails it may not be used again.
@@ -275,7 +275,7 @@ def _is_mine(session: Session) -> bool:
 
 
 def _asked(generation_id: Any, ordinal: Any, *more: Any) -> Select[*tuple[Any, ...]]:
-    """Selects lookups with what they are compared by. For an output as a whole that is its first lookup's query."""
+    """Select lookups with what they are compared by. For an output as a whole that is its first lookup's query."""
     asked = AttributionRow.ordinal == func.greatest(ordinal, 0)
     said = func.left(GenerationRow.output, case((ordinal == WHOLE, 0), else_=AttributionRow.output_start))
     return (
@@ -306,7 +306,7 @@ def _read(session: Session, rows: Sequence[Row[Any]]) -> list[_Read]:
 
 
 def _words(question: str, words: Sequence[str], stems: dict[str, tuple[str, ...]]) -> frozenset[str]:
-    """Gives the stems of a question's words; of one that has none but the commonest of the language, itself."""
+    """Give the stems of a question's words; of one that has none but the commonest of the language, itself."""
     found = frozenset(stem for word in words for stem in stems.get(word, ()))
     return found or frozenset([question.strip()])
 
@@ -320,7 +320,7 @@ def _unit(query: bytes | None) -> Vectors | None:
 
 
 def _insert(session: Session, leading: Sequence[_Read]) -> list[int]:
-    """Makes groups that are empty yet, and gives their ids in order."""
+    """Make groups that are empty yet, and give their ids in order."""
     if not leading:
         return []
     rows = [
@@ -407,7 +407,7 @@ class _Space:
         self.slots.append(slot)
 
     def nearest(self, queries_BD: Vectors, first: int = 0) -> list[_Near]:
-        """Gives the nearest of the leaders from the place `first` on to each query; there must be one."""
+        """Give the nearest of the leaders from the place `first` on to each query; there must be one."""
         cosines_BN = queries_BD @ self.rows_ND[first : len(self.slots)].T
         best_B = cosines_BN.argmax(axis=1)
         return [
@@ -442,7 +442,7 @@ class Leaders:
         return slot
 
     def join(self, misses: Sequence[ComparedMiss]) -> list[int]:
-        """Gives the slot that each miss joins; where no leader is near it becomes one itself."""
+        """Give the slot that each miss joins; where no leader is near it becomes one itself."""
         known = {key: len(space.slots) for key, space in self._spaces.items()}
         near = self._near(misses)
         slots = []
@@ -452,7 +452,7 @@ class Leaders:
         return slots
 
     def _near(self, misses: Sequence[ComparedMiss]) -> dict[int, _Near]:
-        """Compares all queries of a space at once, which takes a tenth of the time, with the leaders that are there."""
+        """Compare all queries of a space at once, which takes a tenth of the time, with the leaders that are there."""
         found: dict[int, _Near] = {}
         for (name, dim), space in self._spaces.items():
             queries = {
@@ -491,7 +491,7 @@ class Leaders:
         return best
 
     def _candidates(self, words: frozenset[str]) -> Iterator[int]:
-        """Gives the leaders that say one of the rarest words: who shares enough of all has one of so many."""
+        """Give the leaders that say one of the rarest words: who shares enough of all has one of so many."""
         rarest = sorted(words, key=lambda word: (len(self._saying.get(word, ())), word))
         for word in rarest[: len(words) - math.ceil(OVERLAP * len(words)) + 1]:
             yield from self._saying.get(word, ())

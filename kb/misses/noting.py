@@ -23,18 +23,18 @@ AT_ONCE = 10_000  # misses that are pruned in a transaction
 
 
 def lock_groups(session: Session) -> None:
-    """Keeps others from writing groups until this transaction ends; to be called before the change log is locked."""
+    """Keep others from writing groups until this transaction ends; to be called before the change log is locked."""
     session.execute(select(func.pg_advisory_xact_lock(GROUPS_LOCK)))
 
 
 def note_miss(session: Session, generation_id: int, ordinals: Iterable[int]) -> None:
-    """Keeps that these lookups of an output found nothing."""
+    """Keep that these lookups of an output found nothing."""
     if rows := [{"generation_id": generation_id, "ordinal": ordinal} for ordinal in ordinals]:
         session.execute(insert(MissRow), rows)
 
 
 def groups_of(session: Session, generation_id: int) -> tuple[int, ...]:
-    """Gives the groups that the misses of an output are in."""
+    """Give the groups that the misses of an output are in."""
     of_output = select(MissRow.group_id).where(
         MissRow.generation_id == generation_id, MissRow.group_id.is_not(None)
     )
@@ -42,7 +42,7 @@ def groups_of(session: Session, generation_id: int) -> tuple[int, ...]:
 
 
 def note_wrong(session: Session, generation_id: int) -> None:
-    """Keeps that somebody called an output wrong. One whose lookups found nothing is a miss already."""
+    """Keep that somebody called an output wrong. One whose lookups found nothing is a miss already."""
     missed = select(MissRow.ordinal).where(MissRow.generation_id == generation_id, MissRow.ordinal != WHOLE)
     if session.scalars(missed.limit(1)).first() is None:
         row = upsert(MissRow).values(generation_id=generation_id, ordinal=WHOLE)
@@ -50,13 +50,13 @@ def note_wrong(session: Session, generation_id: int) -> None:
 
 
 def forget_wrong(session: Session, generation_id: int) -> None:
-    """Takes back what `note_wrong` kept, where nobody calls the output wrong any more. Groups must be locked."""
+    """Take back what `note_wrong` kept, where nobody calls the output wrong any more. Groups must be locked."""
     gone = delete(MissRow).where(MissRow.generation_id == generation_id, MissRow.ordinal == WHOLE)
     _recount(session, session.scalars(gone.returning(MissRow.group_id)).all())
 
 
 def prune_misses(session: Session, older_than: timedelta) -> int:
-    """Removes up to 10,000 misses of longer ago, with the outputs that said nothing, and says how many.
+    """Remove up to 10,000 misses of longer ago, with the outputs that said nothing, and say how many.
 
     Outputs that said something stay. Groups without any miss go.
     """
@@ -95,7 +95,7 @@ _DROP_EMPTY = text("DELETE FROM miss_group WHERE id = ANY(CAST(:ids AS bigint[])
 
 
 def _recount(session: Session, group_ids: Collection[int | None]) -> None:
-    """Counts the misses of these groups anew, and drops those that have none."""
+    """Count the misses of these groups anew, and drop those that have none."""
     if ids := sorted({group_id for group_id in group_ids if group_id is not None}):
         session.execute(_RECOUNT, {"ids": ids, "whole": WHOLE})
         session.execute(_DROP_EMPTY, {"ids": ids})

@@ -89,11 +89,11 @@ class Deadline:
     end: float = math.inf
 
     def begin(self, seconds: float) -> None:
-        """Lets what begins now end in so many seconds."""
+        """Let what begins now end in so many seconds."""
         self.end = time.monotonic() + seconds
 
     def within(self, limit: float | None, over: type[httpcore2.TimeoutException]) -> float:
-        """Gives the seconds that one step may take: up to its own limit. Raises `over` where no time is left."""
+        """Give the seconds that one step may take: up to its own limit. Raises `over` where no time is left."""
         left = self.end - time.monotonic()
         if left <= 0:
             raise over("the time is over")
@@ -156,7 +156,7 @@ NAME_SECONDS = 10.0  # two tries of five seconds are what a resolver's own clien
 
 
 def addresses_of(host: str, port: int, seconds: float = NAME_SECONDS) -> list[Address]:
-    """Gives the addresses of a host, in the system's order. Raises `OSError`, a `TimeoutError` where it takes too long.
+    """Give the addresses of a host, in the system's order. Raises `OSError`, a `TimeoutError` where it takes too long.
 
     The thread that asks goes on until the system gives up: nothing can interrupt it.
     """

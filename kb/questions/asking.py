@@ -67,12 +67,12 @@ class AskedSet:
     skipped: int
 
     def share(self, result: str) -> float:
-        """Gives the share of the questions with this outcome."""
+        """Give the share of the questions with this outcome."""
         return sum(item.outcome == result for item in self.items) / len(self.items)
 
 
 def ask_set(store: Store, name: str, asker: Asker, on_asked: OnAsked = lambda done, total: None) -> AskedSet:
-    """Asks every question of a set of which enough is left. Raises `QuestionSetNotFound`, and `InvalidQuestions` where
+    """Ask every question of a set of which enough is left. Raises `QuestionSetNotFound`, and `InvalidQuestions` where
     there is none.
     """
     with store.sessions() as session:
@@ -94,7 +94,7 @@ def ask_set(store: Store, name: str, asker: Asker, on_asked: OnAsked = lambda do
 def run(
     store: Store, name: str, asker: Asker, on_asked: OnAsked = lambda done, total: None, *, actor: str
 ) -> QuestionRun:
-    """Asks a set as `ask_set` does, and stores the run. What was erased meanwhile is redacted in it."""
+    """Ask a set as `ask_set` does, and store the run. What was erased meanwhile is redacted in it."""
     audit.check_name("actor", actor)
     begun = time.monotonic()
     asked = ask_set(store, name, asker, on_asked)
@@ -162,19 +162,19 @@ MOST = 1000  # values, and sentences, with all words of an expected value, that 
 
 
 def wanted(kept: KeptQuestion) -> tuple[str, ...]:
-    """Gives the expected values that nothing was erased of."""
+    """Give the expected values that nothing was erased of."""
     return tuple(value for value in kept.expected if MARK not in value)
 
 
 def is_askable(kept: KeptQuestion) -> bool:
-    """Says whether enough is left of a question to be asked."""
+    """Say whether enough is left of a question to be asked."""
     return MARK not in kept.question and (bool(wanted(kept)) or not kept.expected)
 
 
 def judge_answers(
     store: Store, corpus: str | None, kept: KeptQuestion, heard: Heard, asker: Asker
 ) -> AskedItem:
-    """Judges what was heard to a question whose answer should be in this corpus (None: in any)."""
+    """Judge what was heard to a question whose answer should be in this corpus (None: in any)."""
     result, reason = _outcome(kept, heard), None
     if result != "right":
         likeliest = _of_likeliest(heard, wanted(kept)) if kept.expected else ANOTHER
@@ -201,7 +201,7 @@ def _outcome(kept: KeptQuestion, heard: Heard) -> str:
 
 
 def _of_likeliest(heard: Heard, wanted: Sequence[str]) -> str | None:
-    """Gives the reason that follows from what was likeliest, if one does."""
+    """Give the reason that follows from what was likeliest, if one does."""
     if heard.withheld:
         return WITHHELD
     best = outcome(heard.best, wanted)
@@ -219,7 +219,7 @@ def _of_texts(store: Store, corpus: str | None, kept: KeptQuestion, asker: Asker
 
 
 def _is_said(session: Session, value: str, corpus: str | None) -> bool:
-    """Says whether a live fact or a current document says this value. Text under deleted facts does not count."""
+    """Say whether a live fact or a current document says this value. Text under deleted facts does not count."""
     sought = SoughtText.read(session, ARTICLES.sub(" ", value.lower()))
     values = select(FactVersionRow.value).where(
         FactVersionRow.to_seq.is_(None), sought.within(FactVersionRow.value)
@@ -283,7 +283,7 @@ class Asker(Protocol):
     def ask(self, question: str) -> Heard: ...
 
     def looked_in(self, question: str) -> Sequence[str]:
-        """Gives the texts among which the answer is chosen, as they say things now."""
+        """Give the texts among which the answer is chosen, as they say things now."""
         ...
 
 

@@ -22,7 +22,7 @@ _VALUES = "value", "expected"
 
 
 def questions_of_file(file: Path) -> list[DraftQuestion]:
-    """Reads a file, as CSV where its name ends so. Raises `InvalidQuestions`, which names the line."""
+    """Read a file, as CSV where its name ends so. Raises `InvalidQuestions`, which names the line."""
     with file.open(encoding="utf-8-sig", newline="") as lines:
         try:
             return _added_up(_rows(lines) if file.suffix.lower() == ".csv" else _objects(lines))
@@ -31,7 +31,7 @@ def questions_of_file(file: Path) -> list[DraftQuestion]:
 
 
 def questions_of_text(text: str) -> list[DraftQuestion]:
-    """Reads what was pasted: JSON Lines where it begins with a brace, else CSV. Raises `InvalidQuestions`."""
+    """Read what was pasted: JSON Lines where it begins with a brace, else CSV. Raises `InvalidQuestions`."""
     lines = io.StringIO(text.removeprefix("\ufeff"), newline="")
     return _added_up(_objects(lines) if text.lstrip().startswith("{") else _rows(lines))
 

@@ -40,7 +40,7 @@ SELECT question_id, array_agg(DISTINCT fact_id ORDER BY fact_id) AS fact_ids FRO
 
 
 def set_row(session: Session, name: str, *, lock: bool = False) -> QuestionSetRow:
-    """Gives the row of a set, locked against others who write it where asked. Raises `QuestionSetNotFound`."""
+    """Give the row of a set, locked against others who write it where asked. Raises `QuestionSetNotFound`."""
     statement = select(QuestionSetRow).where(QuestionSetRow.name == name)
     found = session.scalar(statement.with_for_update() if lock else statement) if "\x00" not in name else None
     if found is None:
@@ -49,7 +49,7 @@ def set_row(session: Session, name: str, *, lock: bool = False) -> QuestionSetRo
 
 
 def sets(session: Session, name: str | None = None) -> list[KeptSet]:
-    """Lists the sets by name (or the one of this name), each with its last run."""
+    """List the sets by name (or the one of this name), each with its last run."""
     number = select(func.count()).where(QuestionRow.set_id == QuestionSetRow.id).scalar_subquery()
     statement = select(QuestionSetRow, number.label("number")).order_by(QuestionSetRow.name)
     if name is not None:
@@ -67,7 +67,7 @@ def sets(session: Session, name: str | None = None) -> list[KeptSet]:
 def questions_of(
     session: Session, set_id: int, after: int = 0, limit: int | None = None
 ) -> list[KeptQuestion]:
-    """Lists the questions of a set in the order in which they were added."""
+    """List the questions of a set in the order in which they were added."""
     statement = select(QuestionRow).where(QuestionRow.set_id == set_id, QuestionRow.id > after)
     rows = session.scalars(statement.order_by(QuestionRow.id).limit(limit)).all()
     facts = facts_of(session, [row.id for row in rows])
@@ -77,13 +77,13 @@ def questions_of(
 
 
 def facts_of(session: Session, question_ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Gives the facts that each of these questions was taken with, or answered by in any run that is kept."""
+    """Give the facts that each of these questions was taken with, or answered by in any run that is kept."""
     rows = session.execute(_FACTS, {"ids": list(question_ids)})
     return {row.question_id: tuple(row.fact_ids) for row in rows}
 
 
 def runs(session: Session, name: str, before: int | None, limit: int) -> list[QuestionRun]:
-    """Lists the runs of a set, newest first: those older than run `before` (None: all)."""
+    """List the runs of a set, newest first: those older than run `before` (None: all)."""
     statement = _runs().where(QuestionRunRow.set_id == set_row(session, name).id)
     if before is not None:
         statement = statement.where(QuestionRunRow.id < before)
@@ -91,7 +91,7 @@ def runs(session: Session, name: str, before: int | None, limit: int) -> list[Qu
 
 
 def run_record(session: Session, run_id: int, name: str | None = None) -> QuestionRun:
-    """Gives one run, of the set of this name if one is given. Raises `QuestionRunNotFound`."""
+    """Give one run, of the set of this name if one is given. Raises `QuestionRunNotFound`."""
     statement = _runs().where(QuestionRunRow.id == (run_id if 0 < run_id <= MAX_ID else 0))
     if name is not None:
         statement = statement.where(QuestionRunRow.set_id == set_row(session, name).id)
@@ -102,7 +102,7 @@ def run_record(session: Session, run_id: int, name: str | None = None) -> Questi
 
 
 def items(session: Session, run_id: int, after: int = 0, limit: int | None = None) -> list[AskedItem]:
-    """Gives what came of the questions of a run, in the order in which they were asked, past the first `after`."""
+    """Give what came of the questions of a run, in the order in which they were asked, past the first `after`."""
     statement = select(QuestionOutcomeRow).where(QuestionOutcomeRow.run_id == run_id)
     rows = session.scalars(statement.order_by(QuestionOutcomeRow.id).offset(after).limit(limit))
     return [
@@ -143,7 +143,7 @@ SET_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
 
 
 def check_items(questions: Iterable[DraftQuestion]) -> None:
-    """Raises `InvalidQuestions` for the first that cannot be asked, or whose values cannot be stored."""
+    """Raise `InvalidQuestions` for the first that cannot be asked, or whose values cannot be stored."""
     for number, one in enumerate(questions, 1):
         try:
             audit.check_text("question", one.question, blank=False, limit=MAX_QUESTION)
@@ -156,7 +156,7 @@ def check_items(questions: Iterable[DraftQuestion]) -> None:
 
 
 def opened(session: Session, name: str, corpus: str | None, actor: str) -> QuestionSetRow:
-    """Gives the set of this name, locked; a new one where there is none. A corpus that is given becomes the set's.
+    """Give the set of this name, locked; a new one where there is none. A corpus that is given becomes the set's.
 
     Raises `InvalidValue` for a name that is none, and `CorpusNotFound`.
     """
@@ -176,7 +176,7 @@ def opened(session: Session, name: str, corpus: str | None, actor: str) -> Quest
 def put_set(
     session: Session, set_id: int, questions: Sequence[DraftQuestion], fact_ids: Sequence[int] = ()
 ) -> None:
-    """Adds these questions to a set; one that is there already gets these values in place of its own.
+    """Add these questions to a set; one that is there already gets these values in place of its own.
 
     Raises `InvalidQuestions` where the set would have too many.
     """
@@ -193,7 +193,7 @@ def put_set(
 
 
 def edit_set(session: Session, set_id: int, question_id: int, one: DraftQuestion) -> None:
-    """Gives a question another text and other values. Raises `QuestionNotFound`."""
+    """Give a question another text and other values. Raises `QuestionNotFound`."""
     found = select(QuestionRow).where(QuestionRow.set_id == set_id, QuestionRow.id == question_id)
     row = session.scalar(found.with_for_update())
     if row is None:
@@ -203,7 +203,7 @@ def edit_set(session: Session, set_id: int, question_id: int, one: DraftQuestion
 
 
 def remove_set(session: Session, set_id: int, question_ids: Sequence[int]) -> None:
-    """Removes these questions, all or none. What came of them in runs stays. Raises `QuestionNotFound`."""
+    """Remove these questions, all or none. What came of them in runs stays. Raises `QuestionNotFound`."""
     if not question_ids:
         raise InvalidValue("questions", "none is named")
     gone = delete(QuestionRow).where(

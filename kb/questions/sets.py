@@ -42,22 +42,22 @@ class QuestionSets:
     store: Store
 
     def all(self) -> list[KeptSet]:
-        """Lists the sets by name."""
+        """List the sets by name."""
         with self.store.sessions() as session:
             return reading.sets(session)
 
     def show(self, name: str) -> KeptSet:
-        """Gives one set without its questions. Raises `QuestionSetNotFound`."""
+        """Give one set without its questions. Raises `QuestionSetNotFound`."""
         with self.store.sessions() as session:
             return reading.sets(session, name)[0]
 
     def questions(self, name: str, after: int = 0, limit: int = LISTED) -> list[KeptQuestion]:
-        """Lists the questions of a set whose ids are greater than `after`."""
+        """List the questions of a set whose ids are greater than `after`."""
         with self.store.sessions() as session:
             return reading.questions_of(session, reading.set_row(session, name).id, after, limit)
 
     def askable(self, name: str) -> list[DraftQuestion]:
-        """Gives all questions of a set of which enough is left to be asked, without the values that were erased."""
+        """Give all questions of a set of which enough is left to be asked, without the values that were erased."""
         with self.store.sessions() as session:
             kept = reading.questions_of(session, reading.set_row(session, name).id)
         return [DraftQuestion(one.question, wanted(one)) for one in kept if is_askable(one)]
@@ -66,7 +66,7 @@ class QuestionSets:
     def add(
         self, name: str, questions: Sequence[DraftQuestion], *, corpus: str | None = None, actor: str
     ) -> KeptSet:
-        """Adds questions to a set, which is made where there is none. A question that is there gets these values.
+        """Add questions to a set, which is made where there is none. A question that is there gets these values.
 
         Raises `InvalidQuestions`, `InvalidValue` for a name, and `CorpusNotFound`.
         """
@@ -79,7 +79,7 @@ class QuestionSets:
 
     @tried_again
     def take(self, name: str, generation_id: int, *, actor: str, **said: Unpack[TakenQuestion]) -> KeptSet:
-        """Adds the question of a stored output, with what was said as the expected value unless other is given."""
+        """Add the question of a stored output, with what was said as the expected value unless other is given."""
         audit.check_name("actor", actor)
         with self.store.sessions.begin() as session:
             suppression.hold_off_erasure(session)
@@ -95,13 +95,13 @@ class QuestionSets:
             return _marked(session, name)
 
     def taken(self, generation_id: int) -> DraftQuestion:
-        """Gives the question that `take` would add of an output."""
+        """Give the question that `take` would add of an output."""
         with self.store.sessions() as session:
             return taken_questions(session, generation_id)[0]
 
     @tried_again
     def edit(self, name: str, question_id: int, question: str, expected: Sequence[str]) -> KeptSet:
-        """Gives a question another text and other values. Raises `QuestionNotFound`."""
+        """Give a question another text and other values. Raises `QuestionNotFound`."""
         draft = DraftQuestion(question, tuple(expected))
         check_items([draft])
         with self.store.sessions.begin() as session:
@@ -111,7 +111,7 @@ class QuestionSets:
 
     @tried_again
     def remove(self, name: str, question_ids: Sequence[int] | None = None) -> KeptSet:
-        """Removes these questions, or without any list the whole set with its runs; gives the set as it was.
+        """Remove these questions, or without any list the whole set with its runs; give the set as it was.
 
         Raises `QuestionNotFound`, and `InvalidValue` for an empty list.
         """
@@ -127,11 +127,11 @@ class QuestionSets:
     def run(
         self, name: str, asker: Asker, on_asked: OnAsked = lambda done, total: None, *, actor: str
     ) -> QuestionRun:
-        """Asks every question, and stores what came of it as a run. It takes one transaction at the end."""
+        """Ask every question, and store what came of it as a run. It takes one transaction at the end."""
         return asking.run(self.store, name, asker, on_asked, actor=actor)
 
     def runs(self, name: str, before: int | None = None, limit: int = LISTED) -> list[QuestionRun]:
-        """Lists the runs of a set, newest first: those older than run `before` (None: all)."""
+        """List the runs of a set, newest first: those older than run `before` (None: all)."""
         with self.store.sessions() as session:
             return reading.runs(session, name, before, limit)
 
@@ -140,12 +140,12 @@ class QuestionSets:
             return reading.run_record(session, run_id, name)
 
     def items(self, name: str, run_id: int, after: int = 0, limit: int | None = None) -> list[AskedItem]:
-        """Gives what came of each question of a run, past the first `after`. Raises `QuestionRunNotFound`."""
+        """Give what came of each question of a run, past the first `after`. Raises `QuestionRunNotFound`."""
         with self.store.sessions() as session:
             return reading.items(session, reading.run_record(session, run_id, name).run_id, after, limit)
 
     def compare(self, name: str, before: int | None = None, after: int | None = None) -> RunComparison:
-        """Compares two runs of a set, by default the last two."""
+        """Compare two runs of a set, by default the last two."""
         with self.store.sessions() as session:
             return compare_runs(session, name, before, after)
 
@@ -164,7 +164,7 @@ MOST_SEQS = 1_000
 
 
 def compare_runs(session: Session, name: str, before_id: int | None, after_id: int | None) -> RunComparison:
-    """Compares two runs of a set, by default the last two. The time between goes from the start of the first run.
+    """Compare two runs of a set, by default the last two. The time between goes from the start of the first run.
 
     Raises `InvalidValue` where there are no two, and `QuestionRunNotFound`.
     """
@@ -197,7 +197,7 @@ def compare_runs(session: Session, name: str, before_id: int | None, after_id: i
 
 
 def _pair(session: Session, name: str, before: int | None, after: int | None) -> tuple[int, int]:
-    """Fills in the runs that were not named: the newest, and the one before the other."""
+    """Fill in the runs that were not named: the newest, and the one before the other."""
     if after is None:
         after = next((run.run_id for run in reading.runs(session, name, None, 1)), None)
     if before is None and after is not None:
@@ -224,7 +224,7 @@ _BEFORE, _BEHIND = "Question:", "Answer:"  # of a prompt that asks a question
 
 
 def taken_questions(session: Session, generation_id: int) -> tuple[DraftQuestion, tuple[int, ...]]:
-    """Gives the question of an output with its answer, or of a text the first value in it, and the facts that said it.
+    """Give the question of an output with its answer, or of a text the first value in it, and the facts that said it.
 
     Where nothing was said, nothing is expected. Raises `GenerationNotFound`, and `InvalidQuestions` where a part of it
     was erased.

@@ -42,7 +42,7 @@ class KeysOfRelease:
     reason: str
 
     def read(self, session: Session) -> int:
-        """Gives how many keys of the index were read before, from the log. The release before did not note of which."""
+        """Give how many keys of the index were read before, from the log. The release before did not note of which."""
         payload = ChangeRow.payload
         upto = select(func.max(cast(payload["upto"].astext, BigInteger))).where(
             ChangeRow.kind == "key",
@@ -52,7 +52,7 @@ class KeysOfRelease:
         return session.scalar(upto) or 0
 
     def store(self, session: Session, fact_ids: npt.NDArray[np.int64], keys_ND: Keys, upto: int) -> int:
-        """Stores the keys that are wanted and gives their number; `upto` keys of the index are read then.
+        """Store the keys that are wanted and gives their number; `upto` keys of the index are read then.
 
         Does not commit.
         """
@@ -77,7 +77,7 @@ class KeysOfRelease:
 def require_one_index(
     session: Session, digest: str, corpus: str, checkpoint_id: str, index_digest: str
 ) -> None:
-    """Raises where the checkpoint's keyset has keys of these facts from another index, whose makers may differ."""
+    """Raise where the checkpoint's keyset has keys of these facts from another index, whose makers may differ."""
     payload = ChangeRow.payload
     of_another = (
         select(KeysetRow.id)
@@ -96,7 +96,7 @@ def require_one_index(
 
 
 def analyze_facts(session: Session) -> None:
-    """Lets the planner know how many facts there are now, without reading their texts."""
+    """Let the planner know how many facts there are now, without reading their texts."""
     session.execute(
         text(
             "ANALYZE document (id, corpus, external_id, replaced_seq), fact (id, document_id, ordinal, deleted_seq)"

@@ -52,7 +52,7 @@ class Releases:
     def examine(
         self, folder: Path, corpus: str, checkpoint: CheckpointInfo | None, progress: ReleaseProgress
     ) -> ImportReport:
-        """Reads all of a release and says what it is; stores nothing. Raises `InvalidRelease`.
+        """Read all of a release and says what it is; store nothing. Raises `InvalidRelease`.
 
         `checkpoint` is the one that made its keys; None where nobody knows.
         """
@@ -87,7 +87,7 @@ class Releases:
         reason: str,
         progress: ReleaseProgress | None = None,
     ) -> ImportReport:
-        """Imports a release into a corpus; after a kill a second call goes on where the first was.
+        """Import a release into a corpus; after a kill a second call goes on where the first was.
 
         Its keys go into the keyset of `checkpoint`, or of one of unknown name, which is ready then (active if none
         was). Raises `InvalidRelease` before anything is stored.
@@ -170,7 +170,7 @@ def _require_fit(examined: Examined, index: SealedIndex, checkpoint: CheckpointI
 
 
 def _read_all(index: SealedIndex, on_keys: OnDone | None) -> None:
-    """Decodes every key and keeps none, so that an index that does not give all of them is refused beforehand."""
+    """Decode every key and keeps none, so that an index that does not give all of them is refused beforehand."""
     done = 0
     for numbers, _ in index.blocks(BLOCK):
         done += len(numbers)
@@ -219,7 +219,7 @@ _SAME = 0.002  # by how much numbers of a key may differ once they were stored w
 def begun_releases(
     session: Session, release: Release, examined: Examined, corpus: str
 ) -> StoredPieces | None:
-    """Gives what the release before stored of this store; None where nothing, or where this one began the import.
+    """Give what the release before stored of this store; None where nothing, or where this one began the import.
 
     Raises `InvalidRelease` where these are other facts.
     """
@@ -235,7 +235,7 @@ def begun_releases(
 
 
 def _require_same(session: Session, corpus: str, facts: Sequence[ReleasedFact], fact_ids: Ids) -> None:
-    """Raises unless these facts are stored as they are; but for those that were erased, and what was redacted."""
+    """Raise unless these facts are stored as they are; but for those that were erased, and what was redacted."""
     statement = (
         select(FactRow.id, FactVersionRow.value, DocumentRow.external_id, FactRow.ordinal)
         .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
@@ -251,7 +251,7 @@ def _require_same(session: Session, corpus: str, facts: Sequence[ReleasedFact], 
 
 
 def require_same_keys(session: Session, stored: StoredPieces, index: SealedIndex, checkpoint_id: str) -> None:
-    """Raises where the checkpoint's keyset has other keys of these facts than the index gives, by its first block."""
+    """Raise where the checkpoint's keyset has other keys of these facts than the index gives, by its first block."""
     numbers, keys_ND = next(islice(index.blocks(BLOCK), 1))
     there = numbers < stored.upto
     fact_ids, ours_ND = stored.fact_ids(numbers[there]), keys_ND[there]
@@ -301,7 +301,7 @@ class StoredPieces:
 
     @classmethod
     def read(cls, session: Session, digest: str, corpus: str) -> StoredPieces:
-        """Reads them from the log. Pieces are stored in their order."""
+        """Read them from the log. Pieces are stored in their order."""
         payload = ChangeRow.payload
         numbers = (payload["first"], payload["inserted"][0], payload["inserted"][1])
         first, fact_id, last_id = (cast(number.astext, BigInteger) for number in numbers)
@@ -312,7 +312,7 @@ class StoredPieces:
         return cls(found[:, 0], found[:, 1], int(upto))
 
     def fact_ids(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Gives the facts that these entries are stored as."""
+        """Give the facts that these entries are stored as."""
         piece = np.searchsorted(self.first_N, numbers, side="right") - 1
         ids: npt.NDArray[np.int64] = self.fact_id_N[piece] + numbers - self.first_N[piece]
         return ids
@@ -328,7 +328,7 @@ class FactsOfRelease:
     reason: str
 
     def store(self, session: Session, first: int, facts: Sequence[ReleasedFact]) -> StoredPiece:
-        """Stores a piece, whose first entry has this number. Does not commit."""
+        """Store a piece, whose first entry has this number. Does not commit."""
         suppressor = Suppressor(session)
         pending = audit.begin_change(session, self.actor, self.reason)
         samples = self._samples(session, facts)
@@ -356,7 +356,7 @@ class FactsOfRelease:
         return StoredPiece(seq, len(kept), len(new), len(facts) - len(kept))
 
     def _samples(self, session: Session, facts: Sequence[ReleasedFact]) -> dict[str, int]:
-        """Gives the ids of samples that are here. Raises where one has a text, or one of these facts already."""
+        """Give the ids of samples that are here. Raises where one has a text, or one of these facts already."""
         names = list({fact.sample_id for fact in facts})
         statement = select(DocumentRow.external_id, DocumentRow.id, DocumentRow.sha256).where(
             DocumentRow.corpus == self.corpus,

@@ -42,18 +42,18 @@ class FactReview:
     store: Store
 
     def inbox(self, **sought: Unpack[InboxSought]) -> Inbox:
-        """Gives proposed facts, those first where most is at stake. Raises `CorpusNotFound`."""
+        """Give proposed facts, those first where most is at stake. Raises `CorpusNotFound`."""
         with self.store.sessions() as session:
             return review_inbox(session, **sought)
 
     def progress(self, *, corpus: str | None = None, document_id: int | None = None) -> ReviewProgress:
-        """Counts what is proposed and what was settled, of a corpus or document or of all."""
+        """Count what is proposed and what was settled, of a corpus or document or of all."""
         with self.store.sessions() as session:
             return review_progress(session, corpus, document_id)
 
     @tried_again
     def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> Settled:
-        """Carries out verdicts, each kind in one change; those that no longer fit their facts are named instead.
+        """Carry out verdicts, each kind in one change; those that no longer fit their facts are named instead.
 
         Raises `FactNotFound`, or `InvalidValue` where there is none or a fact has two.
         """
@@ -69,7 +69,7 @@ class FactReview:
         keyset_id: int | None = None,
         **who: Unpack[OnRecord],
     ) -> Edit:
-        """Lets only accepted facts of a corpus, or in a keyset, answer from this commit on, or again proposed ones too.
+        """Let only accepted facts of a corpus, or in a keyset, answer from this commit on, or again proposed ones too.
 
         Raises `CorpusNotFound`, `KeysetNotFound` or `InvalidValue`.
         """
@@ -99,7 +99,7 @@ def review_inbox(
     after: int = 0,
     limit: int = IN_INBOX,
 ) -> Inbox:
-    """Gives a part of the inbox. Raises `CorpusNotFound`."""
+    """Give a part of the inbox. Raises `CorpusNotFound`."""
     check_limit(limit)
     part = Part.read(session, corpus, document_id)
     which = [IS_PROPOSED, *part.walked, *_of_kind(kind)]
@@ -121,7 +121,7 @@ def review_inbox(
 
 
 def review_progress(session: Session, corpus: str | None, document_id: int | None) -> ReviewProgress:
-    """Counts what is proposed and what was settled, of a corpus or document or of all. Raises `CorpusNotFound`."""
+    """Count what is proposed and what was settled, of a corpus or document or of all. Raises `CorpusNotFound`."""
     return _progress(session, Part.read(session, corpus, document_id))
 
 
@@ -135,7 +135,7 @@ def _of_kind(kind: Kind) -> Iterator[ColumnElement[bool]]:
 def _places(
     session: Session, which: list[ColumnElement[bool]], part: Part, stakes: Stakes, after: int, limit: int
 ) -> list[int]:
-    """Gives the places of facts past `after`: cited ones, doubted ones, those that contradict, and the others."""
+    """Give the places of facts past `after`: cited ones, doubted ones, those that contradict, and the others."""
     found = past_verdicts(stakes.places(), after, limit)
     others = [*which, FactRow.id != func.all([*stakes.uses, *stakes.against])]
     doubted = [*which, FactRow.id != func.all(list(stakes.uses))]
@@ -151,7 +151,7 @@ def _places(
 def _by_index(
     session: Session, which: list[ColumnElement[bool]], part: Part, group: int, after: int, limit: int
 ) -> list[int]:
-    """Gives places of a group past `after`, in the order of the index: doubted ones, or the others."""
+    """Give places of a group past `after`, in the order of the index: doubted ones, or the others."""
     found: list[int] = []
     begin, order = _begin(session, after, group), tuple_(*_ORDER)
     for first, last in part.stretches:
@@ -165,7 +165,7 @@ def _by_index(
 
 
 def _begin(session: Session, after: int, group: int) -> tuple[int, int]:
-    """Gives the document and id of the fact at `after`, past which a group goes on; zeros where it begins."""
+    """Give the document and id of the fact at `after`, past which a group goes on; zeros where it begins."""
     last = after - group * PLACE
     if last <= 0:
         return 0, 0
@@ -227,7 +227,7 @@ WHERE f.id = ANY(:ids)
 
 
 def text_around(session: Session, fact_ids: Sequence[int]) -> dict[int, Surroundings]:
-    """Gives what documents say around these facts; facts without a document have nothing around them."""
+    """Give what documents say around these facts; facts without a document have nothing around them."""
     return {
         row.id: Surroundings(
             row.document_id, row.first, row.said, row.span_start - row.first, row.span_end - row.first
@@ -257,7 +257,7 @@ WHERE asked.id = ANY(:ids) AND asked.question IS NOT NULL
 
 
 def neighbouring_facts(session: Session, facts: Sequence[FactRecord]) -> dict[int, tuple[Neighbour, ...]]:
-    """Gives up to five neighbours of each fact, oldest first; facts without any are left out."""
+    """Give up to five neighbours of each fact, oldest first; facts without any are left out."""
     by_id = {fact.fact_id: fact for fact in facts if fact.question}
     found: dict[int, tuple[Neighbour, ...]] = {}
     for row in session.execute(_ASK_THE_SAME, {"ids": list(by_id), "most": SHOWN}):
@@ -287,7 +287,7 @@ class Part:
 
     @classmethod
     def read(cls, session: Session, corpus: str | None, document_id: int | None) -> Part:
-        """Raises `CorpusNotFound`."""
+        """Raise `CorpusNotFound`."""
         part = cls()
         if corpus is not None:
             reading.require_corpus(session, corpus)
@@ -331,7 +331,7 @@ class Stakes:
 
     @classmethod
     def read(cls, session: Session, which: list[ColumnElement[bool]]) -> Stakes:
-        """Reads what is at stake with the facts that fit these conditions."""
+        """Read what is at stake with the facts that fit these conditions."""
         pairs = session.execute(_OPEN, {"newest": NEWEST_PAIRS}).all()
         asked = select(FactRow.id, FactRow.doubt.is_not(None).label("doubted")).where(
             FactRow.id == func.any(sorted({fact_id for pair in pairs for fact_id in pair})), *which
@@ -340,11 +340,11 @@ class Stakes:
         return cls(_cited(session, which), against, len(pairs) < NEWEST_PAIRS)
 
     def places(self, kind: Kind = "any") -> list[int]:
-        """Gives the places, in order, of all facts of a kind that is known one by one; of any, those of cited facts."""
+        """Give the places, in order, of all facts of a kind that is known one by one; of any, those of cited facts."""
         return sorted(map(self._place, self.against if kind == "contradicting" else self.uses))
 
     def contradicting(self) -> list[int]:
-        """Gives the places, in order, of facts that contradict, and are neither cited nor doubted."""
+        """Give the places, in order, of facts that contradict, and are neither cited nor doubted."""
         places = sorted(map(self._place, self.against))
         return [place for place in places if place > CONTRADICTING * PLACE]
 
@@ -361,7 +361,7 @@ def past_verdicts(places: Iterable[int], after: int, limit: int) -> list[int]:
 
 
 def _cited(session: Session, which: list[ColumnElement[bool]]) -> dict[int, int]:
-    """Gives how many of the newest outputs cite each fact that fits; facts that none cites are left out."""
+    """Give how many of the newest outputs cite each fact that fits; facts that none cites are left out."""
     newest = (
         select(AttributionRow.generation_id, AttributionRow.fact_id)
         .order_by(AttributionRow.generation_id.desc(), AttributionRow.ordinal.desc())
@@ -390,7 +390,7 @@ def limit_page(
     *,
     accepted_only: bool,
 ) -> Edit:
-    """Lets only accepted facts of a corpus, or in a keyset, answer, or proposed ones too.
+    """Let only accepted facts of a corpus, or in a keyset, answer, or proposed ones too.
 
     Raises `CorpusNotFound`, `KeysetNotFound`, and `InvalidValue` unless it is either a corpus or a keyset.
     """

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def tried_again(transaction: Callable[P, T]) -> Callable[P, T]:
-    """Makes a function that is one transaction repeat itself after contention; raises the last failure unchanged.
+    """Make a function that is one transaction repeat itself after contention; raise the last failure unchanged.
 
     `kb.store.waits` translates that.
     """
@@ -44,6 +44,6 @@ def tried_again(transaction: Callable[P, T]) -> Callable[P, T]:
 
 
 def is_contention(error: BaseException) -> bool:
-    """Says whether the transaction failed only because of another one: by deadlock or serialisation."""
+    """Say whether the transaction failed only because of another one: by deadlock or serialisation."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     return isinstance(cause, DeadlockDetected | SerializationFailure)

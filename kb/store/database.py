@@ -42,7 +42,7 @@ _PLANNED_ONCE = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off -c 
 
 
 def connect_database(settings: Settings, application: str = "colmlm") -> Engine:
-    """Gives an engine on the database of `settings`, once that answers. Raises `DatabaseUnavailable`.
+    """Give an engine on the database of `settings`, once that answers. Raises `DatabaseUnavailable`.
 
     The embedded server is started where it does not run, is shared by every process of this home, and is stopped by the
     last of them to exit. A process that is killed leaves it running for the next. Where the server itself is killed, a
@@ -70,12 +70,12 @@ def connect_database(settings: Settings, application: str = "colmlm") -> Engine:
 
 
 def id_array(ids: Iterable[int]) -> str:
-    """Gives ids as PostgreSQL writes an array; the driver goes through a list number by number, several times."""
+    """Give ids as PostgreSQL writes an array; the driver goes through a list number by number, several times."""
     return f"{{{','.join(map(str, ids))}}}"
 
 
 def connection_of(session: Session) -> psycopg.Connection:
-    """Gives the driver's own connection, in the session's transaction, for COPY and statements that must be fast."""
+    """Give the driver's own connection, in the session's transaction, for COPY and statements that must be fast."""
     connection = session.connection().connection.driver_connection
     assert isinstance(connection, psycopg.Connection)
     return connection
@@ -83,7 +83,7 @@ def connection_of(session: Session) -> psycopg.Connection:
 
 @contextmanager
 def statement_on(engine: Engine) -> Iterator[psycopg.Connection]:
-    """Gives the driver's own connection for one statement that reads, without a transaction around it."""
+    """Give the driver's own connection for one statement that reads, without a transaction around it."""
     with (
         engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
         _driver_of(connection) as driver,
@@ -103,7 +103,7 @@ def _driver_of(connection: Connection) -> Iterator[psycopg.Connection]:
 
 
 def beside(engine: Engine, application: str, waits: Waits, connections: int) -> Engine:
-    """Gives an engine on the same database with connections of its own and with these limits for its statements."""
+    """Give an engine on the same database with connections of its own and with these limits for its statements."""
     return engine_on(
         engine.url,
         application,
@@ -115,7 +115,7 @@ def beside(engine: Engine, application: str, waits: Waits, connections: int) -> 
 
 
 def reader(engine: Engine, waits: Waits) -> Engine:
-    """Gives an engine on the same database for single statements, without a transaction around them or a ping before.
+    """Give an engine on the same database for single statements, without a transaction around them or a ping before.
 
     Its statements are planned once, whatever the number of ids they are given, and seek rows by indexes.
     """
@@ -131,7 +131,7 @@ def reader(engine: Engine, waits: Waits) -> Engine:
 
 
 def read_from(reader: Engine, ask: Callable[[psycopg.Connection], T]) -> T:
-    """Gives what is asked of the driver's own connection, of a `reader`; asks again if the database was restarted."""
+    """Give what is asked of the driver's own connection, of a `reader`; ask again if the database was restarted."""
     try:
         return _ask(reader, ask)
     except OperationalError as error:
@@ -147,7 +147,7 @@ def _ask(reader: Engine, ask: Callable[[psycopg.Connection], T]) -> T:
 
 
 def migrate_database(engine: Engine, later: Path | None = None) -> None:
-    """Brings the schema to head, in one transaction. Where two processes start at once, the second waits for the first.
+    """Bring the schema to head, in one transaction. Where two processes start at once, the second waits for the first.
 
     What a migration does `beforehand`, such as building indexes while edits go on, is outside of it. `later` is a
     folder with migrations of a later release, for tests of what migrations promise. Raises `MigrationNeeded` where
@@ -163,7 +163,7 @@ def migrate_database(engine: Engine, later: Path | None = None) -> None:
 
 
 def upgrade_on(connection: Connection, later: Path | None = None, revision: str = "head") -> None:
-    """Runs the migrations up to `revision` in the transaction of this connection."""
+    """Run the migrations up to `revision` in the transaction of this connection."""
     from alembic import command
 
     config = alembic_config(later)
@@ -172,7 +172,7 @@ def upgrade_on(connection: Connection, later: Path | None = None, revision: str 
 
 
 def _beforehand(engine: Engine, later: Path | None, known: tuple[str, ...]) -> None:
-    """Lets the migrations that are due do what they do in statements of their own; a new database has nothing due."""
+    """Let the migrations that are due do what they do in statements of their own; a new database has nothing due."""
     from alembic.script import ScriptDirectory
 
     if (found := revision_of(engine)) not in known[1:]:
@@ -192,12 +192,12 @@ def _beforehand(engine: Engine, later: Path | None, known: tuple[str, ...]) -> N
 
 
 def is_at_head(engine: Engine) -> bool:
-    """Says whether the schema is the one that this program was written for."""
+    """Say whether the schema is the one that this program was written for."""
     return revision_of(engine) == head_revision()
 
 
 def can_serve(engine: Engine) -> bool:
-    """Says whether a running program may go on with this schema: it is the program's own, or a later release's.
+    """Say whether a running program may go on with this schema: it is the program's own, or a later release's.
 
     A migration leaves the release before it working (docs/operations.md), so that servers are replaced one by one.
     """
@@ -206,19 +206,19 @@ def can_serve(engine: Engine) -> bool:
 
 
 def require_head(engine: Engine) -> None:
-    """Raises `MigrationNeeded` unless the schema is at head."""
+    """Raise `MigrationNeeded` unless the schema is at head."""
     if (found := revision_of(engine)) != head_revision():
         raise MigrationNeeded(found, schema_revisions())
 
 
 def is_empty(engine: Engine) -> bool:
-    """Says whether the database has no table yet."""
+    """Say whether the database has no table yet."""
     with engine.connect() as connection:
         return not inspect(connection).get_table_names()
 
 
 def revision_of(engine: Engine) -> str | None:
-    """Gives the migration that the schema is at; None before the first."""
+    """Give the migration that the schema is at; None before the first."""
     with engine.connect() as connection:
         return _revision_on(connection)
 
@@ -231,13 +231,13 @@ def _revision_on(connection: Connection) -> str | None:
 
 
 def head_revision() -> str:
-    """Gives the newest migration of this program."""
+    """Give the newest migration of this program."""
     return schema_revisions()[0]
 
 
 @cache
 def schema_revisions(later: Path | None = None) -> tuple[str, ...]:
-    """Gives every migration of this program, and those in the folder `later`, the newest first.
+    """Give every migration of this program, and those in the folder `later`, the newest first.
 
     A file is named by its number. Alembic knows them as well, but would import each of them whenever a base is opened.
     """
@@ -250,7 +250,7 @@ def _folders(later: Path | None) -> list[Path]:
 
 
 def alembic_config(later: Path | None = None) -> Config:
-    """Gives Alembic's configuration for the `migrations` package, wherever that is installed."""
+    """Give Alembic's configuration for the `migrations` package, wherever that is installed."""
     from alembic.config import Config
 
     config = Config()
@@ -298,7 +298,7 @@ class IncomingDocument:
 
 
 def reserve(session: Session, sequence: str, count: int) -> int:
-    """Reserves `count` successive ids and gives the first.
+    """Reserve `count` successive ids and give the first.
 
     The log must be locked, as others draw ids only with that lock.
     """
@@ -310,7 +310,7 @@ def reserve(session: Session, sequence: str, count: int) -> int:
 
 
 def copy_blocks(session: Session, statement: bytes, blocks: Iterable[bytes | str]) -> None:
-    """Runs one COPY FROM STDIN with these blocks."""
+    """Run one COPY FROM STDIN with these blocks."""
     with connection_of(session).cursor() as cursor, cursor.copy(statement) as copy:
         for block in blocks:
             copy.write(block)
@@ -325,7 +325,7 @@ def copy_documents(
     *,
     proposed: bool,
 ) -> None:
-    """Inserts documents under their ids, and their new facts, in order, under ids from `first_fact_id` on.
+    """Insert documents under their ids, and their new facts, in order, under ids from `first_fact_id` on.
 
     The facts have the review that their file says; the others are accepted, or where a machine marked them `proposed`.
     """
@@ -339,7 +339,7 @@ def copy_documents(
 
 
 def joined(lines: Iterable[str]) -> Iterator[str]:
-    """Joins the lines into blocks, since a message to the server for each would cost more than the line."""
+    """Join the lines into blocks, since a message to the server for each would cost more than the line."""
     block: list[str] = []
     size = 0
     for line in lines:
@@ -360,7 +360,7 @@ def _document_line(corpus: str, row: IncomingDocument) -> str:
 def _fact_lines(
     rows: Iterable[IncomingDocument], fact_id: int, seq: int, versions: list[str], review: str
 ) -> Iterator[str]:
-    """Yields the lines of the facts of each document, and appends those of their versions to `versions`."""
+    """Yield the lines of the facts of each document, and append those of their versions to `versions`."""
     for row in rows:
         facts, document_id, kept = [], row.document_id, row.kept
         title, text_ = row.document.title, row.document.text
@@ -391,7 +391,7 @@ def _field(words: str | None) -> str:
 
 
 def escaped(words: str) -> str:
-    """Escapes the characters that end a field or a line, which few texts have."""
+    """Escape the characters that end a field or a line, which few texts have."""
     if "\\" in words:
         words = words.replace("\\", "\\\\")
     if "\n" in words:
@@ -424,7 +424,7 @@ _BY_ROW = b"SET LOCAL session_replication_role = origin"
 
 @contextmanager
 def checked_at_once(session: Session, rows: int) -> Iterator[bool]:
-    """Inserts so many rows within the block without a check of each, and says whether that is so.
+    """Insert so many rows within the block without a check of each, and say whether that is so.
 
     Whoever inserts them has to show that what they refer to is there until this transaction ends. No trigger of an
     ordinary kind runs for them.

@@ -74,11 +74,11 @@ class EmbeddedServer:
 
     @classmethod
     def of(cls, settings: Settings) -> EmbeddedServer | None:
-        """Gives the server of this home; None where the settings name a server elsewhere."""
+        """Give the server of this home; None where the settings name a server elsewhere."""
         return cls(settings.home / "postgres") if settings.database_url is None else None
 
     def start(self, deadline: float) -> str:
-        """Starts or joins the server for a command, and gives its URL. Tries again until `deadline`.
+        """Start or join the server for a command, and give its URL. Tries again until `deadline`.
 
         Raises `DatabaseUnavailable`.
         """
@@ -94,7 +94,7 @@ class EmbeddedServer:
                 time.sleep(0.2)
 
     def revive(self) -> bool:
-        """Starts or joins the server in one attempt; gives False where it was stopped on purpose.
+        """Start or joins the server in one attempt; give False where it was stopped on purpose.
 
         Raises `DatabaseUnavailable`, also where the folder of its data is gone, since a new server would have an empty
         database.
@@ -111,7 +111,7 @@ class EmbeddedServer:
         return True
 
     def stop(self) -> bool:
-        """Stops the server, whoever uses it, until a command starts it again; gives False where it did not run."""
+        """Stop the server, whoever uses it, until a command starts it again; give False where it did not run."""
         if not self.data.is_dir():
             return False
         with self._alone():
@@ -120,7 +120,7 @@ class EmbeddedServer:
             return self._shut_down()
 
     def keep_running(self) -> None:
-        """Keeps a running server from being stopped when its last user exits."""
+        """Keep a running server from being stopped when its last user exits."""
         with self._alone():
             self._write_users([*self._users(), _KEPT])
 
@@ -130,12 +130,12 @@ class EmbeddedServer:
         return (self.data / _STOPPED).exists()
 
     def pid(self) -> int | None:
-        """Gives the process id of the server; None where it does not run, since `postmaster.pid` may be out of date."""
+        """Give the process id of the server; None where it does not run, since `postmaster.pid` may be out of date."""
         noted = self._noted()
         return int(noted[0]) if noted and _is_alive(noted, self.data) else None
 
     def url(self) -> str | None:
-        """Gives the libpq URL at which the server listens; None where it does not run."""
+        """Give the libpq URL at which the server listens; None where it does not run."""
         noted = self._noted()
         if len(noted) < 5 or self.pid() is None:
             return None
@@ -281,7 +281,7 @@ class EmbeddedServer:
             os.kill(pid, signal.SIGHUP)
 
     def _write(self, name: str, text: str) -> bool:
-        """Replace a file of the data as a whole, for their owner; gives False where it says that already."""
+        """Replace a file of the data as a whole, for their owner; give False where it says that already."""
         file, new, content = self.data / name, self.data / f"{name}.new", os.fsencode(text)
         with suppress(FileNotFoundError):
             if file.read_bytes() == content:
@@ -320,7 +320,7 @@ class EmbeddedServer:
                 self._shut_down()
 
     def _shut_down(self) -> bool:
-        """Stop the server, and wait for its end; gives False where it did not run."""
+        """Stop the server, and wait for its end; give False where it did not run."""
         if (pid := self.pid()) is None:
             return False
         try:
@@ -331,14 +331,14 @@ class EmbeddedServer:
         return True
 
     def _noted(self) -> list[str]:
-        """Gives the lines of `postmaster.pid`; none where the file is missing or its first line is not yet a number."""
+        """Give the lines of `postmaster.pid`; none where the file is missing or its first line is not yet a number."""
         with suppress(OSError):
             lines = os.fsdecode((self.data / "postmaster.pid").read_bytes()).rstrip("\n").split("\n")
             return lines if lines[0].strip().isdigit() else []
         return []
 
     def _remove_remains(self) -> None:
-        """Removes what a killed server left. To be called under the lock, and where no server runs."""
+        """Remove what a killed server left. To be called under the lock, and where no server runs."""
         if not (noted := self._noted()):
             return
         orphans = [process for process in psutil.process_iter() if _is_backend(process, self.data)]
@@ -353,7 +353,7 @@ class EmbeddedServer:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keeps all other threads and processes of this home from starting or stopping the server within the block.
+        """Keep all other threads and processes of this home from starting or stopping the server within the block.
 
         An error of the system in the block is raised as `DatabaseUnavailable`.
         """
@@ -370,7 +370,7 @@ class EmbeddedServer:
         return DatabaseUnavailable(str(self.data), f"it does not start; {self._cause(error)}")
 
     def _cause(self, error: subprocess.SubprocessError) -> str:
-        """Says why it does not start, or where that is said; of another user's files PostgreSQL logs nothing."""
+        """Say why it does not start, or where that is said; of another user's files PostgreSQL logs nothing."""
         user = self._account().pw_name
         with suppress(OSError, KeyError):  # there are no files, or their owner has no name
             if (owner := (self.data / "PG_VERSION").owner()) != user:
@@ -382,7 +382,7 @@ class EmbeddedServer:
 
 
 def require_wanted(settings: Settings) -> None:
-    """Raises `DatabaseUnavailable` where the embedded server was stopped on purpose.
+    """Raise `DatabaseUnavailable` where the embedded server was stopped on purpose.
 
     Processes that no person starts call it.
     """
@@ -422,13 +422,13 @@ def _is_as_noted(process: psutil.Process, noted: Sequence[str], data: Path) -> b
 
 
 def _bury(pid: int) -> None:
-    """Collects the exit code of a dead server where this process is its parent, as the first one of a container is."""
+    """Collect the exit code of a dead server where this process is its parent, as the first one of a container is."""
     with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
 
 
 def _is_backend(process: psutil.Process, data: Path) -> bool:
-    """Says whether the process was started by a server on `data`, and is not the server itself."""
+    """Say whether the process was started by a server on `data`, and is not the server itself."""
     try:
         line = process.cmdline()
         return bool(line) and line[0].startswith("postgres:") and Path(process.cwd()) == data.resolve()
@@ -510,7 +510,7 @@ class Keeper:
         return self
 
     def stop(self) -> None:
-        """Ends the thread, after an attempt to start the server that it may be making."""
+        """End the thread, after an attempt to start the server that it may be making."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
@@ -552,7 +552,7 @@ class Keeper:
 
 
 def _revived(server: EmbeddedServer) -> int | None:
-    """Gives the process id of the server, once it is started or joined; None where that did not succeed."""
+    """Give the process id of the server, once it is started or joined; None where that did not succeed."""
     began, before = time.monotonic(), server.pid()
     try:
         if not server.revive():

@@ -60,7 +60,7 @@ def engine_on(
     pings: bool = True,
     **settings: Any,
 ) -> Engine:
-    """Gives an engine whose connections are named for this program and have these `options` beside the URL's own.
+    """Give an engine whose connections are named for this program and have these `options` beside the URL's own.
 
     One that `pings` tests a connection after a pause in its use, so that a verb survives a restart of the server. Verbs
     that follow each other pay nothing for it.
@@ -80,7 +80,7 @@ def engine_on(
 
 
 def conninfo(engine: Engine, application: str) -> str:
-    """Gives what connections of this engine's kind are made by, as libpq reads it, with the password.
+    """Give what connections of this engine's kind are made by, as libpq reads it, with the password.
 
     The engine's URL is not that: of a password with a blank in it libpq would refuse it.
     """
@@ -90,7 +90,7 @@ def conninfo(engine: Engine, application: str) -> str:
 
 
 def shown(url: URL | str, *, with_secrets: bool = False) -> str:
-    """Gives a URL as libpq reads it, with asterisks for the password wherever libpq takes one."""
+    """Give a URL as libpq reads it, with asterisks for the password wherever libpq takes one."""
     found = make_url(url).set(drivername="postgresql")
     where = found.set(query={}).render_as_string(hide_password=not with_secrets).replace(" ", "%20")
     said = "&".join(
@@ -102,7 +102,7 @@ def shown(url: URL | str, *, with_secrets: bool = False) -> str:
 
 
 def _parameters(url: URL, application: str, options: str) -> dict[str, str]:
-    """Gives what a connection is made by beside its URL: its limits, where the URL does not set them, and options.
+    """Give what a connection is made by beside its URL: its limits, where the URL does not set them, and options.
 
     Of an option that is given twice PostgreSQL takes the last: the URL's come before what the program relies on, and
     after what it would only prefer.
@@ -115,7 +115,7 @@ def _parameters(url: URL, application: str, options: str) -> dict[str, str]:
 
 
 def _said_by_environment() -> dict[str, str]:
-    """Gives what libpq takes from the environment where a URL does not say it."""
+    """Give what libpq takes from the environment where a URL does not say it."""
     return {found.keyword.decode(): found.val.decode() for found in Conninfo.get_defaults() if found.val}
 
 
@@ -220,7 +220,7 @@ class PatientConnection(psycopg.Connection[Any]):
             self.patience = patience
 
     def _in_time(self, gen: PQGen[T]) -> PQGen[T]:
-        """Passes on what `gen` waits for. Every tenth of a second the driver also wakes it when nothing has come."""
+        """Pass on what `gen` waits for. Every tenth of a second the driver also wakes it when nothing has come."""
         end = time.monotonic() + self.patience
         try:
             wanted = next(gen)
@@ -250,13 +250,13 @@ _TEXT = "it holds a NUL character or a lone surrogate, which no text does; remov
 
 
 def check_limit(limit: int, least: int = 1) -> None:
-    """Raises `InvalidValue` for a number of items that nobody can be given."""
+    """Raise `InvalidValue` for a number of items that nobody can be given."""
     if not least <= limit <= MOST:
         raise InvalidValue("limit", f"it is {limit}; give a number from {least} to {MOST:,}")
 
 
 def refuse_bad_values(engine: Engine) -> None:
-    """Makes statements on this engine raise `InvalidValue` for what the database cannot take."""
+    """Make statements on this engine raise `InvalidValue` for what the database cannot take."""
 
     def refuse(context: ExceptionContext) -> None:
         if (refused := refusal_of_value(context.original_exception)) is not None:
@@ -266,7 +266,7 @@ def refuse_bad_values(engine: Engine) -> None:
 
 
 def refusal_of_value(error: BaseException) -> InvalidValue | None:
-    """Gives the error of the tree for a value that the driver or the database did not take; None for all else."""
+    """Give the error of the tree for a value that the driver or the database did not take; None for all else."""
     match error:
         case (
             errors.NumericValueOutOfRange()

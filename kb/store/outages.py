@@ -41,13 +41,13 @@ class Teller:
     _telling: threading.Lock = field(default_factory=threading.Lock)
 
     def tell(self, log: logging.Logger, said: str, error: BaseException) -> None:
-        """Logs what could not be done and why, unless something of that kind was already logged within this minute."""
+        """Log what could not be done and why, unless something of that kind was already logged within this minute."""
         if (silent := self._due(_kind(error, said))) is not None:
             more = f"; {silent} more like this since it was last said" if silent else ""
             log.warning("%s: %s%s", said, cause_of(error), more, exc_info=fault_of_server(error))
 
     def is_news(self, record: logging.LogRecord) -> bool:
-        """Filters log records: says whether to log one, and takes the traceback out of those about an outage."""
+        """Filter log records: says whether to log one, and take the traceback out of those about an outage."""
         error = record.exc_info[1] if record.exc_info else None
         while error is not None and not isinstance(error, GONE):
             error = error.__cause__
@@ -57,7 +57,7 @@ class Teller:
         return self._due(_kind(error, record.name)) is not None
 
     def _due(self, kind: str) -> int | None:
-        """Gives how many lines of this kind were left out since its last, where another is due; else None."""
+        """Give how many lines of this kind were left out since its last, where another is due; else None."""
         now = self.clock()
         with self._telling:
             told_at, silent = self.told.get(kind, (now - TOLD_SECONDS, 0))
@@ -71,18 +71,18 @@ tell, is_news = TELLER.tell, TELLER.is_news
 
 
 def pause_after(attempts: int, longest: float) -> float:
-    """Gives the seconds to wait after this many failed attempts: twice as many after each, and at most `longest`."""
+    """Give the seconds to wait after this many failed attempts: twice as many after each, and at most `longest`."""
     return min(0.1 * 2.0 ** min(attempts, 16), longest)
 
 
 def cause_of(error: BaseException) -> str:
-    """Gives the driver's message in one line, without the statement and its parameters."""
+    """Give the driver's message in one line, without the statement and its parameters."""
     found = _driver_error(error)
     return " ".join(str(found).split()) or type(found).__name__
 
 
 def is_outage(error: BaseException | None) -> bool:
-    """Says whether the database does not answer: a connection broke or was refused, perhaps as another error's cause.
+    """Say whether the database does not answer: a connection broke or was refused, perhaps as another error's cause.
 
     What the server itself refuses, such as writing to a full disk, is none.
     """
@@ -93,12 +93,12 @@ def is_outage(error: BaseException | None) -> bool:
 
 
 def fault_of_server(error: BaseException) -> BaseException | None:
-    """Gives an error that this program does not know, which is to be logged with its traceback; None for any other."""
+    """Give an error that this program does not know, which is to be logged with its traceback; None for any other."""
     return None if is_outage(error) or isinstance(error, _EXPLAINED) else error
 
 
 def _kind(error: BaseException, said: str) -> str:
-    """Gives one kind for all of an outage, else one for each work and error: its class, and the code that it has."""
+    """Give one kind for all of an outage, else one for each work and error: its class, and the code that it has."""
     if is_outage(error):
         return _AWAY
     found = _driver_error(error)

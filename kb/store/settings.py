@@ -56,7 +56,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Settings:
-        """Makes the settings from `env`. An empty variable counts as unset. Raises `SettingsError`."""
+        """Make the settings from `env`. An empty variable counts as unset. Raises `SettingsError`."""
         actor = env.get("COLMLM_ACTOR", "").strip() or local_user()
         found = read(cls, env, home=_home(env), actor=actor)
         _check_networks(found.webhook_networks)
@@ -89,7 +89,7 @@ def _check_networks(networks: tuple[str, ...]) -> None:
 
 
 def _database_url(url: str | None) -> str | None:
-    """Gives the URL in SQLAlchemy's form for psycopg 3. Its error never repeats the URL, which holds a password."""
+    """Give the URL in SQLAlchemy's form for psycopg 3. Its error never repeats the URL, which holds a password."""
     if url is None:
         return None
     if not (scheme := _POSTGRES.match(url)):
@@ -98,7 +98,7 @@ def _database_url(url: str | None) -> str | None:
 
 
 def _hosts_as_options(rest: str) -> str:
-    """Gives the URL's rest with several hosts (``user@one:5432,two:5432/base``) as both SQLAlchemy and libpq read them.
+    """Give the URL's rest with several hosts (``user@one:5432,two:5432/base``) as both SQLAlchemy and libpq read them.
 
     Unless it says otherwise, the primary among them is connected to, whichever that is by then.
     """
@@ -126,7 +126,7 @@ Port = Annotated[int, Meta(ge=1, le=65_535, description="a port from 1 to 65535"
 
 
 def read(kind: type[T], env: Mapping[str, str], prefix: str = "COLMLM_", **given: Any) -> T:
-    """Reads a dataclass, of which some fields may be given. An empty variable counts as unset.
+    """Read a dataclass, of which some fields may be given. An empty variable counts as unset.
 
     A field that `repr` leaves out is a secret: it may stand in a file, which a variable with the suffix _FILE names,
     and no message repeats it. Raises `SettingsError`, which names the variable.

@@ -31,7 +31,7 @@ class Store:
 
     @contextmanager
     def reports(self) -> Iterator[Session]:
-        """Gives a session that reads much of the base, and whose statements are ended after the settings' time."""
+        """Give a session that reads much of the base, and whose statements are ended after the settings' time."""
         with self.sessions() as session:
             bounded(session, self.settings.report_timeout_seconds)
             yield session
@@ -47,19 +47,19 @@ _IS_STANDBY = text("SELECT pg_is_in_recovery()")
 
 
 def is_standby(engine: Engine) -> bool:
-    """Says whether the server of this engine follows a primary."""
+    """Say whether the server of this engine follows a primary."""
     with engine.connect() as connection:
         return bool(connection.scalar(_IS_STANDBY))
 
 
 def require_primary(session: Session) -> None:
-    """Raises `StandbyAsked` unless what is deleted by now is deleted for this session."""
+    """Raise `StandbyAsked` unless what is deleted by now is deleted for this session."""
     if session.scalar(_IS_STANDBY):
         raise StandbyAsked
 
 
 def is_read_only(session: Session) -> bool:
-    """Says whether this transaction can write nothing: of a standby, or of a role or a database that only reads."""
+    """Say whether this transaction can write nothing: of a standby, or of a role or a database that only reads."""
     return bool(session.scalar(text("SHOW transaction_read_only")) == "on")
 
 
@@ -94,7 +94,7 @@ class GroupCommit:
 
     @contextmanager
     def begin(self) -> Iterator[Session]:
-        """Gives a session whose work is committed when the block has ended, maybe with that of others.
+        """Give a session whose work is committed when the block has ended, maybe with that of others.
 
         The first lock that the block takes must be the log's, since a group has that already and others are taken
         before it. Raises what the block or the commit raises; after a failed commit nothing of the group is stored.
@@ -118,7 +118,7 @@ class GroupCommit:
         return len(self._waiting)
 
     def _join(self) -> _Group | None:
-        """Waits for a turn, and gives the group to edit in; None where that takes too long."""
+        """Wait for a turn, and give the group to edit in; None where that takes too long."""
         with self._mutex:
             if not self._is_taken:
                 self._is_taken = True
@@ -132,7 +132,7 @@ class GroupCommit:
         return turn.group
 
     def _pass_on(self, group: _Group) -> None:
-        """Hands the group to the next in turn; where none may join, commits it, and then gives the turn away."""
+        """Hand the group to the next in turn; where none may join, commits it, and then gives the turn away."""
         with self._mutex:
             if self._waiting and group.admits_another:
                 self._waiting.popleft().come(group)
@@ -178,7 +178,7 @@ class _Group:
 
     @contextmanager
     def member(self) -> Iterator[Session]:
-        """Gives a session in the transaction; what it did is rolled back alone where the block fails."""
+        """Give a session in the transaction; what it did is rolled back alone where the block fails."""
         if self._transaction is None:
             self._transaction = self._engine.connect().begin()
         connection = self._transaction.connection
@@ -196,7 +196,7 @@ class _Group:
         self._members += 1
 
     def end(self) -> None:
-        """Commits what the members did, and gives the connection back. What fails is raised by `wait`."""
+        """Commit what the members did, and give the connection back. What fails is raised by `wait`."""
         try:
             if self._transaction is not None:
                 with self._transaction.connection:  # closing it rolls back what is not committed
@@ -208,7 +208,7 @@ class _Group:
             self._ended.set()
 
     def wait(self) -> None:
-        """Returns once the transaction is committed. Raises what kept it from that."""
+        """Return once the transaction is committed. Raises what kept it from that."""
         self._ended.wait()
         if self._failure is not None:
             raise self._failure

@@ -42,7 +42,7 @@ class Waits:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Gives the limits that the settings set for a request."""
+        """Give the limits that the settings set for a request."""
         return cls(settings.lock_timeout_seconds, settings.statement_timeout_seconds)
 
     @property
@@ -51,7 +51,7 @@ class Waits:
         return self.statement + SPARE_SECONDS if self.statement else math.inf
 
     def options(self) -> str:
-        """Gives the limits for a connection's `options`, in milliseconds as PostgreSQL counts."""
+        """Give the limits for a connection's `options`, in milliseconds as PostgreSQL counts."""
         return f"-c lock_timeout={1000 * self.lock:.0f} -c statement_timeout={1000 * self.statement:.0f}"
 
 
@@ -60,7 +60,7 @@ AT_THE_DOOR = Waits(lock=1.0, statement=3.0)
 
 
 def holder_of(engine: Engine, key: int) -> str | None:
-    """Names who holds the advisory lock `key`, by application, process and duration; None where nobody holds it now."""
+    """Name who holds the advisory lock `key`, by application, process and duration; None where nobody holds it now."""
     with engine.connect() as connection:
         found = connection.execute(_HOLDER, {"key": key}).one_or_none()
     if found is None:
@@ -72,7 +72,7 @@ def holder_of(engine: Engine, key: int) -> str | None:
 
 
 def bounded(session: Session, seconds: float) -> None:
-    """Limits each statement of this transaction, a report, where the connection has no limit of its own.
+    """Limit each statement of this transaction, a report, where the connection has no limit of its own.
 
     A report that nobody waits for any more would keep the server from clearing up what was deleted since it began.
     """
@@ -83,7 +83,7 @@ def bounded(session: Session, seconds: float) -> None:
 
 
 def unhurried(session: Session) -> None:
-    """Lifts the time limit for the statements of this transaction, as breaking them off would only repeat them."""
+    """Lift the time limit for the statements of this transaction, as breaking them off would only repeat them."""
     session.execute(text("SET LOCAL statement_timeout = 0"))
     driver = session.connection().connection.driver_connection
     if isinstance(driver, PatientConnection):
@@ -97,7 +97,7 @@ _OF_RUST = re.compile(r"\(os error ([0-9]+)\)")
 
 
 def refusal_of(error: BaseException) -> KBError | None:
-    """Gives the error of the tree for a failure of the driver or the system; None where there is none."""
+    """Give the error of the tree for a failure of the driver or the system; None where there is none."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     match cause:
         case errors.LockNotAvailable():
@@ -130,5 +130,5 @@ def _told_in_words(error: BaseException) -> int | None:
 
 
 def _where(error: psycopg.Error) -> str:
-    """Gives the lock that was waited for, in the server's words: `while locking tuple (0,1) in relation "api_key"`."""
+    """Give the lock that was waited for, in the server's words: `while locking tuple (0,1) in relation "api_key"`."""
     return (error.diag.context or "for another transaction").splitlines()[0]

@@ -134,7 +134,7 @@ class GateReport:
     drift: ScoreDrift = field(repr=False, compare=False)
 
     def stored(self) -> dict[str, Any]:
-        """Gives the report as it is stored with the keyset, for JSON."""
+        """Give the report as it is stored with the keyset, for JSON."""
         kept = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "drift"}
         criteria = [asdict(criterion) for criterion in self.criteria]
         return kept | {"at": self.at.isoformat(), "criteria": criteria, "histograms": self.drift.histograms}
@@ -154,7 +154,7 @@ def check_keyset(
     on_texts: OnTexts | None = None,
     reader: Callable[[], JudgedReader] | None = None,
 ) -> GateReport:
-    """Measures a keyset that is ready, with its encoder, and stores the report with it.
+    """Measure a keyset that is ready, with its encoder, and store the report with it.
 
     `active_encoder` asks the active keyset the same questions; without it the figures of the active keyset's own gate
     are used. `on_texts` is called with the number of texts encoded, and of all. The `reader` reads the kept questions
@@ -324,7 +324,7 @@ def _questions(
 
 
 def _noted(sample: Sample, names: Sequence[str]) -> tuple[float, float] | None:
-    """Gives the figures that the active keyset had when its own gate was measured."""
+    """Give the figures that the active keyset had when its own gate was measured."""
     noted = {c["name"]: c["figure"] for c in (sample.active_gate or {}).get("criteria", ())}
     first, second = (noted.get(name) for name in names)
     return None if first is None or second is None else (first, second)
@@ -347,7 +347,7 @@ def _calibrated(sample: Sample) -> Criterion:
 
 
 def _kept(kept: AskedSet | None, limits: GateLimits) -> tuple[Criterion, ...]:
-    """Gives the criteria of kept questions, where the limits name a set of them."""
+    """Give the criteria of kept questions, where the limits name a set of them."""
     if kept is None:
         return ()
     note = f"{len(kept.items)} questions of {limits.questions}"
@@ -374,7 +374,7 @@ def _drift(sample: Sample, ours: Answers, theirs: Answers | None) -> ScoreDrift:
 
 
 def recall_kept(keyset: KeysetRecord) -> Iterator[tuple[str, float | None, str]]:
-    """Gives for each kind of which keys are predicted a criterion's name, the share of recall kept, and a note."""
+    """Give for each kind of which keys are predicted a criterion's name, the share of recall kept, and a note."""
     for one in keyset.predictions:
         yield (
             f"recall kept by predicted {one.kind} keys",
@@ -400,7 +400,7 @@ def asked_in(
     reader: Callable[[], JudgedReader] | None,
     on_asked: Callable[[int, int], None],
 ) -> AskedSet:
-    """Asks the set that the limits name. Raises `QuestionSetNotFound`, and `InvalidValue` where they limit nothing."""
+    """Ask the set that the limits name. Raises `QuestionSetNotFound`, and `InvalidValue` where they limit nothing."""
     if limits.questions is None or (limits.min_right is None and limits.max_wrong is None):
         raise InvalidValue(
             "gate", "name the least share right of its questions, or the most wrong, with their set"

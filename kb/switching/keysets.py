@@ -59,84 +59,84 @@ class KnownKeysets:
     store: SearchableStore
 
     def all(self) -> list[KeysetRecord]:
-        """Lists the keysets by id, retired ones too, and counts their keys."""
+        """List the keysets by id, retired ones too, and count their keys."""
         with self.store.sessions() as session:
             return counting.all_counted(session)
 
     def in_use(self) -> list[KeysetHead]:
-        """Lists the keysets that are not retired, by id, and counts nothing."""
+        """List the keysets that are not retired, by id, and count nothing."""
         with self.store.sessions() as session:
             return keysets.heads_in_use(session)
 
     def show(self, keyset_id: int) -> KeysetRecord:
-        """Gives one keyset and counts its keys, which takes seconds among millions. Raises `KeysetNotFound`."""
+        """Give one keyset and counts its keys, which takes seconds among millions. Raises `KeysetNotFound`."""
         with self.store.sessions() as session:
             return counting.count_keys(session, keyset_id)
 
     def head(self, keyset_id: int) -> KeysetHead:
-        """Gives one keyset and counts nothing. Raises `KeysetNotFound`."""
+        """Give one keyset and count nothing. Raises `KeysetNotFound`."""
         with self.store.sessions() as session:
             return keysets.keyset_head(session, keyset_id)
 
     def active(self) -> KeysetHead:
-        """Gives the keyset that answers, and counts nothing. Raises `NoActiveKeyset`."""
+        """Give the keyset that answers, and count nothing. Raises `NoActiveKeyset`."""
         with self.store.sessions() as session:
             return keysets.active_head(session)
 
     def is_ready(self, checkpoint_id: str) -> bool:
-        """Tells whether a checkpoint has a keyset that could answer and is not active."""
+        """Tell whether a checkpoint has a keyset that could answer and is not active."""
         with self.store.sessions() as session:
             return keysets.ready_keyset_of(session, checkpoint_id) is not None
 
     def line(self) -> Succession:
-        """Tells which keyset answers and which may answer next, by a small statement."""
+        """Tell which keyset answers and which may answer next, by a small statement."""
         with self.store.sessions() as session:
             return key_succession(session)
 
     def former(self, active: int) -> int | None:
-        """Gives the keyset that a rollback from the active one leads to; None where there is none. It reads the log."""
+        """Give the keyset that a rollback from the active one leads to; None where there is none. It reads the log."""
         with self.store.sessions() as session:
             return former(session, active)
 
     def checkpoint(self, keyset_id: int) -> CheckpointInfo:
-        """Tells which checkpoint makes the keys of a keyset. Raises `KeysetNotFound`."""
+        """Tell which checkpoint makes the keys of a keyset. Raises `KeysetNotFound`."""
         with self.store.sessions() as session:
             return keysets.checkpoint_of(session, keyset_id)
 
     def has_question_keys(self, keyset_id: int) -> bool:
-        """Tells whether a keyset keys facts of documents from their questions too."""
+        """Tell whether a keyset keys facts of documents from their questions too."""
         with self.store.sessions() as session:
             return has_question_keys(session, keyset_id)
 
     def keys(self, keyset_id: int, *, corpus: str | None = None) -> tuple[Ids, Vectors]:
-        """Gives fact ids [n] and context keys [n, d] of live facts, by fact id."""
+        """Give fact ids [n] and context keys [n, d] of live facts, by fact id."""
         with self.store.sessions() as session:
             return context_keys(session, keyset_id, corpus)
 
     def has_threshold(self, keyset_id: int) -> bool:
-        """Tells whether a keyset's threshold was measured or set by hand, so that it must not be changed unasked."""
+        """Tell whether a keyset's threshold was measured or set by hand, so that it must not be changed unasked."""
         with self.store.sessions() as session:
             return keysets.is_threshold_chosen(session, keyset_id)
 
     def outlived_calibration(self, keyset_id: int) -> bool:
-        """Tells whether true keys took the place of predicted ones since the keyset's threshold was last chosen."""
+        """Tell whether true keys took the place of predicted ones since the keyset's threshold was last chosen."""
         with self.store.sessions() as session:
             return predicted.were_replaced_since_threshold(session, keyset_id)
 
     def standing(self, keyset_id: int) -> GateStanding:
-        """Gives the outcome of a keyset's last gate, with the number of edits since."""
+        """Give the outcome of a keyset's last gate, with the number of edits since."""
         with self.store.sessions() as session:
             return activation.activation_standing(session, keysets.keyset_head(session, keyset_id))
 
     def gate(self, keyset_id: int) -> dict[str, Any] | None:
-        """Gives the last report of a keyset's gate, as it was stored; None where it was never checked."""
+        """Give the last report of a keyset's gate, as it was stored; None where it was never checked."""
         with self.store.sessions() as session:
             keysets.keyset_head(session, keyset_id)
             return keysets.gate_of(session, keyset_id)
 
     @tried_again
     def _edit(self, edit: Callable[[Session], T]) -> T:
-        """Makes one transaction of an edit. What counts keys comes after it, since the log is locked meanwhile."""
+        """Make one transaction of an edit. What counts keys comes after it, since the log is locked meanwhile."""
         with self.store.sessions.begin() as session:
             return edit(session)
 
@@ -154,7 +154,7 @@ class FillableKeysets(KnownKeysets):
 
     @tried_again
     def create(self, checkpoint: CheckpointInfo, index_spec: str | None = None) -> KeysetHead:
-        """Registers a checkpoint and gives its keyset: the one it has, unless that is retired, or a new one."""
+        """Register a checkpoint and gives its keyset: the one it has, unless that is retired, or a new one."""
         with self.store.sessions.begin() as session:
             return keysets.create_keyset(session, checkpoint, index_spec, self._actor)
 
@@ -169,7 +169,7 @@ class FillableKeysets(KnownKeysets):
         replace: bool = False,
         elsewhere: Elsewhere | None = None,
     ) -> KeysetRecord:
-        """Gives every live fact (of `corpus`) a key of the encoder's checkpoint; after a kill a second call resumes.
+        """Give every live fact (of `corpus`) a key of the encoder's checkpoint; after a kill a second call resumes.
 
         It runs several transactions, one for each batch of documents. Then the keyset is ready (active if none was)
         and its index is on disk, so that no lookup has to wait for it after activation.
@@ -204,7 +204,7 @@ class FillableKeysets(KnownKeysets):
         most: int,
         on_facts: Callable[[int, int], None] | None = None,
     ) -> bool:
-        """Gives these facts the keys of the encoder's checkpoint that they lack, and says whether they have them now.
+        """Give these facts the keys of the encoder's checkpoint that they lack, and say whether they have them now.
 
         Nothing is done where they lack more than `most`. Where the checkpoint has no keyset that answers or may, all
         facts count, since a rekey makes it.
@@ -220,7 +220,7 @@ class FillableKeysets(KnownKeysets):
         return run.run_for(fact_ids, most)
 
     def rekey_part(self, encoder: Encoder, part: RekeyPart) -> int:
-        """Makes the keys of a part of a rekey that runs elsewhere, with its keyset's encoder; gives their number.
+        """Make the keys of a part of a rekey that runs elsewhere, with its keyset's encoder; give their number.
 
         Raises `InvalidValue` where this is not the base that is meant.
         """
@@ -237,7 +237,7 @@ class FillableKeysets(KnownKeysets):
         batch: int = 64,
         **fit: Unpack[MapFit],
     ) -> tuple[KeysetRecord, tuple[AdaptedKeys, ...]]:
-        """Gives the encoder's keyset keys predicted from another's, by default the active's (`kb.keys.adapting`).
+        """Give the encoder's keyset keys predicted from another's, by default the active's (`kb.keys.adapting`).
 
         True keys are made of a sample alone. Facts without a key in the other keyset are left to a rekey, which with
         `replace` makes all predicted keys true. Raises `NoActiveKeyset`, and `InvalidValue` where the other keyset is
@@ -267,7 +267,7 @@ class FillableKeysets(KnownKeysets):
         batch: int = 100_000,
         on_facts: Callable[[int, int], None] | None = None,
     ) -> list[Edit]:
-        """Stores one unit vector [n, d] of a kind for each fact [n]; each batch is one transaction and one change.
+        """Store one unit vector [n, d] of a kind for each fact [n]; each batch is one transaction and one change.
 
         Raises `InvalidKeys`, `FactNotFound` or `FactDeleted`; then nothing of that transaction is stored.
         """
@@ -290,7 +290,7 @@ class FillableKeysets(KnownKeysets):
         return edits
 
     def finish(self, keyset_id: int, on_keys: OnKeys | None = None) -> KeysetRecord:
-        """Marks a keyset as ready (active where none is) and writes its index, as a rekey does at its end.
+        """Mark a keyset as ready (active where none is) and writes its index, as a rekey does at its end.
 
         Where the index has to be built, `on_keys` is called with the number of keys added and that of all keys.
         """
@@ -300,7 +300,7 @@ class FillableKeysets(KnownKeysets):
         return self.show(keyset_id)
 
     def build(self, keyset_id: int, *, recall: float = RECALL, on_keys: OnKeys | None = None) -> BuiltIndex:
-        """Rebuilds a keyset's index from the database, trained on all its keys, and writes its snapshot.
+        """Rebuild a keyset's index from the database, trained on all its keys, and write its snapshot.
 
         Lookups read as few of its lists as find this share of the nearest keys. A server then opens it in the time that
         reading the file takes. `on_keys` is called with the number of keys added and that of all keys.
@@ -320,7 +320,7 @@ class Keysets(FillableKeysets):
     """The keysets of a store."""
 
     def calibrate(self, keyset_id: int, measured: Calibration) -> KeysetRecord:
-        """Gives a keyset the threshold that was measured for it: below this score a lookup is no match."""
+        """Give a keyset the threshold that was measured for it: below this score a lookup is no match."""
         of = keyset_id, measured.threshold, self._actor, "calibrated"
         self._edit(lambda session: keysets.set_threshold(session, *of, measured=measured))
         return self.show(keyset_id)
@@ -328,7 +328,7 @@ class Keysets(FillableKeysets):
     def set_threshold(
         self, keyset_id: int, threshold: float, *, actor: str | None = None, reason: str = "set by hand"
     ) -> KeysetRecord:
-        """Sets the score below which a lookup is no match, by hand: the keyset is not calibrated then.
+        """Set the score below which a lookup is no match, by hand: the keyset is not calibrated then.
 
         Raises `InvalidValue`.
         """
@@ -346,7 +346,7 @@ class Keysets(FillableKeysets):
         on_texts: Callable[[int, int], None] | None = None,
         reader: Callable[[], JudgedReader] | None = None,
     ) -> GateReport:
-        """Measures a keyset against the active one, and stores the report; see `kb.switching.gate`."""
+        """Measure a keyset against the active one, and store the report; see `kb.switching.gate`."""
         return check_keyset(
             self.store,
             keyset_id,
@@ -367,7 +367,7 @@ class Keysets(FillableKeysets):
         actor: str | None = None,
         reason: str = "activate",
     ) -> KeysetRecord:
-        """Makes this keyset the one that answers, in every process, if its gate allows it (`kb.keys.activation`).
+        """Make this keyset the one that answers, in every process, if its gate allows it (`kb.keys.activation`).
 
         With `questions` the gate must have asked that set. Raises `GateRefused`, unless `force`; then the change
         records what the gate refused.
@@ -381,7 +381,7 @@ class Keysets(FillableKeysets):
         return self.show(keyset_id)
 
     def rollback(self, *, actor: str | None = None, reason: str = "rollback") -> KeysetRecord:
-        """Activates the keyset that was active before this one; a second rollback undoes the first.
+        """Activate the keyset that was active before this one; a second rollback undoes the first.
 
         It needs no gate. Newer facts without a key in that keyset (`num_unkeyed`) are not found until it is rekeyed;
         all others are found at once.
@@ -390,14 +390,14 @@ class Keysets(FillableKeysets):
         return self.show(self._edit(lambda session: activation.roll_back(session, *by)))
 
     def retirable(self, keyset_id: int) -> KeysetRecord:
-        """Gives a keyset that may be retired. Raises `KeysetActive`."""
+        """Give a keyset that may be retired. Raises `KeysetActive`."""
         keyset = self.show(keyset_id)
         if keyset.state == "active":
             raise KeysetActive(keyset_id)
         return keyset
 
     def retire(self, keyset_id: int, *, actor: str | None = None, reason: str = "retire") -> KeysetRecord:
-        """Drops a keyset's keys for good, those elsewhere too. Raises `KeysetActive`.
+        """Drop a keyset's keys for good, those elsewhere too. Raises `KeysetActive`.
 
         Where that cannot be done elsewhere, since the server does not answer or another process writes there, the
         keyset is retired, and its keys stay there until this is called again, facts are erased, or the base is

@@ -41,7 +41,7 @@ _TIE = 1e-6
 
 
 def near_keys(keys: Keys, size: int) -> Vectors:
-    """Gives up to `size` stored keys with a little noise, as queries where facts have no questions."""
+    """Give up to `size` stored keys with a little noise, as queries where facts have no questions."""
     random = np.random.default_rng(0)
     chosen = random.permutation(len(keys.ids))[:size]
     near = keys.at(chosen)
@@ -55,7 +55,7 @@ def _units(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def index_recall(index: CandidateKeys, keys: Keys, queries_BD: Vectors, k: int) -> float:
-    """Gives the share of the exact k nearest keys that are among the candidates of a lookup. Ties count as found."""
+    """Give the share of the exact k nearest keys that are among the candidates of a lookup. Ties count as found."""
     k = min(k, len(keys.ids))
     kth_B = _kth_best(keys, queries_BD, k)
     found = 0
@@ -71,7 +71,7 @@ def index_recall(index: CandidateKeys, keys: Keys, queries_BD: Vectors, k: int) 
 
 
 def _kth_best(keys: Keys, queries_BD: Vectors, k: int) -> Vectors:
-    """Gives each query's [B] exact k-th best score among all keys."""
+    """Give each query's [B] exact k-th best score among all keys."""
     best_BK = np.full((len(queries_BD), k), -np.inf, np.float32)
     for _, vectors in keys.blocks():
         for start in range(0, len(queries_BD), _CHUNK):
@@ -83,7 +83,7 @@ def _kth_best(keys: Keys, queries_BD: Vectors, k: int) -> Vectors:
 
 
 def read_more(candidates: CandidateKeys, keys: Keys, queries_BD: Vectors, goal: float) -> None:
-    """Lets lookups read more lists, and score more candidates, where they find too few of these queries' nearest keys.
+    """Let lookups read more lists, and score more candidates, where they find too few of these queries' nearest keys.
 
     An exact index has no lists, and is left as it is.
     """
@@ -101,7 +101,7 @@ def read_more(candidates: CandidateKeys, keys: Keys, queries_BD: Vectors, goal: 
 
 
 def tombstones_passed_over(index: CandidateKeys, keys: Keys) -> int:
-    """Counts the tombstones that a query with their own key does not find first. Ties with a live fact are allowed."""
+    """Count the tombstones that a query with their own key does not find first. Ties with a live fact are allowed."""
     graves = np.flatnonzero(keys.class_N == NOT_LIVE)
     passed_over = 0
     for start in range(0, len(graves), _CHUNK):
@@ -132,7 +132,7 @@ class Answers:
 
 
 def ask_sample(queries_BD: Vectors, asked: ClassedTexts, keys: Keys) -> Answers:
-    """Scores queries against live keys. Those of facts with the value asked for are right; ties count as wrong."""
+    """Score queries against live keys. Those of facts with the value asked for are right; ties count as wrong."""
     genuine, impostor = (np.full(len(queries_BD), -np.inf) for _ in range(2))
     for rows, right_BN, scores_BN in _scored(queries_BD, asked, keys):
         for best, side_BN in ((genuine[rows], right_BN), (impostor[rows], ~right_BN)):
@@ -146,7 +146,7 @@ def ask_sample(queries_BD: Vectors, asked: ClassedTexts, keys: Keys) -> Answers:
 def _scored(
     queries_BD: Vectors, asked: ClassedTexts, keys: Keys
 ) -> Iterator[tuple[slice, npt.NDArray[np.bool_], Scores]]:
-    """Gives the scores of some queries with some live keys at a time, which queries they are, and what is right."""
+    """Give the scores of some queries with some live keys at a time, which queries they are, and what is right."""
     for class_N, vectors in keys.live_blocks():
         for start in range(0, len(queries_BD), _CHUNK):
             rows = slice(start, start + _CHUNK)
@@ -177,18 +177,18 @@ class Keys:
     stored_ND: npt.NDArray[np.float16]
 
     def at(self, places: npt.NDArray[np.integer]) -> Vectors:
-        """Gives the keys at these places as vectors."""
+        """Give the keys at these places as vectors."""
         found: Vectors = self.stored_ND[places].astype(np.float32)
         return found
 
     def blocks(self) -> Iterator[tuple[slice, Vectors]]:
-        """Gives all keys as vectors, some at a time, and where they are."""
+        """Give all keys as vectors, some at a time, and where they are."""
         for start in range(0, len(self.ids), BATCH):
             block = slice(start, start + BATCH)
             yield block, self.stored_ND[block].astype(np.float32)
 
     def live_blocks(self) -> Iterator[tuple[Ids, Vectors]]:
-        """Gives the keys of live facts so, with their classes."""
+        """Give the keys of live facts so, with their classes."""
         for block, vectors in self.blocks():
             live = self.class_N[block] != NOT_LIVE
             yield self.class_N[block][live], vectors[live]
@@ -225,7 +225,7 @@ class Sample:
 
 
 def draw_sample(session: Session, settings: Settings, keyset: KeysetRecord, size: int) -> Sample:
-    """Draws up to `size` questions and as many prefixes. The session must be REPEATABLE READ."""
+    """Draw up to `size` questions and as many prefixes. The session must be REPEATABLE READ."""
     replica = open_replica(session, keyset, settings)
     active_id = active_keyset_id(session)
     active = None
@@ -251,7 +251,7 @@ def draw_sample(session: Session, settings: Settings, keyset: KeysetRecord, size
 
 
 def _classes(session: Session) -> dict[int, int]:
-    """Gives each live fact a number that facts of the same value share."""
+    """Give each live fact a number that facts of the same value share."""
     numbers: dict[str, int] = {}
     statement = select(FactVersionRow.fact_id, FactVersionRow.value).where(IS_LIVE)
     rows = session.execute(statement.execution_options(yield_per=BATCH))
@@ -294,7 +294,7 @@ def _tombstones_unkeyed(session: Session, keyset_id: int) -> int:
 def _questions(
     session: Session, keyset: KeysetHead, active: KeysetHead | None, classes: dict[int, int], size: int
 ) -> ClassedTexts:
-    """Draws questions of live facts that both keysets have keys of, so that the comparison is fair."""
+    """Draw questions of live facts that both keysets have keys of, so that the comparison is fair."""
     statement = (
         select(FactRow.id, FactRow.question)
         .join(FactVersionRow, and_(FactVersionRow.fact_id == FactRow.id, IS_LIVE))
@@ -308,7 +308,7 @@ def _questions(
 
 
 def _contexts(session: Session, classes: dict[int, int], size: int) -> ClassedTexts:
-    """Draws the texts before the newest splices of live facts, where the decoder looked these facts up by key.
+    """Draw the texts before the newest splices of live facts, where the decoder looked these facts up by key.
 
     An answer has no such text: its question was asked as a question.
     """

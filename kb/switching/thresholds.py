@@ -15,7 +15,7 @@ Encode = Callable[[Sequence[str]], Vectors]
 def measure_threshold(
     store: Store, keyset: KeysetHead, encode: Encode, size: int, *, false_accept_rate: float | None = None
 ) -> Calibration:
-    """Asks up to `size` questions, spread evenly over the facts, that `encode` makes queries [B, d] of.
+    """Ask up to `size` questions, spread evenly over the facts, that `encode` makes queries [B, d] of.
 
     Raises `InvalidValue` where there are none, and where all facts have one value.
     """

@@ -56,7 +56,7 @@ _NUMERAL = re.compile(r"\d+(?:\.\d+)?")
 
 
 def wording(value: str, text: str) -> Wording | None:
-    """Tells how a text says a value: it is the "same" in any wording, or "longer" and holds it. None: it does neither.
+    """Tell how a text says a value: it is the "same" in any wording, or "longer" and holds it. None: it does neither.
 
     A name may be short ("Curie" of "Marie Curie", "M. Curie", "NFL"); whether it is the same one's is for who knows
     what the text is about.
@@ -71,7 +71,7 @@ def wording(value: str, text: str) -> Wording | None:
 
 @lru_cache(4096)
 def terms_of(text: str) -> tuple[str, ...]:
-    """Gives the terms of a text, in order."""
+    """Give the terms of a text, in order."""
     plain = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
     plain = _GROUPED.sub("", plain.replace("’", "'").replace("per cent", "%"))
     plain = _INITIALS.sub(lambda found: found[0].replace(".", ""), plain).replace("'s ", " ")
@@ -99,7 +99,7 @@ def _term(word: str) -> str:
 
 
 def _counted(words: Sequence[str]) -> Iterator[str]:
-    """Yields the words, with each run of words and digits that is one number as that number."""
+    """Yield the words, with each run of words and digits that is one number as that number."""
     run: list[str] = []
     for word in (*words, ""):
         if word in _NUMBERS or word in _SCALES or _NUMERAL.fullmatch(word):
@@ -136,7 +136,7 @@ def _number(run: Sequence[str]) -> str:
 
 
 def _is_short(name: str, short: str) -> bool:
-    """Tells whether one text is the other, a name of several words, cut short: to some of them, or to initials."""
+    """Tell whether one text is the other, a name of several words, cut short: to some of them, or to initials."""
     words = [word for word in re.findall(r"\w+", name) if word.casefold() not in _ARTICLES]
     if len(words) < 2 or not words[0][0].isupper() or not words[-1][0].isupper():
         return False
@@ -154,6 +154,6 @@ def _is_short(name: str, short: str) -> bool:
 
 
 def _at(part: Sequence[str], whole: Sequence[str]) -> int:
-    """Gives where one sequence stands in another, or -1."""
+    """Give where one sequence stands in another, or -1."""
     width = len(part)
     return next((n for n in range(len(whole) - width + 1) if whole[n : n + width] == part), -1)

@@ -126,7 +126,7 @@ def _exchanged(question: str, other: str) -> str | None:
 
 
 def asked_text(prompt: str, said: str) -> str:
-    """Gives the text of a lookup behind `prompt` and what was `said` since.
+    """Give the text of a lookup behind `prompt` and what was `said` since.
 
     That is the question, where the prompt ends in "Answer:", with what the answer's first sentence says so far; else
     the sentence that is being written, with the one before it where it has few words yet.

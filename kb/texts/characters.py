@@ -34,22 +34,22 @@ _BLANKS = re.compile(rf"[\s{_UNSEEN}{_EMPTY}]*")
 
 
 def unseen(text: str, allowed: str = "") -> str | None:
-    """Finds the first character of a text that does not show and is not `allowed`; None where there is none."""
+    """Find the first character of a text that does not show and is not `allowed`; None where there is none."""
     return next((found[0] for found in _UNSEEN_ONE.finditer(text) if found[0] not in allowed), None)
 
 
 def is_blank(text: str) -> bool:
-    """Says whether nothing of this text shows."""
+    """Say whether nothing of this text shows."""
     return _BLANKS.fullmatch(text) is not None
 
 
 def visible_text(text: str, kept: str = LINES + JOINERS) -> str:
-    r"""Writes out the characters of a text that do not show, as in \x1b or \u202e, except those `kept`."""
+    r"""Write out the characters of a text that do not show, as in \x1b or \u202e, except those `kept`."""
     return _UNSEEN_ONE.sub(lambda found: found[0] if found[0] in kept else written(found[0]), text)
 
 
 def written(character: str) -> str:
-    """Writes a character by its number, as Python does."""
+    """Write a character by its number, as Python does."""
     number = ord(character)
     return (
         f"\\x{number:02x}"
@@ -61,12 +61,12 @@ def written(character: str) -> str:
 
 
 def json_visible(text: str) -> str:
-    """Gives JSON of the same meaning, with the characters of its strings that do not show written out."""
+    """Give JSON of the same meaning, with the characters of its strings that do not show written out."""
     return _UNSEEN_ONE.sub(lambda found: found[0] if found[0] == "\n" else _escaped(found[0]), text)
 
 
 def _escaped(character: str) -> str:
-    """Writes a character as JSON does, in units of UTF-16."""
+    """Write a character as JSON does, in units of UTF-16."""
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
@@ -91,7 +91,7 @@ class Line(NamedTuple):
 
 
 def read_lines(path: Path, place: Path | None = None) -> Iterator[Line]:
-    """Yields every line that is not blank; the file is opened at `place`, by default at its path. Raises `Damaged`."""
+    """Yield every line that is not blank; the file is opened at `place`, by default at its path. Raises `Damaged`."""
     with (place or path).open("rb") as file, unpacked(file, path) as lines:
         number = 0
         while line := lines.readline(MOST_BYTES + 1):
@@ -105,7 +105,7 @@ def read_lines(path: Path, place: Path | None = None) -> Iterator[Line]:
 
 @contextmanager
 def unpacked(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    """Gives what an open file holds, by its name: what is packed in it, or the file. Raises `Damaged` in the block."""
+    """Give what an open file holds, by its name: what is packed in it, or the file. Raises `Damaged` in the block."""
     kind, opened = _PACKED.get(path.suffix.lower(), ("", nullcontext))
     try:
         with opened(file) as stream:
@@ -127,12 +127,12 @@ PAGE_END = "\f"
 
 
 def page_of(text: str, offset: int) -> int | None:
-    """Gives the number of the page, from 1, that the character at `offset` is on; None where a text has no pages."""
+    """Give the number of the page, from 1, that the character at `offset` is on; None where a text has no pages."""
     return text.count(PAGE_END, 0, offset) + 1 if PAGE_END in text else None
 
 
 def numbered(text: str) -> str:
-    """Gives a text with a line before each page that says its number."""
+    """Give a text with a line before each page that says its number."""
     if PAGE_END not in text:
         return text
     return "\n\n".join(f"[page {n}]\n{page.strip()}" for n, page in enumerate(text.split(PAGE_END), start=1))
@@ -142,6 +142,6 @@ def numbered(text: str) -> str:
 
 
 def moment(said: str) -> datetime:
-    """Reads a date, or a time as ISO 8601 has it; one without a zone is UTC. Raises `ValueError`."""
+    """Read a date, or a time as ISO 8601 has it; one without a zone is UTC. Raises `ValueError`."""
     at = datetime.fromisoformat(said)
     return at if at.tzinfo else at.replace(tzinfo=UTC)

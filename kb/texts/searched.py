@@ -34,7 +34,7 @@ _DROPPED = re.compile(
 
 
 def searched_words(text: str) -> str:
-    """Gives the words of a text with a blank between them: letters and digits, without capitals and accents.
+    """Give the words of a text with a blank between them: letters and digits, without capitals and accents.
 
     It says nothing that a server's locale could read in another way.
     """
@@ -202,11 +202,11 @@ def _cut(text: str, start: int, end: int) -> list[Span]:
 
 
 def _split(start: int, end: int) -> Iterator[Span]:
-    """Splits a word that is too long by itself."""
+    """Split a word that is too long by itself."""
     for at in range(start, end, MOST_CHARACTERS):
         yield at, min(at + MOST_CHARACTERS, end)
 
 
 def quoted(lexeme: str) -> str:
-    """Quotes a lexeme for a query of text search."""
+    """Quote a lexeme for a query of text search."""
     return "'" + lexeme.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -42,7 +42,7 @@ _LONGEST_WORD = 40
 
 
 def sentence_ends(text: str) -> list[int]:
-    """Gives the offset at which each sentence ends and the next begins, ascending; the last is the length of the text.
+    """Give the offset at which each sentence ends and the next begins, ascending; the last is the length of the text.
 
     The blanks between two sentences belong to the first. An empty text has none.
     """
@@ -63,14 +63,14 @@ def asks(text: str) -> bool:
 
 
 def sentence_around(ends: Sequence[int], start: int, end: int) -> tuple[int, int]:
-    """Gives the bounds of the sentence, or sentences, that hold ``text[start:end]``; `ends` is from `sentence_ends`."""
+    """Give the bounds of the sentence, or sentences, that hold ``text[start:end]``; `ends` is from `sentence_ends`."""
     before = bisect_right(ends, start)
     after = min(bisect_left(ends, end), len(ends) - 1)
     return (ends[before - 1] if before else 0), ends[after]
 
 
 def _abbreviated(text: str, stop: int) -> bool:
-    """Tells whether the full stop at `stop` belongs to an abbreviation or an initial."""
+    """Tell whether the full stop at `stop` belongs to an abbreviation or an initial."""
     found = _LAST_WORD.search(text[max(0, stop - _LONGEST_WORD) : stop])
     if found is None:
         return False

@@ -104,7 +104,7 @@ class Finder(Protocol):
     """Finds certain texts within other texts."""
 
     def spans(self, text: str) -> list[Span]:
-        """Finds the spans where `text` says one of them, in order."""
+        """Find the spans where `text` says one of them, in order."""
         ...
 
 
@@ -342,7 +342,7 @@ class Phrases:
         return bool(self._by_first)
 
     def spans(self, text: str) -> list[Span]:
-        """Finds the spans where `text` says one of them, the longest first and none within another."""
+        """Find the spans where `text` says one of them, the longest first and none within another."""
         folded, places = _folded(text)
         if not self._may_be_in(folded):
             return []
@@ -362,7 +362,7 @@ class Phrases:
         return any(first in folded for first in self._by_first) or any(_may_cut(folded))
 
     def _end_at(self, said: ComparedText, at: int) -> int:
-        """Gives the number of the word after the longest phrase from this word on, or 0 if there is none."""
+        """Give the number of the word after the longest phrase from this word on, or 0 if there is none."""
         firsts = {first for first, _ in said.steps(at)}
         phrases = (phrase for first in firsts for phrase in self._by_first.get(first, ()))
         return max((said.end_of(phrase, at) for phrase in phrases), default=0)
@@ -375,12 +375,12 @@ class Together:
         self._finders = finders
 
     def spans(self, text: str) -> list[Span]:
-        """Finds the spans of all finders in `text`, in order; they may overlap."""
+        """Find the spans of all finders in `text`, in order; they may overlap."""
         return sorted(span for finder in self._finders for span in finder.spans(text))
 
 
 def may_say(column: Any, texts: Iterable[str]) -> ColumnElement[bool]:
-    """Gives a condition (SQL) for rows whose column may say one of these texts; the caller compares these word by word.
+    """Give a condition (SQL) for rows whose column may say one of these texts; the caller compares these word by word.
 
     It searches for the longest plain ASCII word of each text, since a server's `lower` may know no other letters;
     where a text has none, or there are many texts, every row passes. So does a row with a character reference.
@@ -403,7 +403,7 @@ def may_say(column: Any, texts: Iterable[str]) -> ColumnElement[bool]:
 
 @cache
 def _within_words() -> str:
-    """Gives every character that may stand within a word and is not compared there: it is invisible or part of a cut.
+    """Give every character that may stand within a word and is not compared there: it is invisible or part of a cut.
 
     To try them all takes too long for an import.
     """
@@ -412,12 +412,12 @@ def _within_words() -> str:
 
 
 def _with_gaps(word: str) -> str:
-    """Gives a regular expression of the server for a word that may be cut at any place."""
+    """Give a regular expression of the server for a word that may be cut at any place."""
     return f"[{_within_words()}-]*".join(word)
 
 
 def _as_ascii(composed: ColumnElement[str]) -> ColumnElement[str]:
-    """Folds the only composed characters whose fold has letters of ASCII, which not every server's `lower` gives."""
+    """Fold the only composed characters whose fold has letters of ASCII, which not every server's `lower` gives."""
     for letter, fold in (("ß", "ss"), ("ẞ", "ss"), ("İ", "i")):
         composed = func.replace(composed, letter, fold)
     return composed
@@ -447,7 +447,7 @@ def _cuts(folded: str, markup: WordMarkup) -> list[Span]:
 
 
 def _joined(cuts: Sequence[Span], found: Sequence[re.Match[str]]) -> dict[int, list[tuple[str, int]]]:
-    """Joins the pieces of cut words: gives, by the number of the first, each whole word and the next word's number."""
+    """Join the pieces of cut words: gives, by the number of the first, each whole word and the next word's number."""
     if not cuts:
         return {}
     ending, starting = (
@@ -465,7 +465,7 @@ def _joined(cuts: Sequence[Span], found: Sequence[re.Match[str]]) -> dict[int, l
 
 
 def _joining(folded: str, cuts: Sequence[Span], chosen: Sequence[bool]) -> str:
-    """Gives a folded text with the chosen ones of its cut words in one piece."""
+    """Give a folded text with the chosen ones of its cut words in one piece."""
     for (start, end), is_joined in reversed(list(zip(cuts, chosen, strict=True))):
         folded = folded[:start] + folded[end:] if is_joined else folded
     return folded
@@ -499,7 +499,7 @@ class FoldedPlaces(NamedTuple):
 
 
 def _folded(text: str) -> tuple[str, FoldedPlaces | None]:
-    """Gives the text in the form that is compared, and each character's place in the original (None: the same)."""
+    """Give the text in the form that is compared, and each character's place in the original (None: the same)."""
     plain, starts, read = _read(text)
     if not plain.isascii():
         plain = _SOFT_HYPHEN_AT_END.sub("-", plain)
@@ -513,7 +513,7 @@ def _folded(text: str) -> tuple[str, FoldedPlaces | None]:
 
 
 def _read(text: str) -> tuple[str, list[int], list[tuple[int, int, int]]]:
-    """Reads the character references of a text: gives `starts` and `read` of its `FoldedPlaces`, too."""
+    """Read the character references of a text: gives `starts` and `read` of its `FoldedPlaces`, too."""
     if "&" not in text or not (found := list(_REFERENCE.finditer(text))):
         return text, [], []
     pieces: list[str] = []
@@ -541,7 +541,7 @@ def _character(reference: re.Match[str]) -> str:
 
 
 def _folded_letters(text: str) -> tuple[str, list[Span] | None]:
-    """Folds case and Unicode form, and drops invisible characters; gives each character's place (None: the same)."""
+    """Fold case and Unicode form, and drop invisible characters; give each character's place (None: the same)."""
     if text.isascii():
         return text.lower(), None
     simple = text.casefold()
@@ -563,7 +563,7 @@ def _folded_letters(text: str) -> tuple[str, list[Span] | None]:
 
 
 def _clusters(text: str) -> Iterator[Span]:
-    """Yields the spans of pieces that fold independently: a character and those that combine with it."""
+    """Yield the spans of pieces that fold independently: a character and those that combine with it."""
     start = 0
     for at in range(1, len(text)):
         if not _joins(text[at]):
@@ -574,7 +574,7 @@ def _clusters(text: str) -> Iterator[Span]:
 
 @lru_cache(4096)
 def _joins(character: str) -> bool:
-    """Says whether a character combines with the one before it: a mark, a jamo, or an invisible one."""
+    """Say whether a character combines with the one before it: a mark, a jamo, or an invisible one."""
     return (
         unicodedata.category(character)[0] == "M"
         or "\u1160" <= character <= "\u11ff"

@@ -58,7 +58,7 @@ class CompareReport:
 
 
 def compare_index(kb: SearchableStore, radius: float | None, on_part: OnPart) -> CompareReport:
-    """Compares every live fact with all others, and drops the pairs that hold no more.
+    """Compare every live fact with all others, and drop the pairs that hold no more.
 
     Values that differ contradict where two keys score `radius` with each other (None: nine tenths of the way from the
     keyset's threshold to 1); values that say the same are duplicates from the threshold on.
@@ -114,7 +114,7 @@ def _by_keys(kb: SearchableStore, keyset: KeysetRecord, radius: float, on_part: 
 
 
 def _keys(kb: SearchableStore, keyset_id: int) -> Iterator[Sequence[Any]]:
-    """Yields the keys of live facts by their ids, a part at a time, without aliases."""
+    """Yield the keys of live facts by their ids, a part at a time, without aliases."""
     after = 0
     while True:
         statement = (

@@ -57,16 +57,16 @@ class Upkeep:
     store: SearchableStore
 
     def fsck(self) -> FsckReport:
-        """Compares facts, sentences, keys, index, texts and log, and changes nothing."""
+        """Compare facts, sentences, keys, index, texts and log, and changes nothing."""
         with self.store.sessions() as session:
             return check_consistency(session, self.store.settings)
 
     def repair(self, *, dry_run: bool = False) -> RepairReport:
-        """Checks everything, mends what is derived, and checks again; a dry run says what it would mend."""
+        """Check everything, mend what is derived, and check again; a dry run says what it would mend."""
         return Repair(self.store).run(dry_run=dry_run)
 
     def snapshot(self) -> SnapshotStanding | None:
-        """Compares the active keyset's snapshot with the database by counts, and opens nothing: `fsck` compares sets.
+        """Compare the active keyset's snapshot with the database by counts, and open nothing: `fsck` compares sets.
 
         None where there is none that can be read. Raises `NoActiveKeyset`, and where the keys are elsewhere
         `CandidatesRefused` and `CandidatesUnavailable`.
@@ -75,7 +75,7 @@ class Upkeep:
             return snapshot_standing(session, self.store.settings)
 
     def shared_snapshot(self) -> SharedStanding | None:
-        """Describes the active keyset's snapshot where servers share it, without reading it; None where they do not.
+        """Describe the active keyset's snapshot where servers share it, without reading it; None where they do not.
 
         Raises `SharedSnapshotsUnavailable`.
         """
@@ -83,7 +83,7 @@ class Upkeep:
             return shared_standing(session, self.store.settings)
 
     def statistics(self) -> Statistics:
-        """Counts everything, in one statement for each table, which reads the whole table."""
+        """Count everything, in one statement for each table, which reads the whole table."""
         with self.store.reports() as session:
             return database_statistics(session)
 
@@ -107,7 +107,7 @@ class SnapshotStanding:
 
 
 def snapshot_standing(session: Session, settings: Settings) -> SnapshotStanding | None:
-    """Describes the active keyset's snapshot; None where there is none that can be read.
+    """Describe the active keyset's snapshot; None where there is none that can be read.
 
     Raises `NoActiveKeyset`, and where its keys are elsewhere `CandidatesRefused` and `CandidatesUnavailable`.
     """
@@ -143,7 +143,7 @@ class SharedStanding:
 
 
 def shared_standing(session: Session, settings: Settings) -> SharedStanding | None:
-    """Describes the shared snapshot, without reading it; None where servers share none.
+    """Describe the shared snapshot, without reading it; None where servers share none.
 
     Raises `SharedSnapshotsUnavailable`.
     """
@@ -182,7 +182,7 @@ class Statistics:
 
 
 def database_statistics(session: Session) -> Statistics:
-    """Counts everything, in one statement for each table, which reads the whole table."""
+    """Count everything, in one statement for each table, which reads the whole table."""
     live, current = FactRow.deleted_seq.is_(None), DocumentRow.replaced_seq.is_(None)
     counted: tuple[Any, ...] = (
         func.count().filter(live).label("facts"),
@@ -233,7 +233,7 @@ _PROBLEMS = {
 
 
 def check_consistency(session: Session, settings: Settings) -> FsckReport:
-    """Checks keys against index, facts and sentences against texts, and the log against its chain.
+    """Check keys against index, facts and sentences against texts, and the log against its chain.
 
     The index is opened from its snapshot and caught up, as the next process would do, and so is that of
     every other keyset that has a snapshot. Outputs, plans and jobs are searched for what was erased. Facts
@@ -271,7 +271,7 @@ def check_consistency(session: Session, settings: Settings) -> FsckReport:
 def _active(
     session: Session, settings: Settings, found: Inspection, live_facts: int
 ) -> tuple[Snapshot, int, int]:
-    """Gives the active keyset's index as the next process opens it, its number of keys, and of facts without a key.
+    """Give the active keyset's index as the next process opens it, its number of keys, and of facts without a key.
 
     Where no keyset is active, the index is empty and all live facts are without a key.
     """
@@ -288,7 +288,7 @@ def _active(
 
 
 def _non_verbatim(session: Session) -> tuple[int, ...]:
-    """Finds facts whose value that the document should say is not the text of their document at their span."""
+    """Find facts whose value that the document should say is not the text of their document at their span."""
     said = func.substr(DocumentRow.text, FactRow.span_start + 1, FactRow.span_end - FactRow.span_start)
     statement = (
         select(FactRow.id)
@@ -342,7 +342,7 @@ class Repair:
     kb: SearchableStore
 
     def run(self, *, dry_run: bool = False) -> RepairReport:
-        """Checks everything, mends what is derived, and checks again."""
+        """Check everything, mend what is derived, and check again."""
         with self.kb.sessions() as session:
             found = inspect_snapshots(session, self.kb.settings)
             quoting = quotations.find_quotations(session, Gone.read(session)).told()
@@ -374,7 +374,7 @@ class Repair:
             sentences.mend_sentences(session, astray)
 
     def _finish(self, keyset_ids: Sequence[int]) -> None:
-        """Does what the end of a rekey does. What is elsewhere is filled first: a lookup would not do it."""
+        """Do what the end of a rekey does. What is elsewhere is filled first: a lookup would not do it."""
         for keyset_id in keyset_ids:
             with suppress(*_TOLD_AGAIN):
                 self.kb.searcher.prepare(keyset_id)
@@ -382,7 +382,7 @@ class Repair:
                     activation.finish_building(session, keyset_id, self.kb.settings.actor)
 
     def _rewrite(self, keyset_ids: Sequence[int]) -> None:
-        """Writes new snapshots from the database alone; saving one removes the damaged file that it replaces."""
+        """Write new snapshots from the database alone; saving one removes the damaged file that it replaces."""
         for keyset_id in keyset_ids:
             with self.kb.sessions.begin() as session:
                 is_active = active_keyset_id(session) == keyset_id
@@ -395,7 +395,7 @@ class Repair:
                 self.kb.lookups.rebuild()  # this process's index too
 
     def _share(self, faults: SharedFaults) -> None:
-        """Puts good snapshots in the place of shared ones that are not, and removes what belongs to none.
+        """Put good snapshots in the place of shared ones that are not, and remove what belongs to none.
 
         One that the database knows elsewhere, or that is gone, is forgotten: who repairs was told of it.
         """
@@ -412,7 +412,7 @@ class Repair:
             prune_snapshots(session, folder)
 
     def _clear(self, found: ElsewhereStanding) -> None:
-        """Drops collections that answer nothing by then, and forgets those that were filled on a server of before.
+        """Drop collections that answer nothing by then, and forget those that were filled on a server of before.
 
         One with which that cannot be done is told of again afterwards.
         """
@@ -427,7 +427,7 @@ class Repair:
 
 
 def _left(after: FsckReport, mended: Collection[str]) -> tuple[Left, ...]:
-    """Lists the problems that a repair cannot mend. In a dry run, `mended` is what it would mend."""
+    """List the problems that a repair cannot mend. In a dry run, `mended` is what it would mend."""
     left = []
     if after.non_verbatim_facts:
         ids = ", ".join(map(str, after.non_verbatim_facts[:10]))

@@ -44,19 +44,19 @@ class Persistence:
     given_up_after: timedelta = timedelta(days=3)
 
     def wait(self, failures: int, asked: float | None) -> timedelta:
-        """Gives the wait after so many failures in a row, somewhat random, and no less than the receiver asked for."""
+        """Give the wait after so many failures in a row, somewhat random, and no less than the receiver asked for."""
         waits = min(self.first_wait * 2.0 ** min(failures - 1, 16), self.longest_wait)
         return max(waits * random.uniform(0.9, 1.1), timedelta(seconds=asked or 0))
 
 
 def due(session: Session) -> list[int]:
-    """Lists the webhooks that have changes ahead of them and need not wait."""
+    """List the webhooks that have changes ahead of them and need not wait."""
     return list(session.scalars(select(WebhookRow.id).where(_IS_DUE).order_by(WebhookRow.id)))
 
 
 @contextmanager
 def held(store: Store, webhook_id: int) -> Iterator[Position | None]:
-    """Gives the position of a webhook that is due, for this process alone; None where it is not, or another has it."""
+    """Give the position of a webhook that is due, for this process alone; None where it is not, or another has it."""
     with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.detach()  # so that its end closes it, which releases the lock
         with Session(connection) as session:
@@ -88,7 +88,7 @@ class Position:
     failures: int
 
     def ahead(self, most: int | None) -> Iterator[ChangeRecord]:
-        """Yields up to `most` changes of the wanted kinds, in their order, and passes over the others."""
+        """Yield up to `most` changes of the wanted kinds, in their order, and pass over the others."""
         given = 0
         while most is None or given < most:
             head = audit.head_seq(self.session)
@@ -107,26 +107,26 @@ class Position:
         return [audit.as_record(row) for row in rows]
 
     def can_note(self) -> bool:
-        """Writes the row as it is, before anything is sent, and says whether changes may be sent.
+        """Write the row as it is, before anything is sent, and say whether changes may be sent.
 
         A database that takes no writes raises here, and so has no message sent again and again that it cannot note.
         """
         return self._write(delivered_seq=self.seq) == "active"
 
     def note_delivered(self, seq: int) -> bool:
-        """Notes that the receiver took this change, and says whether it may get the next."""
+        """Note that the receiver took this change, and say whether it may get the next."""
         self.failures = 0
         nothing = dict.fromkeys(("failing_since", "next_attempt_at", "last_error"))
         return self._move(seq, attempts=0, delivered_at=func.clock_timestamp(), **nothing) == "active"
 
     def _move(self, seq: int, **more: Any) -> str | None:
-        """Moves on to a change, and gives the state of the webhook; None where it is no longer where it was."""
+        """Move on to a change, and give the state of the webhook; None where it is no longer where it was."""
         state = self._write(delivered_seq=seq, **more)
         self.seq = seq
         return state
 
     def note_failed(self, attempt: Attempt, persistence: Persistence) -> str | None:
-        """Notes that the receiver did not take the next change, and gives the state of the webhook, as `_move` does."""
+        """Note that the receiver did not take the next change, and give the state of the webhook, as `_move` does."""
         self.failures += 1
         now = func.clock_timestamp()
         since = func.coalesce(WebhookRow.failing_since, now)

@@ -81,7 +81,7 @@ class Sender:
         )
 
     def send(self, message: WebhookMessage) -> Attempt:
-        """Sends a message and tells what came of it."""
+        """Send a message and tells what came of it."""
         began, status, retry_after = time.monotonic(), None, None
         try:
             status, retry_after = self._post(message)
@@ -133,7 +133,7 @@ class Sender:
 
 @cache
 def _authorities() -> ssl.SSLContext:
-    """Gives the authorities that certificates are believed by; SSL_CERT_FILE may name others."""
+    """Give the authorities that certificates are believed by; SSL_CERT_FILE may name others."""
     return httpx2.create_ssl_context()
 
 
@@ -168,7 +168,7 @@ class WebhookMessage:
     body: bytes
 
     def headers(self, secret: bytes, at: datetime) -> dict[str, str]:
-        """Gives the headers of an attempt to deliver it at this time."""
+        """Give the headers of an attempt to deliver it at this time."""
         timestamp = str(int(at.timestamp()))
         signed = b".".join((self.message_id.encode(), timestamp.encode(), self.body))
         signature = base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode()
@@ -181,7 +181,7 @@ class WebhookMessage:
 
 
 def of_change(change: ChangeRecord, database: str, form: Format) -> WebhookMessage:
-    """Makes the message of a change. It has the same id whenever and to whomever it is sent.
+    """Make the message of a change. It has the same id whenever and to whomever it is sent.
 
     The hash is in it since numbers are used again where a log goes on from an older backup.
     """
@@ -193,7 +193,7 @@ def of_change(change: ChangeRecord, database: str, form: Format) -> WebhookMessa
 
 
 def of_test(webhook_id: int, database: str, form: Format) -> WebhookMessage:
-    """Makes a message that is about no change and shows that the receiver is reached and knows the secret."""
+    """Make a message that is about no change and shows that the receiver is reached and knows the secret."""
     name, now = f"test_{secrets.token_hex(8)}", datetime.now(UTC)
     data = {"webhook_id": webhook_id}
     if form == "standard":
@@ -221,12 +221,12 @@ def _standard(name: str, kind: str, at: datetime, database: str, data: Any) -> W
 
 
 def new_secret() -> bytes:
-    """Makes a secret that can't be guessed."""
+    """Make a secret that can't be guessed."""
     return secrets.token_bytes(SECRET_BYTES)
 
 
 def shown(secret: bytes) -> str:
-    """Writes a secret as receivers take it."""
+    """Write a secret as receivers take it."""
     return _MARK + base64.b64encode(secret).decode()
 
 
@@ -250,7 +250,7 @@ class Reach:
         return cls(tuple(ip_network(network) for network in networks))
 
     def target(self, text: str) -> tuple[httpx2.URL, Address]:
-        """Gives the URL and an address of its host that may be reached now. Raises `WebhookRefused`."""
+        """Give the URL and an address of its host that may be reached now. Raises `WebhookRefused`."""
         url = _parsed(text)
         resolved = _resolved(url)
         allowed = [address for address in resolved if self.allows(address)]
@@ -264,7 +264,7 @@ class Reach:
         return url, allowed[0]
 
     def allows(self, address: Address) -> bool:
-        """Says whether a request may be sent to this address."""
+        """Say whether a request may be sent to this address."""
         found = meant_address(address)
         return any(found in network for network in self.networks) or is_public(address)
 
@@ -303,7 +303,7 @@ MAX_ID = 2**63 - 1
 def add_subscription(
     session: Session, url: httpx2.URL, kinds: Sequence[str], form: str, since: int | None, actor: str | None
 ) -> WebhookRow:
-    """Subscribes a receiver to what comes after change `since` (None: after this one). Raises `InvalidValue`."""
+    """Subscribe a receiver to what comes after change `since` (None: after this one). Raises `InvalidValue`."""
     if form not in FORMATS:
         raise InvalidValue("format of the webhook", f"{form!r} is not one of {', '.join(FORMATS)}")
     if unknown := [kind for kind in kinds if kind not in audit.KINDS]:
@@ -327,12 +327,12 @@ def add_subscription(
 
 
 def pause_subscription(session: Session, webhook_id: int, actor: str | None) -> WebhookRow:
-    """Has nothing more sent to a receiver until it is resumed. Raises `WebhookNotFound` or `WebhookState`."""
+    """Have nothing more sent to a receiver until it is resumed. Raises `WebhookNotFound` or `WebhookState`."""
     return _turn(session, webhook_id, "paused", "pause-webhook", actor)
 
 
 def resume_subscription(session: Session, webhook_id: int, actor: str | None) -> WebhookRow:
-    """Goes on where it stopped, at once and with no failure counted. Raises `WebhookNotFound` or `WebhookState`."""
+    """Go on where it stopped, at once and with no failure counted. Raises `WebhookNotFound` or `WebhookState`."""
     return _turn(session, webhook_id, "active", "resume-webhook", actor)
 
 
@@ -348,7 +348,7 @@ def _turn(session: Session, webhook_id: int, state: str, kind: str, actor: str |
 
 
 def replay_deliveries(session: Session, webhook_id: int, first: int, actor: str | None) -> WebhookRow:
-    """Sends change `first` and what comes after it, again or for the first time; what is before is passed over.
+    """Send change `first` and what comes after it, again or for the first time; what is before is passed over.
 
     Raises `WebhookNotFound` or `NoSuchChange`.
     """
@@ -362,7 +362,7 @@ def replay_deliveries(session: Session, webhook_id: int, first: int, actor: str 
 
 
 def remove_subscription(session: Session, webhook_id: int, actor: str | None) -> WebhookRow:
-    """Ends a subscription for good. Raises `WebhookNotFound`."""
+    """End a subscription for good. Raises `WebhookNotFound`."""
     pending = _begin(session, actor, f"remove webhook {webhook_id}")
     row = held_subscriptions(session, webhook_id)
     _append(session, pending, "remove-webhook", row)
@@ -371,23 +371,23 @@ def remove_subscription(session: Session, webhook_id: int, actor: str | None) ->
 
 
 def held_subscriptions(session: Session, webhook_id: int) -> WebhookRow:
-    """Gives the row of a webhook, locked, so that two edits of it take turns. Raises `WebhookNotFound`."""
+    """Give the row of a webhook, locked, so that two edits of it take turns. Raises `WebhookNotFound`."""
     return _only(session, webhook_id, select(WebhookRow).with_for_update())
 
 
 def found(session: Session, webhook_id: int) -> WebhookRow:
-    """Gives the row of a webhook to read, and waits for no edit of it. Raises `WebhookNotFound`."""
+    """Give the row of a webhook to read, and wait for no edit of it. Raises `WebhookNotFound`."""
     return _only(session, webhook_id, select(WebhookRow))
 
 
 def list_subscriptions(session: Session, after: int = 0, limit: int | None = None) -> list[Webhook]:
-    """Gives the webhooks past the id `after`, up to `limit`, in the order in which they were added."""
+    """Give the webhooks past the id `after`, up to `limit`, in the order in which they were added."""
     statement = select(WebhookRow).where(WebhookRow.id > after).order_by(WebhookRow.id).limit(limit)
     return [as_record(row) for row in session.scalars(statement)]
 
 
 def with_secret(session: Session, webhook_id: int) -> WebhookRow:
-    """Gives the row of a webhook with its secret, for who sends. Raises `WebhookNotFound`."""
+    """Give the row of a webhook with its secret, for who sends. Raises `WebhookNotFound`."""
     return _only(session, webhook_id, select(WebhookRow).options(undefer(WebhookRow.secret)))
 
 
@@ -399,7 +399,7 @@ def _only(session: Session, webhook_id: int, rows: Select[WebhookRow]) -> Webhoo
 
 
 def as_record(row: WebhookRow) -> Webhook:
-    """Gives a webhook as it is shown."""
+    """Give a webhook as it is shown."""
     return Webhook(
         webhook_id=row.id,
         url=row.url,
@@ -421,7 +421,7 @@ def _forget_failures(row: WebhookRow) -> None:
 
 
 def _begin(session: Session, actor: str | None, reason: str) -> audit.Pending:
-    """Takes the log's lock before any row is locked, as every edit does."""
+    """Take the log's lock before any row is locked, as every edit does."""
     return audit.begin_change(session, actor or current_entry().principal.name, reason)
 
 

@@ -48,12 +48,12 @@ class Webhooks:
         return Reach.of(self.store.settings.webhook_networks)
 
     def all(self, *, after: int = 0, limit: int | None = None) -> list[Webhook]:
-        """Lists webhooks past the id `after`, in the order in which they were added."""
+        """List webhooks past the id `after`, in the order in which they were added."""
         with self.store.sessions() as session:
             return list_subscriptions(session, after, limit)
 
     def show(self, webhook_id: int) -> Webhook:
-        """Gives one webhook. Raises `WebhookNotFound`."""
+        """Give one webhook. Raises `WebhookNotFound`."""
         with self.store.sessions() as session:
             return as_record(found(session, webhook_id))
 
@@ -67,7 +67,7 @@ class Webhooks:
         actor: str | None = None,
         dry_run: bool = False,
     ) -> tuple[str, Webhook]:
-        """Subscribes a receiver, and gives it with its secret, which can't be read again.
+        """Subscribe a receiver, and give it with its secret, which can't be read again.
 
         It is sent what comes after change `since` (None: after now), of these kinds (none: of all). Raises
         `WebhookRefused` where nothing may be sent there, `InvalidValue` or `NoSuchChange`.
@@ -79,27 +79,27 @@ class Webhooks:
             return shown(with_secret(session, row.id).secret), made
 
     def pause(self, webhook_id: int, *, actor: str | None = None) -> Webhook:
-        """Has nothing more sent to a receiver until it is resumed. Raises `WebhookNotFound` or `WebhookState`."""
+        """Have nothing more sent to a receiver until it is resumed. Raises `WebhookNotFound` or `WebhookState`."""
         with self._session() as session:
             return as_record(pause_subscription(session, webhook_id, actor))
 
     def resume(self, webhook_id: int, *, actor: str | None = None) -> Webhook:
-        """Goes on where it stopped, at once, also where it fails. Raises `WebhookNotFound` or `WebhookState`."""
+        """Go on where it stopped, at once, also where it fails. Raises `WebhookNotFound` or `WebhookState`."""
         with self._session() as session:
             return as_record(resume_subscription(session, webhook_id, actor))
 
     def replay(self, webhook_id: int, first: int, *, actor: str | None = None) -> Webhook:
-        """Goes on with change `first`, sent before or not. Raises `WebhookNotFound` or `NoSuchChange`."""
+        """Go on with change `first`, sent before or not. Raises `WebhookNotFound` or `NoSuchChange`."""
         with self._session() as session:
             return as_record(replay_deliveries(session, webhook_id, first, actor))
 
     def remove(self, webhook_id: int, *, actor: str | None = None, dry_run: bool = False) -> Webhook:
-        """Ends a webhook for good. Raises `WebhookNotFound`."""
+        """End a webhook for good. Raises `WebhookNotFound`."""
         with self._session(dry_run) as session:
             return as_record(remove_subscription(session, webhook_id, actor))
 
     def test(self, webhook_id: int) -> WebhookDelivery:
-        """Sends a message that is about no change, now, and tells what came of it. Raises `WebhookNotFound`."""
+        """Send a message that is about no change, now, and tell what came of it. Raises `WebhookNotFound`."""
         with self.store.sessions() as session:
             row = with_secret(session, webhook_id)
             form = as_record(row).format
@@ -140,11 +140,11 @@ class Deliverer:
     )  # errors in a row, and until when it rests
 
     def stop(self) -> None:
-        """Sends nothing more; what is being sent is awaited by `run`."""
+        """Send nothing more; what is being sent is awaited by `run`."""
         self._stopping.set()
 
     def run(self) -> None:
-        """Delivers until `stop` is called."""
+        """Deliver until `stop` is called."""
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="webhook") as pool:
             while not self._stopping.wait(self.poll_seconds):
                 try:
@@ -158,7 +158,7 @@ class Deliverer:
                         pool.submit(self._work, pool, webhook_id)
 
     def run_once(self) -> None:
-        """Delivers what is due now, to one receiver after the other."""
+        """Deliver what is due now, to one receiver after the other."""
         for webhook_id in self._due():
             self.deliver(webhook_id)
 
@@ -181,13 +181,13 @@ class Deliverer:
             pool.submit(self._work, pool, webhook_id)
 
     def _rest(self, webhook_id: int) -> None:
-        """Leaves a receiver alone, longer after each error, so that it is not sent the same at each poll."""
+        """Leave a receiver alone, longer after each error, so that it is not sent the same at each poll."""
         errors = self._rests.get(webhook_id, (0, 0.0))[0] + 1
         seconds = min(self.persistence.wait(errors, None).total_seconds(), LONGEST_REST)
         self._rests[webhook_id] = (errors, time.monotonic() + seconds)
 
     def deliver(self, webhook_id: int, most: int | None = None) -> bool:
-        """Sends a receiver up to `most` changes that are ahead of it, until one is not taken, and says whether it took
+        """Send a receiver up to `most` changes that are ahead of it, until one is not taken, and say whether it took
         so many that there may be more.
 
         It does nothing where another process is at it, or nothing is due.

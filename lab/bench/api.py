@@ -201,7 +201,7 @@ def _measure(settings: Settings, asked: MeasuredLoad) -> ApiFigures:
 
 @contextmanager
 def token_for(kb: KnowledgeBase) -> Iterator[str]:
-    """Creates a token for this measurement only, and yields its secret."""
+    """Create a token for this measurement only, and yield its secret."""
     name = f"bench-{secrets.token_hex(4)}"
     with kb.sessions.begin() as session:
         secret = access.create_token(session, name, "reader")
@@ -215,7 +215,7 @@ def token_for(kb: KnowledgeBase) -> Iterator[str]:
 def _in_process(
     kb: KnowledgeBase, queries: npt.NDArray[np.float32], checkpoint_id: str
 ) -> tuple[list[float], npt.NDArray[np.float32]]:
-    """Gives the seconds of consecutive lookups, and the best score of each query.
+    """Give the seconds of consecutive lookups, and the best score of each query.
 
     The first fifty lookups are a warm-up and are not counted.
     """
@@ -231,13 +231,13 @@ def _in_process(
 
 
 def prompts_of(kb: KnowledgeBase, number: int) -> list[str]:
-    """Gives prompts that ask for facts of the knowledge base."""
+    """Give prompts that ask for facts of the knowledge base."""
     asked = [fact.question for fact in kb.facts.find(limit=10 * number + 1) if fact.question]
     return [f"Question: {question} Answer:" for question in asked[:number]]
 
 
 def _first_token(port: int, token: str, prompt: str) -> float:
-    """Gives the milliseconds from sending a prompt until the first piece of its output arrives."""
+    """Give the milliseconds from sending a prompt until the first piece of its output arrives."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     body = json.dumps({"prompt": prompt, "stream": True, "max_tokens": 16, "on_miss": "continue"})
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
@@ -301,7 +301,7 @@ class ChromaFigures:
 
 
 def beside_edits(kb: KnowledgeBase, load: HttpLoad, clients: int, per_second: int) -> EditsBeside:
-    """Sends the load while facts are deleted and restored in turn, one a change."""
+    """Send the load while facts are deleted and restored in turn, one a change."""
     over = threading.Event()
     made: list[int] = []
     facts = [fact.fact_id for fact in kb.facts.find(limit=MOST_EDITED)]
@@ -337,7 +337,7 @@ def beside_chroma(
     load: HttpLoad,
     clients: int,
 ) -> ChromaFigures:
-    """Sends the same queries to Chroma's server over the same keys, at a recall no lower than that of `scores`."""
+    """Send the same queries to Chroma's server over the same keys, at a recall no lower than that of `scores`."""
     from colmlm.lab.bench.peers.chroma import recall_at_1, stored
 
     with kb.sessions() as session:
@@ -357,7 +357,7 @@ def beside_chroma(
 def lookup_load(
     port: int, token: str, queries: npt.NDArray[np.float32], checkpoint_id: str, seconds: float
 ) -> HttpLoad:
-    """Gives the load of these queries, one a request, as JSON."""
+    """Give the load of these queries, one a request, as JSON."""
     return HttpLoad(
         host="127.0.0.1",
         port=port,
@@ -370,7 +370,7 @@ def lookup_load(
 
 
 def sent(load: HttpLoad, *, clients: int, rate: float = 0.0) -> HttpFigures:
-    """Sends the load from so many clients and gives its figures."""
+    """Send the load from so many clients and give its figures."""
     note(f"{clients} clients" + (f", {rate:.0f} requests a second" if rate else ""))
     load = replace(load, clients=clients, rate=rate)
     command = interpreter.command("-m", "colmlm.lab.bench.clients")

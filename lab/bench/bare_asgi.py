@@ -27,7 +27,7 @@ _ANSWER = LookupAnswer(
 
 
 async def answer(scope: Any, receive: Any, send: Any) -> None:
-    """Answers every request with the same hit for each query."""
+    """Answer every request with the same hit for each query."""
     if scope["type"] != "http":
         return
     body, more = b"", scope["method"] == "POST"

@@ -75,7 +75,7 @@ class _Client:
         self.connection.sendall(request)
 
     def receive(self) -> int | None:
-        """Gives the status of the answer once all of it is there; 0 where the connection ended."""
+        """Give the status of the answer once all of it is there; 0 where the connection ended."""
         try:
             part = self.connection.recv(1 << 16)
         except OSError:
@@ -94,7 +94,7 @@ class _Client:
 
 
 def measure(load: HttpLoad) -> HttpFigures:
-    """Sends the load and gives its figures. The first request of each connection is not counted."""
+    """Send the load and give its figures. The first request of each connection is not counted."""
     requests = [_request(load, body) for body in load.bodies]
     clients = [_Client(load) for _ in range(load.clients)]
     for client in clients:
@@ -129,7 +129,7 @@ class _Run:
         self.errors = 0
 
     def run(self) -> tuple[list[float], int]:
-        """Gives the seconds of each request that got 200, and the number of the others."""
+        """Give the seconds of each request that got 200, and the number of the others."""
         with selectors.DefaultSelector() as waiting:
             while True:
                 self._send(waiting)

@@ -181,7 +181,7 @@ def _plot(directory: Path, ours: StoreFigures, others: Sequence[PeerResult | Pee
 
 
 def _show_peers(stores: Sequence[PeerResult | PeerFailure]) -> None:
-    """Runs every store through the same job and shows the figures. This program is one of them."""
+    """Run every store through the same job and show the figures. This program is one of them."""
     from colmlm.lab.bench.compare import PeerResult
 
     columns = (
@@ -330,7 +330,7 @@ def decode(
 
 
 def _in_precision(runtime: Runtime, precision: Precision) -> Checkpoint:
-    """Gives the runtime's checkpoint with its weights in another precision, loaded again for it."""
+    """Give the runtime's checkpoint with its weights in another precision, loaded again for it."""
     checkpoint = runtime.checkpoint
     if precision is Precision.auto or checkpoint.path is None:
         return checkpoint

@@ -112,7 +112,7 @@ def compare(
     seed: int = 0,
     on_progress: Progress = lambda _: None,
 ) -> list[PeerResult | PeerFailure]:
-    """Measures each of `peers`. One that is not installed, or fails, is reported, and the others still run."""
+    """Measure each of `peers`. One that is not installed, or fails, is reported, and the others still run."""
     with own_folder() as folder:
         task = PeerTask(folder, target_recall, seed)
         on_progress(f"making {num_facts:,} keys of {dim} dimensions")
@@ -159,7 +159,7 @@ def _child(kind: PeerKind, task: PeerTask, sending: Connection) -> None:
 
 
 def measure(kind: PeerKind, task: PeerTask, directory: Path, on_progress: Progress) -> PeerResult:
-    """Runs one peer through the whole job in this process."""
+    """Run one peer through the whole job in this process."""
     keys: Keys = task.load("keys")
     queries: Keys = task.load("queries")
     truth: npt.NDArray[np.int64] = task.load("truth")
@@ -215,7 +215,7 @@ def measure(kind: PeerKind, task: PeerTask, directory: Path, on_progress: Progre
 
 
 def _ingest(peer: Peer, keys: Keys) -> float:
-    """Ingests all facts and gives the seconds spent in the store, without those spent making the texts."""
+    """Ingest all facts and give the seconds spent in the store, without those spent making the texts."""
     seconds = 0.0
     for start in range(0, len(keys), INGEST_BATCH):
         ids = np.arange(start, min(start + INGEST_BATCH, len(keys)), dtype=np.int64)
@@ -231,7 +231,7 @@ def _ingest(peer: Peer, keys: Keys) -> float:
 def _reach(
     peer: Peer, queries: Keys, truth: npt.NDArray[np.int64], target: float, on_progress: Progress
 ) -> tuple[int, float]:
-    """Finds the least effort that reaches the target, else the greatest; gives it with its recall@1."""
+    """Find the least effort that reaches the target, else the greatest; give it with its recall@1."""
     effort, recall = peer.efforts[0], 0.0
     for effort in peer.efforts:
         peer.set_search(effort)
@@ -252,7 +252,7 @@ def _found_ids(peer: Peer, queries: Keys) -> npt.NDArray[np.int64]:
 
 
 def _lookups(peer: Peer, queries: Keys) -> Percentiles:
-    """Times lookups of single queries. Raises where a text is not the one that was stored with its key."""
+    """Time lookups of single queries. Raises where a text is not the one that was stored with its key."""
     for query in queries[:WARM_UP]:
         peer.lookup(query)
     times = []
@@ -266,7 +266,7 @@ def _lookups(peer: Peer, queries: Keys) -> Percentiles:
 
 
 def _deletes(peer: Peer, keys: Keys, facts: npt.NDArray[np.int64]) -> tuple[Percentiles, int]:
-    """Times single deletes, and counts the deleted facts that the next lookup of their own key still found."""
+    """Time single deletes, and count the deleted facts that the next lookup of their own key still found."""
     times, still_found = [], 0
     for fact in facts.tolist():
         began = time.perf_counter()
@@ -293,7 +293,7 @@ class Residue:
 
 
 def find_residue(directory: Path, facts: Sequence[int], keys: npt.NDArray[np.float32]) -> Residue:
-    """Searches every file under `directory` for the values of `facts` and for their keys, the rows of `keys`.
+    """Search every file under `directory` for the values of `facts` and for their keys, the rows of `keys`.
 
     It searches for values as UTF-8, and for keys as float32 or float16. Compression hides them: search for facts that
     still exist, too, and trust the result only as far as those are found.
@@ -320,14 +320,14 @@ def _contents(directory: Path) -> Iterator[mmap.mmap]:
 
 
 def _starts_of(keys: npt.NDArray[np.float32]) -> dict[int, int]:
-    """Maps the first 8 bytes of each key in either precision, as a number, to the key's row."""
+    """Map the first 8 bytes of each key in either precision, as a number, to the key's row."""
     single = np.ascontiguousarray(keys[:, :2], "<f4").view("<u8")
     half = np.ascontiguousarray(keys[:, :4], "<f2").view("<u8")
     return {int(start): row for column in (single, half) for row, start in enumerate(column[:, 0])}
 
 
 def _rows_within(content: mmap.mmap, starts: dict[int, int]) -> set[int]:
-    """Gives the rows whose 8 bytes occur in `content`, at any offset."""
+    """Give the rows whose 8 bytes occur in `content`, at any offset."""
     possible = np.zeros(1 << 16, np.bool_)  # a filter by two of the bytes, which rules out nearly everything
     possible[[start & 0xFFFF for start in starts]] = True
     rows: set[int] = set()
@@ -348,7 +348,7 @@ _BLUE, _GREY, _RED = "#2b6cb0", "#a0aec0", "#c05621"
 
 
 def plot_systems(systems: Sequence[PeerResult], path: Path, *, title: str) -> None:
-    """Plots bars of lookup latency and of ingest by system, each with the recall it was measured at."""
+    """Plot bars of lookup latency and of ingest by system, each with the recall it was measured at."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 1.6 + 0.55 * len(systems)), layout="constrained")
@@ -373,7 +373,7 @@ def plot_systems(systems: Sequence[PeerResult], path: Path, *, title: str) -> No
 
 
 def plot_latencies(series: Mapping[str, Mapping[float, float]], path: Path, *, title: str) -> None:
-    """Plots latency by percentile, one line for each label of `series`: milliseconds by percentile (0 to 100).
+    """Plot latency by percentile, one line for each label of `series`: milliseconds by percentile (0 to 100).
 
     Percentiles are placed by how rare the slower calls are, so that p99 and p99.9 are far apart.
     """
@@ -401,7 +401,7 @@ def plot_latencies(series: Mapping[str, Mapping[float, float]], path: Path, *, t
 
 
 def _rarity(percentile: float) -> float:
-    """Gives n where one call in n is slower."""
+    """Give n where one call in n is slower."""
     return 100 / (100 - percentile)
 
 
@@ -413,6 +413,6 @@ def _name(axes: Axes, label: str) -> None:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """Saves a figure made without pyplot, so that no display is needed and no global state is left."""
+    """Save a figure made without pyplot, so that no display is needed and no global state is left."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="png")

@@ -100,7 +100,7 @@ def bench_decode(
     rankings: Sequence[str] = (),
     reader: Callable[[], JudgedReader] | None = None,
 ) -> DecodeFigures:
-    """Measures all figures, on knowledge bases of their own under `home`. Rankings that read need the `reader`."""
+    """Measure all figures, on knowledge bases of their own under `home`. Rankings that read need the `reader`."""
     documents = [parsed.document for parsed in read_annotated(DEMO_CORPUS) if parsed.document is not None]
     prompts = [" ".join(document.text.split()[:_WORDS]) for document in documents[:BATCH]]
     questions = _asked(documents[:BATCH])
@@ -128,12 +128,12 @@ def bench_decode(
 
 
 def _asked(documents: Sequence[AnnotatedDocument]) -> list[str]:
-    """Gives the question of the first fact of each document, as a prompt."""
+    """Give the question of the first fact of each document, as a prompt."""
     return [f"Question: {span.question} Answer:" for d in documents for span in d.facts[:1] if span.question]
 
 
 def against(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int, rounds: int) -> Against:
-    """Times both programs in turns, and compares their outputs token by token."""
+    """Time both programs in turns, and compare their outputs token by token."""
     outputs: dict[str, list[list[int]]] = {}
 
     def ours() -> None:
@@ -160,7 +160,7 @@ def against(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int, rounds:
 
 
 def plain_tokens(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int) -> list[list[int]]:
-    """Gives the tokens that this program decodes without lookups."""
+    """Give the tokens that this program decodes without lookups."""
     config = DecodeConfig(mode="off", max_tokens=tokens, min_tokens=tokens)
     run, rows = Decoder(checkpoint, None).run(prompts, config)
     for _ in run.steps():
@@ -169,7 +169,7 @@ def plain_tokens(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int) ->
 
 
 def generated_tokens(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int) -> list[list[int]]:
-    """Gives the tokens that `transformers.generate` decodes with the same settings."""
+    """Give the tokens that `transformers.generate` decodes with the same settings."""
     tokenizer, device = checkpoint.tokenizer, checkpoint.lm.device
     end = tokenizer.end_of_text
     rows = [tokenizer.prompt(prompt) for prompt in prompts]
@@ -212,7 +212,7 @@ class _Recorded:
 
 
 def lookup_cost(checkpoint: Checkpoint, kb: LookupPort, questions: Sequence[str], rounds: int) -> LookupCost:
-    """Times questions in mode auto with lookups, and again with recorded results, which give the same tokens."""
+    """Time questions in mode auto with lookups, and again with recorded results, which give the same tokens."""
     config = DecodeConfig(mode="auto", max_tokens=24)
     Decoder(checkpoint, kb).generate(questions[:1], config)  # opens the index
     recorded = _Recorded(kb)
@@ -279,7 +279,7 @@ class _Timed:
 
 
 def time_shares(checkpoint: Checkpoint, kb: LookupPort, questions: Sequence[str]) -> dict[str, float]:
-    """Gives the shares of the time of decoding these questions, one at a time in mode auto."""
+    """Give the shares of the time of decoding these questions, one at a time in mode auto."""
     spent: dict[str, float] = dict.fromkeys(("forward", "logits", "lookups"), 0.0)
     timed_kb: Any = _Timed(kb, spent, {"find": "lookups"})
     started = time.perf_counter()
@@ -295,7 +295,7 @@ def time_shares(checkpoint: Checkpoint, kb: LookupPort, questions: Sequence[str]
 
 @contextmanager
 def demo_base(checkpoint: Checkpoint, home: Path, documents: int = _KNOWN) -> Iterator[KnowledgeBase]:
-    """Yields a knowledge base of the first demo documents, with keys of this checkpoint, in a database of its own."""
+    """Yield a knowledge base of the first demo documents, with keys of this checkpoint, in a database of its own."""
     with KnowledgeBase.open(Settings(home=home, actor="bench")) as kb:
         known = islice(read_annotated(DEMO_CORPUS), documents)
         kb.corpora.ingest(known, "demo", actor="bench", reason="benchmark")
@@ -334,7 +334,7 @@ def bench_rankings(
     rankings: Sequence[str],
     rounds: int,
 ) -> dict[str, RankingCost]:
-    """Decodes the questions by each of the rankings, in turns."""
+    """Decode the questions by each of the rankings, in turns."""
     lookups = RankedLookups(kb, reader)
     decoder = Decoder(checkpoint, lookups)
     configs = {name: DecodeConfig(max_tokens=TOKENS, ranking=name) for name in rankings}

@@ -108,7 +108,7 @@ class BackendBench:
         )
 
     def _keyed(self, kb: KnowledgeBase, name: str, spec: str | None) -> tuple[Searcher, float]:
-        """Stores the keys in a keyset of this spec and gives lookups in it, with the seconds that its index took."""
+        """Store the keys in a keyset of this spec and gives lookups in it, with the seconds that its index took."""
         keys = self.measured.keys
         keyset = kb.keysets.create(CheckpointInfo(name, name, keys.shape[1]), spec)
         fact_ids = np.arange(1, len(keys) + 1, dtype=np.int64)
@@ -122,7 +122,7 @@ class BackendBench:
         return kb.lookups.in_keyset(keyset.keyset_id), seconds
 
     def _indexed(self, there: Searcher) -> float:
-        """Waits until the server has built its own index and every search sees all keys, and gives the seconds."""
+        """Wait until the server has built its own index and every search sees all keys, and give the seconds."""
         self.say("waiting for the server's own index")
         started = time.perf_counter()
         collection = _candidates(there).collection
@@ -159,7 +159,7 @@ class BackendBench:
         }
 
     def _edits(self, kb: KnowledgeBase, there: Searcher) -> dict[str, Any]:
-        """Deletes facts and restores them, and looks each one's own key up right after either."""
+        """Delete facts and restore them, and look each one's own key up right after either."""
         self.say("deletes and restores")
         keys = self.measured.keys
         chosen = np.random.default_rng(self.seed).choice(len(keys), NUM_EDITS, replace=False) + 1

@@ -29,7 +29,7 @@ PACKAGES = ("faiss-cpu", "faiss-gpu", "torch", "transformers")
 
 
 def machine() -> dict[str, Any]:
-    """Gives this machine's processor and number of cores, and the versions of Python and of the packages."""
+    """Give this machine's processor and number of cores, and the versions of Python and of the packages."""
     cpu = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if "model name" in line), "")
     return {
         "cpu": cpu or platform.processor(),
@@ -56,14 +56,14 @@ def _is_installed(name: str) -> bool:
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """Runs `work` and gives the seconds that it took."""
+    """Run `work` and gives the seconds that it took."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
 
 
 def milliseconds(seconds: Sequence[float], percentile: float) -> float:
-    """Gives a percentile of these durations in milliseconds, or nan where there are none."""
+    """Give a percentile of these durations in milliseconds, or nan where there are none."""
     return 1000 * float(np.percentile(seconds, percentile)) if len(seconds) else float("nan")
 
 
@@ -84,7 +84,7 @@ class Seconds:
 
 
 def in_turns(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Seconds]:
-    """Times each way in `rounds` rounds, after one that is not counted."""
+    """Time each way in `rounds` rounds, after one that is not counted."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     with progress(f"Timing {' and '.join(ways)}") as advance:
         for number in range(rounds + 1):
@@ -109,7 +109,7 @@ WorkDirectory = Annotated[
 
 @contextmanager
 def own_folder(directory: Path | None = None) -> Iterator[Path]:
-    """Gives a new folder, for one home or several. Every server on a base in it is stopped before it is removed.
+    """Give a new folder, for one home or several. Every server on a base in it is stopped before it is removed.
 
     A server that runs on writes while its files are removed, so that the removal fails and takes the figures with it.
     """
@@ -125,7 +125,7 @@ def own_folder(directory: Path | None = None) -> Iterator[Path]:
 
 
 def kill_server(data: Path) -> list[psutil.Process]:
-    """Kills the PostgreSQL server on this data directory by SIGKILL, then each of its children; gives them all."""
+    """Kill the PostgreSQL server on this data directory by SIGKILL, then each of its children; give them all."""
     parent = psutil.Process(int((data / "postmaster.pid").read_text().split()[0]))
     parent.suspend()  # so that it starts no other child meanwhile
     family = [parent, *parent.children()]
@@ -142,7 +142,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def settle(kb: KnowledgeBase) -> None:
-    """Runs VACUUM ANALYZE and CHECKPOINT now, so that the server does not run them within a measurement."""
+    """Run VACUUM ANALYZE and CHECKPOINT now, so that the server does not run them within a measurement."""
     with kb.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE"))
         connection.execute(text("CHECKPOINT"))
@@ -150,7 +150,7 @@ def settle(kb: KnowledgeBase) -> None:
 
 @contextmanager
 def empty_base() -> Iterator[KnowledgeBase]:
-    """Gives an empty knowledge base."""
+    """Give an empty knowledge base."""
     from colmlm.kb.service import KnowledgeBase
     from colmlm.kb.store.settings import Settings
 

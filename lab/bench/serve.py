@@ -139,12 +139,12 @@ def _measure(
 
 
 def ratio(figure: float, other: float) -> float | None:
-    """Gives one figure over another; None where the other is 0, as where too little was written to measure it."""
+    """Give one figure over another; None where the other is 0, as where too little was written to measure it."""
     return figure / other if other else None
 
 
 def _plain(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int) -> float:
-    """Gives the tokens a second of a loop of transformers' generate; its first turn is a warm-up."""
+    """Give the tokens a second of a loop of transformers' generate; its first turn is a warm-up."""
     from colmlm.lab.bench.decode import generated_tokens
 
     generated_tokens(checkpoint, prompts[:1], tokens)

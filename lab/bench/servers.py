@@ -25,7 +25,7 @@ CHROMA_COMMAND = "import sys; from chromadb.cli.cli import app; sys.argv = ['chr
 def our_server(
     settings: Settings, *, with_model: bool, workers: int = 1, variables: Mapping[str, str] | None = None
 ) -> Iterator[int]:
-    """Starts `colmlm serve` with these settings and variables, and yields its port once it is ready."""
+    """Start `colmlm serve` with these settings and variables, and yield its port once it is ready."""
     ours = {"COLMLM_HOME": str(settings.home), "COLMLM_LOG_LEVEL": "warning", **(variables or {})}
     words = ["--no-worker", "--workers", str(workers), *([] if with_model else ["--no-model"])]
     port = _free_port()
@@ -38,7 +38,7 @@ def our_server(
 
 @contextmanager
 def bare_asgi() -> Iterator[int]:
-    """Starts the application that only parses and answers, and yields its port."""
+    """Start the application that only parses and answers, and yield its port."""
     port = _free_port()
     with _running(interpreter.command("-m", "colmlm.lab.bench.bare_asgi", str(port)), port, "/", {}):
         yield port
@@ -46,7 +46,7 @@ def bare_asgi() -> Iterator[int]:
 
 @contextmanager
 def chroma(directory: Path) -> Iterator[int]:
-    """Starts Chroma's own server on this directory, and yields its port."""
+    """Start Chroma's own server on this directory, and yield its port."""
     port = _free_port()
     words = ("run", "--host", "127.0.0.1", "--port", str(port), "--path", str(directory))
     with _running(

@@ -217,7 +217,7 @@ class StoreBench:
         }
 
     def _deletes(self, kb: KnowledgeBase, keys: npt.NDArray[np.float32]) -> dict[str, Any]:
-        """Deletes single facts, and looks each one's own key up right afterwards; it must not be found."""
+        """Delete single facts, and look each one's own key up right afterwards; it must not be found."""
         self.say("deletes")
         chosen = (
             np.random.default_rng(self.seed).choice(
@@ -241,7 +241,7 @@ class StoreBench:
         }
 
     def _forget(self, kb: KnowledgeBase) -> dict[str, Any]:
-        """Deletes many facts in one change, and waits until their keys are physically out of the index."""
+        """Delete many facts in one change, and wait until their keys are physically out of the index."""
         self.say("forgetting")
         candidates = kb.searcher.current().candidates
         live = [
@@ -261,7 +261,7 @@ class StoreBench:
         }
 
     def _reopen(self, settings: Settings, query: npt.NDArray[np.float32]) -> dict[str, Any]:
-        """Kills the database and the process that uses it, then starts a process and waits for its first lookup."""
+        """Kill the database and the process that uses it, then starts a process and waits for its first lookup."""
         self.say("killing and reopening")
         np.save(self.home / "query.npy", query)
         command = interpreter.command("-m", "colmlm.lab.bench.reopen", self.home, CHECKPOINT)
@@ -299,14 +299,14 @@ _ONE_ROW = "SELECT value FROM fact_version WHERE fact_id = %s AND to_seq IS NULL
 
 
 def index_of(kb: KnowledgeBase) -> KeyIndex:
-    """Gives the Faiss index that this process answers from."""
+    """Give the Faiss index that this process answers from."""
     candidates = kb.searcher.current().candidates
     assert isinstance(candidates, InProcess)
     return candidates.index
 
 
 def search(index: KeyIndex, queries: npt.NDArray[np.float32], threads: int = 1) -> npt.NDArray[np.int64]:
-    """Gives the nearest id to each query, by Faiss alone with the same index and settings."""
+    """Give the nearest id to each query, by Faiss alone with the same index and settings."""
     with index.threads(threads):
         _, ids = index.bare.search(queries, 1)
     found: npt.NDArray[np.int64] = ids[:, 0]
@@ -315,7 +315,7 @@ def search(index: KeyIndex, queries: npt.NDArray[np.float32], threads: int = 1) 
 
 @contextmanager
 def statement(kb: KnowledgeBase, query: str = _ONE_ROW) -> Iterator[Callable[..., object]]:
-    """Yields a function that executes one prepared statement on a connection of its own, to time a round trip or a
+    """Yield a function that executes one prepared statement on a connection of its own, to time a round trip or a
     commit.
     """
     with kb.searcher.reader.connect() as connection:
@@ -325,7 +325,7 @@ def statement(kb: KnowledgeBase, query: str = _ONE_ROW) -> Iterator[Callable[...
 
 
 def add_seconds(index: KeyIndex, keys: npt.NDArray[np.float32]) -> float:
-    """Gives the seconds that Faiss takes to add all keys in one call. It empties the index first, so call it last."""
+    """Give the seconds that Faiss takes to add all keys in one call. It empties the index first, so call it last."""
     index.bare.reset()
     ids = np.arange(1, len(keys) + 1, dtype=np.int64)
     started = time.perf_counter()
@@ -334,7 +334,7 @@ def add_seconds(index: KeyIndex, keys: npt.NDArray[np.float32]) -> float:
 
 
 def copy_seconds(kb: KnowledgeBase, folder: Path) -> float:
-    """Gives the seconds that COPY takes to write the same rows into copies of the tables, with the same indexes.
+    """Give the seconds that COPY takes to write the same rows into copies of the tables, with the same indexes.
 
     The rows come from files in COPY's binary format, since no client could send them faster.
     """

@@ -50,7 +50,7 @@ class FactText:
 
 
 def synthetic_keys(num: int, dim: int, *, seed: int, intrinsic_dim: int = 32) -> Vectors:
-    """Makes unit vectors [num, dim] near a surface of `intrinsic_dim` dimensions.
+    """Make unit vectors [num, dim] near a surface of `intrinsic_dim` dimensions.
 
     The first n of a larger set equal the set of n, up to the rounding of a matrix product.
     """
@@ -75,7 +75,7 @@ def synthetic_keys(num: int, dim: int, *, seed: int, intrinsic_dim: int = 32) ->
 
 
 def queries_near(keys: Vectors, num: int, *, seed: int, noise: float = 0.8) -> Vectors:
-    """Makes unit vectors [num, dim], each a sampled key that was moved by `noise` of its length.
+    """Make unit vectors [num, dim], each a sampled key that was moved by `noise` of its length.
 
     Half of the way is towards another key, so that it stays near the surface. The sampled key need not be the nearest
     any more; `exact_top1` finds that.
@@ -95,7 +95,7 @@ def queries_near(keys: Vectors, num: int, *, seed: int, noise: float = 0.8) -> V
 
 
 def exact_top1(keys: Vectors, queries: Vectors, *, block: int = CHUNK) -> Positions:
-    """Gives the position of the key with the largest inner product for each query, by exhaustive search in blocks."""
+    """Give the position of the key with the largest inner product for each query, by exhaustive search in blocks."""
     best = np.full(len(queries), -np.inf, np.float32)
     found = np.zeros(len(queries), np.int64)
     rows = np.arange(len(queries))
@@ -109,12 +109,12 @@ def exact_top1(keys: Vectors, queries: Vectors, *, block: int = CHUNK) -> Positi
 
 
 def normalize(vectors: Vectors) -> None:
-    """Scales each row to length 1, in place."""
+    """Scale each row to length 1, in place."""
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def fact_text(fact: int) -> FactText:
-    """Gives the texts of fact number `fact`. No value is part of another, so a search for one finds only that one."""
+    """Give the texts of fact number `fact`. No value is part of another, so a search for one finds only that one."""
     thing, ordinal = divmod(fact, FACTS_PER_DOCUMENT)
     quality = f"{_QUALITIES[ordinal % len(_QUALITIES)]} {ordinal // len(_QUALITIES) + 1}"
     value = f"value {fact:09d}"
@@ -124,7 +124,7 @@ def fact_text(fact: int) -> FactText:
 
 
 def documents(num_facts: int) -> Iterator[AnnotatedDocument]:
-    """Yields documents of 20 facts each, in the order of their facts; the last one holds the rest."""
+    """Yield documents of 20 facts each, in the order of their facts; the last one holds the rest."""
     for thing, first in enumerate(range(0, num_facts, FACTS_PER_DOCUMENT)):
         yield _document(thing, range(first, min(first + FACTS_PER_DOCUMENT, num_facts)))
 
@@ -167,7 +167,7 @@ class MeasuredKeys:
     def of_keyset(
         cls, kb: KnowledgeBase, keyset_id: int, encoder: Encoder, num_facts: int, seed: int
     ) -> Self:
-        """Reads up to so many context keys of live facts, and asks some of these facts' questions.
+        """Read up to so many context keys of live facts, and ask some of these facts' questions.
 
         Raises `KeysetMismatch` where another checkpoint made the keys, and `InvalidValue` where they are too few.
         """
@@ -209,7 +209,7 @@ TRAINED_PER_LIST = 39
 
 
 def paper_index(num_facts: int, dim: int) -> str:
-    """Gives the paper's factory string, with fewer lists where there are fewer keys."""
+    """Give the paper's factory string, with fewer lists where there are fewer keys."""
     lists = default_nlist(num_facts) if num_facts > FLAT_UP_TO else max(1, num_facts // 256)
     bits = "" if num_facts >= 256 * TRAINED_PER_LIST else "x4"
     return f"OPQ{dim // 4},IVF{lists},PQ{dim // 4}{bits}"
@@ -218,7 +218,7 @@ def paper_index(num_facts: int, dim: int) -> str:
 def make_release(
     folder: Path, keys: npt.NDArray[np.float32], *, spec: str | None = None, seed: int = 0
 ) -> None:
-    """Writes a release into this folder: fact n is `fact_text(n)` and has key n; `spec` is its index's."""
+    """Write a release into this folder: fact n is `fact_text(n)` and have key n; `spec` is its index's."""
     folder.mkdir(parents=True, exist_ok=True)
     order = np.random.default_rng(seed).permutation(len(keys))
     with (folder / IDS).open("w", encoding="ascii") as ids:
@@ -257,7 +257,7 @@ def _index(keys: npt.NDArray[np.float32], spec: str) -> Any:
 
 
 def _spare_rotation(index: Any) -> None:
-    """Shortens the training of a rotation, which says little of an import and would take minutes."""
+    """Shorten the training of a rotation, which says little of an import and would take minutes."""
     opq = faiss.downcast_VectorTransform(index.chain.at(0))
     opq.niter, opq.max_train_points = 4, 64 * 256
     opq.pq = faiss.ProductQuantizer(opq.d_out, opq.M, 4)

@@ -57,7 +57,7 @@ class _Seen:
 
 
 def measure(load: WritingLoad) -> WritingFigures:
-    """Sends the load and gives its figures."""
+    """Send the load and give its figures."""
     starting = threading.Barrier(load.clients + bool(load.long) + 1)
     over = threading.Event()
     seen = [_Seen() for _ in range(load.clients)]

@@ -53,7 +53,7 @@ Line = Callable[..., object]
 
 
 def nursery() -> None:
-    """Carries out orders until stdin ends: starts a child and answers its pid, or waits for one and answers its exit
+    """Carry out orders until stdin ends: starts a child and answer its pid, or wait for one and answer its exit
     code.
     """
     database.head_revision()  # imported and read once, for all children
@@ -78,7 +78,7 @@ def _start(order: dict[str, Any]) -> int:
 
 
 def _wait(pid: int, seconds: float) -> int:
-    """Gives the child's exit code, or minus the signal that ended it. After `seconds` the child is aborted."""
+    """Give the child's exit code, or minus the signal that ended it. After `seconds` the child is aborted."""
     deadline = time.monotonic() + seconds
     while True:
         found, status = os.waitpid(pid, os.WNOHANG)
@@ -108,7 +108,7 @@ def _live(order: dict[str, Any], line: Line) -> int:
 
 
 def _work(opened: KnowledgeBase, order: dict[str, Any], line: Line) -> None:
-    """Does the steps and writes to the journal before and after each one.
+    """Do the steps and write to the journal before and after each one.
 
     The trap kills the process on the way or at the end.
     """
@@ -140,7 +140,7 @@ class StepWorker:
         self.kb, self.fact_ids, self.line, self.trap, self.second = opened, fact_ids, line, trap, target
 
     def do(self, step: WorkloadStep) -> list[int]:
-        """Does a step and gives the ids of the facts that it named or made."""
+        """Do a step and gives the ids of the facts that it named or made."""
         getattr(self, f"_{step.do}")(step)
         return [self.fact_ids[q] for q in step.questions]
 
@@ -177,7 +177,7 @@ class StepWorker:
         self.trap.during = parts.get(told.split()[0], self.trap.during)
 
     def _say(self, step: WorkloadStep) -> None:
-        """Stores an output that splices a fact, in any state, and says its value once more in upper case."""
+        """Store an output that splices a fact, in any state, and say its value once more in upper case."""
         (fact_id,) = self._ids(step)
         fact = self.kb.facts.show(fact_id)
         output = f"It is {fact.value}, {fact.value.upper()}."
@@ -190,13 +190,13 @@ class StepWorker:
             self.kb.outputs.record(made)
 
     def _propose(self, step: WorkloadStep) -> None:
-        """Plans to forget a fact by its value and leaves the plan. The other child may erase the fact meanwhile."""
+        """Plan to forget a fact by its value and leave the plan. The other child may erase the fact meanwhile."""
         value = self.kb.facts.show(self._ids(step)[0]).value
         with suppress(NothingSelected, NoActiveKeyset):
             Forgetting(self.kb).plan(Selector(text=value), actor=WHO["actor"], reason=f"of {value}")
 
     def _ask_for_work(self, step: WorkloadStep) -> None:
-        """Queues a job whose reason quotes a fact."""
+        """Queue a job whose reason quotes a fact."""
         value = self.kb.facts.show(self._ids(step)[0]).value
         Jobs(self.kb).submit(Gate(keyset_id=1, reason=f"for {value}"), actor=WHO["actor"])
 
@@ -219,7 +219,7 @@ class StepWorker:
         self.kb.keysets.rekey(encoder, batch=8)
 
     def _adapt(self, step: WorkloadStep) -> None:
-        """Keys a sample by the encoder, and predicts its other keys from those of the active keyset."""
+        """Key a sample by the encoder, and predict its other keys from those of the active keyset."""
         encoder = ENCODERS[step.encoder]
         self.kb.keysets.create(encoder.checkpoint, INDEX_SPECS[step.encoder])
         self.kb.keysets.adapt(
@@ -272,7 +272,7 @@ class StepWorker:
         return self.second
 
     def _lookup(self, step: WorkloadStep) -> None:
-        """Looks questions up, and writes every unexpected result to the journal."""
+        """Look questions up, and write every unexpected result to the journal."""
         try:
             answers = ask(self.kb, step.encoder, step.questions)
         except KeysetMismatch:  # the other child has activated its keyset meanwhile
@@ -284,7 +284,7 @@ class StepWorker:
 
 
 def ask(opened: KnowledgeBase, encoder: int, questions: tuple[str, ...]) -> list[str | None]:
-    """Looks questions up and gives the value for each, or None for no match."""
+    """Look questions up and give the value for each, or None for no match."""
     who = ENCODERS[encoder]
     found = opened.lookups.find(
         who.encode_questions(questions), checkpoint_id=who.checkpoint.checkpoint_id, threshold=0.95

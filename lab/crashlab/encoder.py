@@ -55,7 +55,7 @@ def _direction(text: str) -> Vectors:
 
 @lru_cache
 def _turn(number: int) -> Vectors:
-    """Gives the rotation, or reflection, [d, d] that makes the space of a checkpoint."""
+    """Give the rotation, or reflection, [d, d] that makes the space of a checkpoint."""
     turn, _ = np.linalg.qr(np.random.default_rng(number).standard_normal((DIM, DIM)))
     return turn.astype(np.float32)
 

@@ -99,7 +99,7 @@ class Verdict:
 
 
 def judge(opened: KnowledgeBase, world: World, journals: Sequence[StepJournal], head: int) -> Verdict:
-    """Compares the base with every world that the journals allow after `world`, whose last change was `head`."""
+    """Compare the base with every world that the journals allow after `world`, whose last change was `head`."""
     with opened.engine.connect() as connection:
         seen = _see(connection, head)
     held = [(w, list(_compare(w, seen))) for w in outcomes(world, journals)]
@@ -111,7 +111,7 @@ def judge(opened: KnowledgeBase, world: World, journals: Sequence[StepJournal], 
 
 
 def judge_as(opened: KnowledgeBase, world: World) -> list[Violation]:
-    """Finds how a base that no child works on differs from the world that it should equal."""
+    """Find how a base that no child works on differs from the world that it should equal."""
     with opened.engine.connect() as connection:
         seen = _see(connection, opened.log.head_seq())
     ids = {question: fact.fact_id for question, fact in seen.facts.items()}
@@ -119,7 +119,7 @@ def judge_as(opened: KnowledgeBase, world: World) -> list[Violation]:
 
 
 def _inside(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
-    """Finds what fsck reports, residue of erased facts, and lookups that contradict the tables."""
+    """Find what fsck reports, residue of erased facts, and lookups that contradict the tables."""
     yield from unsound(opened)
     yield from _residue(opened, world)
     yield from _keys(opened, world)
@@ -130,7 +130,7 @@ def _inside(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
 
 
 def outcomes(world: World, journals: Sequence[StepJournal]) -> list[World]:
-    """Gives every allowed world: with all acknowledged steps, and each step in doubt done or not done."""
+    """Give every allowed world: with all acknowledged steps, and each step in doubt done or not done."""
     for journal in journals:
         for step in journal.acknowledged:
             world = world.after(step)
@@ -173,7 +173,7 @@ def _see(connection: Connection, head: int) -> StoredState:
 
 
 def _compare(world: World, seen: StoredState) -> Iterator[Violation]:
-    """Finds how the tables differ from a world."""
+    """Find how the tables differ from a world."""
     for question, fact in world.facts.items():
         if fact.erased:
             yield from _compare_erased(question, fact, seen)
@@ -212,7 +212,7 @@ def _compare_erased(question: str, fact: Known, seen: StoredState) -> Iterator[V
 
 
 def _said(journals: Sequence[StepJournal]) -> Iterator[Violation]:
-    """Finds what the children themselves reported in their journals."""
+    """Find what the children themselves reported in their journals."""
     shared = len(journals) > 1
     for journal in journals:
         if journal.failed:
@@ -231,7 +231,7 @@ _LOGGED_AS = {"purge": "erase"}
 
 
 def _logged(seen: StoredState, journals: Sequence[StepJournal]) -> Iterator[Violation]:
-    """Finds fault unless the log has one change for each acknowledged edit, at most one for each in doubt, and no
+    """Find fault unless the log has one change for each acknowledged edit, at most one for each in doubt, and no
     others.
     """
     least = Counter(_kind_of(step) for journal in journals for step in journal.acknowledged)
@@ -250,7 +250,7 @@ def _kind_of(step: WorkloadStep) -> str:
 
 
 def _residue(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
-    """Finds every column of a table and every file of the home that still holds a value of an erased fact."""
+    """Find every column of a table and every file of the home that still holds a value of an erased fact."""
     values = [v for fact in world.facts.values() if fact.erased for v in (fact.value, *fact.past)]
     if not values:
         return
@@ -266,7 +266,7 @@ def _residue(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
 
 
 def _saying(named: str, holding: str, kind: str, values: list[str]) -> Select[Any]:
-    """Selects those of the values that a column contains, ignoring case."""
+    """Select those of the values that a column contains, ignoring case."""
     holder = table(named, column(holding))
     held: Any = holder.c[holding]
     said = func.encode(held, "escape") if kind == "bytea" else cast(held, Text)
@@ -276,7 +276,7 @@ def _saying(named: str, holding: str, kind: str, values: list[str]) -> Select[An
 
 
 def unsound(opened: KnowledgeBase) -> Iterator[Violation]:
-    """Finds what `fsck` reports."""
+    """Find what `fsck` reports."""
     report = opened.upkeep.fsck()
     if not report.chain_ok:
         yield Violation("chain_breaks", f"the change log breaks at {report.chain_first_break}")
@@ -285,7 +285,7 @@ def unsound(opened: KnowledgeBase) -> Iterator[Violation]:
 
 
 def _keys(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
-    """Finds keys that are neither what their encoder makes nor, where there may be such, predicted near it."""
+    """Find keys that are neither what their encoder makes nor, where there may be such, predicted near it."""
     with opened.engine.connect() as connection:
         for encoder, predicted in zip(ENCODERS, world.predicted, strict=True):
             for what in _wrong_keys(connection, encoder, predicted):
@@ -306,7 +306,7 @@ def _wrong_keys(connection: Connection, encoder: HashEncoder, predicted: Contain
 
 
 def _answers(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
-    """Looks every question up in one call, and finds wrong results. Facts without a key may be found or not."""
+    """Look every question up in one call, and find wrong results. Facts without a key may be found or not."""
     questions, encoder = list(world.facts), ENCODERS[world.active]
     found = opened.lookups.find(
         encoder.encode_questions(questions), checkpoint_id=encoder.checkpoint.checkpoint_id, threshold=0.95
@@ -326,7 +326,7 @@ def _answers(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
 
 
 def _index(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
-    """Finds keys that the index holds wrongly or lacks: it must hold exactly those of the facts that are kept."""
+    """Find keys that the index holds wrongly or lacks: it must hold exactly those of the facts that are kept."""
     opened.lookups.catch_up()
     with opened.engine.connect() as connection:
         keys = {row.id: row.fact_id for row in connection.execute(_KEYS)}
@@ -340,7 +340,7 @@ def _index(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
 
 
 def _other_space(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
-    """Finds fault unless queries of the encoder whose keyset is not active are refused."""
+    """Find fault unless queries of the encoder whose keyset is not active are refused."""
     other = ENCODERS[1 - world.active]
     try:
         opened.lookups.find(other.encode_questions(["?"]), checkpoint_id=other.checkpoint.checkpoint_id)

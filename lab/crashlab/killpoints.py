@@ -97,7 +97,7 @@ OUTSIDE, END = "from outside", "the end"
 
 
 def points_of(kind: str) -> list[tuple[str, int]]:
-    """Gives the points that a step of this kind passes."""
+    """Give the points that a step of this kind passes."""
     match kind:
         case "snapshot":
             return _FILES
@@ -132,12 +132,12 @@ def points_of(kind: str) -> list[tuple[str, int]]:
 
 
 def name_of(point: str, do: str | None) -> str:
-    """Gives the name under which a kill of a child in this kind of step, or after its last step, is counted."""
+    """Give the name under which a kill of a child in this kind of step, or after its last step, is counted."""
     return f"during {PHASES[do]}: {point}" if do in _COUNTED_APART else point
 
 
 def name_of_database(do: str | None) -> str:
-    """Gives the name under which a kill of the database during this kind of step, or none, is counted."""
+    """Give the name under which a kill of the database during this kind of step, or none, is counted."""
     return f"database killed {f'during {PHASES[do]}' if do else 'between steps'}"
 
 

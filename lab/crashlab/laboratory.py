@@ -93,7 +93,7 @@ class Second(Protocol):
     def judge(
         self, opened: KnowledgeBase, before: World, now: World, journal: StepJournal
     ) -> Iterable[Violation]:
-        """Finds what is wrong with it, after the steps in the journal turned the base from `before` into `now`."""
+        """Find what is wrong with it, after the steps in the journal turned the base from `before` into `now`."""
         ...
 
 
@@ -112,7 +112,7 @@ class Laboratory:
         prelude: str = "",
         works: Mapping[str, int] = MappingProxyType(WORKS),
     ) -> None:
-        """Makes a laboratory. Each child calls `prelude` ("module:function") first, by which tests inject faults.
+        """Make a laboratory. Each child calls `prelude` ("module:function") first, by which tests inject faults.
 
         `works` gives the kinds of rounds and their weights.
         """
@@ -145,7 +145,7 @@ class Laboratory:
         self.__enter__()
 
     def rounds(self, first: int, last: int) -> Iterator[RoundTally]:
-        """Runs these rounds, from the first round on the base that round `first` works on.
+        """Run these rounds, from the first round on the base that round `first` works on.
 
         A base with findings is given up, so that one fault counts in one round only.
         """
@@ -177,7 +177,7 @@ class Laboratory:
     def strike(
         self, number: int, base: BaseUnderTest, children: list[Child], kind: str = "point"
     ) -> BaseUnderTest:
-        """Starts these children, kills as `kind` (of `BLOWS`) says, judges, and gives the base with its new world."""
+        """Start these children, kills as `kind` (of `BLOWS`) says, judges, and give the base with its new world."""
         with self._second(number, base, children[0].steps[-1]) as second:
             codes = self._run(base, children, kind, second)
             journals = [read_journal(child.journal, child.steps) for child in children]
@@ -188,7 +188,7 @@ class Laboratory:
 
     @contextmanager
     def _second(self, number: int, base: BaseUnderTest, last: WorkloadStep) -> Iterator[Second | None]:
-        """Yields the second database that the last step of a plan needs, or None."""
+        """Yield the second database that the last step of a plan needs, or None."""
         if last.do not in ("restore_backup", "migrate", "sync", "import_release"):
             yield None
             return
@@ -214,7 +214,7 @@ class Laboratory:
         return children
 
     def _run(self, base: BaseUnderTest, children: list[Child], kind: str, second: Second | None) -> list[int]:
-        """Starts the children, kills, and gives the exit code of each."""
+        """Start the children, kills, and give the exit code of each."""
         target = asdict(second.target) if second else None
         pids = [
             self._order({"start": {**self._start_order(base, child), "target": target}}) for child in children
@@ -251,7 +251,7 @@ class Laboratory:
         return int(_pipe(self._nursery.stdout).readline())
 
     def _note(self, number: int, kind: str, journals: list[StepJournal], codes: list[int]) -> None:
-        """Counts the round, and adds a finding for a child that ended in an unexpected way."""
+        """Count the round, and add a finding for a child that ended in an unexpected way."""
         tally = self.tally
         tally.two_children += kind == "two"
         for journal, code in zip(journals, codes, strict=True):
@@ -281,7 +281,7 @@ class Laboratory:
         return replace(verdict, findings=(*verdict.findings, *findings))
 
     def fresh_base(self, number: int) -> BaseUnderTest:
-        """Makes a base of some hundred facts with keys of the first encoder."""
+        """Make a base of some hundred facts with keys of the first encoder."""
         if self.server.can_be_killed:
             self.server.start()  # the round before may have failed while it was down
         planner = Planner(Random(f"{self.seed}/base {number}"), f"base{number}")

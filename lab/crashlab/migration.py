@@ -116,7 +116,7 @@ class Migration:
     def judge(
         self, opened: KnowledgeBase, before: World, now: World, journal: StepJournal
     ) -> Iterator[Violation]:
-        """Finds fault unless the migration was done wholly or not at all.
+        """Find fault unless the migration was done wholly or not at all.
 
         Repeating it must give the schema that an undisturbed one gives, keep every row, and leave this program working.
         """

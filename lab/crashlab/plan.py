@@ -51,7 +51,7 @@ class Planner:
     """Draws plans for a world. The same seed and world give the same plan."""
 
     def __init__(self, random: Random, name: str, *, share: int | None = None) -> None:
-        """Makes a planner.
+        """Make a planner.
 
         With `share` 0 and 1, two planners use disjoint facts, and only 0 changes documents and keysets.
         """
@@ -68,7 +68,7 @@ class Planner:
         return steps
 
     def copy(self, world: World) -> list[WorkloadStep]:
-        """Plans a backup, edits and an erasure after it, and its restore."""
+        """Plan a backup, edits and an erasure after it, and its restore."""
         steps = self.plan(world, self.random.randint(1, 4))
         for step in steps:
             world = world.after(step)
@@ -81,7 +81,7 @@ class Planner:
         ]
 
     def migration(self, revisions: Sequence[str]) -> list[WorkloadStep]:
-        """Plans a migration of a second database from a random one of these revisions, the step's `value`."""
+        """Plan a migration of a second database from a random one of these revisions, the step's `value`."""
         return [WorkloadStep("migrate", value=self.random.choice(revisions))]
 
     def purge(self, world: World) -> list[WorkloadStep]:
@@ -101,7 +101,7 @@ class Planner:
         return before, {n: before[n] for n in kept} | changed | dict(self._document() for _ in range(FILES))
 
     def population(self, documents: int, inserted: int) -> list[WorkloadStep]:
-        """Gives the steps that fill a fresh base."""
+        """Give the steps that fill a fresh base."""
         ingest = WorkloadStep("ingest", documents=tuple(self._document() for _ in range(documents)))
         return [
             ingest,
@@ -126,7 +126,7 @@ class Planner:
         return [WorkloadStep("restore", chosen)] if chosen else []
 
     def _erase(self, world: World) -> list[WorkloadStep]:
-        """Plans to erase facts, live or deleted ones."""
+        """Plan to erase facts, live or deleted ones."""
         chosen = self._some(world, live=self.random.random() < 0.7, most=2)
         return [WorkloadStep("erase", chosen)] if chosen else []
 
@@ -140,7 +140,7 @@ class Planner:
         return self._of_anybody(world, "ask_for_work")
 
     def _of_anybody(self, world: World, do: str) -> list[WorkloadStep]:
-        """Plans a step that quotes a fact, preferably one that the other child may be erasing at that moment."""
+        """Plan a step that quotes a fact, preferably one that the other child may be erasing at that moment."""
         known = [q for q, fact in world.facts.items() if fact.fact_id]
         others = [q for q in known if not self._mine(q)] or known
         chosen = self._sample(others, 1)
@@ -176,7 +176,7 @@ class Planner:
         return [WorkloadStep("catch_up")]
 
     def _lookup(self, world: World) -> list[WorkloadStep]:
-        """Plans lookups of facts that certainly have a key, and of deleted ones."""
+        """Plan lookups of facts that certainly have a key, and of deleted ones."""
         keyed = [q for q in world.keyed[world.active] if self._mine(q)]
         dead = [q for q, fact in world.facts.items() if not fact.live and self._mine(q)]
         chosen = (*self._sample(keyed, 20), *self._sample(dead, 5))
@@ -184,12 +184,12 @@ class Planner:
         return [WorkloadStep("lookup", chosen, encoder=world.active, expected=expected)]
 
     def _switch(self, world: World) -> list[WorkloadStep]:
-        """Plans a rekey with the other encoder, and the activation of its keyset."""
+        """Plan a rekey with the other encoder, and the activation of its keyset."""
         other = 1 - world.active
         return [WorkloadStep("rekey", encoder=other), WorkloadStep("activate", encoder=other)]
 
     def _adapt(self, world: World) -> list[WorkloadStep]:
-        """Plans keys of the other encoder, predicted from true ones, a switch to them, and true ones in their place."""
+        """Plan keys of the other encoder, predicted from true ones, a switch to them, and true ones in their place."""
         was_predicted = bool(world.predicted[world.active])
         if was_predicted and self.share is not None:
             return []  # the other child may restore a fact with a predicted key, from which none is predicted
@@ -214,7 +214,7 @@ class Planner:
         return self.share is None or _share_of(name) == self.share
 
     def _document(self) -> tuple[str, Text]:
-        """Makes a new document, whose facts have the same share."""
+        """Make a new document, whose facts have the same share."""
         external_id = self._fresh()
         share, count = _share_of(external_id), self.random.randint(1, 4)
         return external_id, Text(0, tuple((self._question(share), self._value()) for _ in range(count)))
@@ -226,7 +226,7 @@ class Planner:
         return f"value {self._fresh()}"
 
     def _fresh(self, share: int | None = None) -> str:
-        """Makes an unused name, which ends in its share."""
+        """Make an unused name, which ends in its share."""
         self.count += 1
         if share is None:
             share = self.random.randrange(2) if self.share is None else self.share
@@ -238,7 +238,7 @@ def _share_of(name: str) -> int:
 
 
 def draw_blow(random: Random, steps: list[WorkloadStep], *, within: bool) -> Blow:
-    """Draws a kill in one of the plan's kinds of steps, all equally likely, from outside or `within` the process.
+    """Draw a kill in one of the plan's kinds of steps, all equally likely, from outside or `within` the process.
 
     `within` kills at a point that such steps pass. In a plan with steps that are `STRUCK` it is in one of these.
     """

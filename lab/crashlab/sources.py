@@ -229,7 +229,7 @@ def back_up(opened: KnowledgeBase, target: CrashTarget, on_bytes: Heard = lambda
 
 
 def restore(opened: KnowledgeBase, target: CrashTarget, on_bytes: Heard = lambda _: None) -> None:
-    """Restores the backup with the present log of the base, which holds what was erased since."""
+    """Restore the backup with the present log of the base, which holds what was erased since."""
     with target.log.open("w", encoding="utf-8") as file:
         file.writelines(opened.log.export())
     with KnowledgeBase.open(target.settings) as copy:
@@ -252,7 +252,7 @@ class Copy:
     def judge(
         self, opened: KnowledgeBase, before: World, now: World, journal: StepJournal
     ) -> Iterator[Violation]:
-        """Finds fault unless the backup is complete, and the copy is complete, or empty and can be restored again."""
+        """Find fault unless the backup is complete, and the copy is complete, or empty and can be restored again."""
         done = [step.do for step in journal.acknowledged]
         try:
             if "back_up" not in done:
@@ -265,7 +265,7 @@ class Copy:
             yield Violation("errors", f"a backup and its restore: {type(error).__name__}: {error}")
 
     def _judge_backup(self, opened: KnowledgeBase) -> Iterator[Violation]:
-        """Finds fault if a file of the backup's name is incomplete, or the next backup leaves partial files behind."""
+        """Find fault if a file of the backup's name is incomplete, or the next backup leaves partial files behind."""
         if self.target.backup.exists():
             verify_backup(self.target.backup)
         back_up(opened, self.target)
@@ -285,13 +285,13 @@ class Copy:
 
 
 def _as_restored(backed_up: World, now: World) -> World:
-    """Gives the world at the backup, without what was erased since."""
+    """Give the world at the backup, without what was erased since."""
     facts = {q: now.facts[q] if now.facts[q].erased else fact for q, fact in backed_up.facts.items()}
     return replace(backed_up, facts=facts)
 
 
 def _is_empty(copy: KnowledgeBase) -> bool:
-    """Tells whether no table but that of the secret, which every database has, holds a row."""
+    """Tell whether no table but that of the secret, which every database has, holds a row."""
     with copy.engine.connect() as connection:
         return not any(
             connection.scalar(select(exists().select_from(table)))

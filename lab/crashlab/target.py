@@ -87,7 +87,7 @@ class Server(Protocol):
     def can_be_killed(self) -> bool: ...
 
     def fresh(self, *, migrated: bool = True) -> str:
-        """Makes an empty database and gives its URL. Without `migrated` it has no schema either."""
+        """Make an empty database and give its URL. Without `migrated` it has no schema either."""
         ...
 
     def drop(self, url: str) -> None: ...
@@ -121,7 +121,7 @@ class FolderServer:
         EmbeddedServer(self.settings.home / "postgres").stop()
 
     def start(self) -> None:
-        """Starts the server, or connects to it if it runs. A killed one recovers first."""
+        """Start the server, or connects to it if it runs. A killed one recovers first."""
         engine = database.connect_database(self.settings)
         self.url: URL = engine.url
         engine.dispose()
@@ -135,7 +135,7 @@ class FolderServer:
         self._execute(f"DROP DATABASE {make_url(url).database} WITH (FORCE)")
 
     def kill(self) -> None:
-        """Kills the server and its children by SIGKILL."""
+        """Kill the server and its children by SIGKILL."""
         kill_server(self.settings.home / "postgres")
 
     def _execute(self, statement: str) -> list[int]:
@@ -149,7 +149,7 @@ class FolderServer:
 
 
 def is_quiet(engine: Engine) -> bool:
-    """Waits until nobody else is connected, since a killed child's statement may run on. False after `PATIENCE`."""
+    """Wait until nobody else is connected, since a killed child's statement may run on. False after `PATIENCE`."""
     deadline = time.monotonic() + PATIENCE
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         while connection.scalar(_OTHERS):

@@ -35,7 +35,7 @@ class Text:
         return AnnotatedDocument(external_id, text, tuple(spans))
 
     def without(self, erased: Container[str]) -> Text:
-        """Gives this text with the values of these questions redacted."""
+        """Give this text with the values of these questions redacted."""
         return replace(
             self, spans=tuple((q, MARK * len(value) if q in erased else value) for q, value in self.spans)
         )
@@ -105,7 +105,7 @@ class World:
         return self.keysets.index(ACTIVE)
 
     def after(self, step: WorkloadStep) -> World:
-        """Gives the world after this step."""
+        """Give the world after this step."""
         verb = getattr(self, f"_{step.do}", None)
         return self if verb is None else verb(step)  # lookups, catch-ups and snapshots change nothing
 
@@ -160,13 +160,13 @@ class World:
         return self._keyset(step.encoder, state, kept | self.keyed[step.encoder])
 
     def _adapt(self, step: WorkloadStep) -> World:
-        """Gives keys to what the active keyset has keys of, predicted from those."""
+        """Give keys to what the active keyset has keys of, predicted from those."""
         kept = frozenset(q for q in self.keyed[self.active] if self.facts[q].kept)
         world = self._keyset(step.encoder, READY, kept | self.keyed[step.encoder])
         return world.with_predicted(step.encoder, self.facts)
 
     def _make_true(self, step: WorkloadStep) -> World:
-        """Replaces the predicted keys of all facts but the deleted ones, which may be restored with theirs."""
+        """Replace the predicted keys of all facts but the deleted ones, which may be restored with theirs."""
         deleted = (q for q in self.predicted[step.encoder] if not self.facts[q].kept)
         return self._rekey(step).with_predicted(step.encoder, deleted)
 
@@ -186,11 +186,11 @@ class World:
         return replace(self, keysets=(states[0], states[1]), keyed=(keys[0], keys[1]))
 
     def with_keyset(self, encoder: int, state: str) -> World:
-        """Gives this world with one keyset in another state, and no more facts that certainly have a key."""
+        """Give this world with one keyset in another state, and no more facts that certainly have a key."""
         return self._keyset(encoder, state, self.keyed[encoder])
 
     def with_predicted(self, encoder: int, questions: Iterable[str]) -> World:
-        """Gives this world with other facts that may have a predicted key in a keyset."""
+        """Give this world with other facts that may have a predicted key in a keyset."""
         predicted = list(self.predicted)
         predicted[encoder] = frozenset(questions)
         return replace(self, predicted=(predicted[0], predicted[1]))
@@ -210,7 +210,7 @@ class World:
         return replace(self, facts={**self.facts, **facts}, keyed=keyed)
 
     def seen(self, fact_ids: Mapping[str, int], keysets: tuple[str, str]) -> World:
-        """Gives this world with what only the database knows: the ids of facts, and the keysets' states after a rekey
+        """Give this world with what only the database knows: the ids of facts, and the keysets' states after a rekey
         in doubt.
         """
         facts = {q: replace(f, fact_id=fact_ids.get(q, f.fact_id)) for q, f in self.facts.items()}
@@ -238,7 +238,7 @@ class StepJournal:
 
 
 def read_journal(file: Path, steps: list[WorkloadStep]) -> StepJournal:
-    """Reads the journal of a child that was given `steps`. A last line that was cut short is ignored."""
+    """Read the journal of a child that was given `steps`. A last line that was cut short is ignored."""
     lines = file.read_text().split("\n")[:-1] if file.exists() else []
     records = [json.loads(line) for line in lines]
     begun = [record["begin"] for record in records if "begin" in record]
@@ -254,5 +254,5 @@ def read_journal(file: Path, steps: list[WorkloadStep]) -> StepJournal:
 
 
 def has_begun(file: Path, number: int) -> bool:
-    """Tells whether the child has begun this step."""
+    """Tell whether the child has begun this step."""
     return file.exists() and f'{{"begin": {number}}}' in file.read_text()

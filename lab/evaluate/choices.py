@@ -119,7 +119,7 @@ def _exemplars(shots: Path | None, at_least: int) -> list[Item]:
 def _scorer(
     runtime: Runtime, mode: ChoicesMode, threshold: float | None
 ) -> tuple[Checkpoint, Likely | None, dict[str, Any]]:
-    """Gives the checkpoint, its scorer with lookups (None: without), and what identifies both to a later run."""
+    """Give the checkpoint, its scorer with lookups (None: without), and what identifies both to a later run."""
     if mode is ChoicesMode.off:
         loaded = runtime.checkpoint
         return loaded, None, {"mode": "off", "checkpoint_id": loaded.checkpoint_id}
@@ -137,7 +137,7 @@ def _scorer(
 def _score(
     checkpoint: Checkpoint, asked: Sequence[Item], likely: Likely | None, log: RunLog, seed: int
 ) -> None:
-    """Scores the items that the log lacks."""
+    """Score the items that the log lacks."""
 
     def scored(some: Sequence[Item]) -> list[Row]:
         try:
@@ -192,7 +192,7 @@ def _show(report: dict[str, Any]) -> None:
 
 
 def read_items(file: Path, named: str = "ITEMS") -> list[Item]:
-    """Reads the items of a file. Raises `BadParameter` where a line is none."""
+    """Read the items of a file. Raises `BadParameter` where a line is none."""
     read = []
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         try:

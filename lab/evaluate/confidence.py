@@ -398,7 +398,7 @@ def _parts(model: FittedModel, threshold: float) -> dict[str, Any]:
 
 
 def _logistic(rows_NF: Floats, right_N: Floats, weights_N: Floats) -> Floats:
-    """Fits by Newton's method, with a ridge on all weights but the bias, which is the last."""
+    """Fit by Newton's method, with a ridge on all weights but the bias, which is the last."""
     weights_F = np.zeros(rows_NF.shape[1])
     ridge_F = np.full(len(weights_F), RIDGE)
     ridge_F[-1] = 1e-6

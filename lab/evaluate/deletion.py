@@ -196,7 +196,7 @@ _Record = TypeVar("_Record")
 
 
 def set_back(kb: KnowledgeBase, actor: str) -> tuple[int, int]:
-    """Restores the facts still forgotten, deletes those still planted, and gives the number of each.
+    """Restore the facts still forgotten, delete those still planted, and give the number of each.
 
     It restores first, since a run may have forgotten planted facts too. A run of which somebody has restored or erased
     a fact since is reported and left as it is.

@@ -233,7 +233,7 @@ ANY_SPAN = "none"
 
 
 def ranking_of(said: str, keys: str, mode: str) -> frozenset[str]:
-    """Reads what finds an answer. Without keys it is words and the reader, in the paper's mode the key alone."""
+    """Read what finds an answer. Without keys it is words and the reader, in the paper's mode the key alone."""
     if mode not in ("read", "paper"):
         raise typer.BadParameter(f"{mode!r} is neither read nor paper.", param_hint="--mode")
     parts = frozenset(said.split(",")) if mode == "read" else frozenset((KEY,))
@@ -246,7 +246,7 @@ def ranking_of(said: str, keys: str, mode: str) -> frozenset[str]:
 
 
 def spans_of(said: str | None) -> float | None:
-    """Reads a threshold of the annotator (None: its own)."""
+    """Read a threshold of the annotator (None: its own)."""
     if said is None or said == ANY_SPAN:
         return None
     try:
@@ -264,7 +264,7 @@ def is_product(answers: Answering, parts: frozenset[str], mode: str, *, any_span
 
 
 def way_of(answers: Answering, parts: frozenset[str], mode: str, *, any_span: bool) -> Ask:
-    """Gives what is asked, at the lowest threshold. The product itself is asked wherever it can answer so."""
+    """Give what is asked, at the lowest threshold. The product itself is asked wherever it can answer so."""
     if mode == "paper" or parts == {KEY}:
         return partial(answers.nearest_fact, threshold=-1.0)
     if is_product(answers, parts, mode, any_span=any_span):
@@ -281,7 +281,7 @@ def _likeliest(answers: Answering, question: str) -> Answer:
 
 
 def threshold_of(runtime: Runtime, answers: Answering, parts: frozenset[str]) -> float:
-    """Gives the shipped threshold: that of the confidence where a reader reads, else that of the keys."""
+    """Give the shipped threshold: that of the confidence where a reader reads, else that of the keys."""
     if READER in parts:
         return answers.reader.confidence.threshold
     return runtime.kb.keysets.active().threshold
@@ -402,7 +402,7 @@ def _row(one: WildAnswer) -> dict[str, Any]:
 
 
 def draw_curves(ways: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Writes a PNG with a curve for each way of answering, and a point where its threshold is.
+    """Write a PNG with a curve for each way of answering, and a point where its threshold is.
 
     `ways` holds reports of `answer_shares.report`. Wrong is what is neither right nor held by a gold answer.
     """
@@ -445,13 +445,13 @@ class Asking:
     seed: int
 
     def all(self, way: str, ask: Ask) -> tuple[list[RawAnswer], list[RawAnswer]]:
-        """Asks the questions that the texts answer, and the others."""
+        """Ask the questions that the texts answer, and the others."""
         with progress(f"Asking: {way}") as advance:
             asked = ask_all(self.texts.questions, ask, self.texts.documents, advance)
             return asked, ask_all(self.texts.unanswerable, ask, self.texts.documents, advance)
 
     def ablations(self) -> dict[str, Any]:
-        """Measures each way of ranking, and any span of what is read. Thresholds are those of the fitted confidence."""
+        """Measure each way of ranking, and any span of what is read. Thresholds are those of the fitted confidence."""
         without, keyed = Ablations(self.answers), self.answers.questions is not None
         ways = {named(one): partial(without.ask, ranking=one) for one in RANKINGS if keyed or KEY not in one}
         whole = WHOLE if keyed else WHOLE - {KEY}
@@ -464,7 +464,7 @@ class Asking:
         return untimed(report(asked, absent, -float("inf") if threshold is None else threshold, self.seed))
 
     def decoded(self) -> dict[str, Any]:
-        """Measures what the decoder splices first, by each ranking of its lookups at that one's own threshold."""
+        """Measure what the decoder splices first, by each ranking of its lookups at that one's own threshold."""
         decoding = Decoding(self.runtime)
         return {
             name: report(
@@ -478,7 +478,7 @@ class Asking:
     def baselines(
         self, ours: Sequence[RawAnswer], threshold: float, generated: int, generators: Sequence[Path]
     ) -> dict[str, Any]:
-        """Measures others on the same questions, each at the threshold at which it answers as many as we do."""
+        """Measure others on the same questions, each at the threshold at which it answers as many as we do."""
         others: dict[str, Ask] = {"reader": BM25Reading(self.answers.reader, self.texts.documents).ask}
         if self.answers.questions is not None:
             others["paper"] = partial(self.answers.nearest_fact, threshold=-1.0)
@@ -520,5 +520,5 @@ class Asking:
 
 
 def untimed(found: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out the time of a way that found a part of its work done."""
+    """Leave out the time of a way that found a part of its work done."""
     return {name: value for name, value in found.items() if name != "milliseconds"}

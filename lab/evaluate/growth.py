@@ -124,7 +124,7 @@ Place = tuple[str, int]
 
 
 def _draw(source: CorpusPrefix, questions: int, seed: int) -> list[tuple[str, Place]]:
-    """Draws questions of the facts that have a key, with the place of each one's fact."""
+    """Draw questions of the facts that have a key, with the place of each one's fact."""
     found = [
         (span.question, (document.external_id, span.start))
         for document in source.documents
@@ -148,7 +148,7 @@ class _Asking:
     seed: int
 
     def measure(self, home: Path, sizes: Sequence[int], log: RunLog) -> None:
-        """Grows a base of its own to these sizes, and logs the figures of each."""
+        """Grow a base of its own to these sizes, and log the figures of each."""
         with KnowledgeBase.open(Settings(home=home, actor=ACTOR)) as kb:
             growing = Growing.start(kb, self.source, self.queries, self.seed)
             by_place = {place(fact): fact for fact in kb.facts.every(REAL)}
@@ -166,7 +166,7 @@ class _Asking:
     def _row(
         self, growing: Growing, questions: Sequence[AskedQuestion], made: Sequence[DecodedOutput], home: Path
     ) -> dict[str, Any]:
-        """Gives the figures of one size."""
+        """Give the figures of one size."""
         scored = [score(asked, output, str) for asked, output in zip(questions, made, strict=True)]
         summary = summarise(scored, [asked.question_id for asked in questions], self.seed)
         lookups, searches = growing.latencies()
@@ -195,7 +195,7 @@ def _question(number: int, text: str, fact: FactRecord) -> AskedQuestion:
 
 
 def _context_tokens(checkpoint: Checkpoint, made: Sequence[DecodedOutput]) -> float | None:
-    """Gives the mean number of tokens that a hit adds to the context: its value and the two tokens around it."""
+    """Give the mean number of tokens that a hit adds to the context: its value and the two tokens around it."""
     tokenizer = checkpoint.tokenizer
     values = [g.output[s.output_start : s.output_end] for g in made for s in g.splices if s.outcome == "hit"]
     if not values:
@@ -205,7 +205,7 @@ def _context_tokens(checkpoint: Checkpoint, made: Sequence[DecodedOutput]) -> fl
 
 
 def _process_bytes(home: Path, checkpoint_id: str) -> int:
-    """Gives by how many bytes a process grows that opens the index and answers one lookup."""
+    """Give by how many bytes a process grows that opens the index and answers one lookup."""
     command = interpreter.command("-m", "colmlm.lab.bench.reopen", home, checkpoint_id, "--leave")
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return int(done.stdout.split()[1])
@@ -260,7 +260,7 @@ class CorpusPrefix:
 
     @classmethod
     def of(cls, kb: KnowledgeBase, corpus: str, checkpoint: CheckpointInfo, most: int) -> CorpusPrefix:
-        """Reads whole documents with at most `most` facts in all. Facts without a key are left out."""
+        """Read whole documents with at most `most` facts in all. Facts without a key are left out."""
         keyset = kb.keysets.active()
         places = {fact.fact_id: place(fact) for fact in kb.facts.every(corpus)}
         ids, keys_ND = kb.keysets.keys(keyset.keyset_id, corpus=corpus)
@@ -293,7 +293,7 @@ class Cloud:
         return cls(mean_D, (spread_R1 * axes_RD).astype(np.float32), seed)
 
     def draw(self, start: int, end: int) -> Iterator[Floats]:
-        """Yields the keys from number `start` up to `end`, in chunks."""
+        """Yield the keys from number `start` up to `end`, in chunks."""
         for chunk in range(start // CHUNK, -(-end // CHUNK)):
             rng = np.random.default_rng([self.seed, chunk])
             first = chunk * CHUNK
@@ -326,7 +326,7 @@ class Growing:
 
     @classmethod
     def start(cls, kb: KnowledgeBase, source: CorpusPrefix, queries_QD: Floats, seed: int) -> Growing:
-        """Ingests the real facts and stores their keys."""
+        """Ingest the real facts and store their keys."""
         empty = database_bytes(kb)
         keyset = kb.keysets.create(source.checkpoint)
         kb.corpora.ingest((Parsed(one) for one in source.documents), REAL, actor=ACTOR, reason=REASON)
@@ -346,7 +346,7 @@ class Growing:
         return len(self.values)
 
     def grow(self, size: int, say: Say) -> None:
-        """Adds synthetic facts until there are `size`, and rebuilds the index for that size."""
+        """Add synthetic facts until there are `size`, and rebuilds the index for that size."""
         start, end = self.facts - self.real, size - self.real
         if end > start:
             say(f"{size} facts: ingesting")
@@ -376,11 +376,11 @@ class Growing:
         return np.array(found, dtype=np.int64)
 
     def database_bytes(self) -> int:
-        """Gives by how many bytes the database has grown."""
+        """Give by how many bytes the database has grown."""
         return database_bytes(self.kb) - self.empty_bytes
 
     def key_bytes(self) -> int:
-        """Gives the bytes of the keys in the database, with their indexes."""
+        """Give the bytes of the keys in the database, with their indexes."""
         with self.kb.sessions() as session:
             name = {"name": f"fact_key_{self.keyset_id:d}"}
             return int(
@@ -388,12 +388,12 @@ class Growing:
             )
 
     def index_bytes(self) -> int:
-        """Gives the bytes of the index's snapshot, which are nearly all that it holds in memory."""
+        """Give the bytes of the index's snapshot, which are nearly all that it holds in memory."""
         files = self.kb.settings.index_directory.rglob("*.faiss")
         return sum(file.stat().st_size for file in files)
 
     def latencies(self) -> tuple[list[float], list[float]]:
-        """Gives the seconds of each question's lookup, one after another, and of the search within it."""
+        """Give the seconds of each question's lookup, one after another, and of the search within it."""
         index = self.kb.searcher.current().candidates
         lookups, searches = [], []
         for query in self.queries_QD:
@@ -407,7 +407,7 @@ class Growing:
 
 
 def filler(values: Sequence[str], start: int, end: int, seed: int) -> Iterator[AnnotatedDocument]:
-    """Yields documents of 20 facts each, numbers `start` up to `end`, with values drawn from those given."""
+    """Yield documents of 20 facts each, numbers `start` up to `end`, with values drawn from those given."""
     rng = np.random.default_rng([seed, start, end])
     for number in count(start, FACTS_PER_DOCUMENT):
         if number >= end:

@@ -93,13 +93,13 @@ class JudgeOptions:
 
     @property
     def run(self) -> dict[str, Any]:
-        """Gives what identifies the judge to a later run."""
+        """Give what identifies the judge to a later run."""
         if self.kind is JudgeSort.local:
             return {"judge": "local", "comparable": False}
         return {"judge": self.model, "comparable": True, "temperature": self.temperature, "rubric": rubric()}
 
     def require(self) -> None:
-        """Refuses options that name no judge, before anything is read or opened."""
+        """Refuse options that name no judge, before anything is read or opened."""
         if self.kind is JudgeSort.chat and not (self.url and self.model):
             raise typer.BadParameter(
                 "name the endpoint and its model, or take --judge local.",
@@ -120,7 +120,7 @@ class Cost:
 
 
 def agreed(cost: Cost, options: JudgeOptions, *, yes: bool) -> None:
-    """Tells what it may cost, and asks for consent on a terminal. Raises `Abort` or `BadParameter` without consent."""
+    """Tell what it may cost, and ask for consent on a terminal. Raises `Abort` or `BadParameter` without consent."""
     if options.kind is JudgeSort.local or cost.requests == 0:
         return
     note(f"{cost}; what must be asked again comes on top.")
@@ -145,7 +145,7 @@ class OpenedJudge:
     def each(
         self, waiting: Mapping[str, T], judge: Callable[[T], Row], log: RunLog, concurrency: int
     ) -> None:
-        """Judges all that waits, so many at once, and keeps each row under its name as it is made."""
+        """Judge all that waits, so many at once, and keep each row under its name as it is made."""
         with counting("Judging", len(waiting)) as done:
 
             def keep(named: tuple[str, T], row: Row) -> None:
@@ -167,7 +167,7 @@ class OpenedJudge:
 
 @contextmanager
 def opened(options: JudgeOptions, out: Path) -> Iterator[OpenedJudge]:
-    """Yields the judge of these options. If it fails, tells what is stored."""
+    """Yield the judge of these options. If it fails, tells what is stored."""
     if options.kind is JudgeSort.local:
         yield OpenedJudge(LocalJudge(), None)
         return
@@ -279,7 +279,7 @@ def _cost(waiting: list[Kept]) -> Cost:
 
 
 def graded(judge: Judge, one: Kept) -> Row:
-    """Gives the judge's verdict on an answer, and what it said."""
+    """Give the judge's verdict on an answer, and what it said."""
     opinion = judge.grade(one.question, one.references, one.said)
     return {
         "verdict": opinion.value,
@@ -290,7 +290,7 @@ def graded(judge: Judge, one: Kept) -> Row:
 
 
 def show(report: dict[str, Any], figures: tuple[str, ...]) -> None:
-    """Prints these figures with their intervals and who judged, or in a dry run what judging would cost."""
+    """Print these figures with their intervals and who judged, or in a dry run what judging would cost."""
     if wants_json():
         print_json(report)
         return
@@ -392,7 +392,7 @@ def biographies(
 
 
 def _write(who: Answerer, config: DecodeConfig, people: Sequence[str], log: RunLog, batch: int) -> None:
-    """Writes the biographies that the log lacks."""
+    """Write the biographies that the log lacks."""
 
     def written(names: Sequence[str]) -> list[Row]:
         outputs = who.decoder.generate(who.prompts([f"{name}\n\n{name}" for name in names]), config)
@@ -483,7 +483,7 @@ def _is_done(row: Row | None) -> bool:
 
 
 def _cost_of_claims(waiting: Sequence[Biography], log: RunLog, evidence: Evidence) -> Cost:
-    """Gives what the judging may cost. The claims of a biography that is not split yet are estimated from its words."""
+    """Give what the judging may cost. The claims of a biography that is not split yet are estimated from its words."""
     requests = sent = received = 0
     for one in (each for each in waiting if not each.is_empty):
         row = log.rows.get(one.row)
@@ -501,7 +501,7 @@ def _cost_of_claims(waiting: Sequence[Biography], log: RunLog, evidence: Evidenc
 
 
 def checked(judge: Judge, one: Biography, before: Row | None, evidence: Evidence) -> Row:
-    """Gives the claims of a biography, and which are supported. It asks only for what a row in `before` lacks."""
+    """Give the claims of a biography, and which are supported. It asks only for what a row in `before` lacks."""
     claims, said = (before["claims"], before["judge_said"]) if before else (None, None)
     if one.is_empty:
         claims = []
@@ -517,7 +517,7 @@ def checked(judge: Judge, one: Biography, before: Row | None, evidence: Evidence
 
 
 def _claim_figures(rows: Sequence[Row | None]) -> dict[str, Any]:
-    """Gives FActScore's figures over the judged claims, and counts the unjudged.
+    """Give FActScore's figures over the judged claims, and count the unjudged.
 
     Biographies without a judged claim are left out.
     """

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def open_log(path: Path | None, run: Row) -> RunLog:
-    """Opens the log of this run with the rows it has. Raises `BadParameter` where the file is of another run."""
+    """Open the log of this run with the rows it has. Raises `BadParameter` where the file is of another run."""
     try:
         return RunLog.open(path, run)
     except OtherRun as error:
@@ -33,7 +33,7 @@ def fill_log(
     doing: str,
     what: str,
 ) -> None:
-    """Makes the rows that the log lacks of what is wanted, by name, so many at once, and keeps them as made."""
+    """Make the rows that the log lacks of what is wanted, by name, so many at once, and keep them as made."""
     waiting = [name for name in wanted if name not in log.rows]
     if len(waiting) < len(wanted):
         note(f"{len(wanted) - len(waiting)} {what} are there already.")
@@ -46,7 +46,7 @@ def fill_log(
 
 
 def read_kept(file: Path, one_of: Callable[[Row], T], command: str) -> tuple[Row, list[T]]:
-    """Reads what a command ran and a record of each row that it kept.
+    """Read what a command ran and a record of each row that it kept.
 
     Raises `BadParameter` where the file is not of that command.
     """
@@ -62,7 +62,7 @@ def read_kept(file: Path, one_of: Callable[[Row], T], command: str) -> tuple[Row
 
 
 def said_as(row: Row) -> str:
-    """Gives a name for the row's output that changes when the output does."""
+    """Give a name for the row's output that changes when the output does."""
     return f"{row['row']}:{sha256(row['output'].encode()).hexdigest()[:12]}"
 
 

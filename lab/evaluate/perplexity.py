@@ -177,7 +177,7 @@ def _counted(documents: Sequence[AnnotatedDocument]) -> Iterator[AnnotatedDocume
 
 
 def _trials(kb: KnowledgeBase, kinds: Sequence[IndexKind], unrelated: Sequence[str]) -> dict[str, TrialIndex]:
-    """Gives the indexes to measure, by the name of their figure."""
+    """Give the indexes to measure, by the name of their figure."""
     made = {}
     for kind in dict.fromkeys(kinds):
         note(f"Building an index, {kind}")
@@ -225,7 +225,7 @@ class FirstFound(KeyIndex):
 
 
 def spec_of(kind: str, num_keys: int, dim: int) -> str:
-    """Gives the Faiss factory string of a kind: exact, or the paper's with codes of d/4 or d/10 bytes per key."""
+    """Give the Faiss factory string of a kind: exact, or the paper's with codes of d/4 or d/10 bytes per key."""
     if (share := KINDS[kind]) == 0:
         return FLAT_SPEC
     size = max(1, dim // share)
@@ -242,7 +242,7 @@ class TrialIndex:
 
     @classmethod
     def of(cls, kb: KnowledgeBase, kind: str, without: Sequence[str] = ()) -> Self:
-        """Builds an index of this kind over the active keyset's keys, without those of the corpora in `without`.
+        """Build an index of this kind over the active keyset's keys, without those of the corpora in `without`.
 
         Raises `CorpusNotFound`, and `InvalidValue` where there are too few keys to train it.
         """
@@ -271,7 +271,7 @@ class TrialIndex:
 
 
 def _keys_of(session: Any, keyset_id: int, corpora: Sequence[str]) -> Ids:
-    """Gives the ids of these corpora's keys, ascending."""
+    """Give the ids of these corpora's keys, ascending."""
     statement = (
         select(FactKeyRow.id)
         .join(FactRow, FactRow.id == FactKeyRow.fact_id)

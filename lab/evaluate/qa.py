@@ -127,7 +127,7 @@ def qa(
 
 
 def _of_squad(facts: Sequence[FactRecord], squad: Path) -> list[AskedQuestion]:
-    """Gives each question of a paragraph once, with all its answers and the corpus's fact at the span of the first.
+    """Give each question of a paragraph once, with all its answers and the corpus's fact at the span of the first.
 
     The fact is found by its place, not by its question, since a corpus may have other questions for the same spans.
     """
@@ -158,7 +158,7 @@ def _of_set(path: Path) -> list[AskedQuestion]:
 def _answer(
     who: Answerer, config: DecodeConfig, questions: Sequence[AskedQuestion], log: RunLog, batch: int
 ) -> None:
-    """Answers the questions that the log lacks."""
+    """Answer the questions that the log lacks."""
     tokenizer = who.decoder.checkpoint.tokenizer
 
     def opening(output: str) -> str:

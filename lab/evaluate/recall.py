@@ -180,7 +180,7 @@ def _asked(facts: Sequence[FactRecord]) -> AskedFacts:
 def _generated(
     runtime: Runtime, corpus: str, file: Path | None, questions_by: Path | None
 ) -> WrittenQuestions | None:
-    """Reads the questions of the file, after the generator, if one is named, has added the missing ones."""
+    """Read the questions of the file, after the generator, if one is named, has added the missing ones."""
     if file is None:
         if questions_by is not None:
             raise typer.BadParameter("name the file to keep the questions in.", param_hint="--generated")
@@ -195,7 +195,7 @@ def _generated(
 
 
 def _refuse_empty(asked: AskedFacts, generated: WrittenQuestions | None) -> None:
-    """Refuses, before minutes of encoding, to run without a question, or with generated ones of other documents."""
+    """Refuse, before minutes of encoding, to run without a question, or with generated ones of other documents."""
     if not asked.questions:
         raise typer.BadParameter("it has no fact with a question to ask.", param_hint="--corpus")
     if generated is not None:
@@ -208,7 +208,7 @@ def _refuse_empty(asked: AskedFacts, generated: WrittenQuestions | None) -> None
 def _others(
     runtime: Runtime, checkpoints: Sequence[Path], baselines: bool
 ) -> dict[str, Callable[[], Encodes]]:
-    """Gives the other encoders to measure, by name, as functions that load them when their turn comes."""
+    """Give the other encoders to measure, by name, as functions that load them when their turn comes."""
     from colmlm.model.lm.checkpoint import base_checkpoint
     from colmlm.model.lm.encoder import KeyEncoder, SentenceEncoder
 
@@ -260,12 +260,12 @@ TOGETHER = 8  # documents whose questions are decoded in one batch
 
 
 def read_generated(file: Path) -> WrittenQuestions:
-    """Reads the questions of an annotated file."""
+    """Read the questions of an annotated file."""
     return WrittenQuestions.of(list(_documents(file)))
 
 
 def write_generated(generator: QuestionGenerator, documents: Sequence[AnnotatedDocument], file: Path) -> None:
-    """Appends the documents that the file lacks, with generated questions in place of their own.
+    """Append the documents that the file lacks, with generated questions in place of their own.
 
     The generator is given text and spans, and never an existing question. A run that was stopped can be continued.
     """
@@ -287,7 +287,7 @@ def write_generated(generator: QuestionGenerator, documents: Sequence[AnnotatedD
 
 
 def _end_at_a_line(file: Path) -> None:
-    """Creates the file if it is missing, and removes a last line that a kill left incomplete."""
+    """Create the file if it is missing, and remove a last line that a kill left incomplete."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab+") as target:
         target.seek(0)

@@ -143,7 +143,7 @@ class SurvivorAudit:
             self.texts = {number: document_text(session, number) for number in documents}
 
     def measure(self, on_kind: Callable[[int], None]) -> list[TextSurvival]:
-        """Measures every kind by itself; texts of another are deleted before."""
+        """Measure every kind by itself; texts of another are deleted before."""
         measured = []
         for kind in KINDS:
             with self._planted(kind) as owners:
@@ -152,7 +152,7 @@ class SurvivorAudit:
         return measured
 
     def after(self) -> AfterForgetting:
-        """Forgets the sample with what says the same, verifies that, and undoes it."""
+        """Forget the sample with what says the same, verifies that, and undoes it."""
         plan = self._plan("include")
         self.forgetting.apply(plan.run_id, actor=ACTOR, reason=REASON)
         found: Verification = self.forgetting.verify(plan.run_id)
@@ -168,7 +168,7 @@ class SurvivorAudit:
 
     @contextmanager
     def _planted(self, kind: str) -> Iterator[dict[int, int]]:
-        """Plants texts with keys; gives for each of their facts the fact that it was planted for."""
+        """Plant texts with keys; give for each of their facts the fact that it was planted for."""
         made = [
             planted_text(kind, number, fact, other, self.texts, self.random)
             for number, (fact, other) in enumerate(zip(self.sample, self.others, strict=True))
@@ -249,7 +249,7 @@ class PlantedText:
 
 
 def sort_of(value: str) -> str:
-    """Gives the sort of a value, by which a control is as like it as can be."""
+    """Give the sort of a value, by which a control is as like it as can be."""
     if _MONTH_FIRST.search(value) or _DAY_FIRST.search(value):
         return "date"
     if any(character.isdigit() for character in value):
@@ -258,7 +258,7 @@ def sort_of(value: str) -> str:
 
 
 def reworded(value: str, rng: random.Random) -> str:
-    """Gives another wording of a value, by what people write and not by what a program may know."""
+    """Give another wording of a value, by what people write and not by what a program may know."""
     if date := _MONTH_FIRST.fullmatch(value) or _DAY_FIRST.fullmatch(value):
         month, day, year = date["m"], int(date["d"]), date["y"]
         forms = [
@@ -297,7 +297,7 @@ def _small(number: int) -> str:
 def planted_text(
     kind: str, number: int, fact: FactRecord, other: FactRecord, texts: Mapping[int, str], rng: random.Random
 ) -> PlantedText:
-    """Writes a text of a kind for a fact; `other` is a fact of another subject, and `texts` are those of documents.
+    """Write a text of a kind for a fact; `other` is a fact of another subject, and `texts` are those of documents.
 
     A text is the statement that the question makes where rules make one, the fact's own sentence in another document,
     or the question with its value in a frame.
@@ -317,7 +317,7 @@ def planted_text(
 
 
 def _sides(fact: FactRecord, texts: Mapping[int, str], rng: random.Random) -> list[tuple[str, str]]:
-    """Gives what a text may say before and after the value."""
+    """Give what a text may say before and after the value."""
     question, sides = fact.question or "", []
     if (said := statement_of(question)) is not None:
         sides.append((f"{said[:1].upper()}{said[1:]} ", "."))
@@ -344,7 +344,7 @@ def _subject(fact: FactRecord) -> str:
 def controls(
     sample: Sequence[FactRecord], others: Sequence[FactRecord], rng: random.Random
 ) -> list[FactRecord]:
-    """Chooses a fact of another value for each that has one, of its sort, title and question word as far as it can."""
+    """Choose a fact of another value for each that has one, of its sort, title and question word as far as it can."""
     chosen = []
     for fact in sample:
         unlike = [one for one in others if wording(fact.value, one.value) is None]

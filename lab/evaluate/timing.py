@@ -108,7 +108,7 @@ def _measure(
 
 
 def _save(checkpoint: Checkpoint, chosen: Point, curve: Curve) -> None:
-    """Stores the bias in the checkpoint for decoding. No key depends on it, so the checkpoint's id stays."""
+    """Store the bias in the checkpoint for decoding. No key depends on it, so the checkpoint's id stays."""
     if checkpoint.path is None:
         raise typer.BadParameter("a model without a directory keeps nothing.", param_hint="--save")
     kept = {"fact_bias": chosen.bias, "questions": curve.questions, "exact_match": chosen.exact_match}

@@ -178,7 +178,7 @@ class _Answers:
         return self.decoder.generate([f"Question: {one.question}\nAnswer:" for one in asked], self.config)
 
     def row(self, example: Example, generated: DecodedOutput) -> dict[str, Any]:
-        """Gives the example's columns by masking. Spliced text counts as the model's own only in `spoken`."""
+        """Give the example's columns by masking. Spliced text counts as the model's own only in `spoken`."""
         asked = [(answer, masking) for masking in self.maskings for answer in example.answers]
         losses = iter(answer_losses(self.checkpoint, example.question, asked, self.find))
         bare = without_values(generated.output, generated.splices)
@@ -195,7 +195,7 @@ class _Answers:
 def _ask(
     answers: _Answers, name: str, asked: Sequence[Example], log: RunLog, done: Callable[[int], None]
 ) -> None:
-    """Asks the examples that the log lacks."""
+    """Ask the examples that the log lacks."""
     left = [(f"{name}/{i}", one) for i, one in enumerate(asked) if f"{name}/{i}" not in log.rows]
     done(len(asked) - len(left))
     for start in range(0, len(left), BATCH):
@@ -214,7 +214,7 @@ def _log(log: RunLog, masking: Masking, sizes: Mapping[str, int]) -> dict[str, A
 
 
 def _references(retain: Path | None, maskings: Sequence[Masking]) -> dict[Masking, Path]:
-    """Reads the logs of the reference, before anything is measured."""
+    """Read the logs of the reference, before anything is measured."""
     if retain is None:
         return {}
     found = {masking: retain / f"{masking}.json" for masking in maskings}
@@ -231,7 +231,7 @@ def _references(retain: Path | None, maskings: Sequence[Masking]) -> dict[Maskin
 def _written(
     file: Path, log: Mapping[str, Mapping[str, Any]], reference: Path | None
 ) -> tuple[TofuLog, dict[str, Any]]:
-    """Writes a log in both layouts, and gives it with its report, compared with the reference's log."""
+    """Write a log in both layouts, and give it with its report, compared with the reference's log."""
     file.write_text(json.dumps(log))
     written, retained = TofuLog.read(file), None
     report = report_of(written)
@@ -251,7 +251,7 @@ def _finder(runtime: Runtime, path: Path | None, threshold: float | None) -> Spa
 
 
 def _table(file: Path, limit: int | None, *, restated: bool) -> list[TofuRow]:
-    """Reads the rows of a table to ask: each with wrong answers and, if `restated`, a paraphrase."""
+    """Read the rows of a table to ask: each with wrong answers and, if `restated`, a paraphrase."""
     read = _rows(file, limit)
     for number, row in enumerate(read, start=1):
         if not row.wrong or (restated and row.paraphrased is None):
@@ -310,7 +310,7 @@ def tofu_log(
 
 
 def report_of(log: TofuLog, resamples: int = 1000) -> dict[str, Any]:
-    """Gives the metrics of a log, with the interval of each score."""
+    """Give the metrics of a log, with the interval of each score."""
     intervals = bootstrap(lambda draw: _numbers(log.drawn(draw)), resamples=resamples)
     return {**_numbers(log), **_counts(log), "intervals": intervals}
 
@@ -344,7 +344,7 @@ def _counts(log: TofuLog) -> dict[str, int]:
 
 
 def beside(log: TofuLog, retained: TofuLog) -> dict[str, float]:
-    """Gives the forget quality of a log against that of a model that never saw the forget set."""
+    """Give the forget quality of a log against that of a model that never saw the forget set."""
     if len(log.forget) != len(retained.forget):
         note(
             f"warning: the forget sets differ, {len(log.forget)} and {len(retained.forget)} examples: "
@@ -355,7 +355,7 @@ def beside(log: TofuLog, retained: TofuLog) -> dict[str, float]:
 
 
 def show(log: TofuLog, report: Mapping[str, Any]) -> None:
-    """Prints the report for people, one line per table."""
+    """Print the report for people, one line per table."""
     rows, intervals = [], report["intervals"]
     for name, scores in _log_tables(log).items():
         numbers = {n: v for n, v in _numbers(log).items() if n.startswith(f"{name}_")}

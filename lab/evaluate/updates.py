@@ -82,7 +82,7 @@ class UpdateAudit:
         actor: str,
         reason: str,
     ) -> UpdateAudit:
-        """Ingests and keys missing documents, and restores values that a killed run has left updated."""
+        """Ingest and key missing documents, and restore values that a killed run has left updated."""
         kb, checkpoint = runtime.kb, runtime.checkpoint
         _require_keyset(kb, checkpoint.checkpoint_id)
         standing = StandingDocuments.of(kb, corpus, rewrites)
@@ -99,7 +99,7 @@ class UpdateAudit:
         return audit
 
     def run(self, log: RunLog, batch: int, done: OnDone) -> list[Answers]:
-        """Collects the answers of each phase. Prompts whose answers the log has are not asked again."""
+        """Collect the answers of each phase. Prompts whose answers the log has are not asked again."""
         self._ask("before", log, batch, done)
         if self._left("after", log):
             with self._updated():
@@ -134,7 +134,7 @@ class UpdateAudit:
             self.set_back()
 
     def set_back(self) -> int:
-        """Restores the former value of each fact that has its record's new one, in one change, and gives their number.
+        """Restore the former value of each fact that has its record's new one, in one change, and give their number.
 
         A value that somebody else has set meanwhile stays.
         """
@@ -167,7 +167,7 @@ class UpdateAudit:
 
 
 def _require_keyset(kb: KnowledgeBase, checkpoint_id: str) -> None:
-    """Refuses, before anything is ingested, to run with a decoder that could not look it up."""
+    """Refuse, before anything is ingested, to run with a decoder that could not look it up."""
     try:
         active = kb.keysets.active()
     except NoActiveKeyset:

@@ -16,7 +16,7 @@ from colmlm.kb import interpreter
 
 
 def main() -> None:
-    """Runs lm_eval with the arguments of the command line."""
+    """Run lm_eval with the arguments of the command line."""
     interpreter.shut_out_current_directory()
     if find_spec("lm_eval") is None:
         note("lm_eval is not installed; it comes with: pip install 'colmlm[harness]'")

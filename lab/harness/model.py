@@ -49,7 +49,7 @@ class ColmlmLM(LM):  # type: ignore[misc]  # lm_eval need not be installed where
         self.harness = Harness(decoder, mode, max(1, size), threshold)
 
     def get_model_info(self) -> dict[str, Any]:
-        """Gives what lm_eval writes beside the results."""
+        """Give what lm_eval writes beside the results."""
         return self.info
 
     @property

@@ -30,7 +30,7 @@ RANKINGS: tuple[frozenset[str], ...] = (
 
 
 def named(ranking: frozenset[str]) -> str:
-    """Gives a ranking's parts as they are written on the command line."""
+    """Give a ranking's parts as they are written on the command line."""
     return ",".join(part for part in (KEY, WORDS, READER) if part in ranking)
 
 
@@ -48,7 +48,7 @@ class Ablations:
     answers: Answering
 
     def ask(self, question: str, ranking: frozenset[str], *, any_span: bool = False) -> Answer:
-        """Answers by the parts of the product in `ranking`; with `any_span` by a span that touches no fact, too."""
+        """Answer by the parts of the product in `ranking`; with `any_span` by a span that touches no fact, too."""
         if READER not in ranking:
             return self._fact(question, words=WORDS in ranking)
         places = [one for one in self._places(question, ranking) if any_span or one.facts]
@@ -108,7 +108,7 @@ class OwnFactShares:
 def shares_found(
     answers: Answering, facts: Sequence[FactRecord], advance: Callable[[int, int | None], None]
 ) -> dict[str, OwnFactShares]:
-    """Asks the question of each fact, which must have one, and gives the shares by the way of finding it."""
+    """Ask the question of each fact, which must have one, and give the shares by the way of finding it."""
     values: dict[int, str] = {}
     ranks: dict[str, list[int | None]] = {BY_THE_KEY: [], BY_KEY_AND_WORDS: [], READ: []}
     is_first: dict[str, list[bool]] = {name: [] for name in ranks}
@@ -133,7 +133,7 @@ def _orders(answers: Answering, question: str, values: dict[int, str]) -> Mappin
 
 
 def with_words(answers: Answering, question: str, hits: Sequence[Hit]) -> list[tuple[Hit, float]]:
-    """Orders hits by their score and that of the words of their sentences, and gives the sum of both with each."""
+    """Order hits by their score and that of the words of their sentences, and give the sum of both with each."""
     with answers.kb.sessions() as session:
         of = sentences_of(session, [hit.fact_id for hit in hits])
         share = {
@@ -145,7 +145,7 @@ def with_words(answers: Answering, question: str, hits: Sequence[Hit]) -> list[t
 
 
 def _touched(places: Sequence[ReadPlace], values: dict[int, str]) -> Iterator[int]:
-    """Yields the live facts that the places overlap: of each place first the fact that it overlaps most."""
+    """Yield the live facts that the places overlap: of each place first the fact that it overlaps most."""
     for place in places:
         live = [fact for fact in place.facts if fact.version is not None]
         values |= {fact.fact_id: fact.value for fact in live}
@@ -180,13 +180,13 @@ class Decoding:
     runtime: Runtime
 
     def threshold(self, ranking: str) -> float:
-        """Gives the threshold that holds for a ranking by default."""
+        """Give the threshold that holds for a ranking by default."""
         if ranking == READER:
             return self.runtime.reader.confidence.threshold
         return self.runtime.kb.keysets.active().threshold
 
     def ask(self, question: str, ranking: str) -> Answer:
-        """Writes behind ``Question: ... Answer:`` in mode forced, up to the first fact."""
+        """Write behind ``Question: ... Answer:`` in mode forced, up to the first fact."""
         decoder = Decoder(self.runtime.checkpoint, self.runtime.lookups)
         config = DecodeConfig(
             mode="forced",

@@ -50,7 +50,7 @@ class RawTexts:
 
 
 def draw(squad: Path, documents: int | None, questions: int | None, absent: int, seed: int) -> RawTexts:
-    """Draws paragraphs of a SQuAD file, with their questions, and questions of other paragraphs.
+    """Draw paragraphs of a SQuAD file, with their questions, and questions of other paragraphs.
 
     Without a number all are taken; a paragraph in twenty is then left out if questions without an answer are wanted.
     """
@@ -90,7 +90,7 @@ class RawAnswer:
     grain: str = SPAN
 
     def at(self, threshold: float) -> str:
-        """Gives the outcome at a threshold."""
+        """Give the outcome at a threshold."""
         return self.outcome if self.said is not None and self.score >= threshold else "abstained"
 
 
@@ -100,7 +100,7 @@ def ask_all(
     texts: Iterable[AnnotatedDocument],
     advance: Callable[[int, int | None], None],
 ) -> list[RawAnswer]:
-    """Asks every question, and checks each answer against the text that it cites."""
+    """Ask every question, and check each answer against the text that it cites."""
     done: list[RawAnswer] = []
     heard = hear([question.text for question in questions], answer, texts, advance)
     for question, (got, stands, seconds) in zip(questions, heard, strict=True):
@@ -116,7 +116,7 @@ def hear(
     texts: Iterable[AnnotatedDocument],
     advance: Callable[[int, int | None], None],
 ) -> Iterator[tuple[Answer, bool, float]]:
-    """Yields what is said to each question, whether it stands where it cites, and the seconds that it took."""
+    """Yield what is said to each question, whether it stands where it cites, and the seconds that it took."""
     by_id = {one.external_id: one.text for one in texts}
     for number, question in enumerate(questions, start=1):
         begun = time.perf_counter()
@@ -134,7 +134,7 @@ def _stands(answer: Answer, by_id: dict[str, str]) -> bool:
 
 
 def coverage(texts: RawTexts, marked: Iterable[AnnotatedDocument]) -> dict[str, float]:
-    """Gives the shares of the gold spans that are a fact, and that a fact overlaps, and the facts in 100 words."""
+    """Give the shares of the gold spans that are a fact, and that a fact overlaps, and the facts in 100 words."""
     spans = {one.external_id: [(f.start, f.end) for f in one.facts] for one in marked}
     placed = [one for one in texts.questions if one.place is not None]
     exact = overlapped = 0
@@ -162,7 +162,7 @@ Answers = Sequence[RawAnswer]
 
 
 def report(asked: Answers, absent: Answers, threshold: float, seed: int) -> dict[str, Any]:
-    """Gives the shares at a threshold with their 95 % intervals, those without one, and those at `WRONG` wrong answers.
+    """Give the shares at a threshold with their 95 % intervals, those without one, and those at `WRONG` wrong answers.
 
     Shares are of `asked`; a false alarm is an answer to a question of `absent`. Intervals are by bootstrap over the
     questions. A threshold of minus infinity is told as None.
@@ -195,7 +195,7 @@ def at_shipped(said: Answers, said_absent: Answers, found: dict[str, Any], seed:
 
 
 def shares(asked: Answers, absent: Answers, threshold: float) -> dict[str, float]:
-    """Gives the share of each outcome at a threshold. `right` is exact or holding."""
+    """Give the share of each outcome at a threshold. `right` is exact or holding."""
     found = [one.at(threshold) for one in asked]
     by_name = {name: found.count(name) / max(1, len(found)) for name in OUTCOMES}
     by_name["right"] = sum(by_name[name] for name in RIGHT)
@@ -204,7 +204,7 @@ def shares(asked: Answers, absent: Answers, threshold: float) -> dict[str, float
 
 
 def at_wrong(asked: Answers, absent: Answers, most: float) -> dict[str, float]:
-    """Gives the least threshold at which no more than `most` are wrong or made up, and the shares there.
+    """Give the least threshold at which no more than `most` are wrong or made up, and the shares there.
 
     It is read off these very questions, so it compares ways of answering and promises nothing of others.
     """
@@ -219,7 +219,7 @@ def _wrong(asked: Answers, threshold: float) -> float:
 
 
 def curve(asked: Answers, absent: Answers) -> list[dict[str, float]]:
-    """Gives the shares at thresholds between which about as many answers lie each time, the lowest first."""
+    """Give the shares at thresholds between which about as many answers lie each time, the lowest first."""
     scores = [one.score for one in asked if one.said is not None]
     if not scores:
         return []
@@ -228,13 +228,13 @@ def curve(asked: Answers, absent: Answers) -> list[dict[str, float]]:
 
 
 def answering_as_many(asked: Answers, number: int) -> float:
-    """Gives the threshold at which so many of the questions are answered, or more of equal scores."""
+    """Give the threshold at which so many of the questions are answered, or more of equal scores."""
     falling = sorted((one.score for one in asked if one.said is not None), reverse=True)
     return falling[min(number, len(falling)) - 1] if number and falling else above(falling)
 
 
 def above(scores: Sequence[float]) -> float:
-    """Gives a threshold that none of these scores reaches."""
+    """Give a threshold that none of these scores reaches."""
     return float(np.nextafter(max(scores, default=0.0), np.inf))
 
 

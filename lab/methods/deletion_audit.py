@@ -112,7 +112,7 @@ class NoMatch:
 def draw(
     kb: KnowledgeBase, corpus: str, facts: int, others: int, seed: int
 ) -> tuple[list[FactRecord], list[FactRecord]]:
-    """Draws `facts` facts with a question to forget, and up to `others` others."""
+    """Draw `facts` facts with a question to forget, and up to `others` others."""
     asked = [fact for fact in kb.facts.every(corpus) if fact.question]
     random.Random(seed).shuffle(asked)
     return asked[:facts], asked[facts : facts + others]
@@ -142,7 +142,7 @@ class DeletionAudit:
         return self.encoder.encode_questions([_question(fact) for fact in facts])
 
     def _nearest(self, most: int) -> Sequence[FactRecord]:
-        """Gives at most `most` of the facts whose keys are nearest to the sample's questions.
+        """Give at most `most` of the facts whose keys are nearest to the sample's questions.
 
         Facts that say the same as a sampled one are left out, since they are to be forgotten with it.
         """
@@ -155,7 +155,7 @@ class DeletionAudit:
         return sample_evenly(near, most) if near else []
 
     def said(self, mode: str, on_done: OnDone) -> SaidShares:
-        """Asks the model for the sample, with lookups "forced", without any ("off"), or with no match for each
+        """Ask the model for the sample, with lookups "forced", without any ("off"), or with no match for each
         ("null").
         """
         decoder = Decoder(self.checkpoint, NoMatch() if mode == "null" else self.kb.lookups)
@@ -176,7 +176,7 @@ class DeletionAudit:
     def run(
         self, policy: str, radius: float | None, before: FoundShares, on_said: OnDone | None
     ) -> DeletionRun:
-        """Forgets the sample, measures, and undoes it. With `on_said` None the model is not asked, and nothing read."""
+        """Forget the sample, measures, and undoes it. With `on_said` None the model is not asked, and nothing read."""
         begun = perf_counter()
         plan = self.plan(policy, radius)
         planned = perf_counter()
@@ -219,14 +219,14 @@ class DeletionAudit:
         )
 
     def first(self, queries_BD: NDArray[np.float32]) -> list[Hit | None]:
-        """Gives the best hit of each query, or None."""
+        """Give the best hit of each query, or None."""
         if not len(queries_BD):
             return []
         found = self.kb.lookups.find(queries_BD, checkpoint_id=self.checkpoint.checkpoint_id)
         return [one.hits[0] if one.hits else None for one in found]
 
     def plan(self, policy: str, radius: float | None, *, reading: bool = False) -> ForgetPlan:
-        """Plans to forget the sample with its equivalents, those too that are found by reading if `reading`."""
+        """Plan to forget the sample with its equivalents, those too that are found by reading if `reading`."""
         forgetting = self.reading if reading else self.forgetting
         return forgetting.plan(
             Selector(fact_ids=tuple(fact.fact_id for fact in self.sample)),
@@ -235,7 +235,7 @@ class DeletionAudit:
 
     @contextmanager
     def applied(self, run_id: int) -> Iterator[None]:
-        """Applies a forget run for the length of the context, and restores it at the end."""
+        """Apply a forget run for the length of the context, and restore it at the end."""
         self.forgetting.apply(run_id, actor=self.actor, reason=REASON)
         try:
             yield
@@ -244,7 +244,7 @@ class DeletionAudit:
 
 
 def _tells(hits: Sequence[Hit | None], facts: Sequence[FactRecord]) -> NDArray[np.bool_]:
-    """Gives [n] whether each hit has its fact's value."""
+    """Give [n] whether each hit has its fact's value."""
     return np.array(
         [
             hit is not None and normalise_rows(hit.value) == normalise_rows(fact.value)
@@ -255,12 +255,12 @@ def _tells(hits: Sequence[Hit | None], facts: Sequence[FactRecord]) -> NDArray[n
 
 
 def _share(holds_N: NDArray[np.bool_]) -> Share | None:
-    """Gives the share of True, or None of an empty array."""
+    """Give the share of True, or None of an empty array."""
     return share(list(holds_N)) if len(holds_N) else None
 
 
 def as_json(run: DeletionRun) -> dict[str, Any]:
-    """Gives the run as JSON, with its checks also as rates."""
+    """Give the run as JSON, with its checks also as rates."""
     rates = {name: round(run.probes.rate(name), 4) for name in OUTCOMES}
     return asdict(run) | {"probe_rates": rates}
 
@@ -341,7 +341,7 @@ class Survival:
 
 
 def wordings_of(question: str) -> list[str]:
-    """Gives other wordings of a question, none of which counts as the same question."""
+    """Give other wordings of a question, none of which counts as the same question."""
     forms = [*paraphrases(question), *(form.format(question) for form in FURTHER)]
     return [form for form in dict.fromkeys(forms) if normalise_rows(form) != normalise_rows(question)]
 
@@ -353,7 +353,7 @@ def choose(
     sample: Sequence[FactRecord],
     asked_ND: Floats,
 ) -> list[Wording]:
-    """Chooses the wording to plant for each fact. `asked_ND` are the keys of the facts' own questions."""
+    """Choose the wording to plant for each fact. `asked_ND` are the keys of the facts' own questions."""
     rivals = kb.lookups.find(asked_ND, checkpoint_id=keyset.checkpoint_id, k=RIVALS, threshold=-1)
     found = []
     for fact, asked_D, near in zip(sample, asked_ND, rivals, strict=True):
@@ -372,7 +372,7 @@ def choose(
 def planted(
     kb: KnowledgeBase, keyset_id: int, wordings: Sequence[Wording], kind: str, actor: str
 ) -> Iterator[list[int]]:
-    """Plants facts, yields their ids in the order of the wordings, and deletes them at the end."""
+    """Plant facts, yield their ids in the order of the wordings, and delete them at the end."""
     drafts = [
         FactDraft(one.question, one.fact.value if kind == "question" else SAID.format(one.fact.value))
         for one in wordings
@@ -391,7 +391,7 @@ def planted(
 
 
 def gives(value: str, said: str) -> bool:
-    """Tells whether a found value contains this one as whole words."""
+    """Tell whether a found value contains this one as whole words."""
     return re.search(rf"(?<!\w){re.escape(normalise_rows(value))}(?!\w)", normalise_rows(said)) is not None
 
 
@@ -401,7 +401,7 @@ def survive(
     radii: Sequence[float | None],
     on_run: Callable[[int], None],
 ) -> list[Survival]:
-    """Plants a fact of each kind in turn for each of the sample, and forgets the sample by each policy and radius.
+    """Plant a fact of each kind in turn for each of the sample, and forget the sample by each policy and radius.
 
     At the first radius it is also forgotten with what reading finds.
     """

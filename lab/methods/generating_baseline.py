@@ -51,7 +51,7 @@ class PromptForm:
     def prompt(
         self, tokenizer: FactTokenizer, question: str, passages: Sequence[str]
     ) -> tuple[list[int], list[int]]:
-        """Gives the ids up to the end of the passages, and the others."""
+        """Give the ids up to the end of the passages, and the others."""
         if not self.is_chat:
             return tokenizer.prompt(prompt_with_passages(f"Question: {question}\nAnswer:", passages)), []
         turn, end = tokenizer.id_of(TURN), tokenizer.id_of(END_OF_TURN)
@@ -77,7 +77,7 @@ AS_THE_PAPER = PromptForm("", is_chat=False)
 
 
 def generator(runtime: Runtime, path: Path | None) -> Checkpoint:
-    """Loads the checkpoint at `path`, or the base model without any adapter."""
+    """Load the checkpoint at `path`, or the base model without any adapter."""
     cache = runtime.settings.home / "models"
     return load(path, cache) if path else base_checkpoint(WHEEL_BASE, cache, markup=STANDARD)
 
@@ -94,7 +94,7 @@ class Generating:
     def ask_all(
         self, questions: Sequence[RawQuestion], advance: Callable[[int, int | None], None]
     ) -> dict[str, list[RawAnswer]]:
-        """Asks every question in each form; those that begin alike share the reading of the passages."""
+        """Ask every question in each form; those that begin alike share the reading of the passages."""
         done: dict[str, list[RawAnswer]] = {name: [] for name in self.forms}
         for number, question in enumerate(questions, start=1):
             (passages,) = self.passages.search([question.text])
@@ -116,7 +116,7 @@ class _Reading:
         self.cache, self.head = self.forward.cache(1), list[int]()
 
     def answer(self, head: list[int], tail: list[int]) -> tuple[str | None, float]:
-        """Gives the first line or sentence that the model goes on with, and the mean probability of its tokens."""
+        """Give the first line or sentence that the model goes on with, and the mean probability of its tokens."""
         tokenizer = self.checkpoint.tokenizer
         head = head[-(self.forward.context - MAX_TOKENS - len(tail)) :]
         tokens, logprobs = self._greedy(head, tail)
@@ -124,7 +124,7 @@ class _Reading:
         return said or None, math.exp(sum(logprobs) / max(1, len(logprobs)))
 
     def _greedy(self, head: list[int], tail: list[int]) -> tuple[list[int], list[float]]:
-        """Gives the likeliest tokens up to the end of a text, and the logarithms of their probabilities."""
+        """Give the likeliest tokens up to the end of a text, and the logarithms of their probabilities."""
         known = len(head) if head == self.head and tail else 0
         fed, at, self.head = [*head, *tail][known:], known, head
         tokens, logprobs = list[int](), list[float]()
@@ -153,7 +153,7 @@ class _Reading:
 def judged(
     said: str | None, golds: Sequence[str], passages: Sequence[str], *, may_refuse: bool
 ) -> tuple[str | None, str]:
-    """Gives what counts as said, and its outcome. Only what is not right anyway is read as a refusal."""
+    """Give what counts as said, and its outcome. Only what is not right anyway is read as a refusal."""
     found = outcome(said, golds)
     if said is None or found != "wrong":
         return said, found

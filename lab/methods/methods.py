@@ -43,7 +43,7 @@ class Answerer:
 def answerer(
     runtime: Runtime, method: Method, checkpoint: Path | None, mode: str | None, corpora: Sequence[str]
 ) -> Answerer:
-    """Gives the answerer of a method. Refuses a checkpoint of another method, and a mode that the method lacks."""
+    """Give the answerer of a method. Refuses a checkpoint of another method, and a mode that the method lacks."""
     from colmlm.model.decoding.decoder import Decoder
 
     loaded = _loaded(runtime, method, checkpoint)
@@ -68,7 +68,7 @@ def answerer(
 
 
 def _loaded(runtime: Runtime, method: Method, path: Path | None) -> Checkpoint:
-    """Loads the named checkpoint; without a name the settings' for Co-LMLM, and the base model for the baselines."""
+    """Load the named checkpoint; without a name the settings' for Co-LMLM, and the base model for the baselines."""
     from colmlm.model.lm.base_models import WHEEL_BASE
     from colmlm.model.lm.checkpoint import base_checkpoint, load
     from colmlm.model.text.markup import STANDARD
@@ -90,7 +90,7 @@ def _in_words() -> SentenceKeys:
 
 
 def _keyset_of(runtime: Runtime, sentences: CheckpointInfo | None, loaded: Checkpoint) -> KeysetRecord:
-    """Gives the keyset that this method looks up in. Refuses one that lacks keys."""
+    """Give the keyset that this method looks up in. Refuses one that lacks keys."""
     checkpoint_id = sentences.checkpoint_id if sentences else loaded.checkpoint_id
     how = "--encoder minilm" if sentences else f"--checkpoint {loaded.path}"
     found = next(
@@ -112,7 +112,7 @@ def generate_all(
     batch: int,
     done: Callable[[int], None] = lambda number: None,
 ) -> list[DecodedOutput]:
-    """Decodes all prompts, so many together."""
+    """Decode all prompts, so many together."""
     made: list[DecodedOutput] = []
     for start in range(0, len(prompts), batch):
         some = prompts[start : start + batch]
@@ -136,7 +136,7 @@ class LivePassages:
         self._seq = -1
 
     def augment(self, prompts: Sequence[str]) -> list[str]:
-        """Puts the passages that BM25 finds for it before each prompt."""
+        """Put the passages that BM25 finds for it before each prompt."""
         from colmlm.model.text.passages import prompt_with_passages
 
         found = self._current().search(prompts)

@@ -34,7 +34,7 @@ MARKS, MADE_OF = "marks.jsonl", "made_of.json"
 
 @contextmanager
 def own_base(checkpoint: Path | None, directory: Path | None = None) -> Iterator[Runtime]:
-    """Gives a runtime with a base of its own, which shares the models of the user's home.
+    """Give a runtime with a base of its own, which shares the models of the user's home.
 
     The base is in `directory` and stays there; without one it is in a temporary directory, and empty.
     """
@@ -59,7 +59,7 @@ def own_base(checkpoint: Path | None, directory: Path | None = None) -> Iterator
 def filled(
     runtime: Runtime, texts: Sequence[AnnotatedDocument], threshold: float | None, keys: str
 ) -> list[AnnotatedDocument]:
-    """Fills the base with these texts, marked at this threshold of the annotator (None: its own), with keys of these
+    """Fill the base with these texts, marked at this threshold of the annotator (None: its own), with keys of these
     kinds; gives the marked texts. What a directory holds already is taken as it is.
 
     Raises `typer.BadParameter` for a base of other texts or settings.
@@ -96,7 +96,7 @@ def marked(
     *,
     asks: bool = False,
 ) -> Iterator[AnnotatedDocument]:
-    """Marks facts as `colmlm corpus add` does, and with `asks` writes questions for them."""
+    """Mark facts as `colmlm corpus add` does, and with `asks` writes questions for them."""
     annotator = annotators.light(runtime, None, None, asks=asks, threshold=threshold)
     with progress("Marking facts") as advance:
         for done, reviewed in enumerate(annotator.annotate(texts), start=1):
@@ -120,7 +120,7 @@ def take(runtime: Runtime, texts: Sequence[AnnotatedDocument], keys: str = "cont
 
 
 def remembering_answers(runtime: Runtime, *, keys: bool) -> Answering:
-    """Gives the product's answers, which read and encode nothing twice; without `keys` sentences are found by words."""
+    """Give the product's answers, which read and encode nothing twice; without `keys` sentences are found by words."""
     questions = Questions(runtime.kb, [RememberingEncoder(runtime.checkpoint)]) if keys else None
     return Answering(runtime.kb, questions, RememberingReader(runtime.reader), runtime.sentence_encoder)
 

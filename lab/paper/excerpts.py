@@ -18,30 +18,30 @@ Record = dict[str, Any]
 
 
 def lines(source: Path, rows: int | None) -> Iterator[Record]:
-    """Yields the first records of JSON Lines, gzipped or not."""
+    """Yield the first records of JSON Lines, gzipped or not."""
     with gzip.open(source) if source.suffix == ".gz" else source.open("rb") as file:
         yield from (json.loads(line) for line in islice(file, rows) if line.strip())
 
 
 def spread(source: Path, rows: int | None) -> list[Record]:
-    """Gives records of JSON Lines at even distances. Neighbours are alike, so this samples every part."""
+    """Give records of JSON Lines at even distances. Neighbours are alike, so this samples every part."""
     return _evenly(list(lines(source, None)), rows)
 
 
 def covered(source: Path, rows: int | None, *, by: Path) -> list[Record]:
-    """Gives articles whose subjects have a lead among the vital articles, which says some of it in other words."""
+    """Give articles whose subjects have a lead among the vital articles, which says some of it in other words."""
     titles = {lead["title"].casefold() for lead in leads(by, None)}
     return [article for article in lines(source, None) if article["title"].casefold() in titles][:rows]
 
 
 def questions(source: Path, rows: int | None) -> Iterator[Record]:
-    """Yields questions of PopQA's rows with passages, at even distances, since the rows are sorted by relation."""
+    """Yield questions of PopQA's rows with passages, at even distances, since the rows are sorted by relation."""
     for row in _rows(source, rows):
         yield {"question": row["question"], "possible_answers": row["possible_answers"]}
 
 
 def passages(source: Path, rows: int | None) -> Iterator[Record]:
-    """Yields, as documents, the passages of the rows that `questions` takes, each once."""
+    """Yield, as documents, the passages of the rows that `questions` takes, each once."""
     seen = set()
     for row in _rows(source, rows):
         for passage in row["paragraphs"]:
@@ -52,7 +52,7 @@ def passages(source: Path, rows: int | None) -> Iterator[Record]:
 
 
 def leads(source: Path, rows: int | None) -> Iterator[Record]:
-    """Yields the leads of the vital articles, which are stored by title, as documents."""
+    """Yield the leads of the vital articles, which are stored by title, as documents."""
     articles = json.loads(source.read_text(encoding="utf-8")).items()
     for name, article in islice(articles, rows):
         if article["extract"].strip():
@@ -60,7 +60,7 @@ def leads(source: Path, rows: int | None) -> Iterator[Record]:
 
 
 def leads_of(source: Path, rows: int | None, *, articles: Path) -> list[Record]:
-    """Gives the leads of the articles that `covered` gives."""
+    """Give the leads of the articles that `covered` gives."""
     titles = {article["title"].casefold() for article in covered(articles, rows, by=source)}
     return [lead for lead in leads(source, None) if lead["title"].casefold() in titles]
 

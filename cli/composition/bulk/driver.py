@@ -37,7 +37,7 @@ STORE_BYTES = 256 << 20  # rows are small; by default Ray takes a third of the m
 
 
 def main() -> None:
-    """Does what the order on stdin says, until stdin ends."""
+    """Do what the order on stdin says, until stdin ends."""
     answers = _stdout()
     # Not sys.stdin: Python locks that when it ends, and the thread reads until then.
     source = os.fdopen(0, "rb", closefd=False)
@@ -57,13 +57,13 @@ def _say(answers: TextIO, line: str) -> None:
 
 
 def rounds(source: BinaryIO) -> Iterator[list[str]]:
-    """Gives round after round of rows, which are UTF-8 whatever the locale says."""
+    """Give round after round of rows, which are UTF-8 whatever the locale says."""
     while rows := [line.decode().rstrip("\n") for line in takewhile(bytes.strip, source)]:
         yield rows
 
 
 def _read(source: BinaryIO, waiting: SimpleQueue[list[str]]) -> None:
-    """Reads rounds until stdin ends; then ends this process as Ray wants it to, or else by the system."""
+    """Read rounds until stdin ends; then ends this process as Ray wants it to, or else by the system."""
     try:
         for rows in rounds(source):
             waiting.put(rows)
@@ -74,7 +74,7 @@ def _read(source: BinaryIO, waiting: SimpleQueue[list[str]]) -> None:
 
 
 def _stdout() -> TextIO:
-    """Gives stdout, and sends to stderr what anybody else writes there."""
+    """Give stdout, and send to stderr what anybody else writes there."""
     ours = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return ours
@@ -82,7 +82,7 @@ def _stdout() -> TextIO:
 
 @contextmanager
 def _cluster(order: Order) -> Iterator[None]:
-    """Connects to the cluster, or starts one on this machine that nobody outside of it can reach."""
+    """Connect to the cluster, or starts one on this machine that nobody outside of it can reach."""
     import logging
 
     import ray
@@ -107,7 +107,7 @@ def _cluster(order: Order) -> Iterator[None]:
 
 
 def _worked(order: Order, rows: list[str]) -> Iterator[str]:
-    """Gives what came of each row. A row whose worker or node died is worked again, and its outcome given once."""
+    """Give what came of each row. A row whose worker or node died is worked again, and its outcome given once."""
     import ray
     from ray.data import ActorPoolStrategy, DataContext
 

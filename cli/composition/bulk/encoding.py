@@ -48,7 +48,7 @@ class EncoderElsewhere:
 
 
 def with_questions(runtime: Runtime, encoder: Encoder, keyset_id: int, questions: Sequence[str]) -> Encoder:
-    """Has questions encoded by the encoder of a keyset, where the settings name a place for bulk work."""
+    """Have questions encoded by the encoder of a keyset, where the settings name a place for bulk work."""
     if not questions or (spreading := spreading_of(runtime)) is None:
         return encoder
     made_by = encoder.checkpoint

@@ -16,7 +16,7 @@ from colmlm.cli.composition.bulk.spreading import Spreading, spreading_of
 
 
 def keying_elsewhere(runtime: Runtime, checkpoint: Path | None = None) -> KeyingElsewhere | None:
-    """Gives what keys parts of a rekey on Ray, by the checkpoint that is named, or else the one that was registered.
+    """Give what keys parts of a rekey on Ray, by the checkpoint that is named, or else the one that was registered.
 
     It is None where the settings of the runtime name no place for bulk work.
     """
@@ -37,7 +37,7 @@ class KeyingElsewhere:
                 yield stored or 0
 
     def outcomes(self, parts: Sequence[RekeyPart]) -> Generator[int | None, None, None]:
-        """Gives how many keys were stored of each part as it is done, and None every second."""
+        """Give how many keys were stored of each part as it is done, and None every second."""
         from colmlm.kb.log.audit import (
             current_entry,  # imports the database's library, which help does not need
         )

@@ -64,7 +64,7 @@ class AnnotatingBy(msgspec.Struct, frozen=True):
 
 
 def at(path: Path) -> ModelAt:
-    """Says where a model is, and what it is. Raises `AnnotatorError` where it is damaged or none."""
+    """Say where a model is, and what it is. Raises `AnnotatorError` where it is damaged or none."""
     from colmlm.model.annotate.checkpoint import AnnotatorConfig
 
     AnnotatorConfig.load(path)
@@ -72,7 +72,7 @@ def at(path: Path) -> ModelAt:
 
 
 def found(model: ModelAt, own: Path) -> Path:
-    """Finds the command's model on this machine: at the same path, else as `own`, which that of the settings is.
+    """Find the command's model on this machine: at the same path, else as `own`, which that of the settings is.
 
     Raises `AnnotatorError` where another is there.
     """
@@ -87,7 +87,7 @@ def found(model: ModelAt, own: Path) -> Path:
 
 
 def _digest(path: Path) -> str:
-    """Digests a model's description, which has the digests of its weights, and a reader's confidence."""
+    """Digest a model's description, which has the digests of its weights, and a reader's confidence."""
     from colmlm.model.annotate.checkpoint import ANNOTATOR_FILE
 
     files = [path / ANNOTATOR_FILE, path / CONFIDENCE]

@@ -31,7 +31,7 @@ class RayPlace:
 
     @classmethod
     def named(cls, address: str, workers: int | None = None) -> RayPlace:
-        """Reads HOST:PORT, or `auto`: the cluster of RAY_ADDRESS, else this machine. Raises `ValueError`."""
+        """Read HOST:PORT, or `auto`: the cluster of RAY_ADDRESS, else this machine. Raises `ValueError`."""
         found = os.environ.get("RAY_ADDRESS", "") if address == AUTO else address
         if found in ("", AUTO, "local"):
             return cls(None, workers)
@@ -43,7 +43,7 @@ class RayPlace:
 
 
 def require_cluster(address: str) -> None:
-    """Raises `ClusterUnavailable` where nobody listens at the address, for which Ray itself would wait for minutes."""
+    """Raise `ClusterUnavailable` where nobody listens at the address, for which Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     # A head may listen at its machine's own address alone. Ray takes that in place of the loopback.

@@ -54,7 +54,7 @@ class Spreading:
     def outcomes(
         self, errand: str, given: Any, rows: Iterable[Any], *, at_once: int = ROUND
     ) -> Generator[Any, None, None]:
-        """Has the rows worked; gives what came of each, in the order in which they are done, and None every second.
+        """Have the rows worked; give what came of each, in the order in which they are done, and None every second.
 
         Raises `ClusterUnavailable`, and what a worker failed of as `FailedElsewhere` or `DatabaseUnavailable`; then the
         others are ended, too.
@@ -86,7 +86,7 @@ class Spreading:
                 _end(process)
 
     def _environment(self) -> dict[str, str]:
-        """Gives the environment that workers on this machine get: the settings as they are here, whoever gave them."""
+        """Give the environment that workers on this machine get: the settings as they are here, whoever gave them."""
         user, settings = self.runtime.user, self.runtime.settings
         paths = {
             "COLMLM_HOME": settings.home,
@@ -106,7 +106,7 @@ class Spreading:
 
 
 def spreading_of(runtime: Runtime) -> Spreading | None:
-    """Gives what spreads the bulk work of this runtime; None where its settings name no place for that.
+    """Give what spreads the bulk work of this runtime; None where its settings name no place for that.
 
     Raises `SettingsError`, and `ModuleNotFoundError` without the extra `ray`.
     """
@@ -150,7 +150,7 @@ class _Driver:
             yield None if answer is None else answer.made
 
     def _answer(self) -> RowOutcome | None:
-        """Waits for the next answer, for a second at most."""
+        """Wait for the next answer, for a second at most."""
         try:
             line = self._answers.get(timeout=BEAT_SECONDS)
         except Empty:
@@ -168,7 +168,7 @@ class _Driver:
         return told
 
     def _ended(self) -> Exception:
-        """Gives the error of a driver that has ended: of the cluster where it did not come in, unless it was killed."""
+        """Give the error of a driver that has ended: of the cluster where it did not come in, unless it was killed."""
         code, words = self._process.wait(), self._last_words()
         if self._address is not None and not self._is_connected and code > 0:
             return ClusterUnavailable(self._address, words)
@@ -189,7 +189,7 @@ class _Driver:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the driver, which ends what it started; the system ends it where the driver does not."""
+    """End the driver, which ends what it started; the system ends it where the driver does not."""
     assert process.stdin is not None and process.stdout is not None
     with suppress(BrokenPipeError):
         process.stdin.close()
@@ -209,7 +209,7 @@ _SHORT = 20  # characters: Ray's sockets have long names, and the system takes 1
 
 @contextmanager
 def scratch() -> Iterator[str]:
-    """Gives a directory of this user alone, which goes with the block; sweeps those of commands that were killed.
+    """Give a directory of this user alone, which goes with the block; sweeps those of commands that were killed.
 
     Ray has its sockets and logs in one below, since it lets everybody into what it is given.
     """
@@ -228,7 +228,7 @@ def scratch() -> Iterator[str]:
 
 
 def _locked(directory: Path) -> int | None:
-    """Opens a directory of this user with a lock, which lasts as long as this process; None where another has it."""
+    """Open a directory of this user with a lock, which lasts as long as this process; None where another has it."""
     try:
         held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

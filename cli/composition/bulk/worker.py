@@ -141,7 +141,7 @@ class Annotating:
 
 
 def _with_base() -> Runtime:
-    """Gives a runtime whose base is that of every worker."""
+    """Give a runtime whose base is that of every worker."""
     runtime = _runtime()
     if runtime.settings.database_url is None:  # an embedded server would have a base of its own
         raise SettingsError(
@@ -151,7 +151,7 @@ def _with_base() -> Runtime:
 
 
 def _require_base(runtime: Runtime, database_id: str) -> None:
-    """Refuses another base than that of the command, whose keysets have the same numbers."""
+    """Refuse another base than that of the command, whose keysets have the same numbers."""
     if (found := runtime.kb.log.database_id()) != database_id:
         raise SettingsError(
             "COLMLM_DATABASE_URL",
@@ -160,7 +160,7 @@ def _require_base(runtime: Runtime, database_id: str) -> None:
 
 
 def _runtime() -> Runtime:
-    """Gives a runtime that reports to nobody, and that does its work itself."""
+    """Give a runtime that reports to nobody, and that does its work itself."""
     runtime = Runtime.from_environment(telling=Telling())
     runtime.application = f"colmlm, process {os.getpid()} of Ray"
     runtime.user = replace(runtime.user, ray=None)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def handlers(runtime: Runtime) -> dict[str, Handler]:
-    """Gives the handler of every kind. A model of this runtime is loaded when a job first needs it."""
+    """Give the handler of every kind. A model of this runtime is loaded when a job first needs it."""
     models = _Models(runtime)
     need_one: dict[str, Handler] = {
         Rekey.kind: models.rekey,
@@ -62,7 +62,7 @@ def handlers(runtime: Runtime) -> dict[str, Handler]:
 
 
 def _refreshed(runtime: Runtime, handler: Handler) -> Handler:
-    """Lets a job begin with the model of the keyset that is active then."""
+    """Let a job begin with the model of the keyset that is active then."""
 
     def handle(run: JobRun, work: Any) -> object:
         runtime.refresh()
@@ -72,7 +72,7 @@ def _refreshed(runtime: Runtime, handler: Handler) -> Handler:
 
 
 def problem(error: Exception) -> Problem:
-    """Gives the problem document of an error, also of one that a model raised."""
+    """Give the problem document of an error, also of one that a model raised."""
     error = refusal_of(error) or error
     if isinstance(error, KBError) or (failure := explain(error)).exit_code == FAULT:
         return problem_of(error)
@@ -100,7 +100,7 @@ class _Models:
         )
 
     def _telling(self, run: JobRun) -> Telling:
-        """Reports the progress of the work as that of the job."""
+        """Report the progress of the work as that of the job."""
         return Telling(self.runtime.telling.note, lambda description: nullcontext(_advance(run, description)))
 
     def _encoder(self, work: Rekey) -> Encoder:
@@ -163,7 +163,7 @@ class _Models:
 
 
 def _checkpoint(runtime: Runtime, name: str | None) -> Path | None:
-    """Gives the directory of this name among the home's checkpoints; None stands for the settings' checkpoint."""
+    """Give the directory of this name among the home's checkpoints; None stands for the settings' checkpoint."""
     if name is None:
         return None
     path = runtime.settings.home / "checkpoints" / name
@@ -182,7 +182,7 @@ FOLDERS = "folders"  # in the home: what jobs may read is what its owner put or 
 
 
 def documents(runtime: Runtime, telling: Telling, run: JobRun, work: Documents) -> dict[str, Any]:
-    """Annotates, ingests and keys uploaded documents."""
+    """Annotate, ingest and key uploaded documents."""
     files = [run.uploads.file(upload_id) for upload_id in work.upload_ids]
     kept_in = run.uploads.directory.absolute()
     adding = _adding(runtime, telling, work, find_files(files), kept_in)
@@ -207,7 +207,7 @@ def documents(runtime: Runtime, telling: Telling, run: JobRun, work: Documents) 
 
 
 def sync(runtime: Runtime, telling: Telling, run: JobRun, work: Sync) -> dict[str, Any]:
-    """Syncs a corpus with a folder of the home."""
+    """Sync a corpus with a folder of the home."""
     folder = runtime.settings.home / FOLDERS / work.folder
     if not folder.is_dir():
         raise InvalidWork(work.kind, f"there is no directory {work.folder!r} in {folder.parent}")

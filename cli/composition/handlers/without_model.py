@@ -31,7 +31,7 @@ _QUOTED = re.compile(r"(['\"]).*\1", re.DOTALL)
 
 
 def ingest(run: JobRun, work: Ingest) -> dict[str, Any]:
-    """Ingests the file in several transactions. A second attempt skips the documents that are already there."""
+    """Ingest the file in several transactions. A second attempt skips the documents that are already there."""
     file = run.uploads.file(work.upload_id)
     total = file.stat().st_size // KILO
     parsed = read_corpus(
@@ -52,14 +52,14 @@ def ingest(run: JobRun, work: Ingest) -> dict[str, Any]:
 
 
 def in_brief(report: IngestReport) -> dict[str, Any]:
-    """Gives the report with at most `MOST_NAMED` refusals, and the number of all."""
+    """Give the report with at most `MOST_NAMED` refusals, and the number of all."""
     brief = asdict(report)
     del brief["suppressed_at"]
     return brief | {"refused": len(report.refusals), "refusals": named(report.refusals)}
 
 
 def named(refusals: Sequence[Refusal]) -> list[dict[str, Any]]:
-    """Lists what was refused and why, without the texts that reasons quote, so that no result of a job holds them."""
+    """List what was refused and why, without the texts that reasons quote, so that no result of a job holds them."""
     return [
         {
             "document": _stored(one.document),
@@ -72,12 +72,12 @@ def named(refusals: Sequence[Refusal]) -> list[dict[str, Any]]:
 
 
 def _stored(words: str) -> str:
-    """Replaces NUL characters, which PostgreSQL cannot store in JSON."""
+    """Replace NUL characters, which PostgreSQL cannot store in JSON."""
     return words.replace("\x00", "\ufffd")
 
 
 def backup(run: JobRun, work: MakeBackup) -> dict[str, Any]:
-    """Writes the backup completely or not at all. A second attempt starts over, and removes what a dead worker left."""
+    """Write the backup completely or not at all. A second attempt starts over, and removes what a dead worker left."""
     directory = backup_folder(run.kb.settings)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = directory / work.name
@@ -94,7 +94,7 @@ def backup(run: JobRun, work: MakeBackup) -> dict[str, Any]:
 
 
 def verify(run: JobRun, work: VerifyBackup) -> dict[str, Any]:
-    """Reads the backup and gives its contents. Raises `BackupRefused` where a bit is not as it was written."""
+    """Read the backup and give its contents. Raises `BackupRefused` where a bit is not as it was written."""
     file = backup_folder(run.kb.settings) / work.name
     if not file.is_file():
         raise InvalidWork(work.kind, f"there is no backup {work.name!r}")
@@ -103,25 +103,25 @@ def verify(run: JobRun, work: VerifyBackup) -> dict[str, Any]:
 
 
 def _is_of(job: JobRecord, file: Path) -> bool:
-    """Tells whether this job wrote the file in an earlier attempt, whose worker died before it reported that."""
+    """Tell whether this job wrote the file in an earlier attempt, whose worker died before it reported that."""
     return job.started_at is not None and file.stat().st_mtime >= job.started_at.timestamp()
 
 
 def snapshot(run: JobRun, _: WriteSnapshot) -> dict[str, Any]:
-    """Writes the active keyset's index to disk, and to where servers share snapshots."""
+    """Write the active keyset's index to disk, and to where servers share snapshots."""
     keyset = run.kb.keysets.active()
     run.kb.lookups.snapshot(share=True)
     return {"keyset_id": keyset.keyset_id, "seq": run.kb.lookups.catch_up()}
 
 
 def check(run: JobRun, _: Check) -> dict[str, Any]:
-    """Runs `fsck`; the result is `ok` where nothing is missing, left over or broken."""
+    """Run `fsck`; the result is `ok` where nothing is missing, left over or broken."""
     found = asdict(run.kb.upkeep.fsck())
     return {name: value[:MOST_NAMED] if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 def compare_all(run: JobRun, work: Compare) -> dict[str, Any]:
-    """Compares every fact with all others. A second attempt starts over."""
+    """Compare every fact with all others. A second attempt starts over."""
 
     def heard(done: int, total: int, of: str) -> None:
         run.progress(done, total, of)

@@ -24,16 +24,16 @@ class Blocks:
     _pieces: list[str] = field(default_factory=list)
 
     def add(self, piece: str) -> None:
-        """Adds text to the open block."""
+        """Add text to the open block."""
         self._pieces.append(piece)
 
     def strip_end(self, piece: str) -> None:
-        """Removes this piece again where it was added last."""
+        """Remove this piece again where it was added last."""
         if self._pieces and self._pieces[-1] == piece:
             self._pieces.pop()
 
     def close(self, *, after: str = "\n\n", verbatim: bool = False) -> str:
-        """Ends the open block; `after` separates it from the next. Runs of blanks in it become one, unless verbatim."""
+        """End the open block; `after` separates it from the next. Runs of blanks in it become one, unless verbatim."""
         text = "".join(self._pieces)
         self._pieces.clear()
         if verbatim:
@@ -48,7 +48,7 @@ class Blocks:
         return text
 
     def drop_first(self, text: str) -> None:
-        """Drops the first block where it equals this text, a heading that became the title."""
+        """Drop the first block where it equals this text, a heading that became the title."""
         if self._blocks and self._blocks[0][0] == text:
             del self._blocks[0]
 
@@ -73,7 +73,7 @@ class ReadPiece(NamedTuple):
 
 
 def refuse_document(document: str, reason: str, line: int = 0, reached: int = 0) -> ReadPiece:
-    """Gives the piece that refuses a document, a line or a file."""
+    """Give the piece that refuses a document, a line or a file."""
     return ReadPiece(Parsed(None, (Refusal(document, 0, reason),)), line, reached)
 
 
@@ -100,7 +100,7 @@ class Fields:
     text: str | None = None
 
     def of(self, names: Iterable[str]) -> dict[str, str]:
-        """Gives for each part of a document the one of these names that holds it.
+        """Give for each part of a document the one of these names that holds it.
 
         Raises `Unreadable` where a field that was named, or any text, is not there.
         """

@@ -45,7 +45,7 @@ def _confine(limits: Limits) -> None:
 
 
 def _allow(limits: Limits) -> None:
-    """Allows the next document its processor time, after which the kernel ends the process."""
+    """Allow the next document its processor time, after which the kernel ends the process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     until = int(used.ru_utime + used.ru_stime) + 1 + limits.seconds
     resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
@@ -82,7 +82,7 @@ def _told(piece: ReadPiece, limits: Limits) -> bytes:
 
 
 def _refusals(parsed: Parsed) -> Iterator[Refusal]:
-    """Yields the refusals to report: not too many, and with texts that are cut short and can be stored."""
+    """Yield the refusals to report: not too many, and with texts that are cut short and can be stored."""
     for one in parsed.refusals[:_MOST_REFUSALS]:
         yield Refusal(_shown(one.document), min(one.offset, _FARTHEST), _shown(one.reason), one.code)
     if (more := len(parsed.refusals) - _MOST_REFUSALS) > 0:

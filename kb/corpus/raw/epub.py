@@ -21,7 +21,7 @@ _PAGES = ("application/xhtml+xml", "text/html")
 
 
 def read_epub(data: bytes) -> tuple[str | None, str]:
-    """Gives the book's title and the text of its pages, each with its heading. Raises `Unreadable`."""
+    """Give the book's title and the text of its pages, each with its heading. Raises `Unreadable`."""
     try:
         with ZipFile(BytesIO(data)) as book:
             return _book(book)
@@ -48,7 +48,7 @@ def _book(book: ZipFile) -> tuple[str | None, str]:
 
 
 def _spine(package: Element, folder: str) -> Iterator[str]:
-    """Yields where the pages that are read one after another stand in the archive."""
+    """Yield where the pages that are read one after another stand in the archive."""
     items = {item.get("id"): item for item in package.iter(f"{_OPF}item")}
     for reference in package.iter(f"{_OPF}itemref"):
         item = items.get(reference.get("idref"))
@@ -57,7 +57,7 @@ def _spine(package: Element, folder: str) -> Iterator[str]:
 
 
 def _page(book: ZipFile, place: str) -> str:
-    """Gives the text of a page with its heading; nothing where it has only pictures."""
+    """Give the text of a page with its heading; nothing where it has only pictures."""
     data = book.read(place)
     try:
         title, text = read_html(decode_text(data, declared_encoding(data)))

@@ -181,7 +181,7 @@ def unreadable(name: str, error: OSError) -> Refusal:
 
 
 def kind_of(name: str) -> str | None:
-    """Gives the kind of a file by its name."""
+    """Give the kind of a file by its name."""
     small = name.lower()
     plain = next((small.removesuffix(suffix) for suffix in _PACKED if small.endswith(suffix)), small)
     if _EXTRACT.fullmatch(plain):
@@ -251,5 +251,5 @@ def path_fault(path: Path) -> str | None:
 
 
 def printable(path: str) -> str:
-    """Gives the path in a form that can be printed and stored, since a name need not be UTF-8."""
+    """Give the path in a form that can be printed and stored, since a name need not be UTF-8."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -47,7 +47,7 @@ _ATTRIBUTE = re.compile(r"[\s/](?=[^\s/>])")
 
 
 def read_html(text: str) -> tuple[str | None, str]:
-    """Gives the title (the only first heading, or else the page's own) and the text of the page's main part.
+    """Give the title (the only first heading, or else the page's own) and the text of the page's main part.
 
     That is ``<main>``, ``<article>`` or the whole page. Raises `Unreadable`.
     """
@@ -70,12 +70,12 @@ def read_html(text: str) -> tuple[str | None, str]:
 
 
 def html_text(fragment: str) -> str:
-    """Gives the text of a piece of HTML."""
+    """Give the text of a piece of HTML."""
     return read_html(f"<body>{fragment}</body>")[1]
 
 
 def _depth(text: str) -> int:
-    """Estimates how deep elements are nested; tags that are mostly left open do not count."""
+    """Estimate how deep elements are nested; tags that are mostly left open do not count."""
     deepest = depth = 0
     for found in _TAG.finditer(text):
         closes, tag = found.groups()
@@ -86,7 +86,7 @@ def _depth(text: str) -> int:
 
 
 def _width(text: str) -> int:
-    """Gives the largest number of attributes of a tag."""
+    """Give the largest number of attributes of a tag."""
     tags = (tag.group() for tag in _WHOLE_TAG.finditer(_NO_TAGS.sub(" ", text)))
     return max(
         (len(_ATTRIBUTE.findall(_VALUES.sub("=", tag))) for tag in tags if len(tag) > 2 * _WIDEST), default=0
@@ -94,7 +94,7 @@ def _width(text: str) -> int:
 
 
 def _main(tree: LexborHTMLParser) -> Any:
-    """Gives the main part where the page names exactly one, else its body."""
+    """Give the main part where the page names exactly one, else its body."""
     for selector in ("main, [role=main]", "article"):
         found = tree.css(selector)
         if len(found) == 1 and found[0].text(strip=True):
@@ -103,7 +103,7 @@ def _main(tree: LexborHTMLParser) -> Any:
 
 
 def _collect(root: Any, blocks: Blocks, *, in_page: bool) -> None:
-    """Walks the tree without recursion, as pages may be nested deep; with `in_page` it leaves out a page's header."""
+    """Walk the tree without recursion, as pages may be nested deep; with `in_page` it leaves out a page's header."""
     inside: Counter[str] = Counter()
     waiting: list[tuple[Any, bool]] = [(root, False)]
     while waiting:
@@ -144,7 +144,7 @@ def _leave(tag: str, blocks: Blocks, inside: Counter[str]) -> None:
 
 
 def _part(blocks: Blocks, inside: Counter[str]) -> None:
-    """Ends the open block; a cell stays one block whatever is in it, and blocks in an item become lines."""
+    """End the open block; a cell stays one block whatever is in it, and blocks in an item become lines."""
     if any(inside[tag] for tag in _CELLS):
         blocks.add(" ")
     else:
@@ -164,7 +164,7 @@ def _is_shown(node: Any, in_page: bool) -> bool:
 
 
 def _is_page_header(node: Any) -> bool:
-    """Says whether this is the header of the page as a whole, one without a heading of the first level."""
+    """Say whether this is the header of the page as a whole, one without a heading of the first level."""
     return bool(node.tag == "header" and node.parent.tag == "body" and node.css_first("h1") is None)
 
 
@@ -182,7 +182,7 @@ _STOPS = (".", ",", ";", ":", "!", "…")
 
 
 def heading_line(text: str) -> str | None:
-    """Gives the first line where it looks like a heading: short, without a stop, and apart from the text below it."""
+    """Give the first line where it looks like a heading: short, without a stop, and apart from the text below it."""
     if (said := _SAID.match(text)) is not None and (title := _short(said.group(1))):
         return title
     first = _FIRST.match(text)
@@ -191,7 +191,7 @@ def heading_line(text: str) -> str | None:
 
 
 def _short(line: str) -> str | None:
-    """Gives a line without blanks and signs around it, or None if it is too long to be a title or has no letter."""
+    """Give a line without blanks and signs around it, or None if it is too long to be a title or has no letter."""
     title = " ".join(line.split()).strip("#=*_~ ")
     fits = len(title) <= _LONGEST and len(title.split()) <= _MOST_WORDS
     return title if fits and any(character.isalpha() for character in title) else None

@@ -16,7 +16,7 @@ _FRONT_TITLE = re.compile(r"^title:[ \t]*(?P<quote>[\"']?)(.+?)(?P=quote)[ \t]*$
 
 
 def read_markdown(text: str) -> tuple[str | None, str]:
-    """Gives the title (of the front matter, or the first heading of the first level) and the text without markup.
+    """Give the title (of the front matter, or the first heading of the first level) and the text without markup.
 
     A heading at the start that is the title is left out of the text. Code stays as it is; pictures are left out.
     """
@@ -35,7 +35,7 @@ def read_markdown(text: str) -> tuple[str | None, str]:
 
 
 def _collect(tokens: Sequence[Token], blocks: Blocks) -> str | None:
-    """Adds the text of the tokens to the blocks, and gives the first heading of the first level."""
+    """Add the text of the tokens to the blocks, and give the first heading of the first level."""
     heading: str | None = None
     lists = 0
     for token in tokens:
@@ -71,7 +71,7 @@ def _collect(tokens: Sequence[Token], blocks: Blocks) -> str | None:
 
 
 def _inline(token: Token) -> str:
-    """Gives the text of one inline token."""
+    """Give the text of one inline token."""
     if token.type in ("text", "code_inline", "text_special"):
         return token.content
     if token.type == "softbreak":

@@ -23,7 +23,7 @@ _PASSWORD = pypdfium2.raw.FPDF_ERR_PASSWORD
 
 
 def read_pdf(data: bytes) -> tuple[str | None, str]:
-    """Gives the title in the file's metadata, or that of its first line, and the text. Raises `Unreadable`."""
+    """Give the title in the file's metadata, or that of its first line, and the text. Raises `Unreadable`."""
     try:
         with pypdfium2.PdfDocument(data) as document:
             title = " ".join(document.get_metadata_value("Title").replace("\0", "").split())
@@ -54,7 +54,7 @@ def _page_text(document: pypdfium2.PdfDocument, number: int) -> str:
 
 
 def reflow_lines(page: str) -> str:
-    """Joins the lines of a page to paragraphs: a line continues in the next unless it is short.
+    """Join the lines of a page to paragraphs: a line continues in the next unless it is short.
 
     A short line without a stop, after one that ends a sentence, is a heading and begins a paragraph.
     """

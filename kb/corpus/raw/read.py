@@ -42,7 +42,7 @@ from colmlm.kb.texts.characters import MOST_BYTES, Damaged, read_lines, unpacked
 
 
 def parse_raw_line(line: bytes, where: str, path: Path, fields: Fields) -> Parsed:
-    """Parses one line as a document without facts; where it has no address, its file's is taken."""
+    """Parse one line as a document without facts; where it has no address, its file's is taken."""
     record = parse_json(line, where)
     if isinstance(record, Refusal):
         return Parsed(None, (record,))
@@ -60,7 +60,7 @@ def parse_raw_line(line: bytes, where: str, path: Path, fields: Fields) -> Parse
 
 
 def raw_document(record: Mapping[str, Any], chosen: Mapping[str, str], where: str, path: Path) -> Parsed:
-    """Makes a document of a record, by the fields that hold its parts; one without an id is known by a digest."""
+    """Make a document of a record, by the fields that hold its parts; one without an id is known by a digest."""
     parts = {part: _as_text(record.get(name)) for part, name in chosen.items()}
     if isinstance(text := parts["text"], str):
         parts["text"] = text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -73,7 +73,7 @@ def raw_document(record: Mapping[str, Any], chosen: Mapping[str, str], where: st
 
 
 def _as_text(value: object) -> object:
-    """Gives whole numbers as text, since ids, titles and revisions often are such."""
+    """Give whole numbers as text, since ids, titles and revisions often are such."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -91,7 +91,7 @@ _SEPARATORS = ",;\t"  # of csv files that spreadsheets write, by the user's coun
 
 
 def read_table(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
-    """Yields the rows as documents. A row that cannot be read is refused with its line, and the next are read."""
+    """Yield the rows as documents. A row that cannot be read is refused with its line, and the next are read."""
     csv.field_size_limit(MOST_BYTES)
     done = 0
     try:
@@ -145,7 +145,7 @@ def _fault(row: list[str], header: list[str]) -> str | None:
 
 
 def read_columns(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
-    """Yields the rows as documents. Only the columns that hold a part of a document are read."""
+    """Yield the rows as documents. Only the columns that hold a part of a document are read."""
     from colmlm.kb.corpus.parquet import read_rows  # imported here, since importing pyarrow takes time
 
     chosen: dict[str, str] = {}
@@ -179,7 +179,7 @@ BY_ROW: dict[str, Callable[[Path, Path, Ask], Iterator[ReadPiece]]] = {
 
 
 def read_pieces(ask: Ask) -> Iterator[ReadPiece]:
-    """Yields the documents of a file and its refusals, in order."""
+    """Yield the documents of a file and its refusals, in order."""
     path = Path(ask.path)
     name = ask.external_id or path.name
     try:
@@ -269,11 +269,11 @@ def _text(kind: str, data: bytes, encoding: str | None) -> tuple[str | None, str
 
 
 def _place(uri: str) -> PurePosixPath:
-    """Gives the path that an address names on its host; the host where it names none."""
+    """Give the path that an address names on its host; the host where it names none."""
     parts = urlsplit(uri)
     return PurePosixPath(unquote(parts.path).strip("/") or parts.netloc)
 
 
 def _named(path: PurePath) -> str:
-    """Makes a title of the file's name."""
+    """Make a title of the file's name."""
     return " ".join(path.stem.replace("_", " ").replace("-", " ").split()) or path.name

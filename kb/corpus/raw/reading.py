@@ -42,7 +42,7 @@ def read_raw(
     taken: Iterable[str] = (),
     on_parsed: OnParsed | None = None,
 ) -> Iterator[Parsed]:
-    """Reads the documents of these files, in order; a file that is not a document gives one refusal.
+    """Read the documents of these files, in order; a file that is not a document gives one refusal.
 
     `encoding` applies to files that do not declare theirs, and is by default UTF-8; `fields` to files of records. A
     second document with the same id, or one of those `taken`, is refused. `on_bytes` is called with the number of bytes
@@ -58,7 +58,7 @@ def read_raw(
 
 
 def _once(parsed: Parsed, seen: set[str]) -> Parsed:
-    """Refuses a document with an id that was seen before."""
+    """Refuse a document with an id that was seen before."""
     document = parsed.document
     if document is None:
         return parsed
@@ -77,7 +77,7 @@ def _ask(file: RawFile, encoding: str | None, fields: Fields) -> Ask:
 def read_corpus(
     path: Path, format_: str, *, limits: Limits | None = None, on_bytes: OnBytes | None = None
 ) -> Iterator[Parsed]:
-    """Reads the documents and refusals of an annotated file, of a format of `kb.corpus.raw.read.FORMATS`."""
+    """Read the documents and refusals of an annotated file, of a format of `kb.corpus.raw.read.FORMATS`."""
     if (fault := path_fault(path)) is not None:
         return iter([Parsed(None, (Refusal(printable(path.name), 0, fault),))])
     size = path.stat().st_size
@@ -106,7 +106,7 @@ def _read(
 
 
 def _file(reader: FileReader, ask: Ask) -> Iterator[Told]:
-    """Yields the reports of a file.
+    """Yield the reports of a file.
 
     A document beyond the limits is refused, and where documents are lines or pages of a wiki, the next follow.
 
@@ -127,7 +127,7 @@ def _file(reader: FileReader, ask: Ask) -> Iterator[Told]:
 
 
 def _refused(limits: Limits, ask: Ask, told: Told) -> Told:
-    """Gives the refusal of the document that was being read when the process ended or had to be ended."""
+    """Give the refusal of the document that was being read when the process ended or had to be ended."""
     assert told.breach is not None
     where, reason = ask.external_id, limits.sentence(told.breach, told.how)
     if ask.kind in (*BY_LINE, *BY_ROW, *FORMATS):
@@ -177,7 +177,7 @@ class FileReader:
         self._end()
 
     def read(self, ask: Ask) -> Iterator[Told]:
-        """Yields the reports of the process on this file; the last one ends the file or names the limit exceeded."""
+        """Yield the reports of the process on this file; the last one ends the file or name the limit exceeded."""
         last = Told(ask.after)
         try:
             process = self._running()
@@ -194,7 +194,7 @@ class FileReader:
             self._end()
 
     def _running(self) -> subprocess.Popen[bytes]:
-        """Gives the process, once it reports that it runs. Raises `ReaderUnavailable`."""
+        """Give the process, once it reports that it runs. Raises `ReaderUnavailable`."""
         if self._process is None:
             try:
                 self._process = _started(self.limits)
@@ -204,7 +204,7 @@ class FileReader:
         return self._process
 
     def _next(self) -> Told:
-        """Gives the next message. Raises `_Breached` where none comes."""
+        """Give the next message. Raises `_Breached` where none comes."""
         assert self._process is not None and self._process.stdout is not None
         stream = self._process.stdout.fileno()
         ready = select.poll()
@@ -222,7 +222,7 @@ class FileReader:
         return msgspec.json.decode(message, type=Told)
 
     def _whole(self) -> bytes | None:
-        """Gives the next message that has arrived completely; None where there is none."""
+        """Give the next message that has arrived completely; None where there is none."""
         if len(self._arrived) < LENGTH.size:
             return None
         (length,) = LENGTH.unpack_from(self._arrived)
@@ -263,7 +263,7 @@ class _Breached(Exception):
 
 
 def _started(limits: Limits) -> subprocess.Popen[bytes]:
-    """Starts a process with its own environment, so without secrets, and in a session that Ctrl-C does not reach."""
+    """Start a process with its own environment, so without secrets, and in a session that Ctrl-C does not reach."""
     asked = (limits.memory_mb, limits.seconds, limits.characters)
     return subprocess.Popen(
         interpreter.command("-m", "colmlm.kb.corpus.raw.child", *asked),

@@ -26,7 +26,7 @@ class Unreadable(ValueError):
 
 
 def decode_text(data: bytes, encoding: str | None = None) -> str:
-    """Decodes the text of a file, with its line ends as ``\\n``. Raises `Unreadable`.
+    """Decode the text of a file, with its line ends as ``\\n``. Raises `Unreadable`.
 
     A byte order mark decides the encoding; without one `encoding` does, by default UTF-8.
     """
@@ -52,12 +52,12 @@ def decode_text(data: bytes, encoding: str | None = None) -> str:
 
 
 def marked_encoding(data: bytes) -> str | None:
-    """Gives the encoding that a byte order mark at the beginning says; None without one."""
+    """Give the encoding that a byte order mark at the beginning says; None without one."""
     return next((name for mark, name in _MARKS if data.startswith(mark)), None)
 
 
 def normalise_text(text: str) -> str:
-    """Gives the text with its line ends as ``\\n``. Raises `Unreadable` on binary data, or where nothing shows."""
+    """Give the text with its line ends as ``\\n``. Raises `Unreadable` on binary data, or where nothing shows."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if is_blank(text):
         raise Unreadable("no text in it")
@@ -69,7 +69,7 @@ def normalise_text(text: str) -> str:
 
 
 def declared_encoding(data: bytes) -> str | None:
-    """Gives the encoding that an HTML file declares in its head. Raises `Unreadable` on an unknown one."""
+    """Give the encoding that an HTML file declares in its head. Raises `Unreadable` on an unknown one."""
     found = _DECLARED.search(data[:2048])
     if found is None:
         return None

@@ -56,7 +56,7 @@ class Fetcher:
         self._close()
 
     def fetch(self, addresses: Sequence[str], on_page: Callable[[int, int], None]) -> FoundFiles:
-        """Fetches the pages in their order. A page that cannot be had is refused with the reason."""
+        """Fetch the pages in their order. A page that cannot be had is refused with the reason."""
         found = FoundFiles()
         for number, address in enumerate(addresses, start=1):
             try:
@@ -91,7 +91,7 @@ class Fetcher:
         raise Unreadable(f"more than {MOST_REDIRECTS} redirects")
 
     def _request(self, url: httpx2.URL) -> httpx2.Request:
-        """Makes a request to the number that the host's name stands for now, so that no later answer changes it."""
+        """Make a request to the number that the host's name stands for now, so that no later answer changes it."""
         if url.scheme not in ("http", "https") or not url.host:
             raise Unreadable("no address of a page: it begins with http:// or https://")
         if url.userinfo:
@@ -102,7 +102,7 @@ class Fetcher:
         return httpx2.Request("GET", url.copy_with(host=number), headers=headers, extensions=how)
 
     def _connected(self, url: httpx2.URL) -> httpx2.Client:
-        """Gives the client of a host: connections are kept by number, and two hosts may share one."""
+        """Give the client of a host: connections are kept by number, and two hosts may share one."""
         if self._client is None or self._host != url.host:
             self._close()
             transport = DeadlineTransport(self._deadline)
@@ -116,7 +116,7 @@ class Fetcher:
 
 
 def _number_of(url: httpx2.URL, allow_private: bool) -> str:
-    """Gives the network address of a host. Raises `Unreadable` where it, or one of several, is of a private network."""
+    """Give the network address of a host. Raises `Unreadable` where it, or one of several, is of a private network."""
     port = url.port or (443 if url.scheme == "https" else 80)
     found = addresses_of(url.raw_host.decode("ascii"), port)
     near = [address for address in found if not is_public(address)]
@@ -128,7 +128,7 @@ def _number_of(url: httpx2.URL, allow_private: bool) -> str:
 
 
 def _kept(response: httpx2.Response, url: httpx2.URL, address: str, path: Path, left: int) -> RawFile:
-    """Stores the page of a response in a file, which is gone where the page is refused."""
+    """Store the page of a response in a file, which is gone where the page is refused."""
     if response.status_code != 200:
         raise Unreadable(f"the server answers {response.status_code} {response.reason_phrase}".rstrip())
     said = Message()
@@ -145,7 +145,7 @@ def _kept(response: httpx2.Response, url: httpx2.URL, address: str, path: Path, 
 
 
 def _stored(response: httpx2.Response, path: Path, left: int) -> int:
-    """Writes the body of a response, and gives its size. Raises `Unreadable` where it is too large."""
+    """Write the body of a response, and give its size. Raises `Unreadable` where it is too large."""
     size = 0
     with path.open("wb") as file:
         for block in response.iter_bytes():
@@ -159,13 +159,13 @@ def _stored(response: httpx2.Response, path: Path, left: int) -> int:
 
 
 def _kind_by_name(type_: str, url: httpx2.URL) -> str | None:
-    """Gives the kind by the address's end, where the server does not say what it is."""
+    """Give the kind by the address's end, where the server does not say what it is."""
     kind = kind_of(url.path) if type_ == "application/octet-stream" else None
     return kind if kind in _KINDS.values() else None
 
 
 def _encoding(said: Message) -> str | None:
-    """Gives the encoding that the server says, unless that is none that is known."""
+    """Give the encoding that the server says, unless that is none that is known."""
     try:
         return codecs.lookup(str(said.get_param("charset", ""))).name
     except LookupError:

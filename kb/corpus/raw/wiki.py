@@ -38,7 +38,7 @@ class _Wiki:
                 self.beside.add(namespace.text.casefold())
 
     def parsed(self, page: Element, revision: Element | None, where: str, path: Path) -> Parsed | None:
-        """Gives the document of a page; None where it is no article, or only leads to one."""
+        """Give the document of a page; None where it is no article, or only leads to one."""
         said = {name: (page.findtext(f"{self.xmlns}{name}") or "").strip() for name in ("ns", "title", "id")}
         is_redirect = page.find(f"{self.xmlns}redirect") is not None
         if said["ns"] not in ("", _ARTICLES) or is_redirect or revision is None:
@@ -59,7 +59,7 @@ class _Wiki:
 
 
 def read_wiki(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
-    """Yields the articles past page `ask.after`, and nothing for each page that is none."""
+    """Yield the articles past page `ask.after`, and nothing for each page that is none."""
     number = 0
     try:
         with place.open("rb") as file, unpacked(file, path) as stream:
@@ -121,7 +121,7 @@ _EMPTY_LINES = re.compile(r"\n{3,}")
 
 
 def plain_text(wikitext: str, beside: Collection[str] = ()) -> str:
-    """Gives what a page says. `beside` has the first words of links that show nothing, such as ``file``, in small.
+    """Give what a page says. `beside` has the first words of links that show nothing, such as ``file``, in small.
 
     Raises `Unreadable` where the parser is not installed.
     """
@@ -135,7 +135,7 @@ def plain_text(wikitext: str, beside: Collection[str] = ()) -> str:
 
 
 def _said(code: Any, beside: Collection[str]) -> Iterator[str]:
-    """Yields what the nodes of parsed wikitext show."""
+    """Yield what the nodes of parsed wikitext show."""
     from mwparserfromhell.nodes import ExternalLink, Heading, HTMLEntity, Tag, Text, Wikilink
 
     for node in code.nodes if code is not None else ():

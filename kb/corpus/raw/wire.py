@@ -51,7 +51,7 @@ def send_message(stream: IO[bytes], message: bytes) -> None:
 
 
 def receive_message(stream: IO[bytes]) -> bytes | None:
-    """Gives the next message; None where the other end has closed."""
+    """Give the next message; None where the other end has closed."""
     head = stream.read(LENGTH.size)
     return stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None
 
@@ -76,7 +76,7 @@ class Limits:
     characters: Characters = 20_000_000
 
     def sentence(self, breach: Breach, how: str = "") -> str:
-        """Gives the reason of a refusal; `how` says how the reader ended, as far as that is known."""
+        """Give the reason of a refusal; `how` says how the reader ended, as far as that is known."""
         match breach:
             case "memory":
                 return f"reading it took more than {self.memory_mb} MB of memory (COLMLM_DOCUMENT_MEMORY_MB)"

@@ -15,7 +15,7 @@ from colmlm.kb.corpus.raw.text import Unreadable
 
 
 def read_word(data: bytes) -> tuple[str | None, str]:
-    """Gives the title (the only first heading) and the text, with lists, tables and notes; pictures are left out.
+    """Give the title (the only first heading) and the text, with lists, tables and notes; pictures are left out.
 
     Raises `Unreadable`.
     """

@@ -33,39 +33,39 @@ class Peer(Protocol):
     efforts: Sequence[int]  # the values that `set_search` takes, least effort first
 
     def version(self) -> str:
-        """Gives the store's name and version, once it is open."""
+        """Give the store's name and version, once it is open."""
 
     def open(self, directory: Path, dim: int) -> None:
-        """Makes the store in `directory`, or opens the one that is there."""
+        """Make the store in `directory`, or opens the one that is there."""
 
     def ingest(
         self, ids: npt.NDArray[np.int64], keys: Keys, texts: Sequence[str], sources: Sequence[str]
     ) -> None:
-        """Stores a batch durably."""
+        """Store a batch durably."""
 
     def build(self) -> None:
-        """Builds the index where that is a separate step, and does what the store optimizes after an ingest."""
+        """Build the index where that is a separate step, and do what the store optimizes after an ingest."""
 
     def set_search(self, effort: int) -> None:
-        """Sets the effort of a search: ef_search, nprobe, or what the store calls it."""
+        """Set the effort of a search: ef_search, nprobe, or what the store calls it."""
 
     def lookup(self, query: Keys) -> PeerHit | None:
-        """Gives the nearest fact to one query [dim], with its texts."""
+        """Give the nearest fact to one query [dim], with its texts."""
 
     def lookup_batch(self, queries: Keys) -> list[PeerHit | None]:
-        """Gives the nearest fact to each query [num, dim], in the fastest way that the store has."""
+        """Give the nearest fact to each query [num, dim], in the fastest way that the store has."""
 
     def delete(self, fact_id: int) -> None:
-        """Deletes a fact, so that no later lookup finds it, also after a restart."""
+        """Delete a fact, so that no later lookup finds it, also after a restart."""
 
     def clean_up(self) -> None:
-        """Runs what the store's documentation says removes deleted data from the files."""
+        """Run what the store's documentation says removes deleted data from the files."""
 
     def bytes_on_disk(self) -> int:
-        """Gives the size of its files."""
+        """Give the size of its files."""
 
     def close(self) -> None:
-        """Releases everything; the files stay."""
+        """Release everything; the files stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,14 @@ class PeerKind:
     adapter: str  # module:class
 
     def version(self) -> str | None:
-        """Gives the installed version of its package, or None."""
+        """Give the installed version of its package, or None."""
         try:
             return version(self.package)
         except PackageNotFoundError:
             return None
 
     def make(self) -> Peer:
-        """Makes an adapter that is not open yet. The package is imported only here."""
+        """Make an adapter that is not open yet. The package is imported only here."""
         module, _, name = self.adapter.partition(":")
         peer: Peer = getattr(import_module(module), name)()
         return peer
@@ -107,5 +107,5 @@ PEERS = {
 
 
 def bytes_of(directory: Path) -> int:
-    """Gives the disk space of the files under `directory`, in allocated blocks, since some files are sparse."""
+    """Give the disk space of the files under `directory`, in allocated blocks, since some files are sparse."""
     return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())

@@ -57,10 +57,10 @@ class Chroma:
             )
 
     def build(self) -> None:
-        """Does nothing, since keys enter the graph as they are added."""
+        """Do nothing, since keys enter the graph as they are added."""
 
     def set_search(self, effort: int) -> None:
-        """Sets ef_search and reloads the index, since Chroma applies a change only then."""
+        """Set ef_search and reloads the index, since Chroma applies a change only then."""
         deadline = time.monotonic() + _LOCKED_SECONDS
         while True:
             try:
@@ -89,7 +89,7 @@ class Chroma:
         self._collection.delete(ids=[str(fact_id)])
 
     def clean_up(self) -> None:
-        """Runs ``chroma vacuum`` with the client closed, as its documentation requires."""
+        """Run ``chroma vacuum`` with the client closed, as its documentation requires."""
         self.close()
         vacuum = interpreter.command("-c", CHROMA_COMMAND, "vacuum", "--force", "--path", self._directory)
         subprocess.run(vacuum, check=True, capture_output=True)
@@ -118,13 +118,13 @@ class ChromaRoute:
 
 
 def recall_at_1(found: Keys, queries: Keys, keys: Keys) -> float:
-    """Gives the share of queries whose score, `found`, is that of the nearest key."""
+    """Give the share of queries whose score, `found`, is that of the nearest key."""
     best = np.concatenate([(part @ keys.T).max(axis=1) for part in np.array_split(queries, 10) if len(part)])
     return float(np.mean(found >= best - SAME))
 
 
 def stored(port: int, keys: Keys, queries: Keys, wanted: float) -> ChromaRoute:
-    """Stores the keys in a collection and gives its route, with the least effort that reaches the recall wanted."""
+    """Store the keys in a collection and gives its route, with the least effort that reaches the recall wanted."""
     client = chromadb.HttpClient("127.0.0.1", port, settings=Settings(anonymized_telemetry=False))
     collection = client.create_collection(
         "fact", embedding_function=None, configuration={"hnsw": {"space": "ip", "num_threads": THREADS}}

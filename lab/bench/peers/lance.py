@@ -79,7 +79,7 @@ class Lance:
         self._table.delete(f"id = {fact_id:d}")
 
     def clean_up(self) -> None:
-        """Runs `optimize`, which LanceDB compares to VACUUM, and keeps no older version."""
+        """Run `optimize`, which LanceDB compares to VACUUM, and keep no older version."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # safe, since nobody reads older versions
             self._table.optimize(cleanup_older_than=timedelta(0), delete_unverified=True)

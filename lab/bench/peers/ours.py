@@ -54,7 +54,7 @@ class Ours:
             return f"{version('colmlm')} on PostgreSQL {session.scalar(text('SHOW server_version'))}"
 
     def set_search(self, effort: int) -> None:
-        """Does nothing, since it is compared with its own settings."""
+        """Do nothing, since it is compared with its own settings."""
 
     def lookup(self, query: Keys) -> PeerHit | None:
         return self.lookup_batch(query[None])[0]
@@ -69,7 +69,7 @@ class Ours:
         self._kb.facts.delete([fact_id + 1], actor="bench", reason="benchmark")
 
     def clean_up(self) -> None:
-        """Erases the deleted facts to the highest level."""
+        """Erase the deleted facts to the highest level."""
         deleted = [fact.fact_id for fact in self._kb.facts.find(deleted=True, limit=10_000)]
         Erasure(self._kb).erase(deleted, actor="bench", reason="benchmark", now=True)
 

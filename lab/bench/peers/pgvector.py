@@ -82,13 +82,13 @@ class Pgvector:
         self._connection.execute("DELETE FROM fact WHERE id = %s", (fact_id,), prepare=True)
 
     def clean_up(self) -> None:
-        """Runs what pgvector's README says under "Vacuuming", and a CHECKPOINT, so that the files hold the result."""
+        """Run what pgvector's README says under "Vacuuming", and a CHECKPOINT, so that the files hold the result."""
         self._connection.execute("REINDEX INDEX CONCURRENTLY fact_key")
         self._connection.execute("VACUUM fact")
         self._connection.execute("CHECKPOINT")
 
     def bytes_on_disk(self) -> int:
-        """Gives the size of the table and its indexes, without the WAL, whose files are recycled, and the system
+        """Give the size of the table and its indexes, without the WAL, whose files are recycled, and the system
         catalogue.
         """
         size: int = self._value("SELECT pg_total_relation_size('fact')")

@@ -103,7 +103,7 @@ class Qdrant:
         self._shard.flush()
 
     def clean_up(self) -> None:
-        """Runs the vacuum optimizer with a lower threshold; by default it runs once a fifth is deleted."""
+        """Run the vacuum optimizer with a lower threshold; by default it runs once a fifth is deleted."""
         self._shard.close()
         vacuum = EdgeOptimizersConfig(deleted_threshold=1e-9, vacuum_min_vector_number=1)
         self._shard = EdgeShard.load(str(self._directory), self._config(vacuum))
@@ -111,7 +111,7 @@ class Qdrant:
         self._shard.flush()
 
     def bytes_on_disk(self) -> int:
-        """Gives the size of the segments, without the write-ahead log, whose files are preallocated."""
+        """Give the size of the segments, without the write-ahead log, whose files are preallocated."""
         return bytes_of(self._directory / "segments")
 
     def close(self) -> None:
