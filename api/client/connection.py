@@ -121,7 +121,7 @@ class Connection:
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 was_sent = was_sent or not _never_sent(error)
                 if last or not _is_safe(error, is_repeatable) or not self.budget.spend():
-                    raise ServerUnreachable(self.url, _said(error), was_sent=was_sent) from error
+                    raise ServerUnreachable(self.url, _describe_error(error), was_sent=was_sent) from error
             else:
                 if response.status_code < 400:
                     self.budget.earn()
@@ -147,7 +147,9 @@ class Connection:
                     *whole, rest = (rest + block).split(b"\n")
                     yield from (f"{line.decode()}\n" for line in whole)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise ServerUnreachable(self.url, _said(error), was_sent=not _never_sent(error)) from error
+            raise ServerUnreachable(
+                self.url, _describe_error(error), was_sent=not _never_sent(error)
+            ) from error
         if rest:
             yield rest.decode()
 
@@ -177,5 +179,5 @@ def _never_sent(error: Exception) -> bool:
     return isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return f"{type(error).__name__} {error}".strip()

@@ -146,7 +146,7 @@ def embed(ports: FromPorts, data: JSONBody[EmbeddingRequest]) -> Embeddings:
     questions = data.questions()
     return Embeddings(
         data=[
-            Embedding(index=index, embedding=_told(row, data.encoding_format))
+            Embedding(index=index, embedding=_encode_embedding(row, data.encoding_format))
             for index, row in enumerate(model.encoder.encode_questions(questions))
         ],
         model=name,
@@ -163,7 +163,7 @@ def _usage(generator: Generator | None, questions: Sequence[str]) -> EmbeddingUs
     return EmbeddingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens)
 
 
-def _told(row: npt.NDArray[np.float32], form: str | None) -> list[float] | str:
+def _encode_embedding(row: npt.NDArray[np.float32], form: str | None) -> list[float] | str:
     if form == "base64":
         return base64.b64encode(row.astype("<f4").tobytes()).decode()
     numbers: list[float] = row.tolist()

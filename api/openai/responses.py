@@ -108,10 +108,10 @@ class ResponseEvents:
     def begin(self) -> Iterator[Told]:
         """Yield the beginning, once."""
         if not self._num_told:
-            yield self._told("response.created", response=self._response)
-            yield self._told("response.in_progress", response=self._response)
+            yield self._event("response.created", response=self._response)
+            yield self._event("response.in_progress", response=self._response)
             item = message(self._response, "in_progress")
-            yield self._told("response.output_item.added", output_index=0, item=item)
+            yield self._event("response.output_item.added", output_index=0, item=item)
 
     def text(self, piece: str) -> Iterator[Told]:
         """Yield a piece of the text."""
@@ -133,8 +133,8 @@ class ResponseEvents:
                 )
             yield self._of_part("response.output_text.done", text=part.text, logprobs=[])
         yield self._of_part("response.content_part.done", part=part)
-        yield self._told("response.output_item.done", output_index=0, item=response.output[0])
-        yield self._told(f"response.{response.status}", response=response)
+        yield self._event("response.output_item.done", output_index=0, item=response.output[0])
+        yield self._event(f"response.{response.status}", response=response)
 
     def _open(self, part: OutputPart) -> Iterator[Told]:
         if not self._is_open:
@@ -143,9 +143,9 @@ class ResponseEvents:
 
     def _of_part(self, kind: str, **fields: Any) -> Told:
         item_id = message(self._response, "in_progress").id
-        return self._told(kind, item_id=item_id, output_index=0, content_index=0, **fields)
+        return self._event(kind, item_id=item_id, output_index=0, content_index=0, **fields)
 
-    def _told(self, kind: str, **fields: Any) -> Told:
+    def _event(self, kind: str, **fields: Any) -> Told:
         number, self._num_told = self._num_told, self._num_told + 1
         return {
             "type": kind,

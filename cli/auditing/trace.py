@@ -98,7 +98,7 @@ def outputs(
         return
     rows = [
         (g.generation_id, f"{g.at:%Y-%m-%d %H:%M}", g.mode, f"{g.num_hits} of {g.num_splices}",
-         g.ranking, _thumbs(g), shorten(g.prompt, 40), _said(g))
+         g.ranking, _thumbs(g), shorten(g.prompt, 40), _shorten_output(g))
         for g in found
     ]  # fmt: skip
     print_table(("output", "at", "mode", "lookups with a hit", "ranking", "thumbs", "prompt", "output"), rows)
@@ -110,7 +110,7 @@ def _thumbs(stored: GenerationRecord) -> str:
     return ", ".join(f"{n} {what}" for n, what in ((stored.up, "up"), (stored.down, "down")) if n)
 
 
-def _said(stored: GenerationRecord) -> str:
+def _shorten_output(stored: GenerationRecord) -> str:
     """Shorten an output for a list, and say so where no fact stands behind it."""
     if stored.abstained:
         return ABSTAINED

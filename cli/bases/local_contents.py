@@ -194,15 +194,15 @@ class LocalCorpora:
         )
         if how.dry_run:
             adding.look()
-            return _told(adding, None, None, True) | {"threshold": None}
+            return _addition_report(adding, None, None, True) | {"threshold": None}
 
         report = adding.ingest(annotators.ready(self.runtime, how), **who, allow_erased=how.allow_erased)
         keyset = adding.key(changed=report is not None)
         calibrated = adding.recalibrated(self.kb, changed=report is not None, **who)
-        return _told(adding, report, keyset, False) | {"threshold": calibrated}
+        return _addition_report(adding, report, keyset, False) | {"threshold": calibrated}
 
 
-def _told(
+def _addition_report(
     adding: Adding, report: IngestReport | None, keyset: KeysetRecord | None, dry_run: bool
 ) -> dict[str, Any]:
     tally = adding.tally

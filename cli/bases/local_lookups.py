@@ -115,9 +115,9 @@ class LocalMisses:
 
     @property
     def _misses(self) -> Misses:
-        return Misses(self.runtime.kb, self._asked)
+        return Misses(self.runtime.kb, self._answering_fact_ids)
 
-    def _asked(self, question: str, *, accepted_only: bool) -> list[int]:
+    def _answering_fact_ids(self, question: str, *, accepted_only: bool) -> list[int]:
         said = self.runtime.answers.ask(question, accepted_only=accepted_only)
         return [fact.fact_id for fact in said.facts]
 

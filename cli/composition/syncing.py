@@ -79,7 +79,7 @@ class Syncing:
         adding, read = self._prepared(plan)
         adding.look()
         files = list(_read(plan, read))
-        return Synced(plan, adding, len(_gone(plan, files)))
+        return Synced(plan, adding, len(_gone_documents(plan, files)))
 
     def run(self, plan: SyncPlan, load: Load, **who: Unpack[OnRecord]) -> Synced:
         """Add, takes out, and then notes what was read. `load` loads the annotator where there is something to add."""
@@ -87,7 +87,7 @@ class Syncing:
         adding, read = self._prepared(plan)
         report = adding.ingest(load, **who)
         files = list(_read(plan, read))
-        gone = _gone(plan, files)
+        gone = _gone_documents(plan, files)
         removed = self.kb.corpora.remove(self.corpus, gone, **who) if gone else None
         keyset = adding.key(changed=report is not None, kb=self.kb)
         self.kb.corpora.keep_synced(self.corpus, files, plan.gone)
@@ -141,7 +141,7 @@ def _read(plan: SyncPlan, read: FilesRead) -> Iterator[SyncedFile]:
             yield SyncedFile(path, None, tuple(dict.fromkeys((*before, *names))))
 
 
-def _gone(plan: SyncPlan, files: Collection[SyncedFile]) -> set[str]:
+def _gone_documents(plan: SyncPlan, files: Collection[SyncedFile]) -> set[str]:
     """Give the documents that a file had and that no file has now."""
     had = {name for file in plan.known.values() for name in file.documents}
     now = {**plan.known, **{file.path: file for file in files}}

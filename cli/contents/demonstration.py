@@ -151,7 +151,7 @@ class Demonstration:
             before=before,
             deleted=tuple(statements),
             deleted_seq=deleted.seq,
-            after=self._said(trace),
+            after=self._demo_answer(trace),
             restored=restored,
             leaked=leaked,
             parametric=says_unaided(trace, fact.value),
@@ -171,9 +171,9 @@ class Demonstration:
         return sorted(found | {other.fact_id for other in asked_alike if other.question == fact.question})
 
     def _ask(self, request: GenerationRequest) -> DemoAnswer:
-        return self._said(self.generator.generate(request))
+        return self._demo_answer(self.generator.generate(request))
 
-    def _said(self, trace: OutputTrace) -> DemoAnswer:
+    def _demo_answer(self, trace: OutputTrace) -> DemoAnswer:
         first = next(iter(_hits(trace)), None)
         if first is None:
             return DemoAnswer(trace.output)

@@ -208,7 +208,7 @@ def solve(
     ):
         raise typer.BadParameter("give --fact, or --value, or --document with --text.")
     if fact_id is None:
-        asked = _asked(base.misses.read(group_id).group, question)
+        asked = _question_to_add(base.misses.read(group_id).group, question)
         if document is None:
             assert value is not None
             edit = base.facts.add(asked, value, actor=who, reason=reason, anyway=anyway)
@@ -222,7 +222,7 @@ def solve(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _asked(group: MissGroup, question: str | None) -> str:
+def _question_to_add(group: MissGroup, question: str | None) -> str:
     """Give the question of the fact to add. Raises before anything is added where the group could not be solved."""
     if group.state == "solved":
         raise MissGroupState([group.group_id], group.state)

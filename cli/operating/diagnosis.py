@@ -305,12 +305,12 @@ def examine_worker(settings: Settings) -> Iterator[CheckResult]:
     """Check for workers with a heartbeat, for jobs that wait, and for a server's note that its own worker fails."""
     state, heard, waiting = attendance.noted_attendance(settings.home), 0, 0
     try:
-        heard, waiting = _asked(settings)
+        heard, waiting = _count_workers(settings)
     except DatabaseUnavailable:
         yield CheckResult("worker", "warning", "not known without the database", "Mend the database first.")
         return
     if state is not None:
-        yield CheckResult("worker", "warning" if heard else "failed", _said(state), _BY_HAND)
+        yield CheckResult("worker", "warning" if heard else "failed", _format_worker_failure(state), _BY_HAND)
     elif heard:
         yield CheckResult("worker", "ok", f"{heard} heard of lately")
     elif waiting:
@@ -346,7 +346,7 @@ def _subscribed(settings: Settings) -> list[Webhook]:
         engine.dispose()
 
 
-def _asked(settings: Settings) -> tuple[int, int]:
+def _count_workers(settings: Settings) -> tuple[int, int]:
     """Count the workers and the waiting jobs; give 0 of both where the schema is not this program's."""
     engine = database.connect_database(settings)
     try:
@@ -358,7 +358,7 @@ def _asked(settings: Settings) -> tuple[int, int]:
         engine.dispose()
 
 
-def _said(state: WorkerState) -> str:
+def _format_worker_failure(state: WorkerState) -> str:
     last = f": {state.last_error[-1]}" if state.last_error else ""
     return (
         f"the server's worker ended {state.failures} times in a row, "

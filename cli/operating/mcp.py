@@ -89,7 +89,7 @@ class _Callers:
             raise RightMissing(token.role, Right.read)
         return Caller(
             base=cast("Client", self._base),  # both have the same verbs
-            asking=cast("AskingNear", self._asked),
+            asking=cast("AskingNear", self._ask_nearby),
             secret=self._secret,
             rights=ALL_RIGHTS if token is None else ROLES[token.role],
             actor=self._base.actor(None),
@@ -111,7 +111,7 @@ class _Callers:
             raise RightMissing(token.role, Right.audit)
         return None if token is None else self.of(token)
 
-    def _asked(self, ask: Callable[[Base], T]) -> T:
+    def _ask_nearby(self, ask: Callable[[Base], T]) -> T:
         return self._base.answered(ask, checkpoint=None, as_of=None, verbose=False)
 
 

@@ -98,7 +98,7 @@ def rotate_token(
     `expires_in` moves the token's end, which also revives an expired token. Raises `ApiKeyNotFound` or `ApiKeyEnded`.
     """
     pending = _begin(session, actor, f"rotate the token {name}")
-    token = _held(session, name)
+    token = _lock_token(session, name)
     expired = token.expires_at is not None and token.expires_at <= _now(session)
     if token.revoked_at is not None or (expired and expires_in is None):
         raise ApiKeyEnded(name, "revoked" if token.revoked_at is not None else "expired")
@@ -176,7 +176,7 @@ def list_tokens(session: Session, *, after: int = 0, limit: int | None = None) -
 
 def read_token(session: Session, name: str) -> TokenRecord:
     """Give the token of this name, also an expired or revoked one. Raises `ApiKeyNotFound`."""
-    return _record(_held(session, name))
+    return _record(_lock_token(session, name))
 
 
 def name_of(session: Session, token_id: int) -> str:
@@ -190,7 +190,7 @@ def name_of(session: Session, token_id: int) -> str:
 def revoke_token(session: Session, name: str, *, actor: str | None = None) -> None:
     """End a token and all its secrets, at commit and in every process. Raises `ApiKeyNotFound` or `ApiKeyEnded`."""
     pending = _begin(session, actor, f"revoke the token {name}")
-    token = _held(session, name)
+    token = _lock_token(session, name)
     if token.revoked_at is not None:
         raise ApiKeyEnded(name, "revoked")
     token.revoked_at = func.now()
@@ -218,7 +218,7 @@ def _end_browser_sessions(session: Session, token: ApiKeyRow) -> None:
     session.execute(delete(BrowserSessionRow).where(BrowserSessionRow.api_key_id == token.id))
 
 
-def _held(session: Session, name: str) -> ApiKeyRow:
+def _lock_token(session: Session, name: str) -> ApiKeyRow:
     """Give the token's row, locked, so that two edits of one token take turns."""
     audit.check_text("name of the token", name)
     token = session.scalar(select(ApiKeyRow).where(ApiKeyRow.name == name).with_for_update())

@@ -121,12 +121,12 @@ def weigh_passage(
         words=best.candidate.words,
         likeness=best.candidate.likeness or 0.0,
         rank=float(best.rank),
-        heard=_heard(question, best.window),
+        heard=_share_of_words(question, best.window),
         several=float(form_of(question) in OF_SEVERAL_WORDS),
     )
 
 
-def _heard(question: str, window: SaidWindow) -> float:
+def _share_of_words(question: str, window: SaidWindow) -> float:
     asked = set(_WORD.findall(question.casefold()))
     heard = set(_WORD.findall(f"{window.title} {window.text}".casefold()))
     return len(asked & heard) / max(1, len(asked))
@@ -148,7 +148,7 @@ def weigh_span(question: str, places: Sequence[ReadPlace]) -> PlaceEvidence:
         words=place.candidate.words,
         likeness=place.candidate.likeness or 0.0,
         rank=float(place.rank),
-        heard=_heard(question, place.window),
+        heard=_share_of_words(question, place.window),
         length=min(60.0, float(len(place.text))),
     )
 

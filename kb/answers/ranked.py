@@ -202,7 +202,7 @@ def _decided(places: Sequence[ReadPlace], score: float, threshold: float, seq: i
     dead = next((fact.fact_id for fact in places[0].facts if fact.version is None), None)
     if dead is not None:
         return Lookup((), None, threshold, seq, dead if score >= threshold else None)
-    fact = _said(places[0])
+    fact = _fact_said(places[0])
     if fact is None:
         return Lookup((), None, threshold, seq)
     said = fact.said
@@ -210,7 +210,7 @@ def _decided(places: Sequence[ReadPlace], score: float, threshold: float, seq: i
     return Lookup((hit,) if score >= threshold else (), score, threshold, seq)
 
 
-def _said(place: ReadPlace) -> FactInWindow | None:
+def _fact_said(place: ReadPlace) -> FactInWindow | None:
     """Give the fact that says most of a place; None where none says enough of it."""
 
     def shared(fact: FactInWindow) -> int:

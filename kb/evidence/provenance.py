@@ -52,15 +52,15 @@ class Provenance:
     relations: dict[Relation, None] = field(default_factory=dict)  # in order, each once
 
     def entity(self, name: str, kind: str, **said: Any) -> str:
-        self.entities.setdefault(name, Thing(name, kind, _known(said)))
+        self.entities.setdefault(name, Thing(name, kind, _drop_none(said)))
         return name
 
     def activity(self, name: str, kind: str, at: datetime, **said: Any) -> str:
-        self.activities.setdefault(name, Thing(name, kind, _known(said), at, at))
+        self.activities.setdefault(name, Thing(name, kind, _drop_none(said), at, at))
         return name
 
     def agent(self, name: str, kind: str, **said: Any) -> str:
-        self.agents.setdefault(name, Thing(name, kind, _known(said)))
+        self.agents.setdefault(name, Thing(name, kind, _drop_none(said)))
         return name
 
     def relate(self, kind: str, subject: str, object: str, at: datetime | None = None) -> None:
@@ -168,7 +168,7 @@ def _document(found: Provenance, source: Source) -> str:
     )
 
 
-def _known(said: dict[str, Any]) -> dict[str, Any]:
+def _drop_none(said: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 

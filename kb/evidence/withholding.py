@@ -198,7 +198,7 @@ def texts(session: Session, said: Mapping[int, Texts]) -> dict[int, Texts]:
     spliced = session.scalars(hits.order_by(AttributionRow.generation_id)).all()
     standings = _standings(session, [one.fact_id for one in spliced if one.fact_id is not None])
     by_output = {one: list(group) for one, group in groupby(spliced, lambda one: one.generation_id)}
-    shown = {one: _told(*said[one], splices, standings) for one, splices in by_output.items()}
+    shown = {one: _withheld_texts(*said[one], splices, standings) for one, splices in by_output.items()}
     return dict(said) | shown | _quotations(session, dict(said) | shown, by_output)
 
 
@@ -250,7 +250,7 @@ def _spans_in(session: Session, generation_ids: Sequence[int]) -> dict[int, list
     return found
 
 
-def _told(
+def _withheld_texts(
     prompt: str, output: str, splices: Sequence[AttributionRow], standings: Mapping[int, _Standing]
 ) -> Texts:
     standing: list[Span] = []

@@ -321,7 +321,7 @@ def accept_edited(session: Session, fact_ids: Iterable[int], seq: int) -> dict[s
 def bring_back(session: Session, fact_ids: Iterable[int], seq: int) -> dict[str, Any]:
     """Give rejected facts the review that they had before, and give the part of the payload that says so."""
     rows = session.execute(_BEFORE_REJECTION, {"ids": list(fact_ids)})
-    return in_payload(set_reviews(session, {row.id: _known(row.review) for row in rows}, seq))
+    return in_payload(set_reviews(session, {row.id: _review_of(row.review) for row in rows}, seq))
 
 
 def undo_reviews(session: Session, undone: Mapping[str, Any], seq: int) -> dict[str, Any]:
@@ -329,7 +329,7 @@ def undo_reviews(session: Session, undone: Mapping[str, Any], seq: int) -> dict[
 
     So they do where somebody has judged since what they said after that change, as they say it no more.
     """
-    before = {int(fact_id): _known(review) for fact_id, review in undone.get("reviewed", {}).items()}
+    before = {int(fact_id): _review_of(review) for fact_id, review in undone.get("reviewed", {}).items()}
     return in_payload(set_reviews(session, before, seq))
 
 
@@ -338,7 +338,7 @@ def in_payload(was: Mapping[str, str]) -> dict[str, Any]:
     return {"reviewed": dict(was)} if was else {}
 
 
-def _known(review: str | None) -> Review:
+def _review_of(review: str | None) -> Review:
     return review if review in REVIEWS else "accepted"
 
 
@@ -465,7 +465,7 @@ def settle_review(session: Session, verdicts: Sequence[ReviewVerdict], actor: st
     return Settled(
         seqs=tuple(seqs),
         fact_ids=tuple(one.fact_id for one in fitting),
-        before=tuple(_told(one, now[one.fact_id]) for one in verdicts if one.fact_id not in done),
+        before=tuple(_settled_before(one, now[one.fact_id]) for one in verdicts if one.fact_id not in done),
     )
 
 
@@ -480,7 +480,7 @@ def _fits(one: ReviewVerdict, now: Row[Any]) -> bool:
     return one.fits(now.version, now.review, live=now.live)
 
 
-def _told(one: ReviewVerdict, now: Row[Any]) -> SettledBefore:
+def _settled_before(one: ReviewVerdict, now: Row[Any]) -> SettledBefore:
     return SettledBefore(one.fact_id, one.verdict, now.version, now.review, now.live, now.seq, now.actor)
 
 

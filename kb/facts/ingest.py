@@ -214,10 +214,13 @@ def ingest_documents(
     rows = _rows(documents)
     pending = audit.begin_change(session, actor, reason)
     external_ids = [document.external_id for document in documents]
-    known = _known(session, corpus, external_ids)
+    known = _current_documents(session, corpus, external_ids)
     returned = put_back(session, pending, corpus, [name for name in external_ids if name not in known])
     if returned is not None:
-        pending, known = audit.begin_change(session, actor, reason), _known(session, corpus, external_ids)
+        pending, known = (
+            audit.begin_change(session, actor, reason),
+            _current_documents(session, corpus, external_ids),
+        )
     changed: dict[int, IncomingDocument] = {}
     unchanged: dict[int, IncomingDocument] = {}
     taken: list[IncomingDocument] = []
@@ -283,7 +286,7 @@ def _rows(documents: Sequence[AnnotatedDocument]) -> list[IncomingDocument]:
     return [IncomingDocument(document, *document_digests(document)) for document in documents]
 
 
-def _known(session: Session, corpus: str, external_ids: list[str]) -> dict[str, tuple[int, str]]:
+def _current_documents(session: Session, corpus: str, external_ids: list[str]) -> dict[str, tuple[int, str]]:
     """Give the id and record digest of the current documents among these external ids."""
     statement = select(DocumentRow.external_id, DocumentRow.id, DocumentRow.record_sha256).where(
         DocumentRow.corpus == corpus,

@@ -215,13 +215,15 @@ def _spans_in(
     row: DocumentRow, targets: Sequence[ErasureTarget], said: Phrases, apart_from: Sequence[Span]
 ) -> list[Span]:
     """Find the spans where an edition of the facts' document says them, and its mentions, which `said` finds."""
-    found = [span for target in targets for span in _stated(row, target, apart_from)]
+    found = [span for target in targets for span in _find_span(row, target, apart_from)]
     former = [state for target in targets for state in target.former if state.document_id is not None]
-    found += split_apart((span for state in former for span in _stated(row, state, apart_from)), apart_from)
+    found += split_apart(
+        (span for state in former for span in _find_span(row, state, apart_from)), apart_from
+    )
     return found + split_apart(said.spans(row.text), apart_from)
 
 
-def _stated(row: DocumentRow, target: ErasureTarget, apart_from: Sequence[Span]) -> list[Span]:
+def _find_span(row: DocumentRow, target: ErasureTarget, apart_from: Sequence[Span]) -> list[Span]:
     """Find the fact's span in an edition of its document by the characters around it, outside other facts' spans."""
     if row.id == target.document_id:
         found = [(target.start, target.end)]

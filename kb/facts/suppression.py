@@ -179,7 +179,7 @@ class Digests:
 
     def known(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
         """Make all digests by which this fact may have been stored, also in the way of earlier releases."""
-        every = list(_said(value, question, place))
+        every = list(_digested_texts(value, question, place))
         texts = {text for said in every for text in said}
         now, *before = (
             {text: way(text) for text in texts} for way in (normalise_wording, normalised_before, _by_blanks)
@@ -192,7 +192,10 @@ class Digests:
     def _of_forms(
         self, every: Iterable[str], value: str, question: str | None, place: SpanPlace | None
     ) -> list[bytes]:
-        said = [(kind, *map(normalise_wording, rest)) for kind, _, *rest in _said(value, question, place)]
+        said = [
+            (kind, *map(normalise_wording, rest))
+            for kind, _, *rest in _digested_texts(value, question, place)
+        ]
         return [self._make((kind, form, *rest)) for form in every for kind, *rest in said]
 
     def of_words(self, words: Iterable[str]) -> bytes:
@@ -209,7 +212,7 @@ class Digests:
         return digest.digest()
 
 
-def _said(value: str, question: str | None, place: SpanPlace | None) -> Iterator[tuple[str, ...]]:
+def _digested_texts(value: str, question: str | None, place: SpanPlace | None) -> Iterator[tuple[str, ...]]:
     """Give the texts that each digest of a fact is made of; the first text is the digest's kind."""
     if question:
         yield "question", value, question

@@ -241,7 +241,7 @@ class AdaptRun:
             payload = {
                 "keyset": self.keyset_id,
                 "keys": [first, first + len(rows) - 1],
-                "predicted": predicted.said(prediction),
+                "predicted": predicted.prediction_to_json(prediction),
             }
             audit.append_change(session, pending, "key", fact_ids, payload=payload)
             keysets.note_gate(session, self.keyset_id, None)  # which has not seen these keys

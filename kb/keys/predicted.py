@@ -72,7 +72,7 @@ def list_predictions(session: Session) -> dict[int, tuple[Prediction, ...]]:
     found: dict[int, tuple[Prediction, ...]] = {}
     for keyset_id, by_map in made.items():
         left = (
-            _told(told, _left(session, keyset_id, _merged(among)).get(str(told.get("kind")), 0))
+            _read_prediction(told, _left(session, keyset_id, _merged(among)).get(str(told.get("kind")), 0))
             for told, among in by_map.values()
         )
         found[keyset_id] = _worst_of_kinds([one for one in left if one is not None and one.left])
@@ -122,7 +122,7 @@ def _left(session: Session, keyset_id: int, among: Stretches) -> dict[str, int]:
     return {row[0]: row[1] for row in session.execute(of_kind.group_by(FactKeyRow.kind))}
 
 
-def said(prediction: Prediction) -> dict[str, Any]:
+def prediction_to_json(prediction: Prediction) -> dict[str, Any]:
     """Give what the log keeps of a prediction. Figures are texts: JSON may respell a number, which breaks the hash."""
     kept = {field.name: getattr(prediction, field.name) for field in fields(Prediction)}
     del kept["left"]
@@ -177,7 +177,7 @@ def _merged(found: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-def _told(kept: Mapping[str, Any], left: int) -> Prediction | None:
+def _read_prediction(kept: Mapping[str, Any], left: int) -> Prediction | None:
     """Read what the log keeps of a prediction; None where somebody put something else there."""
     try:
         return Prediction(

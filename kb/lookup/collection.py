@@ -94,7 +94,7 @@ class Collection:
         except MilvusException as error:
             if error.code == _NOT_FOUND:
                 raise CandidatesRefused(self.where, "it does not exist") from error
-            raise CandidatesUnavailable(self.where, _said(error.message)) from error
+            raise CandidatesUnavailable(self.where, _shorten_message(error.message)) from error
         except grpc.RpcError as error:
             code = getattr(error, "code", lambda: None)()
             raise CandidatesUnavailable(self.where, str(getattr(code, "name", error))) from error
@@ -331,5 +331,5 @@ def _level(strong: bool) -> str:
     return "Strong" if strong else "Bounded"
 
 
-def _said(message: str) -> str:
+def _shorten_message(message: str) -> str:
     return " ".join(message.split())[:300]

@@ -47,7 +47,7 @@ class Questions:
 
         Raises `KeysetMismatch` where no encoder is of the active checkpoint.
         """
-        checkpoint_id, _, found = self._asked(questions, self._finding(options))
+        checkpoint_id, _, found = self._ask_encoded(questions, self._finding(options))
         return checkpoint_id, found
 
     def nearest_one(
@@ -58,7 +58,7 @@ class Questions:
         Raises what `ask` does.
         """
         return _one(
-            *self._asked(
+            *self._ask_encoded(
                 [question],
                 lambda queries_BD, checkpoint_id: self.kb.searcher.find(
                     queries_BD,
@@ -78,7 +78,7 @@ class Questions:
         The facts `without` are passed over. Raises what `ask` does.
         """
         return _one(
-            *self._asked(
+            *self._ask_encoded(
                 [question],
                 lambda queries_BD, checkpoint_id: self._lookups.nearest(
                     queries_BD,
@@ -93,7 +93,7 @@ class Questions:
     def nearest_as_of(self, question: str, k: int, seq: int) -> tuple[Hit, ...]:
         """List the k facts that were nearest to a question as of change `seq`, by the keys of then."""
         past = self.kb.lookups.as_of(seq)
-        _, _, (lookup,) = self._asked(
+        _, _, (lookup,) = self._ask_encoded(
             [question],
             lambda queries_BD, checkpoint_id: past.find(
                 queries_BD, checkpoint_id=checkpoint_id, k=k, threshold=-1.0
@@ -110,7 +110,7 @@ class Questions:
             queries_BD, checkpoint_id=checkpoint_id, **options
         )
 
-    def _asked(
+    def _ask_encoded(
         self, questions: Sequence[str], find: Callable[[Vectors, str], list[T]]
     ) -> tuple[str, Vectors, list[T]]:
         encoders = self._encoders()

@@ -91,7 +91,7 @@ class Replicas:
                     _log.warning("no snapshot of keyset %d was written: %s", found.keyset_id, error)
             return found
 
-    def _held(self) -> Replica:
+    def _open_replica(self) -> Replica:
         """Give the replica that is open, or opens one where none is or that is lost."""
         held = self._replica
         return self.current() if held is None or held.candidates.is_lost else held

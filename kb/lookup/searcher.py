@@ -119,7 +119,7 @@ class Searcher(Replicas):
         The SELECT that decides is that of `find`. `seq` is the change that the keys were chosen as of. Raises
         `KeysetMismatch`, also where another keyset was activated since.
         """
-        replica = self._held()
+        replica = self._open_replica()
         decision = self._decider.decide(replica.keyset_id, sorted(set().union(*added)), accepted_only)
         if decision.checkpoint_id != checkpoint_id:
             raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id))
@@ -139,7 +139,7 @@ class Searcher(Replicas):
 
         Up to `spare` more facts are ranked where they were found beside those that are wanted.
         """
-        replica = self._held()
+        replica = self._open_replica()
         required: int | None = None
         was_lost = False
         while True:
@@ -251,7 +251,7 @@ class Searcher(Replicas):
         Raises `NoSuchChange` where it does not exist, as waiting would be in vain, and `IndexBehind` where it takes too
         long.
         """
-        replica = self._held()
+        replica = self._open_replica()
         if replica.applied_seq >= min_seq:
             return
         with self.sessions() as session:

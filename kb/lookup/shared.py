@@ -95,7 +95,9 @@ def doubts(session: Session, folder: SharedFolder) -> dict[int, str]:
     files = set(folder.names())
     settled = removed(session, folder, files)
     found = {n: _doubt(folder, one, files) for n, one in named(session).items() if n not in settled}
-    return {keyset_id: _told(keyset_id, said) for keyset_id, said in found.items() if said is not None}
+    return {
+        keyset_id: _about_snapshot(keyset_id, said) for keyset_id, said in found.items() if said is not None
+    }
 
 
 def removed(session: Session, folder: SharedFolder, files: Collection[str]) -> set[int]:
@@ -131,7 +133,7 @@ def must_stay(session: Session, folder: SharedFolder, shared: SharedSnapshot | N
     return None if is_here and not is_outlived(session, shared) else said
 
 
-def _told(keyset_id: int, said: str) -> str:
+def _about_snapshot(keyset_id: int, said: str) -> str:
     return f"shared snapshot of keyset {keyset_id}: {said}"
 
 
@@ -167,9 +169,9 @@ def list_faults(session: Session, folder: SharedFolder) -> dict[int, str]:
         if keyset_id in found:
             continue
         if is_outlived(session, one):
-            found[keyset_id] = _told(keyset_id, "is from before an erasure")
+            found[keyset_id] = _about_snapshot(keyset_id, "is from before an erasure")
         elif not folder.holds(one.file, one.num_bytes, one.sha256):
-            found[keyset_id] = _told(keyset_id, f"{one.file} does not have its digest")
+            found[keyset_id] = _about_snapshot(keyset_id, f"{one.file} does not have its digest")
     return found
 
 

@@ -230,7 +230,7 @@ class Grouping:
         if not _is_mine(session):
             return None
         made = cls()
-        statement = _asked(
+        statement = _select_lookups(
             MissGroupRow.generation_id, MissGroupRow.ordinal, MissGroupRow.id.label("group_id")
         )
         rows = session.execute(statement.order_by(MissGroupRow.id).execution_options(yield_per=READ))
@@ -248,7 +248,7 @@ class Grouping:
         """
         if not (_is_mine(session) and self._knows_all(session)):
             return None
-        new = _asked(MissRow.generation_id, MissRow.ordinal).where(MissRow.group_id.is_(None))
+        new = _select_lookups(MissRow.generation_id, MissRow.ordinal).where(MissRow.group_id.is_(None))
         rows = session.execute(new.order_by(MissRow.generation_id, MissRow.ordinal).limit(AT_ONCE)).all()
         misses = _read(session, rows)
         slots = self._leaders.join([one.compared for one in misses])
@@ -274,7 +274,7 @@ def _is_mine(session: Session) -> bool:
     return bool(session.scalar(select(func.pg_try_advisory_xact_lock(GROUPS_LOCK))))
 
 
-def _asked(generation_id: Any, ordinal: Any, *more: Any) -> Select[*tuple[Any, ...]]:
+def _select_lookups(generation_id: Any, ordinal: Any, *more: Any) -> Select[*tuple[Any, ...]]:
     """Select lookups with what they are compared by. For an output as a whole that is its first lookup's query."""
     asked = AttributionRow.ordinal == func.greatest(ordinal, 0)
     said = func.left(GenerationRow.output, case((ordinal == WHOLE, 0), else_=AttributionRow.output_start))

@@ -273,7 +273,10 @@ def read_questions(
         row.fact_id: row for row in session.execute(_SENTENCES, {"ids": [one.fact_id for one in facts]})
     }
     silent = [fact for fact in facts if not fact.question]
-    return [*(_asked(same, keys, sentences) for same in asking.values()), *_cut_out(silent, keys, sentences)]
+    return [
+        *(_question_to_read(same, keys, sentences) for same in asking.values()),
+        *_cut_out(silent, keys, sentences),
+    ]
 
 
 def _first_keys(target: CheckTarget, facts: Sequence[FactRecord]) -> dict[int, Vectors]:
@@ -282,7 +285,7 @@ def _first_keys(target: CheckTarget, facts: Sequence[FactRecord]) -> dict[int, V
     return dict(zip(ids[has_key].tolist(), keys, strict=True))
 
 
-def _asked(
+def _question_to_read(
     same: Sequence[FactRecord], keys: Mapping[int, Vectors], sentences: Mapping[int, Row[Any]]
 ) -> QuestionToRead:
     fact_id, question = same[0].fact_id, (same[0].question or "")[:MAX_QUESTION]

@@ -112,7 +112,7 @@ class PlacesOfQuestion:
         if places and self._weigh(places) >= self.confidence.threshold:
             if leaked := {fact.fact_id for fact in places[0].facts} & set(forgotten):
                 return "leaks", leaked
-            return "value_leaks" if self._told(places[0]) else "wrong_neighbours", set()
+            return "value_leaks" if self._place_of_value(places[0]) else "wrong_neighbours", set()
         model, said = self.confidence.passage, next(self._passages(()), None)
         if model is None or said is None or best_windows(self.every, model.search)[0].is_dead:
             return "no_match", set()
@@ -135,7 +135,9 @@ class PlacesOfQuestion:
         fact's own sentence; any other where it is as probable as an answer that is given. Each is weighed as if the
         others that say the value were gone, too.
         """
-        left = [(place, self._told(place)) for place in self._touching() if not _is_gone(place, gone)]
+        left = [
+            (place, self._place_of_value(place)) for place in self._touching() if not _is_gone(place, gone)
+        ]
         rivals = [place for place, told in left if told is None]
         tried: list[ReadPlace] = []
         found: list[ListedPlace] = []
@@ -189,7 +191,7 @@ class PlacesOfQuestion:
             yield ListedPlace(left[0], score, next(filter(None, said), None))
             left = left[1:]
 
-    def _told(self, place: ReadPlace) -> tuple[Wording, ReadPlace] | None:
+    def _place_of_value(self, place: ReadPlace) -> tuple[Wording, ReadPlace] | None:
         """Give how a place says a value that is asked for, and as far as it says it: itself, or a fact in it."""
         for value in self.asked.values:
             if (said := wording(value, place.text)) is not None:

@@ -304,7 +304,7 @@ def _questions(
         statement = statement.where(_is_keyed(active.keyset_id, FactRow.id))
     # Ordered by a digest of the id: this gives the same sample on every run, spread over the corpora.
     rows = session.execute(statement.order_by(func.md5(cast(FactRow.id, Text))).limit(size)).all()
-    return _asked([(row.question, classes[row.id]) for row in rows])
+    return _classed_texts([(row.question, classes[row.id]) for row in rows])
 
 
 def _contexts(session: Session, classes: dict[int, int], size: int) -> ClassedTexts:
@@ -322,9 +322,9 @@ def _contexts(session: Session, classes: dict[int, int], size: int) -> ClassedTe
         .order_by(GenerationRow.id.desc(), AttributionRow.ordinal)
         .limit(size)
     )
-    return _asked([(row.prefix, classes[row.fact_id]) for row in session.execute(statement)])
+    return _classed_texts([(row.prefix, classes[row.fact_id]) for row in session.execute(statement)])
 
 
-def _asked(pairs: list[tuple[str, int]]) -> ClassedTexts:
+def _classed_texts(pairs: list[tuple[str, int]]) -> ClassedTexts:
     classes: npt.NDArray[np.int64] = np.array([number for _, number in pairs], dtype=np.int64)
     return ClassedTexts(tuple(asked for asked, _ in pairs), classes)

@@ -103,7 +103,7 @@ def bench_decode(
     """Measure all figures, on knowledge bases of their own under `home`. Rankings that read need the `reader`."""
     documents = [parsed.document for parsed in read_annotated(DEMO_CORPUS) if parsed.document is not None]
     prompts = [" ".join(document.text.split()[:_WORDS]) for document in documents[:BATCH]]
-    questions = _asked(documents[:BATCH])
+    questions = _question_prompts(documents[:BATCH])
     alone, together = (against(checkpoint, some, tokens, rounds) for some in (prompts[:1], prompts))
     with demo_base(checkpoint, home) as kb:
         cost = lookup_cost(checkpoint, kb.lookups, questions, rounds)
@@ -112,7 +112,7 @@ def bench_decode(
     if rankings:
         assert reader is not None
         with demo_base(checkpoint, home / "rankings", len(documents)) as kb:
-            some = _asked(documents)[:_RANKED]
+            some = _question_prompts(documents)[:_RANKED]
             ranked = bench_rankings(checkpoint, kb, reader, some, rankings, rounds)
     return DecodeFigures(
         precision=str(checkpoint.lm.inference.embedding.dtype).removeprefix("torch."),
@@ -127,7 +127,7 @@ def bench_decode(
     )
 
 
-def _asked(documents: Sequence[AnnotatedDocument]) -> list[str]:
+def _question_prompts(documents: Sequence[AnnotatedDocument]) -> list[str]:
     """Give the question of the first fact of each document, as a prompt."""
     return [f"Question: {span.question} Answer:" for d in documents for span in d.facts[:1] if span.question]
 

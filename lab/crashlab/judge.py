@@ -106,7 +106,7 @@ def judge(opened: KnowledgeBase, world: World, journals: Sequence[StepJournal], 
     world, findings = min(held, key=lambda pair: len(pair[1]))
     ids = {question: fact.fact_id for question, fact in seen.facts.items()}
     world = world.seen(ids, seen.keysets)
-    findings += [*_said(journals), *_logged(seen, journals), *_inside(opened, world)]
+    findings += [*_reported_failures(journals), *_logged(seen, journals), *_inside(opened, world)]
     return Verdict(tuple(findings), world, opened.log.head_seq())
 
 
@@ -211,7 +211,7 @@ def _compare_erased(question: str, fact: Known, seen: StoredState) -> Iterator[V
         yield Violation("lost", f"{question!r}: nothing says that it was erased")
 
 
-def _said(journals: Sequence[StepJournal]) -> Iterator[Violation]:
+def _reported_failures(journals: Sequence[StepJournal]) -> Iterator[Violation]:
     """Find what the children themselves reported in their journals."""
     shared = len(journals) > 1
     for journal in journals:

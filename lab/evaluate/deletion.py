@@ -129,13 +129,13 @@ def _preview(sample: Sequence[FactRecord], corpus: str, radii: int, survivors: b
 
 
 def _show(report: dict[str, Any], runs: list[DeletionRun], planted: Sequence[Survival]) -> None:
-    rows = [(name, "", "", *_said(report[name]), "", "", "", "", "") for name in ASKED]
+    rows = [(name, "", "", *_share_columns(report[name]), "", "", "", "", "") for name in ASKED]
     rows += [
         (
             run.policy,
             f"{run.radius:.3f}",
             str(run.forgotten),
-            *_said(asdict(run.said) if run.said else None),
+            *_share_columns(asdict(run.said) if run.said else None),
             f"{run.probes.leaks} of {run.probes.probes}",
             _share(run.wrong_neighbour),
             _share(run.others),
@@ -179,7 +179,7 @@ def _show(report: dict[str, Any], runs: list[DeletionRun], planted: Sequence[Sur
     note(f"{report['checkpoint']}: {report['facts']} facts of {report['corpus']}, {counted}")
 
 
-def _said(found: dict[str, Any] | None) -> tuple[str, str, str]:
+def _share_columns(found: dict[str, Any] | None) -> tuple[str, str, str]:
     names = ("says", "splices", "wrong_neighbour")
     says, splices, wrong = (_share(Share(**found[name])) if found else "" for name in names)
     return says, splices, wrong

@@ -128,7 +128,7 @@ def _report(
         keyset = kb.keysets.rekey(encoder, corpus=corpus, on_facts=update, elsewhere=elsewhere)
     fact_ids, keys_KD = kb.keysets.keys(keyset.keyset_id, corpus=corpus)
     facts = {fact.fact_id: fact for fact in runtime.kb.facts.every(corpus)}
-    asked = _asked([facts[int(fact_id)] for fact_id in fact_ids])
+    asked = _asked_facts([facts[int(fact_id)] for fact_id in fact_ids])
     _refuse_empty(asked, generated)
     asking = with_questions(runtime, encoder, keyset.keyset_id, asked.questions)
     own = _measure(encoder.checkpoint.name, asking, asked, keys_KD, generated, as_decoder)
@@ -171,7 +171,7 @@ def _found(runtime: Runtime, corpus: str, number: int) -> dict[str, dict[str, An
     return {name: asdict(shares) for name, shares in found.items()}
 
 
-def _asked(facts: Sequence[FactRecord]) -> AskedFacts:
+def _asked_facts(facts: Sequence[FactRecord]) -> AskedFacts:
     sources = [fact.source for fact in facts]
     places = [(s.external_id, s.start, s.end) if s else ("", 0, 0) for s in sources]
     return AskedFacts.where(places, [fact.value for fact in facts], [fact.question for fact in facts])

@@ -43,9 +43,9 @@ class RayWorker:
         self.errand: Errand | None = None
 
     def __call__(self, row: dict[str, str]) -> dict[str, str]:
-        return {"told": msgspec.json.encode(self._told(row["row"]), enc_hook=str).decode()}
+        return {"told": msgspec.json.encode(self._run_row(row["row"]), enc_hook=str).decode()}
 
-    def _told(self, row: str) -> RowOutcome:
+    def _run_row(self, row: str) -> RowOutcome:
         try:
             if self.errand is None:
                 self.errand = ERRANDS[self.name](msgspec.json.decode(self.given))

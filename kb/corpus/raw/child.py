@@ -56,7 +56,7 @@ def _answer(ask: Ask, limits: Limits) -> Iterator[bytes]:
     _allow(limits)
     try:
         for piece in read_pieces(ask):
-            yield _told(piece, limits)
+            yield _encode_piece(piece, limits)
             line, reached = piece.line, piece.reached
             _allow(limits)
         yield _encoded(Told(line, reached, end=True))
@@ -66,7 +66,7 @@ def _answer(ask: Ask, limits: Limits) -> Iterator[bytes]:
         yield _encoded(Told(line, reached, breach="broken", how=type(error).__name__))
 
 
-def _told(piece: ReadPiece, limits: Limits) -> bytes:
+def _encode_piece(piece: ReadPiece, limits: Limits) -> bytes:
     parsed = piece.parsed
     if parsed is not None and parsed.refusals:
         parsed = Parsed(parsed.document, tuple(_refusals(parsed)), parsed.overlaps_resolved)

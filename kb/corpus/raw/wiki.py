@@ -129,12 +129,12 @@ def plain_text(wikitext: str, beside: Collection[str] = ()) -> str:
         import mwparserfromhell
     except ImportError as error:
         raise Unreadable("MediaWiki dumps need a parser: pip install 'colmlm[wiki]'") from error
-    text = "".join(_said(mwparserfromhell.parse(wikitext), beside))
+    text = "".join(_visible_text(mwparserfromhell.parse(wikitext), beside))
     text = _HOLLOW.sub("", _SWITCHES.sub("", text))
     return _EMPTY_LINES.sub("\n\n", _LINES.sub("\n", _BLANKS.sub(" ", text))).strip()
 
 
-def _said(code: Any, beside: Collection[str]) -> Iterator[str]:
+def _visible_text(code: Any, beside: Collection[str]) -> Iterator[str]:
     """Yield what the nodes of parsed wikitext show."""
     from mwparserfromhell.nodes import ExternalLink, Heading, HTMLEntity, Tag, Text, Wikilink
 
@@ -145,11 +145,11 @@ def _said(code: Any, beside: Collection[str]) -> Iterator[str]:
             case HTMLEntity():
                 yield node.normalize()
             case Heading():
-                yield from ("\n\n", *_said(node.title, beside), "\n\n")
+                yield from ("\n\n", *_visible_text(node.title, beside), "\n\n")
             case Wikilink() if str(node.title).partition(":")[0].strip().casefold() not in beside:
                 shown = node.title if node.text is None else node.text
-                yield "".join(_said(shown, beside)).removeprefix(":")
+                yield "".join(_visible_text(shown, beside)).removeprefix(":")
             case ExternalLink():
-                yield from _said(node.title if node.brackets else node.url, beside)
+                yield from _visible_text(node.title if node.brackets else node.url, beside)
             case Tag() if (tag := str(node.tag).strip().casefold()) not in _BESIDE:
-                yield "\n" if tag == "br" else "".join(_said(node.contents, beside))
+                yield "\n" if tag == "br" else "".join(_visible_text(node.contents, beside))

@@ -149,7 +149,7 @@ def test_a_wiped_collection_is_an_error_until_it_is_repaired(
     assert values(another_process, encoder, ASKED) == RIGHT
     collection(elsewhere).drop()
     for kb in (elsewhere, another_process):
-        with pytest.raises(CandidatesRefused, match=r"does not exist.*fsck --repair"):
+        with pytest.raises(CandidatesRefused, match=r"does not exist.*doctor --data --repair"):
             values(kb, encoder, ASKED)
     report = elsewhere.upkeep.fsck()
     assert not report.ok and len(report.keys_missing_from_index) == NUMBER
