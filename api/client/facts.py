@@ -290,11 +290,11 @@ class RemoteCorpora(Resource):
 
     def _uploaded(self, found: FoundFiles) -> Iterator[str]:
         """Upload the files, and refuse those that cannot be opened any more, or are others by now."""
-        from colmlm.kb.corpus.raw.files import held, unreadable
+        from colmlm.kb.corpus.raw.files import opened_file, unreadable
 
         for file in found.files:
             try:
-                with held(file.path, file.origin) as place:
+                with opened_file(file.path, file.origin) as place:
                     yield self.api.upload(place, file.path.name)
             except OSError as error:
                 found.refusals.append(unreadable(file.external_id, error))

@@ -99,7 +99,7 @@ def sync(
             who = {"actor": runtime.actor(actor), "reason": reason or "corpus sync"}
             done = syncing.run(plan, annotators.ready(runtime, how), **who)
     named = {"new": plan.new, "changed": plan.changed, "gone": plan.gone, "refusals": done.refusals}
-    told = {"dry_run": dry_run, **done.told(), **plain(named)}
+    told = {"dry_run": dry_run, **done.summary(), **plain(named)}
     print_json(told) if wants_json() else _show(told, skip_unknown=skip_unknown)
     if told["refused"] or (told["passed_over"] and not skip_unknown):
         raise typer.Exit(REFUSED)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from colmlm.cli.output import plain
-from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, held
+from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, opened_file
 from colmlm.kb.errors import FolderEmpty, FolderOther
 from colmlm.kb.facts.corpora import SyncedFile
 from colmlm.kb.facts.standing import Standing
@@ -156,7 +156,7 @@ def _is_below(path: str, places: Collection[str]) -> bool:
 def _sha256(file: RawFile) -> str:
     """Give the digest of a file's bytes; what cannot be read has none, and is refused when it is read."""
     try:
-        with held(file.path, file.origin) as place, place.open("rb") as opened:
+        with opened_file(file.path, file.origin) as place, place.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError:
         return "unreadable"
@@ -229,7 +229,7 @@ class Synced:
     def refusals(self) -> list[Refusal]:
         return [*self.adding.tally.refusals, *(self.report.refusals if self.report else ())]
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Give it as JSON, without names of files and documents, and without why something was refused."""
         report, removed, standings = self.report, self.removed, self.adding.tally.standings
         told = {

@@ -74,7 +74,7 @@ class Astray:
     def __bool__(self) -> bool:
         return bool(self.document_ids or self.fact_ids)
 
-    def told(self) -> tuple[str, ...]:
+    def describe_findings(self) -> tuple[str, ...]:
         """Give one sentence for the documents and one for the facts, with their number and the first ids."""
         found = {"documents": self.document_ids, "facts without a document": self.fact_ids}
         return tuple(

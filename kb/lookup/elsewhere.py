@@ -117,7 +117,7 @@ class ElsewhereStanding:
     astray: Mapping[int, str] = field(default_factory=dict)
     unasked: Mapping[int, str] = field(default_factory=dict)
 
-    def told(self) -> tuple[str, ...]:
+    def describe_findings(self) -> tuple[str, ...]:
         return (*self.useless.values(), *self.astray.values(), *self.unasked.values())
 
 

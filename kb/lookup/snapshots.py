@@ -64,7 +64,7 @@ class SharedFaults:
     unreached: str | None = None
     unlisted: str | None = None
 
-    def told(self) -> tuple[str, ...]:
+    def describe_findings(self) -> tuple[str, ...]:
         left_over = (f"{name} in the shared place belongs to no snapshot" for name in self.left_over)
         return (*self.by_keyset.values(), *left_over, *filter(None, (self.unreached, self.unlisted)))
 
@@ -103,8 +103,8 @@ class Inspection:
             *(f"{s.what} of keyset {s.keyset_id}: {s.twice} stored twice" for s in self.snapshots if s.twice),
             *(f"{file.name} belongs to no snapshot" for file in self.orphans),
             *(f"keyset {keyset_id} is keyed to the end and still building" for keyset_id in self.unfinished),
-            *self.shared.told(),
-            *self.collections.told(),
+            *self.shared.describe_findings(),
+            *self.collections.describe_findings(),
         )
 
     def unreached(self) -> tuple[str, ...]:

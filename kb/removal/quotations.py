@@ -83,7 +83,7 @@ class Quoting:
     def __bool__(self) -> bool:
         return any(getattr(self, f.name) for f in fields(self))
 
-    def told(self) -> tuple[str, ...]:
+    def describe_findings(self) -> tuple[str, ...]:
         """Give one sentence for each kind of row, with its number and the first ids."""
         names = {f.name: f.name.replace("_", " ").replace("generations", "outputs") for f in fields(self)}
         found = {names[f.name]: getattr(self, f.name) for f in fields(self)}

@@ -245,8 +245,8 @@ def check_consistency(session: Session, settings: Settings) -> FsckReport:
     active, num_keys, unkeyed = _active(session, settings, snapshots, live_facts)
     non_verbatim = _non_verbatim(session)
     chained = verify_chain(session)
-    quoting = quotations.find_quotations(session, Gone.read(session)).told()
-    astray = sentences.find_astray(session).told()
+    quoting = quotations.find_quotations(session, Gone.read(session)).describe_findings()
+    astray = sentences.find_astray(session).describe_findings()
     problems = (*_problems(session), *astray, *snapshots.differences(but=active.keyset_id))
     return FsckReport(
         ok=active.is_good and not chained.breaks and not (non_verbatim or problems or quoting),
@@ -345,9 +345,9 @@ class Repair:
         """Check everything, mend what is derived, and check again."""
         with self.kb.sessions() as session:
             found = inspect_snapshots(session, self.kb.settings)
-            quoting = quotations.find_quotations(session, Gone.read(session)).told()
+            quoting = quotations.find_quotations(session, Gone.read(session)).describe_findings()
             astray = sentences.find_astray(session)
-        to_mend = (*found.differences(), *found.mendable(), *quoting, *astray.told())
+        to_mend = (*found.differences(), *found.mendable(), *quoting, *astray.describe_findings())
         if not dry_run:
             restore_recycling(self.kb.engine)
             if quoting:
@@ -401,7 +401,7 @@ class Repair:
         """
         with self.kb.sessions.begin() as session:
             folder = shared.folder_of(session, self.kb.settings)
-            if folder is None or not faults.told() or faults.unreached:
+            if folder is None or not faults.describe_findings() or faults.unreached:
                 return
             await_turns(session)
             forget_snapshots(session, shared.doubts(session, folder))

@@ -55,7 +55,7 @@ def due(session: Session) -> list[int]:
 
 
 @contextmanager
-def held(store: Store, webhook_id: int) -> Iterator[Position | None]:
+def lock_position(store: Store, webhook_id: int) -> Iterator[Position | None]:
     """Give the position of a webhook that is due, for this process alone; None where it is not, or another has it."""
     with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.detach()  # so that its end closes it, which releases the lock

@@ -192,7 +192,7 @@ class Deliverer:
 
         It does nothing where another process is at it, or nothing is due.
         """
-        with positions.held(self.store, webhook_id) as position:
+        with positions.lock_position(self.store, webhook_id) as position:
             return position is not None and self._deliver(position, most)
 
     def _deliver(self, position: Position, most: int | None) -> bool:

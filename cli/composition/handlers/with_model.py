@@ -220,7 +220,7 @@ def sync(runtime: Runtime, telling: Telling, run: JobRun, work: Sync) -> dict[st
     run.check()
     who = {"actor": run.job.actor, "reason": work.reason or f"sync with the folder {work.folder}"}
     done = syncing.run(plan, annotators.ready(runtime, _how(work)), **who)
-    return done.told() | {"refusals": named(done.refusals)}
+    return done.summary() | {"refusals": named(done.refusals)}
 
 
 def _adding(

@@ -109,7 +109,7 @@ def walk_folder(folder: Path, refusals: list[Refusal]) -> Iterator[tuple[str, os
 
 
 @contextmanager
-def held(path: Path, origin: FolderOrigin | None) -> Iterator[Path]:
+def opened_file(path: Path, origin: FolderOrigin | None) -> Iterator[Path]:
     """Give a path by which the file is opened in the block: without an origin its own, as of a file that was named.
 
     With an origin it leads to the file that was found, which is open meanwhile. On macOS whoever opens it a second
@@ -222,7 +222,7 @@ def _take(file: RawFile, about: os.stat_result, found: FoundFiles) -> None:
 def _is_dump(path: Path, origin: FolderOrigin) -> bool:
     """Say whether an XML file of a folder is a wiki's, since most are something else."""
     try:
-        with held(path, origin) as place, place.open("rb") as file:
+        with opened_file(path, origin) as place, place.open("rb") as file:
             return _DUMP in file.read(_HEAD_BYTES)
     except OSError:
         return True  # whatever it is, `_fault` says so

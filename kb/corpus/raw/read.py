@@ -21,7 +21,7 @@ from colmlm.kb.corpus.format import (
     unstorable_characters,
 )
 from colmlm.kb.corpus.raw.blocks import Fields, ReadPiece, refuse_document
-from colmlm.kb.corpus.raw.files import held
+from colmlm.kb.corpus.raw.files import opened_file
 from colmlm.kb.corpus.raw.html import heading_line
 from colmlm.kb.corpus.raw.text import (
     Unreadable,
@@ -183,7 +183,7 @@ def read_pieces(ask: Ask) -> Iterator[ReadPiece]:
     path = Path(ask.path)
     name = ask.external_id or path.name
     try:
-        with held(path, ask.origin) as place:
+        with opened_file(path, ask.origin) as place:
             if ask.kind in BY_LINE:
                 yield from _lines(path, place, ask)
             elif ask.kind in BY_ROW:
