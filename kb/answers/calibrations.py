@@ -17,7 +17,7 @@ from colmlm.kb.keys.calibration import has_question_keys
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import OnRecord
-from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import AnswerCalibrationRow, ChangeRow
 
@@ -54,7 +54,7 @@ class AnswerCalibrations:
                 threshold, is_ours, self.shipped, kept, tuple(_doubts(session, kept, is_ours))
             )
 
-    @tried_again
+    @retry_on_contention
     def store_measured(
         self,
         measured: MeasuredAnswers,
@@ -84,7 +84,7 @@ class AnswerCalibrations:
                 session, pending, KIND, payload=_spelt({"threshold": threshold, **report})
             )
 
-    @tried_again
+    @retry_on_contention
     def drop(self, **who: Unpack[OnRecord]) -> AnswerThreshold:
         """Go back to the shipped threshold. Where that counts already nothing is done."""
         with self.store.sessions.begin() as session:

@@ -40,7 +40,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.options import KEY, READER
 from colmlm.kb.misses.noting import groups_of
-from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.store import Store, is_read_only
 from colmlm.kb.tables import (
     AttributionRow,
@@ -318,7 +318,7 @@ class StoredAnswers:
         output = output_of(asked, mode, accepted_only=options.get("accepted_only", False))
         return self._stored(asked, output)
 
-    @tried_again
+    @retry_on_contention
     def _stored(self, asked: AnsweredQuestion, output: NewOutput) -> Answer:
         with self.store.sessions.begin() as session:
             if is_read_only(session):

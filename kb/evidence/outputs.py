@@ -35,7 +35,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.removal.selector import Selector, select_facts
-from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.tables import AttributionRow, CheckpointRow, FactRow, GenerationRow
 
 
@@ -45,19 +45,19 @@ class Outputs:
 
     store: SearchableStore
 
-    @tried_again
+    @retry_on_contention
     def record(self, generation: NewOutput) -> int:
         """Store an output that was decoded here, with its splices, and give its id."""
         with self.store.sessions.begin() as session:
             return storing.record_output(session, generation).output.id
 
-    @tried_again
+    @retry_on_contention
     def record_traced(self, generation: NewOutput) -> OutputTrace:
         """Store an output that was decoded here, with its splices, and give its trace."""
         with self.store.sessions.begin() as session:
             return attribution.trace_stored(session, storing.record_output(session, generation))
 
-    @tried_again
+    @retry_on_contention
     def record_from_elsewhere(self, generation: NewOutput) -> OutputTrace:
         """Store an output of another process's decoder, and give its trace without the edits of its facts since.
 
@@ -89,7 +89,7 @@ class Outputs:
             trace = attribution.trace_fact(session, fact_id)
             return write_prov(of_fact(trace, audit.database_id(session)), form)
 
-    @tried_again
+    @retry_on_contention
     def give_feedback(
         self, generation_id: int, made: NewFeedback, *, actor: str, on_behalf_of: str = ""
     ) -> Feedback:

@@ -27,7 +27,7 @@ from colmlm.kb.facts.compared import (
 from colmlm.kb.facts.edits import storable_ids
 from colmlm.kb.facts.records import COUNTED, FACTS_LISTED, Edit, FactRecord
 from colmlm.kb.log.records import OnRecord
-from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.engines import check_limit
 from colmlm.kb.store.store import Store
 
@@ -120,7 +120,7 @@ class Comparisons:
                     said.setdefault(one, set()).add(other)
         return [AlsoSaid(fact_id, tuple(sorted(by))) for fact_id, by in sorted(said.items())]
 
-    @tried_again
+    @retry_on_contention
     def hold(self, fact_id: int, other_id: int, *, holds: bool = True, **who: Unpack[OnRecord]) -> Edit:
         """Note that two facts that contradict both hold, until one of them says or asks something else.
 

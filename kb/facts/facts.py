@@ -28,7 +28,7 @@ from colmlm.kb.facts.records import (
     Moving,
 )
 from colmlm.kb.log import audit
-from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import (
     ChangeRow,
@@ -63,14 +63,14 @@ class Facts:
         """
         return self.add_many([FactDraft(question, value, answer, proposed)], **how)
 
-    @tried_again
+    @retry_on_contention
     def add_many(self, drafts: Sequence[FactDraft], **how: Unpack[Contradicting]) -> Edit:
         """Add these facts in one change, all or none. Raises as `add` does."""
         _require_some(len(drafts))
         with self.store.sessions.begin() as session:
             return edits.insert_facts(session, drafts, **how)
 
-    @tried_again
+    @retry_on_contention
     def add_to(self, document_id: int, span: Marking, **how: Unpack[MarkedAddition]) -> Edit:
         """Add a fact to a document, whose words at this span are its value. Lookups find it once a rekey has keyed it.
 
@@ -95,7 +95,7 @@ class Facts:
         """
         return self.edit_many([Correction(fact_id, value, question, version)], **how)
 
-    @tried_again
+    @retry_on_contention
     def edit_many(self, corrections: Sequence[Correction], **how: Unpack[Correcting]) -> Edit:
         """Edit each of these facts, in one change.
 
@@ -106,7 +106,7 @@ class Facts:
         with self.store.edits.begin() as session:
             return mending.correct_fact(session, corrections, **how)
 
-    @tried_again
+    @retry_on_contention
     def move(self, fact_id: int, span: Marking, **how: Unpack[Moving]) -> Edit:
         """Move the span of a fact within its document, whose words there become its value.
 
@@ -115,7 +115,7 @@ class Facts:
         with self.store.sessions.begin() as session:
             return mending.move_fact(session, fact_id, span, **how)
 
-    @tried_again
+    @retry_on_contention
     def undo(self, seq: int, *, actor: str, reason: str) -> Edit:
         """Undo the edit of facts that is change `seq`, all of it or nothing.
 
@@ -124,7 +124,7 @@ class Facts:
         with self.store.edits.begin() as session:
             return undo_change(session, seq, actor, reason)
 
-    @tried_again
+    @retry_on_contention
     def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit:
         """Delete facts, all or none; from the commit on no process answers with them.
 
@@ -133,7 +133,7 @@ class Facts:
         with self.store.edits.begin() as session:
             return edits.delete_facts(session, fact_ids, actor, reason, abstain=abstain)
 
-    @tried_again
+    @retry_on_contention
     def restore(self, fact_ids: Sequence[int], *, actor: str, reason: str) -> Edit:
         """Undo the delete or the rejection of facts, all or none; each has the review again that it had."""
         with self.store.edits.begin() as session:

@@ -33,7 +33,7 @@ from colmlm.kb.facts.records import IngestReport
 from colmlm.kb.facts.sentences import SearchedText
 from colmlm.kb.facts.suppression import Suppressor
 from colmlm.kb.log import audit
-from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.database import IncomingDocument, checked_at_once, connection_of, copy_documents, reserve
 from colmlm.kb.tables import DocumentRow, FactRow
 
@@ -159,7 +159,7 @@ class IngestRun:
             if many >= MANY_FACTS:
                 session.execute(_ANALYZE)
 
-    @tried_again
+    @retry_on_contention
     def _take(self, piece: Sequence[AnnotatedDocument]) -> IngestReport:
         with self.sessions() as session:
             report = ingest_documents(

@@ -29,7 +29,7 @@ from colmlm.kb.lookup.turns import is_turn_to_ask
 from colmlm.kb.removal import quotations
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import outages
-from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import JobRow
 
@@ -41,7 +41,7 @@ class Jobs:
         self.store = store
         self.uploads = Uploads.of(store.settings)
 
-    @tried_again
+    @retry_on_contention
     def submit(self, work: Work, *, actor: str) -> JobRecord:
         """Queue this work. Raises `UploadNotFound` where a file that it reads is missing."""
         audit.check_name("actor", actor)
@@ -139,7 +139,7 @@ class Jobs:
         with self.store.sessions() as session:
             return attendance.is_wanting(session, state)
 
-    @tried_again
+    @retry_on_contention
     def cancel(self, job_id: int, *, actor: str) -> JobRecord:
         """End a queued job at once, and ask a running one to end, which it does before its next piece of work.
 

@@ -34,7 +34,7 @@ from colmlm.kb.misses.records import (
     MissState,
     Solving,
 )
-from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.engines import check_limit
 from colmlm.kb.store.store import is_read_only
 from colmlm.kb.tables import AttributionRow, GenerationRow, MissGroupRow, MissRow
@@ -132,14 +132,14 @@ class Misses:
         seq = self._decide([group_id], "solved", who["actor"], who["reason"], fact_id)
         return Solving(group_id, fact_id, True, seq, asked)
 
-    @tried_again
+    @retry_on_contention
     def _decide(
         self, group_ids: Sequence[int], state: MissState, actor: str, reason: str, fact_id: int | None = None
     ) -> int:
         with self.store.sessions.begin() as session:
             return decide_group(session, group_ids, state, actor, reason, fact_id=fact_id)
 
-    @tried_again
+    @retry_on_contention
     def _prune_some(self, older_than: timedelta) -> int:
         with self.store.sessions.begin() as session:
             return prune_misses(session, older_than)

@@ -40,7 +40,7 @@ from colmlm.kb.questions.records import (
     Way,
 )
 from colmlm.kb.removal import quotations
-from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import (
     DocumentRow,
@@ -103,7 +103,7 @@ def run(
         return reading.run_record(session, run_id)
 
 
-@tried_again
+@retry_on_contention
 def _stored(store: Store, name: str, asked: AskedSet, asker: Asker, about: tuple[str, float]) -> int:
     actor, seconds = about
     with store.sessions.begin() as session:

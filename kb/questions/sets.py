@@ -28,7 +28,7 @@ from colmlm.kb.questions.records import (
     RunComparison,
     TakenQuestion,
 )
-from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import AttributionRow, ChangeRow, GenerationRow, answer_modes
 
@@ -62,7 +62,7 @@ class QuestionSets:
             kept = reading.questions_of(session, reading.set_row(session, name).id)
         return [DraftQuestion(one.question, wanted(one)) for one in kept if is_askable(one)]
 
-    @tried_again
+    @retry_on_contention
     def add(
         self, name: str, questions: Sequence[DraftQuestion], *, corpus: str | None = None, actor: str
     ) -> KeptSet:
@@ -77,7 +77,7 @@ class QuestionSets:
             put_set(session, opened(session, name, corpus, actor).id, questions)
             return _marked(session, name)
 
-    @tried_again
+    @retry_on_contention
     def take(self, name: str, generation_id: int, *, actor: str, **said: Unpack[TakenQuestion]) -> KeptSet:
         """Add the question of a stored output, with what was said as the expected value unless other is given."""
         audit.check_name("actor", actor)
@@ -99,7 +99,7 @@ class QuestionSets:
         with self.store.sessions() as session:
             return taken_questions(session, generation_id)[0]
 
-    @tried_again
+    @retry_on_contention
     def edit(self, name: str, question_id: int, question: str, expected: Sequence[str]) -> KeptSet:
         """Give a question another text and other values. Raises `QuestionNotFound`."""
         draft = DraftQuestion(question, tuple(expected))
@@ -109,7 +109,7 @@ class QuestionSets:
             edit_set(session, reading.set_row(session, name, lock=True).id, question_id, draft)
             return _marked(session, name)
 
-    @tried_again
+    @retry_on_contention
     def remove(self, name: str, question_ids: Sequence[int] | None = None) -> KeptSet:
         """Remove these questions, or without any list the whole set with its runs; give the set as it was.
 

@@ -26,7 +26,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.lookup.sealed import Ids, SealedIndex, Vectors
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.releases.keys import BLOCK, KeysOfRelease, analyze_facts, require_one_index
-from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.database import checked_at_once, copy_blocks, escaped, joined, reserve
 from colmlm.kb.tables import ADOPTED, ChangeRow, DocumentRow, FactKeyRow, FactRow, FactVersionRow, KeysetRow
 
@@ -125,12 +125,12 @@ class Releases:
                 analyze_facts(session)
         return report
 
-    @tried_again
+    @retry_on_contention
     def _store_facts(self, facts: FactsOfRelease, first: int, piece: Sequence[ReleasedFact]) -> StoredPiece:
         with self.store.sessions.begin() as session:
             return facts.store(session, first, piece)
 
-    @tried_again
+    @retry_on_contention
     def _create(self, checkpoint: CheckpointInfo) -> int:
         with self.store.sessions.begin() as session:
             return keysets.create_keyset(session, checkpoint, None, self.store.settings.actor).keyset_id
@@ -151,7 +151,7 @@ class Releases:
                 keysets.analyze_keyset(session, keys.keyset_id)
         return report
 
-    @tried_again
+    @retry_on_contention
     def _store_keys(self, keys: KeysOfRelease, fact_ids: Ids, keys_ND: Vectors, upto: int) -> int:
         with self.store.sessions.begin() as session:
             return keys.store(session, fact_ids, keys_ND, upto)

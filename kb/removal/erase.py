@@ -53,7 +53,7 @@ from colmlm.kb.removal.quotations import Gone
 from colmlm.kb.removal.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.removal.scan import OnFile, ResidueReport, scan_residue
 from colmlm.kb.removal.traces import Trace, look_for_traces, make_traces
-from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.waits import unhurried
 from colmlm.kb.tables import (
     ApiKeyRow,
@@ -99,7 +99,7 @@ class Erasure:
             raise SecondPersonNeeded
         return self.report(self._erase(fact_ids, actor, reason, mentions), now=now, on_step=on_step)
 
-    @tried_again
+    @retry_on_contention
     def _erase(self, fact_ids: Sequence[int], actor: str, reason: str, mentions: Mentioned) -> Erased:
         with self.kb.sessions.begin() as session:
             targets, _ = load_targets(session, fact_ids)
@@ -123,7 +123,7 @@ class Erasure:
         """Take every erasure so far to level 2, or with `now` as far as the server permits."""
         return self.report(None, now=now, on_step=on_step)
 
-    @tried_again
+    @retry_on_contention
     def complete(self, *, actor: str, reason: str) -> Erased | None:
         """Redact what still says an erased fact, as one erasure. Gives None where nothing does."""
         with self.kb.sessions.begin() as session:
@@ -379,7 +379,7 @@ class ErasureRequests:
             raise AdminKeyNeeded
         return token
 
-    @tried_again
+    @retry_on_contention
     def ask(
         self,
         fact_ids: Sequence[int],
@@ -433,7 +433,7 @@ class ErasureRequests:
         done, erased = self._approve(request_id, token)
         return done, Erasure(self.kb).report(erased, now=now, on_step=on_step)
 
-    @tried_again
+    @retry_on_contention
     def _approve(self, request_id: int, token: TokenRecord) -> tuple[ErasureRequest, Erased]:
         with self.kb.sessions.begin() as session:
             unhurried(session)
@@ -460,7 +460,7 @@ class ErasureRequests:
             done = _decide(session, row, "approved", token, erased.seq)
         return done, Erasure(self.kb).with_left(erased, targets)
 
-    @tried_again
+    @retry_on_contention
     def withdraw(self, request_id: int, *, token: TokenRecord) -> ErasureRequest:
         """End a request without erasing anything. The token that made the request may do that too."""
         with self.kb.sessions.begin() as session:

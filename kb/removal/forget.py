@@ -41,7 +41,7 @@ from colmlm.kb.removal.records import (
 )
 from colmlm.kb.removal.selector import Selector
 from colmlm.kb.removal.survivors import SurvivorSearch, said_survivors
-from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.tables import ForgetRunRow, forget_policies
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Forgetting:
         )
         return self._store(drawn, selector, who, reason)
 
-    @tried_again
+    @retry_on_contention
     def _store(self, drawn: ForgetPlan, selector: Selector, who: Signature, reason: str) -> ForgetPlan:
         said = TextOrigin(frozenset(drawn.fact_ids), seq=drawn.planned_seq)
         with self.kb.sessions.begin() as session:
@@ -129,7 +129,7 @@ class Forgetting:
             run = get_run(session, run_id, "planned")
             return self._planner.find_drift(session, Selector.from_json(run.selector), plan_of(run))
 
-    @tried_again
+    @retry_on_contention
     def apply(self, run_id: int, *, actor: str, reason: str) -> Edit:
         """Forget the planned facts, all at once or none. Raises `PlanStale` where one was edited since the plan."""
         with self.kb.sessions.begin() as session:
@@ -144,7 +144,7 @@ class Forgetting:
             run.state, run.applied_seq = "applied", edit.seq
         return edit
 
-    @tried_again
+    @retry_on_contention
     def restore(self, run_id: int, *, actor: str, reason: str) -> Edit:
         """Undo an applied run: restore every fact with its value and its keys."""
         with self.kb.sessions.begin() as session:
@@ -164,7 +164,7 @@ class Forgetting:
         self._keep(run_id, found)
         return found
 
-    @tried_again
+    @retry_on_contention
     def _keep(self, run_id: int, found: Verification) -> None:
         with self.kb.sessions.begin() as session:
             run = get_run(session, run_id, "applied", "erased", lock=True)

@@ -29,7 +29,7 @@ from colmlm.kb.review.records import (
     ReviewProgress,
     Surroundings,
 )
-from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.engines import check_limit
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import AttributionRow, CorpusReviewRow, DocumentRow, FactRow, KeysetRow
@@ -51,7 +51,7 @@ class FactReview:
         with self.store.sessions() as session:
             return review_progress(session, corpus, document_id)
 
-    @tried_again
+    @retry_on_contention
     def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> Settled:
         """Carry out verdicts, each kind in one change; those that no longer fit their facts are named instead.
 
@@ -60,7 +60,7 @@ class FactReview:
         with self.store.edits.begin() as session:
             return settle_review(session, judged, actor, reason)
 
-    @tried_again
+    @retry_on_contention
     def limit(
         self,
         *,

@@ -23,7 +23,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def tried_again(transaction: Callable[P, T]) -> Callable[P, T]:
+def retry_on_contention(transaction: Callable[P, T]) -> Callable[P, T]:
     """Make a function that is one transaction repeat itself after contention; raise the last failure unchanged.
 
     `kb.store.waits` translates that.

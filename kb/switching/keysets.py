@@ -40,7 +40,7 @@ from colmlm.kb.lookup import elsewhere
 from colmlm.kb.lookup.in_process import OnKeys
 from colmlm.kb.lookup.replica import rebuild_replica, save_replica
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.store.contention import tried_again
+from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.waits import refusal_of
 from colmlm.kb.switching.gate import GateReport, check_keyset
 from colmlm.kb.switching.limits import GateLimits
@@ -134,7 +134,7 @@ class KnownKeysets:
             keysets.keyset_head(session, keyset_id)
             return keysets.gate_of(session, keyset_id)
 
-    @tried_again
+    @retry_on_contention
     def _edit(self, edit: Callable[[Session], T]) -> T:
         """Make one transaction of an edit. What counts keys comes after it, since the log is locked meanwhile."""
         with self.store.sessions.begin() as session:
@@ -152,7 +152,7 @@ _BATCH = 64  # documents that are encoded in one transaction
 class FillableKeysets(KnownKeysets):
     """The keysets of a store, and what fills them."""
 
-    @tried_again
+    @retry_on_contention
     def create(self, checkpoint: CheckpointInfo, index_spec: str | None = None) -> KeysetHead:
         """Register a checkpoint and gives its keyset: the one it has, unless that is retired, or a new one."""
         with self.store.sessions.begin() as session:

@@ -16,7 +16,7 @@ from colmlm.kb.removal.erase import erase_facts
 from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.contention import ATTEMPTS, tried_again
+from colmlm.kb.store.contention import ATTEMPTS, retry_on_contention
 from colmlm.kb.store.waits import refusal_of
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, fact_id, ingest
@@ -48,7 +48,7 @@ def test_transactions_that_wait_for_each_other_are_both_done(kb: KnowledgeBase) 
     first, second = fact_id(kb, "Lima"), fact_id(kb, "Amazon")
     met, attempts = threading.Barrier(2), []
 
-    @tried_again
+    @retry_on_contention
     def lock(one: int, other: int) -> None:
         attempts.append(one)
         with kb.sessions.begin() as session:
@@ -66,7 +66,7 @@ def test_transactions_that_wait_for_each_other_are_both_done(kb: KnowledgeBase) 
 def test_work_that_never_gets_through_is_refused_with_what_to_do(kb: KnowledgeBase) -> None:
     attempts = []
 
-    @tried_again
+    @retry_on_contention
     def collide() -> None:
         attempts.append(1)
         with kb.sessions.begin() as session:
