@@ -1,1 +1,1 @@
-"""The command `colmlm`: rooms of commands by who uses them, and what they are started, connected and composed by."""
+"""The command `colmlm`: packages of commands by who uses them, and what they are started, connected and composed by."""

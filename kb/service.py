@@ -1,6 +1,6 @@
-"""KnowledgeBase: a Store with the nouns of the rooms below, each in its own room. One verb is one transaction.
+"""KnowledgeBase: a Store with the resources of the packages below. One verb is one transaction.
 
-The class of a noun is imported when the noun is used, since some import NumPy, Faiss or cryptography.
+The class of a resource is imported when the resource is used, since some import NumPy, Faiss or cryptography.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The laboratory: measures the program and repeats the paper's experiments. No other room imports it."""
+"""The laboratory: measures the program and repeats the paper's experiments. No other package imports it."""

@@ -114,8 +114,10 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_the_picture_of_the_rooms_is_todays() -> None:
-    drawn = subprocess.run([ROOT / "scripts" / "rooms"], capture_output=True, text=True, check=True).stdout
-    assert (ROOT / "docs" / "rooms.md").read_text() == drawn, "draw it again: scripts/rooms > docs/rooms.md"
+    drawn = subprocess.run([ROOT / "scripts" / "packages"], capture_output=True, text=True, check=True).stdout
+    assert (ROOT / "docs" / "packages.md").read_text() == drawn, (
+        "draw it again: scripts/packages > docs/packages.md"
+    )
 
 
 def test_every_make_target_named_exists() -> None:

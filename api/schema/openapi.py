@@ -1,6 +1,6 @@
 """Complete the OpenAPI document that Litestar generates.
 
-It adds tags by noun, the right that each operation needs (`x-right`), an example of every request and response, and
+It adds tags by resource, the right that each operation needs (`x-right`), an example of every request and response, and
 the first line of a handler's docstring as its summary.
 """
 
@@ -49,7 +49,7 @@ from colmlm.kb.facts.compared import AlsoSaid
 from colmlm.kb.log.cloud_events import BATCH, EVENT, cloud_event
 from colmlm.kb.log.signing import PAYLOAD_TYPE
 
-# The tags, one for each noun, in the order in which a reader meets them.
+# The tags, one for each resource, in the order in which a reader meets them.
 TAGS = {
     "Corpora": "Sets of documents, counted, deleted and exported.",
     "Documents": "Texts, and the facts in them.",
@@ -84,7 +84,7 @@ IDEMPOTENCY = {
     "schema": {"type": "string", "pattern": "^[!-~]([ -~]{0,198}[!-~])?$"},
 }
 _REF = "#/components/schemas/"
-_NOUNS = {
+_RESOURCES = {
     "certificates": "Forgetting",
     "chat": "OpenAI",
     "completions": "OpenAI",
@@ -204,8 +204,8 @@ def _types(handler: HTTPRouteHandler) -> Iterator[Any]:
 
 
 def _tag(path: str) -> str:
-    noun = path.removeprefix("/v1").strip("/").partition("/")[0]
-    return _NOUNS.get(noun, noun.capitalize())
+    name = path.removeprefix("/v1").strip("/").partition("/")[0]
+    return _RESOURCES.get(name, name.capitalize())
 
 
 def _describe(operation: dict[str, Any], tag: str, right: Right, is_edit: bool) -> None:

@@ -1,4 +1,4 @@
-"""The verbs of each noun of the command line, with the help that a shell shows beside them while it completes.
+"""The verbs of each resource of the command line, with the help that a shell shows beside them while it completes.
 
 They are written here a second time, so that completing them imports no command; a test compares the two.
 """

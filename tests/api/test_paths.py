@@ -1,4 +1,4 @@
-"""The ways through the rooms on docs/rooms.md, recorded while a real lookup, edit and retraining run."""
+"""The ways through the packages on docs/packages.md, recorded while a real lookup, edit and retraining run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.api.conftest import CAPITAL, Client
 from tests.fakes import FakeEncoder
 from tests.places import ROOT
 
-PAGE = ROOT / "docs" / "rooms.md"
+PAGE = ROOT / "docs" / "packages.md"
 PACKAGES = ("kb", "api", "cli", "model")
 WIDTH = 34
 # Text checks, waits, connections and figures are called everywhere, and are no part of a way.
@@ -46,7 +46,7 @@ class Recorder:
     def way_of(
         self, path: str, function: str, unfollowed: str = "-"
     ) -> Iterator[dict[tuple[str, str], None]]:
-        """Record the calls below this function; what the room `unfollowed` calls is left out."""
+        """Record the calls below this function; what the package `unfollowed` calls is left out."""
         self.entry, self.calls, self.unfollowed = (path, function), {}, unfollowed
         try:
             yield self.calls
@@ -89,12 +89,12 @@ def drawn(calls: dict[tuple[str, str], None]) -> str:
 def require(title: str, calls: dict[tuple[str, str], None]) -> None:
     """Require that the page draws this way; with UPDATE_DOCS write it anew."""
     page = PAGE.read_text()
-    head, _, rest = page.partition(f"## {title}, through the rooms\n```\n")
+    head, _, rest = page.partition(f"## {title}, through the packages\n```\n")
     old, _, after = rest.partition("```")
     if os.environ.get("UPDATE_DOCS"):
-        PAGE.write_text(f"{head}## {title}, through the rooms\n```\n{drawn(calls)}```{after}")
+        PAGE.write_text(f"{head}## {title}, through the packages\n```\n{drawn(calls)}```{after}")
     else:
-        assert old == drawn(calls), "run: UPDATE_DOCS=1 pytest tests/api/test_rooms.py"
+        assert old == drawn(calls), "run: UPDATE_DOCS=1 pytest tests/api/test_paths.py"
 
 
 def test_the_way_of_a_lookup_is_the_one_taken(recorder: Recorder, operator: Client, fact_id: int) -> None:
