@@ -99,7 +99,7 @@ def _keyset_of(runtime: Runtime, sentences: CheckpointInfo | None, loaded: Check
     )
     if found is None or found.state == "building" or found.num_unkeyed:
         raise typer.BadParameter(
-            f"not all facts have the keys that this method asks; run: colmlm keysets fill {how}",
+            f"not all facts have the keys that this method asks; run: colmlm keysets create {how}",
             param_hint="--method",
         )
     return found
