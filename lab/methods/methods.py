@@ -92,14 +92,15 @@ def _in_words() -> SentenceKeys:
 def _keyset_of(runtime: Runtime, sentences: CheckpointInfo | None, loaded: Checkpoint) -> KeysetRecord:
     """Give the keyset that this method looks up in. Refuses one that lacks keys."""
     checkpoint_id = sentences.checkpoint_id if sentences else loaded.checkpoint_id
-    how = "create --encoder minilm" if sentences else f"fill --checkpoint {loaded.path}"
+    fills = f"colmlm keysets fill --checkpoint {loaded.path}"
+    command = "colmlm keysets create --encoder minilm" if sentences else fills
     found = next(
         (k for k in runtime.kb.keysets.all() if k.checkpoint_id == checkpoint_id and k.state != "retired"),
         None,
     )
     if found is None or found.state == "building" or found.num_unkeyed:
         raise typer.BadParameter(
-            f"not all facts have the keys that this method asks; run: colmlm keysets {how}",
+            f"not all facts have the keys that this method asks; run: {command}",
             param_hint="--method",
         )
     return found

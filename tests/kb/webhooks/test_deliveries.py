@@ -17,7 +17,7 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from colmlm.kb.errors import WebhookState
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.webhooks.positions import Persistence, held
+from colmlm.kb.webhooks.positions import Persistence, lock_position
 from colmlm.kb.webhooks.records import Webhook
 from colmlm.kb.webhooks.sending import held_subscriptions, of_change
 from colmlm.kb.webhooks.webhooks import Deliverer
@@ -273,7 +273,7 @@ def test_one_process_at_a_time_delivers_to_a_receiver(
 ) -> None:
     _, webhook_id = added(kb, hook)
     edit(kb, 1)
-    with held(another_process, webhook_id) as theirs, held(kb, webhook_id) as mine:
+    with lock_position(another_process, webhook_id) as theirs, lock_position(kb, webhook_id) as mine:
         assert theirs is not None and mine is None
         Deliverer(kb).run_once()
         assert hook.received == []
