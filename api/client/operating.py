@@ -173,7 +173,7 @@ class RemoteTokens(Resource):
     ) -> tuple[str, TokenRecord]:
         refuse(actor=actor, dry_run=dry_run)
         asked = {"name": name, "role": str(role), "rate_limit": rate_limit}
-        return self._made("/tokens", asked | {"expires_in_seconds": _seconds(expires_in)})
+        return self._create_secret("/tokens", asked | {"expires_in_seconds": _seconds(expires_in)})
 
     def rotate(
         self,
@@ -186,13 +186,13 @@ class RemoteTokens(Resource):
     ) -> tuple[str, TokenRecord]:
         refuse(actor=actor, dry_run=dry_run)
         asked = {"grace_seconds": _seconds(grace), "expires_in_seconds": _seconds(expires_in)}
-        return self._made(f"/tokens/{self.show(name).key_id}/rotate", asked)
+        return self._create_secret(f"/tokens/{self.show(name).key_id}/rotate", asked)
 
     def revoke(self, name: str, *, actor: str | None = None, dry_run: bool = False) -> TokenRecord:
         refuse(actor=actor, dry_run=dry_run)
         return _token_record(self.api.edit(f"/tokens/{self.show(name).key_id}", Token, method="DELETE"))
 
-    def _made(self, path: str, asked: dict[str, Any]) -> tuple[str, TokenRecord]:
+    def _create_secret(self, path: str, asked: dict[str, Any]) -> tuple[str, TokenRecord]:
         made = self.api.edit(path, TokenWithSecret, asked)
         return made.secret, _token_record(made.token)
 

@@ -29,7 +29,7 @@ LONGEST = 10_000
 
 
 class SignedReason(TypedDict):
-    """Who makes a change, and why."""
+    """Hold who makes a change, and why."""
 
     actor: str
     reason: str
@@ -57,7 +57,7 @@ class Form:
     error: KBError | None = None
 
     @classmethod
-    def asked(cls, request: PageRequest) -> Form:
+    def of_query(cls, request: PageRequest) -> Form:
         """Give a form with the fields of a query string."""
         return cls({name: request.query_params.getall(name) for name in request.query_params})
 
@@ -168,7 +168,7 @@ FromForm = NamedDependency[SkipValidation[Form]]
 async def read_form(request: PageRequest) -> Form:
     """Read the fields of a request's body; of a GET, those of its query string."""
     if request.method == "GET":
-        return Form.asked(request)
+        return Form.of_query(request)
     sent = await request.form()
     return Form({name: sent.getall(name) for name in sent})
 

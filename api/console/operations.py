@@ -91,7 +91,7 @@ UPLOAD_JOBS = 10
 
 
 class _UploadForm(NamedTuple):
-    """What is asked for beside the files."""
+    """Hold what is asked for beside the files."""
 
     corpus: str
     reason: str | None

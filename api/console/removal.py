@@ -205,7 +205,7 @@ def download_certificate(ports: FromPorts, run_id: PathId) -> Response[str]:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What a search of all files found before and after an erasure.
+    """Hold what a search of all files found before and after an erasure.
 
     `num_shared` traces prove nothing, since other texts hold the same bytes.
     """

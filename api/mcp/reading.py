@@ -30,11 +30,11 @@ def look_up(
     Use it to look for what the base knows of a subject. No hit is a normal result: nothing is near enough then.
     """
 
-    def asked(base: Client) -> tuple[Lookup, list[FactRecord]]:
+    def look_up(base: Client) -> tuple[Lookup, list[FactRecord]]:
         found = base.lookups.ask(question, k=k, threshold=threshold)
         return found, base.facts.show_many([hit.fact_id for hit in found.hits]) if found.hits else []
 
-    found, facts = caller.asking(asked)
+    found, facts = caller.asking(look_up)
     hits = [
         {**fact_of(fact), "value": hit.value, "version": hit.version, "score": hit.score}
         for hit, fact in zip(found.hits, facts, strict=True)

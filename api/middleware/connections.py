@@ -38,7 +38,7 @@ class Drain:
 
     @property
     def has_begun(self) -> bool:
-        """Whether new requests are refused."""
+        """Tell whether new requests are refused."""
         return self._until is not None and not self.hands_over
 
     def begin(self, *, hands_over: bool = False) -> None:
