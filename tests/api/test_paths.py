@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, Client
 from tests.fakes import FakeEncoder
+from tests.hops import own_frames, recorded_hops
 from tests.places import ROOT
 
 PAGE = ROOT / "docs" / "packages.md"
 PACKAGES = ("kb", "api", "cli", "model")
 WIDTH = 34
+MOST_HOPS = 9  # may only go down
 # Text checks, waits, connections and figures are called everywhere, and are no part of a way.
 ASIDE = ("kb/texts/", "kb/principal", "kb/store/pool", "kb/store/engines", "kb/store/patience", "api/watch/")
 
@@ -118,3 +123,19 @@ def test_the_way_of_a_rekey_is_the_one_taken(recorder: Recorder, atlas: Knowledg
         with recorder.way_of("kb/switching/keysets.py", "rekey", "kb/lookup/") as calls:
             atlas.keysets.rekey(FakeEncoder(salt))
     require("A rekey", calls)
+
+
+def test_few_functions_stand_between_a_request_and_its_sql(operator: Client, fact_id: int) -> None:
+    """The route runs in a thread, so the middleware that waits for it is counted where that begins."""
+    waiting: list[list[str]] = []
+    submit = asyncio.BaseEventLoop.run_in_executor
+
+    def submitted(self: Any, *given: Any) -> Any:
+        waiting.append(own_frames())
+        return submit(self, *given)
+
+    body = {"fact_ids": [fact_id], "reason": "test"}
+    with recorded_hops() as stacks, patch.object(asyncio.BaseEventLoop, "run_in_executor", submitted):
+        assert operator.request("DELETE", "/v1/facts", json=body).status_code == 200
+    found = waiting[-1] + min(stacks, key=len)
+    assert len(found) <= MOST_HOPS, "\n".join(found)

@@ -5,8 +5,10 @@ import pytest
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.service import KnowledgeBase
 from tests.cli.conftest import Run, at_terminal
+from tests.hops import recorded_hops
 
 ASKED, WHY = ("--question", "Who weighed the Earth?", "--no-key"), ("--reason", "a test")
+MOST_HOPS = 9  # without `main` and `start`, which call the root; may only go down
 
 
 def test_facts_are_searched_and_counted(run: Run, atlas: list[int]) -> None:
@@ -95,3 +97,10 @@ def test_adding_says_that_the_fact_stands_where_it_cannot_be_keyed(
     assert len(run("facts", "list", "--text", "Emma", "--json").json["facts"]) == 1
     ran = run("facts", "add", *ASKED, "--value", "Henry Cavendish", *WHY)
     assert ran.code == 0 and "colmlm keysets fill" in ran.err, "it was to have no key"
+
+
+def test_few_functions_stand_between_the_command_and_its_sql(run: Run, atlas: list[int]) -> None:
+    with recorded_hops() as stacks:
+        assert run("facts", "delete", atlas[0], "--reason", "a test", "--yes").code == 0
+    found = min(stacks, key=len)
+    assert len(found) <= MOST_HOPS, "\n".join(found)
