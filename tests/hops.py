@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
-from unittest.mock import patch
 
 import psycopg
+import pytest
 
 # The verb's own statements are the ones below this file: those before it authenticate and connect.
 VERB = "kb/facts/edits.py"
@@ -40,5 +40,6 @@ def recorded_hops() -> Iterator[list[list[str]]]:
             stacks.append(frames)
         return execute(self, *given, **options)
 
-    with patch.object(psycopg.Cursor, "execute", executed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(psycopg.Cursor, "execute", executed)
         yield stacks

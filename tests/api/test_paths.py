@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
@@ -135,7 +134,8 @@ def test_few_functions_stand_between_a_request_and_its_sql(operator: Client, fac
         return submit(self, *given)
 
     body = {"fact_ids": [fact_id], "reason": "test"}
-    with recorded_hops() as stacks, patch.object(asyncio.BaseEventLoop, "run_in_executor", submitted):
+    with recorded_hops() as stacks, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio.BaseEventLoop, "run_in_executor", submitted)
         assert operator.request("DELETE", "/v1/facts", json=body).status_code == 200
     found = waiting[-1] + min(stacks, key=len)
     assert len(found) <= MOST_HOPS, "\n".join(found)
