@@ -35,7 +35,7 @@ _TENSOR_COMMANDS = frozenset(
         "keysets fill",
         "keysets check",
         "keysets threshold",
-        "questions calibrate",
+        "questions threshold",
         "bench encode",
         "bench decode",
         "bench train",
