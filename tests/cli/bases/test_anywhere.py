@@ -104,7 +104,7 @@ def test_what_is_mended_is_the_same(there: There, facts: list[int], tmp_path: Pa
         there.same(*words, volatile=("seq",))
     for here, elsewhere in (
         (("edit", "--file", rows), ("edit", "--file", rows)),
-        (("move", lake, "--text", "great lake"), ("move", lake, "--text", "great lake")),
+        (("edit", lake, "--text", "great lake"), ("edit", lake, "--text", "great lake")),
         (("add", "--document", at, "--text", "country"), ("add", "--document", at, "--text", "great lake")),
     ):
         first = invoke("facts", *here, *WHY, "--json").json
