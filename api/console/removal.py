@@ -192,7 +192,7 @@ def verify_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: Fro
 
 @get("/forget/{run_id:int}/certificate", opt=needs(Right.audit), sync_to_thread=True)
 def download_certificate(ports: FromPorts, run_id: PathId) -> Response[str]:
-    """Download the signed certificate, which `colmlm log certificate` checks."""
+    """Download the signed certificate, which `colmlm log verify` checks."""
     return Response(
         issue_forget_certificate(ports.kb, run_id),
         media_type="application/json",

@@ -220,4 +220,6 @@ def _show_left_out(done: dict[str, Any]) -> None:
     if done["still_deleted"]:
         say(f"{done['still_deleted']} facts that the documents name were deleted here, and stay so.")
     if done["contradictions"]:
-        say(f"{done['contradictions']} contradictions with facts that are here: colmlm facts contradictions")
+        say(
+            f"{done['contradictions']} contradictions with facts that are here: colmlm facts compare contradictions"
+        )

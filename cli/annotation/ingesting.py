@@ -89,9 +89,11 @@ def _show(report: IngestReport, refused: int, dry_run: bool) -> None:
         shown = report.suppressed_at[:MOST_REFUSALS_SHOWN]
         print_table(("document", "start", "end"), [(s.document, s.start, s.end) for s in shown])
     if report.contradictions:
-        say(f"{report.contradictions} contradictions with facts that are here: colmlm facts contradictions")
+        say(
+            f"{report.contradictions} contradictions with facts that are here: colmlm facts compare contradictions"
+        )
     if report.duplicates:
-        say(f"{report.duplicates} duplicates of facts that are here: colmlm facts duplicates")
+        say(f"{report.duplicates} duplicates of facts that are here: colmlm facts compare duplicates")
     _show_refusals(report.refusals, refused)
     if report.facts and not dry_run:
         note("Facts are found once they have keys. Run: colmlm keysets fill")

@@ -29,18 +29,19 @@ from colmlm.cli.options import (
     Yes,
     each_once,
     examples,
+    some_text,
     time,
     wants_json,
     without_json,
 )
-from colmlm.cli.output import note, plain, print_json, print_table, progress, say, shorten
-from colmlm.cli.removal.certificates import CHECK_EXAMPLES, verify_certificate
+from colmlm.cli.output import counted, note, plain, print_json, print_table, progress, say, shorten
 
 if TYPE_CHECKING:
     from colmlm.kb.evidence.records import FactDifference
     from colmlm.kb.log.audit import Fitting
     from colmlm.kb.log.chain import Break
     from colmlm.kb.log.witness import AuditReport, Head
+    from colmlm.kb.removal.records import CertificateCheck
 
 
 Oldest = Annotated[bool, typer.Option("--oldest", help="Begin with the oldest change.")]
@@ -145,26 +146,61 @@ def list_changes(
         "colmlm log verify",
         "colmlm log verify --against head-2026-01.json",
         "colmlm log verify --log changes.jsonl --key 0123456789abcdef",
+        "colmlm log verify run-1.json",
+        "colmlm log verify run-1.json --offline --public-key base.pem --json",
     )
 )
 @anywhere
 def verify(
     base: Base,
+    certificate: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[CERTIFICATE]",
+            dir_okay=False,
+            help="Check instead what `forget certificate` or `erase certificate` wrote.",
+        ),
+    ] = None,
     against: InputFile = None,
     log_file: Annotated[
         Path | None,
         typer.Option("--log", exists=True, dir_okay=False, help="Check an exported log, not the database."),
     ] = None,
     key: Annotated[
-        str | None, typer.Option("--key", help="Fingerprint of the key that must have signed the files.")
+        str | None,
+        typer.Option(
+            "--key",
+            callback=some_text,
+            help="The key that must have signed: its fingerprint, of a certificate also its id.",
+        ),
     ] = None,
+    public_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--public-key", exists=True, dir_okay=False, help="Who must have signed a certificate, as PEM."
+        ),
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Check a certificate without a base; the signer must be named.")
+    ] = False,
 ) -> None:
     """Check the hash of every change, and whether a head that was witnessed earlier is still in the log.
 
     The exit code is 1 where it is not, or where a change was altered, removed or inserted, unless `log seal`
     acknowledged that. Every break is listed, and the changes after it are checked too. With --server the whole
     log is fetched and checked on this machine.
+
+    Of a certificate it says who signed it and what it proves. The base's own key must have signed it, unless another
+    is named. The base must have its change. A forget run must still be applied or erased, erased facts still be
+    erased. With --offline only signature, change hash and counts are checked.
     """
+    if certificate is not None:
+        if against or log_file:
+            raise typer.BadParameter("a certificate is checked alone.", param_hint="--against, --log")
+        _verify_certificate(base, certificate, key, public_key, offline=offline)
+        return
+    if public_key or offline:
+        raise typer.BadParameter("they are for a certificate.", param_hint="--public-key, --offline")
     from colmlm.kb.log.witness import check_log
 
     witnessed = _read_head(against, key) if against else None
@@ -188,6 +224,43 @@ def _read_head(file: Path, key: str | None) -> Head:
     if key is not None:
         require_signer(head.key, (key,), file.name)
     return head
+
+
+def _verify_certificate(
+    base: Base, file: Path, key: str | None, public_key: Path | None, *, offline: bool
+) -> None:
+    from colmlm.kb.removal.certificate import check_offline, trusted_keys
+
+    text, pem = file.read_bytes(), public_key.read_text(encoding="utf-8") if public_key else None
+    if offline:
+        found = check_offline(text, trusted_keys([key] if key else (), pem))
+    else:
+        found = base.forgetting.check_certificate(text, key=key, public_key=pem)
+    print_json(found) if wants_json() else _show_certificate(found)
+    if not found.ok:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _show_certificate(found: CertificateCheck) -> None:
+    say("ok" if found.ok else "NOT ok")
+    for check in found.checks:
+        say(f"{'ok' if check.ok else 'NOT ok'}, {check.name}: {check.found}")
+    if found.applied_seq is None:
+        return
+    say(f"signed by {found.signed_by}, {found.issued_at}, database {found.database}")
+    forgotten = counted(found.num_facts or 0, "fact")
+    if found.run_id is None:
+        say(f"{forgotten} erased by change {found.applied_seq}")
+    else:
+        say(f"run {found.run_id}: {forgotten} forgotten by change {found.applied_seq}, policy {found.policy}")
+    say(f"change hash {found.applied_hash}")
+    say(f"level {found.level}: {found.reached}")
+    say("It proves:")
+    for line in found.proves:
+        say(f"- {line}")
+    say("It does not prove:")
+    for line in found.does_not_prove:
+        say(f"- {line}")
 
 
 def _show_report(report: AuditReport) -> None:
@@ -361,6 +434,3 @@ def _diff_row(d: FactDifference) -> tuple[object, ...]:
     if d.is_redacted:
         return d.fact_id, d.kind, d.corpus, "(erased)", "(erased)"
     return d.fact_id, d.kind, d.corpus, shorten(d.old), shorten(d.new)
-
-
-app.command("certificate", epilog=CHECK_EXAMPLES)(verify_certificate)

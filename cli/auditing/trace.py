@@ -49,48 +49,41 @@ ABSTAINED = "(nothing: it abstained)"
 
 app = typer.Typer(
     help="Trace outputs to facts and facts to outputs, and mend what is wrong.",
-    epilog=examples("colmlm trace output 3"),
+    epilog=examples("colmlm trace outputs 3"),
 )
-
-
-@app.command(
-    epilog=examples(
-        "colmlm trace output 3", "colmlm trace output 3 --json", "colmlm trace output 3 --format prov"
-    )
-)
-@anywhere
-def output(
-    base: Base,
-    generation_id: Annotated[int, typer.Argument(metavar="OUTPUT_ID", min=1, help="The stored output's id.")],
-    form: InForm = None,
-) -> None:
-    """Show a stored output with the fact, document and offsets behind every spliced span, and the fact's state now."""
-    if form is not None:
-        print_json(base.outputs.provenance(generation_id, form.value))
-        return
-    traced = base.outputs.trace(generation_id)
-    print_json(traced) if wants_json() else show_output(traced)
-    if any(splice.withheld for splice in traced.splices):
-        note(WITHHELD)
 
 
 @app.command(
     epilog=examples(
         "colmlm trace outputs",
-        "colmlm trace outputs --feedback down",
-        "colmlm trace outputs --limit 10 --json",
+        "colmlm trace outputs --feedback down --json",
+        "colmlm trace outputs 3",
+        "colmlm trace outputs 3 --format prov",
     )
 )
 @anywhere
 def outputs(
     base: Base,
+    generation_id: Annotated[
+        int | None, typer.Argument(metavar="[OUTPUT_ID]", min=1, help="Show this one with its facts.")
+    ] = None,
+    form: InForm = None,
     feedback: Annotated[
         ThumbGiven | None, typer.Option("--feedback", help="Only outputs that somebody gave this thumb.")
     ] = None,
     after: After = 0,
     limit: Limit = 50,
 ) -> None:
-    """List stored outputs, newest first; with --after, those older than that id."""
+    """List stored outputs, newest first, or show one.
+
+    The one is shown with the fact, document and offsets behind every spliced span, and the fact's state now. With
+    --after those older than that id are listed.
+    """
+    if generation_id is not None:
+        _trace_output(base, generation_id, form)
+        return
+    if form is not None:
+        raise typer.BadParameter("name an output.", param_hint="--format")
     found = base.outputs.find(after, limit, None if feedback is None else feedback.value)
     more = found[-1].generation_id if len(found) == limit else None
     if wants_json():
@@ -104,6 +97,16 @@ def outputs(
     print_table(("output", "at", "mode", "lookups with a hit", "ranking", "thumbs", "prompt", "output"), rows)
     if more is not None:
         note(f"More outputs: --after {more}")
+
+
+def _trace_output(base: Base, generation_id: int, form: TraceForm | None) -> None:
+    if form is not None:
+        print_json(base.outputs.provenance(generation_id, form.value))
+        return
+    traced = base.outputs.trace(generation_id)
+    print_json(traced) if wants_json() else show_output(traced)
+    if any(splice.withheld for splice in traced.splices):
+        note(WITHHELD)
 
 
 def _thumbs(stored: GenerationRecord) -> str:
@@ -144,7 +147,7 @@ def stored_as(generation_id: int, server: str | None) -> str:
     """Say which output was stored, and how it is traced, or at which server it is."""
     if server is not None:
         return f"Stored as output {generation_id} at {server}."
-    return f"Stored as output {generation_id}: colmlm trace output {generation_id}"
+    return f"Stored as output {generation_id}: colmlm trace outputs {generation_id}"
 
 
 def marked(trace: OutputTrace) -> str:
@@ -198,14 +201,30 @@ def _now(splice: TracedSplice) -> str:
 
 @app.command(
     epilog=examples(
-        "colmlm trace fact 12", "colmlm trace fact 12 --json", "colmlm trace fact 12 --format prov-json"
+        "colmlm trace fact 12",
+        "colmlm trace fact 12 --impact --json",
+        "colmlm trace fact 12 --format prov-json",
     )
 )
 @anywhere
-def fact(base: Base, fact_id: FactId, form: InForm = None) -> None:
+def fact(
+    base: Base,
+    fact_id: FactId,
+    form: InForm = None,
+    of_impact: Annotated[
+        bool,
+        typer.Option("--impact", help="Show each output that it was spliced into, and whether that holds."),
+    ] = False,
+) -> None:
     """Show a fact's source sentence, its versions, who changed it and why, and every stored output that used it."""
+    if form is not None and of_impact:
+        raise typer.BadParameter("--format and --impact exclude each other.")
     if form is not None:
         print_json(base.outputs.provenance_of_fact(fact_id, form.value))
+        return
+    if of_impact:
+        impact = base.outputs.impact(fact_id)
+        print_json(impact) if wants_json() else _show_impact(impact)
         return
     traced = base.outputs.trace_fact(fact_id)
     page = printed_on(base, traced.fact)
@@ -257,14 +276,6 @@ def _named(change: ChangeRecord) -> str:
     return change.actor if behalf in (None, change.actor) else f"{change.actor} for {behalf}"
 
 
-@app.command(epilog=examples("colmlm trace impact 12", "colmlm trace impact 12 --json"))
-@anywhere
-def impact(base: Base, fact_id: FactId) -> None:
-    """Show every stored output that a fact was spliced into. It says whether the value is still current."""
-    found = base.outputs.impact(fact_id)
-    print_json(found) if wants_json() else _show_impact(found)
-
-
 def _show_impact(found: Impact) -> None:
     state = "live" if found.is_live else "deleted" if found.erased_seq is None else "erased"
     say(f"fact {found.fact_id}, {state}: {len(found.outputs)} uses in stored outputs")
@@ -285,15 +296,6 @@ def _since(used: ImpactedOutput) -> str:
     }[used.since]
 
 
-OutputId = Annotated[int, typer.Argument(metavar="OUTPUT_ID", min=1, help="The stored output's id.")]
-Comment = Annotated[
-    str | None, typer.Option("--comment", callback=some_text, help="What is right or wrong with it.")
-]
-RightValue = Annotated[
-    str | None, typer.Option("--value", callback=some_text, help="What it should have said.")
-]
-
-
 @app.command(
     epilog=examples(
         "colmlm trace feedback 3 --up", 'colmlm trace feedback 3 --down --value "June 1988" --json'
@@ -302,44 +304,41 @@ RightValue = Annotated[
 @anywhere
 def feedback(
     base: Base,
-    generation_id: OutputId,
+    generation_id: Annotated[int, typer.Argument(metavar="OUTPUT_ID", min=1, help="The stored output's id.")],
     up: Annotated[bool, typer.Option("--up/--down", help="Whether it is right.")],
-    comment: Comment = None,
-    value: RightValue = None,
+    comment: Annotated[
+        str | None, typer.Option("--comment", callback=some_text, help="What is right or wrong with it.")
+    ] = None,
+    value: Annotated[
+        str | None, typer.Option("--value", callback=some_text, help="What it should have said.")
+    ] = None,
     actor: Actor = None,
 ) -> None:
-    """Say whether an output is right: thumb up or down. The last one of each person counts."""
+    """Say whether an output is right: thumb up or down. The last one of each person counts.
+
+    With --down it shows what to mend: the facts behind the output, or one to add where there is none. It prints the
+    commands that mend it. Each of them is a change, which `colmlm facts undo` takes back.
+    """
     from colmlm.kb.evidence.records import NewFeedback
 
     made = NewFeedback("up" if up else "down", comment, value)
     given = base.outputs.give_feedback(generation_id, made, actor=base.actor(actor))
-    print_json(given) if wants_json() else say(f"thumb {given.thumb} for output {given.generation_id}")
-
-
-@app.command(epilog=examples("colmlm trace wrong 3", 'colmlm trace wrong 3 --value "June 1988" --json'))
-@anywhere
-def wrong(
-    base: Base,
-    generation_id: OutputId,
-    comment: Comment = None,
-    value: RightValue = None,
-    actor: Actor = None,
-) -> None:
-    """Say that an output is wrong, and see what to mend: the facts behind it, or one to add where there is none.
-
-    It prints the commands that mend it. Each of them is a change, which `colmlm facts undo` takes back.
-    """
-    from colmlm.kb.evidence.records import NewFeedback
-
-    base.outputs.give_feedback(generation_id, NewFeedback("down", comment, value), actor=base.actor(actor))
+    thumb = f"thumb {given.thumb} for output {given.generation_id}"
+    if up:
+        print_json(given) if wants_json() else say(thumb)
+        return
     trace = base.outputs.trace(generation_id)
-    found = {
+    mending: dict[str, object] = {
         "output": generation_id,
         "question": trace.question,
         "facts": [_fact_behind(splice, value) for splice in trace.splices if splice.fact_id is not None],
     }
-    found["add"] = None if found["facts"] else _command_to_add(trace, value)
-    print_json(plain(found)) if wants_json() else _show_wrong(trace, found)
+    mending["add"] = None if mending["facts"] else _command_to_add(trace, value)
+    if wants_json():
+        print_json(plain(given) | plain(mending))
+    else:
+        say(thumb)
+        _show_mending(trace, mending)
 
 
 def _fact_behind(splice: TracedSplice, value: str | None) -> dict[str, object]:
@@ -351,7 +350,7 @@ def _fact_behind(splice: TracedSplice, value: str | None) -> dict[str, object]:
         f'colmlm facts delete {fact} --reason "..."',
     ]
     if splice.source is not None:
-        commands.insert(2, f'colmlm facts move {fact} --text "..." --reason "..."')
+        commands.insert(2, f'colmlm facts edit {fact} --text "..." --reason "..."')
     return {
         "fact_id": fact,
         "said": splice.value,
@@ -367,7 +366,7 @@ def _command_to_add(trace: OutputTrace, value: str | None) -> str:
     return f'colmlm facts add --question {asked} --value {right} --reason "..."'
 
 
-def _show_wrong(trace: OutputTrace, found: dict[str, object]) -> None:
+def _show_mending(trace: OutputTrace, found: dict[str, object]) -> None:
     say(f"asked:  {found['question']}")
     say(f"said:   {marked(trace)}")
     facts = found["facts"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from colmlm.kb.service import KnowledgeBase
 
 MOST_SECONDS = 120.0  # that adding documents may take longer for
-HOW = "colmlm questions calibrate"
+HOW = "colmlm questions threshold --calibrate"
 
 
 def calibrations(user: UserSettings, kb: KnowledgeBase) -> AnswerCalibrations:

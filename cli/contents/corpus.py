@@ -1,4 +1,4 @@
-"""`colmlm corpus`: exports, deletes and counts annotated corpora."""
+"""`colmlm corpus`: exports, deletes and lists annotated corpora and their documents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,31 +16,30 @@ from colmlm.cli.annotation import annotate, corpus_add, corpus_sync
 from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.contents.documents import DOCUMENTS_EXAMPLES, list_documents
 from colmlm.cli.options import (
+    MAX_BIGINT,
     Actor,
+    After,
+    Limit,
     WhyUnlessDry,
     Yes,
     examples,
     wants_json,
     without_json,
 )
-from colmlm.cli.output import counted, print_json, print_table, say
+from colmlm.cli.output import counted, note, print_json, print_table, say, shorten
 from colmlm.kb.corpus.format import to_record
 from colmlm.kb.errors import CorpusNotFound
 from colmlm.kb.facts.records import CorpusStats, Edit
-
-if TYPE_CHECKING:
-    pass
+from colmlm.kb.texts.characters import numbered
 
 app = typer.Typer(
-    help="Add, sync, annotate, export, delete, list and count corpora.",
+    help="Add, sync, annotate, export, delete and list corpora.",
     epilog=examples("colmlm corpus list"),
 )
 app.command("add", epilog=corpus_add.ADD_EXAMPLES)(corpus_add.add)
 app.command("sync", epilog=corpus_sync.SYNC_EXAMPLES)(corpus_sync.sync)
 app.command("annotate", epilog=annotate.ANNOTATE_EXAMPLES)(annotate.annotate)
-app.command("documents", epilog=DOCUMENTS_EXAMPLES)(list_documents)
 
 
 class ExportFormat(StrEnum):
@@ -179,17 +178,30 @@ def _as_edit(edit: Edit) -> dict[str, object]:
     return {"seq": edit.seq if edit.fact_ids else None, "fact_ids": edit.fact_ids}
 
 
-@app.command(epilog=examples("colmlm corpus stats", "colmlm corpus stats demo --json"))
+@app.command(
+    "list",
+    epilog=examples("colmlm corpus list", "colmlm corpus list demo --json", "colmlm corpus list --stats"),
+)
 @anywhere
-def stats(
+def list_corpora(
     base: Base,
-    corpus: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The corpus. Default: all.")] = None,
+    corpus: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Only this corpus. Default: all.")
+    ] = None,
+    counts_everything: Annotated[
+        bool,
+        typer.Option(
+            "--stats", help="Count instead all there is: documents, facts, outputs, keysets, forget runs."
+        ),
+    ] = False,
 ) -> None:
-    """Count a corpus: documents, live facts, deleted facts, characters. Without a name, count everything there is.
+    """List the corpora, or one: documents, live facts, deleted facts, characters.
 
-    Everything is corpora, documents, facts, outputs, keysets and forget runs, as of one change.
+    What --stats counts is as of one change.
     """
-    if corpus is None:
+    if counts_everything:
+        if corpus is not None:
+            raise typer.BadParameter("it counts all corpora.", param_hint="--stats")
         counts = base.upkeep.statistics()
         if wants_json():
             print_json(counts)
@@ -198,20 +210,76 @@ def stats(
                 ("what", "number"), [(name.replace("_", " "), n) for name, n in asdict(counts).items()]
             )
         return
-    found = next((c for c in base.corpora.all() if c.corpus == corpus), None)
+    corpora = base.corpora.all()
+    if corpus is None:
+        print_json({"corpora": corpora}) if wants_json() else _show_corpora(corpora)
+        return
+    found = next((one for one in corpora if one.corpus == corpus), None)
     if found is None:
         raise CorpusNotFound(corpus)
     print_json(found) if wants_json() else _show_corpora([found])
 
 
-@app.command("list", epilog=examples("colmlm corpus list", "colmlm corpus list --json"))
-@anywhere
-def list_corpora(base: Base) -> None:
-    """List the corpora."""
-    corpora = base.corpora.all()
-    print_json({"corpora": corpora}) if wants_json() else _show_corpora(corpora)
-
-
 def _show_corpora(corpora: list[CorpusStats]) -> None:
     columns = ("corpus", "documents", "facts", "deleted", "characters")
     print_table(columns, [tuple(getattr(c, name) for name in columns) for c in corpora])
+
+
+@app.command(
+    "documents",
+    epilog=examples(
+        "colmlm corpus documents --corpus demo",
+        "colmlm corpus documents --replaced --json",
+        "colmlm corpus documents 3",
+    ),
+)
+@anywhere
+def list_documents(
+    base: Base,
+    document_id: Annotated[
+        int | None,
+        typer.Argument(metavar="[DOCUMENT_ID]", min=1, max=MAX_BIGINT, help="Show this one with its text."),
+    ] = None,
+    corpus: Annotated[str | None, typer.Option("--corpus", help="Only documents of this corpus.")] = None,
+    replaced: Annotated[
+        bool, typer.Option("--replaced", help="Those that a newer text replaced, not the current ones.")
+    ] = False,
+    after: After = 0,
+    limit: Limit = 50,
+) -> None:
+    """List documents in the order of their ids, or show one: its text as it was ingested, and where it came from.
+
+    The one may have been replaced by a newer text.
+    """
+    if document_id is not None:
+        _show_document(base, document_id)
+        return
+    found = base.documents.find(corpus=corpus, replaced=replaced, after=after, limit=limit)
+    more = found[-1].document_id if len(found) == limit else None
+    if wants_json():
+        print_json({"documents": found, "next_after": more})
+        return
+    rows = [
+        (d.document_id, f"{d.corpus}/{d.external_id}", shorten(d.title), d.live_facts, d.characters)
+        for d in found
+    ]
+    print_table(("id", "document", "title", "live facts", "characters"), rows)
+    if more is not None:
+        note(f"More documents: --after {more}")
+
+
+def _show_document(base: Base, document_id: int) -> None:
+    document, text = base.documents.read(document_id)
+    if wants_json():
+        print_json({"document": document, "text": text})
+        return
+    say(f"document {document.document_id}: {document.corpus}/{document.external_id}")
+    about = {"title": document.title, "uri": document.uri, "licence": document.licence}
+    for name, value in {**about, "revision": document.revision}.items():
+        if value:
+            say(f"{name}: {value}")
+    if document.replaced_seq is not None:
+        say(f"replaced by change {document.replaced_seq}")
+    say(f"live facts: {document.live_facts}")
+    say()
+    say(numbered(text))

@@ -1,4 +1,4 @@
-"""`colmlm facts`: lists and shows facts; the commands that edit and compare them are added to these."""
+"""`colmlm facts`: lists, shows, edits and compares facts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from colmlm.cli import fact_view as show_
 from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.contents import compared
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import (
     MAX_BIGINT,
@@ -34,11 +33,21 @@ from colmlm.cli.options import (
     time,
     wants_json,
 )
-from colmlm.cli.output import counted_facts, note, plain, print_json, print_table, say, shorten, these_facts
+from colmlm.cli.output import (
+    counted,
+    counted_facts,
+    note,
+    plain,
+    print_json,
+    print_table,
+    say,
+    shorten,
+    these_facts,
+)
 from colmlm.kb.errors import FactDeleted
 
 if TYPE_CHECKING:
-    from colmlm.kb.facts.compared import AlsoSaid
+    from colmlm.kb.facts.compared import AlsoSaid, ComparedPart, FactPair, PairPage, StalePage
     from colmlm.kb.facts.files import BulkEdit, PlannedEdit
     from colmlm.kb.facts.records import (
         Addition,
@@ -52,299 +61,10 @@ if TYPE_CHECKING:
     )
 
 
-# `colmlm facts add`, `edit`, `move`, `undo`, `delete` and `restore`: each is one change with an actor and a
-# reason.
-
-MAX_OFFSET = 2**31 - 1
-
-Start = Annotated[
-    int | None,
-    typer.Option("--start", min=0, max=MAX_OFFSET, help="Where the span begins, in code points of the text."),
-]
-End = Annotated[int | None, typer.Option("--end", min=1, max=MAX_OFFSET, help="Where it ends.")]
-ExactText = Annotated[
-    str | None,
-    typer.Option(
-        "--text",
-        callback=some_text,
-        help="The document's exact words; in place of offsets where they are there once.",
-    ),
-]
-NoKey = Annotated[bool, typer.Option("--no-key", help="Leave the key to the next `colmlm keysets fill`.")]
-
-
-@anywhere
-def add(
-    base: Base,
-    reason: Reason,
-    question: Annotated[
-        str | None, typer.Option("--question", callback=some_text, help="The question it answers.")
-    ] = None,
-    value: Annotated[
-        str | None, typer.Option("--value", callback=some_text, help="The text to splice.")
-    ] = None,
-    document: Annotated[
-        int | None,
-        typer.Option(
-            "--document", min=1, max=MAX_BIGINT, help="Mark it in this document, whose words are its value."
-        ),
-    ] = None,
-    start: Start = None,
-    end: End = None,
-    text: ExactText = None,
-    answer: Annotated[
-        str | None, typer.Option("--answer", help="A longer answer, kept beside the value.")
-    ] = None,
-    proposed: Annotated[
-        bool, typer.Option("--proposed", help="Let somebody accept or reject it (colmlm review).")
-    ] = False,
-    actor: Actor = None,
-    no_key: NoKey = False,
-    allow_erased: AllowErased = False,
-    anyway: Anyway = False,
-) -> None:
-    """Add a fact: by question and value, or one that a document says. It is keyed at once, so lookups find it."""
-    span: Marking = {"start": start, "end": end, "text": text}
-    how: Addition = {
-        "actor": base.actor(actor), "reason": reason, "answer": answer, "allow_erased": allow_erased, "anyway": anyway
-    }  # fmt: skip
-    if document is not None:
-        if value is not None:
-            raise typer.BadParameter(
-                "a document's own words are the value: name them with --text or offsets."
-            )
-        if proposed:
-            raise typer.BadParameter(
-                "what is marked in a document is accepted; send it to the inbox with `colmlm review propose`.",
-                param_hint="--proposed",
-            )
-        edit = base.facts.add_to(document, span, keyed=not no_key, question=question, **how)
-    elif question is None or value is None or any(one is not None for one in span.values()):
-        raise typer.BadParameter(
-            "give --question and --value, or --document with --text, or --start and --end."
-        )
-    else:
-        edit = base.facts.add(question, value, proposed=proposed, keyed=not no_key, **how)
-    show_.edited(edit)
-
-
-@anywhere
-def edit(
-    base: Base,
-    fact_id: Annotated[
-        int | None, typer.Argument(metavar="[FACT_ID]", min=1, help="The fact's id; none with --file.")
-    ] = None,
-    value: Annotated[
-        str | None, typer.Option("--value", callback=some_text, help="The new text to splice.")
-    ] = None,
-    question: Annotated[
-        str | None, typer.Option("--question", callback=some_text, help="The new question it answers.")
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file",
-            exists=True,
-            dir_okay=False,
-            help="Edit many in one change: CSV or JSON lines of fact_id, value and question; empty: as it is.",
-        ),
-    ] = None,
-    reason: WhyUnlessDry = None,
-    actor: Actor = None,
-    no_key: NoKey = False,
-    anyway: Anyway = False,
-    dry_run: DryRun = False,
-) -> None:
-    """Give a fact another value, another question, or both, from this commit on and in every process.
-
-    A value needs no new key. A question does: it is keyed at once, and the old one finds it no more.
-    """
-    require_reason(reason, unless=dry_run)
-    if file is not None:
-        if (fact_id, value, question) != (None, None, None):
-            raise typer.BadParameter("--file takes the ids, values and questions from the file alone.")
-        edit_from(base, file, actor, reason, keyed=not no_key, anyway=anyway, dry_run=dry_run)
-        return
-    if fact_id is None or dry_run or (value is None and question is None):
-        raise typer.BadParameter(
-            "give a fact's id with --value or --question; or --file, also with --dry-run."
-        )
-    assert reason is not None
-    how: Correcting = {"actor": base.actor(actor), "reason": reason, "anyway": anyway}
-    done = base.facts.edit(fact_id, value, question=question, keyed=not no_key, **how)
-    show_.edited(done)
-
-
-@anywhere
-def move(
-    base: Base,
-    fact_id: FactId,
-    reason: Reason,
-    start: Start = None,
-    end: End = None,
-    text: ExactText = None,
-    question: Annotated[
-        str | None, typer.Option("--question", callback=some_text, help="The question it answers there.")
-    ] = None,
-    actor: Actor = None,
-    no_key: NoKey = False,
-    allow_erased: AllowErased = False,
-    anyway: Anyway = False,
-) -> None:
-    """Move a fact's span within its document, whose words there become its value. Its history keeps where it was."""
-    span: Marking = {"start": start, "end": end, "text": text}
-    how: Moving = {
-        "actor": base.actor(actor), "reason": reason, "allow_erased": allow_erased, "anyway": anyway,
-        "question": question,
-    }  # fmt: skip
-    done = base.facts.move(fact_id, span, keyed=not no_key, **how)
-    show_.edited(done)
-
-
-@anywhere
-def undo(
-    base: Base,
-    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, max=MAX_BIGINT, help="The change's number.")],
-    reason: Reason,
-    actor: Actor = None,
-    no_key: NoKey = False,
-) -> None:
-    """Undo an add, edit, move, delete, restore, hold or verdict, all of that change."""
-    done = base.facts.undo(seq, keyed=not no_key, actor=base.actor(actor), reason=reason)
-    show_.edited(done, undoes=seq)
-
-
-@anywhere
-def delete(
-    base: Base,
-    fact_ids: FactIds,
-    reason: WhyUnlessDry = None,
-    actor: Actor = None,
-    abstain: Annotated[
-        bool,
-        typer.Option("--abstain", help="Let queries that point at one get no match, not the runner-up."),
-    ] = False,
-    dry_run: DryRun = False,
-    yes: Yes = False,
-) -> None:
-    """Delete facts: all of them in one change, or none. `colmlm facts restore` undoes it."""
-    require_reason(reason, unless=dry_run)
-    require_somebody(yes or dry_run, "delete")
-    if not yes or dry_run:
-        facts = base.facts.show_many(each_once(fact_ids))
-        if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
-            raise FactDeleted(gone)
-        _preview(base, facts, base.comparisons.also_said([fact.fact_id for fact in facts]))
-        if dry_run:
-            return
-        typer.confirm(f"Delete {these_facts(len(facts))}?", abort=True, err=True)
-    assert reason is not None
-    done = base.facts.delete(each_once(fact_ids), actor=base.actor(actor), reason=reason, abstain=abstain)
-    show_.done(done)
-
-
-def _preview(base: Base, facts: list[FactRecord], also_said: list[AlsoSaid]) -> None:
-    if wants_json():
-        print_json({"dry_run": True, "facts": facts, "also_said": also_said})
-    else:
-        show_.table(base, facts)
-        compared.tell_also_said(also_said)
-
-
-@anywhere
-def restore(base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None) -> None:
-    """Bring deleted facts back with the value they had last: all of them in one change, or none."""
-    done = base.facts.restore(fact_ids, actor=base.actor(actor), reason=reason)
-    show_.done(done)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to those of facts."""
-    app.command(
-        epilog=examples(
-            'colmlm facts add --question "Who wrote Emma?" --value "Jane Austen" --reason "asked for"',
-            'colmlm facts add --document 3 --text "Lima" --question "What is Peru\'s capital?" --reason "was missing"',
-            'colmlm facts add --document 3 --start 23 --end 27 --reason "was missing"',
-        )
-    )(add)
-    app.command(
-        epilog=examples(
-            'colmlm facts edit 12 --value "Lima" --reason "typing error in the source"',
-            'colmlm facts edit 12 --question "What is Peru\'s capital?" --reason "said nothing of Peru"',
-            "colmlm facts edit --file corrections.csv --dry-run",
-        )
-    )(edit)
-    app.command(
-        epilog=examples(
-            'colmlm facts move 12 --text "Lima Metropolitan Area" --reason "cut too short"',
-            'colmlm facts move 12 --start 23 --end 27 --question "What is Peru\'s capital?" --reason "cut too long"',
-        )
-    )(move)
-    app.command(epilog=examples('colmlm facts undo 41 --reason "the first spelling was right"'))(undo)
-    app.command(
-        epilog=examples(
-            "colmlm facts delete 12 15 --dry-run",
-            'colmlm facts delete 12 15 --reason "request of the person" --yes',
-        )
-    )(delete)
-    app.command(epilog=examples('colmlm facts restore 12 15 --reason "deleted by mistake"'))(restore)
-
-
-# Edits of many facts from a file, shown before they are done or refused.
-
-
-def edit_from(
-    base: Base,
-    file: Path,
-    actor: str | None,
-    reason: str | None,
-    *,
-    keyed: bool,
-    anyway: bool,
-    dry_run: bool,
-) -> None:
-    """Edit the facts of a file in one change. Exits with 3, and does nothing, where a row cannot be used."""
-    from colmlm.kb.facts.files import plan_edits
-
-    planned = plan_edits(file.read_text(encoding="utf-8-sig"), base.facts.show_many)
-    if planned.refused:
-        _refuse(planned, file, dry_run)
-    said = {"dry_run": dry_run, "edits": planned.edits, "unchanged": planned.unchanged, "refused": ()}
-    if dry_run or not planned.edits:
-        print_json({**said, "seq": None}) if wants_json() else _show(planned)
-        return
-    assert reason is not None
-    how: Correcting = {"actor": base.actor(actor), "reason": reason, "anyway": anyway}
-    done = base.facts.edit_many(planned.corrections, keyed=keyed, **how)
-    if wants_json():
-        print_json(
-            {**said, "seq": done.seq, "kind": done.kind, "fact_ids": done.fact_ids, "keyed": done.keyed}
-        )
-        return
-    say(f"Change {done.seq}: {done.kind} of {len(planned.edits)} facts")
-    if not done.keyed:
-        note(
-            "Facts whose question was edited have no key yet, so lookups do not find them. Run: colmlm keysets fill"
-        )
-
-
-def _refuse(planned: BulkEdit, file: Path, dry_run: bool) -> None:
-    if wants_json():
-        print_json({"dry_run": dry_run, "edits": (), "unchanged": 0, "refused": planned.refused, "seq": None})
-    for row in planned.refused:
-        note(f"{file.name}, line {row.line}: {row.cause}")
-    note("Nothing was edited. Put these rows right, or leave them out.")
-    raise typer.Exit(REFUSED)
-
-
-def _show(planned: BulkEdit) -> None:
-    print_table(("line", "id", "value", "new value", "question", "new question"), map(_row, planned.edits))
-    note(f"{len(planned.edits)} would be edited; {planned.unchanged} rows would change nothing.")
-
-
-def _row(one: PlannedEdit) -> tuple[object, ...]:
-    texts = (one.was_value, one.value, one.was_question, one.question)
-    return one.line, one.fact_id, *(shorten(text) if text else "" for text in texts)
+app = typer.Typer(
+    help="List, show, add, edit, delete and restore facts, undo that, and compare them.",
+    epilog=examples("colmlm facts list"),
+)
 
 
 class ReviewState(StrEnum):
@@ -361,12 +81,6 @@ class Sort(StrEnum):
     best = "best"
     id = "id"
     newest = "newest"
-
-
-app = typer.Typer(
-    help="List, show, add, edit, move, delete and restore facts, undo that, and compare them.",
-    epilog=examples("colmlm facts list"),
-)
 
 
 @app.command(
@@ -487,5 +201,399 @@ def show(base: Base, fact_id: FactId) -> None:
         note(show_.WITHHELD)
 
 
-add_to(app)
-compared.add_to(app)
+# `colmlm facts add`, `edit`, `undo`, `delete` and `restore`: each is one change with an actor and a reason.
+
+MAX_OFFSET = 2**31 - 1
+
+Start = Annotated[
+    int | None,
+    typer.Option("--start", min=0, max=MAX_OFFSET, help="Where the span begins, in code points of the text."),
+]
+End = Annotated[int | None, typer.Option("--end", min=1, max=MAX_OFFSET, help="Where it ends.")]
+ExactText = Annotated[
+    str | None,
+    typer.Option(
+        "--text",
+        callback=some_text,
+        help="The document's exact words; in place of offsets where they are there once.",
+    ),
+]
+NoKey = Annotated[bool, typer.Option("--no-key", help="Leave the key to the next `colmlm keysets fill`.")]
+
+
+@app.command(
+    epilog=examples(
+        'colmlm facts add --question "Who wrote Emma?" --value "Jane Austen" --reason "asked for"',
+        'colmlm facts add --document 3 --text "Lima" --question "What is Peru\'s capital?" --reason "was missing"',
+        'colmlm facts add --document 3 --start 23 --end 27 --reason "was missing"',
+    )
+)
+@anywhere
+def add(
+    base: Base,
+    reason: Reason,
+    question: Annotated[
+        str | None, typer.Option("--question", callback=some_text, help="The question it answers.")
+    ] = None,
+    value: Annotated[
+        str | None, typer.Option("--value", callback=some_text, help="The text to splice.")
+    ] = None,
+    document: Annotated[
+        int | None,
+        typer.Option(
+            "--document", min=1, max=MAX_BIGINT, help="Mark it in this document, whose words are its value."
+        ),
+    ] = None,
+    start: Start = None,
+    end: End = None,
+    text: ExactText = None,
+    answer: Annotated[
+        str | None, typer.Option("--answer", help="A longer answer, kept beside the value.")
+    ] = None,
+    proposed: Annotated[
+        bool, typer.Option("--proposed", help="Let somebody accept or reject it (colmlm review).")
+    ] = False,
+    actor: Actor = None,
+    no_key: NoKey = False,
+    allow_erased: AllowErased = False,
+    anyway: Anyway = False,
+) -> None:
+    """Add a fact: by question and value, or one that a document says. It is keyed at once, so lookups find it."""
+    span: Marking = {"start": start, "end": end, "text": text}
+    how: Addition = {
+        "actor": base.actor(actor), "reason": reason, "answer": answer, "allow_erased": allow_erased, "anyway": anyway
+    }  # fmt: skip
+    if document is not None:
+        if value is not None:
+            raise typer.BadParameter(
+                "a document's own words are the value: name them with --text or offsets."
+            )
+        if proposed:
+            raise typer.BadParameter(
+                "what is marked in a document is accepted; send it to the inbox with `colmlm review settle propose`.",
+                param_hint="--proposed",
+            )
+        edit = base.facts.add_to(document, span, keyed=not no_key, question=question, **how)
+    elif question is None or value is None or any(one is not None for one in span.values()):
+        raise typer.BadParameter(
+            "give --question and --value, or --document with --text, or --start and --end."
+        )
+    else:
+        edit = base.facts.add(question, value, proposed=proposed, keyed=not no_key, **how)
+    show_.edited(edit)
+
+
+@app.command(
+    epilog=examples(
+        'colmlm facts edit 12 --value "Lima" --reason "typing error in the source"',
+        'colmlm facts edit 12 --question "What is Peru\'s capital?" --reason "said nothing of Peru"',
+        'colmlm facts edit 12 --text "Lima Metropolitan Area" --reason "cut too short"',
+        'colmlm facts edit 12 --start 23 --end 27 --question "What is Peru\'s capital?" --reason "cut too long"',
+        "colmlm facts edit --file corrections.csv --dry-run",
+    )
+)
+@anywhere
+def edit(
+    base: Base,
+    fact_id: Annotated[
+        int | None, typer.Argument(metavar="[FACT_ID]", min=1, help="The fact's id; none with --file.")
+    ] = None,
+    value: Annotated[
+        str | None, typer.Option("--value", callback=some_text, help="The new text to splice.")
+    ] = None,
+    question: Annotated[
+        str | None, typer.Option("--question", callback=some_text, help="The new question it answers.")
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            exists=True,
+            dir_okay=False,
+            help="Edit many in one change: CSV or JSON lines of fact_id, value and question; empty: as it is.",
+        ),
+    ] = None,
+    start: Start = None,
+    end: End = None,
+    text: ExactText = None,
+    reason: WhyUnlessDry = None,
+    actor: Actor = None,
+    no_key: NoKey = False,
+    allow_erased: AllowErased = False,
+    anyway: Anyway = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Give a fact another value or question, or move it within its document, from this commit on in every process.
+
+    A value needs no new key. A question does: it is keyed at once, and the old one finds it no more. With --text, or
+    --start and --end, its span is moved, and the words there become its value; its history keeps where it was.
+    """
+    require_reason(reason, unless=dry_run)
+    span: Marking = {"start": start, "end": end, "text": text}
+    is_moved = any(one is not None for one in span.values())
+    if allow_erased and not is_moved:
+        raise typer.BadParameter("it is for a fact that is moved.", param_hint="--allow-erased")
+    if file is not None:
+        if is_moved or (fact_id, value, question) != (None, None, None):
+            raise typer.BadParameter("--file takes the ids, values and questions from the file alone.")
+        edit_from(base, file, actor, reason, keyed=not no_key, anyway=anyway, dry_run=dry_run)
+        return
+    if fact_id is None or dry_run or not (is_moved or value is not None or question is not None):
+        raise typer.BadParameter(
+            "give a fact's id with --value, --question or --text; or --file, also with --dry-run."
+        )
+    assert reason is not None
+    how: Correcting = {"actor": base.actor(actor), "reason": reason, "anyway": anyway}
+    if is_moved:
+        if value is not None:
+            raise typer.BadParameter("the document's words become its value.", param_hint="--value")
+        moving: Moving = {
+            "actor": base.actor(actor), "reason": reason, "anyway": anyway, "allow_erased": allow_erased,
+            "question": question,
+        }  # fmt: skip
+        show_.edited(base.facts.move(fact_id, span, keyed=not no_key, **moving))
+        return
+    done = base.facts.edit(fact_id, value, question=question, keyed=not no_key, **how)
+    show_.edited(done)
+
+
+@app.command(epilog=examples('colmlm facts undo 41 --reason "the first spelling was right"'))
+@anywhere
+def undo(
+    base: Base,
+    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, max=MAX_BIGINT, help="The change's number.")],
+    reason: Reason,
+    actor: Actor = None,
+    no_key: NoKey = False,
+) -> None:
+    """Undo an add, edit, move, delete, restore, hold or verdict, all of that change."""
+    done = base.facts.undo(seq, keyed=not no_key, actor=base.actor(actor), reason=reason)
+    show_.edited(done, undoes=seq)
+
+
+@app.command(
+    epilog=examples(
+        "colmlm facts delete 12 15 --dry-run",
+        'colmlm facts delete 12 15 --reason "request of the person" --yes',
+    )
+)
+@anywhere
+def delete(
+    base: Base,
+    fact_ids: FactIds,
+    reason: WhyUnlessDry = None,
+    actor: Actor = None,
+    abstain: Annotated[
+        bool,
+        typer.Option("--abstain", help="Let queries that point at one get no match, not the runner-up."),
+    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Delete facts: all of them in one change, or none. `colmlm facts restore` undoes it."""
+    require_reason(reason, unless=dry_run)
+    require_somebody(yes or dry_run, "delete")
+    if not yes or dry_run:
+        facts = base.facts.show_many(each_once(fact_ids))
+        if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
+            raise FactDeleted(gone)
+        _preview(base, facts, base.comparisons.also_said([fact.fact_id for fact in facts]))
+        if dry_run:
+            return
+        typer.confirm(f"Delete {these_facts(len(facts))}?", abort=True, err=True)
+    assert reason is not None
+    done = base.facts.delete(each_once(fact_ids), actor=base.actor(actor), reason=reason, abstain=abstain)
+    show_.done(done)
+
+
+def _preview(base: Base, facts: list[FactRecord], also_said: list[AlsoSaid]) -> None:
+    if wants_json():
+        print_json({"dry_run": True, "facts": facts, "also_said": also_said})
+    else:
+        show_.table(base, facts)
+        tell_also_said(also_said)
+
+
+@app.command(epilog=examples('colmlm facts restore 12 15 --reason "deleted by mistake"'))
+@anywhere
+def restore(base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None) -> None:
+    """Bring deleted facts back with the value they had last: all of them in one change, or none."""
+    done = base.facts.restore(fact_ids, actor=base.actor(actor), reason=reason)
+    show_.done(done)
+
+
+# Edits of many facts from a file, shown before they are done or refused.
+
+
+def edit_from(
+    base: Base,
+    file: Path,
+    actor: str | None,
+    reason: str | None,
+    *,
+    keyed: bool,
+    anyway: bool,
+    dry_run: bool,
+) -> None:
+    """Edit the facts of a file in one change. Exits with 3, and does nothing, where a row cannot be used."""
+    from colmlm.kb.facts.files import plan_edits
+
+    planned = plan_edits(file.read_text(encoding="utf-8-sig"), base.facts.show_many)
+    if planned.refused:
+        _refuse(planned, file, dry_run)
+    said = {"dry_run": dry_run, "edits": planned.edits, "unchanged": planned.unchanged, "refused": ()}
+    if dry_run or not planned.edits:
+        print_json({**said, "seq": None}) if wants_json() else _show(planned)
+        return
+    assert reason is not None
+    how: Correcting = {"actor": base.actor(actor), "reason": reason, "anyway": anyway}
+    done = base.facts.edit_many(planned.corrections, keyed=keyed, **how)
+    if wants_json():
+        print_json(
+            {**said, "seq": done.seq, "kind": done.kind, "fact_ids": done.fact_ids, "keyed": done.keyed}
+        )
+        return
+    say(f"Change {done.seq}: {done.kind} of {len(planned.edits)} facts")
+    if not done.keyed:
+        note(
+            "Facts whose question was edited have no key yet, so lookups do not find them. Run: colmlm keysets fill"
+        )
+
+
+def _refuse(planned: BulkEdit, file: Path, dry_run: bool) -> None:
+    if wants_json():
+        print_json({"dry_run": dry_run, "edits": (), "unchanged": 0, "refused": planned.refused, "seq": None})
+    for row in planned.refused:
+        note(f"{file.name}, line {row.line}: {row.cause}")
+    note("Nothing was edited. Put these rows right, or leave them out.")
+    raise typer.Exit(REFUSED)
+
+
+def _show(planned: BulkEdit) -> None:
+    print_table(("line", "id", "value", "new value", "question", "new question"), map(_row, planned.edits))
+    note(f"{len(planned.edits)} would be edited; {planned.unchanged} rows would change nothing.")
+
+
+def _row(one: PlannedEdit) -> tuple[object, ...]:
+    texts = (one.was_value, one.value, one.was_question, one.question)
+    return one.line, one.fact_id, *(shorten(text) if text else "" for text in texts)
+
+
+# `colmlm facts compare` and `hold`: facts that are compared with one another.
+
+
+class Comparison(StrEnum):
+    """What facts are compared for."""
+
+    contradictions = "contradictions"
+    duplicates = "duplicates"
+    stale = "stale"
+
+
+@app.command(
+    epilog=examples(
+        "colmlm facts compare contradictions",
+        "colmlm facts compare duplicates --corpus demo --json",
+        "colmlm facts compare stale",
+    )
+)
+@anywhere
+def compare(
+    base: Base,
+    kind: Annotated[
+        Comparison,
+        typer.Argument(
+            metavar="KIND",
+            help="contradictions: two values for one question, or in one sentence. duplicates: one value for one "
+            "question, or in one sentence. stale: their document has a newer text.",
+        ),
+    ],
+    corpus: Annotated[
+        str | None, typer.Option("--corpus", help="Only where one of the facts is of this corpus.")
+    ] = None,
+    held: Annotated[
+        bool,
+        typer.Option("--held", help="Contradictions of which somebody said that both hold, not the others."),
+    ] = False,
+    after: After = 0,
+    limit: Limit = 50,
+) -> None:
+    """List live facts that contradict each other, say the same, or are behind their document's text.
+
+    The stale ones were restored after the newer text came, or corrected before.
+    """
+    if held and kind is not Comparison.contradictions:
+        raise typer.BadParameter("only contradictions are held.", param_hint="--held")
+    sought: ComparedPart = {"corpus": corpus, "after": after, "limit": limit}
+    if kind is Comparison.contradictions:
+        _print_pairs(base, base.comparisons.pairs("contradictions", held=held, **sought))
+    elif kind is Comparison.duplicates:
+        _print_pairs(base, base.comparisons.pairs("duplicates", **sought))
+    else:
+        _print_stale(base.comparisons.stale(**sought))
+
+
+def _print_pairs(base: Base, found: PairPage) -> None:
+    if wants_json():
+        print_json(found)
+        return
+    texts: dict[int, str] = {}
+    columns = ("pair", "fact", "value", "other", "value", "question or sentence", "by", "answers")
+    print_table(columns, [_pair_row(base, pair, texts) for pair in found.pairs])
+    _tell_more(found, len(found.pairs), "pair")
+
+
+def _pair_row(base: Base, pair: FactPair, texts: dict[int, str]) -> tuple[object, ...]:
+    by = "words" if pair.score is None else "sentence" if pair.score == 1 else f"key {pair.score:.3f}"
+    said = (pair.fact.fact_id, shorten(pair.fact.value), pair.other.fact_id, shorten(pair.other.value))
+    about = pair.fact.question or pair.other.question or show_.sentence_of(base, pair.fact, texts)
+    return pair.pair_id, *said, shorten(about, show_.SENTENCE_WIDTH + 2), by, pair.answering or ""
+
+
+def _print_stale(found: StalePage) -> None:
+    if wants_json():
+        print_json(found)
+        return
+    rows = ((one.fact_id, shorten(one.value), shorten(one.question), one.why) for one in found.facts)
+    print_table(("id", "value", "question", "why"), rows)
+    _tell_more(found, len(found.facts), "stale fact")
+
+
+def _tell_more(found: PairPage | StalePage, shown: int, thing: str) -> None:
+    if found.total > shown:
+        note(f"{'' if found.is_exact else 'More than '}{counted(found.total, thing)} in all.")
+    if found.next_after is not None:
+        note(f"More: --after {found.next_after}")
+
+
+@app.command(
+    epilog=examples(
+        'colmlm facts hold 12 905 --reason "two capitals, each in its time"',
+        'colmlm facts hold 12 905 --not --reason "one of them is wrong"',
+    )
+)
+@anywhere
+def hold(
+    base: Base,
+    fact_id: FactId,
+    other_id: Annotated[int, typer.Argument(metavar="OTHER_ID", min=1, help="The other fact's id.")],
+    reason: Reason,
+    takes_back: Annotated[bool, typer.Option("--not", help="Take that back: they contradict.")] = False,
+    actor: Actor = None,
+) -> None:
+    """Note that both of two facts hold, so that they are no contradiction until one of them is edited."""
+    done = base.comparisons.hold(
+        fact_id, other_id, actor=base.actor(actor), reason=reason, holds=not takes_back
+    )
+    if wants_json():
+        print_json({"seq": done.seq, "kind": done.kind, "fact_ids": done.fact_ids, "holds": not takes_back})
+    else:
+        both = "contradict each other" if takes_back else "both hold"
+        say(f"Change {done.seq}: facts {done.fact_ids[0]} and {done.fact_ids[1]} {both}")
+
+
+def tell_also_said(found: list[AlsoSaid]) -> None:
+    """Note which other facts say what these facts say."""
+    for said in found:
+        others = ", ".join(map(str, said.by))
+        note(f"{others} {'says' if len(said.by) == 1 else 'say'} the same as {said.fact_id}.")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from colmlm.kb.misses.records import MissDetails, MissGroup, Solving
 
 app = typer.Typer(
-    help="What was asked and found nothing, as a work list: list, show, dismiss, solve.",
+    help="What was asked and found nothing, as a work list: list, show, settle.",
     epilog=examples("colmlm misses list"),
 )
 
@@ -38,6 +38,14 @@ class GroupState(StrEnum):
     open = "open"
     dismissed = "dismissed"
     solved = "solved"
+
+
+class GroupVerdict(StrEnum):
+    """What is done with groups."""
+
+    dismiss = "dismiss"
+    solve = "solve"
+    reopen = "reopen"
 
 
 class GroupOrder(StrEnum):
@@ -51,7 +59,6 @@ GroupId = Annotated[
         metavar="GROUP_ID", min=1, max=MAX_BIGINT, help="The group's id, of `colmlm misses list`."
     ),
 ]
-GroupIds = Annotated[list[int], typer.Argument(metavar="GROUP_ID...", min=1, help="Ids of groups.")]
 
 
 @app.command("list", epilog=examples("colmlm misses list", "colmlm misses list --sort newest --json"))
@@ -131,43 +138,31 @@ def _show(details: MissDetails) -> None:
             for near in group.nearest
         ],
     )
-    note(f'To add a fact: colmlm misses solve {group.group_id} --value "..." --reason "..."')
-
-
-@app.command(epilog=examples('colmlm misses dismiss 4 7 --reason "not about our products"'))
-@anywhere
-def dismiss(base: Base, group_ids: GroupIds, reason: Reason, actor: Actor = None) -> None:
-    """Dismiss groups that are not this base's to answer. What is asked near them later joins them."""
-    seq = base.misses.dismiss(each_once(group_ids), actor=base.actor(actor), reason=reason)
-    _decided(seq, "dismissed", group_ids)
-
-
-@app.command(epilog=examples('colmlm misses reopen 4 --reason "it is ours after all"'))
-@anywhere
-def reopen(base: Base, group_ids: GroupIds, reason: Reason, actor: Actor = None) -> None:
-    """Open groups again that were dismissed or solved."""
-    seq = base.misses.reopen(each_once(group_ids), actor=base.actor(actor), reason=reason)
-    _decided(seq, "open", group_ids)
-
-
-def _decided(seq: int, state: str, group_ids: list[int]) -> None:
-    if wants_json():
-        print_json({"seq": seq, "state": state, "group_ids": each_once(group_ids)})
-    else:
-        say(f"change {seq}: {len(each_once(group_ids))} groups are {state}")
+    note(f'To add a fact: colmlm misses settle solve {group.group_id} --value "..." --reason "..."')
 
 
 @app.command(
     epilog=examples(
-        'colmlm misses solve 4 --fact 12 --reason "that is it"',
-        'colmlm misses solve 4 --value "May 1987" --reason "was missing"',
-        'colmlm misses solve 4 --document 3 --text "May 1987" --reason "was not marked"',
+        'colmlm misses settle dismiss 4 7 --reason "not about our products"',
+        'colmlm misses settle reopen 4 --reason "it is ours after all"',
+        'colmlm misses settle solve 4 --fact 12 --reason "that is it"',
+        'colmlm misses settle solve 4 --value "May 1987" --reason "was missing"',
+        'colmlm misses settle solve 4 --document 3 --text "May 1987" --reason "was not marked"',
     )
 )
 @anywhere
-def solve(
+def settle(
     base: Base,
-    group_id: GroupId,
+    verdict: Annotated[
+        GroupVerdict,
+        typer.Argument(
+            metavar="VERDICT",
+            help="dismiss what is not this base's to answer, solve one group by a fact, or reopen.",
+        ),
+    ],
+    group_ids: Annotated[
+        list[int], typer.Argument(metavar="GROUP_ID...", min=1, max=MAX_BIGINT, help="Of `misses list`.")
+    ],
     reason: Reason,
     fact_id: Annotated[
         int | None, typer.Option("--fact", min=1, max=MAX_BIGINT, help="The fact that answers it.")
@@ -197,12 +192,21 @@ def solve(
     ] = False,
     actor: Actor = None,
 ) -> None:
-    """Solve a group by a fact, or by one that is added now.
+    """Dismiss groups, reopen them, or solve one by a fact that is there or is added now.
 
-    The group's newest five questions are asked again. Only where all of them find the fact is the group solved;
-    otherwise the exit code is 1.
+    What is asked near a dismissed group later joins it. To solve a group, its newest five questions are asked again.
+    Only where all of them find the fact is the group solved; otherwise the exit code is 1.
     """
-    who = base.actor(actor)
+    who, ids = base.actor(actor), each_once(group_ids)
+    if verdict is not GroupVerdict.solve:
+        if anyway or any(one is not None for one in (fact_id, value, document, text, question)):
+            raise typer.BadParameter("only `solve` takes a fact.", param_hint="VERDICT")
+        decide = base.misses.dismiss if verdict is GroupVerdict.dismiss else base.misses.reopen
+        _tell_decided(decide(ids, actor=who, reason=reason), verdict, ids)
+        return
+    if len(ids) != 1:
+        raise typer.BadParameter("a fact solves one group at a time.", param_hint="GROUP_ID")
+    (group_id,) = ids
     if sum(one is not None for one in (fact_id, value, document)) != 1 or (document is None) != (
         text is None
     ):
@@ -220,6 +224,14 @@ def solve(
     print_json(done) if wants_json() else _tell(done)
     if not done.solved:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _tell_decided(seq: int, verdict: GroupVerdict, group_ids: list[int]) -> None:
+    state = "dismissed" if verdict is GroupVerdict.dismiss else "open"
+    if wants_json():
+        print_json({"seq": seq, "state": state, "group_ids": group_ids})
+    else:
+        say(f"change {seq}: {len(group_ids)} groups are {state}")
 
 
 def _question_to_add(group: MissGroup, question: str | None) -> str:
@@ -244,5 +256,6 @@ def _tell(done: Solving) -> None:
         say(f"Not solved: not every question finds fact {done.fact_id}.")
         note(
             "See `colmlm lookup` for what they find; the fact's question may need their words. "
-            f'To solve it still: colmlm misses solve {done.group_id} --fact {done.fact_id} --anyway --reason "..."'
+            f"To solve it still: colmlm misses settle solve {done.group_id} --fact {done.fact_id} --anyway "
+            '--reason "..."'
         )

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from colmlm.cli.asking import require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.contents import questions_show as show_
 from colmlm.cli.contents.answers import AnswerMode
-from colmlm.cli.contents.calibration import CALIBRATE_EXAMPLES, THRESHOLD_EXAMPLES, calibrate, threshold
 from colmlm.cli.contents.generation import RankedBy
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import (
     AcceptedOnly,
+    Actor,
     CheckpointPath,
     Yes,
     examples,
@@ -26,10 +26,11 @@ from colmlm.cli.options import (
     some_texts,
     wants_json,
 )
-from colmlm.cli.output import note, print_json, say
+from colmlm.cli.output import counted, note, print_json, print_table, say, shorten
+from colmlm.kb.answers.records import AnswerThreshold, Calibrating
 
 if TYPE_CHECKING:
-    from colmlm.kb.questions.records import KeptQuestion
+    from colmlm.kb.questions.records import AskedItem, KeptQuestion, KeptSet, QuestionRun, RunComparison
 
 app = typer.Typer(
     help="Keep questions with the values they should get, ask them, and compare runs.",
@@ -38,6 +39,7 @@ app = typer.Typer(
 Name = Annotated[str, typer.Argument(callback=some_text, help="The name of the set.")]
 
 AT_ONCE = 500
+_DEFAULTS = Calibrating()
 
 
 @app.command(
@@ -96,7 +98,7 @@ def add(
         drafts = [DraftQuestion(question, tuple(expected or ()))] if question is not None else []
         drafts += questions_of_file(file) if file is not None else []
         kept = base.questions.add(name, drafts, corpus=corpus, actor=who)
-    print_json(kept) if wants_json() else say(show_.described(kept))
+    print_json(kept) if wants_json() else say(describe_set(kept))
 
 
 @app.command("list", epilog=examples("colmlm questions list", "colmlm questions list --json"))
@@ -104,7 +106,7 @@ def add(
 def list_sets(base: Base) -> None:
     """List the sets of questions, each with its last run."""
     found = base.questions.all()
-    print_json({"sets": found}) if wants_json() else show_.sets(found)
+    print_json({"sets": found}) if wants_json() else show_sets(found)
 
 
 @app.command(epilog=examples("colmlm questions show handbook", "colmlm questions show handbook --runs"))
@@ -118,10 +120,10 @@ def show(
     found = base.questions.show(name)
     if runs:
         every = base.questions.runs(name)
-        print_json({**asdict(found), "runs": every}) if wants_json() else show_.runs(every)
+        print_json({**asdict(found), "runs": every}) if wants_json() else show_runs(every)
         return
     questions = _every(base, name)
-    print_json({**asdict(found), "questions": questions}) if wants_json() else show_.questions(
+    print_json({**asdict(found), "questions": questions}) if wants_json() else show_questions(
         found, questions
     )
 
@@ -167,10 +169,10 @@ def run(
     items = base.questions.items(name, done.run_id)
     if wants_json():
         counts = {"asked": done.asked, "right": done.right, "wrong": done.wrong, "abstained": done.abstained}
-        print_json({**counts, "silent": show_.count_silent(items), "items": items, **asdict(done)})
+        print_json({**counts, "silent": count_silent(items), "items": items, **asdict(done)})
     else:
-        show_.items(items)
-        say(show_.summed(done, show_.count_silent(items)))
+        show_items(items)
+        say(summarize_run(done, count_silent(items)))
         if done.skipped:
             note(f"{done.skipped} questions were not asked, as a part of them was erased.")
     if done.right < done.asked:
@@ -191,7 +193,7 @@ def compare(
 ) -> None:
     """Compare two runs of a set: which questions came out otherwise, and what was changed between."""
     found = base.questions.compare(name, before, after)
-    print_json(found) if wants_json() else show_.comparison(found)
+    print_json(found) if wants_json() else show_comparison(found)
 
 
 @app.command(
@@ -214,7 +216,7 @@ def remove(
         require_somebody(yes, "remove")
         found = base.questions.show(name)
         if not yes:
-            typer.confirm(f"Remove {show_.described(found)}", abort=True, err=True)
+            typer.confirm(f"Remove {describe_set(found)}", abort=True, err=True)
     before = base.questions.remove(name, ids or None)
     number = len(ids) or before.num_questions
     if wants_json():
@@ -232,5 +234,235 @@ def _every(base: Base, name: str) -> list[KeptQuestion]:
     return found
 
 
-app.command("calibrate", epilog=CALIBRATE_EXAMPLES)(calibrate)
-app.command("threshold", epilog=THRESHOLD_EXAMPLES)(threshold)
+@app.command(
+    epilog=examples(
+        "colmlm questions threshold --json",
+        "colmlm questions threshold --calibrate --file asked.csv",
+        "colmlm questions threshold --calibrate --corpus squad --wrong 0.03 --dry-run --json",
+        "colmlm questions threshold --calibrate --question-set handbook",
+        "colmlm questions threshold --shipped",
+    )
+)
+@anywhere
+def threshold(
+    base: Base,
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate", help="Choose it for this base, by questions and a share of wrong answers."
+        ),
+    ] = False,
+    questions: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            exists=True,
+            dir_okay=False,
+            help="CSV or JSON Lines with question and value (empty: nothing answers it).",
+        ),
+    ] = None,
+    corpora: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--corpus", callback=some_texts, help="A corpus whose facts have questions that people wrote."
+        ),
+    ] = None,
+    question_set: Annotated[
+        str | None, typer.Option("--question-set", callback=some_text, help="A set of kept questions.")
+    ] = None,
+    wrong: Annotated[
+        float | None,
+        typer.Option(
+            "--wrong",
+            min=0.001,
+            max=0.5,
+            callback=finite,
+            help=f"The share that may be answered wrongly. Default: {_DEFAULTS.wrong}.",
+        ),
+    ] = None,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            "--sample", min=1, max=100_000, help=f"The most questions to ask. Default: {_DEFAULTS.sample}."
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Draws the questions. Default: 0.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --calibrate: measure, and leave the threshold as it is.")
+    ] = False,
+    shipped: Annotated[
+        bool, typer.Option("--shipped", help="Go back to the one that comes with the reader.")
+    ] = False,
+    actor: Actor = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", callback=some_text, help="Why; it stays in the change log.")
+    ] = None,
+) -> None:
+    """Show or calibrate the score from which answers are given, and what speaks against it by now.
+
+    To calibrate it, each question is asked as the base is, and as if what answers it were not there. Without questions
+    of a file or a corpus or a set those of the last calibration are asked. It is refused, with exit code 1, where too
+    few are there, or too many are answered wrongly.
+    """
+    given = (questions, corpora, question_set, wrong, sample, seed)
+    if not calibrate and (dry_run or any(one is not None for one in given)):
+        raise typer.BadParameter(
+            "it needs --calibrate.",
+            param_hint="--file, --corpus, --question-set, --wrong, --sample, --seed, --dry-run",
+        )
+    if calibrate and shipped:
+        raise typer.BadParameter("--calibrate and --shipped exclude each other.")
+    who = base.actor(actor)
+    if calibrate:
+        how = Calibrating(
+            _DEFAULTS.wrong if wrong is None else wrong,
+            sample or _DEFAULTS.sample,
+            seed or _DEFAULTS.seed,
+            tuple(corpora or ()),
+            dry_run,
+            question_set,
+        )
+        done = base.lookups.calibrate_answers(questions, how, actor=who, reason=reason or "calibrated")
+        print_json(done) if wants_json() else _show_calibration(done)
+        return
+    if shipped:
+        base.lookups.use_shipped_threshold(actor=who, reason=reason or "back to the shipped threshold")
+    found = base.lookups.answer_threshold()
+    if wants_json():
+        print_json(found)
+        return
+    say(describe_threshold(found))
+    for doubt in found.doubts:
+        note(doubt)
+
+
+def describe_threshold(found: AnswerThreshold) -> str:
+    """Say the threshold in a sentence."""
+    if not found.calibrated or found.calibration is None:
+        return f"Threshold {found.threshold:.3f}, as shipped: not calibrated for this base."
+    measured = found.calibration.measured
+    return (
+        f"Threshold {found.threshold:.3f}, calibrated for {measured.rate:.1%} wrong on {measured.answerable} questions "
+        f"(change {found.calibration.seq}; shipped: {found.shipped:.3f})."
+    )
+
+
+def _show_calibration(done: dict[str, Any]) -> None:
+    measured = done["measured"]
+    here, shipped = measured["here"], measured["shipped"]
+    say(
+        f"Threshold {here['threshold']:.3f}: of {measured['answerable']} questions {here['right']:.1%} are answered "
+        f"rightly, {here['wrong']:.1%} wrongly (hardly more than {measured['most_wrong']:.1%}); of "
+        f"{measured['unanswerable']} that nothing answers {here['alarms']:.1%} get an answer (hardly more than "
+        f"{measured['most_alarms']:.1%})."
+    )
+    say(
+        f"The shipped {shipped['threshold']:.3f}: {shipped['right']:.1%} rightly, {shipped['wrong']:.1%} wrongly, "
+        f"{shipped['alarms']:.1%}."
+    )
+    if done["dry_run"]:
+        say("Nothing was changed.")
+
+
+# Shows sets of kept questions, their runs, and what differs between two of these.
+
+
+def describe_set(found: KeptSet) -> str:
+    """Say what a set holds, in a sentence."""
+    where = f", answered from {found.corpus}" if found.corpus else ""
+    return f"{found.name}: {counted(found.num_questions, 'question')}{where}."
+
+
+def show_sets(found: Sequence[KeptSet]) -> None:
+    rows = [
+        (
+            one.name,
+            one.num_questions,
+            one.corpus or "",
+            summarize_run(one.last_run) if one.last_run else "never asked",
+        )
+        for one in found
+    ]
+    print_table(("set", "questions", "corpus", "last run"), rows)
+
+
+def show_questions(found: KeptSet, kept: Sequence[KeptQuestion]) -> None:
+    rows = [(one.question_id, shorten(one.question, 80), _values(one.expected)) for one in kept]
+    print_table(("id", "question", "expected"), rows)
+    say(describe_set(found))
+
+
+def show_runs(found: Sequence[QuestionRun]) -> None:
+    rows = [
+        (
+            run.run_id,
+            _ranked_by(run),
+            f"{run.threshold:.3f}",
+            run.right,
+            run.wrong,
+            run.abstained,
+            run.seq,
+            run.actor,
+        )
+        for run in found
+    ]
+    print_table(("run", "by", "threshold", "right", "wrong", "abstained", "change", "actor"), rows)
+
+
+def _ranked_by(run: QuestionRun) -> str:
+    """Say what facts were found by, and which."""
+    return f"{run.how}, accepted facts only" if run.accepted_only else run.how
+
+
+def show_items(found: Sequence[AskedItem]) -> None:
+    rows = [
+        (
+            one.outcome,
+            shorten(one.question, 60),
+            _values(one.expected),
+            shorten(one.value, 40),
+            one.reason or "",
+        )
+        for one in found
+    ]
+    print_table(("outcome", "question", "expected", "value", "reason"), rows)
+
+
+def count_silent(found: Sequence[AskedItem]) -> int:
+    """Count the questions that nothing should answer and nothing did."""
+    return sum(one.outcome == "right" and not one.expected for one in found)
+
+
+def summarize_run(run: QuestionRun, silent: int = 0) -> str:
+    """Say what came of a run, in a sentence."""
+    right = f"{run.right} of {run.asked} right" + (f" ({silent} silent as expected)" if silent else "")
+    return f"Run {run.run_id}: {right}, {run.wrong} wrong, {run.abstained} abstained."
+
+
+def show_comparison(found: RunComparison) -> None:
+    rows = []
+    for one in found.items:
+        asked = one.after or one.before
+        assert asked is not None
+        changes = ", ".join(map(str, one.seqs[:5]))
+        rows.append((shorten(asked.question, 60), _came(one.before), _came(one.after), changes))
+    print_table(("question", f"run {found.before.run_id}", f"run {found.after.run_id}", "changes"), rows)
+    say(f"{counted(len(found.items), 'question')} came out otherwise, {found.same} the same.")
+    kinds = ", ".join(f"{number} {kind}" for kind, number in found.changes.items())
+    between = f"Changes {found.first_seq + 1} to {found.last_seq} between: {kinds}."
+    say(between if kinds else "Nothing was changed between.")
+    if found.settings:
+        say(f"Asked otherwise: {', '.join(found.settings)}.")
+
+
+def _came(item: AskedItem | None) -> str:
+    if item is None:
+        return "not asked"
+    said = item.outcome if item.value is None else f"{item.outcome}: {shorten(item.value, 30)}"
+    return f"{said} ({item.reason})" if item.reason else said
+
+
+def _values(expected: Sequence[str]) -> str:
+    return shorten(" | ".join(expected), 50) or "(nothing)"

@@ -19,7 +19,6 @@ from colmlm.cli.options import (
     Actor,
     After,
     DryRun,
-    FactIds,
     Limit,
     Reason,
     WhyUnlessDry,
@@ -30,11 +29,11 @@ from colmlm.cli.options import (
 from colmlm.cli.output import counted_facts, note, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
-    from colmlm.kb.facts.reviews import ReviewVerdict, Settled, SettledBefore, VerdictKind
+    from colmlm.kb.facts.reviews import ReviewVerdict, Settled, SettledBefore
     from colmlm.kb.review.records import InboxItem
 
 app = typer.Typer(
-    help="Review facts that a machine marked: list, accept, reject, and say where only accepted ones answer.",
+    help="Review facts that a machine marked: list, settle, and say where only accepted ones answer.",
     epilog=examples("colmlm review list --corpus notes"),
 )
 
@@ -47,6 +46,14 @@ class Kind(StrEnum):
     doubted = "doubted"
     contradicting = "contradicting"
     unasked = "unasked"
+
+
+class VerdictChoice(StrEnum):
+    """What is said of facts; `kb.facts.reviews.VerdictKind`, as choices of an argument."""
+
+    accept = "accept"
+    reject = "reject"
+    propose = "propose"
 
 
 Verdicts = Annotated[
@@ -109,46 +116,8 @@ def _row(item: InboxItem) -> tuple[object, ...]:
 
 @app.command(
     epilog=examples(
-        'colmlm review accept 12 15 --reason "read in the report"',
-        'colmlm review settle --file verdicts.csv --reason "read by ann"',
-    )
-)
-@anywhere
-def accept(base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None) -> None:
-    """Accept proposed facts, those that nobody has settled meanwhile."""
-    _settle(base, _named(base, fact_ids, "accept"), reason, actor)
-
-
-@app.command(
-    epilog=examples('colmlm review reject 12 --reason "cut short"', "colmlm review reject 12 --dry-run")
-)
-@anywhere
-def reject(
-    base: Base,
-    fact_ids: FactIds,
-    reason: WhyUnlessDry = None,
-    actor: Actor = None,
-    dry_run: DryRun = False,
-) -> None:
-    """Reject facts, which deletes them; `colmlm facts restore` brings them back as they were."""
-    require_reason(reason, unless=dry_run)
-    verdicts = _named(base, fact_ids, "reject")
-    if dry_run:
-        _preview(base, verdicts)
-        return
-    assert reason is not None
-    _settle(base, verdicts, reason, actor)
-
-
-@app.command(epilog=examples('colmlm review propose 12 --reason "the source was withdrawn"'))
-@anywhere
-def propose(base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None) -> None:
-    """Propose accepted facts again, so that they are reviewed once more."""
-    _settle(base, _named(base, fact_ids, "propose"), reason, actor)
-
-
-@app.command(
-    epilog=examples(
+        'colmlm review settle accept 12 15 --reason "read in the report"',
+        'colmlm review settle reject 13 --reason "cut short"',
         'colmlm review settle --file verdicts.csv --reason "read by ann"',
         "colmlm review settle --file verdicts.jsonl --dry-run",
     )
@@ -156,17 +125,44 @@ def propose(base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None) 
 @anywhere
 def settle(
     base: Base,
-    file: Verdicts,
+    verdict: Annotated[
+        VerdictChoice | None, typer.Argument(metavar="[VERDICT]", help="accept, reject or propose.")
+    ] = None,
+    fact_ids: Annotated[
+        list[int] | None, typer.Argument(metavar="[FACT_ID]...", min=1, help="Ids of facts.")
+    ] = None,
+    file: Verdicts = None,
     reason: WhyUnlessDry = None,
     actor: Actor = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Carry out the verdicts of a file, those of one kind in one change."""
+    """Accept facts, reject or propose them again; or carry out the verdicts of a file.
+
+    Those of one kind are one change. Facts that somebody has settled meanwhile are left, and the exit code is then 3.
+    To reject facts deletes them; `colmlm facts restore` brings them back as they were.
+    """
+    require_reason(reason, unless=dry_run)
+    if not (verdict and fact_ids) if file is None else verdict is not None:
+        raise typer.BadParameter("give a verdict with the ids of facts, or --file.", param_hint="VERDICT")
+    verdicts = _named(base, fact_ids or [], verdict) if verdict else _read(base, file, dry_run)
+    if dry_run:
+        _preview(base, verdicts)
+        return
+    assert reason is not None
+    _settle(base, verdicts, reason, actor)
+
+
+def _named(base: Base, fact_ids: list[int], verdict: VerdictChoice) -> Sequence[ReviewVerdict]:
+    from colmlm.kb.facts.files import judge_named
+
+    return judge_named(each_once(fact_ids), verdict.value, base.facts.show_many)
+
+
+def _read(base: Base, file: Path | None, dry_run: bool) -> Sequence[ReviewVerdict]:
+    """Read the verdicts of a file. Exits with 3 where a row cannot be used."""
     from colmlm.kb.facts.files import read_verdicts
 
-    require_reason(reason, unless=dry_run)
-    if file is None:
-        raise typer.BadParameter("name the file.", param_hint="--file")
+    assert file is not None
     found = read_verdicts(file.read_text(encoding="utf-8-sig"), base.facts.show_many)
     if found.refused:
         if wants_json():
@@ -177,17 +173,7 @@ def settle(
             note(f"{file.name}, line {row.line}: {row.cause}")
         note("Nothing was done. Put these rows right, or leave them out.")
         raise typer.Exit(REFUSED)
-    if dry_run:
-        _preview(base, found.verdicts)
-        return
-    assert reason is not None
-    _settle(base, found.verdicts, reason, actor)
-
-
-def _named(base: Base, fact_ids: list[int], verdict: VerdictKind) -> list[ReviewVerdict]:
-    from colmlm.kb.facts.files import judge_named
-
-    return judge_named(each_once(fact_ids), verdict, base.facts.show_many)
+    return found.verdicts
 
 
 def _preview(base: Base, verdicts: Sequence[ReviewVerdict]) -> None:

@@ -78,27 +78,32 @@ def migrate() -> None:
         say(f"{'Was already at' if was_at_head else 'Migrated to'} {database.head_revision()}.")
 
 
-@app.command(epilog=examples("colmlm db status", "colmlm db status --json"))
-def status() -> None:
-    """Say whether the database runs, where it is and whether it needs a migration. Starts nothing.
-
-    The exit code is 5 where it does not run or needs a migration.
-    """
-    state = _report(Runtime.from_environment().settings)
-    if not (state.running and state.at_head):
-        raise typer.Exit(DATABASE)
-
-
-@app.command(epilog=examples('psql "$(colmlm db url)"'))
-def url(
+@app.command(
+    epilog=examples("colmlm db status", "colmlm db status --json", 'psql "$(colmlm db status --url)"')
+)
+def status(
+    url: Annotated[
+        bool, typer.Option("--url", help="Print the URL alone, for psql and other programs.")
+    ] = False,
     show_password: Annotated[
-        bool, typer.Option("--show-password", help="Print the password of COLMLM_DATABASE_URL too.")
+        bool, typer.Option("--show-password", help="With --url: also the password of COLMLM_DATABASE_URL.")
     ] = False,
 ) -> None:
-    """Print the database's URL, for psql and other programs. The embedded one has no password and no port."""
+    """Say whether the database runs, where it is and whether it needs a migration. Starts nothing.
+
+    The exit code is 5 where it does not run or needs a migration, but with --url 0. The embedded one has no password
+    and no port.
+    """
     settings = Runtime.from_environment().settings
-    found = _url(settings, show_password=show_password)
-    print_json({"url": found}) if wants_json() else say(found)
+    if url:
+        found = _url(settings, show_password=show_password)
+        print_json({"url": found}) if wants_json() else say(found)
+        return
+    if show_password:
+        raise typer.BadParameter("it needs --url.", param_hint="--show-password")
+    state = _report(settings)
+    if not (state.running and state.at_head):
+        raise typer.Exit(DATABASE)
 
 
 @dataclass(frozen=True, slots=True)

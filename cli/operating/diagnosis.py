@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeVar
 from sqlalchemy import Engine, text
 
 from colmlm.api.settings import ServerSettings
-from colmlm.cli.contents.calibration import described
+from colmlm.cli.contents.questions import describe_threshold
 from colmlm.cli.errors import one_line
 from colmlm.cli.settings import UserSettings
 from colmlm.kb.errors import (
@@ -466,9 +466,9 @@ def _answers(kb: KnowledgeBase, user: UserSettings) -> CheckResult:
     from colmlm.cli.composition.calibrating import calibrations
 
     standing = calibrations(user, kb).standing()
-    found = " ".join((described(standing), *standing.doubts))
+    found = " ".join((describe_threshold(standing), *standing.doubts))
     if standing.doubts:
-        return CheckResult("answers", "warning", found, "Run: colmlm questions calibrate")
+        return CheckResult("answers", "warning", found, "Run: colmlm questions threshold --calibrate")
     return CheckResult("answers", "ok", found)
 
 

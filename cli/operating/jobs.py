@@ -1,4 +1,4 @@
-"""`colmlm jobs`: queues, lists, awaits and cancels jobs; and `colmlm worker`, which does them."""
+"""`colmlm jobs`: queues, lists, shows and cancels jobs; and `colmlm worker`, which does them."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ WORKER_EXAMPLES = examples(
 )
 
 app = typer.Typer(
-    help="Start, list, show, await, cancel and prune long work.",
-    epilog=examples("colmlm jobs list", "colmlm jobs start rekey keyset_id=2", "colmlm jobs wait 7"),
+    help="Start, list, show, cancel and prune long work.",
+    epilog=examples("colmlm jobs list", "colmlm jobs start rekey keyset_id=2", "colmlm jobs show 7 --wait"),
 )
 
 Kind = StrEnum("Kind", {name: name for name in KINDS})  # type: ignore[misc]
@@ -111,7 +111,7 @@ def start(
     if base.jobs.num_workers() == 0:
         note("No worker is running, so it waits. Start one: colmlm worker")
     print_json(job) if wants_json() else say(
-        f"Job {job.job_id} is queued. Follow it: colmlm jobs wait {job.job_id}"
+        f"Job {job.job_id} is queued. Follow it: colmlm jobs show {job.job_id} --wait"
     )
 
 
@@ -149,29 +149,32 @@ def _values(chosen: Sequence[Any] | None) -> list[str] | None:
     return [one.value for one in chosen] if chosen else None
 
 
-@app.command(epilog=examples("colmlm jobs show 7", "colmlm jobs show 7 --json"))
+@app.command(
+    epilog=examples(
+        "colmlm jobs show 7", "colmlm jobs show 7 --wait", "colmlm jobs show 7 --wait --timeout 600 --json"
+    )
+)
 @anywhere
-def show(base: Base, job_id: JobId) -> None:
-    """Show a job: its arguments, how far it is, and its result."""
-    job = base.jobs.get(job_id)
-    print_json(job) if wants_json() else _show(job)
-
-
-@app.command(epilog=examples("colmlm jobs wait 7", "colmlm jobs wait 7 --timeout 600 --json"))
-@anywhere
-def wait(
+def show(
     base: Base,
     job_id: JobId,
+    waits: Annotated[bool, typer.Option("--wait", help="First wait until it has ended.")] = False,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", min=0, help="Seconds to wait at most; the job goes on.")
+        float | None,
+        typer.Option("--timeout", min=0, help="With --wait: the most seconds; the job goes on."),
     ] = None,
 ) -> None:
-    """Wait until a job has ended. The exit code is 1 where it failed, was cancelled, or has not ended in time."""
+    """Show a job: its arguments, how far it is, and its result.
+
+    With --wait the exit code is 1 where it failed, was cancelled, or has not ended in time.
+    """
     from colmlm.kb.jobs.records import wait_for_job
 
-    job = wait_for_job(base.jobs.get, job_id, timeout, progress)
+    if timeout is not None and not waits:
+        raise typer.BadParameter("it needs --wait.", param_hint="--timeout")
+    job = wait_for_job(base.jobs.get, job_id, timeout, progress) if waits else base.jobs.get(job_id)
     print_json(job) if wants_json() else _show(job)
-    if job.state != "succeeded":
+    if waits and job.state != "succeeded":
         raise typer.Exit(CHECK_FAILED)
 
 

@@ -97,37 +97,45 @@ def list_webhooks(base: Base) -> None:
             note(_trouble(webhook))
 
 
-@app.command(epilog=examples("colmlm webhooks pause 3", "colmlm webhooks pause 3 --json"))
-@anywhere
-def pause(base: Base, webhook_id: WebhookId) -> None:
-    """Send nothing more until it is resumed; nothing is lost meanwhile."""
-    _tell(base.webhooks.pause(webhook_id))
-
-
-@app.command(epilog=examples("colmlm webhooks resume 3", "colmlm webhooks resume 3 --json"))
-@anywhere
-def resume(base: Base, webhook_id: WebhookId) -> None:
-    """Go on after the last change that was delivered, also where it had failed."""
-    _tell(base.webhooks.resume(webhook_id))
-
-
 @app.command(
-    epilog=examples("colmlm webhooks replay 3 --from-seq 12", "colmlm webhooks replay 3 --from-seq 1 --json")
+    epilog=examples(
+        "colmlm webhooks edit 3 --pause",
+        "colmlm webhooks edit 3 --resume --json",
+        "colmlm webhooks edit 3 --replay-from 12",
+    )
 )
 @anywhere
-def replay(
+def edit(
     base: Base,
     webhook_id: WebhookId,
+    pauses: Annotated[
+        bool | None,
+        typer.Option(
+            "--pause/--resume",
+            help="Send nothing more; or go on after what was delivered, also where it failed.",
+        ),
+    ] = None,
     first: Annotated[
-        int,
-        typer.Option("--from-seq", min=1, max=MAX_BIGINT, help="The change to send next, with what follows."),
-    ],
+        int | None,
+        typer.Option(
+            "--replay-from", min=1, max=MAX_BIGINT, help="The change to send next, with what follows."
+        ),
+    ] = None,
 ) -> None:
-    """Send changes again from one on, as the same messages; or pass over those before a later one."""
+    """Pause a webhook, resume it, or replay the changes from one on.
+
+    While it is paused nothing is lost. Changes are sent again as the same messages, and those before a later change
+    are passed over.
+    """
+    if (pauses is None) == (first is None):
+        raise typer.BadParameter("give one of them.", param_hint="--pause, --resume, --replay-from")
+    if first is None:
+        _tell(base.webhooks.pause(webhook_id) if pauses else base.webhooks.resume(webhook_id))
+        return
     found = base.webhooks.replay(webhook_id, first)
     _tell(found)
     if found.state != "active":
-        note(f"It is {found.state}; to go on: colmlm webhooks resume {webhook_id}")
+        note(f"It is {found.state}; to go on: colmlm webhooks edit {webhook_id} --resume")
 
 
 @app.command(epilog=examples("colmlm webhooks test 3", "colmlm webhooks test 3 --json"))
@@ -180,7 +188,9 @@ def _row(webhook: Webhook) -> tuple[object, ...]:
 def _trouble(webhook: Webhook) -> str:
     said = f"Webhook {webhook.webhook_id}: {webhook.attempts} times in a row: {webhook.last_error}."
     if webhook.state == "failed":
-        return f"{said} It was given up; once that is mended: colmlm webhooks resume {webhook.webhook_id}"
+        return (
+            f"{said} It was given up; once that is mended: colmlm webhooks edit {webhook.webhook_id} --resume"
+        )
     return f"{said} The next attempt is at {_moment(webhook.next_attempt_at)} UTC."
 
 

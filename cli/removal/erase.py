@@ -15,9 +15,20 @@ from colmlm.cli.bases.local_base import Base
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.fact_view import where
-from colmlm.cli.options import Actor, WhyUnlessDry, Yes, each_once, examples, wants_json
+from colmlm.cli.options import (
+    MAX_BIGINT,
+    Actor,
+    DryRun,
+    Output,
+    WhyUnlessDry,
+    Yes,
+    each_once,
+    examples,
+    wants_json,
+    without_json,
+)
 from colmlm.cli.output import note, print_json, print_table, say, shorten, these_facts
-from colmlm.cli.removal.certificates import ERASURE_EXAMPLES, erasure_certificate
+from colmlm.cli.removal.forget import give_certificate
 from colmlm.cli.start.command import DefaultGroup
 from colmlm.kb.removal.records import Erasing
 
@@ -95,7 +106,7 @@ def erase(
     finds residue.
 
     With COLMLM_ERASE_NEEDS_TWO=yes it only requests the erasure, with the admin's token in COLMLM_TOKEN, and another
-    admin approves it: see `colmlm erase approve --help`. With --server the server's own setting decides that,
+    admin approves it: see `colmlm erase settle --help`. With --server the server's own setting decides that,
     the token is the one of --token-file, and the erasure goes as far as level 2.
     """
     if not fact_ids and (dry_run or scan or traces_out or not now):
@@ -219,7 +230,7 @@ def show_asked(asked: ErasureRequest) -> None:
         print_json({"request": asked, "seq": None})
         return
     say(f"Asked to erase {these_facts(len(asked.fact_ids))}; nothing is erased yet.")
-    note(f"Another admin approves it with: colmlm erase approve {asked.erasure_request_id}")
+    note(f"Another admin approves it with: colmlm erase settle approve {asked.erasure_request_id}")
 
 
 def counts(erased: Erased) -> dict[str, object]:
@@ -315,9 +326,6 @@ def require_level(report: ErasureReport) -> None:
         raise typer.Exit(CHECK_FAILED)
 
 
-RequestId = Annotated[int, typer.Argument(metavar="REQUEST_ID", min=1, help="Of `colmlm erase requests`.")]
-
-
 @app.command("requests", epilog=examples("colmlm erase requests --waiting", "colmlm erase requests --json"))
 @anywhere
 def list_requests(
@@ -344,36 +352,63 @@ def list_requests(
     print_table(("id", "state", "facts", "asked by", "at", "decided by", "reason"), rows)
 
 
+class RequestVerdict(Enum):
+    """What is said to a request."""
+
+    approve = "approve"
+    withdraw = "withdraw"
+
+
 @app.command(
-    epilog=examples("colmlm erase approve 3 --dry-run", "COLMLM_TOKEN=... colmlm erase approve 3 --now --yes")
+    epilog=examples(
+        "colmlm erase settle approve 3 --dry-run",
+        "COLMLM_TOKEN=... colmlm erase settle approve 3 --now --yes",
+        "COLMLM_TOKEN=... colmlm erase settle withdraw 3 --yes",
+    )
 )
 @anywhere
-def approve(
+def settle(
     base: Base,
-    request_id: RequestId,
+    verdict: Annotated[
+        RequestVerdict, typer.Argument(metavar="VERDICT", help="approve, which erases for good; or withdraw.")
+    ],
+    request_id: Annotated[
+        int, typer.Argument(metavar="REQUEST_ID", min=1, help="Of `colmlm erase requests`.")
+    ],
     now: Annotated[
-        bool, typer.Option("--now", help="Rewrite tables and clear the log too: as far as the server lets.")
+        bool,
+        typer.Option(
+            "--now", help="Approve: rewrite tables and clear the log too, as far as the server lets."
+        ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be erased and stop.")] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Erase for good what another admin asked for. COLMLM_TOKEN holds your token, which must differ from theirs.
+    """Approve a request to erase facts, which are then gone for good, or withdraw it.
 
-    With --server the token of --token-file approves. The exit code is 1 where the level is not reached: 2, or 4
-    with --now.
+    COLMLM_TOKEN holds your admin's token. To approve, it must differ from theirs; either may withdraw. With --server
+    the token of --token-file decides. The exit code is 1 where the level is not reached: 2, or 4 with --now.
     """
-    require_somebody(yes or dry_run, "approve")
+    require_somebody(yes or dry_run, verdict.value)
+    if now and verdict is RequestVerdict.withdraw:
+        raise typer.BadParameter("nothing is erased.", param_hint="--now")
     base.only_here(now=now)
     asked = base.erasures.read(request_id)
     if dry_run:
         _preview_request(base, asked)
-        return
+    elif verdict is RequestVerdict.approve:
+        _approve(base, asked, now=now, yes=yes)
+    else:
+        _withdraw(base, asked, yes=yes)
+
+
+def _approve(base: Base, asked: ErasureRequest, *, now: bool, yes: bool) -> None:
     if not yes:
         show_facts(base, asked.fact_ids)
         typer.confirm(
             f"Erase {these_facts(len(asked.fact_ids))} for good? This cannot be undone.", abort=True, err=True
         )
-    done, report = base.erasures.approve(request_id, now=now)
+    done, report = base.erasures.approve(asked.erasure_request_id, now=now)
     if wants_json():
         print_json({"request": done, **as_dict(report)})
     else:
@@ -381,23 +416,32 @@ def approve(
     require_level(report)
 
 
-@app.command(epilog=examples("COLMLM_TOKEN=... colmlm erase withdraw 3 --yes"))
-@anywhere
-def withdraw(
-    base: Base,
-    request_id: RequestId,
-    yes: Yes = False,
-) -> None:
-    """End a request; nothing is erased. COLMLM_TOKEN holds an admin's token, which may be the one that asked."""
-    require_somebody(yes, "withdraw")
-    asked = base.erasures.read(request_id)
+def _withdraw(base: Base, asked: ErasureRequest, *, yes: bool) -> None:
     if not yes:
         typer.confirm(f"Keep {these_facts(len(asked.fact_ids))} and end the request?", abort=True, err=True)
-    done = base.erasures.withdraw(request_id)
-    print_json({"request": done}) if wants_json() else say(f"Request {request_id} is withdrawn.")
+    done = base.erasures.withdraw(asked.erasure_request_id)
+    print_json({"request": done}) if wants_json() else say(
+        f"Request {asked.erasure_request_id} is withdrawn."
+    )
 
 
-app.command("certificate", epilog=ERASURE_EXAMPLES)(erasure_certificate)
+@app.command(
+    epilog=examples("colmlm erase certificate 41", "colmlm erase certificate 41 --output erased.json")
+)
+@anywhere
+@without_json
+def certificate(
+    base: Base,
+    seq: Annotated[
+        int,
+        typer.Argument(
+            metavar="SEQ", min=1, max=MAX_BIGINT, help="The change that erased; see `colmlm erase`."
+        ),
+    ],
+    output: Output = None,
+) -> None:
+    """Give the signed certificate of an erasure as of now, as JSON on stdout or as a file."""
+    give_certificate(base.erasures.certificate(seq), output)
 
 
 def _preview_request(base: Base, asked: ErasureRequest) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,45 +17,24 @@ from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.fact_view import place, where
 from colmlm.cli.options import (
+    MAX_BIGINT,
     Actor,
     After,
     CheckpointPath,
     DryRun,
     Limit,
+    Output,
     Reason,
     WhyUnlessDry,
     Yes,
     examples,
+    finite,
+    some_text,
+    time,
     wants_json,
+    without_json,
 )
 from colmlm.cli.output import counted, note, print_json, print_table, say, shorten
-from colmlm.cli.removal.certificates import (
-    AllowEmpty,
-    Equivalents,
-    Everything,
-    Facts,
-    FromSeq,
-    Licence,
-    Like,
-    NoModel,
-    OfCorpus,
-    OfDocument,
-    OfUri,
-    Policy,
-    Radius,
-    RunId,
-    Sample,
-    Since,
-    ToSeq,
-    Until,
-    UriPrefix,
-    WhyOrDefault,
-    WithEquivalents,
-    WithPolicy,
-    WithQuestion,
-    WithText,
-    certificate,
-)
 from colmlm.kb.removal.records import (
     LEVELS,
     OUTCOMES,
@@ -65,10 +46,106 @@ from colmlm.kb.removal.records import (
     SaidSurvivor,
     Verification,
 )
+from colmlm.kb.texts.characters import json_visible
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import Edit, FactRecord
 
+
+# The options: the parts of a selector, and how a plan is made.
+
+
+class Policy(StrEnum):
+    abstain = "abstain"
+    successor = "successor"
+
+
+class Equivalents(StrEnum):
+    include = "include"
+    only_list = "only-list"
+    exclude = "exclude"
+
+
+RunId = Annotated[int, typer.Argument(metavar="RUN", min=1, max=MAX_BIGINT, help="See `colmlm forget list`.")]
+
+Facts = Annotated[
+    list[int] | None, typer.Option("--fact", min=1, max=MAX_BIGINT, help="A fact's id; may be repeated.")
+]
+OfDocument = Annotated[
+    str | None, typer.Option("--document", callback=some_text, help="A document's id, or corpus/name.")
+]
+OfCorpus = Annotated[str | None, typer.Option("--corpus", callback=some_text, help="Facts of this corpus.")]
+OfUri = Annotated[
+    str | None, typer.Option("--uri", callback=some_text, help="Facts of documents with this address.")
+]
+UriPrefix = Annotated[
+    str | None,
+    typer.Option("--uri-prefix", callback=some_text, help="Facts of documents whose address begins so."),
+]
+WithText = Annotated[
+    str | None,
+    typer.Option("--text", callback=some_text, help="Value or question holds this text, in either case."),
+]
+WithQuestion = Annotated[
+    str | None, typer.Option("--question", callback=some_text, help="The question is exactly this.")
+]
+Licence = Annotated[
+    str | None,
+    typer.Option("--licence", callback=some_text, help="Facts of documents under this licence."),
+]
+FromSeq = Annotated[
+    int | None,
+    typer.Option("--from-seq", min=1, max=MAX_BIGINT, help="Added by this change or a later one."),
+]
+ToSeq = Annotated[
+    int | None,
+    typer.Option("--to-seq", min=1, max=MAX_BIGINT, help="Added by this change or an earlier one."),
+]
+Since = Annotated[
+    datetime | None,
+    typer.Option("--since", parser=time, metavar="TIME", help="Added at this time or later (ISO 8601; UTC)."),
+]
+Until = Annotated[
+    datetime | None,
+    typer.Option(
+        "--until", parser=time, metavar="TIME", help="Added at this time or before (ISO 8601; UTC)."
+    ),
+]
+Like = Annotated[
+    int | None,
+    typer.Option("--like", min=1, max=MAX_BIGINT, help="Facts whose key is near this fact's."),
+]
+Radius = Annotated[
+    float | None,
+    typer.Option(
+        "--radius",
+        min=-1,
+        max=1,
+        callback=finite,
+        help="Least cosine for --like and for equivalents. Default: the keyset's threshold.",
+    ),
+]
+Everything = Annotated[
+    bool, typer.Option("--everything", help="Every live fact; leaves no room for other parts.")
+]
+AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Matching nothing is no error.")]
+WithEquivalents = Annotated[
+    Equivalents, typer.Option("--equivalents", help="What to do with facts that say the same elsewhere.")
+]
+WithPolicy = Annotated[
+    Policy, typer.Option("--policy", help="What a question gets: no match, or the next fact.")
+]
+
+NoModel = Annotated[
+    bool, typer.Option("--no-model", help="Load no model: stored keys stand for the questions of facts.")
+]
+Sample = Annotated[
+    int,
+    typer.Option("--sample", min=1, max=100_000, help="How many facts to preview and ask about at most."),
+]
+WhyOrDefault = Annotated[
+    str | None, typer.Option("--reason", callback=some_text, help="Why. Default: the plan's reason.")
+]
 
 app = typer.Typer(
     help="Forget sets of facts: plan, apply, verify, undo, certify.",
@@ -307,7 +384,21 @@ def show(base: Base, run_id: RunId, limit: Limit = 50) -> None:
     show_survivors(last.read, len(last.survivors), survivors, texts)
 
 
-app.command(epilog=examples("colmlm forget certificate 1 --output run-1.json"))(certificate)
+@app.command(epilog=examples("colmlm forget certificate 1 --output run-1.json"))
+@anywhere
+@without_json
+def certificate(base: Base, run_id: RunId, output: Output = None) -> None:
+    """Give the signed certificate of a verified run, as JSON on stdout or as a file."""
+    give_certificate(base.forgetting.certificate(run_id), output)
+
+
+def give_certificate(text: str, out: Path | None) -> None:
+    """Print a certificate, or write it to a file."""
+    if out is None:
+        typer.echo(json_visible(text), nl=False)
+        return
+    out.write_text(text, encoding="utf-8")
+    note(f"Wrote {out}. To check it anywhere: colmlm log verify FILE")
 
 
 # Shows plans and verifications of forget runs, for people and as JSON.

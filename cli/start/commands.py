@@ -54,11 +54,11 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         ),
         "facts": Lazy(
             "colmlm.cli.contents.facts:app",
-            "List, show, add, edit, move, delete and restore facts, undo that, and compare them.",
+            "List, show, add, edit, delete and restore facts, undo that, and compare them.",
         ),
         "review": Lazy(
             "colmlm.cli.contents.review:app",
-            "Review facts that a machine marked: list, accept, reject, and say where only accepted ones answer.",
+            "Review facts that a machine marked: list, settle, and say where only accepted ones answer.",
         ),
         "erase": Lazy(
             "colmlm.cli.removal.erase:app",
@@ -69,11 +69,11 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         ),
         "corpus": Lazy(
             "colmlm.cli.contents.corpus:app",
-            "Add, sync, annotate, export, delete, list and count corpora.",
+            "Add, sync, annotate, export, delete and list corpora.",
         ),
         "misses": Lazy(
             "colmlm.cli.contents.misses:app",
-            "What was asked and found nothing, as a work list: list, show, dismiss, solve.",
+            "What was asked and found nothing, as a work list: list, show, settle.",
         ),
         "trace": Lazy(
             "colmlm.cli.auditing.trace:app",
@@ -98,9 +98,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "colmlm.cli.operating.webhooks:app",
             "Send the changes of the log to other programs: signed, in order, at least once.",
         ),
-        "jobs": Lazy(
-            "colmlm.cli.operating.jobs:app", "Start, list, show, await, cancel and prune long work."
-        ),
+        "jobs": Lazy("colmlm.cli.operating.jobs:app", "Start, list, show, cancel and prune long work."),
         "worker": Lazy(
             "colmlm.cli.operating.jobs:worker",
             "Do the long work that the server, the console and `colmlm jobs start` queue.",

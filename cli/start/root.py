@@ -20,7 +20,7 @@ from colmlm.cli.errors import BROKEN_PIPE, CHECK_FAILED, explain, one_line
 from colmlm.cli.start.lazy import Lazy
 from colmlm.kb import interpreter
 
-# Commands that train or encode, whose speed depends on the memory allocator.
+# Commands that train or encode, whose speed depends on the memory allocator. So do those with `--calibrate`.
 _TENSOR_COMMANDS = frozenset(
     {
         "train",
@@ -34,8 +34,6 @@ _TENSOR_COMMANDS = frozenset(
         "keysets create",
         "keysets fill",
         "keysets check",
-        "keysets threshold",
-        "questions calibrate",
         "bench encode",
         "bench decode",
         "bench train",
@@ -158,7 +156,8 @@ def start(app: typer.Typer, name: str) -> None:
     """Run a console script."""
     interpreter.shut_out_current_directory()
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
-    if not _TENSOR_COMMANDS.isdisjoint((*words[:1], " ".join(words[:2]))):
+    command = (*words[:1], " ".join(words[:2]))
+    if "--calibrate" in sys.argv or not _TENSOR_COMMANDS.isdisjoint(command):
         from colmlm.model.lm.llama import prefer_jemalloc
 
         prefer_jemalloc(interpreter.again())

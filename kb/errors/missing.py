@@ -24,7 +24,7 @@ class PairNotFound(NotFound):
         self.fact_ids = tuple(fact_ids)
         super().__init__(
             f"Facts {format_list(fact_ids)} are no contradiction that is kept here, or are noted like that already. "
-            "Nothing was done; see `colmlm facts contradictions`, and with --held those where both hold."
+            "Nothing was done; see `colmlm facts compare contradictions`, and with --held those where both hold."
         )
 
 

@@ -203,9 +203,9 @@ INSTEAD = {
     "forget": "a forget run is undone by `colmlm forget undo`",
     "ingest": "ingest the former file again",
     "erase": "an erasure is for good",
-    "activate": "`colmlm keysets rollback` lets the former keyset answer",
-    "dismiss-misses": "`colmlm misses reopen` opens its groups again",
-    "solve-misses": "`colmlm misses reopen` opens its group again",
+    "activate": "`colmlm keysets activate --rollback` lets the former keyset answer",
+    "dismiss-misses": "`colmlm misses settle reopen` opens its groups again",
+    "solve-misses": "`colmlm misses settle reopen` opens its group again",
 }
 
 _ABSTAINED = text("""

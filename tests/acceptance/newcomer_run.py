@@ -105,9 +105,13 @@ def rehearse(run: Run, place: Path) -> dict[str, Any]:
     told["fact"] = first.fact_id
     told["edited"] = run("facts", "edit", first.fact_id, "--question", NEW_QUESTION, "--reason", "asked so")
     told["found"] = run("lookup", NEW_QUESTION, "-k", "1", "--json").json
-    told["too few"] = run("questions", "calibrate", "--file", write_questions(place / "few.csv", 7))
-    told["calibrated"] = run("questions", "calibrate", "--file", write_questions(place / "asked.csv", 35))
-    told["duplicates"] = run("facts", "duplicates", "--json")
+    told["too few"] = run(
+        "questions", "threshold", "--calibrate", "--file", write_questions(place / "few.csv", 7)
+    )
+    told["calibrated"] = run(
+        "questions", "threshold", "--calibrate", "--file", write_questions(place / "asked.csv", 35)
+    )
+    told["duplicates"] = run("facts", "compare", "duplicates", "--json")
     return told
 
 

@@ -61,10 +61,10 @@ def test_the_past_is_looked_up_and_generated_from(run: Run, keyed: list[int]) ->
     said = run("generate", PROMPT, *FORCED, "--as-of", then, "--json").json
     assert said["seq"] == then and said["splices"][0]["value"] in ("Lima", "Titicaca")
     fact_id = said["splices"][0]["fact_id"]
-    found = run("trace", "impact", fact_id, "--json").json
+    found = run("trace", "fact", fact_id, "--impact", "--json").json
     assert found["outputs"][0]["generation_id"] == said["generation_id"]
     assert found["outputs"][0]["since"] in ("corrected", "deleted")
-    assert said["splices"][0]["value"] in run("trace", "impact", fact_id).out
+    assert said["splices"][0]["value"] in run("trace", "fact", fact_id, "--impact").out
     assert run(*asked, "--as-of", 999).code == 3
     assert run(*asked, "--as-of", then, "--min-seq", then).code == 2
     assert run("generate", PROMPT, *FORCED, "--as-of", 999).code == 3

@@ -43,13 +43,13 @@ def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
         "facts list --by ann --all",
         f"facts show {lake}",
         f"trace fact {lake}",
-        "trace output 1",
-        "trace output 1 --format prov",
+        "trace outputs 1",
+        "trace outputs 1 --format prov",
         f"trace fact {lake} --format prov-json",
         "trace outputs",
         "corpus documents --corpus atlas",
         "corpus documents 1",
-        "corpus stats",
+        "corpus list --stats",
         "log list",
         "log list --after 1 --limit 1",
         "log diff 1 4",
@@ -57,7 +57,7 @@ def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
         f"log list --actor ann --kind delete --fact {lake} --since 2020-01-01",
         "log verify",
         "log denials",
-        f"trace impact {capital}",
+        f"trace fact {capital} --impact",
         "misses list --sort newest --limit 1",
         "misses list --state dismissed",
         "misses show 1",
@@ -104,7 +104,7 @@ def test_what_is_mended_is_the_same(there: There, facts: list[int], tmp_path: Pa
         there.same(*words, volatile=("seq",))
     for here, elsewhere in (
         (("edit", "--file", rows), ("edit", "--file", rows)),
-        (("move", lake, "--text", "great lake"), ("move", lake, "--text", "great lake")),
+        (("edit", lake, "--text", "great lake"), ("edit", lake, "--text", "great lake")),
         (("add", "--document", at, "--text", "country"), ("add", "--document", at, "--text", "great lake")),
     ):
         first = invoke("facts", *here, *WHY, "--json").json
@@ -113,7 +113,7 @@ def test_what_is_mended_is_the_same(there: There, facts: list[int], tmp_path: Pa
         assert {**first, "seq": 0, "fact_ids": 0} == {**second, "seq": 0, "fact_ids": 0} and first["keyed"]
         undone = there.run("facts", "undo", second["seq"], *WHY, "--json").json
         assert undone["fact_ids"] == second["fact_ids"]
-    assert there.run("facts", "move", lake, "--text", "is", *WHY).code == 2
+    assert there.run("facts", "edit", lake, "--text", "is", *WHY).code == 2
     assert there.run("facts", "edit", lake, "--value", "x", "--no-key", *WHY).code == 2
 
 
@@ -128,17 +128,17 @@ def test_what_is_compared_is_the_same(there: There, facts: list[int]) -> None:
     ).json
     assert same["also_said_by"] == [facts[0]]
     for words in (
-        "facts contradictions",
-        "facts contradictions --limit 1",
-        "facts contradictions --corpus atlas --after 1",
-        "facts duplicates",
+        "facts compare contradictions",
+        "facts compare contradictions --limit 1",
+        "facts compare contradictions --corpus atlas --after 1",
+        "facts compare duplicates",
         f"facts delete {facts[0]} --dry-run",
     ):
         assert any(there.same(*words.split()).values()), words
-    there.same("facts", "stale")
+    there.same("facts", "compare", "stale")
     hold = ("facts", "hold", facts[0], *added, *WHY, "--json")
     held = there.run(*hold)
-    assert len(there.run("facts", "contradictions", "--held", "--json").json["pairs"]) == 1
+    assert len(there.run("facts", "compare", "contradictions", "--held", "--json").json["pairs"]) == 1
     twice = [
         ran(*hold) for ran in (invoke, there.run)
     ]  # whoever comes second is told that it is noted already
@@ -148,7 +148,7 @@ def test_what_is_compared_is_the_same(there: There, facts: list[int]) -> None:
     assert again.code == 0 and {**again.json, "seq": 0} == {**held.json, "seq": 0}
     invoke(*hold, "--not")
     assert there.run("facts", "hold", facts[0], facts[1], *WHY).code == 3
-    assert invoke("facts", "contradictions", "--corpus", "nowhere").code == 3
+    assert invoke("facts", "compare", "contradictions", "--corpus", "nowhere").code == 3
 
 
 def test_many_facts_are_shown_and_deleted_by_a_request_and_queries_at_them_abstain(
@@ -190,11 +190,11 @@ def test_it_refuses_with_the_same_words_and_exit_code(there: There, facts: list[
         ("facts", "delete", *facts, *WHY, "--yes"),
         ("facts", "edit", facts[1], "--value", "x" * 20_000, *WHY),
         ("facts", "list", "--corpus", "nowhere"),
-        ("trace", "output", 99),
+        ("trace", "outputs", 99),
         ("corpus", "documents", 99),
         ("log", "diff", 3, 1),
         ("log", "diff", 1, 99),
-        ("trace", "impact", 99),
+        ("trace", "fact", 99, "--impact"),
     ):
         here, answer = invoke(*words), there.run(*words)
         assert answer.code == here.code != 0 and answer.err.count("\n") == 1, words
@@ -206,7 +206,7 @@ def test_a_prompt_is_decoded_there(there: There, facts: list[int], monkeypatch: 
     monkeypatch.setenv("COLMLM_CHECKPOINT", "/no/such/checkpoint")
     said = there.run("generate", CAPITAL, "--there", "--json", role="reader").json
     assert said["output"] == "Lima" and said["splices"][0]["fact_id"] == facts[0]
-    assert there.same("trace", "output", said["generation_id"]) == said
+    assert there.same("trace", "outputs", said["generation_id"]) == said
     streamed = there.run("generate", CAPITAL, "--there", "--stream")
     assert streamed.out.startswith(said["output"] + "\n") and "Stored as output 3" in streamed.err
     for words, code in (

@@ -42,7 +42,7 @@ def test_jobs_are_asked_for_shown_and_ended_there(there: There) -> None:
     ):
         assert any(there.same(*words, volatile=("last_used_at",)).values())
     assert there.run("jobs", "cancel", job_id, "--json").json["state"] == "cancelled"
-    assert there.same("jobs", "wait", job_id, code=1)["cancelled_by"] == "the admin"
+    assert there.same("jobs", "show", job_id, "--wait", code=1)["cancelled_by"] == "the admin"
     for words, code in (
         (("jobs", "cancel", job_id), 4),
         (("jobs", "show", 99), 3),
@@ -74,7 +74,7 @@ def test_a_keyset_is_keyed_checked_activated_and_retired_there(
     active = there.run("keysets", "activate", 2, "--force", *WHY, "--json", role="trainer").json
     assert active["state"] == "active" and there.kb.log.changes()[-1].actor == "the trainer"
     assert there.run("keysets", "retire", 2, "--yes").code == 4
-    back = there.run("keysets", "rollback", "--actor", "ann", "--json").json
+    back = there.run("keysets", "activate", "--rollback", "--actor", "ann", "--json").json
     assert back["keyset_id"] == 1 and there.kb.log.changes()[-1].on_behalf_of == "ann"
     there.same("keysets", "threshold", 1, "--set", 0.5)
     there.same("keysets", "retire", 2, "--dry-run")
@@ -119,13 +119,13 @@ def test_webhooks_are_added_and_told_there(there: There, hook: Receiver) -> None
     assert there.same("webhooks", "list")["webhooks"] == [made["webhook"]]
     assert there.run("webhooks", "test", 1, "--json").json["ok"]
     assert hook.received[0].verified(made["secret"])["type"] == "test"
-    assert there.run("webhooks", "pause", 1, "--json").json["state"] == "paused"
-    assert "paused" in there.run("webhooks", "replay", 1, "--from-seq", 1).err
-    assert there.run("webhooks", "resume", 1, "--json").json["state"] == "active"
+    assert there.run("webhooks", "edit", 1, "--pause", "--json").json["state"] == "paused"
+    assert "paused" in there.run("webhooks", "edit", 1, "--replay-from", 1).err
+    assert there.run("webhooks", "edit", 1, "--resume", "--json").json["state"] == "active"
     for words, code in (
-        (("webhooks", "resume", 1), 4),
-        (("webhooks", "pause", 99), 3),
-        (("webhooks", "replay", 1, "--from-seq", 999), 3),
+        (("webhooks", "edit", 1, "--resume"), 4),
+        (("webhooks", "edit", 99, "--pause"), 3),
+        (("webhooks", "edit", 1, "--replay-from", 999), 3),
         (("webhooks", "add", "http://169.254.169.254/"), 2),
         (("webhooks", "add", hook.url, "--kind", "nothing"), 2),
     ):

@@ -21,7 +21,7 @@ def test_a_corpus_is_counted_given_back_and_deleted_there(
 ) -> None:
     there.kb.facts.edit(facts[0], "Cusco\u2028", actor="ann", reason="a separator of lines")
     there.same("corpus", "list")
-    there.same("corpus", "stats", "atlas")
+    there.same("corpus", "list", "atlas")
     for options in ((), ("--live-only",)):
         here, answer = (run("corpus", "export", "atlas", *options) for run in (invoke, there.run))
         assert here.out == answer.out and '"peru"' in here.out
@@ -45,7 +45,7 @@ def test_answers_are_calibrated_there_as_here(there: There, facts: list[int], tm
     ingest(
         there.kb, *numbered(1)
     )  # each question is asked once more without its document, so another has to be there
-    calibrate = ("questions", "calibrate", "--file", file, "--wrong", 0.2, "--json")
+    calibrate = ("questions", "threshold", "--calibrate", "--file", file, "--wrong", 0.2, "--json")
     with working(there.kb):
         done = there.run(*calibrate, role="operator")
         few = there.run(*calibrate, "--sample", 3)

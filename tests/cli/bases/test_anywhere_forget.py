@@ -39,7 +39,7 @@ def test_a_run_from_its_plan_to_its_certificate_and_back(
     here, answer = invoke("forget", "certificate", run_id), there.run("forget", "certificate", run_id)
     assert here.out == answer.out and '"payload"' in here.out
     (file := tmp_path / "run.json").write_text(here.out)
-    there.same("log", "certificate", file)
+    there.same("log", "verify", file)
     assert there.run("log", "export", "--public-key").out == invoke("log", "export", "--public-key").out
     there.same("forget", "undo", run_id, "--dry-run")
     back = there.run("forget", "undo", run_id, *WHY, "--yes", "--json").json
@@ -92,9 +92,9 @@ def test_an_erasure_is_certified_here_and_there(there: There, facts: list[int], 
     file, key = tmp_path / "erased.json", tmp_path / "base.pem"
     key.write_text(there.run("log", "export", "--public-key").out)
     assert there.run("erase", "certificate", seq, "--output", file, role="auditor").code == 0
-    checked = there.same("log", "certificate", file)
+    checked = there.same("log", "verify", file)
     assert checked["ok"] and checked["applied_seq"] == seq and checked["run_id"] is None
-    shown = invoke("log", "certificate", file, "--offline", "--public-key", key)
+    shown = invoke("log", "verify", file, "--offline", "--public-key", key)
     assert shown.code == 0 and f"1 fact erased by change {seq}" in shown.out
     told, refused = invoke("erase", "certificate", 1), there.run("erase", "certificate", 1)
     assert (refused.code, refused.err) == (told.code, told.err) and told.code == 3
@@ -108,15 +108,15 @@ def test_an_erasure_that_takes_two_waits_for_another_key(
     request_id = asked["request"]["erasure_request_id"]
     assert asked["request"]["asked_by"] == "the admin" and asked["seq"] is None
     there.same("erase", "requests", "--waiting")
-    there.same("erase", "approve", request_id, "--dry-run")
-    assert there.run("erase", "approve", request_id, "--yes").code == 4
+    there.same("erase", "settle", "approve", request_id, "--dry-run")
+    assert there.run("erase", "settle", "approve", request_id, "--yes").code == 4
     other = tmp_path / "other.key"
     other.write_text(invoke("tokens", "create", "other", "--role", "admin", "--json").json["token"])
     also = {**there.tokens, "other": other}
     second = There(there.address, also, there.kb)
-    done = second.run("erase", "approve", request_id, "--yes", "--json", role="other").json
+    done = second.run("erase", "settle", "approve", request_id, "--yes", "--json", role="other").json
     assert done["request"]["state"] == "approved" and done["level"] >= 1 and done["fact_ids"] == facts
-    assert there.run("erase", "withdraw", 99, "--yes").code == 3
+    assert there.run("erase", "settle", "withdraw", 99, "--yes").code == 3
 
 
 def test_what_works_on_the_machine_only_says_so() -> None:

@@ -220,14 +220,17 @@ def test_a_job_runs_on_ray_and_a_cancelled_one_leaves_what_it_committed(
             assert time.monotonic() < until and worker.poll() is None
             time.sleep(0.05)
         run("jobs", "cancel", job_id)
-        assert run("jobs", "wait", job_id, "--timeout", 60, "--json").json["state"] in (
+        assert run("jobs", "show", job_id, "--wait", "--timeout", 60, "--json").json["state"] in (
             "cancelled",
             "succeeded",
         )
         kept = kb.keysets.all()[0].num_keys
         assert kept > 0
         again = run("jobs", "start", "rekey", "--json").json["job_id"]
-        assert run("jobs", "wait", again, "--timeout", 200, "--json").json["result"]["num_unkeyed"] == 0
+        assert (
+            run("jobs", "show", again, "--wait", "--timeout", 200, "--json").json["result"]["num_unkeyed"]
+            == 0
+        )
     finally:
         worker.send_signal(signal.SIGTERM)
         worker.wait(60)

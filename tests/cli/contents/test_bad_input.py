@@ -50,3 +50,36 @@ def test_no_bad_file_is_used(run: Run, keyed: list[int], tmp_path: Path) -> None
             assert len(done.err) < 2_000, (what, name)
     assert (run("facts", "list", "--json").json, run("log", "list", "--json").json) == before
     assert run("questions", "list", "--json").json == {"sets": []}
+
+
+def test_what_does_not_go_together_is_refused(run: Run, keyed: list[int], tmp_path: Path) -> None:
+    file = tmp_path / "file.csv"
+    file.write_text("fact_id,verdict\n1,accept\n")
+    before = run("log", "list", "--json").json
+    for words in (
+        ("review", "settle", *WHY),
+        ("review", "settle", "accept", *WHY),
+        ("review", "settle", "accept", 1, "--file", file, *WHY),
+        ("misses", "settle", "dismiss", 1, "--fact", 1, *WHY),
+        ("misses", "settle", "solve", 1, 2, "--fact", 1, *WHY),
+        ("erase", "settle", "withdraw", 1, "--now", "--yes"),
+        ("facts", "edit", 1, "--text", "x", "--value", "y", *WHY),
+        ("facts", "edit", 1, "--value", "y", "--allow-erased", *WHY),
+        ("facts", "edit", "--file", file, "--start", 1, *WHY),
+        ("facts", "compare", "duplicates", "--held"),
+        ("questions", "threshold", "--wrong", 0.1),
+        ("questions", "threshold", "--calibrate", "--shipped"),
+        ("keysets", "activate"),
+        ("keysets", "activate", 1, "--rollback"),
+        ("trace", "outputs", "--format", "prov"),
+        ("trace", "fact", 1, "--impact", "--format", "prov"),
+        ("log", "verify", "--offline"),
+        ("log", "verify", file, "--against", file),
+        ("corpus", "list", "atlas", "--stats"),
+        ("webhooks", "edit", 1),
+        ("webhooks", "edit", 1, "--pause", "--replay-from", 1),
+        ("db", "status", "--show-password"),
+        ("jobs", "show", 1, "--timeout", 1),
+    ):
+        assert run(*words).code == 2, words
+    assert run("log", "list", "--json").json == before

@@ -33,7 +33,7 @@ def asked(folder: Path, number: int = 12) -> Path:
 def test_answers_are_given_from_the_calibrated_score(run: Run, keyed: list[int], tmp_path: Path) -> None:
     shown = run("questions", "threshold", "--json").json
     assert (shown["calibrated"], shown["threshold"], shown["calibration"]) == (False, shown["shipped"], None)
-    calibrate = ("questions", "calibrate", "--file", asked(tmp_path), "--wrong", 0.1, "--json")
+    calibrate = ("questions", "threshold", "--calibrate", "--file", asked(tmp_path), "--wrong", 0.1, "--json")
     tried = run(*calibrate, "--dry-run").json
     assert tried["seq"] is None and run("questions", "threshold", "--json").json == shown
     done = run(*calibrate).json
@@ -50,13 +50,15 @@ def test_answers_are_given_from_the_calibrated_score(run: Run, keyed: list[int],
 
 
 def test_a_calibration_is_refused_with_the_reason(run: Run, keyed: list[int], tmp_path: Path) -> None:
-    few = run("questions", "calibrate", "--file", asked(tmp_path, 2))
+    few = run("questions", "threshold", "--calibrate", "--file", asked(tmp_path, 2))
     assert few.code == 1 and "32 at least" in few.err and few.err.count("\n") >= 1
     assert "Nothing was changed" in few.err
-    none = run("questions", "calibrate")
+    none = run("questions", "threshold", "--calibrate")
     assert none.code == 2 and "there are none" in none.err
-    assert run("questions", "calibrate", "--corpus", "nowhere").code == 2
-    assert run("questions", "calibrate", "--corpus", "atlas").code == 1, "two questions are too few"
+    assert run("questions", "threshold", "--calibrate", "--corpus", "nowhere").code == 2
+    assert run("questions", "threshold", "--calibrate", "--corpus", "atlas").code == 1, (
+        "two questions are too few"
+    )
     assert run("questions", "threshold", "--json").json["calibrated"] is False
 
 
@@ -66,7 +68,7 @@ def test_what_is_added_later_is_said(run: Run, keyed: list[int], light: Annotato
     text.write_text("# Harbour\n\nThe harbour opened in 1834.\n")
     added = run("corpus", "add", text, "--corpus", "raw")
     assert "not calibrated for this base" in added.out.replace("were not", "not")
-    run("questions", "calibrate", "--file", asked(tmp_path), "--wrong", 0.1)
+    run("questions", "threshold", "--calibrate", "--file", asked(tmp_path), "--wrong", 0.1)
     text.write_text("# Harbour\n\nThe harbour opened in 1844.\n")
     again = run("corpus", "add", text, "--corpus", "raw", "--json").json
     assert "--file FILE" in again["threshold"]
@@ -116,7 +118,7 @@ def test_questions_of_a_corpus_are_asked_again_when_documents_are_added(
             lines.write(json.dumps(record) + "\n")
     run("corpus", "add", file, "--format", "annotated", "--corpus", "towns")
     run("keysets", "fill")
-    done = run("questions", "calibrate", "--corpus", "towns", "--wrong", 0.2, "--json").json
+    done = run("questions", "threshold", "--calibrate", "--corpus", "towns", "--wrong", 0.2, "--json").json
     assert (done["measured"]["answerable"], done["given"], done["corpora"]) == (12, 0, ["towns"])
     text = tmp_path / "harbour.md"
     text.write_text("# Harbour\n\nThe harbour opened in 1834.\n")
@@ -124,7 +126,7 @@ def test_questions_of_a_corpus_are_asked_again_when_documents_are_added(
     assert "calibrated again" in added.out
     standing = run("questions", "threshold", "--json").json
     assert standing["doubts"] == [] and standing["calibration"]["corpora"] == ["towns"]
-    again = run("questions", "calibrate", "--wrong", 0.2, "--dry-run", "--json").json
+    again = run("questions", "threshold", "--calibrate", "--wrong", 0.2, "--dry-run", "--json").json
     assert again["corpora"] == ["towns"], "those of the last one"
 
 

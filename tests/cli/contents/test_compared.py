@@ -13,30 +13,30 @@ def test_a_contradiction_is_found_and_resolved(run: Run, atlas: list[int]) -> No
     assert refused.code == 4
     assert f'Fact {atlas[0]} answers this already ("Lima")' in refused.err and "--anyway" in refused.err
     (cusco,) = run(*ADD, "--value", "Cusco", "--anyway", *WHY).json["fact_ids"]
-    (pair,) = run("facts", "contradictions", "--json").json["pairs"]
+    (pair,) = run("facts", "compare", "contradictions", "--json").json["pairs"]
     assert (pair["fact"]["fact_id"], pair["other"]["fact_id"], pair["answering"]) == (atlas[0], cusco, cusco)
-    shown = run("facts", "contradictions").out
+    shown = run("facts", "compare", "contradictions").out
     assert "Lima" in shown and "Cusco" in shown and "words" in shown
 
     held = run("facts", "hold", atlas[0], cusco, *WHY).json
-    assert held["holds"] and run("facts", "contradictions", "--json").json["total"] == 0
-    assert run("facts", "contradictions", "--held", "--json").json["total"] == 1
+    assert held["holds"] and run("facts", "compare", "contradictions", "--json").json["total"] == 0
+    assert run("facts", "compare", "contradictions", "--held", "--json").json["total"] == 1
     undone = run("facts", "undo", held["seq"], *WHY).json
-    assert undone["kind"] == "hold" and run("facts", "contradictions", "--json").json["total"] == 1
+    assert undone["kind"] == "hold" and run("facts", "compare", "contradictions", "--json").json["total"] == 1
     run("facts", "hold", atlas[0], cusco, *WHY)
     assert not run("facts", "hold", atlas[0], cusco, "--not", *WHY).json["holds"]
 
     edited = run("facts", "edit", cusco, "--value", "Lima", *WHY).json
     assert edited["also_said_by"] == [atlas[0]]
-    assert run("facts", "contradictions", "--json").json["pairs"] == []
-    assert len(run("facts", "duplicates", "--json").json["pairs"]) == 1
+    assert run("facts", "compare", "contradictions", "--json").json["pairs"] == []
+    assert len(run("facts", "compare", "duplicates", "--json").json["pairs"]) == 1
     told = run("facts", "delete", cusco, "--dry-run", "--json").json
     assert told["also_said"] == [{"fact_id": cusco, "by": [atlas[0]]}]
     would_go = run("facts", "delete", cusco, "--dry-run")
     assert f"{atlas[0]} says the same as {cusco}." in would_go.err and "Lima" in would_go.out
     run("facts", "delete", cusco, "--yes", *WHY)
-    assert run("facts", "duplicates", "--json").json["total"] == 0
-    assert run("facts", "stale", "--json").json == {
+    assert run("facts", "compare", "duplicates", "--json").json["total"] == 0
+    assert run("facts", "compare", "stale", "--json").json == {
         "facts": [],
         "total": 0,
         "is_exact": True,

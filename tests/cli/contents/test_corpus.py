@@ -189,7 +189,7 @@ def test_documents_are_deleted_after_a_count_and_stay_deleted(
     assert "Would delete 2 live facts in 1 document of 'atlas'." in run(*delete, "--dry-run").out
     assert run(*delete, "--reason", "test").code == 2 and run(*delete, "--yes").code == 2
     assert run("corpus", "delete", "atlas", "--document", "no", "--reason", "x", "--yes").code == 3
-    assert run("corpus", "stats", "atlas", "--json").json["facts"] == 2
+    assert run("corpus", "list", "atlas", "--json").json["facts"] == 2
     done = run(*delete, "--reason", "test", "--yes", "--json").json
     assert done["fact_ids"] == atlas and done["seq"]
     assert "No live fact" in run("corpus", "delete", "atlas", "--reason", "test", "--yes").out
@@ -233,5 +233,5 @@ def test_several_processes_ingest_into_one_corpus_at_once(run: Run, tmp_path: Pa
         said = [json.loads(process.communicate(timeout=120)[0]) for process in started]
     assert sum(one["documents"] for one in said) == 300
     assert sum(one["unchanged"] for one in said) == 150
-    assert run("corpus", "stats", "atlas", "--json").json["facts"] == 600
+    assert run("corpus", "list", "atlas", "--json").json["facts"] == 600
     assert run("log", "verify", "--json").json["ok"]

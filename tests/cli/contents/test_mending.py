@@ -47,7 +47,7 @@ def test_a_fact_is_added_to_a_document_by_text_and_by_offsets(run: Run, atlas: l
 
 
 def test_a_span_is_moved_and_the_move_undone(run: Run, atlas: list[int]) -> None:
-    moved = run("facts", "move", atlas[0], "--text", "country", *WHY).json
+    moved = run("facts", "edit", atlas[0], "--text", "country", *WHY).json
     assert moved["kind"] == "move" and run("facts", "show", atlas[0], "--json").json["value"] == "country"
     undone = run("facts", "undo", moved["seq"], *WHY).json
     assert undone["fact_ids"] == atlas[:1]
@@ -55,11 +55,11 @@ def test_a_span_is_moved_and_the_move_undone(run: Run, atlas: list[int]) -> None
     assert (fact["value"], fact["source"]["start"]) == ("Lima", TEXT.index("Lima"))
     ran = run("facts", "undo", moved["seq"], "--reason", "again")
     assert ran.code == 4 and "since" in ran.err
-    assert run("facts", "move", atlas[0], "--text", "Titicaca", *WHY[:2]).code == 4
+    assert run("facts", "edit", atlas[0], "--text", "Titicaca", *WHY[:2]).code == 4
 
 
 def test_a_span_is_moved_with_another_question(run: Run, atlas: list[int]) -> None:
-    moved = run("facts", "move", atlas[0], "--text", "country", "--question", SEAT, *WHY).json
+    moved = run("facts", "edit", atlas[0], "--text", "country", "--question", SEAT, *WHY).json
     fact = run("facts", "show", atlas[0], "--json").json
     assert (fact["value"], fact["question"], fact["version"]) == ("country", SEAT, 2)
     assert moved["kind"] == "move" and moved["keyed"]

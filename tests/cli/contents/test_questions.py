@@ -93,7 +93,7 @@ def test_a_missed_value_fails_and_silence_is_counted_apart(run: Run, keyed: list
 
 
 def test_a_run_takes_accepted_facts_only(run: Run, keyed: list[int]) -> None:
-    run("review", "propose", keyed[0], "--reason", "read it again")
+    run("review", "settle", "propose", keyed[0], "--reason", "read it again")
     run("questions", "add", "one", "--question", CAPITAL, "--expected", "Lima")
     first = run("questions", "run", "one", "--json").json
     done = run("questions", "run", "one", "--accepted-only", "--json").json
@@ -139,12 +139,14 @@ def test_a_set_calibrates_answers_and_is_asked_again(run: Run, keyed: list[int],
     lines += [{"question": f"Who painted the chapel of {n}?", "value": ""} for n in ASKERS]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     run("questions", "add", "lands", "--file", file)
-    done = run("questions", "calibrate", "--question-set", "lands", "--wrong", 0.2, "--json").json
+    done = run(
+        "questions", "threshold", "--calibrate", "--question-set", "lands", "--wrong", 0.2, "--json"
+    ).json
     assert (done["question_set"], done["given"], done["measured"]["answerable"]) == ("lands", 0, 24)
     assert run("questions", "threshold", "--json").json["calibration"]["question_set"] == "lands"
-    again = run("questions", "calibrate", "--wrong", 0.2, "--dry-run", "--json").json
+    again = run("questions", "threshold", "--calibrate", "--wrong", 0.2, "--dry-run", "--json").json
     assert again["question_set"] == "lands", "that of the last one"
-    assert run("questions", "calibrate", "--question-set", "none").code == 3
+    assert run("questions", "threshold", "--calibrate", "--question-set", "none").code == 3
 
 
 def test_a_keyset_that_answers_kept_questions_worse_is_refused(

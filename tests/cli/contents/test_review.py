@@ -14,7 +14,7 @@ WHY = ("--reason", "a test", "--json")
 @pytest.fixture
 def proposed(run: Run, keyed: list[int]) -> list[int]:
     """The facts of the atlas, proposed again."""
-    run("review", "propose", *keyed, *WHY)
+    run("review", "settle", "propose", *keyed, *WHY)
     return keyed
 
 
@@ -33,16 +33,16 @@ def test_a_fact_is_added_for_somebody_to_accept(run: Run, keyed: list[int]) -> N
     added = run("facts", "add", "--proposed", *said).json["fact_ids"]
     assert [item["fact"]["fact_id"] for item in run("review", "list", "--json").json["items"]] == added
     ran = run("facts", "add", "--document", 1, "--text", "Peru", "--proposed", *WHY)
-    assert ran.code == 2 and "review propose" in ran.err
+    assert ran.code == 2 and "review settle propose" in ran.err
 
 
 def test_facts_are_accepted_and_rejected_and_brought_back(run: Run, proposed: list[int]) -> None:
-    done = run("review", "accept", proposed[0], *WHY).json
+    done = run("review", "settle", "accept", proposed[0], *WHY).json
     assert done["fact_ids"] == proposed[:1] and done["before"] == [] and len(done["seqs"]) == 1
-    dry = run("review", "reject", proposed[1], "--dry-run", "--json").json
+    dry = run("review", "settle", "reject", proposed[1], "--dry-run", "--json").json
     assert dry["dry_run"] and dry["facts"][0]["review"] == "proposed"
-    assert run("review", "reject", proposed[1]).code == 2, "it takes a reason"
-    run("review", "reject", proposed[1], *WHY)
+    assert run("review", "settle", "reject", proposed[1]).code == 2, "it takes a reason"
+    run("review", "settle", "reject", proposed[1], *WHY)
     listed = run("facts", "list", "--all", "--json").json
     assert listed["total"] == 2 and [fact["review"] for fact in listed["facts"]] == ["accepted", "rejected"]
     assert run("facts", "list", "--review", "rejected", "--deleted", "--json").json["total"] == 1
@@ -54,8 +54,8 @@ def test_facts_are_accepted_and_rejected_and_brought_back(run: Run, proposed: li
 
 
 def test_what_was_settled_already_is_told_and_exits_with_three(run: Run, proposed: list[int]) -> None:
-    run("review", "accept", proposed[0], *WHY)
-    ran = run("review", "accept", *proposed, "--reason", "again")
+    run("review", "settle", "accept", proposed[0], *WHY)
+    ran = run("review", "settle", "accept", *proposed, "--reason", "again")
     assert ran.code == 3
     assert f"Fact {proposed[0]} was left as it is: accepted" in ran.err and str(proposed[1]) in ran.out
 
@@ -66,8 +66,8 @@ def test_a_dry_run_tells_what_would_be_left_as_it_is(run: Run, proposed: list[in
     file.write_text(f"fact_id,verdict,version\n{one},accept,7\n{other},accept,1\n")
     ran = run("review", "settle", "--file", file, "--dry-run")
     assert ran.code == 3 and f"Fact {one} would be left as it is: proposed, in version 1" in ran.err
-    run("review", "reject", other, *WHY)
-    ran = run("review", "reject", other, "--dry-run", "--json")
+    run("review", "settle", "reject", other, *WHY)
+    ran = run("review", "settle", "reject", other, "--dry-run", "--json")
     assert ran.code == 3 and ran.json["left"] == [other]
 
 
@@ -91,7 +91,7 @@ def test_only_accepted_facts_answer_where_asked_and_others_are_marked(run: Run, 
     assert "Unreviewed: fact" in ran.err
     hits = run("lookup", lima, "--threshold", -1, "-k", 2, "--json").json["hits"]
     assert {hit["review"] for hit in hits} == {"proposed"}
-    run("review", "accept", proposed[1], *WHY)
+    run("review", "settle", "accept", proposed[1], *WHY)
     found = run("lookup", lima, "--threshold", -1, "-k", 2, "--accepted-only", "--json").json
     assert [hit["fact_id"] for hit in found["hits"]] == proposed[1:]
     assert run("lookup", lima, "--accepted-only", "--as-of", 1).code == 2

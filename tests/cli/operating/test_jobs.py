@@ -29,7 +29,7 @@ def started(run: Run, *words: object) -> int:
 
 
 def result_of(run: Run, job_id: int) -> dict[str, Any]:
-    ran = run("jobs", "wait", job_id, "--json")
+    ran = run("jobs", "show", job_id, "--wait", "--json")
     assert ran.code == 0, ran.json["error"]
     result: dict[str, Any] = ran.json["result"]
     return result
@@ -73,10 +73,10 @@ def test_what_cannot_be_done_is_said_in_one_line(run: Run, atlas: list[int]) -> 
         assert ran.code == 2 and ran.err.count("\n") == 1, ran.err
     missing = started(run, "rekey", "checkpoint=missing")
     verify = started(run, "verify", "run_id=7")
-    assert run("jobs", "wait", missing, "--timeout", 0).code == 1
+    assert run("jobs", "show", missing, "--wait", "--timeout", 0).code == 1
     assert run("jobs", "cancel", verify, "--actor", "ben", "--json").json["cancelled_by"] == "ben"
     run("worker", "--once")
-    failed = run("jobs", "wait", missing)
+    failed = run("jobs", "show", missing, "--wait")
     assert failed.code == 1 and "no directory 'missing'" in failed.out
     assert run("jobs", "cancel", verify).code == 4
     assert run("jobs", "show", 4711).code == 3

@@ -127,7 +127,7 @@ def test_the_embedded_database_starts_stays_and_stops(embedded_home: Path) -> No
     assert program("db", "status").returncode == 5
     assert json.loads(program("db", "up", "--json").stdout)["at_head"]
     assert json.loads(program("db", "status", "--json").stdout)["running"]
-    assert json.loads(program("db", "url", "--json").stdout)["url"].startswith("postgresql://")
+    assert json.loads(program("db", "status", "--url", "--json").stdout)["url"].startswith("postgresql://")
     assert program("facts", "list").returncode == 0
     assert program("db", "status").returncode == 0  # the command before was not the last user
     assert program("db", "down").stdout == "Stopped.\n"
@@ -152,5 +152,5 @@ def test_a_server_of_its_own_is_described_and_not_stopped(run: Run, monkeypatch:
     assert run("db", "migrate", "--json").json["migrated"] is False
     assert run("db", "down").code == 2
     monkeypatch.setenv("COLMLM_DATABASE_URL", "postgresql://me:secret@nowhere.invalid/x")
-    assert "secret" not in run("db", "url").out
-    assert "secret" in run("db", "url", "--show-password").out
+    assert "secret" not in run("db", "status", "--url").out
+    assert "secret" in run("db", "status", "--url", "--show-password").out

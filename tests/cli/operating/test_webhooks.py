@@ -64,11 +64,11 @@ def test_a_receiver_that_fails_is_told_of(run: Run, kb: KnowledgeBase, hook: Rec
     assert (found(run, "webhooks") or ("",))[0] == "warning"
     with kb.sessions.begin() as session:
         session.execute(text("UPDATE webhook SET state = 'failed'"))
-    assert "colmlm webhooks resume 1" in run("webhooks", "list").err
+    assert "colmlm webhooks edit 1 --resume" in run("webhooks", "list").err
     assert (found(run, "webhooks") or ("",))[0] == "failed"
     tested = run("webhooks", "test", 1)
     assert tested.code == 1 and "not taken: it answered 500" in tested.out
-    assert run("webhooks", "resume", 1).out.startswith("Webhook 1 is active")
+    assert run("webhooks", "edit", 1, "--resume").out.startswith("Webhook 1 is active")
 
 
 def test_a_secret_is_shown_once(run: Run, hook: Receiver) -> None:

@@ -32,15 +32,15 @@ def test_an_erasure_waits_for_another_admins_key(
     asked = run("erase", lima, *ERASE, "--json").json
     assert asked["seq"] is None and asked["request"]["asked_by"] == "ann"
     number = asked["request"]["erasure_request_id"]
-    assert run("erase", "approve", number, "--yes").code == 4
-    assert run("erase", "approve", number, "--json").code == 2
+    assert run("erase", "settle", "approve", number, "--yes").code == 4
+    assert run("erase", "settle", "approve", number, "--json").code == 2
     monkeypatch.setenv("COLMLM_TOKEN", tokens["eve"])
-    assert run("erase", "approve", number, "--yes").code == 2
-    assert "Lima" in run("erase", "approve", number, "--dry-run").out
+    assert run("erase", "settle", "approve", number, "--yes").code == 2
+    assert "Lima" in run("erase", "settle", "approve", number, "--dry-run").out
     assert run("facts", "show", lima, "--json").json["value"] == "Lima"
 
     monkeypatch.setenv("COLMLM_TOKEN", tokens["bob"])
-    done = run("erase", "approve", number, "--yes", "--json").json
+    done = run("erase", "settle", "approve", number, "--yes", "--json").json
 
     assert (done["request"]["decided_by"], done["fact_ids"], done["level"]) == ("bob", [lima], 2)
     assert "approved" in run("erase", "requests").out
@@ -52,10 +52,12 @@ def test_a_request_is_withdrawn(
 ) -> None:
     monkeypatch.setenv("COLMLM_TOKEN", tokens["ann"])
     number = run("erase", atlas[0], *ERASE, "--json").json["request"]["erasure_request_id"]
-    assert run("erase", "withdraw", number).code == 2
-    assert run("erase", "withdraw", number, "--yes", "--json").json["request"]["state"] == "withdrawn"
-    assert run("erase", "withdraw", number, "--yes").code == 4
-    assert run("erase", "withdraw", 99, "--yes").code == 3
+    assert run("erase", "settle", "withdraw", number).code == 2
+    assert (
+        run("erase", "settle", "withdraw", number, "--yes", "--json").json["request"]["state"] == "withdrawn"
+    )
+    assert run("erase", "settle", "withdraw", number, "--yes").code == 4
+    assert run("erase", "settle", "withdraw", 99, "--yes").code == 3
 
 
 def test_an_approval_that_does_not_reach_its_level_exits_with_a_failing_code(
@@ -69,6 +71,6 @@ def test_an_approval_that_does_not_reach_its_level_exits_with_a_failing_code(
     number = run("erase", keyed[0], *ERASE, "--json").json["request"]["erasure_request_id"]
     monkeypatch.setenv("COLMLM_TOKEN", tokens["bob"])
     share_elsewhere(database_url)
-    ran = run("erase", "approve", number, "--yes", "--json")
+    ran = run("erase", "settle", "approve", number, "--yes", "--json")
     assert (ran.code, ran.json["level"], ran.json["asked_level"]) == (1, 1, 2)
     assert ran.json["request"]["state"] == "approved" and "level 1 is reached" in ran.err

@@ -41,7 +41,7 @@ def test_every_door_lets_questions_for_forgotten_facts_abstain_by_default(
     assert run("forget", "apply", number, "--yes").code == run("forget", "verify", number).code == 0
     issued = tmp_path / "certificate.json"
     assert run("forget", "certificate", number, "--output", issued).code == 0
-    assert run("log", "certificate", issued, "--json").json["policy"] == "abstain"
+    assert run("log", "verify", issued, "--json").json["policy"] == "abstain"
 
 
 def planned(run: Run, *words: object) -> Ran:
@@ -85,25 +85,25 @@ def test_from_a_plan_to_a_certificate_and_back(run: Run, keyed: list[int], tmp_p
     file = tmp_path / "run.json"
     assert run("forget", "certificate", number, "--output", file).code == 0
     assert file.read_text() == run("forget", "certificate", number).out
-    checked = run("log", "certificate", file, "--json").json
+    checked = run("log", "verify", file, "--json").json
     assert checked["ok"] and checked["num_facts"] == 2
-    assert run("log", "certificate", file, "--key", checked["signed_by"]).out.startswith("ok")
+    assert run("log", "verify", file, "--key", checked["signed_by"]).out.startswith("ok")
     assert run("log", "export", "--public-key", "--output", pem := tmp_path / "base.pem").code == 0
     assert run("log", "export", "--public-key").out == pem.read_text()
-    assert run("log", "certificate", file, "--offline", "--public-key", pem, "--json").json["offline"]
-    assert run("log", "certificate", file, "--offline").code == 2
-    strange = run("log", "certificate", file, "--key", "0" * 16)
+    assert run("log", "verify", file, "--offline", "--public-key", pem, "--json").json["offline"]
+    assert run("log", "verify", file, "--offline").code == 2
+    strange = run("log", "verify", file, "--key", "0" * 16)
     assert strange.code == 1 and "NOT ok, signer" in strange.out and "ok, run" in strange.out
     good = file.read_text()
     file.write_text(good.replace('"payload": "', '"payload": "A'))
-    refused = run("log", "certificate", file, "--json")
+    refused = run("log", "verify", file, "--json")
     assert refused.code == 1 and not refused.json["ok"]
-    assert run("log", "certificate", file).out.startswith("NOT ok")
+    assert run("log", "verify", file).out.startswith("NOT ok")
 
     assert run("forget", "undo", number, "--dry-run", "--json").json["run"]["state"] == "applied"
     assert run("forget", "undo", number, "--reason", "undo", "--yes", "--json").json["kind"] == "restore"
     file.write_text(good)
-    assert "NOT ok, state: the run is restored" in run("log", "certificate", file).out
+    assert "NOT ok, state: the run is restored" in run("log", "verify", file).out
     (listed,) = run("forget", "list", "--json").json["runs"]
     assert (listed["state"], listed["num_facts"], listed["level"]) == ("restored", 2, 1)
     assert run("forget", "show", number, "--json").json["plan"]["equivalents"] == [same]
@@ -160,7 +160,7 @@ def test_what_cannot_be_done_is_said_in_one_line(run: Run, keyed: list[int]) -> 
         (3, ("forget", "show", 99)),
         (4, ("forget", "undo", number, "--reason", "r", "--yes")),
         (4, ("forget", "certificate", number)),
-        (2, ("log", "certificate", "no-such-file")),
+        (2, ("log", "verify", "no-such-file")),
     )
     for code, words in cases:
         ran = run(*words)
