@@ -49,41 +49,48 @@ ABSTAINED = "(nothing: it abstained)"
 
 app = typer.Typer(
     help="Trace outputs to facts and facts to outputs, and mend what is wrong.",
-    epilog=examples("colmlm trace outputs 3"),
+    epilog=examples("colmlm trace output 3"),
 )
 
 
 @app.command(
     epilog=examples(
+        "colmlm trace output 3", "colmlm trace output 3 --json", "colmlm trace output 3 --format prov"
+    )
+)
+@anywhere
+def output(
+    base: Base,
+    generation_id: Annotated[int, typer.Argument(metavar="OUTPUT_ID", min=1, help="The stored output's id.")],
+    form: InForm = None,
+) -> None:
+    """Show a stored output with the fact, document and offsets behind every spliced span, and the fact's state now."""
+    if form is not None:
+        print_json(base.outputs.provenance(generation_id, form.value))
+        return
+    traced = base.outputs.trace(generation_id)
+    print_json(traced) if wants_json() else show_output(traced)
+    if any(splice.withheld for splice in traced.splices):
+        note(WITHHELD)
+
+
+@app.command(
+    epilog=examples(
         "colmlm trace outputs",
-        "colmlm trace outputs --feedback down --json",
-        "colmlm trace outputs 3",
-        "colmlm trace outputs 3 --format prov",
+        "colmlm trace outputs --feedback down",
+        "colmlm trace outputs --limit 10 --json",
     )
 )
 @anywhere
 def outputs(
     base: Base,
-    generation_id: Annotated[
-        int | None, typer.Argument(metavar="[OUTPUT_ID]", min=1, help="Show this one with its facts.")
-    ] = None,
-    form: InForm = None,
     feedback: Annotated[
         ThumbGiven | None, typer.Option("--feedback", help="Only outputs that somebody gave this thumb.")
     ] = None,
     after: After = 0,
     limit: Limit = 50,
 ) -> None:
-    """List stored outputs, newest first, or show one.
-
-    The one is shown with the fact, document and offsets behind every spliced span, and the fact's state now. With
-    --after those older than that id are listed.
-    """
-    if generation_id is not None:
-        _trace_output(base, generation_id, form)
-        return
-    if form is not None:
-        raise typer.BadParameter("name an output.", param_hint="--format")
+    """List stored outputs, newest first; with --after, those older than that id."""
     found = base.outputs.find(after, limit, None if feedback is None else feedback.value)
     more = found[-1].generation_id if len(found) == limit else None
     if wants_json():
@@ -97,16 +104,6 @@ def outputs(
     print_table(("output", "at", "mode", "lookups with a hit", "ranking", "thumbs", "prompt", "output"), rows)
     if more is not None:
         note(f"More outputs: --after {more}")
-
-
-def _trace_output(base: Base, generation_id: int, form: TraceForm | None) -> None:
-    if form is not None:
-        print_json(base.outputs.provenance(generation_id, form.value))
-        return
-    traced = base.outputs.trace(generation_id)
-    print_json(traced) if wants_json() else show_output(traced)
-    if any(splice.withheld for splice in traced.splices):
-        note(WITHHELD)
 
 
 def _thumbs(stored: GenerationRecord) -> str:
@@ -147,7 +144,7 @@ def stored_as(generation_id: int, server: str | None) -> str:
     """Say which output was stored, and how it is traced, or at which server it is."""
     if server is not None:
         return f"Stored as output {generation_id} at {server}."
-    return f"Stored as output {generation_id}: colmlm trace outputs {generation_id}"
+    return f"Stored as output {generation_id}: colmlm trace output {generation_id}"
 
 
 def marked(trace: OutputTrace) -> str:

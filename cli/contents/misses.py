@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from colmlm.kb.misses.records import MissDetails, MissGroup, Solving
 
 app = typer.Typer(
-    help="What was asked and found nothing, as a work list: list, show, settle.",
+    help="What was asked and found nothing, as a work list: list, settle.",
     epilog=examples("colmlm misses list"),
 )
 
@@ -53,18 +53,19 @@ class GroupOrder(StrEnum):
     newest = "newest"
 
 
-GroupId = Annotated[
-    int,
-    typer.Argument(
-        metavar="GROUP_ID", min=1, max=MAX_BIGINT, help="The group's id, of `colmlm misses list`."
-    ),
-]
-
-
-@app.command("list", epilog=examples("colmlm misses list", "colmlm misses list --sort newest --json"))
+@app.command(
+    "list",
+    epilog=examples("colmlm misses list", "colmlm misses list --sort newest --json", "colmlm misses list 4"),
+)
 @anywhere
 def list_misses(
     base: Base,
+    group_id: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="[GROUP_ID]", min=1, max=MAX_BIGINT, help="Show this one with its different questions."
+        ),
+    ] = None,
     state: Annotated[
         GroupState, typer.Option("--state", help="Open ones, or those that were dismissed or solved.")
     ] = GroupState.open,
@@ -74,7 +75,11 @@ def list_misses(
     after: After = 0,
     limit: Limit = 20,
 ) -> None:
-    """List groups of questions that found nothing, with the facts near each."""
+    """List groups of questions that found nothing, or show one, with the facts near each."""
+    if group_id is not None:
+        details = base.misses.read(group_id)
+        print_json(details) if wants_json() else _show(details)
+        return
     page = base.misses.find(state=state.value, order=sort.value, after=after, limit=limit)
     if wants_json():
         print_json(page)
@@ -94,14 +99,6 @@ def _row(group: MissGroup) -> tuple[object, ...]:
     near = "; ".join(f"{fact.fact_id}: {shorten(fact.value, 30)}" for fact in group.nearest)
     question, last = shorten(group.question, 60), f"{group.last_at:%Y-%m-%d %H:%M}"
     return group.group_id, group.asked, group.wrong or "", last, question, near
-
-
-@app.command(epilog=examples("colmlm misses show 4", "colmlm misses show 4 --json"))
-@anywhere
-def show(base: Base, group_id: GroupId) -> None:
-    """Show a group with its different questions and the facts near it."""
-    details = base.misses.read(group_id)
-    print_json(details) if wants_json() else _show(details)
 
 
 def _show(details: MissDetails) -> None:

@@ -40,15 +40,16 @@ if TYPE_CHECKING:
     from colmlm.kb.keys.rekey import Encoder
 
 
-# `colmlm keysets check` and `activate`: measure whether a keyset may answer, and switch to it and back.
+# `colmlm keysets check`, `activate` and `rollback`: measure whether a keyset may answer, and switch to it and back.
 
 CHECK_EXAMPLES = examples(
     "colmlm keysets check 2", "colmlm keysets check 2 --plot drift.png --max-question-loss 0.05 --json"
 )
 ACTIVATE_EXAMPLES = examples(
-    "colmlm keysets activate 2",
-    'colmlm keysets activate 2 --force --reason "checked by hand"',
-    'colmlm keysets activate --rollback --reason "wrong dates"',
+    "colmlm keysets activate 2", 'colmlm keysets activate 2 --force --reason "checked by hand"'
+)
+ROLLBACK_EXAMPLES = examples(
+    "colmlm keysets rollback", 'colmlm keysets rollback --reason "wrong dates" --json'
 )
 
 _DEFAULTS = GateLimits()
@@ -139,50 +140,41 @@ def check(
 @anywhere
 def activate(
     base: Base,
-    keyset_id: Annotated[
-        int | None,
-        typer.Argument(metavar="[KEYSET_ID]", min=1, max=MAX_BIGINT, help="See `colmlm keysets list`."),
-    ] = None,
-    rolls_back: Annotated[
-        bool, typer.Option("--rollback", help="At once, the keyset that was active before this one.")
-    ] = False,
+    keyset_id: KeysetId,
     force: Annotated[
         bool, typer.Option("--force", help="Without a gate that passed lately; this is recorded.")
     ] = False,
     max_edits: Annotated[
-        int | None,
-        typer.Option(min=0, help=f"How many edits of facts the gate may be behind. Default: {MAX_EDITS}."),
-    ] = None,
+        int, typer.Option(min=0, help="How many edits of facts the gate may be behind.")
+    ] = MAX_EDITS,
     questions: Annotated[
         str | None,
         typer.Option(
             "--question-set", callback=some_text, help="A set of questions that its gate must have asked."
         ),
     ] = None,
-    reason: Annotated[
-        str | None, typer.Option("--reason", callback=some_text, help="Why; it is kept with the change.")
-    ] = None,
+    reason: Reason = "activate",
     actor: Actor = None,
 ) -> None:
-    """Make this keyset the one that answers, in every process. `--rollback` undoes it; a second one, the first.
+    """Make this keyset the one that answers, in every process. `colmlm keysets rollback` undoes it.
 
     It must have passed `colmlm keysets check`, unless no keyset is active.
     """
-    if rolls_back:
-        if force or (keyset_id, max_edits, questions) != (None, None, None):
-            raise typer.BadParameter("it names the keyset, and asks for no gate.", param_hint="--rollback")
-        _switched(base.keysets.rollback(actor=base.actor(actor), reason=reason or "rollback"))
-        return
-    if keyset_id is None:
-        raise typer.BadParameter("name it; see `colmlm keysets list`.", param_hint="KEYSET_ID")
     keyset = base.keysets.activate(
         keyset_id,
         force=force,
-        max_edits=MAX_EDITS if max_edits is None else max_edits,
+        max_edits=max_edits,
         questions=questions,
         actor=base.actor(actor),
-        reason=reason or "activate",
+        reason=reason,
     )
+    _switched(keyset)
+
+
+@anywhere
+def rollback(base: Base, reason: Reason = "rollback", actor: Actor = None) -> None:
+    """Activate again, at once, the keyset that was active before this one. A second rollback undoes the first."""
+    keyset = base.keysets.rollback(actor=base.actor(actor), reason=reason)
     _switched(keyset)
 
 
@@ -345,6 +337,7 @@ app = typer.Typer(
 )
 app.command("check", epilog=CHECK_EXAMPLES)(check)
 app.command("activate", epilog=ACTIVATE_EXAMPLES)(activate)
+app.command("rollback", epilog=ROLLBACK_EXAMPLES)(rollback)
 app.command("threshold", epilog=THRESHOLD_EXAMPLES)(threshold)
 
 

@@ -334,10 +334,22 @@ def verify(
         raise typer.Exit(CHECK_FAILED)
 
 
-@app.command("list", epilog=examples("colmlm forget list", "colmlm forget list --json"))
+@app.command(
+    "list", epilog=examples("colmlm forget list", "colmlm forget list --json", "colmlm forget list 1")
+)
 @anywhere
-def list_runs(base: Base, after: After = 0, limit: Limit = 50) -> None:
-    """List forget runs, oldest first."""
+def list_runs(
+    base: Base,
+    run_id: Annotated[
+        int | None, typer.Argument(metavar="[RUN]", min=1, max=MAX_BIGINT, help="Show this one.")
+    ] = None,
+    after: After = 0,
+    limit: Limit = 50,
+) -> None:
+    """List forget runs, oldest first, or show one: its plan, its state now, and its last verification."""
+    if run_id is not None:
+        _show_run(base, run_id, limit)
+        return
     runs = base.forgetting.runs(after, limit)
     more = runs[-1].run_id if len(runs) == limit else None
     if wants_json():
@@ -360,10 +372,7 @@ def list_runs(base: Base, after: After = 0, limit: Limit = 50) -> None:
         note(f"More runs: --after {more}")
 
 
-@app.command(epilog=examples("colmlm forget show 1", "colmlm forget show 1 --json"))
-@anywhere
-def show(base: Base, run_id: RunId, limit: Limit = 50) -> None:
-    """Show a run: its plan, its state now, and its last verification."""
+def _show_run(base: Base, run_id: int, limit: int) -> None:
     record, made, found = base.forgetting.run(run_id)
     texts = texts_of(base, made, limit)
     survivors = base.forgetting.survivors(run_id, 0, limit)

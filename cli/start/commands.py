@@ -73,7 +73,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
         ),
         "misses": Lazy(
             "colmlm.cli.contents.misses:app",
-            "What was asked and found nothing, as a work list: list, show, settle.",
+            "What was asked and found nothing, as a work list: list, settle.",
         ),
         "trace": Lazy(
             "colmlm.cli.auditing.trace:app",

@@ -47,8 +47,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "apply": "Forget the facts of a plan: all of them in one change, or none.",
             "undo": "Undo an applied run: all its facts are restored in one change, as they were.",
             "verify": "Ask for the forgotten facts with every check there is.",
-            "list": "List forget runs, oldest first.",
-            "show": "Show a run: its plan, its state now, and its last verification.",
+            "list": "List forget runs, oldest first, or show one: its plan, its state now, and its last verification.",
             "certificate": "Give the signed certificate of a verified run, as JSON on stdout or as a file.",
         },
         "corpus": {
@@ -62,12 +61,12 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "documents": "List documents in the order of their ids, or show one: its text as it was ingested.",
         },
         "misses": {
-            "list": "List groups of questions that found nothing, with the facts near each.",
-            "show": "Show a group with its different questions and the facts near it.",
+            "list": "List groups of questions that found nothing, or show one, with the facts near each.",
             "settle": "Dismiss groups, reopen them, or solve one by a fact that is there or is added now.",
         },
         "trace": {
-            "outputs": "List stored outputs, newest first, or show one.",
+            "output": "Show a stored output with the fact, document and offsets behind every spliced span.",
+            "outputs": "List stored outputs, newest first.",
             "fact": "Show a fact's source sentence, its versions, who changed it and why.",
             "feedback": "Say whether an output is right: thumb up or down.",
         },
@@ -87,6 +86,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "keysets": {
             "check": "Measure a keyset before it answers, and store the report.",
             "activate": "Make this keyset the one that answers, in every process.",
+            "rollback": "Activate again, at once, the keyset that was active before this one.",
             "threshold": "Show, set or calibrate a keyset's threshold.",
             "list": "List the keysets: their checkpoints, which one is active, how many facts lack a key.",
             "create": "Make a keyset of a checkpoint, or take the one it has, and give every live fact a key in it.",

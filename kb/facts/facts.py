@@ -203,7 +203,7 @@ INSTEAD = {
     "forget": "a forget run is undone by `colmlm forget undo`",
     "ingest": "ingest the former file again",
     "erase": "an erasure is for good",
-    "activate": "`colmlm keysets activate --rollback` lets the former keyset answer",
+    "activate": "`colmlm keysets rollback` lets the former keyset answer",
     "dismiss-misses": "`colmlm misses settle reopen` opens its groups again",
     "solve-misses": "`colmlm misses settle reopen` opens its group again",
 }

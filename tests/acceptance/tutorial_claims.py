@@ -63,13 +63,13 @@ def delete(somebody: Newcomer, shown: list[Ran]) -> None:
 
 def ask_again(somebody: Newcomer, shown: list[Ran]) -> None:
     _, found, old = shown
-    output = told(somebody, "colmlm trace outputs 2")
+    output = told(somebody, "colmlm trace output 2")
     assert not {splice["fact_id"] for splice in output["splices"]} & {*HYDROGEN}
     assert "Henry Cavendish" not in found.output
     (answer,) = over_http(somebody, "Who is credited with discovering hydrogen?")
     assert not {hit["fact_id"] for hit in answer["hits"]} & {*HYDROGEN}, "nor by the running server"
     assert "[Henry Cavendish](0)" in old.output
-    (splice,) = told(somebody, "colmlm trace outputs 1")["splices"]
+    (splice,) = told(somebody, "colmlm trace output 1")["splices"]
     gone = splice["history"][-1]
     assert (
         (gone["kind"], gone["reason"]) == ("delete", "the credit is disputed")
@@ -95,7 +95,7 @@ def own_documents(somebody: Newcomer, shown: list[Ran]) -> None:
     assert answered.output.startswith("1987\n") and "handbook/canteen.txt" in answered.output
     assert "Ingrid Okafor" in listed.output and "handbook/canteen.txt" in listed.output
     assert "[Ingrid Okafor](" in generated.output
-    (splice,) = told(somebody, "colmlm trace outputs 4")["splices"]
+    (splice,) = told(somebody, "colmlm trace output 4")["splices"]
     assert (splice["source"]["corpus"], splice["source"]["external_id"]) == ("handbook", "canteen.txt")
     assert {
         f["question"] is None for f in told(somebody, "colmlm facts list --corpus handbook")["facts"]

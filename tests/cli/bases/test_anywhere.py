@@ -43,8 +43,8 @@ def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
         "facts list --by ann --all",
         f"facts show {lake}",
         f"trace fact {lake}",
-        "trace outputs 1",
-        "trace outputs 1 --format prov",
+        "trace output 1",
+        "trace output 1 --format prov",
         f"trace fact {lake} --format prov-json",
         "trace outputs",
         "corpus documents --corpus atlas",
@@ -60,7 +60,7 @@ def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
         f"trace fact {capital} --impact",
         "misses list --sort newest --limit 1",
         "misses list --state dismissed",
-        "misses show 1",
+        "misses list 1",
         "trace outputs --feedback down",
         f"lookup {CAPITAL.replace(' ', '_')} --threshold -1 -k 2",
     ):
@@ -190,7 +190,7 @@ def test_it_refuses_with_the_same_words_and_exit_code(there: There, facts: list[
         ("facts", "delete", *facts, *WHY, "--yes"),
         ("facts", "edit", facts[1], "--value", "x" * 20_000, *WHY),
         ("facts", "list", "--corpus", "nowhere"),
-        ("trace", "outputs", 99),
+        ("trace", "output", 99),
         ("corpus", "documents", 99),
         ("log", "diff", 3, 1),
         ("log", "diff", 1, 99),
@@ -206,7 +206,7 @@ def test_a_prompt_is_decoded_there(there: There, facts: list[int], monkeypatch: 
     monkeypatch.setenv("COLMLM_CHECKPOINT", "/no/such/checkpoint")
     said = there.run("generate", CAPITAL, "--there", "--json", role="reader").json
     assert said["output"] == "Lima" and said["splices"][0]["fact_id"] == facts[0]
-    assert there.same("trace", "outputs", said["generation_id"]) == said
+    assert there.same("trace", "output", said["generation_id"]) == said
     streamed = there.run("generate", CAPITAL, "--there", "--stream")
     assert streamed.out.startswith(said["output"] + "\n") and "Stored as output 3" in streamed.err
     for words, code in (

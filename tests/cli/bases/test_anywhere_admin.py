@@ -74,7 +74,7 @@ def test_a_keyset_is_keyed_checked_activated_and_retired_there(
     active = there.run("keysets", "activate", 2, "--force", *WHY, "--json", role="trainer").json
     assert active["state"] == "active" and there.kb.log.changes()[-1].actor == "the trainer"
     assert there.run("keysets", "retire", 2, "--yes").code == 4
-    back = there.run("keysets", "activate", "--rollback", "--actor", "ann", "--json").json
+    back = there.run("keysets", "rollback", "--actor", "ann", "--json").json
     assert back["keyset_id"] == 1 and there.kb.log.changes()[-1].on_behalf_of == "ann"
     there.same("keysets", "threshold", 1, "--set", 0.5)
     there.same("keysets", "retire", 2, "--dry-run")

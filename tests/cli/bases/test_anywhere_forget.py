@@ -35,7 +35,7 @@ def test_a_run_from_its_plan_to_its_certificate_and_back(
     # the index of a process that just began has nothing of the facts; the server's may hold their keys still
     there.same(*verify, volatile=("at", "keys_in_index", "level", "tombstones"))
     assert there.run("forget", "verify", run_id, role="auditor").code == 0
-    there.same("forget", "show", run_id, volatile=(NOT_TOLD,))
+    there.same("forget", "list", run_id, volatile=(NOT_TOLD,))
     here, answer = invoke("forget", "certificate", run_id), there.run("forget", "certificate", run_id)
     assert here.out == answer.out and '"payload"' in here.out
     (file := tmp_path / "run.json").write_text(here.out)
@@ -45,7 +45,7 @@ def test_a_run_from_its_plan_to_its_certificate_and_back(
     back = there.run("forget", "undo", run_id, *WHY, "--yes", "--json").json
     assert back["kind"] == "restore" and there.kb.facts.show(facts[0]).deleted_seq is None
     for words, code in (
-        (("forget", "show", 99), 3),
+        (("forget", "list", 99), 3),
         (("forget", "apply", run_id, "--yes"), 4),
         (("forget", "plan", "--text", "Atlantis", *WHY), 3),
         (("forget", "certificate", 99), 3),

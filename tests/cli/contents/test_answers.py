@@ -24,16 +24,16 @@ def test_an_answer_is_stored_and_traced_like_an_output(
     run: Run, keyed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("ask", CAPITAL, "--json").json["generation_id"] == 1
-    assert "Stored as output 2: colmlm trace outputs 2" in run("ask", CAPITAL).err
+    assert "Stored as output 2: colmlm trace output 2" in run("ask", CAPITAL).err
     assert "Stored as output 3" in run("ask", "Who painted the ceiling?").err
-    shown = run("trace", "outputs", 2).out
+    shown = run("trace", "output", 2).out
     assert "mode read" in shown and "output: [Lima](0)" in shown and "uncited" not in shown
     start = TEXT.index("Lima")
     assert f"quotes: Peru (atlas/peru)[{start}:{start + 4}]" in shown
     run("ask", CAPITAL, "--accepted-only")
-    shown = [run("trace", "outputs", number) for number in (2, 4)]
+    shown = [run("trace", "output", number) for number in (2, 4)]
     assert ["accepted facts only" in one.out for one in shown] == [False, True]
-    assert [run("trace", "outputs", n, "--json").json["accepted_only"] for n in (2, 4)] == [False, True]
+    assert [run("trace", "output", n, "--json").json["accepted_only"] for n in (2, 4)] == [False, True]
     assert [one["mode"] for one in run("trace", "outputs", "--json").json["outputs"]] == ["read"] * 4
     assert "read" in run("trace", "outputs").out
     (fact, *_) = keyed

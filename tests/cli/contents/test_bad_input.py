@@ -70,8 +70,6 @@ def test_what_does_not_go_together_is_refused(run: Run, keyed: list[int], tmp_pa
         ("questions", "threshold", "--wrong", 0.1),
         ("questions", "threshold", "--calibrate", "--shipped"),
         ("keysets", "activate"),
-        ("keysets", "activate", 1, "--rollback"),
-        ("trace", "outputs", "--format", "prov"),
         ("trace", "fact", 1, "--impact", "--format", "prov"),
         ("log", "verify", "--offline"),
         ("log", "verify", file, "--against", file),

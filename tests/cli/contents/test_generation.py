@@ -14,9 +14,9 @@ def test_an_output_is_stored_with_the_source_of_every_spliced_span(run: Run, key
     splice = said["splices"][0]
     assert splice["outcome"] == "hit" and splice["fact_id"] in keyed
     assert said["output"][splice["output_start"] : splice["output_end"]] == splice["value"]
-    traced = run("trace", "outputs", said["generation_id"], "--json").json
+    traced = run("trace", "output", said["generation_id"], "--json").json
     assert traced == said
-    shown = run("trace", "outputs", said["generation_id"]).out
+    shown = run("trace", "output", said["generation_id"]).out
     assert f"[{splice['value']}](0)" in shown and "atlas/peru" in shown
 
 
@@ -27,7 +27,7 @@ def test_a_fact_names_the_outputs_that_used_it_also_after_its_deletion(run: Run,
     traced = run("trace", "fact", fact_id, "--json").json
     assert [use["generation_id"] for use in traced["uses"]] == [said["generation_id"]]
     assert "wrong source" in run("trace", "fact", fact_id).out
-    assert "deleted by ann" in run("trace", "outputs", said["generation_id"]).out
+    assert "deleted by ann" in run("trace", "output", said["generation_id"]).out
 
 
 def test_no_match_is_a_normal_result(run: Run, keyed: list[int]) -> None:
@@ -46,7 +46,7 @@ def test_a_question_that_nothing_answers_gets_no_words_of_the_model(run: Run, ke
     said = run(*UNANSWERED, "--json")
     assert said.code == 3 and said.json["output"] == "" and said.json["abstained"]
     assert [splice["outcome"] for splice in said.json["splices"]] == ["no_match"]
-    assert run("trace", "outputs", said.json["generation_id"], "--json").json == said.json
+    assert run("trace", "output", said.json["generation_id"], "--json").json == said.json
     (listed,) = run("trace", "outputs", "--json").json["outputs"]
     assert listed["abstained"] and not listed["uncited"]
     for more in ((), ("--stream",)):
@@ -66,7 +66,7 @@ def test_what_the_model_says_uncited_is_called_so(run: Run, keyed: list[int]) ->
     assert said.code == 0 and said.json["output"] and said.json["uncited"] and not said.json["abstained"]
     (listed,) = run("trace", "outputs", "--json").json["outputs"]
     assert listed["uncited"] and not listed["abstained"]
-    traced = run("trace", "outputs", said.json["generation_id"]).out
+    traced = run("trace", "output", said.json["generation_id"]).out
     assert "uncited: all of it" in traced and "(uncited)" in run("trace", "outputs").out
     assert "uncited: all of it" in run(*UNANSWERED, "--on-miss", "continue").out
     cited = run("generate", "Peru is", *FORCED).out
@@ -90,7 +90,7 @@ def test_facts_are_found_by_what_is_asked_for_or_by_the_setting(
     assert run(*words, "--threshold", -1).json["ranking"] == "words"
     assert run(*words, "--as-of", read["seq"], "--threshold", -1).json["ranking"] == "key"
     assert [one["ranking"] for one in run("trace", "outputs", "--json").json["outputs"]][-1] == "reader"
-    assert "ranking reader" in run("trace", "outputs", read["generation_id"]).out
+    assert "ranking reader" in run("trace", "output", read["generation_id"]).out
     past = run(*words, "--as-of", read["seq"], "--ranking", "reader")
     assert past.code == 2 and "by key alone" in past.err
     unasked = run("generate", "Peru", "--mode", "off", "--as-of", read["seq"], "--ranking", "reader")

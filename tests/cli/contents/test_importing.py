@@ -38,7 +38,7 @@ def test_places_are_shown_as_they_are_known(run: Run, release: Path, kb: Knowled
     assert PLACE in run("facts", "show", fact.fact_id).out and PLACE in run("facts", "list").out
     splice = Splice(0, len(fact.value), "hit", fact.fact_id, 1, 0.9)
     output = kb.outputs.record(NewOutput("p", fact.value, taken["checkpoint_id"], "forced", 1, (splice,)))
-    assert PLACE in run("trace", "outputs", output).out and PLACE in run("trace", "fact", fact.fact_id).out
+    assert PLACE in run("trace", "output", output).out and PLACE in run("trace", "fact", fact.fact_id).out
     assert "wiki,s0000000,,,,," in run("facts", "list", "--csv").out
 
 

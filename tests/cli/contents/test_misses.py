@@ -17,14 +17,14 @@ def test_a_miss_is_turned_into_a_fact_that_answers(run: Run, keyed: list[int]) -
     assert (group["question"], group["asked"], group["generation_id"]) == (
         EMMA, 1, missed.json["generation_id"]
     )  # fmt: skip
-    assert EMMA in run("misses", "list").out and EMMA in run("misses", "show", 1).out
+    assert EMMA in run("misses", "list").out and EMMA in run("misses", "list", 1).out
     solved = run("misses", "settle", "solve", 1, "--value", "Jane Austen", *WHY, "--json").json
     assert solved["solved"] and [one["found"] for one in solved["asked"]] == [True]
     assert run("ask", EMMA, "--json").json["answer"] == "Jane Austen"
     assert run("misses", "list", "--json").json["groups"] == []
     (group,) = run("misses", "list", "--state", "solved", "--json").json["groups"]
     assert group["fact_id"] == solved["fact_id"] and group["decision"]["seq"] == solved["seq"]
-    assert f"by fact {solved['fact_id']}" in run("misses", "show", 1).out
+    assert f"by fact {solved['fact_id']}" in run("misses", "list", 1).out
 
 
 def test_a_fact_that_is_not_found_solves_nothing_and_the_exit_code_says_so(
@@ -64,7 +64,7 @@ def test_no_fact_is_added_that_asks_what_was_erased(run: Run, keyed: list[int]) 
     added = run("facts", "add", "--question", EMMA, "--value", "Persuasion", *WHY, "--json").json
     run("misses", "list")
     run("erase", *added["fact_ids"], "--yes", *WHY)
-    assert "█" in run("misses", "show", 1).out
+    assert "█" in run("misses", "list", 1).out
     refused = run("misses", "settle", "solve", 1, "--value", "Ann", *WHY)
     assert refused.code == 2 and "--question" in refused.err
 
@@ -120,7 +120,7 @@ def test_thumbs_are_kept_listed_and_shown(run: Run, keyed: list[int]) -> None:
     assert run("trace", "feedback", 998, "--down").code == 3
     (listed,) = run("trace", "outputs", "--feedback", "up", "--json").json["outputs"]
     assert (listed["generation_id"], listed["up"], listed["down"]) == (output, 1, 0)
-    assert "thumb up by tester: yes" in run("trace", "outputs", output).out
+    assert "thumb up by tester: yes" in run("trace", "output", output).out
     assert run("trace", "outputs", "--feedback", "down", "--json").json["outputs"] == []
 
 

@@ -40,7 +40,7 @@ def test_a_new_checkpoint_answers_once_activated_and_the_old_one_again(
     states = {k["keyset_id"]: k["state"] for k in run("keysets", "list", "--json").json["keysets"]}
     assert states == {1: "ready", new.json["keyset_id"]: "active"}
     run("facts", "add", "--question", "Who?", "--value", "Ann", "--reason", "r", "--no-key")
-    back = run("keysets", "activate", "--rollback", "--json")
+    back = run("keysets", "rollback", "--json")
     assert back.json["state"] == "active" and back.json["keyset_id"] == 1
     assert "1 facts have no key in it" in back.err and "colmlm keysets fill 1" in back.err
     assert run("keysets", "fill", 1, "--json").json["num_unkeyed"] == 0
@@ -58,7 +58,7 @@ def test_commands_take_the_active_keysets_checkpoint_where_the_settings_name_non
     assert run(*asked).code == 0
     added = run("facts", "add", "--question", "Who?", "--value", "Ann", "--reason", "r", "--json")
     assert added.code == 0 and run("keysets", "list", "--json").json["keysets"][1]["num_unkeyed"] == 0
-    run("keysets", "activate", "--rollback")
+    run("keysets", "rollback")
     assert run(*asked).code == 0
 
 

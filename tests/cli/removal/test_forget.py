@@ -106,8 +106,8 @@ def test_from_a_plan_to_a_certificate_and_back(run: Run, keyed: list[int], tmp_p
     assert "NOT ok, state: the run is restored" in run("log", "verify", file).out
     (listed,) = run("forget", "list", "--json").json["runs"]
     assert (listed["state"], listed["num_facts"], listed["level"]) == ("restored", 2, 1)
-    assert run("forget", "show", number, "--json").json["plan"]["equivalents"] == [same]
-    assert "is restored" in run("forget", "show", number).out
+    assert run("forget", "list", number, "--json").json["plan"]["equivalents"] == [same]
+    assert "is restored" in run("forget", "list", number).out
 
 
 def test_places_that_would_still_answer_are_shown_with_what_they_say(
@@ -128,7 +128,7 @@ def test_places_that_would_still_answer_are_shown_with_what_they_say(
     verified = run("forget", "verify", plan["run_id"], "--json").json
     assert verified["read"] == verified["probes"]["read"]["probes"] == 1 and verified["holds"]
     assert verified["texts"]["survivors"] == [told_there]
-    for shown in (run("forget", "verify", plan["run_id"]).out, run("forget", "show", plan["run_id"]).out):
+    for shown in (run("forget", "verify", plan["run_id"]).out, run("forget", "list", plan["run_id"]).out):
         assert "1 place would still answer" in shown and "guides/guide[65:69]" in shown
 
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_done_is_said_in_one_line(run: Run, keyed: list[int]) -> 
         (2, ("forget", "undo", number, "--yes")),
         (2, ("forget", "plan", "--since", "yesterday", "--reason", "r")),
         (2, ("forget", "verify", number, "--paraphrases", "no-such-file")),
-        (3, ("forget", "show", 99)),
+        (3, ("forget", "list", 99)),
         (4, ("forget", "undo", number, "--reason", "r", "--yes")),
         (4, ("forget", "certificate", number)),
         (2, ("log", "verify", "no-such-file")),
