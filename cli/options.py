@@ -1,9 +1,10 @@
-"""Options and arguments that several commands share, with the checks of their values."""
+"""Options and arguments that several commands share, with the checks of their values and of who can be asked."""
 
 from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -201,3 +202,20 @@ MaxMinutes = Annotated[
     typer.Option("--max-minutes", callback=lambda v: v if v is None else positive(v), help="Most minutes."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def is_attended() -> bool:
+    """Tell whether stdin is a terminal, so that somebody can be asked."""
+    return sys.stdin.isatty()
+
+
+def require_somebody(answered: bool, what: str) -> None:
+    """Raise `BadParameter` where --yes was not given and nobody can be asked; `what` completes "pass it to"."""
+    if not answered and (wants_json() or not is_attended()):
+        raise typer.BadParameter(f"there is nobody to ask; pass it to {what}.", param_hint="--yes")
+
+
+def require_reason(reason: str | None, *, unless: bool = False) -> None:
+    """Raise `BadParameter` where no reason was given, `unless` the command changes nothing."""
+    if reason is None and not unless:
+        raise typer.BadParameter("say why.", param_hint="--reason")

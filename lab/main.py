@@ -8,7 +8,7 @@ from types import MappingProxyType
 import typer
 
 from colmlm.cli.options import Json, ProgramOptions, examples
-from colmlm.cli.start.lazy import Lazy
+from colmlm.cli.start.commands import Lazy
 from colmlm.cli.start.root import Debug, Root, start
 
 LABORATORY: Mapping[str, Lazy] = MappingProxyType(

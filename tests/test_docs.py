@@ -16,8 +16,8 @@ import typer.main
 
 from colmlm.api.settings import ServerSettings
 from colmlm.cli.settings import UserSettings
-from colmlm.cli.start.app import app
 from colmlm.cli.start.commands import COMMANDS
+from colmlm.cli.start.root import app
 from colmlm.kb.store.settings import Settings
 from colmlm.lab import main as lab
 from tests.blocks import commands

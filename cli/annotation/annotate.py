@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from colmlm.cli.annotation.inputs import SkipUnknown, show_passed_over
-from colmlm.cli.asking import require_somebody
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.annotators import (
     Encoding,
@@ -30,7 +29,7 @@ from colmlm.cli.composition.annotators import (
 from colmlm.cli.composition.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.options import examples, wants_json
+from colmlm.cli.options import examples, require_somebody, wants_json
 from colmlm.cli.output import note, print_json, print_table, progress, say
 from colmlm.kb.corpus.raw.blocks import Fields
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from colmlm.cli.annotation.inputs import SkipUnknown, show_passed_over
-from colmlm.cli.asking import require_somebody
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.annotators import (
     Encoding,
@@ -22,7 +21,7 @@ from colmlm.cli.composition.annotators import (
 from colmlm.cli.composition.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.options import Actor, Yes, examples, some_text, wants_json
+from colmlm.cli.options import Actor, Yes, examples, require_somebody, some_text, wants_json
 from colmlm.cli.output import counted, plain, print_json, print_table, say
 from colmlm.kb.corpus.raw.blocks import Fields, RawAddition
 from colmlm.kb.corpus.raw.files import find_files

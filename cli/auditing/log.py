@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from colmlm.cli.asking import require_somebody
 from colmlm.cli.auditing.trace import show_changes
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
@@ -29,6 +28,7 @@ from colmlm.cli.options import (
     Yes,
     each_once,
     examples,
+    require_somebody,
     some_text,
     time,
     wants_json,

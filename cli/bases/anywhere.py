@@ -46,8 +46,7 @@ def base_of(server: str | None, token_file: Path | None) -> Iterator[Base]:
     """
     runtime = Runtime.from_environment()
     if address := runtime.user.server if server is None else server:
-        from colmlm.cli.bases.connecting import connected, token_file_named
-        from colmlm.cli.bases.remote import RemoteBase
+        from colmlm.cli.bases.remote import RemoteBase, connected, token_file_named
 
         file = token_file or runtime.user.key_file
         with connected(address, token_file, runtime.user) as connection, token_file_named(file):

@@ -13,7 +13,6 @@ from typing import Annotated
 import typer
 
 from colmlm.cli.annotation import annotate, corpus_add, corpus_sync
-from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.options import (
@@ -24,6 +23,8 @@ from colmlm.cli.options import (
     WhyUnlessDry,
     Yes,
     examples,
+    require_reason,
+    require_somebody,
     wants_json,
     without_json,
 )

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from colmlm.cli import fact_view as show_
-from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import REFUSED
@@ -29,6 +28,8 @@ from colmlm.cli.options import (
     Yes,
     each_once,
     examples,
+    require_reason,
+    require_somebody,
     some_text,
     time,
     wants_json,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colmlm.cli.asking import require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.contents.answers import AnswerMode
@@ -22,6 +21,7 @@ from colmlm.cli.options import (
     Yes,
     examples,
     finite,
+    require_somebody,
     some_text,
     some_texts,
     wants_json,

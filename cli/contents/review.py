@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.asking import require_reason
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import REFUSED
@@ -24,6 +23,7 @@ from colmlm.cli.options import (
     WhyUnlessDry,
     each_once,
     examples,
+    require_reason,
     wants_json,
 )
 from colmlm.cli.output import counted_facts, note, print_json, print_table, say, shorten

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colmlm.cli.asking import require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.composition.bulk.place import Ray, RayWorkers
@@ -27,6 +26,7 @@ from colmlm.cli.options import (
     Yes,
     examples,
     finite,
+    require_somebody,
     some_text,
     wants_json,
 )

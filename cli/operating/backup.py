@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.asking import require_somebody
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import Actor, Yes, examples, some_texts, wants_json
+from colmlm.cli.options import Actor, Yes, examples, require_somebody, some_texts, wants_json
 from colmlm.cli.output import note, plain, print_json, progress, say
 from colmlm.kb.errors import NewerLogNeeded
 

@@ -12,13 +12,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colmlm.cli.asking import require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.composition.bulk.place import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import MAX_BIGINT, Actor, DryRun, Limit, Yes, examples, span, wants_json, without_json
+from colmlm.cli.options import (
+    MAX_BIGINT,
+    Actor,
+    DryRun,
+    Limit,
+    Yes,
+    examples,
+    require_somebody,
+    span,
+    wants_json,
+    without_json,
+)
 from colmlm.cli.output import counted, note, print_json, print_table, progress, say, shorten
 from colmlm.kb.jobs.kinds import KINDS, work_of
 from colmlm.kb.jobs.records import STATES

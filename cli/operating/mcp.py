@@ -18,7 +18,7 @@ from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import FAULT, INTERRUPTED, explain
 from colmlm.cli.options import examples, without_json
 from colmlm.cli.output import note
-from colmlm.cli.version import version
+from colmlm.cli.start.root import version
 from colmlm.kb.access.records import ROLES, Right, TokenRecord
 
 if TYPE_CHECKING:

@@ -1,24 +1,45 @@
-"""One server process: what it loads, and how it is run with that."""
+"""Server processes: what each loads, how it runs, how several share a port, and which models are kept loaded.
+
+What several share is loaded before they are forked. Nothing here imports a numeric library before that.
+"""
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
+import signal
 import socket
-from collections.abc import Callable
-from contextlib import nullcontext
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
+import psutil
+
+from colmlm.cli.bases.nearby import told_of
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.errors import KBError
+from colmlm.kb.store import outages
 
 if TYPE_CHECKING:
-    from colmlm.api.loaded_models import LoadedModels
+    from colmlm.api.loaded_models import LoadedModel, LoadedModels
     from colmlm.api.middleware.auth import LocalToken
     from colmlm.api.supervision.supervisor import Shared
-    from colmlm.cli.composition.model_keeper import ModelKeeper
     from colmlm.cli.composition.worker_process import WorkerProcess
+    from colmlm.kb.keys.records import CheckpointInfo
+    from colmlm.kb.keys.succession import Succession
+    from colmlm.kb.service import KnowledgeBase
 
 THREADS = "OMP_NUM_THREADS"
+
+_log = logging.getLogger(__name__)
 
 
 def load(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> LoadedModels:
@@ -87,7 +108,6 @@ def _leave_a_core(num_servers: int) -> None:
 
 def _keeper(runtime: Runtime, models: LoadedModels, num_servers: int) -> ModelKeeper:
     from colmlm.api.routes.responses import check_client, name_asker
-    from colmlm.cli.composition.model_keeper import ModelKeeper
     from colmlm.model.lm.checkpoint import weights_bytes
 
     return ModelKeeper(
@@ -96,3 +116,192 @@ def _keeper(runtime: Runtime, models: LoadedModels, num_servers: int) -> ModelKe
         partial(runtime.model_at, check=check_client, asker=name_asker, wide_threads=cores(num_servers)),
         partial(weights_bytes, cache=runtime.settings.home / "models"),
     )
+
+
+def serve_shared(
+    runtime: Runtime,
+    listeners: Sequence[socket.socket],
+    address: str,
+    *,
+    with_model: bool,
+    worker: Callable[[], WorkerProcess] | None,
+) -> None:
+    """Serve with a process for each of the listeners until a signal comes, and drains them all.
+
+    `worker` starts the worker for jobs, which one more process does, and again where it ends.
+    """
+    with tempfile.TemporaryDirectory(prefix="colmlm-metrics-") as folder, ExitStack() as at_end:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read once, when the library is imported
+        from colmlm.api.supervision.supervisor import Shared, Supervisor
+        from colmlm.api.watch import logs
+
+        logs.configure(runtime.serving)
+        wide_threads = cores(len(listeners))
+        with _one_thread():
+            models = _loaded(runtime, wide_threads, with_model=with_model)
+        local = at_end.enter_context(told_of(runtime, listeners[0], address) if with_model else nullcontext())
+        shared = Shared(len(listeners), Path(folder))
+        gc.collect()
+        gc.freeze()  # what is never collected is never written to, and stays one copy
+
+        def serve(place: int) -> None:
+            for other in listeners:
+                if other is not listeners[place]:
+                    other.close()
+            run(
+                runtime,
+                listeners[place],
+                models,
+                local=local,
+                shared=shared,
+                num_servers=len(listeners),
+                on_up=lambda: shared.tell_up(place, os.getpid()),
+            )
+
+        def stop_listening() -> None:
+            for listener in listeners:
+                listener.close()
+
+        def attend() -> None:
+            stop_listening()
+            _attend(runtime, shared, worker)
+
+        Supervisor(shared, serve, attend, stop_listening).run()
+
+
+def _loaded(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> LoadedModels:
+    """Load the models, and open the index where there is one, without a thread or a connection that stays."""
+    models = load(runtime, wide_threads, with_model=with_model)
+    with suppress(KBError):  # each server says what is missing
+        runtime.kb.searcher.open_here()
+    runtime.kb.close()  # each process connects for itself
+    return models
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let numeric libraries that are imported within the block compute in one thread.
+
+    The threads of OpenMP do not survive a fork, and a child would wait for them for ever.
+    """
+    before = os.environ.get(THREADS)
+    os.environ[THREADS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[THREADS]
+        else:
+            os.environ[THREADS] = before
+
+
+def _attend(runtime: Runtime, shared: Shared, worker: Callable[[], WorkerProcess] | None) -> None:
+    """Run what there is once beside all servers, until SIGTERM: the worker for jobs, and the metrics' own address."""
+    from colmlm.api.serving import serve_metrics
+    from colmlm.api.watch.metrics import Metrics
+    from colmlm.kb.jobs.attendance import no_worker
+
+    ends = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ends.set())
+    with worker() if worker else nullcontext() as run:
+        metrics = Metrics(runtime.kb, run.state if run else no_worker, shared)
+        with serve_metrics(runtime.serving, metrics):
+            ends.wait()
+
+
+# The models of the keysets that answer or may answer next, so that activating one of another checkpoint needs no
+# restart: first the active keyset's, then that of the newest that passed its gate, then that which a rollback leads to.
+
+LOOK_SECONDS = 1.0
+AGAIN_SECONDS = 60.0  # after which a checkpoint that could not be loaded is tried once more
+ROOM = 3  # times the bytes of its weights' files: what a model takes while it is loaded
+
+
+@dataclass(slots=True)
+class ModelKeeper:
+    """Keeps `models` as the keysets want them, in a thread of its own, in a `with` block.
+
+    `load` loads the checkpoint in a directory, `weigh` gives the bytes of its weights, and both raise `ValueError`
+    where it is none. `available` gives the bytes of memory that can be had.
+    """
+
+    kb: KnowledgeBase
+    models: LoadedModels
+    load: Callable[[Path], LoadedModel]
+    weigh: Callable[[Path], int]
+    available: Callable[[], int] = lambda: int(psutil.virtual_memory().available)
+    look_seconds: float = LOOK_SECONDS
+    again_seconds: float = AGAIN_SECONDS
+    _failed: dict[str, tuple[float, str]] = field(default_factory=dict)
+    _former: tuple[int, int | None] | None = None
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._run, name="model keeper", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self.look_seconds):
+            try:
+                self.keep_up()
+            except Exception as error:  # noqa: BLE001 - else no later keyset would get its model
+                outages.tell(_log, "cannot see which models are wanted, will try again", error)
+
+    def keep_up(self) -> None:
+        """Load what is wanted and not there, and frees what is not wanted, as the keysets are now."""
+        line = self.kb.keysets.line()
+        if line.active is None:
+            return
+        wanted = [self.kb.keysets.checkpoint(keyset_id) for keyset_id in self._wanted(line, line.active)]
+        for checkpoint in wanted:
+            if checkpoint.checkpoint_id not in self.models and not self._stopping.is_set():
+                self._take(checkpoint)
+        there = {checkpoint.checkpoint_id for checkpoint in wanted}
+        if wanted[0].checkpoint_id in self.models:
+            self.models.keep(there)
+        self.models.refused = {
+            key: said for key, (_, said) in self._failed.items() if key in there - self.models.checkpoints
+        }
+
+    def _wanted(self, line: Succession, active: int) -> Iterator[int]:
+        """Give the keysets whose models are wanted, the most important first."""
+        if self._former is None or self._former[0] != active:  # the log is asked once for each activation
+            self._former = active, self.kb.keysets.former(active)
+        in_line = (active, line.next, self._former[1])
+        yield from dict.fromkeys(one for one in in_line if one is not None and one in line.answering)
+
+    def _take(self, checkpoint: CheckpointInfo) -> None:
+        """Load one checkpoint, or note why not, and tries the same again no sooner than after a minute."""
+        failed = self._failed.get(checkpoint.checkpoint_id)
+        if failed is not None and time.monotonic() < failed[0] + self.again_seconds:
+            return
+        try:
+            model = self._loaded(checkpoint)
+        except Exception as error:  # noqa: BLE001 - files of a model may be broken in more ways than can be listed
+            self._failed[checkpoint.checkpoint_id] = time.monotonic(), outages.cause_of(error)
+            _log.warning("the model %s is not loaded: %s", checkpoint.name, outages.cause_of(error))
+            return
+        self._failed.pop(checkpoint.checkpoint_id, None)
+        self.models.put(model)
+        _log.info("loaded the model %s", checkpoint.name)
+
+    def _loaded(self, checkpoint: CheckpointInfo) -> LoadedModel:
+        """Raise `ValueError` where the checkpoint is not where it was registered, or has no room in memory."""
+        if checkpoint.path is None or not Path(checkpoint.path).is_dir():
+            raise ValueError(f"its files are not at {checkpoint.path}, where it was registered")
+        path = Path(checkpoint.path)
+        if (free := self.available()) < (needed := ROOM * self.weigh(path)):
+            raise ValueError(f"it needs {needed >> 20} MB of memory, and {free >> 20} MB are free")
+        model = self.load(path)
+        if model.checkpoint.checkpoint_id != checkpoint.checkpoint_id:
+            raise ValueError(f"what is at {path} now is another checkpoint than was registered")
+        return model

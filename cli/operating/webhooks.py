@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.asking import require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import MAX_BIGINT, DryRun, Yes, examples, wants_json
+from colmlm.cli.options import MAX_BIGINT, DryRun, Yes, examples, require_somebody, wants_json
 from colmlm.cli.output import note, print_json, print_table, say
 
 if TYPE_CHECKING:

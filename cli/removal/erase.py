@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.composition.runtime import Runtime
@@ -24,6 +23,8 @@ from colmlm.cli.options import (
     Yes,
     each_once,
     examples,
+    require_reason,
+    require_somebody,
     wants_json,
     without_json,
 )

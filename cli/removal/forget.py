@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colmlm.cli.asking import require_reason, require_somebody
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import CHECK_FAILED
@@ -29,6 +28,8 @@ from colmlm.cli.options import (
     Yes,
     examples,
     finite,
+    require_reason,
+    require_somebody,
     some_text,
     time,
     wants_json,

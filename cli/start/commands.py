@@ -1,15 +1,54 @@
-"""The table of all commands of `colmlm` by name: the module of each, and its line in the list of `--help`.
+"""The tables of all commands of `colmlm` and of their verbs: the module of each, and its line in a list.
 
 A command's module is imported only when the command is called or its options are completed, so that help and the
-completion of names are fast.
+completion of names are fast. The verbs are written here a second time; a test compares the two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from colmlm.cli.start.lazy import Lazy
+
+class Lazy(NamedTuple):
+    """A command that is imported when it is called. `where` is its module, and its function or Typer app there.
+
+    `help` is its line in a list of commands; `examples` is the name of a function's examples in that module.
+    """
+
+    where: str
+    help: str
+    examples: str | None = None
+
+    def command(self, name: str) -> Any:
+        """Import the module and give its command, under this name."""
+        return _import_command(self, name)
+
+
+@cache
+def _import_command(lazy: Lazy, name: str) -> Any:
+    from importlib import import_module
+
+    import typer
+
+    from colmlm.cli.start.command import Command
+
+    module_name, _, attribute = lazy.where.partition(":")
+    module = import_module(module_name)
+    app = getattr(module, attribute)
+    if not isinstance(app, typer.Typer):
+        alone = typer.Typer(add_completion=False)
+        alone.command(name, epilog=getattr(module, lazy.examples) if lazy.examples else None)(app)
+        app = alone
+    for group in (app, *(nested.typer_instance for nested in app.registered_groups if nested.typer_instance)):
+        for registered in group.registered_commands:
+            registered.cls = Command
+    command = typer.main.get_command(app)
+    command.name = name
+    return command
+
 
 COMMANDS: Mapping[str, Lazy] = MappingProxyType(
     {
@@ -105,9 +144,9 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             examples="WORKER_EXAMPLES",
         ),
         "weights": Lazy(
-            "colmlm.cli.operating.weights:weights",
+            "colmlm.cli.operating.serving:weights",
             "Install the weights that the released models stand on, where they are missing.",
-            examples="EXAMPLES",
+            examples="WEIGHTS_EXAMPLES",
         ),
         "doctor": Lazy(
             "colmlm.cli.operating.doctor:doctor",
@@ -119,5 +158,138 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "Measure the reader, which finds the answer to a question in passages.",
         ),
         "train": Lazy("colmlm.cli.training.train:app", "Train a checkpoint on annotated corpora."),
+    }
+)
+
+
+VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "questions": {
+            "add": "Add questions to a set, with the values that count as right.",
+            "list": "List the sets of questions, each with its last run.",
+            "show": "Show a set: its questions with the values they should get, or its runs.",
+            "run": "Ask all questions of a set, and say which are right, wrong and abstained, and why.",
+            "compare": "Compare two runs of a set: which questions came out otherwise, and what was changed between.",
+            "remove": "Remove questions of a set, or the whole set with its runs.",
+            "threshold": "Show or calibrate the score from which answers are given, and what speaks against it by now.",
+        },
+        "facts": {
+            "list": "Search and list live facts, with how many there are.",
+            "show": "Show a fact, live or deleted, and where it comes from.",
+            "add": "Add a fact: by question and value, or one that a document says.",
+            "edit": "Give a fact another value or question, or move it within its document.",
+            "undo": "Undo an add, edit, move, delete, restore, hold or verdict, all of that change.",
+            "delete": "Delete facts: all of them in one change, or none.",
+            "restore": "Bring deleted facts back with the value they had last: all of them in one change, or none.",
+            "compare": "List live facts that contradict each other, say the same, or are behind their document's text.",
+            "hold": "Note that both of two facts hold, so that they are no contradiction until one of them is edited.",
+        },
+        "review": {
+            "list": "List proposed facts, those first where most is at stake: cited, doubted, contradicting, others.",
+            "settle": "Accept facts, reject or propose them again; or carry out the verdicts of a file.",
+            "limit": "Let only accepted facts answer, of a corpus or in a keyset, or proposed ones too.",
+        },
+        "erase": {
+            "facts": "Erase facts for good, live or deleted, all of them or none.",
+            "scan": "Search the files of server, index and home for erased texts and keys.",
+            "requests": "List the requests to erase facts, and who decided them.",
+            "settle": "Approve a request to erase facts, which are then gone for good, or withdraw it.",
+            "certificate": "Give the signed certificate of an erasure as of now, as JSON on stdout or as a file.",
+        },
+        "forget": {
+            "plan": "Choose facts (they must match every option) and show what forgetting them would do.",
+            "apply": "Forget the facts of a plan: all of them in one change, or none.",
+            "undo": "Undo an applied run: all its facts are restored in one change, as they were.",
+            "verify": "Ask for the forgotten facts with every check there is.",
+            "list": "List forget runs, oldest first, or show one: its plan, its state now, and its last verification.",
+            "certificate": "Give the signed certificate of a verified run, as JSON on stdout or as a file.",
+        },
+        "corpus": {
+            "add": "Read documents, annotate their facts, ingest them and give the facts keys.",
+            "sync": "Follow a folder: add its new and changed files to a corpus, "
+            "and take out the documents of files that are gone.",
+            "annotate": "Mark the facts of raw documents, with a question for each.",
+            "export": "Write a corpus in a form that `colmlm corpus add` reads.",
+            "delete": "Delete every live fact of a corpus, or of some of its documents, in one change.",
+            "list": "List the corpora, or one: documents, live facts, deleted facts, characters.",
+            "documents": "List documents in the order of their ids, or show one: its text as it was ingested.",
+        },
+        "misses": {
+            "list": "List groups of questions that found nothing, or show one, with the facts near each.",
+            "settle": "Dismiss groups, reopen them, or solve one by a fact that is there or is added now.",
+        },
+        "trace": {
+            "output": "Show a stored output with the fact, document and offsets behind every spliced span.",
+            "outputs": "List stored outputs, newest first.",
+            "fact": "Show a fact's source sentence, its versions, who changed it and why.",
+            "feedback": "Say whether an output is right: thumb up or down.",
+        },
+        "log": {
+            "list": "Show who changed what, when and why, newest first.",
+            "verify": "Check the hash of every change.",
+            "seal": "Acknowledge breaks of the log that are known, such as a row that somebody inserted by hand.",
+            "export": "Write the head of the change log, signed by the key of this installation.",
+            "denials": "Show requests to the API that were refused for who made them or how often, newest first.",
+            "diff": "Compare the facts as of two changes: show those that differ, with both values, by their ids.",
+        },
+        "backup": {
+            "create": "Write everything to one file, from one snapshot, while edits and lookups go on.",
+            "verify": "Read a backup to its last byte and compare every checksum; needs no database.",
+            "restore": "Fill an empty, migrated database from a backup: everything, or nothing.",
+        },
+        "keysets": {
+            "check": "Measure a keyset before it answers, and store the report.",
+            "activate": "Make this keyset the one that answers, in every process.",
+            "rollback": "Activate again, at once, the keyset that was active before this one.",
+            "threshold": "Show, set or calibrate a keyset's threshold.",
+            "list": "List the keysets: their checkpoints, which one is active, how many facts lack a key.",
+            "create": "Make a keyset of a checkpoint, or take the one it has, and give every live fact a key in it.",
+            "fill": "Make the keys that a keyset lacks.",
+            "retire": "Drop a keyset's keys for good; only a rekey brings them back.",
+        },
+        "checkpoint": {
+            "info": "Show which checkpoint this is, the dimension of its keys and how it was trained.",
+            "export": "Write the checkpoint as a plain model for other programs.",
+            "push": "Export the checkpoint and push it to the Hugging Face hub, as one commit.",
+            "pull": "Fetch a checkpoint from the Hugging Face hub, and check its files.",
+        },
+        "db": {
+            "up": "Start the embedded database, migrate it and leave it running until `colmlm db down`.",
+            "down": "Stop the embedded database, also where a program still uses it.",
+            "migrate": "Bring the schema to what this program needs.",
+            "status": "Say whether the database runs, where it is and whether it needs a migration.",
+            "sizing": "Say what so many facts take: database, index, memory, disk, lookups a second.",
+        },
+        "tokens": {
+            "create": "Make a token and print its secret, this once: only a digest of it is kept.",
+            "list": "List every token, the ended ones too; never a secret.",
+            "rotate": "Give a token a new secret, printed this once.",
+            "revoke": "End a token and all its secrets for good, at once and in every process.",
+        },
+        "webhooks": {
+            "add": "Add a webhook and print the secret that its messages are signed with, this once.",
+            "list": "List webhooks, how far each was told, and what went wrong last; never a secret.",
+            "edit": "Pause a webhook, resume it, or replay the changes from one on.",
+            "test": "Send a signed message that is about no change, now. The exit code is 1 where it is not taken.",
+            "remove": "End a webhook for good. To have it wait, pause it.",
+        },
+        "jobs": {
+            "start": "Queue a job.",
+            "list": "List jobs, newest first.",
+            "show": "Show a job: its arguments, how far it is, and its result.",
+            "cancel": "Cancel a job: one that waits at once, one that runs before its next piece of work.",
+            "prune": "Remove jobs that ended long ago.",
+        },
+        "reader": {
+            "evaluate": "Measure the reader: answers in passages that hold them, and how well it tells others.",
+        },
+        "train": {
+            "shards": "Tokenise files once, for runs that read them while they train.",
+            "spans": "Train the span annotator.",
+            "questions": "Train the question generator on the questions of annotated documents.",
+            "reader": "Train the reader on the questions of SQuAD files.",
+            "release": "Write what a run trained in half precision, with its config and without optimiser state.",
+            "plot": "Draw a run's losses, rate, gradient norm and speed against its steps.",
+        },
     }
 )

@@ -17,7 +17,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from colmlm.cli.errors import BROKEN_PIPE, CHECK_FAILED, explain, one_line
-from colmlm.cli.start.lazy import Lazy
+from colmlm.cli.options import Json, ProgramOptions, Server, TokenFile, examples
+from colmlm.cli.start.commands import COMMANDS, Lazy
 from colmlm.kb import interpreter
 
 # Commands that train or encode, whose speed depends on the memory allocator. So do those with `--calibrate`.
@@ -171,3 +172,47 @@ def start(app: typer.Typer, name: str) -> None:
         app(prog_name=name)
     finally:
         gc.freeze()  # the process ends here, and collecting garbage first took a quarter of `--help`
+
+
+class Colmlm(Root):
+    """The root command group of `colmlm`."""
+
+    lazy = COMMANDS
+
+
+app = typer.Typer(
+    cls=Colmlm,
+    name="colmlm",
+    help="A knowledge base that a language model reads and people can edit, audit and trust.",
+    epilog=examples(
+        "colmlm up", "colmlm demo", 'colmlm generate "Question: Who discovered hydrogen? Answer:"'
+    ),
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    debug: Debug = False,
+    as_json: Json = False,
+    server: Server = None,
+    token_file: TokenFile = None,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    context.obj = ProgramOptions(as_json, server, token_file)
+    if show_version:
+        typer.echo(version())
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def version() -> str:
+    """Give the version; "unknown" where the program runs from a source tree that was never installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("colmlm")
+    except PackageNotFoundError:
+        return "unknown"

@@ -13,9 +13,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from colmlm.cli.asking import require_somebody
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import CheckpointPath, Threshold, examples, wants_json
+from colmlm.cli.options import CheckpointPath, Threshold, examples, require_somebody, wants_json
 from colmlm.cli.output import counting, note, print_json, print_table, say
 from colmlm.lab.evaluate.kept import FromTheFirst, fill_log, open_log, read_kept, said_as
 from colmlm.lab.evaluate.qa import QuestionMode

@@ -25,7 +25,7 @@ from colmlm.api.serving import run_server
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch import logs
 from colmlm.api.watch.tracing import tracing_from
-from colmlm.cli.composition.model_keeper import ModelKeeper
+from colmlm.cli.operating.server import ModelKeeper
 from colmlm.kb import interpreter
 from colmlm.kb.evidence.generation import GenerationRequest, Item
 from colmlm.kb.service import KnowledgeBase

@@ -18,7 +18,7 @@ from sqlalchemy import URL
 from typer.testing import CliRunner
 
 from colmlm.cli.composition.answering import CONFIDENCE
-from colmlm.cli.start.app import app
+from colmlm.cli.start.root import app
 from colmlm.kb import interpreter
 from colmlm.kb.answers.confidence import UNFITTED
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
@@ -336,7 +336,7 @@ def loaded(code: str, modules: tuple[str, ...], **env: str) -> list[str]:
 
 RUN = """
 import sys
-from colmlm.cli.start.app import app
+from colmlm.cli.start.root import app
 from colmlm.lab import main as lab
 try: app({words}, prog_name="colmlm")
 except SystemExit: pass

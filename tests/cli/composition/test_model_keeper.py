@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.api.loaded_models import LoadedModel, LoadedModels
-from colmlm.cli.composition.model_keeper import ModelKeeper
+from colmlm.cli.operating.server import ModelKeeper
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated, measured, salt_at

@@ -8,7 +8,7 @@ import stat
 from contextlib import ExitStack
 from pathlib import Path
 
-from colmlm.cli.composition.secret_file import held_secret, read_held_secret, write_secret
+from colmlm.cli.bases.nearby import held_secret, read_held_secret, write_secret
 
 
 def test_a_secret_is_for_its_owner_alone(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.contents.demonstration import Demonstration, DemoRun, says_unaided, spread
+from colmlm.cli.contents.demo import Demonstration, DemoRun, says_unaided, spread
 from colmlm.kb.facts.records import FactRecord, Source
 from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.lookup.records import Lookup

@@ -6,8 +6,7 @@ import re
 
 import pytest
 
-from colmlm.cli.operating.estimates import Load, key_row_bytes, sizes
-from colmlm.cli.operating.sizing import readable
+from colmlm.cli.operating.sizing import Load, key_row_bytes, readable, sizes
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.lookup.index import KeyIndex
 from tests.cli.conftest import invoke

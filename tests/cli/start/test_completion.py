@@ -13,10 +13,9 @@ import pytest
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from colmlm.cli.start import completion
-from colmlm.cli.start.app import app
-from colmlm.cli.start.commands import COMMANDS
-from colmlm.cli.start.verbs import VERBS
+from colmlm.cli.main import offered
+from colmlm.cli.start.commands import COMMANDS, VERBS
+from colmlm.cli.start.root import app
 from colmlm.kb import interpreter
 from tests.cli.conftest import ROOT, program
 
@@ -100,7 +99,7 @@ def test_every_shell_is_told_of_names_as_typer_tells_it(
     for env in asking(shell, line):
         for name, value in env.items():
             monkeypatch.setenv(name, value)
-        said = completion.offered("colmlm", env)
+        said = offered("colmlm", env)
         assert said is not None
         assert said == by_typer(capsys)
 
@@ -110,9 +109,9 @@ def test_every_shell_is_told_of_names_as_typer_tells_it(
     "line", ["colmlm -", "colmlm nothing", "colmlm facts list ", "colmlm --debug f", "colmlm 'fa"]
 )
 def test_what_is_no_name_is_left_to_typer(shell: str, line: str) -> None:
-    assert [completion.offered("colmlm", env) for env in asking(shell, line)] in ([None], [None, None])
+    assert [offered("colmlm", env) for env in asking(shell, line)] in ([None], [None, None])
 
 
 def test_nobody_is_offered_names_who_does_not_ask() -> None:
-    assert completion.offered("colmlm", {}) is None
-    assert completion.offered("colmlm", {"_COLMLM_COMPLETE": "source_bash"}) is None
+    assert offered("colmlm", {}) is None
+    assert offered("colmlm", {"_COLMLM_COMPLETE": "source_bash"}) is None

@@ -12,9 +12,8 @@ import pytest
 import typer.main
 from sqlalchemy import text
 
-from colmlm.cli.start.app import app
-from colmlm.cli.start.commands import COMMANDS
-from colmlm.cli.start.verbs import VERBS
+from colmlm.cli.start.commands import COMMANDS, VERBS
+from colmlm.cli.start.root import app
 from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
 from tests.cli.conftest import ROOT, RUN, Ran, Run, invoke, loaded, program
