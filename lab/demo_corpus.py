@@ -183,9 +183,8 @@ def main(folder: Path = DEMO_CORPUS.parent) -> int:
 
 def write_keys(path: Path = DEMO_KEYS) -> int:
     """Write the keys by the released checkpoint: keys and calibrates a base as the first start does."""
+    from colmlm.cli.composition.encoders import ModelEncoder, Remembering
     from colmlm.cli.composition.keying import key_everything
-    from colmlm.cli.composition.known_keys import Remembering
-    from colmlm.cli.composition.model_encoder import ModelEncoder
     from colmlm.cli.composition.runtime import Runtime, released_checkpoint
     from colmlm.kb.corpus.format import read_annotated
     from colmlm.lab.bench.machine import ACTOR, REASON, empty_base

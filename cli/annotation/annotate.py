@@ -26,7 +26,7 @@ from colmlm.cli.composition.annotators import (
     TitleField,
     Verify,
 )
-from colmlm.cli.composition.bulk.place import Ray, RayWorkers
+from colmlm.cli.composition.bulk.spreading import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import examples, require_somebody, wants_json
@@ -36,7 +36,7 @@ from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.corpus.raw.reading import read_raw
 
 if TYPE_CHECKING:
-    from colmlm.cli.composition.bulk.annotating import DocumentAnnotator
+    from colmlm.cli.composition.bulk.errands import DocumentAnnotator
     from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
     from colmlm.kb.corpus.raw.wire import Limits
     from colmlm.model.annotate.checks import Reviewed

@@ -24,7 +24,7 @@ from colmlm.cli.composition.annotators import (
     TitleField,
     Verify,
 )
-from colmlm.cli.composition.bulk.place import Ray, RayWorkers
+from colmlm.cli.composition.bulk.spreading import Ray, RayWorkers
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AllowErased, CheckpointPath, examples, some_text, wants_json
 from colmlm.cli.output import counted, print_json, print_table, say

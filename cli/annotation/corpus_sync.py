@@ -18,7 +18,7 @@ from colmlm.cli.composition.annotators import (
     TitleField,
     Verify,
 )
-from colmlm.cli.composition.bulk.place import Ray, RayWorkers
+from colmlm.cli.composition.bulk.spreading import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, Yes, examples, require_somebody, some_text, wants_json

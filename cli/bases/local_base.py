@@ -14,8 +14,14 @@ from colmlm.kb.progress import Telling
 
 if TYPE_CHECKING:
     from colmlm.cli.bases.local_contents import LocalCorpora, LocalFacts
-    from colmlm.cli.bases.local_lookups import LocalLookups, LocalMisses, LocalQuestions
-    from colmlm.cli.bases.local_operating import LocalErasures, LocalForgetting, LocalKeysets
+    from colmlm.cli.bases.local_models import (
+        LocalErasures,
+        LocalForgetting,
+        LocalKeysets,
+        LocalLookups,
+        LocalMisses,
+        LocalQuestions,
+    )
     from colmlm.kb.access.access import Access
     from colmlm.kb.evidence.answering_generator import AnsweringGenerator
     from colmlm.kb.evidence.generation import StoringDecoder
@@ -75,7 +81,7 @@ class LocalBase:
 
     @property
     def lookups(self) -> LocalLookups:
-        from colmlm.cli.bases.local_lookups import LocalLookups
+        from colmlm.cli.bases.local_models import LocalLookups
 
         return LocalLookups(self.kb, self.kb.searcher, self.runtime)
 
@@ -90,7 +96,7 @@ class LocalBase:
 
     @property
     def misses(self) -> LocalMisses:
-        from colmlm.cli.bases.local_lookups import LocalMisses
+        from colmlm.cli.bases.local_models import LocalMisses
 
         return LocalMisses(self.runtime)
 
@@ -100,25 +106,25 @@ class LocalBase:
 
     @property
     def questions(self) -> LocalQuestions:
-        from colmlm.cli.bases.local_lookups import LocalQuestions
+        from colmlm.cli.bases.local_models import LocalQuestions
 
         return LocalQuestions(self.kb, self.runtime)
 
     @property
     def keysets(self) -> LocalKeysets:
-        from colmlm.cli.bases.local_operating import LocalKeysets
+        from colmlm.cli.bases.local_models import LocalKeysets
 
         return LocalKeysets(self.runtime)
 
     @property
     def forgetting(self) -> LocalForgetting:
-        from colmlm.cli.bases.local_operating import LocalForgetting
+        from colmlm.cli.bases.local_models import LocalForgetting
 
         return LocalForgetting(self.runtime)
 
     @property
     def erasures(self) -> LocalErasures:
-        from colmlm.cli.bases.local_operating import LocalErasures
+        from colmlm.cli.bases.local_models import LocalErasures
 
         return LocalErasures(self.runtime)
 

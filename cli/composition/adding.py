@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from colmlm.cli.composition.bulk.keying import keying_elsewhere
+from colmlm.cli.composition.bulk.errands import keying_elsewhere
 from colmlm.cli.composition.calibrating import AnswerCalibrating
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime

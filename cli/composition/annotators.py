@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.composition.answering import reader
-from colmlm.cli.composition.bulk.annotating import AnnotatorElsewhere, DocumentAnnotator
-from colmlm.cli.composition.bulk.messages import AnnotatingBy, at
+from colmlm.cli.composition.bulk.errands import AnnotatingBy, AnnotatorElsewhere, DocumentAnnotator, at
 from colmlm.cli.composition.bulk.spreading import spreading_of
-from colmlm.cli.composition.readers import verifying_reader_at
+from colmlm.cli.composition.readers import reader, verifying_reader_at
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import finite
 

@@ -1,4 +1,4 @@
-"""Calibrates the score from which a base answers, for commands, jobs and what is added to a corpus."""
+"""Asks kept questions, and calibrates by them the score from which a base answers, for commands and jobs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from colmlm.cli.composition.answering import digest_of, fitted_to
-from colmlm.cli.composition.readers import reader_at
+from colmlm.cli.composition.readers import digest_of, fitted_to, reader_at
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import lasting
 from colmlm.cli.settings import UserSettings
@@ -19,10 +18,13 @@ from colmlm.kb.answers.records import Calibrating
 from colmlm.kb.errors import CalibrationRefused, InvalidQuestions, QuestionSetNotFound
 from colmlm.kb.progress import Telling
 from colmlm.kb.questions.files import questions_of_file
+from colmlm.kb.questions.records import AskingSet
 
 if TYPE_CHECKING:
     from colmlm.kb.answers.calibration import KnownQuestion
     from colmlm.kb.log.records import OnRecord
+    from colmlm.kb.questions.asking import Asker
+    from colmlm.kb.questions.records import QuestionRun
     from colmlm.kb.service import KnowledgeBase
 
 MOST_SECONDS = 120.0  # that adding documents may take longer for
@@ -153,3 +155,28 @@ def read_questions(file: Path) -> Iterator[KnownQuestion]:
     from colmlm.kb.answers.calibration import KnownQuestion
 
     yield from (KnownQuestion(one.question, one.expected) for one in questions_of_file(file))
+
+
+@dataclass(frozen=True, slots=True)
+class SetAsking:
+    """Asks sets of a runtime's base. A job gives its own `kb`."""
+
+    runtime: Runtime
+    kb: KnowledgeBase
+    telling: Telling
+
+    def run(self, name: str, how: AskingSet, *, actor: str) -> QuestionRun:
+        """Ask every question of a set, and store the run."""
+        self.kb.questions.show(name)  # fails before a model is loaded for seconds
+        asker = self._asker(how)
+        with self.telling.progress("Asking") as advance:
+            return self.kb.questions.run(name, asker, advance, actor=actor)
+
+    def _asker(self, how: AskingSet) -> Asker:
+        from colmlm.kb.questions.asking import ByAnswers, ByRanking
+
+        way, answers = how.way, self.runtime.answers
+        if way in ("read", "paper"):
+            return ByAnswers(answers, way, how.threshold, how.accepted_only)
+        encoder = self.runtime.encoder
+        return ByRanking(answers, self.runtime.lookups, encoder, way, how.threshold, how.accepted_only)

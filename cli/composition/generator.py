@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
-from colmlm.cli.composition.model_encoder import describe
+from colmlm.cli.composition.encoders import describe
 from colmlm.kb.errors import ContextLengthExceeded, InvalidDecoding, PromptRefused
 from colmlm.kb.evidence.generation import (
     Completed,

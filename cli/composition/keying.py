@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from colmlm.cli.composition.bulk.keying import keying_elsewhere
-from colmlm.cli.composition.encoders import keys_are_questions, registered
+from colmlm.cli.composition.bulk.errands import keying_elsewhere
+from colmlm.cli.composition.encoders import REGISTERED, EncoderName, SentenceKeys
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import InvalidValue, KBError, KeysetMismatch, NoActiveKeyset
 from colmlm.kb.progress import Telling
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from colmlm.kb.keys.calibration import Calibration
-    from colmlm.kb.keys.records import KeysetHead, KeysetRecord
+    from colmlm.kb.keys.records import AdaptedKeys, Adapting, KeysetHead, KeysetRecord
     from colmlm.kb.keys.rekey import Encoder
     from colmlm.kb.service import KnowledgeBase
 
@@ -78,7 +79,7 @@ def calibrated(
         return keyset
     if not again and kb.keysets.has_threshold(keyset.keyset_id):
         return keyset
-    if keys_are_questions(encoder):
+    if _keys_are_questions(encoder):
         telling.note(
             f"Not calibrated: a fact's key is its own question. Its threshold is {keyset.threshold:.3f}."
         )
@@ -95,13 +96,26 @@ def calibrated(
     return kb.keysets.calibrate(keyset.keyset_id, measured)
 
 
+def _keys_are_questions(encoder: Encoder) -> bool:
+    """Tell whether a fact's key encodes its own question, so that questions cannot calibrate a threshold."""
+    return isinstance(encoder, SentenceKeys) and encoder.sentences.keys == "question"
+
+
+def _registered(runtime: Runtime, path: str | None, elsewhere: Path | None) -> Encoder:
+    """Load the encoder that was registered under `path`, or is `elsewhere` now; by default that of the settings."""
+    if elsewhere is None and path is not None and path.startswith(REGISTERED):
+        return SentenceKeys.named(EncoderName(path.removeprefix(REGISTERED)))
+    found = elsewhere or (Path(path) if path and Path(path).is_dir() else None)
+    return runtime.encoder_at(found)
+
+
 def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> Encoder:
     """Load the encoder that made this keyset's keys: from `named`, from where it was registered, or from the settings.
 
     Raises `KeysetMismatch` where another checkpoint is found there.
     """
     known = runtime.kb.keysets.checkpoint(keyset_id)
-    encoder = registered(runtime, known.path, named)
+    encoder = _registered(runtime, known.path, named)
     if encoder.checkpoint.checkpoint_id != known.checkpoint_id:
         raise KeysetMismatch(encoder.checkpoint.checkpoint_id, known.checkpoint_id)
     return encoder
@@ -166,3 +180,40 @@ def describe_calibration(measured: Calibration) -> str:
         f"{told} No threshold is much better: many of these questions find another fact as near as their own. What "
         "matters more, answers or their absence, is yours to say: `colmlm keysets threshold ID --set SCORE`."
     )
+
+
+def adapt(
+    kb: KnowledgeBase, encoder: Encoder, telling: Telling, corpus: str | None, how: Adapting
+) -> dict[str, Any]:
+    """Fill the keyset of the encoder's checkpoint with predicted keys and calibrates it.
+
+    Gives a member `pairs`, with what was done for each kind of key, and the `keyset`.
+    """
+    with telling.progress("Adapting keys") as advance:
+        keyset, adapted = kb.keysets.adapt(encoder, corpus=corpus, on_facts=advance, **how)
+    keyset = calibrated(kb, encoder, keyset, telling)
+    keyset_id = keyset.keyset_id
+    telling.note(
+        f"{keyset.num_predicted} of {keyset.num_keys} keys of keyset {keyset_id} are predicted. To let it answer: "
+        f"colmlm keysets check {keyset_id}, then: colmlm keysets activate {keyset_id}. "
+        f"To make its keys true, those that are asked for first: colmlm keysets fill {keyset_id}"
+    )
+    return {"pairs": [pair(one) for one in adapted], "keyset": asdict(keyset)}
+
+
+def pair(adapted: AdaptedKeys) -> dict[str, Any]:
+    """Give what was done for a kind of key, in one flat object."""
+    prediction = asdict(adapted.prediction)
+    figures = {name: value for name, value in prediction.items() if name.startswith("recall")}
+    return {
+        "from": adapted.from_checkpoint,
+        "to": adapted.to_checkpoint,
+        "kind": prediction["kind"],
+        "facts": adapted.facts,
+        "predicted": adapted.predicted,
+        "sample": prediction["sample"],
+        "method": prediction["method"],
+        **figures,
+        "seconds": adapted.seconds,
+        "seconds_true": adapted.seconds_true,
+    }

@@ -1,10 +1,22 @@
-"""Finds the reader for commands."""
+"""The reader of passages: where it is, and the confidence that was fitted to it."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from colmlm.cli.settings import UserSettings
+from colmlm.kb.answers.confidence import Confidence
+from colmlm.kb.answers.reading import JudgedReader, Passage, PassageReading
+
+if TYPE_CHECKING:
+    from colmlm.model.reader.reader import CascadeReader, ExtractiveReader
+
+CONFIDENCE = "confidence.json"
 
 
 def reader_at(user: UserSettings, named: Path | None) -> Path:
@@ -19,3 +31,52 @@ def verifying_reader_at(user: UserSettings) -> Path:
     from colmlm.model.annotate.checkpoint import SMALL_READER
 
     return user.reader or SMALL_READER
+
+
+@dataclass(frozen=True, slots=True)
+class FittedReader:
+    """The model's reader with the confidence that was fitted to it; a `kb.answers.reading.JudgedReader`."""
+
+    model: ExtractiveReader | CascadeReader
+    confidence: Confidence
+    digest: str
+
+    def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
+        found: list[PassageReading] = self.model.read(question, windows)
+        return found
+
+    def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
+        found: list[list[PassageReading]] = self.model.read_all(asked)
+        return found
+
+
+def reader(path: Path, bases: Path, confidence: Confidence | None = None) -> JudgedReader:
+    """Load a reader, which takes a second or two, with the confidence beside it unless another is given.
+
+    `bases` is the directory of base models. Raises `CheckpointError` where one of the two cannot be read.
+    """
+    from colmlm.model.reader.reader import load_reader
+
+    fitted = confidence or fitted_to(path)
+    return FittedReader(load_reader(path, bases), fitted, digest_of(path, fitted))
+
+
+def fitted_to(path: Path) -> Confidence:
+    """Read the confidence beside a reader. Raises `AnnotatorError` where it cannot be read."""
+    from colmlm.model.annotate.config import AnnotatorError
+
+    try:
+        return Confidence.load(path / CONFIDENCE)
+    except (OSError, ValueError) as error:
+        raise AnnotatorError(
+            f"{path / CONFIDENCE} cannot be read ({error}); fit it by `colmlm-lab evaluate confidence`"
+        ) from error
+
+
+def digest_of(path: Path, confidence: Confidence) -> str:
+    """Digest a reader's description, which has the digests of its weights, and the confidence."""
+    from colmlm.model.annotate.checkpoint import ANNOTATOR_FILE
+
+    described = (path / ANNOTATOR_FILE).read_bytes() if (path / ANNOTATOR_FILE).is_file() else b""
+    said = json.dumps(asdict(confidence), sort_keys=True).encode()
+    return hashlib.sha256(described + said).hexdigest()

@@ -22,8 +22,8 @@ from colmlm.kb.store.settings import Settings
 
 if TYPE_CHECKING:
     from colmlm.api.loaded_models import LoadedModel
+    from colmlm.cli.composition.encoders import ModelEncoder
     from colmlm.cli.composition.generator import StoringGenerator
-    from colmlm.cli.composition.model_encoder import ModelEncoder
     from colmlm.kb.answers.answering import Answering
     from colmlm.kb.answers.ranked import RankedLookups
     from colmlm.kb.answers.reading import JudgedReader
@@ -120,7 +120,7 @@ class Runtime:
 
     @cached_property
     def encoder(self) -> ModelEncoder:
-        from colmlm.cli.composition.model_encoder import ModelEncoder
+        from colmlm.cli.composition.encoders import ModelEncoder
 
         return ModelEncoder(self.checkpoint)
 
@@ -138,9 +138,8 @@ class Runtime:
         tokens is computed by `wide_threads` threads.
         """
         from colmlm.api.loaded_models import LoadedModel
-        from colmlm.cli.composition.gathering_encoder import GatheringEncoder
+        from colmlm.cli.composition.encoders import GatheringEncoder, ModelEncoder
         from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
-        from colmlm.cli.composition.model_encoder import ModelEncoder
         from colmlm.kb.errors import DecoderBusy
         from colmlm.model.decoding.decoder import Decoder
         from colmlm.model.decoding.together import DecoderTogether, Room
@@ -170,7 +169,7 @@ class Runtime:
         """Give the encoder of the checkpoint at `path` (None: that of the settings)."""
         if path is None:
             return self.encoder
-        from colmlm.cli.composition.model_encoder import ModelEncoder
+        from colmlm.cli.composition.encoders import ModelEncoder
         from colmlm.model.lm.checkpoint import load
 
         return ModelEncoder(load(path, self.settings.home / "models"))
@@ -183,8 +182,7 @@ class Runtime:
     @cached_property
     def reader(self) -> JudgedReader:
         """The reader of passages of the settings, by default the released one."""
-        from colmlm.cli.composition.answering import reader
-        from colmlm.cli.composition.readers import reader_at
+        from colmlm.cli.composition.readers import reader, reader_at
 
         return reader(reader_at(self.user, None), self.settings.home / "models")
 

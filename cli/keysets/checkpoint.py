@@ -37,7 +37,7 @@ app = typer.Typer(help="Describe and export checkpoints.", epilog=examples("colm
 )
 def info(checkpoint: CheckpointPath = None) -> None:
     """Show which checkpoint this is, the dimension of its keys and how it was trained."""
-    from colmlm.cli.composition.model_encoder import describe
+    from colmlm.cli.composition.encoders import describe
 
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         loaded = runtime.checkpoint

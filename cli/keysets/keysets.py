@@ -12,8 +12,8 @@ import typer
 
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.composition.bulk.place import Ray, RayWorkers
-from colmlm.cli.composition.encoders import ByEncoder, chosen
+from colmlm.cli.composition.bulk.spreading import Ray, RayWorkers
+from colmlm.cli.composition.encoders import EncoderName, SentenceKeys
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.keysets.calibration import THRESHOLD_EXAMPLES, threshold
@@ -352,6 +352,15 @@ def list_keysets(base: Base) -> None:
         _show([keyset for keyset, _ in found], [gate for _, gate in found])
 
 
+ByEncoder = Annotated[
+    EncoderName | None,
+    typer.Option(
+        "--encoder",
+        help="Instead of a checkpoint: all-MiniLM-L6-v2 on the facts' questions, or on their sentences.",
+    ),
+]
+
+
 @app.command("create", epilog=CREATE_EXAMPLES)
 def create(
     checkpoint: CheckpointPath = None,
@@ -376,7 +385,7 @@ def create(
     how = predicting_by(predict, None, None, None, kinds=kinds)
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
-        made_by = chosen(runtime, encoder, checkpoint)
+        made_by = _chosen(runtime, encoder, checkpoint)
         if index_spec is not None:
             require_spec(
                 made_by.checkpoint.dim, index_spec
@@ -389,6 +398,15 @@ def create(
             _fill_here(runtime, made_by, None, kinds, how if predict else None, named=checkpoint)
             return
     print_json(keyset) if wants_json() else _show([keyset])
+
+
+def _chosen(runtime: Runtime, name: EncoderName | None, checkpoint: Path | None) -> Encoder:
+    """Give the sentence encoder of this name, else the settings' checkpoint. Refuses a name with a checkpoint."""
+    if name is None:
+        return runtime.encoder
+    if checkpoint is not None:
+        raise typer.BadParameter("name an encoder or a checkpoint, not both.", param_hint="--encoder")
+    return SentenceKeys.named(name)
 
 
 @app.command("fill", epilog=FILL_EXAMPLES)
@@ -454,11 +472,10 @@ def _fill_here(
     silent: bool = False,
 ) -> int:
     """Key the facts in the keyset of an encoder, print that unless `silent`, and give the keyset's id."""
-    from colmlm.cli.composition import adapting
-    from colmlm.cli.composition.keying import key_everything
+    from colmlm.cli.composition.keying import adapt, key_everything
 
     if predicting is not None:
-        made = adapting.adapt(runtime.kb, encoder, runtime.telling, corpus, predicting)
+        made = adapt(runtime.kb, encoder, runtime.telling, corpus, predicting)
         if not silent:
             _show_predicted(made)
         return int(made["keyset"]["keyset_id"])

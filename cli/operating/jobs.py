@@ -14,7 +14,7 @@ import typer
 
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.composition.bulk.place import Ray, RayWorkers
+from colmlm.cli.composition.bulk.spreading import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import (
@@ -255,7 +255,7 @@ def worker(
     many that share the home's folder. With --ray it has the bulk of its jobs done by the processes of a cluster.
     """
     from colmlm.api.watch import logs
-    from colmlm.cli.composition.handlers.with_model import handlers, problem
+    from colmlm.cli.composition.handlers import handlers, problem
     from colmlm.kb.jobs.worker import Worker
     from colmlm.kb.store.embedded_server import Keeper, require_wanted
 

@@ -148,8 +148,8 @@ def _listeners(runtime: Runtime, number: int) -> list[socket.socket]:
 
 def _prepare(runtime: Runtime) -> None:
     """Prepare database, corpus and keys. The model, which takes longest, is loaded beside the corpus."""
+    from colmlm.cli.composition.encoders import with_known_keys
     from colmlm.cli.composition.keying import key_everything
-    from colmlm.cli.composition.known_keys import with_known_keys
     from colmlm.kb.store import database
 
     if runtime.user.checkpoint is None:

@@ -194,7 +194,7 @@ def scan_residue(
 
     The exit code is 1 where any is found.
     """
-    from colmlm.cli.bases.local_operating import scanned
+    from colmlm.cli.bases.local_models import scanned
     from colmlm.kb.removal.traces import Trace, load_traces
 
     if bool(traces) == bool(texts):

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.cli.composition.encoders import ModelEncoder
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated

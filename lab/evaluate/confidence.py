@@ -14,8 +14,7 @@ import typer
 from numpy.typing import NDArray
 from sqlalchemy import text
 
-from colmlm.cli.composition.answering import reader
-from colmlm.cli.composition.readers import reader_at
+from colmlm.cli.composition.readers import reader, reader_at
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import note, print_json, progress

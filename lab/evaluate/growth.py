@@ -16,7 +16,7 @@ import typer
 from numpy.typing import NDArray
 from sqlalchemy import select, text
 
-from colmlm.cli.composition.model_encoder import describe
+from colmlm.cli.composition.encoders import describe
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.operating.sizing import readable
 from colmlm.cli.options import CheckpointPath, examples, wants_json

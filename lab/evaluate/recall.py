@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colmlm.cli.composition.bulk.encoding import with_questions
-from colmlm.cli.composition.bulk.keying import keying_elsewhere
-from colmlm.cli.composition.bulk.place import Ray, RayWorkers
+from colmlm.cli.composition.bulk.errands import keying_elsewhere, with_questions
+from colmlm.cli.composition.bulk.spreading import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import counting, note, print_json, print_table, progress

@@ -14,8 +14,8 @@ import typer
 from numpy.typing import NDArray
 
 from colmlm.cli.composition import annotators
+from colmlm.cli.composition.encoders import ModelEncoder
 from colmlm.cli.composition.keying import key_everything
-from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import progress
 from colmlm.kb.answers.answering import Answering

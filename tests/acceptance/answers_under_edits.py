@@ -115,7 +115,7 @@ def passages(kb: KnowledgeBase) -> Sequence[Asks]:
 
 
 def released(kb: KnowledgeBase) -> Sequence[Asks]:
-    from colmlm.cli.composition.answering import reader
+    from colmlm.cli.composition.readers import reader
     from colmlm.model.annotate.checkpoint import RELEASED_READER
 
     return _ways(kb, reader(RELEASED_READER, kb.settings.home / "models"))

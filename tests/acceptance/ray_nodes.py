@@ -26,7 +26,7 @@ import numpy as np
 import psutil
 from sqlalchemy import Connection, text
 
-from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.cli.composition.encoders import ModelEncoder
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.keys.keysets import Vectors

@@ -28,8 +28,8 @@ from sqlalchemy.orm import Session
 
 from colmlm.api.client.client import Client
 from colmlm.cli.bases.remote import OutputsElsewhere
+from colmlm.cli.composition.encoders import ModelEncoder
 from colmlm.cli.composition.generator import StoringGenerator
-from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb import interpreter
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.evidence.generation import GenerationRequest

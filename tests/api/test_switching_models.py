@@ -10,8 +10,8 @@ from colmlm.api.app import create_app
 from colmlm.api.loaded_models import LoadedModel, LoadedModels
 from colmlm.api.middleware.gate import GatedApp
 from colmlm.api.middleware.limiters import Tuning
+from colmlm.cli.composition.encoders import ModelEncoder
 from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
-from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.evidence.generation import Finished, GenerationRequest, Spliced

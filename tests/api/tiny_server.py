@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
 from colmlm.api.routes.responses import check_client, name_asker
+from colmlm.cli.composition.encoders import ModelEncoder
 from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
-from colmlm.cli.composition.model_encoder import ModelEncoder
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.corpus.format import Parsed

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import URL
 from typer.testing import CliRunner
 
-from colmlm.cli.composition.answering import CONFIDENCE
+from colmlm.cli.composition.readers import CONFIDENCE
 from colmlm.cli.start.root import app
 from colmlm.kb import interpreter
 from colmlm.kb.answers.confidence import UNFITTED

@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy.orm import Session
 
 from colmlm.api.app import create_app
-from colmlm.cli.composition.handlers.with_model import handlers, problem
-from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.cli.composition.encoders import ModelEncoder
+from colmlm.cli.composition.handlers import handlers, problem
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.access.records import ROLES
 from colmlm.kb.access.tokens import create_token

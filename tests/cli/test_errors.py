@@ -101,7 +101,7 @@ def test_a_code_is_of_an_error_that_there_is(name: str) -> None:
 
 
 def test_a_job_that_found_the_disk_full_says_so() -> None:
-    from colmlm.cli.composition.handlers.with_model import problem
+    from colmlm.cli.composition.handlers import problem
 
     said = problem(OSError(28, "No space left on device", "/kb/index/x"))
     assert said["type"] == "urn:colmlm:StorageFull"

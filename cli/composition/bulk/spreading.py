@@ -1,15 +1,18 @@
 """Spreads rows of work over the workers of Ray, and gives what came of each as it is done.
 
-Ray runs in a process of its own (`cli.composition.bulk.driver`), which is ended with everything that it started.
+They are on this machine's cores, or on a cluster that runs; two options of commands say so. Ray runs in a process of
+its own (`cli.composition.bulk.driver`), which is ended with everything that it started.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -20,12 +23,11 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import msgspec
+import typer
 
-from colmlm.cli.composition.bulk.messages import CONNECTED, STOP_SECONDS, Order, RowOutcome
-from colmlm.cli.composition.bulk.place import RayPlace, require_cluster
 from colmlm.cli.errors import DATABASE, FAULT, FailedElsewhere, Failure
 from colmlm.kb import interpreter
 from colmlm.kb.errors import ClusterUnavailable, DatabaseUnavailable, SettingsError
@@ -33,7 +35,111 @@ from colmlm.kb.errors import ClusterUnavailable, DatabaseUnavailable, SettingsEr
 if TYPE_CHECKING:
     from colmlm.cli.composition.runtime import Runtime
 
+AUTO = "auto"
+_ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}")
+_LAST_PORT = 65_535
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_REACHED_IN_SECONDS = 5.0
 
+
+@dataclass(frozen=True, slots=True)
+class RayPlace:
+    """The address of a running cluster (None: Ray is started on this machine's cores and ends with the work).
+
+    `workers` is how many processes work, each with a model of its own; by default one for each GPU, or else core.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+
+    @classmethod
+    def named(cls, address: str, workers: int | None = None) -> RayPlace:
+        """Read HOST:PORT, or `auto`: the cluster of RAY_ADDRESS, else this machine. Raises `ValueError`."""
+        found = os.environ.get("RAY_ADDRESS", "") if address == AUTO else address
+        if found in ("", AUTO, "local"):
+            return cls(None, workers)
+        if not _ADDRESS.fullmatch(found) or int(found.rpartition(":")[2]) > _LAST_PORT:
+            raise ValueError(
+                f"{found!r} is neither {AUTO} nor HOST:PORT of a cluster's head, as 10.0.0.5:6379"
+            )
+        return cls(found, workers)
+
+
+def require_cluster(address: str) -> None:
+    """Raise `ClusterUnavailable` where nobody listens at the address, for which Ray itself would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    # A head may listen at its machine's own address alone. Ray takes that in place of the loopback.
+    hosts = [host, socket.gethostname()] if host in _LOOPBACK else [host]
+    causes: list[OSError] = []
+    for tried in hosts:
+        try:
+            socket.create_connection((tried, int(port)), _REACHED_IN_SECONDS).close()
+        except OSError as error:
+            causes.append(error)
+        else:
+            return
+    raise ClusterUnavailable(address, causes[0].strerror or str(causes[0]))
+
+
+def _address(value: str | None) -> str | None:
+    if value is not None:
+        try:
+            RayPlace.named(value)
+        except ValueError as error:
+            raise typer.BadParameter(f"{error}.") from None
+    return value
+
+
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="auto|ADDRESS",
+        callback=_address,
+        help="Do the bulk of it on Ray: on this machine's cores (auto; or the cluster in RAY_ADDRESS), or on the "
+        "cluster at HOST:PORT. Default: COLMLM_RAY. Needs the extra ray.",
+    ),
+]
+RayWorkers = Annotated[
+    int | None,
+    typer.Option(
+        "--ray-workers",
+        min=1,
+        max=10_000,
+        help="How many processes work there. Default: one for each GPU, or else core.",
+    ),
+]
+
+
+# What a command and Ray's driver say to each other, as JSON lines.
+
+CONNECTED = "connected"  # a driver's first line, once it is in its cluster
+STOP_SECONDS = 10.0  # in which a driver ends when its stdin does; then it is killed with all that it started
+
+
+class Order(msgspec.Struct, frozen=True):
+    """Which errand is to be run and what it is given, where (None: on this machine), by how many workers (None: one for
+    each GPU, or else core), and in which directory Ray may write.
+    """
+
+    errand: str
+    given: Any
+    address: str | None
+    workers: int | None
+    directory: str
+
+
+class RowOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What came of a row: what the errand made of it, or the exit code and the line of its failure."""
+
+    made: Any = None
+    exit_code: int = 0
+    line: str = ""
+
+
+# By name and not with `-m`, so that Ray finds the class of its workers in the module.
+DRIVER = "from colmlm.cli.composition.bulk.driver import main; main()"
 ROUND = 10_000  # rows that are sent at once; in each round the workers load their models anew
 BEAT_SECONDS = 1.0
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore"}
@@ -72,7 +178,7 @@ class Spreading:
     def _driver(self, directory: str) -> Iterator[_Driver]:
         with Path(directory, "said").open("w+b") as said:
             process = subprocess.Popen(
-                interpreter.command("-m", "colmlm.cli.composition.bulk.driver"),
+                interpreter.command("-c", DRIVER),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=said,

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from playwright.sync_api import expect
 
-from colmlm.cli.composition.handlers.without_model import HANDLERS
+from colmlm.cli.composition.handlers import HANDLERS
 from colmlm.kb.backup.kept import backup_folder
 from colmlm.kb.jobs.worker import Worker
 from colmlm.kb.service import KnowledgeBase

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from colmlm.cli.composition.handlers.without_model import HANDLERS, ingest
+from colmlm.cli.composition.handlers import HANDLERS, ingest
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
 from colmlm.kb.jobs.kinds import Ingest
 from colmlm.kb.jobs.worker import JobRun, Worker

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from colmlm.api.openai.fields import Message, as_text
-from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.cli.composition.encoders import ModelEncoder
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.lookup.questions import Questions

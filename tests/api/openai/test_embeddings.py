@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from colmlm.api.app import create_app
-from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.cli.composition.encoders import ModelEncoder
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, LAKE, Connect
 from tests.api.openai.conftest import MODEL

@@ -12,9 +12,8 @@ import msgspec
 import pytest
 
 from colmlm.cli.composition.adding import Adding
-from colmlm.cli.composition.bulk.annotating import AnnotatorElsewhere
-from colmlm.cli.composition.bulk.messages import AnnotatingBy, EncodingBy, at
-from colmlm.cli.composition.bulk.worker import Annotating, Encoding
+from colmlm.cli.composition.bulk.driver import Annotating, Encoding
+from colmlm.cli.composition.bulk.errands import AnnotatingBy, AnnotatorElsewhere, EncodingBy, at
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import MODEL, USAGE, explain
 from colmlm.kb.corpus.raw.files import find_files

@@ -15,10 +15,9 @@ import psutil
 import pytest
 from sqlalchemy import make_url
 
-from colmlm.cli.composition.bulk.keying import KeyingElsewhere
-from colmlm.cli.composition.bulk.place import RayPlace
-from colmlm.cli.composition.bulk.spreading import Spreading
-from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.cli.composition.bulk.errands import KeyingElsewhere
+from colmlm.cli.composition.bulk.spreading import RayPlace, Spreading
+from colmlm.cli.composition.encoders import ModelEncoder
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CONFLICT, FailedElsewhere
 from colmlm.kb import interpreter

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.cli.composition.bulk.place import RayPlace, require_cluster
-from colmlm.cli.composition.bulk.spreading import Spreading
-from colmlm.cli.composition.handlers.with_model import problem
+from colmlm.cli.composition.bulk.spreading import RayPlace, Spreading, require_cluster
+from colmlm.cli.composition.handlers import problem
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import DATABASE, USAGE, FailedElsewhere, explain
 from colmlm.kb.errors import ClusterUnavailable

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from colmlm.cli.composition.gathering_encoder import MOST, GatheringEncoder
+from colmlm.cli.composition.encoders import MOST_GATHERED, GatheringEncoder
 from tests.fakes import FakeEncoder, Vectors
 
 
@@ -61,9 +61,9 @@ def test_a_question_that_is_refused_spoils_no_other():
 
 
 def test_a_call_has_a_bounded_number_of_questions_of_several_threads():
-    held, rows = _ask([["a"], ["b"] * (MOST - 1), ["c", "d"], ["e"] * (MOST + 1)])
-    assert [len(asked) for asked in held.asked] == [1, MOST - 1, 2, MOST + 1]
-    assert [len(found) for found in rows] == [1, MOST - 1, 2, MOST + 1]
+    held, rows = _ask([["a"], ["b"] * (MOST_GATHERED - 1), ["c", "d"], ["e"] * (MOST_GATHERED + 1)])
+    assert [len(asked) for asked in held.asked] == [1, MOST_GATHERED - 1, 2, MOST_GATHERED + 1]
+    assert [len(found) for found in rows] == [1, MOST_GATHERED - 1, 2, MOST_GATHERED + 1]
 
 
 def test_a_thread_that_asks_alone_gets_what_the_encoder_raises():

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from colmlm.cli.composition.known_keys import Remembering, with_known_keys
-from colmlm.cli.composition.model_encoder import ModelEncoder
+from colmlm.cli.composition.encoders import ModelEncoder, Remembering, with_known_keys
 from colmlm.cli.composition.runtime import released_checkpoint
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, read_annotated
 from colmlm.kb.demo import DEMO_CORPUS, DEMO_KEYS

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from colmlm.cli.composition.handlers.without_model import HANDLERS
+from colmlm.cli.composition.handlers import HANDLERS
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.jobs.kinds import Rekey
 from colmlm.kb.jobs.worker import JobRun, Worker

@@ -1,4 +1,4 @@
-"""Forgetting, erasures and keysets of this machine's knowledge base, with the models that they ask."""
+"""What asks models in this machine's knowledge base: lookups, answers, misses, forgetting, erasures and keysets."""
 
 from __future__ import annotations
 
@@ -8,8 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+import numpy as np
+import numpy.typing as npt
+
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.answers.records import Answer, AnswerMode, AnswerOptions, AnswerThreshold, Calibrating
 from colmlm.kb.errors import KeysetNotReady, NotHeeded
+from colmlm.kb.evidence.attribution import StoredAnswers
+from colmlm.kb.log.records import OnRecord
+from colmlm.kb.lookup.lookups import Lookups
+from colmlm.kb.lookup.options import LookupOptions
+from colmlm.kb.lookup.records import Lookup
+from colmlm.kb.misses.misses import Misses
+from colmlm.kb.misses.records import MissDetails, MissPage, MissSearch, Solving
+from colmlm.kb.questions.sets import QuestionSets
 from colmlm.kb.removal.certificate import (
     check_here,
     issue_certificate,
@@ -22,9 +34,12 @@ from colmlm.kb.removal.records import CertificateCheck, Erased, Erasing, Erasure
 from colmlm.kb.removal.traces import Trace, save_traces
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from colmlm.kb.access.records import TokenRecord
     from colmlm.kb.facts.records import Edit, FactRecord, Mentioned, Mentioning
     from colmlm.kb.keys.records import Activating, Adapting, GateStanding, KeysetRecord
+    from colmlm.kb.questions.records import AskingSet, QuestionRun
     from colmlm.kb.removal.records import (
         Drift,
         ForgetPlan,
@@ -36,8 +51,10 @@ if TYPE_CHECKING:
     )
     from colmlm.kb.removal.scan import ResidueReport
     from colmlm.kb.removal.selector import Selector
+    from colmlm.kb.switching.gate import ScoreDrift
     from colmlm.kb.switching.keysets import Keysets
     from colmlm.kb.switching.limits import GateLimits
+    from colmlm.kb.switching.measures import Scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +225,6 @@ class LocalKeysets:
                 reader=lambda: self.runtime.reader,
             )
         if plot is not None:
-            from colmlm.cli.composition.score_plots import score_histograms
-
             score_histograms(report.drift, plot)
         return report.stored()
 
@@ -245,10 +260,155 @@ class LocalKeysets:
     def adapt(
         self, keyset_id: int, *, corpus: str | None, checkpoint: Path | None, **how: Unpack[Adapting]
     ) -> dict[str, Any]:
-        from colmlm.cli.composition.adapting import adapt
-        from colmlm.cli.composition.keying import encoder_of
+        from colmlm.cli.composition.keying import adapt, encoder_of
 
         if (found := self.show(keyset_id)).state == "retired":
             raise KeysetNotReady(keyset_id, found.state)
         encoder = encoder_of(self.runtime, keyset_id, checkpoint)
         return adapt(self.runtime.kb, encoder, self.runtime.telling, corpus, how)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLookups(Lookups):
+    """The verbs of lookups, also by questions, which the settings' checkpoint encodes."""
+
+    runtime: Runtime
+
+    def find(
+        self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]
+    ) -> list[Lookup]:
+        return self.runtime.lookups.find(queries_BD, checkpoint_id=checkpoint_id, **options)
+
+    def ask(
+        self,
+        question: str,
+        *,
+        as_of: int | None = None,
+        **options: Unpack[LookupOptions],
+    ) -> Lookup:
+        kb = self.runtime.kb
+        kb.keysets.active()  # fails for a base without keys, before a model is loaded for seconds
+        asked = self.runtime.lookups if as_of is None else kb.lookups.as_of(as_of)
+        encoder = self.runtime.encoder
+        options["texts"] = [question]
+        (found,) = asked.find(
+            encoder.encode_questions([question]),
+            checkpoint_id=encoder.checkpoint.checkpoint_id,
+            **options,
+        )
+        return found
+
+    def answer(
+        self,
+        question: str,
+        *,
+        mode: AnswerMode = "read",
+        as_of: int | None = None,
+        **options: Unpack[AnswerOptions],
+    ) -> Answer:
+        self.runtime.open()  # fails before a model is loaded for seconds
+        if as_of is not None:
+            return self.runtime.answers.ask_as_of(question, as_of, mode=mode, **options)
+        return StoredAnswers(self.runtime.kb, self.runtime.answers).answer(question, mode, **options)
+
+    def answer_threshold(self) -> AnswerThreshold:
+        from colmlm.cli.composition.calibrating import calibrations
+
+        self.runtime.open()
+        return calibrations(self.runtime.user, self.runtime.kb).standing()
+
+    def calibrate_answers(
+        self, questions: Path | None, how: Calibrating, **who: Unpack[OnRecord]
+    ) -> dict[str, Any]:
+        from colmlm.cli.composition.calibrating import AnswerCalibrating
+
+        self.runtime.open()
+        return AnswerCalibrating(self.runtime, self.runtime.kb, self.runtime.telling).run(
+            questions, how, **who
+        )
+
+    def use_shipped_threshold(self, **who: Unpack[OnRecord]) -> AnswerThreshold:
+        from colmlm.cli.composition.calibrating import calibrations
+
+        self.runtime.open()
+        return calibrations(self.runtime.user, self.runtime.kb).drop(**who)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMisses:
+    """The verbs of misses. A list groups what is new first, and a solution asks questions again."""
+
+    runtime: Runtime
+
+    def find(self, **sought: Unpack[MissSearch]) -> MissPage:
+        with self.runtime.telling.progress("Grouping misses") as advance:
+            self._misses.group(advance)
+        return self._misses.find(**sought)
+
+    def read(self, group_id: int) -> MissDetails:
+        return self._misses.read(group_id)
+
+    def dismiss(self, group_ids: Sequence[int], *, actor: str, reason: str) -> int:
+        return self._misses.dismiss(group_ids, actor=actor, reason=reason)
+
+    def reopen(self, group_ids: Sequence[int], *, actor: str, reason: str) -> int:
+        return self._misses.reopen(group_ids, actor=actor, reason=reason)
+
+    def solve(self, group_id: int, fact_id: int, *, anyway: bool = False, **who: Unpack[OnRecord]) -> Solving:
+        return self._misses.solve(group_id, fact_id, anyway=anyway, **who)
+
+    @property
+    def _misses(self) -> Misses:
+        return Misses(self.runtime.kb, self._answering_fact_ids)
+
+    def _answering_fact_ids(self, question: str, *, accepted_only: bool) -> list[int]:
+        said = self.runtime.answers.ask(question, accepted_only=accepted_only)
+        return [fact.fact_id for fact in said.facts]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalQuestions(QuestionSets):
+    """The verbs of kept questions, which are asked with the settings' checkpoint and reader."""
+
+    runtime: Runtime
+
+    def ask(self, name: str, how: AskingSet, *, actor: str) -> QuestionRun:
+        from colmlm.cli.composition.calibrating import SetAsking
+
+        return SetAsking(self.runtime, self.runtime.kb, self.runtime.telling).run(name, how, actor=actor)
+
+
+BINS = 40
+
+
+def score_histograms(drift: ScoreDrift, file: Path) -> None:
+    """Draw the threshold and histograms of the scores of questions with right and wrong facts, for each keyset."""
+    from matplotlib.figure import Figure  # takes half a second, and no other command needs it
+
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    new, active = figure.subplots(2, 1, sharex=True)
+    _histogram(new, "checked keyset", drift.genuine, drift.impostor, drift.threshold)
+    if drift.active_genuine is not None and drift.active_impostor is not None:
+        _histogram(
+            active, "active keyset", drift.active_genuine, drift.active_impostor, drift.active_threshold
+        )
+    else:
+        active.set_axis_off()
+    (active if drift.active_genuine is not None else new).set_xlabel(
+        "exact inner product of question and key"
+    )
+    figure.savefig(file, format="png", dpi=120)
+
+
+def _histogram(axes: Axes, title: str, genuine: Scores, impostor: Scores, threshold: float | None) -> None:
+    found = [scores[np.isfinite(scores)] for scores in (genuine, impostor)]
+    both = np.concatenate(found)
+    low, high = (float(both.min()), float(both.max())) if len(both) else (0.0, 1.0)
+    edges = np.linspace(low, max(high, low + 0.01), BINS + 1).tolist()
+    for scores, label in zip(found, ("a fact of the right value", "the best other fact"), strict=True):
+        axes.hist(scores, bins=edges, alpha=0.6, label=label)
+    if threshold is not None:
+        axes.axvline(threshold, color="black", linestyle="--", label=f"threshold {threshold:.3f}")
+    axes.set_title(title)
+    axes.set_ylabel("questions")
+    axes.legend()

@@ -1,1 +1,0 @@
-"""Handlers of the kinds of jobs: those that need no model, and all of them."""
