@@ -11,8 +11,7 @@ import typer
 
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.contents.answers import AnswerMode
-from colmlm.cli.contents.generation import RankedBy
+from colmlm.cli.contents.answers import AnswerMode, RankedBy
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import (
     AcceptedOnly,

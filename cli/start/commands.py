@@ -73,12 +73,12 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             examples="EXAMPLES",
         ),
         "generate": Lazy(
-            "colmlm.cli.contents.generation:generate",
+            "colmlm.cli.contents.answers:generate",
             "Decode a prompt with lookups, and store the output with the evidence for every spliced span.",
             examples="GENERATE_EXAMPLES",
         ),
         "lookup": Lazy(
-            "colmlm.cli.contents.generation:lookup",
+            "colmlm.cli.contents.answers:lookup",
             "Find the facts nearest to a question, without decoding. No match is a normal result.",
             examples="LOOKUP_EXAMPLES",
         ),
@@ -154,7 +154,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             examples="EXAMPLES",
         ),
         "reader": Lazy(
-            "colmlm.cli.annotation.reader:app",
+            "colmlm.cli.training.tuning:app",
             "Measure the reader, which finds the answer to a question in passages.",
         ),
         "train": Lazy("colmlm.cli.training.train:app", "Train a checkpoint on annotated corpora."),
@@ -206,9 +206,9 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "corpus": {
             "add": "Read documents, annotate their facts, ingest them and give the facts keys.",
+            "annotate": "Mark the facts of raw documents, with a question for each.",
             "sync": "Follow a folder: add its new and changed files to a corpus, "
             "and take out the documents of files that are gone.",
-            "annotate": "Mark the facts of raw documents, with a question for each.",
             "export": "Write a corpus in a form that `colmlm corpus add` reads.",
             "delete": "Delete every live fact of a corpus, or of some of its documents, in one change.",
             "list": "List the corpora, or one: documents, live facts, deleted facts, characters.",

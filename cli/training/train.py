@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from colmlm.cli.annotation import annotator, reader, tuning
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import MaxMinutes, examples, positive, wants_json
 from colmlm.cli.output import note, print_json, print_table, progress, say
 from colmlm.cli.start.command import RunningGroup
+from colmlm.cli.training import tuning
+from colmlm.cli.training.tuning import Squad, readable
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.demo import DEMO_CORPUS
@@ -39,10 +40,6 @@ if TYPE_CHECKING:
 
 # The data that `colmlm train` reads: annotated files, SQuAD files, and shards made of them.
 
-Squad = Annotated[
-    list[Path] | None,
-    typer.Option("--squad", exists=True, dir_okay=False, help="A SQuAD file; may be repeated."),
-]
 Annotations = Annotated[
     list[Path] | None,
     typer.Option(
@@ -82,8 +79,8 @@ class Sources:
         from colmlm.model.training.shards import open_shards
 
         mapped = [open_shards(folder, tokenizer, config) for folder in self.shards]
-        files = _kept([list(_documents(path)) for path in self._readers()], self.held_out)
-        files += [list(_documents(read_annotated(DEMO_CORPUS)))] * self.demo
+        files = _kept([list(readable(path)) for path in self._readers()], self.held_out)
+        files += [list(readable(read_annotated(DEMO_CORPUS)))] * self.demo
         with progress("documents tokenised") as advance:
             mapped += [_tokenised(documents, tokenizer, config, advance) for documents in files]
         return mapped
@@ -101,7 +98,7 @@ class Sources:
 
     def documents(self) -> Iterator[AnnotatedDocument]:
         """Read the documents of all files, one after another."""
-        return chain.from_iterable(_documents(path) for path in self._readers())
+        return chain.from_iterable(readable(path) for path in self._readers())
 
     def _readers(self) -> list[Iterable[Parsed]]:
         return [*map(read_annotated, self.annotated), *map(read_squad, self.squad)]
@@ -181,18 +178,6 @@ def _kept(files: Sequence[list[AnnotatedDocument]], held_out: int) -> list[list[
     kept = hold_out(numbered, held_out)[0]
     return [[document for number, document in kept if number == n] for n in range(len(files))]
 
-
-def _documents(parsed: Iterable[Parsed]) -> Iterator[AnnotatedDocument]:
-    refused = 0
-    for item in parsed:
-        refused += len(item.refusals)
-        if item.document is not None:
-            yield item.document
-    if refused:
-        note(f"{refused} malformed spans or documents left out; `colmlm corpus add --dry-run` lists them")
-
-
-# `colmlm-lab unlearn`: trains the gradient baselines of unlearning, which deletion is compared with.
 
 # `colmlm train --dry-run`: shows what a run will cost.
 
@@ -351,9 +336,9 @@ def train(
 
 
 app.command("shards", epilog=SHARDS_EXAMPLES)(shards)
-app.command("spans", epilog=annotator.SPANS_EXAMPLES)(annotator.train_spans)
-app.command("questions", epilog=annotator.QUESTIONS_EXAMPLES)(annotator.train_questions)
-app.command("reader", epilog=reader.READER_EXAMPLES)(reader.train_reader)
+app.command("spans", epilog=tuning.SPANS_EXAMPLES)(tuning.train_spans)
+app.command("questions", epilog=tuning.QUESTIONS_EXAMPLES)(tuning.train_questions)
+app.command("reader", epilog=tuning.READER_EXAMPLES)(tuning.train_reader)
 app.command("release", epilog=tuning.RELEASE_EXAMPLES)(tuning.release)
 
 
@@ -402,8 +387,7 @@ def _train(config: TrainConfig, sources: Sources, out: Path | None, cache: Path,
         )
 
 
-# Makes a run's config from the command line: from a preset or the run to continue, then from the options
-# given.
+# Makes a run's config from the command line: from a preset or the run to continue, then from the options given.
 
 Preset = Annotated[
     str | None,
@@ -463,6 +447,8 @@ def _of_run(out: Path | None) -> TrainConfig | None:
         )
     return TrainConfig.from_record(json.loads((out / CONFIG_FILE).read_text())["training"]["config"])
 
+
+# Shows a run's progress while it trains.
 
 _EVERY_SECONDS = 10.0
 

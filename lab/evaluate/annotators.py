@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.annotation.annotator import Dense, read_dense, split_squad
-from colmlm.cli.annotation.tuning import Squad
 from colmlm.cli.composition.annotators import QuestionGeneratorPath, SpanAnnotatorPath, questions_at, spans_at
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import print_json, print_table, progress, say
+from colmlm.cli.training.tuning import Dense, Squad, read_dense, split_squad
 
 if TYPE_CHECKING:
     from colmlm.model.evaluate.annotators import AnnotatorMeasures

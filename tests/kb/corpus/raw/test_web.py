@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.cli.annotation.inputs import MOST_ADDRESSES, read_addresses
+from colmlm.cli.contents.corpus_add import MOST_ADDRESSES, read_addresses
 from colmlm.kb.corpus.raw.files import FoundFiles
 from colmlm.kb.corpus.raw.reading import read_raw
 from colmlm.kb.corpus.raw.text import Unreadable

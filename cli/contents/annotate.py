@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colmlm.cli.annotation.inputs import SkipUnknown, show_passed_over
 from colmlm.cli.composition import annotators
 from colmlm.cli.composition.annotators import (
     Encoding,
@@ -28,9 +27,10 @@ from colmlm.cli.composition.annotators import (
 )
 from colmlm.cli.composition.bulk.spreading import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.contents.corpus_add import SkipUnknown, show_passed_over, show_refusals
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import examples, require_somebody, wants_json
-from colmlm.cli.output import note, print_json, print_table, progress, say
+from colmlm.cli.output import note, print_json, progress, say
 from colmlm.kb.corpus.raw.blocks import Fields
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.corpus.raw.reading import read_raw
@@ -47,7 +47,6 @@ ANNOTATE_EXAMPLES = examples(
     "colmlm corpus annotate handbook/ --output handbook.jsonl",
     "colmlm corpus annotate articles.jsonl.gz --output seed.jsonl --annotator seed --model M --url U --dry-run",
 )
-MOST_SHOWN = 20
 
 
 class AnnotatorKind(StrEnum):
@@ -320,6 +319,4 @@ def _report(
             say(f"{usage.requests} requests, {usage.tokens_in} tokens sent, {usage.tokens_out} received.")
     if not skip_unknown:
         show_passed_over(job.found.passed_over)
-    if job.refusals:
-        say(f"Refused {len(job.refusals)}:")
-        print_table(("document", "reason"), [(r.document, r.reason) for r in job.refusals[:MOST_SHOWN]])
+    show_refusals(len(job.refusals), job.refusals)

@@ -1,1 +1,0 @@
-"""Commands that annotate raw texts and train annotators."""

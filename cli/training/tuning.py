@@ -1,0 +1,467 @@
+"""`colmlm train spans`, `questions`, `reader` and `release`, `colmlm reader evaluate`: the small models.
+
+These are the two annotators (paper, section 3.3) and the reader, which finds answers in passages.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import DryRun, MaxMinutes, NewDirectory, examples, finite, positive, wants_json
+from colmlm.cli.output import note, print_json, print_table, progress, say
+from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
+from colmlm.kb.corpus.squad import read_questions, read_squad
+from colmlm.kb.demo import DEMO_CORPUS
+from colmlm.model.annotate.config import QUESTION_PRESETS, SPAN_PRESETS, TunerConfig
+from colmlm.model.reader.config import READER_PRESETS, ReaderConfig
+from colmlm.model.training.config import with_settings
+
+if TYPE_CHECKING:
+    from colmlm.model.annotate.training import TunerTask
+    from colmlm.model.reader.measure import ReaderMeasures
+    from colmlm.model.reader.training import ReaderExample, ReaderExamples, ReaderTask
+    from colmlm.model.training.task import StepMetrics
+
+Config = TypeVar("Config", bound=TunerConfig)
+
+Out = Annotated[Path, typer.Option("--out", help="The run's directory; a run already there is resumed.")]
+Squad = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--squad", exists=True, dir_okay=False, help="A SQuAD file, sparsely marked; may be repeated."
+    ),
+]
+Epochs = Annotated[
+    float | None,
+    typer.Option(
+        "--epochs", callback=lambda v: v if v is None else positive(v), help="Default: the preset's."
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="Any setting of the preset, as batch=8; may be repeated."
+    ),
+]
+Name = Annotated[str | None, typer.Option("--name", help="Its name. Default: that of --out.")]
+
+
+def readable(parsed: Iterable[Parsed]) -> Iterator[AnnotatedDocument]:
+    """Give the documents of a file, and note how much of it was malformed."""
+    refused = 0
+    for item in parsed:
+        refused += len(item.refusals)
+        if item.document is not None:
+            yield item.document
+    if refused:
+        note(f"{refused} malformed spans or documents left out; `colmlm corpus add --dry-run` lists them")
+
+
+def changed(
+    preset: Config, settings: list[str] | None, epochs: float | None, max_minutes: float | None
+) -> Config:
+    """Give the preset with the settings that were asked for."""
+    try:
+        config = with_settings(preset, settings or [])
+        return replace(
+            config,
+            epochs=config.epochs if epochs is None else epochs,
+            max_seconds=config.max_seconds if max_minutes is None else max_minutes * 60,
+        )
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.", param_hint="--set") from error
+
+
+def tune(steps: Iterable[StepMetrics], task: TunerTask[Any]) -> None:
+    """Train to the end, and show how far it is."""
+    note(f"{len(task.examples)} examples, at most {task.num_steps} steps")
+    with progress("training") as update:
+        for m in steps:
+            update(m.step, task.num_steps)
+
+
+def report(directory: Path) -> None:
+    """Say what model is in the directory of a run or a release."""
+    from colmlm.model.annotate import checkpoint as annotators
+
+    config = annotators.AnnotatorConfig.load(directory)
+    if wants_json():
+        what = "reader" if config.role == "answers" else "annotator"
+        print_json({what: str(directory), **asdict(config)})
+        return
+    run = config.training
+    say(f"{directory}: {config.name}, {config.role}, {run.get('steps')} steps, {run.get('tokens')} tokens")
+    say(f"reads {', '.join(f'{name} {value}' for name, value in config.reading.items())}")
+
+
+RELEASE_EXAMPLES = examples(
+    "colmlm train release runs/mine released/mine", "colmlm train release runs/spans released/spans"
+)
+
+
+def release(
+    run: Annotated[Path, typer.Argument(metavar="RUN", exists=True, file_okay=False, help="A training run.")],
+    target: NewDirectory,
+) -> None:
+    """Write what a run trained in half precision, with its config and without optimiser state.
+
+    Of a checkpoint that is its adapter with the loss log, of an annotator and the reader 16 MB at most.
+    """
+    from colmlm.model.annotate import checkpoint as annotators
+
+    if target.is_dir() and any(target.iterdir()):
+        raise typer.BadParameter(f"{target} is not empty; name a new directory.", param_hint="DIR")
+    if not (run / annotators.ANNOTATOR_FILE).is_file():
+        from colmlm.model.training.state import release_adapter
+
+        config = release_adapter(run, target)
+        written = {"path": str(target.absolute()), "name": config.name, "training": config.training}
+        print_json(written) if wants_json() else say(f"Released {config.name} to {written['path']}")
+        return
+    with Runtime.from_environment() as runtime:
+        annotators.release_annotator(run, target, runtime.settings.home / "models")
+    report(target)
+
+
+DENSITY = 20.0  # facts per 100 words, which overlap nearly all that people ask for
+
+
+class SpanPreset(StrEnum):
+    minilm = "minilm"
+    modernbert_large = "modernbert-large"
+
+
+class QuestionPreset(StrEnum):
+    smollm2_135m = "smollm2-135m"
+    qwen2_5_1_5b = "qwen2.5-1.5b"
+
+
+Dense = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--annotated",
+        exists=True,
+        dir_okay=False,
+        help="An annotated JSONL file, every fact marked; may be repeated.",
+    ),
+]
+Demo = Annotated[bool, typer.Option("--demo/--no-demo", help="Also train on the demo corpus.")]
+HoldOut = Annotated[
+    int,
+    typer.Option(
+        "--hold-out", min=0, help="Leave this many documents out: of the SQuAD files, or else of the others."
+    ),
+]
+
+
+SPANS_EXAMPLES = examples(
+    "colmlm train spans --squad train.jsonl --hold-out 300 --max-minutes 15 --out runs/spans",
+    "colmlm train spans --annotated seed.jsonl --preset modernbert-large --out runs/large",
+)
+
+
+def train_spans(
+    out: Out,
+    squad: Squad = None,
+    annotated: Dense = None,
+    demo: Demo = True,
+    preset: Annotated[
+        SpanPreset, typer.Option("--preset", help="The base and its settings.")
+    ] = SpanPreset.minilm,
+    held_out: HoldOut = 0,
+    epochs: Epochs = None,
+    max_minutes: MaxMinutes = None,
+    per_100_words: Annotated[
+        float,
+        typer.Option(
+            "--per-100-words", callback=positive, help="How many facts the threshold lets 100 words have."
+        ),
+    ] = DENSITY,
+    settings: Settings = None,
+    name: Name = None,
+) -> None:
+    """Train the span annotator. Words outside the spans of a SQuAD file weigh less, since they may be facts too.
+
+    With --hold-out the threshold is set to --per-100-words facts in those documents.
+    """
+    from colmlm.model.annotate.training import Annotated as Corpus
+    from colmlm.model.annotate.training import SpanTask
+    from colmlm.model.evaluate.annotators import calibrate_threshold
+
+    sparse, kept_back = split_squad(squad or [], held_out if squad else 0)
+    dense = read_dense(annotated or [], demo)
+    if not squad:
+        dense, kept_back = _held_out(dense, held_out)
+    config = changed(SPAN_PRESETS[preset](), settings, epochs, max_minutes)
+    _require([*sparse, *dense], "facts")
+    corpora = [Corpus(sparse, dense=False), Corpus(dense, dense=True)]
+    with Runtime.from_environment() as runtime:
+        cache = runtime.settings.home / "models"
+        task = SpanTask(config, corpora, cache, name or out.name)
+        tune(task.run(out), task)
+        if kept_back:
+            calibrate_threshold(out, cache, kept_back, per_100_words)
+    report(out)
+
+
+QUESTIONS_EXAMPLES = examples(
+    "colmlm train questions --squad train.jsonl --max-minutes 45 --out runs/questions",
+    "colmlm train questions --annotated seed.jsonl --preset qwen2.5-1.5b --out runs/qwen",
+)
+
+
+def train_questions(
+    out: Out,
+    squad: Squad = None,
+    annotated: Dense = None,
+    demo: Demo = True,
+    preset: Annotated[
+        QuestionPreset, typer.Option("--preset", help="The base and its settings.")
+    ] = QuestionPreset.smollm2_135m,
+    held_out: HoldOut = 0,
+    epochs: Epochs = None,
+    max_minutes: MaxMinutes = None,
+    settings: Settings = None,
+    name: Name = None,
+) -> None:
+    """Train the question generator on the questions of annotated documents."""
+    from colmlm.model.annotate.training import QuestionTask
+
+    documents = split_squad(squad or [], held_out)[0] + read_dense(annotated or [], demo)
+    _require(documents, "facts with questions")
+    config = changed(QUESTION_PRESETS[preset](), settings, epochs, max_minutes)
+    with Runtime.from_environment() as runtime:
+        task = QuestionTask(config, documents, runtime.settings.home / "models", name or out.name)
+        tune(task.run(out), task)
+    report(out)
+
+
+def split_squad(squad: list[Path], held_out: int) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:
+    """Split the documents of SQuAD files into those to use, and `held_out` ones that are drawn at random."""
+    return _held_out(squad_documents(squad), held_out)
+
+
+def _held_out(
+    documents: list[AnnotatedDocument], count: int
+) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:
+    from colmlm.model.training.steps import hold_out
+
+    if count and count >= len(documents):
+        raise typer.BadParameter(f"cannot leave {count} of {len(documents)} documents out.")
+    return hold_out(documents, count)
+
+
+def read_dense(annotated: list[Path], demo: bool) -> list[AnnotatedDocument]:
+    files = [*annotated, *([DEMO_CORPUS] if demo else [])]
+    return [document for path in files for document in readable(read_annotated(path))]
+
+
+def _require(documents: list[AnnotatedDocument], what: str) -> None:
+    facts = (span for document in documents for span in document.facts)
+    if not any(span.question or what == "facts" for span in facts):
+        raise typer.BadParameter(f"nothing to train on: name a file with {what}.")
+
+
+class ReaderPreset(StrEnum):
+    minilm = "minilm"
+    mpnet = "mpnet"
+
+
+HoldOutShare = Annotated[
+    float,
+    typer.Option(
+        "--hold-out",
+        min=0,
+        max=0.5,
+        callback=finite,
+        help="Leave this share of the titles out, to measure with.",
+    ),
+]
+
+
+READER_EXAMPLES = examples(
+    "colmlm train reader --squad train.jsonl --hold-out 0.05 --max-minutes 60 --out runs/reader",
+    "colmlm train reader --squad train.jsonl --set rounds=2 --out runs/reader --dry-run",
+)
+
+
+def train_reader(
+    out: Out,
+    squad: Squad = None,
+    preset: Annotated[
+        ReaderPreset, typer.Option("--preset", help="The base and its settings.")
+    ] = ReaderPreset.minilm,
+    held_out: HoldOutShare = 0.0,
+    epochs: Epochs = None,
+    max_minutes: MaxMinutes = None,
+    settings: Settings = None,
+    every: Annotated[
+        int,
+        typer.Option("--measure-every", min=1, help="Measure on what is held out after so many examples."),
+    ] = 2500,
+    start: Annotated[
+        Path | None,
+        typer.Option("--init", exists=True, file_okay=False, help="Go on from the weights of another run."),
+    ] = None,
+    name: Name = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Train the reader on the questions of SQuAD files, with passages that answer them and passages that do not."""
+    from colmlm.model.reader.measure import train_with_curve
+    from colmlm.model.reader.training import ReaderTask
+
+    config = changed(READER_PRESETS[preset](), settings, epochs, max_minutes)
+    learnt, kept_back = split_by_title(squad_documents(squad or []), held_out)
+    examples = drawn(squad or [], learnt, config)
+    measured = list(drawn(squad or [], kept_back, config).plain()) if kept_back else []
+    with Runtime.from_environment() as runtime:
+        task = ReaderTask(config, examples, runtime.settings.home / "models", name or out.name, start)
+        if dry_run:
+            _foretell(task)
+            return
+        tune(train_with_curve(task, out, some(measured), every), task)
+    report(out)
+
+
+def squad_documents(squad: list[Path]) -> list[AnnotatedDocument]:
+    return [document for path in squad for document in readable(read_squad(path))]
+
+
+def _foretell(task: ReaderTask) -> None:
+    """Say what a run will be, and trains nothing."""
+    tokens = sum(len(example.ids) for example in task.examples)
+    found = Counter("none" if example.is_none else "answered" for example in task.examples)
+    foretold = {
+        "examples": len(task.examples), **found, "tokens": tokens, "steps": task.num_steps, "batch": task.config.batch
+    }  # fmt: skip
+    print_json(foretold) if wants_json() else say(", ".join(f"{n} {what}" for what, n in foretold.items()))
+
+
+# What SQuAD files ask about their documents, as a reader learns it. It needs no database, and no runtime.
+
+CURVE_QUESTIONS = 300
+
+
+def split_by_title(
+    documents: list[AnnotatedDocument], share: float
+) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:
+    """Split the documents into those to train on and those of a share of the titles, drawn at random.
+
+    A document without a title counts as one by itself.
+    """
+    from colmlm.model.training.steps import hold_out
+
+    titles = sorted({_title(document) for document in documents})
+    kept_back = set(hold_out(titles, round(share * len(titles)))[1])
+    return (
+        [document for document in documents if _title(document) not in kept_back],
+        [document for document in documents if _title(document) in kept_back],
+    )
+
+
+def _title(document: AnnotatedDocument) -> str:
+    return document.title or document.external_id
+
+
+def drawn(squad: list[Path], documents: list[AnnotatedDocument], config: ReaderConfig) -> ReaderExamples:
+    """Make examples of what the files ask about these documents."""
+    from colmlm.model.reader.training import ReaderExamples, ReaderQuestion
+
+    numbers = {document.external_id: number for number, document in enumerate(documents)}
+    asked = [
+        ReaderQuestion(numbers[one.document], one.question, one.place)
+        for path in squad
+        for one in read_questions(path, unanswered=True)
+        if one.document in numbers and (one.place is not None or not one.answers)
+    ]
+    if all(one.answer is None for one in asked):
+        raise typer.BadParameter("no questions with answers; name a file with --squad.")
+    return ReaderExamples(documents, asked, config)
+
+
+def some(examples: Sequence[ReaderExample], questions: int | None = CURVE_QUESTIONS) -> list[ReaderExample]:
+    """Draw the examples of so many questions, in their order."""
+    from colmlm.model.training.steps import hold_out
+
+    asked = list(dict.fromkeys(example.question for example in examples))
+    if questions is None or questions >= len(asked):
+        return list(examples)
+    chosen = set(hold_out(asked, questions)[1])
+    return [example for example in examples if example.question in chosen]
+
+
+EVALUATE_EXAMPLES = examples(
+    "colmlm reader evaluate --squad dev.jsonl --questions 500 --json",
+    "colmlm reader evaluate --squad dev.jsonl --reader runs/reader",
+)
+
+
+app = typer.Typer(
+    help="Measure the reader, which finds the answer to a question in passages.",
+    epilog=examples("colmlm reader evaluate --squad dev.jsonl"),
+)
+
+
+@app.callback()
+def reader_commands() -> None:
+    """Measure the reader, which finds the answer to a question in passages."""
+
+
+@app.command(epilog=EVALUATE_EXAMPLES)
+def evaluate(
+    squad: Squad = None,
+    questions: Annotated[
+        int | None, typer.Option("--questions", min=1, help="Draw this many questions. Default: all.")
+    ] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--reader", exists=True, file_okay=False, help="Default: COLMLM_READER or the released one."
+        ),
+    ] = None,
+) -> None:
+    """Measure the reader: answers in passages that hold them, and how well it tells others.
+
+    Each question is read as it is, without titles, as keywords and as a sentence to be completed. Where the files have
+    questions without an answer, as SQuAD 2.0 does, all are also read in the whole text of their document.
+    """
+    from colmlm.cli.composition.readers import reader_at
+    from colmlm.model.reader.measure import forms_of_asking, measure_reader
+    from colmlm.model.reader.reader import load_reader
+
+    config = READER_PRESETS[ReaderPreset.minilm]()
+    found = drawn(squad or [], squad_documents(squad or []), config)
+    asked = some(list(found.plain()), questions)
+    is_told = any(one.answer is None for one in found.asked)
+    whole = some(list(found.whole()), questions) if is_told else []
+    with Runtime.from_environment() as runtime, progress("passages") as update:
+        model = load_reader(reader_at(runtime.user, directory), runtime.settings.home / "models")
+        asked_in = forms_of_asking(asked) | ({"whole documents": whole} if whole else {})
+        measured = {how: measure_reader(model, those, update) for how, those in asked_in.items()}
+    if wants_json():
+        print_json({how: asdict(figures) for how, figures in measured.items()})
+    else:
+        _show_reader(measured)
+
+
+def _show_reader(measured: dict[str, ReaderMeasures]) -> None:
+    print_table(
+        ["asked", "questions", "exact", "F1", "AUC of none"],
+        [
+            [how, figures.answered.questions, figures.answered.exact, figures.answered.f1, figures.none_auc]
+            for how, figures in measured.items()
+        ],
+    )
+    by_kind = measured["questions"].by_kind
+    print_table(
+        ["asked for", "questions", "exact", "F1"],
+        [[name, *asdict(one).values()] for name, one in by_kind.items()],
+    )
