@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ParamSpec, TypeVar
 
@@ -65,6 +66,17 @@ def without_json(command: Callable[P, T]) -> Callable[P, T]:
 def examples(*lines: str) -> str:
     """Make the end of a command's help: examples, as they would be typed."""
     return "\n\n".join(("Examples:", *(f"  {line}" for line in lines)))
+
+
+class AnswerMode(StrEnum):
+    read = "read"
+    paper = "paper"
+
+
+class RankedBy(StrEnum):
+    key = "key"
+    words = "words"
+    reader = "reader"
 
 
 def finite(value: float | None) -> float | None:

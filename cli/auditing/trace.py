@@ -40,6 +40,9 @@ InForm = Annotated[
 ]
 
 
+OutputId = Annotated[int, typer.Argument(metavar="OUTPUT_ID", min=1, help="The stored output's id.")]
+
+
 class ThumbGiven(StrEnum):
     up = "up"
     down = "down"
@@ -61,7 +64,7 @@ app = typer.Typer(
 @anywhere
 def output(
     base: Base,
-    generation_id: Annotated[int, typer.Argument(metavar="OUTPUT_ID", min=1, help="The stored output's id.")],
+    generation_id: OutputId,
     form: InForm = None,
 ) -> None:
     """Show a stored output with the fact, document and offsets behind every spliced span, and the fact's state now."""
@@ -301,7 +304,7 @@ def _since(used: ImpactedOutput) -> str:
 @anywhere
 def feedback(
     base: Base,
-    generation_id: Annotated[int, typer.Argument(metavar="OUTPUT_ID", min=1, help="The stored output's id.")],
+    generation_id: OutputId,
     up: Annotated[bool, typer.Option("--up/--down", help="Whether it is right.")],
     comment: Annotated[
         str | None, typer.Option("--comment", callback=some_text, help="What is right or wrong with it.")

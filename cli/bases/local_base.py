@@ -98,7 +98,7 @@ class LocalBase:
     def misses(self) -> LocalMisses:
         from colmlm.cli.bases.local_models import LocalMisses
 
-        return LocalMisses(self.runtime)
+        return LocalMisses.of(self.runtime)
 
     @property
     def log(self) -> Log:

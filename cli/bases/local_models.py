@@ -20,7 +20,7 @@ from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.misses.misses import Misses
-from colmlm.kb.misses.records import MissDetails, MissPage, MissSearch, Solving
+from colmlm.kb.misses.records import MissPage, MissSearch
 from colmlm.kb.questions.sets import QuestionSets
 from colmlm.kb.removal.certificate import (
     check_here,
@@ -30,23 +30,21 @@ from colmlm.kb.removal.certificate import (
 )
 from colmlm.kb.removal.erase import Erasure, ErasureRequests
 from colmlm.kb.removal.forget import Forgetting
-from colmlm.kb.removal.records import CertificateCheck, Erased, Erasing, ErasureReport, ErasureRequest
+from colmlm.kb.removal.records import SAMPLE, CertificateCheck, Erased, Erasing, ErasureReport, ErasureRequest
 from colmlm.kb.removal.traces import Trace, save_traces
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from colmlm.kb.access.records import TokenRecord
-    from colmlm.kb.facts.records import Edit, FactRecord, Mentioned, Mentioning
+    from colmlm.kb.facts.records import Mentioned, Mentioning
     from colmlm.kb.keys.records import Activating, Adapting, GateStanding, KeysetRecord
     from colmlm.kb.questions.records import AskingSet, QuestionRun
     from colmlm.kb.removal.records import (
-        Drift,
         ForgetPlan,
         Planning,
         Rates,
         RunRecord,
-        SaidSurvivor,
         Verification,
     )
     from colmlm.kb.removal.scan import ResidueReport
@@ -57,15 +55,12 @@ if TYPE_CHECKING:
     from colmlm.kb.switching.measures import Scores
 
 
-@dataclass(frozen=True, slots=True)
-class LocalForgetting:
+class LocalForgetting(Forgetting):
     """The verbs of forgetting. With `model` questions are encoded by the checkpoint and read in the whole base."""
 
-    runtime: Runtime
-
-    @property
-    def _verbs(self) -> Forgetting:
-        return Forgetting(self.runtime.kb)
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime.kb)
+        self.runtime = runtime
 
     @contextmanager
     def _asking(self, model: bool, sample: int) -> Iterator[Forgetting]:
@@ -77,40 +72,23 @@ class LocalForgetting:
                 self.runtime.kb, encoder, reader, sample=sample, on_questions=advance, on_read=advance
             )
 
-    def plan(self, selector: Selector, *, model: bool, sample: int, **how: Unpack[Planning]) -> ForgetPlan:
+    def plan(
+        self, selector: Selector, *, model: bool = True, sample: int = SAMPLE, **how: Unpack[Planning]
+    ) -> ForgetPlan:
         with self._asking(model, sample) as forgetting:
             return forgetting.plan(selector, **how)
 
-    def runs(self, after: int, limit: int) -> list[RunRecord]:
-        return self._verbs.runs(after, limit)
-
-    def record(self, run_id: int) -> RunRecord:
-        return self._verbs.run(run_id)[0]
-
-    def run(self, run_id: int) -> tuple[RunRecord, ForgetPlan, Verification | None]:
-        return self._verbs.run(run_id)
-
-    def before(self, run_id: int) -> Mapping[str, Rates]:
-        return self._verbs.run(run_id)[1].before
-
-    def drift(self, run_id: int) -> Drift:
-        return self._verbs.drift(run_id)
-
-    def apply(self, run_id: int, *, actor: str, reason: str) -> Edit:
-        return self._verbs.apply(run_id, actor=actor, reason=reason)
-
-    def restore(self, run_id: int, *, actor: str, reason: str) -> Edit:
-        return self._verbs.restore(run_id, actor=actor, reason=reason)
-
-    def verify(self, run_id: int, questions: Sequence[str], *, model: bool, sample: int) -> Verification:
+    def verify(
+        self, run_id: int, questions: Sequence[str] = (), *, model: bool = True, sample: int = SAMPLE
+    ) -> Verification:
         with self._asking(model, sample) as forgetting:
             return forgetting.verify(run_id, questions)
 
-    def survivors(self, run_id: int, after: int, limit: int) -> list[SaidSurvivor]:
-        return self._verbs.survivors(run_id, after, limit)
+    def record(self, run_id: int) -> RunRecord:
+        return self.run(run_id)[0]
 
-    def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
-        return self._verbs.facts(fact_ids)
+    def before(self, run_id: int) -> Mapping[str, Rates]:
+        return self.run(run_id)[1].before
 
     def certificate(self, run_id: int) -> str:
         return issue_forget_certificate(self.runtime.kb, run_id)
@@ -334,36 +312,24 @@ class LocalLookups(Lookups):
         return calibrations(self.runtime.user, self.runtime.kb).drop(**who)
 
 
-@dataclass(frozen=True, slots=True)
-class LocalMisses:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalMisses(Misses):
     """The verbs of misses. A list groups what is new first, and a solution asks questions again."""
 
     runtime: Runtime
 
+    @classmethod
+    def of(cls, runtime: Runtime) -> LocalMisses:
+        def answering(question: str, *, accepted_only: bool) -> list[int]:
+            said = runtime.answers.ask(question, accepted_only=accepted_only)
+            return [fact.fact_id for fact in said.facts]
+
+        return cls(runtime.kb, answering, runtime=runtime)
+
     def find(self, **sought: Unpack[MissSearch]) -> MissPage:
         with self.runtime.telling.progress("Grouping misses") as advance:
-            self._misses.group(advance)
-        return self._misses.find(**sought)
-
-    def read(self, group_id: int) -> MissDetails:
-        return self._misses.read(group_id)
-
-    def dismiss(self, group_ids: Sequence[int], *, actor: str, reason: str) -> int:
-        return self._misses.dismiss(group_ids, actor=actor, reason=reason)
-
-    def reopen(self, group_ids: Sequence[int], *, actor: str, reason: str) -> int:
-        return self._misses.reopen(group_ids, actor=actor, reason=reason)
-
-    def solve(self, group_id: int, fact_id: int, *, anyway: bool = False, **who: Unpack[OnRecord]) -> Solving:
-        return self._misses.solve(group_id, fact_id, anyway=anyway, **who)
-
-    @property
-    def _misses(self) -> Misses:
-        return Misses(self.runtime.kb, self._answering_fact_ids)
-
-    def _answering_fact_ids(self, question: str, *, accepted_only: bool) -> list[int]:
-        said = self.runtime.answers.ask(question, accepted_only=accepted_only)
-        return [fact.fact_id for fact in said.facts]
+            self.group(advance)
+        return Misses.find(self, **sought)
 
 
 @dataclass(frozen=True, slots=True)

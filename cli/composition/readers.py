@@ -14,6 +14,7 @@ from colmlm.kb.answers.confidence import Confidence
 from colmlm.kb.answers.reading import JudgedReader, Passage, PassageReading
 
 if TYPE_CHECKING:
+    from colmlm.kb.answers.records import AnswerThreshold
     from colmlm.model.reader.reader import CascadeReader, ExtractiveReader
 
 CONFIDENCE = "confidence.json"
@@ -80,3 +81,14 @@ def digest_of(path: Path, confidence: Confidence) -> str:
     described = (path / ANNOTATOR_FILE).read_bytes() if (path / ANNOTATOR_FILE).is_file() else b""
     said = json.dumps(asdict(confidence), sort_keys=True).encode()
     return hashlib.sha256(described + said).hexdigest()
+
+
+def describe_threshold(found: AnswerThreshold) -> str:
+    """Say the threshold in a sentence."""
+    if not found.calibrated or found.calibration is None:
+        return f"Threshold {found.threshold:.3f}, as shipped: not calibrated for this base."
+    measured = found.calibration.measured
+    return (
+        f"Threshold {found.threshold:.3f}, calibrated for {measured.rate:.1%} wrong on {measured.answerable} questions "
+        f"(change {found.calibration.seq}; shipped: {found.shipped:.3f})."
+    )

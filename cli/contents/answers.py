@@ -16,9 +16,11 @@ from colmlm.cli.fact_view import where
 from colmlm.cli.options import (
     MAX_BIGINT,
     AcceptedOnly,
+    AnswerMode,
     AsOf,
     CheckpointPath,
     MinSeq,
+    RankedBy,
     Threshold,
     Verbose,
     examples,
@@ -44,11 +46,6 @@ ASK_EXAMPLES = examples(
     'colmlm ask "When was the canteen opened?" --mode paper',
     'colmlm ask "When was the canteen opened?" --as-of 12',
 )
-
-
-class AnswerMode(StrEnum):
-    read = "read"
-    paper = "paper"
 
 
 @anywhere
@@ -182,12 +179,6 @@ class LookupMode(StrEnum):
     auto = "auto"
     forced = "forced"
     off = "off"
-
-
-class RankedBy(StrEnum):
-    key = "key"
-    words = "words"
-    reader = "reader"
 
 
 class OnMiss(StrEnum):

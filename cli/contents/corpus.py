@@ -33,6 +33,7 @@ from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
     After,
+    DryRun,
     Limit,
     WhyUnlessDry,
     Yes,
@@ -80,9 +81,7 @@ def sync(
         Path, typer.Argument(metavar="FOLDER", exists=True, file_okay=False, help="The folder to follow.")
     ],
     corpus: Annotated[str, typer.Option("--corpus", callback=some_text, help="The corpus that follows it.")],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what is new, changed and gone, and stop.")
-    ] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     allow_empty: Annotated[
         bool, typer.Option("--allow-empty", help="Also where none of the files of the last sync is left.")
@@ -273,7 +272,7 @@ def delete(
     ] = None,
     reason: WhyUnlessDry = None,
     actor: Actor = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count what would be deleted and stop.")] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Delete every live fact of a corpus, or of some of its documents, in one change. The texts stay.

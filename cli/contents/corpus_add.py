@@ -37,7 +37,7 @@ from colmlm.cli.composition.annotators import (
 from colmlm.cli.composition.bulk.spreading import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.options import Actor, AllowErased, CheckpointPath, examples, some_text, wants_json
+from colmlm.cli.options import Actor, AllowErased, CheckpointPath, DryRun, examples, some_text, wants_json
 from colmlm.cli.output import counted, note, plain, print_json, print_table, progress, say
 from colmlm.kb.corpus.format import is_blank
 from colmlm.kb.corpus.raw.blocks import Fields, RawAddition
@@ -99,9 +99,7 @@ def add(
     urls: Urls = None,
     allow_private: AllowPrivate = False,
     skip_unknown: SkipUnknown = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read everything, say what is new, and stop.")
-    ] = False,
+    dry_run: DryRun = False,
     questions: Questions = False,
     verify: Verify = True,
     again: Annotated[

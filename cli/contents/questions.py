@@ -11,12 +11,14 @@ import typer
 
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.contents.answers import AnswerMode, RankedBy
+from colmlm.cli.composition.readers import describe_threshold
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import (
     AcceptedOnly,
     Actor,
+    AnswerMode,
     CheckpointPath,
+    RankedBy,
     Yes,
     examples,
     finite,
@@ -26,7 +28,7 @@ from colmlm.cli.options import (
     wants_json,
 )
 from colmlm.cli.output import counted, note, print_json, print_table, say, shorten
-from colmlm.kb.answers.records import AnswerThreshold, Calibrating
+from colmlm.kb.answers.records import Calibrating
 
 if TYPE_CHECKING:
     from colmlm.kb.questions.records import AskedItem, KeptQuestion, KeptSet, QuestionRun, RunComparison
@@ -335,17 +337,6 @@ def threshold(
     say(describe_threshold(found))
     for doubt in found.doubts:
         note(doubt)
-
-
-def describe_threshold(found: AnswerThreshold) -> str:
-    """Say the threshold in a sentence."""
-    if not found.calibrated or found.calibration is None:
-        return f"Threshold {found.threshold:.3f}, as shipped: not calibrated for this base."
-    measured = found.calibration.measured
-    return (
-        f"Threshold {found.threshold:.3f}, calibrated for {measured.rate:.1%} wrong on {measured.answerable} questions "
-        f"(change {found.calibration.seq}; shipped: {found.shipped:.3f})."
-    )
 
 
 def _show_calibration(done: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
     CheckpointPath,
+    DryRun,
     KeysetId,
     Reason,
     Yes,
@@ -510,7 +511,7 @@ def _build_index(keyset_id: int, recall: float) -> None:
 def retire(
     base: Base,
     keyset_id: KeysetId,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be dropped and stop.")] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
     reason: Reason = "retire",
     actor: Actor = None,

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, TypeVar
 from sqlalchemy import Engine, text
 
 from colmlm.api.settings import ServerSettings
-from colmlm.cli.contents.questions import describe_threshold
 from colmlm.cli.errors import one_line
 from colmlm.cli.settings import UserSettings
 from colmlm.kb.errors import (
@@ -464,6 +463,7 @@ def _contents(settings: Settings, user: UserSettings, engine: Engine) -> Iterato
 
 def _answers(kb: KnowledgeBase, user: UserSettings) -> CheckResult:
     from colmlm.cli.composition.calibrating import calibrations
+    from colmlm.cli.composition.readers import describe_threshold
 
     standing = calibrations(user, kb).standing()
     found = " ".join((describe_threshold(standing), *standing.doubts))

@@ -93,7 +93,7 @@ def erase(
             "--mentions", help="Redact the values where else their own documents, all, or none mention them."
         ),
     ] = MentionScope.same_document,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be erased and stop.")] = False,
+    dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Erase facts for good, live or deleted, all of them or none. Nothing brings them back.
