@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
+import typer
+
+from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import wants_json
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.texts.characters import page_of
 from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from colmlm.cli.bases.local_base import Base
+    from colmlm.kb.facts.files import RefusedRow
     from colmlm.kb.facts.records import Edit, FactRecord, SamplePlace, Source
 
 SENTENCE_WIDTH, SENTENCE_SIDE = (
@@ -26,6 +32,22 @@ def table(base: Base, facts: Iterable[FactRecord]) -> None:
     texts: dict[int, str] = {}
     columns = ("id", "value", "question or sentence", "source", "review", "deleted")
     print_table(columns, [_row(fact, fact.question or sentence_of(base, fact, texts)) for fact in facts])
+
+
+def brief_table(facts: Iterable[FactRecord]) -> None:
+    """Print facts as a table of what they say and where."""
+    rows = ((fact.fact_id, shorten(fact.value), shorten(fact.question), where(fact)) for fact in facts)
+    print_table(("id", "value", "question", "source"), rows)
+
+
+def refuse_rows(refused: Sequence[RefusedRow], file: Path, nothing: str, **told: object) -> NoReturn:
+    """Say which rows of a file cannot be used, and exit with 3. As JSON this has what else is `told`."""
+    if wants_json():
+        print_json({"refused": refused, **told})
+    for row in refused:
+        note(f"{file.name}, line {row.line}: {row.cause}")
+    note(f"{nothing} Put these rows right, or leave them out.")
+    raise typer.Exit(REFUSED)
 
 
 def sentence_of(base: Base, fact: FactRecord, texts: dict[int, str]) -> str:

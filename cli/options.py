@@ -227,6 +227,12 @@ def require_somebody(answered: bool, what: str) -> None:
         raise typer.BadParameter(f"there is nobody to ask; pass it to {what}.", param_hint="--yes")
 
 
+def require_empty(target: Path) -> None:
+    """Raise `BadParameter` where something is in a directory that a command would write."""
+    if target.is_dir() and any(target.iterdir()):
+        raise typer.BadParameter(f"{target} is not empty; name a new directory.", param_hint="DIR")
+
+
 def require_reason(reason: str | None, *, unless: bool = False) -> None:
     """Raise `BadParameter` where no reason was given, `unless` the command changes nothing."""
     if reason is None and not unless:

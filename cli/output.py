@@ -179,6 +179,11 @@ def these_facts(number: int) -> str:
     return "this fact" if number == 1 else f"these {number} facts"
 
 
+def some_ids(ids: Sequence[int], most: int = 20) -> str:
+    """List ids, of many only the first."""
+    return f"{', '.join(map(str, ids[:most]))}{' ...' if len(ids) > most else ''}"
+
+
 def shorten(text: str | None, width: int = 60) -> str:
     """Give the start of a text, on one line."""
     line = " ".join((text or "").split())

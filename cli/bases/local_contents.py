@@ -205,6 +205,8 @@ class LocalCorpora:
 def _addition_report(
     adding: Adding, report: IngestReport | None, keyset: KeysetRecord | None, dry_run: bool
 ) -> dict[str, Any]:
+    from colmlm.cli.composition.adding import facts_ingested
+
     tally = adding.tally
     is_citable = keyset is not None and keyset.state == "active" and not dry_run
     refusals = [*tally.refusals, *(report.refusals if report else ())]
@@ -212,11 +214,7 @@ def _addition_report(
         "dry_run": dry_run, "corpus": adding.corpus, "documents": sum(tally.standings.values()),
         **{standing.value: tally.standings[standing] for standing in Standing},
         "characters": tally.characters,
-        "facts": report.facts if report else 0,
-        "seq": report.seq if report else None, "still_deleted": report.still_deleted if report else 0,
-        "suppressed": report.suppressed if report else 0,
-        "contradictions": report.contradictions if report else 0,
-        "duplicates": report.duplicates if report else 0, "added": tally.added,
+        **facts_ingested(report), "added": tally.added,
         "rejected": dict(tally.rejected), "refused": len(refusals), "refusals": refusals,
         "passed_over": dict(adding.found.passed_over), "keyset": keyset,
         "citable": is_citable, "suggested": adding.to_suggest(keyset),

@@ -256,6 +256,12 @@ class Adding:
         return answered_fact(self.runtime, self.corpus, self.tally.to_try)
 
 
+def facts_ingested(report: IngestReport | None) -> dict[str, Any]:
+    """Give what an ingest did with facts, for JSON; None stands for one that had nothing to do."""
+    names = ("facts", "still_deleted", "suppressed", "contradictions", "duplicates")
+    return {name: getattr(report, name, 0) for name in names} | {"seq": report.seq if report else None}
+
+
 def _seconds_of_keys(encoder: Encoder, documents: Iterable[AnnotatedDocument]) -> float:
     """Measure how long the keys of a character of text take, on the beginnings of some documents."""
     beginnings: list[AnnotatedDocument] = []

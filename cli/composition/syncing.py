@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from colmlm.cli.composition.adding import facts_ingested
 from colmlm.cli.output import plain
 from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, opened_file
 from colmlm.kb.errors import FolderEmpty, FolderOther
@@ -231,20 +232,15 @@ class Synced:
 
     def summary(self) -> dict[str, Any]:
         """Give it as JSON, without names of files and documents, and without why something was refused."""
-        report, removed, standings = self.report, self.removed, self.adding.tally.standings
+        removed, standings = self.removed, self.adding.tally.standings
         told = {
             "corpus": self.adding.corpus, "files": self.plan.counts,
             "documents": {
                 "new": standings[Standing.new], "changed": standings[Standing.changed], "gone": self.num_gone
             },
-            "facts": report.facts if report else 0,
+            **facts_ingested(self.report),
             "deleted_facts": len(removed.fact_ids) if removed else 0,
-            "seq": report.seq if report else None,
             "removed_seq": removed.seq if removed else None,
-            "still_deleted": report.still_deleted if report else 0,
-            "suppressed": report.suppressed if report else 0,
-            "contradictions": report.contradictions if report else 0,
-            "duplicates": report.duplicates if report else 0,
             "rejected": dict(self.adding.tally.rejected),
             "refused": len(self.refusals), "passed_over": dict(self.adding.found.passed_over),
             "keyset": self.keyset, "citable": self.keyset is not None and self.keyset.state == "active",

@@ -12,7 +12,6 @@ import typer
 from colmlm.cli import fact_view as show_
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
@@ -441,7 +440,8 @@ def edit_from(
 
     planned = plan_edits(file.read_text(encoding="utf-8-sig"), base.facts.show_many)
     if planned.refused:
-        _refuse(planned, file, dry_run)
+        nothing = "Nothing was edited."
+        show_.refuse_rows(planned.refused, file, nothing, dry_run=dry_run, edits=(), unchanged=0, seq=None)
     said = {"dry_run": dry_run, "edits": planned.edits, "unchanged": planned.unchanged, "refused": ()}
     if dry_run or not planned.edits:
         print_json({**said, "seq": None}) if wants_json() else _show(planned)
@@ -459,15 +459,6 @@ def edit_from(
         note(
             "Facts whose question was edited have no key yet, so lookups do not find them. Run: colmlm keysets fill"
         )
-
-
-def _refuse(planned: BulkEdit, file: Path, dry_run: bool) -> None:
-    if wants_json():
-        print_json({"dry_run": dry_run, "edits": (), "unchanged": 0, "refused": planned.refused, "seq": None})
-    for row in planned.refused:
-        note(f"{file.name}, line {row.line}: {row.cause}")
-    note("Nothing was edited. Put these rows right, or leave them out.")
-    raise typer.Exit(REFUSED)
 
 
 def _show(planned: BulkEdit) -> None:

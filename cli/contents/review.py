@@ -12,7 +12,7 @@ import typer
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.fact_view import where
+from colmlm.cli.fact_view import refuse_rows, where
 from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
@@ -165,14 +165,8 @@ def _read(base: Base, file: Path | None, dry_run: bool) -> Sequence[ReviewVerdic
     assert file is not None
     found = read_verdicts(file.read_text(encoding="utf-8-sig"), base.facts.show_many)
     if found.refused:
-        if wants_json():
-            print_json(
-                {"dry_run": dry_run, "refused": found.refused, "seqs": (), "fact_ids": (), "before": ()}
-            )
-        for row in found.refused:
-            note(f"{file.name}, line {row.line}: {row.cause}")
-        note("Nothing was done. Put these rows right, or leave them out.")
-        raise typer.Exit(REFUSED)
+        nothing = "Nothing was done."
+        refuse_rows(found.refused, file, nothing, dry_run=dry_run, seqs=(), fact_ids=(), before=())
     return found.verdicts
 
 

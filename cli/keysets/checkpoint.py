@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import CheckpointPath, DryRun, NewDirectory, examples, wants_json
+from colmlm.cli.options import CheckpointPath, DryRun, NewDirectory, examples, require_empty, wants_json
 from colmlm.cli.output import print_json, print_table, say
 
 
@@ -72,7 +72,7 @@ def export(
     checkpoint: CheckpointPath = None,
 ) -> None:
     """Write the checkpoint as a plain model for other programs, with the three added tokens at the end."""
-    _require_empty(target)
+    require_empty(target)
     from colmlm.model.lm.export import export_gguf, export_plain
 
     write = export_gguf if form is ExportForm.GGUF else export_plain
@@ -134,7 +134,7 @@ def pull(
     ] = None,
 ) -> None:
     """Fetch a checkpoint from the Hugging Face hub, and check its files. No code and no pickle is fetched."""
-    _require_empty(target)
+    require_empty(target)
     from colmlm.model.lm.export import pull_checkpoint
 
     pull_checkpoint(repo, target, revision=revision)
@@ -146,8 +146,3 @@ def pull(
     print_json(pulled) if wants_json() else say(
         f"Pulled to {pulled['path']}. Next: colmlm keysets fill --checkpoint {target}"
     )
-
-
-def _require_empty(target: Path) -> None:
-    if target.is_dir() and any(target.iterdir()):
-        raise typer.BadParameter(f"{target} is not empty; name a new directory.", param_hint="DIR")

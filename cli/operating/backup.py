@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import Actor, Yes, examples, require_somebody, some_texts, wants_json
-from colmlm.cli.output import note, plain, print_json, progress, say
+from colmlm.cli.output import note, plain, print_json, progress, say, some_ids
 from colmlm.kb.errors import NewerLogNeeded
 
 if TYPE_CHECKING:
@@ -190,11 +189,11 @@ def _show_restored(report: RestoreReport, dry_run: bool) -> None:
         ("deleted again", report.deleted_again),
     ):
         if fact_ids:
-            say(f"{what}: {_listed(fact_ids)} ({len(fact_ids)})")
+            say(f"{what}: {some_ids(fact_ids)} ({len(fact_ids)})")
     if limited := [one.corpus or f"keyset {one.keyset}" for one in report.limited_again]:
         say(f"limited to accepted facts again: {', '.join(limited)}")
     for erasure in report.repeated:
-        say(f"  by change {erasure.seq} of that log, {erasure.at}: {_listed(erasure.fact_ids)}")
+        say(f"  by change {erasure.seq} of that log, {erasure.at}: {some_ids(erasure.fact_ids)}")
     if report.erased_again and not dry_run:
         note("The files of this server still hold what was erased. Run: colmlm erase --now")
 
@@ -205,10 +204,6 @@ def _show_later(report: RestoreReport) -> None:
         say(f"Later erasures are known up to change {head.seq}, from {report.log_file}.")
         say(f"That log was signed {head.at} by key {head.key}; what was erased after it is back.")
         if report.sealed:
-            say(f"Passed over, since they are sealed breaks of that log: changes {_listed(report.sealed)}.")
+            say(f"Passed over, since they are sealed breaks of that log: changes {some_ids(report.sealed)}.")
     elif report.without_later_erasures:
         say(f"Without later erasures: what was erased after change {report.backup.seq} is back.")
-
-
-def _listed(fact_ids: Sequence[int]) -> str:
-    return f"{', '.join(map(str, fact_ids[:20]))}{' ...' if len(fact_ids) > 20 else ''}"

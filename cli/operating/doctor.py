@@ -10,7 +10,7 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import examples, wants_json
-from colmlm.cli.output import plain, print_json, print_table, say
+from colmlm.cli.output import plain, print_json, print_table, say, some_ids
 
 if TYPE_CHECKING:
     from colmlm.kb.upkeep.upkeep import FsckReport, RepairReport
@@ -113,7 +113,7 @@ def _show_data(report: FsckReport) -> None:
         ("facts that their document does not say", report.non_verbatim_facts),
     ):
         if ids:
-            say(f"{what}: {', '.join(map(str, ids[:20]))}{' ...' if len(ids) > 20 else ''} ({len(ids)})")
+            say(f"{what}: {some_ids(ids)} ({len(ids)})")
     for problem in (*report.problems, *report.quoting):
         say(problem)
     for mendable in report.mendable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +12,7 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.fact_view import where
+from colmlm.cli.fact_view import brief_table
 from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
@@ -28,7 +27,7 @@ from colmlm.cli.options import (
     wants_json,
     without_json,
 )
-from colmlm.cli.output import note, print_json, print_table, say, shorten, these_facts
+from colmlm.cli.output import note, print_json, print_table, say, shorten, some_ids, these_facts
 from colmlm.cli.removal.forget import give_certificate
 from colmlm.cli.start.command import DefaultGroup
 from colmlm.kb.removal.records import Erasing
@@ -121,7 +120,7 @@ def erase(
         _preview(base, wanted, mentions)
         return
     if wanted and not yes:
-        show_facts(base, wanted)
+        brief_table(base.facts.show_many(wanted))
         typer.confirm(
             f"Erase {these_facts(len(wanted))} for good? This cannot be undone.", abort=True, err=True
         )
@@ -160,7 +159,7 @@ def _preview(base: Base, fact_ids: list[int], mentions: MentionScope) -> None:
         facts = base.facts.show_many(fact_ids)
         print_json({"dry_run": True, "facts": facts, **counts(preview)})
         return
-    show_facts(base, fact_ids)
+    brief_table(base.facts.show_many(fact_ids))
     say(f"Would redact {touched(preview)}, and drop {preview.num_keys} keys.")
     show_twins(preview)
     show_left(preview)
@@ -218,13 +217,6 @@ def scan_residue(
 # Shows previews and reports of erasures, for people and as JSON.
 
 
-def show_facts(base: Base, fact_ids: Sequence[int]) -> None:
-    """Print the facts as a table."""
-    found = base.facts.show_many(fact_ids)
-    rows = [(f.fact_id, shorten(f.value), shorten(f.question), where(f)) for f in found]
-    print_table(("id", "value", "question", "source"), rows)
-
-
 def show_asked(asked: ErasureRequest) -> None:
     """Print a request that waits for a second token."""
     if wants_json():
@@ -270,9 +262,9 @@ def touched(erased: Erased) -> str:
 def show_twins(erased: Erased) -> None:
     """Print which other facts say the same."""
     if erased.also_said_by:
-        ids = ", ".join(map(str, erased.also_said_by[:20]))
-        more = f" and {len(erased.also_said_by) - 20} more" if len(erased.also_said_by) > 20 else ""
-        say(f"Other facts say the same and stay: {ids}{more}. Erase them too if they must go.")
+        say(
+            f"Other facts say the same and stay: {some_ids(erased.also_said_by)}. Erase them too if they must go."
+        )
 
 
 def show_left(erased: Erased) -> None:
@@ -291,15 +283,11 @@ def show_left(erased: Erased) -> None:
     }
     for what, ids in named.items():
         if ids:
-            say(f"Still said by {what}: {_some(ids)}")
+            say(f"Still said by {what}: {some_ids(ids)}")
     for one in left.rows:
         rows = f"{one.num_rows} row{'s' if one.num_rows != 1 else ''}"
-        at = f": {_some(one.ids)}" if one.ids else ""
+        at = f": {some_ids(one.ids)}" if one.ids else ""
         say(f"Still said by column {one.column} of table {one.table}, in {rows}{at}")
-
-
-def _some(ids: Sequence[int]) -> str:
-    return f"{', '.join(map(str, ids[:20]))}{' ...' if len(ids) > 20 else ''}"
 
 
 def show_report(report: ErasureReport) -> None:
@@ -405,7 +393,7 @@ def settle(
 
 def _approve(base: Base, asked: ErasureRequest, *, now: bool, yes: bool) -> None:
     if not yes:
-        show_facts(base, asked.fact_ids)
+        brief_table(base.facts.show_many(asked.fact_ids))
         typer.confirm(
             f"Erase {these_facts(len(asked.fact_ids))} for good? This cannot be undone.", abort=True, err=True
         )
@@ -452,4 +440,4 @@ def _preview_request(base: Base, asked: ErasureRequest) -> None:
         return
     behalf = f", for {asked.on_behalf_of}" if asked.on_behalf_of else ""
     say(f"Asked with the token {asked.asked_by}, {asked.at:%Y-%m-%d %H:%M}{behalf}: {asked.reason}")
-    show_facts(base, asked.fact_ids)
+    brief_table(base.facts.show_many(asked.fact_ids))

@@ -14,7 +14,7 @@ import typer
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.fact_view import place, where
+from colmlm.cli.fact_view import brief_table, place
 from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
@@ -35,7 +35,7 @@ from colmlm.cli.options import (
     wants_json,
     without_json,
 )
-from colmlm.cli.output import counted, note, print_json, print_table, say, shorten
+from colmlm.cli.output import counted, note, print_json, print_table, say, shorten, some_ids
 from colmlm.kb.removal.records import (
     LEVELS,
     OUTCOMES,
@@ -247,9 +247,10 @@ def _warn(drift: Drift) -> None:
         ("now say the same", drift.newly_equivalent),
     ):
         if fact_ids:
-            ids = ", ".join(map(str, fact_ids[:10]))
             late = counted(len(fact_ids), "fact")
-            note(f"{late} that came after the plan {what} and stay: {ids}. Plan again for them.")
+            note(
+                f"{late} that came after the plan {what} and stay: {some_ids(fact_ids)}. Plan again for them."
+            )
 
 
 def _preview(record: RunRecord, **more: object) -> None:
@@ -261,8 +262,7 @@ def _preview(record: RunRecord, **more: object) -> None:
         if isinstance(drift, Drift):
             _warn(drift)
             if drift.stale:
-                stale = ", ".join(map(str, drift.stale[:10]))
-                say(f"It is stale and would be refused. Edited since: {stale}")
+                say(f"It is stale and would be refused. Edited since: {some_ids(drift.stale)}")
 
 
 def _done(run_id: int, edit: Edit, **more: object) -> None:
@@ -476,9 +476,7 @@ def show_plan(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: int) -> 
 
 
 def _show_facts(fact_ids: tuple[int, ...], texts: Mapping[int, FactRecord], limit: int) -> None:
-    shown = [texts[fact_id] for fact_id in fact_ids[:limit] if fact_id in texts]
-    rows = ((f.fact_id, shorten(f.value), shorten(f.question), where(f)) for f in shown)
-    print_table(("id", "value", "question", "source"), rows)
+    brief_table(texts[fact_id] for fact_id in fact_ids[:limit] if fact_id in texts)
     if len(fact_ids) > limit:
         say(f"and {len(fact_ids) - limit} more")
 
@@ -547,4 +545,4 @@ def show_verification(asked_before: Mapping[str, Rates], found: Verification) ->
         f"facts still live {found.still_live}, keys in the index {found.keys_in_index}, tombstones {found.tombstones}"
     )
     if found.leaked:
-        say(f"found: {', '.join(map(str, found.leaked[:20]))}")
+        say(f"found: {some_ids(found.leaked)}")

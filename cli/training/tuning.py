@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import DryRun, MaxMinutes, NewDirectory, examples, finite, positive, wants_json
+from colmlm.cli.options import (
+    DryRun,
+    MaxMinutes,
+    NewDirectory,
+    examples,
+    finite,
+    positive,
+    require_empty,
+    wants_json,
+)
 from colmlm.cli.output import note, print_json, print_table, progress, say
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_questions, read_squad
@@ -117,8 +126,7 @@ def release(
     """
     from colmlm.model.annotate import checkpoint as annotators
 
-    if target.is_dir() and any(target.iterdir()):
-        raise typer.BadParameter(f"{target} is not empty; name a new directory.", param_hint="DIR")
+    require_empty(target)
     if not (run / annotators.ANNOTATOR_FILE).is_file():
         from colmlm.model.training.state import release_adapter
 
