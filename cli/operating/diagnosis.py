@@ -14,6 +14,7 @@ import socket
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -46,7 +47,6 @@ from colmlm.kb.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from colmlm.kb.jobs.attendance import WorkerState
-    from colmlm.kb.webhooks.records import Webhook
 
 
 OLDEST_PYTHON = (3, 11)
@@ -304,7 +304,9 @@ def examine_worker(settings: Settings) -> Iterator[CheckResult]:
     """Check for workers with a heartbeat, for jobs that wait, and for a server's note that its own worker fails."""
     state, heard, waiting = attendance.noted_attendance(settings.home), 0, 0
     try:
-        heard, waiting = _count_workers(settings)
+        with _store(settings) as store:
+            if store is not None:
+                heard, waiting = Jobs(store).num_workers(), Jobs(store).num_waiting()
     except DatabaseUnavailable:
         yield CheckResult("worker", "warning", "not known without the database", "Mend the database first.")
         return
@@ -323,7 +325,11 @@ def examine_worker(settings: Settings) -> Iterator[CheckResult]:
 
 def examine_webhooks(settings: Settings) -> Iterator[CheckResult]:
     """Check for webhooks that fail or were given up; say nothing where there are none."""
-    found = _subscribed(settings)
+    try:
+        with _store(settings) as store:
+            found = [] if store is None else Webhooks(store).all()
+    except DatabaseUnavailable:  # which another check says
+        return
     for webhook in found:
         if webhook.last_error is not None:
             told = f"{webhook.webhook_id} is {webhook.state} at change {webhook.delivered_seq}: {webhook.last_error}"
@@ -333,26 +339,12 @@ def examine_webhooks(settings: Settings) -> Iterator[CheckResult]:
         yield CheckResult("webhooks", "ok", f"{len(found)}, none of which fails")
 
 
-def _subscribed(settings: Settings) -> list[Webhook]:
-    """List the webhooks; none where the database does not answer, which another check says, or is not at its head."""
-    try:
-        engine = database.connect_database(settings)
-    except DatabaseUnavailable:
-        return []
-    try:
-        return Webhooks(Store(settings, engine)).all() if database.is_at_head(engine) else []
-    finally:
-        engine.dispose()
-
-
-def _count_workers(settings: Settings) -> tuple[int, int]:
-    """Count the workers and the waiting jobs; give 0 of both where the schema is not this program's."""
+@contextmanager
+def _store(settings: Settings) -> Iterator[Store | None]:
+    """Give the database; None where its schema is not this program's. Raises `DatabaseUnavailable`."""
     engine = database.connect_database(settings)
     try:
-        if not database.is_at_head(engine):
-            return 0, 0
-        jobs = Jobs(Store(settings, engine))
-        return jobs.num_workers(), jobs.num_waiting()
+        yield Store(settings, engine) if database.is_at_head(engine) else None
     finally:
         engine.dispose()
 

@@ -1,1 +1,1 @@
-"""The command that trains checkpoints."""
+"""Commands that train checkpoints, the annotators and the reader."""
