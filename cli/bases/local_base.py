@@ -14,14 +14,8 @@ from colmlm.kb.progress import Telling
 
 if TYPE_CHECKING:
     from colmlm.cli.bases.local_contents import LocalCorpora, LocalFacts
-    from colmlm.cli.bases.local_models import (
-        LocalErasures,
-        LocalForgetting,
-        LocalKeysets,
-        LocalLookups,
-        LocalMisses,
-        LocalQuestions,
-    )
+    from colmlm.cli.bases.local_lookups import LocalKeysets, LocalLookups, LocalMisses, LocalQuestions
+    from colmlm.cli.bases.local_removal import LocalErasures, LocalForgetting
     from colmlm.kb.access.access import Access
     from colmlm.kb.evidence.answering_generator import AnsweringGenerator
     from colmlm.kb.evidence.generation import StoringDecoder
@@ -81,7 +75,7 @@ class LocalBase:
 
     @property
     def lookups(self) -> LocalLookups:
-        from colmlm.cli.bases.local_models import LocalLookups
+        from colmlm.cli.bases.local_lookups import LocalLookups
 
         return LocalLookups(self.kb, self.kb.searcher, self.runtime)
 
@@ -96,7 +90,7 @@ class LocalBase:
 
     @property
     def misses(self) -> LocalMisses:
-        from colmlm.cli.bases.local_models import LocalMisses
+        from colmlm.cli.bases.local_lookups import LocalMisses
 
         return LocalMisses.of(self.runtime)
 
@@ -106,25 +100,25 @@ class LocalBase:
 
     @property
     def questions(self) -> LocalQuestions:
-        from colmlm.cli.bases.local_models import LocalQuestions
+        from colmlm.cli.bases.local_lookups import LocalQuestions
 
         return LocalQuestions(self.kb, self.runtime)
 
     @property
     def keysets(self) -> LocalKeysets:
-        from colmlm.cli.bases.local_models import LocalKeysets
+        from colmlm.cli.bases.local_lookups import LocalKeysets
 
         return LocalKeysets(self.runtime)
 
     @property
     def forgetting(self) -> LocalForgetting:
-        from colmlm.cli.bases.local_models import LocalForgetting
+        from colmlm.cli.bases.local_removal import LocalForgetting
 
         return LocalForgetting(self.runtime)
 
     @property
     def erasures(self) -> LocalErasures:
-        from colmlm.cli.bases.local_models import LocalErasures
+        from colmlm.cli.bases.local_removal import LocalErasures
 
         return LocalErasures(self.runtime)
 

@@ -193,7 +193,7 @@ def scan_residue(
 
     The exit code is 1 where any is found.
     """
-    from colmlm.cli.bases.local_models import scanned
+    from colmlm.cli.bases.local_removal import scanned
     from colmlm.kb.removal.traces import Trace, load_traces
 
     if bool(traces) == bool(texts):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +17,7 @@ from colmlm.cli.options import MaxMinutes, examples, positive, wants_json
 from colmlm.cli.output import note, print_json, print_table, progress, say
 from colmlm.cli.start.command import RunningGroup
 from colmlm.cli.training import tuning
-from colmlm.cli.training.tuning import Squad, readable
+from colmlm.cli.training.tuning import Squad, readable, shown
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.demo import DEMO_CORPUS
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
     from colmlm.model.training.corpora import Corpus
     from colmlm.model.training.shards import BuiltShards
     from colmlm.model.training.start import Ratios, TrainingPlan
-    from colmlm.model.training.task import StepMetrics
 
 # The data that `colmlm train` reads: annotated files, SQuAD files, and shards made of them.
 
@@ -446,47 +442,3 @@ def _of_run(out: Path | None) -> TrainConfig | None:
             "and another --out"
         )
     return TrainConfig.from_record(json.loads((out / CONFIG_FILE).read_text())["training"]["config"])
-
-
-# Shows a run's progress while it trains.
-
-_EVERY_SECONDS = 10.0
-
-
-class Show(Protocol):
-    def __call__(self, metrics: StepMetrics, steps: int) -> None: ...
-
-
-@contextmanager
-def shown() -> Iterator[Show]:
-    """Show each step on stderr: as a progress bar on a terminal, else as a line now and then."""
-    if not sys.stderr.isatty():
-        yield _Lines()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("training"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[status]}"))
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("training", total=1.0, status="")
-        yield lambda m, steps: bar.update(task, completed=m.done, status=_status(m, steps))
-
-
-class _Lines:
-    def __init__(self) -> None:
-        self._last = -_EVERY_SECONDS  # the first step is shown at once
-
-    def __call__(self, metrics: StepMetrics, steps: int) -> None:
-        if time.monotonic() - self._last >= _EVERY_SECONDS:
-            self._last = time.monotonic()
-            note(_status(metrics, steps))
-
-
-def _status(metrics: StepMetrics, steps: int) -> str:
-    """Describe a run's state: its losses, its speed, and how long it will take at the speed so far."""
-    parts = "  ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in metrics.parts.items())
-    left = metrics.seconds_left / 60
-    return (
-        f"step {metrics.step} of {steps}  loss {metrics.loss:.3f}  {parts}  "
-        f"{metrics.tokens_per_second:.0f} tokens/s  {left:.0f} min left"
-    )

@@ -10,7 +10,7 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import print_json, say
-from colmlm.cli.training.train import shown
+from colmlm.cli.training.tuning import shown
 from colmlm.model.training.presets import OBJECTIVES
 
 UNLEARN_EXAMPLES = examples(

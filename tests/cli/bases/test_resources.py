@@ -11,7 +11,7 @@ import pytest
 
 from colmlm.api.client.client import Client
 from colmlm.api.client.connection import Connection
-from colmlm.cli.bases import local_base, local_contents, local_models
+from colmlm.cli.bases import local_base, local_contents, local_lookups, local_removal
 from colmlm.kb.access.access import Access
 from colmlm.kb.answers import records as answer_records
 from colmlm.kb.evidence import answering_generator
@@ -132,7 +132,7 @@ OPTIONS_HERE_ONLY = {
 
 def _here() -> dict[str, type]:
     """Gives the class of each resource of this machine's base, though it is imported for a type checker alone."""
-    modules = (local_contents, local_models, answering_generator)
+    modules = (local_contents, local_lookups, local_removal, answering_generator)
     known = {name: found for module in modules for name, found in vars(module).items()}
     known |= {ours.__name__: ours for ours in OURS.values()}
     return {

@@ -1,9 +1,7 @@
-"""What asks models in this machine's knowledge base: lookups, answers, misses, forgetting, erasures and keysets."""
+"""Lookups, answers, misses, kept questions and keysets of this machine's base, with the models that they ask."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -13,7 +11,7 @@ import numpy.typing as npt
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.answers.records import Answer, AnswerMode, AnswerOptions, AnswerThreshold, Calibrating
-from colmlm.kb.errors import KeysetNotReady, NotHeeded
+from colmlm.kb.errors import KeysetNotReady
 from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.lookup.lookups import Lookups
@@ -22,144 +20,16 @@ from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.misses.misses import Misses
 from colmlm.kb.misses.records import MissPage, MissSearch
 from colmlm.kb.questions.sets import QuestionSets
-from colmlm.kb.removal.certificate import (
-    check_here,
-    issue_certificate,
-    issue_forget_certificate,
-    trusted_keys,
-)
-from colmlm.kb.removal.erase import Erasure, ErasureRequests
-from colmlm.kb.removal.forget import Forgetting
-from colmlm.kb.removal.records import SAMPLE, CertificateCheck, Erased, Erasing, ErasureReport, ErasureRequest
-from colmlm.kb.removal.traces import Trace, save_traces
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from colmlm.kb.access.records import TokenRecord
-    from colmlm.kb.facts.records import Mentioned, Mentioning
     from colmlm.kb.keys.records import Activating, Adapting, GateStanding, KeysetRecord
     from colmlm.kb.questions.records import AskingSet, QuestionRun
-    from colmlm.kb.removal.records import (
-        ForgetPlan,
-        Planning,
-        Rates,
-        RunRecord,
-        Verification,
-    )
-    from colmlm.kb.removal.scan import ResidueReport
-    from colmlm.kb.removal.selector import Selector
     from colmlm.kb.switching.gate import ScoreDrift
     from colmlm.kb.switching.keysets import Keysets
     from colmlm.kb.switching.limits import GateLimits
     from colmlm.kb.switching.measures import Scores
-
-
-class LocalForgetting(Forgetting):
-    """The verbs of forgetting. With `model` questions are encoded by the checkpoint and read in the whole base."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        super().__init__(runtime.kb)
-        self.runtime = runtime
-
-    @contextmanager
-    def _asking(self, model: bool, sample: int) -> Iterator[Forgetting]:
-        """Give the verbs that ask questions, with the model's encoder and the reader if `model`."""
-        self.runtime.kb.keysets.active()
-        encoder, reader = (self.runtime.encoder, self.runtime.reader) if model else (None, None)
-        with self.runtime.telling.progress("Asking questions") as advance:
-            yield Forgetting(
-                self.runtime.kb, encoder, reader, sample=sample, on_questions=advance, on_read=advance
-            )
-
-    def plan(
-        self, selector: Selector, *, model: bool = True, sample: int = SAMPLE, **how: Unpack[Planning]
-    ) -> ForgetPlan:
-        with self._asking(model, sample) as forgetting:
-            return forgetting.plan(selector, **how)
-
-    def verify(
-        self, run_id: int, questions: Sequence[str] = (), *, model: bool = True, sample: int = SAMPLE
-    ) -> Verification:
-        with self._asking(model, sample) as forgetting:
-            return forgetting.verify(run_id, questions)
-
-    def record(self, run_id: int) -> RunRecord:
-        return self.run(run_id)[0]
-
-    def before(self, run_id: int) -> Mapping[str, Rates]:
-        return self.run(run_id)[1].before
-
-    def certificate(self, run_id: int) -> str:
-        return issue_forget_certificate(self.runtime.kb, run_id)
-
-    def check_certificate(self, text: bytes, *, key: str | None, public_key: str | None) -> CertificateCheck:
-        return check_here(self.runtime.kb, text, trusted_keys([key] if key else (), public_key))
-
-
-@dataclass(frozen=True, slots=True)
-class LocalErasures:
-    """The verbs of erasing. Where two people are needed, COLMLM_TOKEN says which token asks."""
-
-    runtime: Runtime
-
-    @property
-    def _requests(self) -> ErasureRequests:
-        return ErasureRequests(self.runtime.kb)
-
-    def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned) -> Erased:
-        return Erasure(self.runtime.kb).preview(fact_ids, mentions=mentions)
-
-    def erase(
-        self,
-        fact_ids: Sequence[int],
-        *,
-        now: bool = False,
-        scan: bool = False,
-        traces_out: Path | None = None,
-        **how: Unpack[Mentioning],
-    ) -> Erasing:
-        erasure = Erasure(self.runtime.kb)
-        if not fact_ids:
-            return Erasing(erasure.finish(now=now, on_step=self.runtime.telling.note))
-        if self.runtime.settings.erase_needs_two:
-            if now or scan or traces_out:
-                raise NotHeeded("now", "an erasure by two takes it when it is approved.")
-            return Erasing(None, self._requests.ask(fact_ids, token=self._token(), **how))
-        reach: Mentioned = how.get("mentions", "same-document")
-        traces = erasure.traces(fact_ids, mentions=reach) if scan or traces_out else ()
-        if traces_out is not None:
-            save_traces(traces, traces_out)
-        before = scanned(self.runtime, traces) if scan else None
-        report = erasure.erase(fact_ids, now=now, on_step=self.runtime.telling.note, **how)
-        after = scanned(self.runtime, traces) if scan else None
-        return Erasing(report, None, before, after, sum(trace.shared for trace in traces))
-
-    def requests(self, *, waiting: bool) -> list[ErasureRequest]:
-        return self._requests.requests(waiting=waiting)
-
-    def read(self, request_id: int) -> ErasureRequest:
-        return self._requests.read(request_id)
-
-    def approve(self, request_id: int, *, now: bool) -> tuple[ErasureRequest, ErasureReport]:
-        return self._requests.approve(
-            request_id, token=self._token(), now=now, on_step=self.runtime.telling.note
-        )
-
-    def withdraw(self, request_id: int) -> ErasureRequest:
-        return self._requests.withdraw(request_id, token=self._token())
-
-    def certificate(self, seq: int) -> str:
-        return issue_certificate(self.runtime.kb, seq)
-
-    def _token(self) -> TokenRecord:
-        return self._requests.token_of(self.runtime.user.token)
-
-
-def scanned(runtime: Runtime, traces: Sequence[Trace]) -> ResidueReport:
-    """Search the files of server, index and home for these traces, without the shared ones, which prove nothing."""
-    with runtime.telling.progress("Reading files") as advance:
-        return Erasure(runtime.kb).residue(traces, advance)
 
 
 @dataclass(frozen=True, slots=True)
