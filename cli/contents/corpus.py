@@ -27,7 +27,7 @@ from colmlm.cli.options import (
 )
 from colmlm.cli.output import counted, print_json, print_table, say
 from colmlm.kb.corpus.format import to_record
-from colmlm.kb.errors import CorpusNotFound
+from colmlm.kb.errors import refusals
 from colmlm.kb.facts.records import CorpusStats, Edit
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def stats(
         return
     found = next((c for c in base.corpora.all() if c.corpus == corpus), None)
     if found is None:
-        raise CorpusNotFound(corpus)
+        raise refusals.corpus_not_found(corpus)
     print_json(found) if wants_json() else _show_corpora([found])
 
 

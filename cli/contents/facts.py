@@ -35,7 +35,7 @@ from colmlm.cli.options import (
     wants_json,
 )
 from colmlm.cli.output import counted_facts, note, plain, print_json, print_table, say, shorten, these_facts
-from colmlm.kb.errors import FactDeleted
+from colmlm.kb.errors import refusals
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.compared import AlsoSaid
@@ -233,7 +233,7 @@ def delete(
     if not yes or dry_run:
         facts = base.facts.show_many(each_once(fact_ids))
         if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
-            raise FactDeleted(gone)
+            raise refusals.fact_deleted(gone)
         _preview(base, facts, base.comparisons.also_said([fact.fact_id for fact in facts]))
         if dry_run:
             return

@@ -15,7 +15,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import Actor, CheckpointPath, DryRun, Threshold, examples, some_text, wants_json
 from colmlm.cli.output import counting, note, print_json, print_table, say
 from colmlm.kb.corpus.format import Parsed
-from colmlm.kb.errors import CorpusNotFound, KeysetMismatch, NoActiveKeyset
+from colmlm.kb.errors import KeysetMismatch, NoActiveKeyset, NotFound
 from colmlm.kb.facts.records import Correction, FactRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.evaluate.kept import FromTheFirst, open_log
@@ -179,7 +179,7 @@ def _require_keyset(kb: KnowledgeBase, checkpoint_id: str) -> None:
 def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
     try:
         yield from kb.facts.every(corpus)
-    except CorpusNotFound:  # the ingest creates it
+    except NotFound:  # the ingest creates it
         return
 
 
