@@ -22,12 +22,11 @@ from colmlm.lab.evaluate.kept import FromTheFirst, open_log
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.evaluate.answers import digest
-from colmlm.model.evaluate.run_log import RunLog
+from colmlm.model.evaluate.run_log import EvaluationFileError, RunLog
 from colmlm.model.evaluate.updates import (
     Answers,
     PromptAnswer,
     Rewrite,
-    RewriteError,
     documents,
     measure,
     prompts,
@@ -263,7 +262,7 @@ def updates(
 def _read(records: Path, limit: int | None) -> list[Rewrite]:
     try:
         return read_rewrites(records)[:limit]
-    except RewriteError as error:
+    except EvaluationFileError as error:
         raise typer.BadParameter(f"{error}.", param_hint="--records") from error
 
 
