@@ -15,7 +15,7 @@ P = ParamSpec("P")
 
 
 class KBError(Exception):
-    """The root of the tree: the edges, `api` and `cli`, catch this, and all other code catches the leaf it means."""
+    """The root of the tree: the edges, `api` and `cli`, catch this, and all other code a kind or a class below."""
 
     title: str = "Knowledge base error"
     code: str = "KBError"
