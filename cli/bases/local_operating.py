@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.errors import KeysetNotReady, NotHeeded
+from colmlm.kb.errors import NotHeeded, refusals
 from colmlm.kb.removal.certificate import (
     check_here,
     issue_certificate,
@@ -236,7 +236,7 @@ class LocalKeysets:
         if (
             found := self.show(keyset_id)
         ).state == "retired":  # a rekey would give its checkpoint a new keyset
-            raise KeysetNotReady(keyset_id, found.state)
+            raise refusals.keyset_not_ready(keyset_id, found.state)
         encoder = encoder_of(self.runtime, keyset_id, checkpoint)
         return key_everything(
             self.runtime, corpus=corpus, encoder=encoder, kinds=kinds, replace=True, named=checkpoint
@@ -249,6 +249,6 @@ class LocalKeysets:
         from colmlm.cli.composition.keying import encoder_of
 
         if (found := self.show(keyset_id)).state == "retired":
-            raise KeysetNotReady(keyset_id, found.state)
+            raise refusals.keyset_not_ready(keyset_id, found.state)
         encoder = encoder_of(self.runtime, keyset_id, checkpoint)
         return adapt(self.runtime.kb, encoder, self.runtime.telling, corpus, how)

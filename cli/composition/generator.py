@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
 from colmlm.cli.composition.model_encoder import describe
-from colmlm.kb.errors import ContextLengthExceeded, InvalidDecoding, PromptRefused
+from colmlm.kb.errors import refusals
 from colmlm.kb.evidence.generation import (
     Completed,
     Finished,
@@ -133,9 +133,9 @@ class StoringGenerator:
             try:
                 num_tokens = len(self.checkpoint.tokenizer.prompt(request.prompt))
             except ValueError as error:
-                raise PromptRefused(str(error)) from error
+                raise refusals.prompt_refused(str(error)) from error
             if num_tokens > most:
-                raise ContextLengthExceeded(num_tokens, most)
+                raise refusals.context_length_exceeded(num_tokens, most)
 
     def _generations(self, requests: Sequence[GenerationRequest]) -> Sequence[DecodedOutput | None]:
         if requests[0].max_tokens == 0:
@@ -170,7 +170,7 @@ class StoringGenerator:
         try:
             config = decode_config(request, self._ranking(request))
         except ValueError as error:
-            raise InvalidDecoding(str(error)) from error
+            raise refusals.invalid_decoding(str(error)) from error
         if config.ranking != READER or request.ranking or self.ranking:
             return config
         # Nobody named the reader, so the scale of the threshold may be another's: it lowers nothing.
@@ -291,7 +291,7 @@ def logprobs(
     try:
         scored = score_tokens(checkpoint, sequences, top=top)
     except ValueError as error:
-        raise PromptRefused(str(error)) from error
+        raise refusals.prompt_refused(str(error)) from error
     found = []
     for prompt, ids, scores in zip(prompts, started, scored, strict=True):
         is_start_given = not isinstance(prompt, str) and prompt[:1] == (tokenizer.begin,)

@@ -29,7 +29,7 @@ from colmlm.cli.options import (
 )
 from colmlm.cli.output import counted, note, print_json, print_table, say, shorten
 from colmlm.kb.corpus.format import to_record
-from colmlm.kb.errors import CorpusNotFound
+from colmlm.kb.errors import refusals
 from colmlm.kb.facts.records import CorpusStats, Edit
 from colmlm.kb.texts.characters import numbered
 
@@ -216,7 +216,7 @@ def list_corpora(
         return
     found = next((one for one in corpora if one.corpus == corpus), None)
     if found is None:
-        raise CorpusNotFound(corpus)
+        raise refusals.corpus_not_found(corpus)
     print_json(found) if wants_json() else _show_corpora([found])
 
 

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.records import Answer, AnsweredQuestion, AnswerOptions
-from colmlm.kb.errors import GenerationNotFound
+from colmlm.kb.errors import refusals
 from colmlm.kb.evidence import storing
 from colmlm.kb.evidence.records import (
     FactTrace,
@@ -62,7 +62,7 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
     """Trace every splice of a stored output to its fact and source, with the edits of the fact since."""
     stored = session.get(GenerationRow, generation_id) if 0 < generation_id <= facts.MAX_ID else None
     if stored is None:
-        raise GenerationNotFound(generation_id)
+        raise refusals.generation_not_found(generation_id)
     statement = (
         select(AttributionRow)
         .where(AttributionRow.generation_id == generation_id)

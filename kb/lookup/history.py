@@ -16,7 +16,7 @@ import numpy.typing as npt
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import InvalidQuery, PastTooLarge
+from colmlm.kb.errors import InvalidQuery, refusals
 from colmlm.kb.facts.reviews import Review
 from colmlm.kb.keys.counting import num_indexed_keys
 from colmlm.kb.keys.keyset_then import KeysetThen, keyset_then
@@ -114,7 +114,7 @@ class AsOf:
                 raise InvalidQuery(f"it has {queries.shape[1]} numbers, the keys have {then.keyset.dim}")
             num_keys = num_indexed_keys(session, then.keyset.keyset_id)
             if len(queries) * num_keys > (limit := self.store.settings.as_of_max_scores):
-                raise PastTooLarge(len(queries), num_keys, limit)
+                raise refusals.past_too_large(len(queries), num_keys, limit)
             lost = session.execute(_LOST, _of(then, self.seq)).one()
             rankings = _with_values(session, self._rankings(session, then, queries, wanted.k), self.seq)
         least = then.threshold if wanted.threshold is None else wanted.threshold

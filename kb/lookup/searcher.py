@@ -18,14 +18,7 @@ import psycopg
 from psycopg.rows import namedtuple_row
 from sqlalchemy import Engine, Row
 
-from colmlm.kb.errors import (
-    CandidatesUnavailable,
-    IndexBehind,
-    InvalidQuery,
-    KeysetMismatch,
-    NoSuchChange,
-    StandbyAsked,
-)
+from colmlm.kb.errors import CandidatesUnavailable, IndexBehind, InvalidQuery, KeysetMismatch, refusals
 from colmlm.kb.facts.edits import hidden_facts
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Ids, Vectors
@@ -256,7 +249,7 @@ class Searcher(Replicas):
             return
         with self.sessions() as session:
             if min_seq > (head := audit.head_seq(session)):
-                raise NoSuchChange(min_seq, head)
+                raise refusals.no_such_change(min_seq, head)
         if (applied := self._catch_up(replica, self.settings.index_wait_seconds)) < min_seq:
             raise IndexBehind(min_seq, applied, self.settings.index_wait_seconds)
 
@@ -382,7 +375,7 @@ class Decider:
         keys = {row.key_id: row for row in rows if row.key_id is not None}
         first = rows[0]
         if first.is_standby:
-            raise StandbyAsked
+            raise refusals.standby_asked()
         return Decision(first.head, first.keyset_id, first.checkpoint_id, first.threshold, keys)
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 from sqlalchemy import ColumnElement, Select, and_, exists, func, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
 
-from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, MissGroupNotFound, NoActiveKeyset
+from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoActiveKeyset, refusals
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.facts.records import FactRecord
@@ -61,7 +61,7 @@ def get_group(session: Session, group_id: int, show: ShowTexts | None) -> MissGr
     """Give one group. Raises `MissGroupNotFound`."""
     found = session.get(MissGroupRow, group_id) if 0 < group_id <= MAX_ID else None
     if found is None:
-        raise MissGroupNotFound([group_id])
+        raise refusals.miss_group_not_found([group_id])
     (record,) = _records(session, [found], show)
     return record
 

@@ -10,7 +10,7 @@ from typing import Unpack
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import GenerationNotFound, InvalidQuestions, InvalidValue
+from colmlm.kb.errors import InvalidQuestions, InvalidValue, refusals
 from colmlm.kb.facts import suppression
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.log import audit
@@ -231,7 +231,7 @@ def taken_questions(session: Session, generation_id: int) -> tuple[DraftQuestion
     """
     row = session.get(GenerationRow, generation_id) if 0 < generation_id <= MAX_ID else None
     if row is None:
-        raise GenerationNotFound(generation_id)
+        raise refusals.generation_not_found(generation_id)
     hits = session.scalars(
         select(AttributionRow)
         .where(AttributionRow.generation_id == generation_id, AttributionRow.outcome == "hit")

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from colmlm.kb.errors import ClusterUnavailable
+from colmlm.kb.errors import refusals
 
 AUTO = "auto"
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}")
@@ -56,7 +56,7 @@ def require_cluster(address: str) -> None:
             causes.append(error)
         else:
             return
-    raise ClusterUnavailable(address, causes[0].strerror or str(causes[0]))
+    raise refusals.cluster_unavailable(address, causes[0].strerror or str(causes[0]))
 
 
 def _address(value: str | None) -> str | None:

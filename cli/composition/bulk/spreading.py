@@ -28,7 +28,7 @@ from colmlm.cli.composition.bulk.messages import CONNECTED, STOP_SECONDS, Order,
 from colmlm.cli.composition.bulk.place import RayPlace, require_cluster
 from colmlm.cli.errors import DATABASE, FAULT, FailedElsewhere, Failure
 from colmlm.kb import interpreter
-from colmlm.kb.errors import ClusterUnavailable, DatabaseUnavailable, SettingsError
+from colmlm.kb.errors import DatabaseUnavailable, SettingsError, refusals
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.runtime import Runtime
@@ -171,7 +171,7 @@ class _Driver:
         """Give the error of a driver that has ended: of the cluster where it did not come in, unless it was killed."""
         code, words = self._process.wait(), self._last_words()
         if self._address is not None and not self._is_connected and code > 0:
-            return ClusterUnavailable(self._address, words)
+            return refusals.cluster_unavailable(self._address, words)
         return FailedElsewhere(Failure(FAULT, f"Ray ended with code {code}: {words}"))
 
     def _last_words(self) -> str:
