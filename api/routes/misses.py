@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Unpack
 
 from litestar import get, post
 from litestar.params import JSONBody, QueryParameter
@@ -15,6 +15,7 @@ from colmlm.api.routes.responses import actor_of
 from colmlm.api.wire.answers import Decided, MissList
 from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Why
+from colmlm.kb.lookup.options import FilterOptions
 from colmlm.kb.misses.checking import Asks
 from colmlm.kb.misses.records import MISSES_LISTED, MissDetails, MissOrder, MissState, Solving
 
@@ -113,8 +114,8 @@ def asks_of(ports: Ports) -> Asks | None:
     if (answers := ports.answers) is None:
         return None
 
-    def asks(question: str, *, accepted_only: bool) -> list[int]:
-        return [fact.fact_id for fact in answers.answering.ask(question, accepted_only=accepted_only).facts]
+    def asks(question: str, **only: Unpack[FilterOptions]) -> list[int]:
+        return [fact.fact_id for fact in answers.answering.ask(question, **only).facts]
 
     return asks
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from colmlm.cli.output import counted, print_table, say, shorten
+from colmlm.kb.lookup.options import filter_note
 
 if TYPE_CHECKING:
     from colmlm.kb.questions.records import AskedItem, KeptQuestion, KeptSet, QuestionRun, RunComparison
@@ -46,7 +47,7 @@ def runs(found: Sequence[QuestionRun]) -> None:
 
 def by(run: QuestionRun) -> str:
     """Say what facts were found by, and which."""
-    return f"{run.how}, accepted facts only" if run.accepted_only else run.how
+    return ", ".join(filter(None, (run.how, filter_note(run))))
 
 
 def items(found: Sequence[AskedItem]) -> None:

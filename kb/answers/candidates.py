@@ -14,9 +14,9 @@ import numpy as np
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.answers.windows import HIDDEN
 from colmlm.kb.keys.keysets import STORED, decode_keys
 from colmlm.kb.lookup.likeness import SentenceEmbedder, sentence_likenesses
+from colmlm.kb.lookup.options import EVERY_FACT, HIDDEN, FactFilter
 from colmlm.kb.lookup.records import AskedQuery, Hit
 from colmlm.kb.lookup.words import MOST_CANDIDATES, SentenceFound, WordSearch
 
@@ -109,7 +109,7 @@ def candidate_sentences(
     gone: Collection[int] = (),
     *,
     asked: AskedQuery | None = None,
-    accepted_only: bool | None = None,
+    fact_filter: FactFilter = EVERY_FACT,
     encoder: SentenceEmbedder | None = None,
 ) -> list[CandidateSentence]:
     """Give the sentences that hold these hits of a lookup, or share words with the question, best first.
@@ -117,12 +117,12 @@ def candidate_sentences(
     The sentence of a `tombstone`, a fact with its cosine, is one of them. With the query that was `asked`, a sentence
     that was found by words is as near as the nearest deleted fact in it. Else a sentence that was found by words alone
     has the least cosine of the hits, and one found by key alone no words. All is as if the sentences `gone`, which hold
-    none of the hits, were not there, and those in which every fact is left out (`kb.answers.windows.windows`,
-    `accepted_only`). With an `encoder` more sentences are found by words, and vectors say which of all come first.
+    none of the hits, were not there, and those in which the filter leaves every fact out. With an `encoder` more
+    sentences are found by words, and vectors say which of all come first.
     """
     by_key = dict(_by_key(session, hits, tombstone))
     wanted = BY_WORDS if encoder is None else BY_WORDS_TO_ENCODE
-    found = _by_words(session, words, question, by_key, gone, accepted_only, wanted)
+    found = _by_words(session, words, question, by_key, gone, fact_filter, wanted)
     if asked is not None:
         for one, cosine in deleted_in(session, [row.sentence_id for row in found], asked).items():
             by_key[one] = max(cosine, by_key.get(one, cosine))
@@ -149,24 +149,24 @@ def _by_words(
     question: str,
     also: Collection[int],
     gone: Collection[int],
-    accepted_only: bool | None,
+    fact_filter: FactFilter,
     wanted: int,
 ) -> list[SentenceFound]:
     """Find sentences by their words: more where too many of those found first are left out."""
     limit = wanted + len(gone)
     while True:
         found = words.find(session, question, limit, also=also)
-        left_out = _left_out(session, [one.sentence_id for one in found], accepted_only)
+        left_out = _left_out(session, [one.sentence_id for one in found], fact_filter)
         kept = [one for one in found if one.sentence_id not in gone and one.sentence_id not in left_out]
         if not left_out or len(kept) >= wanted or len(found) < limit or limit > MOST_CANDIDATES:
             return kept
         limit *= 4
 
 
-def _left_out(session: Session, ids: Sequence[int], accepted_only: bool | None) -> set[int]:
-    if accepted_only is None:
+def _left_out(session: Session, ids: Sequence[int], fact_filter: FactFilter) -> set[int]:
+    if fact_filter == EVERY_FACT:
         return set()
-    return set(session.scalars(_LEFT_OUT, {"ids": list(ids), "accepted_only": accepted_only}))
+    return set(session.scalars(_LEFT_OUT, {"ids": list(ids), **fact_filter.parameters}))
 
 
 def sentences_of(session: Session, fact_ids: Collection[int]) -> dict[int, int]:

@@ -14,7 +14,7 @@ from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.lookups import Lookups
-from colmlm.kb.lookup.options import LookupOptions
+from colmlm.kb.lookup.options import USUAL_FACTS, FactFilter, LookupOptions
 from colmlm.kb.lookup.records import AskedQuery, Hit, Lookup, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.lookup.searcher import Searcher
@@ -51,7 +51,7 @@ class Questions:
         return checkpoint_id, found
 
     def nearest_one(
-        self, question: str, threshold: float | None, *, accepted_only: bool
+        self, question: str, threshold: float | None, fact_filter: FactFilter = USUAL_FACTS
     ) -> tuple[AskedQuery, Lookup]:
         """Give the query that one question was asked as, and the lookup of the nearest fact, whatever contradicts it.
 
@@ -65,38 +65,36 @@ class Questions:
                     checkpoint_id=checkpoint_id,
                     by_rule=False,
                     threshold=threshold,
-                    accepted_only=accepted_only,
+                    fact_filter=fact_filter,
                 ),
             )
         )
 
     def nearest(
-        self, question: str, k: int, *, accepted_only: bool = False, without: frozenset[int] = frozenset()
+        self, question: str, k: int, fact_filter: FactFilter = USUAL_FACTS
     ) -> tuple[AskedQuery, Ranking]:
         """Give the query of a question, the k live facts nearest to it, and the nearest tombstone.
 
-        The facts `without` are passed over. Raises what `ask` does.
+        Raises what `ask` does.
         """
         return _one(
             *self._ask_encoded(
                 [question],
                 lambda queries_BD, checkpoint_id: self._lookups.nearest(
-                    queries_BD,
-                    checkpoint_id=checkpoint_id,
-                    k=k,
-                    accepted_only=accepted_only,
-                    without=without,
+                    queries_BD, checkpoint_id=checkpoint_id, k=k, fact_filter=fact_filter
                 ),
             )
         )
 
-    def nearest_as_of(self, question: str, k: int, seq: int) -> tuple[Hit, ...]:
+    def nearest_as_of(
+        self, question: str, k: int, seq: int, fact_filter: FactFilter = USUAL_FACTS
+    ) -> tuple[Hit, ...]:
         """List the k facts that were nearest to a question as of change `seq`, by the keys of then."""
         past = self.kb.lookups.as_of(seq)
         _, _, (lookup,) = self._ask_encoded(
             [question],
             lambda queries_BD, checkpoint_id: past.find(
-                queries_BD, checkpoint_id=checkpoint_id, k=k, threshold=-1.0
+                queries_BD, checkpoint_id=checkpoint_id, k=k, threshold=-1.0, fact_filter=fact_filter
             ),
         )
         return lookup.hits
