@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Unpack
+from typing import Annotated
 
 from litestar import get, post
 from litestar.params import JSONBody, QueryParameter
@@ -15,7 +15,6 @@ from colmlm.api.routes.responses import actor_of
 from colmlm.api.wire.answers import Decided, MissList
 from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Why
-from colmlm.kb.lookup.options import FilterOptions
 from colmlm.kb.misses.checking import Asks
 from colmlm.kb.misses.records import MISSES_LISTED, MissDetails, MissOrder, MissState, Solving
 
@@ -111,13 +110,7 @@ def solve_misses(ports: FromPorts, request: WithToken, group_id: PathId, data: J
 
 def asks_of(ports: Ports) -> Asks | None:
     """Give a function that answers questions without storing the answers; None where no reader is loaded."""
-    if (answers := ports.answers) is None:
-        return None
-
-    def asks(question: str, **only: Unpack[FilterOptions]) -> list[int]:
-        return [fact.fact_id for fact in answers.answering.ask(question, **only).facts]
-
-    return asks
+    return None if ports.answers is None else ports.answers.answering.ids_of_answer
 
 
 HANDLERS = (

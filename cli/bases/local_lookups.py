@@ -112,8 +112,7 @@ class LocalMisses:
         return Misses(self.runtime.kb, self._answering_fact_ids)
 
     def _answering_fact_ids(self, question: str, **only: Unpack[FilterOptions]) -> list[int]:
-        said = self.runtime.answers.ask(question, **only)
-        return [fact.fact_id for fact in said.facts]
+        return self.runtime.answers.ids_of_answer(question, **only)
 
 
 @dataclass(frozen=True, slots=True)

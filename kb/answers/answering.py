@@ -95,6 +95,10 @@ class Answering:
         """
         return self.asked(question, "read", **options).answer
 
+    def ids_of_answer(self, question: str, **options: Unpack[AnswerOptions]) -> list[int]:
+        """Give the facts that a question is answered with."""
+        return [fact.fact_id for fact in self.ask(question, **options).facts]
+
     def asked(self, question: str, mode: str, **options: Unpack[AnswerOptions]) -> AnsweredQuestion:
         """Answer in the mode "read" as `ask` does, in the mode "paper" as `nearest_fact`, and give what is stored."""
         wanted = AnswerWanted(**options)

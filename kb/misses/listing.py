@@ -18,7 +18,7 @@ from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
-from colmlm.kb.lookup.options import READER, FilterOptions
+from colmlm.kb.lookup.options import READER, LookupOptions
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.lookup.words import SentenceFound
@@ -213,20 +213,12 @@ def _by_key(store: SearchableStore, asked: Mapping[int, Query], k: int) -> dict[
 
 
 def looked_up(
-    store: SearchableStore,
-    checkpoint_id: str,
-    queries: Sequence[bytes],
-    *,
-    k: int,
-    threshold: float | None,
-    **only: Unpack[FilterOptions],
+    store: SearchableStore, checkpoint_id: str, queries: Sequence[bytes], **options: Unpack[LookupOptions]
 ) -> list[tuple[Hit, ...]] | None:
     """Give the hits of each query; None where the active keyset is of another checkpoint, or there is none."""
     queries_BD = np.frombuffer(b"".join(queries), dtype=STORED).reshape(len(queries), -1).astype(np.float32)
     try:
-        lookups = store.lookups.find(
-            queries_BD, checkpoint_id=checkpoint_id, k=k, threshold=threshold, **only
-        )
+        lookups = store.lookups.find(queries_BD, checkpoint_id=checkpoint_id, **options)
     except (KeysetMismatch, NoActiveKeyset, InvalidQuery, IndexBehind):
         return None
     return [one.hits for one in lookups]
