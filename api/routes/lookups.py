@@ -331,18 +331,14 @@ def reroute_octets(scope: HTTPScope) -> None:
 # Answers: questions are answered with a span of a document, or with the word that nothing stored answers them.
 
 
-@post("/answers", status_code=200, opt=needs(Right.read, Limiter.reading), responses=PROBLEMS)
-async def answer_question(ports: FromPorts, data: JSONBody[QuestionRequest]) -> Answer:
+@post("/answers", status_code=200, **in_thread(Right.read, Limiter.reading))
+def answer_question(ports: FromPorts, data: JSONBody[QuestionRequest]) -> Answer:
     """Answer a question.
 
     The answer is a span of a document, with the facts it touches; `answer` is null where nothing stored answers the
     question. The mode `paper` takes the fact with the nearest key instead, and reads nothing. Each answer is stored as
     the output `generation_id`, also where nothing is said; it is null where the server keeps no answers.
     """
-    return await sync_to_thread(_answer_question, ports, data)
-
-
-def _answer_question(ports: Ports, data: QuestionRequest) -> Answer:
     return ports.need_answers().answer(data.question, data.mode, **data.options)
 
 
