@@ -42,7 +42,7 @@ from colmlm.kb.answers.records import (
 )
 from colmlm.kb.answers.windows import FactInWindow, SaidWindow, is_unchanged, said_passages, windows
 from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
-from colmlm.kb.facts.reading import get_fact
+from colmlm.kb.facts.reading import get_fact, require_corpus
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.lookup.options import USUAL_FACTS, AnswerOptions, AnswerWanted, FactFilter
@@ -91,7 +91,8 @@ class Answering:
     def ask(self, question: str, **options: Unpack[AnswerOptions]) -> Answer:
         """Answer a question with a span of a document, or says that nothing stored answers it.
 
-        Raises `InvalidQuery` for a question that is blank or too long, or a threshold that is no probability.
+        Raises `InvalidQuery` for a question that is blank or too long, or a threshold that is no probability, and
+        `CorpusNotFound`.
         """
         return self.asked(question, "read", **options).answer
 
@@ -101,8 +102,17 @@ class Answering:
 
     def asked(self, question: str, mode: str, **options: Unpack[AnswerOptions]) -> AnsweredQuestion:
         """Answer in the mode "read" as `ask` does, in the mode "paper" as `nearest_fact`, and give what is stored."""
-        wanted = AnswerWanted(**options)
+        wanted = self._wanted(options)
         return self._looked_up(question, wanted) if mode == "paper" else self._read(question, wanted)
+
+    def _wanted(self, options: AnswerOptions) -> AnswerWanted:
+        """Read the options of a question. Raises `CorpusNotFound`."""
+        wanted = AnswerWanted(**options)
+        if wanted.corpora:
+            with self.kb.sessions() as session:
+                for corpus in wanted.corpora:
+                    require_corpus(session, corpus)
+        return wanted
 
     def _read(self, question: str, wanted: AnswerWanted) -> AnsweredQuestion:
         threshold = wanted.threshold
@@ -191,7 +201,7 @@ class Answering:
         """
         if mode != "read":
             raise InvalidQuery("the past is read; leave out the mode")
-        wanted = AnswerWanted(**options)
+        wanted = self._wanted(options)
         fact_filter = wanted.fact_filter.of_past()
         threshold = wanted.threshold
         _check(question, threshold)

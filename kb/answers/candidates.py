@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.keys.keysets import STORED, decode_keys
 from colmlm.kb.lookup.likeness import SentenceEmbedder, sentence_likenesses
-from colmlm.kb.lookup.options import EVERY_FACT, HIDDEN, FactFilter
+from colmlm.kb.lookup.options import EVERY_FACT, HIDDEN, OUTSIDE, FactFilter
 from colmlm.kb.lookup.records import AskedQuery, Hit
 from colmlm.kb.lookup.words import MOST_CANDIDATES, SentenceFound, WordSearch
 
@@ -64,14 +64,22 @@ WHERE k.keyset_id = :keyset_id
 """.replace("HELD", HELD)
 )
 
-# Sentences that have facts, of which each is left out, and none was deleted.
+# Sentences that have facts, of which each is left out, and none was deleted; and those outside of the corpora.
 _LEFT_OUT = text(
     """
 SELECT held.sentence_id
 FROM HELD JOIN fact f ON f.id = held.fact_id
 GROUP BY held.sentence_id HAVING bool_and(f.deleted_seq IS NULL AND HIDDEN)
-""".replace("HIDDEN", HIDDEN).replace("HELD", HELD)
+UNION
+SELECT s.id FROM sentence s LEFT JOIN document d ON d.id = s.document_id WHERE s.id = ANY(:ids) AND OUTSIDE
+""".replace("HIDDEN", HIDDEN)
+    .replace("HELD", HELD)
+    .replace("OUTSIDE", OUTSIDE)
 )
+
+_OF_CORPORA = text("""
+SELECT s.id FROM sentence s JOIN document d ON d.id = s.document_id WHERE d.corpus = ANY(:corpora) LIMIT :most
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +160,29 @@ def _by_words(
     fact_filter: FactFilter,
     wanted: int,
 ) -> list[SentenceFound]:
-    """Find sentences by their words: more where too many of those found first are left out."""
-    limit = wanted + len(gone)
+    """Find sentences by their words: more where too many of those found first are left out.
+
+    Of corpora of few sentences all that share a word are found, whatever is in others.
+    """
+    few = _all_of_few(session, fact_filter.corpora)
+    limit = 2 * MOST_CANDIDATES if few else wanted + len(gone)
     while True:
-        found = words.find(session, question, limit, also=also)
+        found = words.find(session, question, limit, also={*also, *few})
         left_out = _left_out(session, [one.sentence_id for one in found], fact_filter)
-        kept = [one for one in found if one.sentence_id not in gone and one.sentence_id not in left_out]
+        shared = (one for one in found if one.score > 0 or one.sentence_id in also)
+        kept = [one for one in shared if one.sentence_id not in gone and one.sentence_id not in left_out]
         if not left_out or len(kept) >= wanted or len(found) < limit or limit > MOST_CANDIDATES:
             return kept
         limit *= 4
+
+
+def _all_of_few(session: Session, corpora: Sequence[str]) -> frozenset[int]:
+    """Give the sentences of these corpora, where they are few enough to be compared one by one."""
+    if not corpora:
+        return frozenset()
+    asked = {"corpora": list(corpora), "most": MOST_CANDIDATES + 1}
+    found = session.scalars(_OF_CORPORA, asked).all()
+    return frozenset(found) if len(found) <= MOST_CANDIDATES else frozenset()
 
 
 def _left_out(session: Session, ids: Sequence[int], fact_filter: FactFilter) -> set[int]:

@@ -48,11 +48,12 @@ class AnswerOptions(FilterOptions, total=False):
 
     `threshold` is the least probability of being right of a span, and that of passages moves with it; in the mode
     "paper" it is a cosine (None: the one that this base was calibrated to, else the fitted one). `nearest` passages (3)
-    come with the answer.
+    come with the answer. Where `corpora` are named, only their documents answer, as if there were no others.
     """
 
     threshold: float | None
     nearest: int
+    corpora: Sequence[str]
 
 
 AcceptedOnly = Annotated[
@@ -66,16 +67,18 @@ AcceptedOnly = Annotated[
 @dataclass(frozen=True, slots=True)
 class FactFilter:
     """Which facts may be found. With `accepted_only` None, as for people who curate or forget, proposed ones may be
-    wherever only accepted ones are looked up. The facts `without` are passed over, as if they had no keys.
+    wherever only accepted ones are looked up. The facts `without` are passed over, as if they had no keys. Where
+    `corpora` are named, only what stands in their documents is found.
     """
 
     accepted_only: bool | None = False
     without: frozenset[int] = frozenset()
+    corpora: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> dict[str, Any]:
         """Give what the conditions below are executed with."""
-        return {"accepted_only": self.accepted_only}
+        return {"accepted_only": self.accepted_only, "corpora": list(self.corpora) or None}
 
     def of_past(self) -> FactFilter:
         """Give the filter of what is asked of the past. Raises `InvalidQuery` where that cannot be told of it."""
@@ -99,6 +102,10 @@ class AnswerWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     threshold: Annotated[float, Meta(ge=-1, le=1)] | None = None
     nearest: Annotated[int, Meta(ge=0, le=10)] = 3
     accepted_only: AcceptedOnly = False
+    corpora: Annotated[
+        Sequence[Annotated[str, Meta(min_length=1, max_length=1000)]],
+        Meta(max_length=100, description="Only documents of these corpora answer; 404 for one that is none"),
+    ] = ()
 
     @property
     def options(self) -> AnswerOptions:
@@ -106,7 +113,7 @@ class AnswerWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def fact_filter(self) -> FactFilter:
-        return FactFilter(self.accepted_only)
+        return FactFilter(self.accepted_only, corpora=tuple(self.corpora))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +164,8 @@ def filter_note(asked: AskedOfFacts) -> str:
 # Conditions (SQL) of the statements that decide, which take the `parameters` of a filter.
 #
 # A fact is left out where it is not accepted and only accepted facts are to be found: where `accepted_only` is true, or
-# where it is false and the keyset, or the corpus of the fact, says so. Where it is NULL nothing is left out.
+# where it is false and the keyset, or the corpus of the fact, says so. Where it is NULL nothing is left out. What is
+# outside of the `corpora` is as if it were not there; where these are NULL nothing is.
 
 _HIDDEN = """
 (f.review <> 'accepted' AND ASKED IS NOT NULL AND (ASKED OR KEYSET OR coalesce((
@@ -169,15 +177,24 @@ _HIDDEN = """
 HIDDEN = _HIDDEN.replace("ASKED", "CAST(:accepted_only AS boolean)").replace(
     "KEYSET", "EXISTS (SELECT 1 FROM keyset y WHERE y.state = 'active' AND y.accepted_only)"
 )
+# The sentence `s` of the document `d` is outside; of statements of SQLAlchemy.
+OUTSIDE = "CAST(:corpora AS text[]) IS NOT NULL AND (d.corpus = ANY(CAST(:corpora AS text[]))) IS NOT TRUE"
+_INSIDE = """
+AND (%(corpora)s::text[] IS NULL OR EXISTS (
+    SELECT FROM document o WHERE o.id = f.document_id AND o.corpus = ANY(%(corpora)s::text[])
+))
+"""
 # The key `k` of the fact `f`, whose live version is `v`, may be found, or hides others as that of a tombstone; of
 # statements of the driver, which know the keyset as `active`.
 FOUND_BY_KEY = """
 CASE
     WHEN v.version IS NULL THEN (SELECT true FROM tombstone t WHERE t.fact_id = k.fact_id) ELSE NOT HIDDEN
-END
+END INSIDE
 """.replace(
     "HIDDEN",
     _HIDDEN.replace("ASKED", "%(accepted_only)s::boolean").replace("KEYSET", "active.accepted_only"),
-)
+).replace("INSIDE", _INSIDE)
 # The same of the past: `v` is the version of then, and `abstaining` has the tombstones of then.
-FOUND_BY_KEY_THEN = "(v.fact_id IS NOT NULL OR k.fact_id IN (SELECT fact_id FROM abstaining))"
+FOUND_BY_KEY_THEN = """
+(v.fact_id IS NOT NULL OR k.fact_id IN (SELECT fact_id FROM abstaining)) INSIDE
+""".replace("INSIDE", _INSIDE)
