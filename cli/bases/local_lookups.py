@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy.typing as npt
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.answers.records import Answer, AnswerMode, AnswerOptions, AnswerThreshold, Calibrating
+from colmlm.kb.answers.records import Answer, AnswerMode, AnswerThreshold, Calibrating
 from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.lookup.lookups import Lookups
-from colmlm.kb.lookup.options import LookupOptions
+from colmlm.kb.lookup.options import AnswerOptions, FilterOptions, LookupOptions
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.misses.misses import Misses
 from colmlm.kb.misses.records import MissDetails, MissPage, MissSearch, Solving
@@ -35,13 +35,7 @@ class LocalLookups(Lookups):
     ) -> list[Lookup]:
         return self.runtime.lookups.find(queries_BD, checkpoint_id=checkpoint_id, **options)
 
-    def ask(
-        self,
-        question: str,
-        *,
-        as_of: int | None = None,
-        **options: Unpack[LookupOptions],
-    ) -> Lookup:
+    def ask(self, question: str, *, as_of: int | None = None, **options: Unpack[LookupOptions]) -> Lookup:
         kb = self.runtime.kb
         kb.keysets.active()  # fails for a base without keys, before a model is loaded for seconds
         asked = self.runtime.lookups if as_of is None else kb.lookups.as_of(as_of)
@@ -117,9 +111,8 @@ class LocalMisses:
     def _misses(self) -> Misses:
         return Misses(self.runtime.kb, self._answering_fact_ids)
 
-    def _answering_fact_ids(self, question: str, *, accepted_only: bool) -> list[int]:
-        said = self.runtime.answers.ask(question, accepted_only=accepted_only)
-        return [fact.fact_id for fact in said.facts]
+    def _answering_fact_ids(self, question: str, **only: Unpack[FilterOptions]) -> list[int]:
+        return self.runtime.answers.ids_of_answer(question, **only)
 
 
 @dataclass(frozen=True, slots=True)

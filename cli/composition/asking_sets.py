@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.lookup.options import filter_of
 from colmlm.kb.progress import Telling
 from colmlm.kb.questions.records import AskingSet
 
@@ -35,6 +36,6 @@ class SetAsking:
 
         way, answers = how.way, self.runtime.answers
         if way in ("read", "paper"):
-            return ByAnswers(answers, way, how.threshold, how.accepted_only)
+            return ByAnswers(answers, way, how.threshold, filter_of(how))
         encoder = self.runtime.encoder
-        return ByRanking(answers, self.runtime.lookups, encoder, way, how.threshold, how.accepted_only)
+        return ByRanking(answers, self.runtime.lookups, encoder, way, how.threshold, filter_of(how))

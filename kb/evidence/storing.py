@@ -17,6 +17,7 @@ from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts.redaction import is_quoted, marked, redacted_stretch
 from colmlm.kb.facts.suppression import ErasedTexts, TextOrigin
 from colmlm.kb.log import audit
+from colmlm.kb.lookup.options import filter_of
 from colmlm.kb.misses.noting import forget_wrong, lock_groups, note_miss, note_wrong
 from colmlm.kb.removal.quotations import redacted_since, without_quotations
 from colmlm.kb.tables import (
@@ -81,7 +82,7 @@ def _output(made: NewOutput, redacted_seq: int | None) -> Insert:
         quoted_start=made.quotes.start if made.quotes else None,
         quoted_end=made.quotes.end if made.quotes else None,
         ranking=made.ranking,
-        accepted_only=made.accepted_only,
+        **filter_of(made),
     )
 
 

@@ -256,8 +256,7 @@ def open_versions(session: Session, versions: Sequence[tuple[int, int, str]], se
         session.execute(insert(FactVersionRow), rows)
 
 
-# Reviewed: sets the reviews of facts, also beside other edits, and says which facts lookups leave out.
-# Session first.
+# Reviewed: sets the reviews of facts, also beside other edits. Session first.
 #
 # Every change that sets reviews keeps those before in its payload, as `reviewed`, so that they can be brought
 # back.
@@ -275,21 +274,6 @@ SELECT f.id, CASE WHEN c.kind = 'ingest' AND f.created_seq = c.seq THEN 'propose
 FROM fact f JOIN change c ON c.seq = f.review_seq
 WHERE f.id = ANY(:ids) AND f.review = 'rejected'
 """)
-_HIDDEN = """
-(f.review <> 'accepted' AND ASKED IS NOT NULL AND (ASKED OR KEYSET OR coalesce((
-    SELECT r.accepted_only FROM corpus_review r
-    WHERE r.corpus = (SELECT o.corpus FROM document o WHERE o.id = f.document_id)
-), false)))
-"""
-
-
-def hidden_facts(asked: str, keyset: str) -> str:
-    """Give a condition (SQL): fact `f` is left out, since it is not accepted and only accepted facts are to be found.
-
-    That is so where `asked` is true, or where it is false and the `keyset`, or the corpus of the fact, says so. Where
-    it is NULL, as for people who curate or forget facts, nothing is left out.
-    """
-    return _HIDDEN.replace("ASKED", asked).replace("KEYSET", keyset)
 
 
 def set_reviews(session: Session, reviews: Mapping[int, Review], seq: int) -> dict[str, str]:

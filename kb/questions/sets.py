@@ -15,6 +15,7 @@ from colmlm.kb.facts import suppression
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import mark_change
+from colmlm.kb.lookup.options import FilterOptions
 from colmlm.kb.questions import asking, reading
 from colmlm.kb.questions.asking import Asker, OnAsked, is_askable, wanted
 from colmlm.kb.questions.reading import MAX_ID, check_items, edit_set, opened, put_set, remove_set
@@ -159,7 +160,7 @@ def _marked(session: Session, name: str) -> KeptSet:
 
 # Compares two runs of a set: which questions came out otherwise, and what the log says of the time between.
 
-SETTINGS = ("how", "threshold", "keyset_id", "checkpoint_id", "reader", "accepted_only")
+SETTINGS = ("how", "threshold", "keyset_id", "checkpoint_id", "reader", *FilterOptions.__annotations__)
 MOST_SEQS = 1_000
 
 

@@ -77,7 +77,7 @@ def test_a_run_that_takes_accepted_facts_only_says_so_and_is_compared_as_such(
     kb.review.settle([ReviewVerdict(lima, "propose", 1, "accepted")], **WHO)
     first = run(kb, answering)
     for way in ("read", "paper"):
-        asker = ByAnswers(answering, way, 0.0 if way == "read" else None, accepted_only=True)
+        asker = ByAnswers(answering, way, 0.0 if way == "read" else None, {"accepted_only": True})
         second = kb.questions.run(lands, asker, actor="ann")
         assert (first.accepted_only, second.accepted_only) == (False, True)
         items = {one.question: one for one in kb.questions.items(lands, second.run_id)}
@@ -85,7 +85,7 @@ def test_a_run_that_takes_accepted_facts_only_says_so_and_is_compared_as_such(
     assert kb.questions.runs(lands)[0] == second
     assert "accepted_only" in kb.questions.compare(lands, first.run_id, second.run_id).settings
     kb.review.settle([ReviewVerdict(lima, "accept", 1)], **WHO)
-    third = kb.questions.run(lands, ByAnswers(answering, accepted_only=True), actor="ann")
+    third = kb.questions.run(lands, ByAnswers(answering, only={"accepted_only": True}), actor="ann")
     assert third.right == first.right
 
 
