@@ -12,10 +12,11 @@ from colmlm import connect
 from colmlm.api.client.errors import ServerUnreachable, TokenRefused
 from colmlm.cli.bases.local_base import LocalBase
 from colmlm.kb import interpreter
-from colmlm.kb.errors import CorpusNotFound, KeysetMismatch, NotHeeded
+from colmlm.kb.errors import KeysetMismatch, NotHeeded
 from colmlm.kb.evidence.generation import GenerationRequest
 from tests.api.conftest import CAPITAL
 from tests.cli.elsewhere import There
+from tests.refusals import raises_code
 
 WHO = {"actor": "ada", "reason": "a test"}
 
@@ -52,7 +53,7 @@ def test_here_and_elsewhere_answer_from_the_corpora_that_are_named(there: There)
         for base in (here, elsewhere):
             source = base.lookups.answer(CAPITAL, threshold=0.0, corpora=("atlas",)).source
             assert source is not None and source.corpus == "atlas"
-            with pytest.raises(CorpusNotFound, match="'nowhere'"):
+            with raises_code("CorpusNotFound", match="'nowhere'"):
                 base.lookups.answer(CAPITAL, corpora=("atlas", "nowhere"))
 
 

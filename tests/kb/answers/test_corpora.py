@@ -13,6 +13,7 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.lookup.questions import Questions
+from colmlm.kb.lookup.words import MOST_CANDIDATES
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import NearReader, WordEncoder
 from tests.kb.corpora import CAPITAL, CHILE, PERU, document, fact_id, ingest
@@ -78,9 +79,9 @@ def test_a_small_corpus_answers_beside_a_large_one_that_is_nearer(
 
 
 def test_a_large_corpus_is_searched_for_more_where_others_come_first(
-    answers: Answering, monkeypatch: pytest.MonkeyPatch
+    answers: Answering, crowded: KnowledgeBase
 ) -> None:
-    monkeypatch.setattr("colmlm.kb.answers.candidates._all_of_few", lambda *_: frozenset())
+    ingest(crowded, document("long", " ".join(f"Line {n} was noted." for n in range(MOST_CANDIDATES + 1))))
     assert answers.ask(CAPITAL, **LANDS).answer == "Lima"
     assert Answering(answers.kb, None, NearReader()).ask(CAPITAL, **LANDS).answer == "Lima"
 
