@@ -17,7 +17,6 @@ from litestar.types import ASGIApp, HTTPScope, Scope
 
 from colmlm.api.console import pages
 from colmlm.api.console.forms import read_form
-from colmlm.api.errors import NotSignedIn
 from colmlm.api.loaded_models import LoadedModels
 from colmlm.api.middleware.auth import LocalToken, require_right
 from colmlm.api.middleware.gate import GatedApp, LimiterMiddleware, RequestHooks, build_gate
@@ -53,6 +52,7 @@ from colmlm.api.watch.readiness import Readiness
 from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
+from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.evidence.generation import Generator
 from colmlm.kb.keys.rekey import Encoder
@@ -196,7 +196,7 @@ def _refuse(scope: HTTPScope, error: Exception) -> ASGIApp:
 
     A browser without a token gets the sign-in form with the same status.
     """
-    if isinstance(error, NotSignedIn) and pages.is_page(scope["path"]):
+    if isinstance(error, KBError) and error.code == "NotSignedIn" and pages.is_page(scope["path"]):
         return pages.sign_in_form(scope)
     return openai_errors.refusal(scope["path"], error)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from math import ceil
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 from litestar import Request, Response
@@ -16,21 +15,7 @@ from colmlm.api import request_context
 from colmlm.api.wire.answers import FieldError, Problem
 from colmlm.kb import errors
 from colmlm.kb.access.records import ROLES, Right
-from colmlm.kb.errors import (
-    CandidatesUnavailable,
-    Collided,
-    DatabaseUnavailable,
-    DecoderBusy,
-    IndexBehind,
-    KBError,
-    LockHeld,
-    LogHeld,
-    PlanUnderWay,
-    RequestUnderWay,
-    StandbyAsked,
-    StatementTooLong,
-    StorageReadOnly,
-)
+from colmlm.kb.errors import DatabaseUnavailable, KBError, refusals
 from colmlm.kb.store import outages
 from colmlm.kb.store.waits import refusal_of
 
@@ -40,19 +25,9 @@ _log = logging.getLogger(__name__)
 
 
 class Refused(KBError):
-    """A request that the API itself refuses."""
+    """A request that the API itself refuses, with this status."""
 
-    status: ClassVar[int]
-
-
-class ModelMissing(Refused):
-    title = "No model"
-    status = 503
-
-    def __init__(self, part: str) -> None:
-        super().__init__(
-            f"This server runs without {part}. Start it with a checkpoint: set COLMLM_CHECKPOINT."
-        )
+    status: int = 400
 
 
 class Busy(Refused):
@@ -64,97 +39,63 @@ class Busy(Refused):
         super().__init__(f"All {slots} slots for {work} are taken. Nothing was done; try again in a moment.")
 
 
-class ClientLeft(Refused):
-    title = "Client left"
-    status = 499
-
-    def __init__(self) -> None:
-        super().__init__("Nobody waits for this answer any more. It was broken off.")
+@Refused.coded("ModelMissing", "No model", status=503)
+def model_missing(part: str) -> str:
+    return f"This server runs without {part}. Start it with a checkpoint: set COLMLM_CHECKPOINT."
 
 
-class Draining(Refused):
-    title = "Draining"
-    status = 503
-
-    def __init__(self) -> None:
-        super().__init__(
-            "This server is ending and takes nothing new. Ask another one, or again in a moment."
-        )
+@Refused.coded("ClientLeft", "Client left", status=499)
+def client_left() -> str:
+    return "Nobody waits for this answer any more. It was broken off."
 
 
-class NotSignedIn(Refused):
-    title = "Not signed in"
-    status = 401
-
-    def __init__(self) -> None:
-        super().__init__(
-            "No valid token. Send 'Authorization: Bearer SECRET', or sign in on the console's page."
-        )
+@Refused.coded("Draining", "Draining", status=503)
+def server_draining() -> str:
+    return "This server is ending and takes nothing new. Ask another one, or again in a moment."
 
 
-class RightMissing(Refused):
-    title = "Not allowed"
-    status = 403
-
-    def __init__(self, role: str, right: Right) -> None:
-        having = [name for name, rights in ROLES.items() if right in rights]
-        super().__init__(
-            f"This token's role is {role}, which has not the right {right.value!r}. "
-            f"Use a token of one of these roles: {', '.join(having)}."
-        )
+@Refused.coded("NotSignedIn", "Not signed in", status=401)
+def not_signed_in() -> str:
+    return "No valid token. Send 'Authorization: Bearer SECRET', or sign in on the console's page."
 
 
-class TooManyRequests(Refused):
-    title = "Too many requests"
-    status = 429
-
-    def __init__(self, limit: str, wait_seconds: float, remedy: str) -> None:
-        self.retry_after = ceil(wait_seconds)
-        super().__init__(f"This token may {limit}. Ask again in {self.retry_after} s, or {remedy}.")
-
-
-class BadIdempotencyKey(Refused):
-    title = "Bad Idempotency-Key"
-    status = 400
-
-    def __init__(self, cause: str) -> None:
-        super().__init__(f"The Idempotency-Key cannot be used: {cause}.")
+@Refused.coded("RightMissing", "Not allowed", status=403)
+def right_missing(role: str, right: Right) -> str:
+    having = [name for name, rights in ROLES.items() if right in rights]
+    return (
+        f"This token's role is {role}, which has not the right {right.value!r}. "
+        f"Use a token of one of these roles: {', '.join(having)}."
+    )
 
 
-class InvalidCursor(Refused):
-    title = "Invalid cursor"
-    status = 422
-
-    def __init__(self, of: str) -> None:
-        super().__init__(
-            f"The cursor is none of the list of {of}. Pass the `next` of a page of this list, or none."
-        )
+@Refused.coded("TooManyRequests", "Too many requests", status=429)
+def too_many_requests(limit: str, retry_after: int, remedy: str) -> str:
+    return f"This token may {limit}. Ask again in {retry_after} s, or {remedy}."
 
 
-class Unacceptable(Refused):
-    title = "Unacceptable request"
-    status = 422
-
-    def __init__(self, cause: str) -> None:
-        super().__init__(f"The body contradicts itself: {cause}. Nothing was done.")
+@Refused.coded("BadIdempotencyKey", "Bad Idempotency-Key", status=400)
+def bad_idempotency_key(cause: str) -> str:
+    return f"The Idempotency-Key cannot be used: {cause}."
 
 
-class CrossOrigin(Refused):
-    title = "Request from another site"
-    status = 403
-
-    def __init__(self) -> None:
-        super().__init__(
-            "A signed-in page may write only from this server's own origin. Use a bearer token instead."
-        )
+@Refused.coded("InvalidCursor", "Invalid cursor", status=422)
+def invalid_cursor(of: str) -> str:
+    return f"The cursor is none of the list of {of}. Pass the `next` of a page of this list, or none."
 
 
-class UnknownHost(Refused):
-    title = "Unknown host"
-    status = 421
+@Refused.coded("Unacceptable", "Unacceptable request", status=422)
+def unacceptable_body(cause: str) -> str:
+    return f"The body contradicts itself: {cause}. Nothing was done."
 
-    def __init__(self) -> None:
-        super().__init__("The Host header is none of this server's names. Add the name to its allowed hosts.")
+
+@Refused.coded("CrossOrigin", "Request from another site", status=403)
+def cross_origin() -> str:
+    return "A signed-in page may write only from this server's own origin. Use a bearer token instead."
+
+
+@Refused.coded("UnknownHost", "Unknown host", status=421)
+def unknown_host() -> str:
+    return "The Host header is none of this server's names. Add the name to its allowed hosts."
 
 
 PROBLEMS = {
@@ -197,7 +138,7 @@ def _problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
             gone = DatabaseUnavailable("the configured address", "it does not answer")
             return _of_kb(gone), _headers(gone)
         case PermissionError():  # the file is one of the server's own
-            closed = StorageReadOnly(str(error.filename or "The home"))
+            closed = refusals.storage_read_only(str(error.filename or "The home"))
             return _of_kb(closed), _headers(closed)
         case UnicodeDecodeError():  # raised by the decoder of JSON bodies
             return Problem("urn:colmlm:NotUTF8", "Malformed request", 400, "The body is not UTF-8."), {}
@@ -231,31 +172,34 @@ def _of_kb(error: KBError) -> Problem:
         for name, value in vars(error).items()
         if name.endswith(("_id", "_ids", "_seq")) and isinstance(value, int | tuple)
     }
-    return Problem(f"urn:colmlm:{type(error).__name__}", error.title, status_of(error), str(error), about)
+    return Problem(f"urn:colmlm:{error.code}", error.title, status_of(error), str(error), about)
 
 
-_PASSING = (
-    CandidatesUnavailable,
-    Collided,
-    IndexBehind,
-    DatabaseUnavailable,
-    LogHeld,
-    LockHeld,
-    StandbyAsked,
-    StatementTooLong,
-    RequestUnderWay,
-    PlanUnderWay,
-    Busy,
-    Draining,
+# The errors that may be gone a moment later, by code.
+_PASSING = frozenset(
+    {
+        "Busy",
+        "CandidatesUnavailable",
+        "Collided",
+        "DatabaseUnavailable",
+        "Draining",
+        "IndexBehind",
+        "LockHeld",
+        "LogHeld",
+        "PlanUnderWay",
+        "RequestUnderWay",
+        "StandbyAsked",
+        "StatementTooLong",
+    }
 )
 
 
 def _headers(error: KBError) -> dict[str, str]:
-    if isinstance(error, NotSignedIn):
+    if error.code == "NotSignedIn":
         return {"WWW-Authenticate": "Bearer"}
-    if isinstance(error, TooManyRequests | DecoderBusy):
-        return {"Retry-After": str(error.retry_after)}
-    return {"Retry-After": "1"} if isinstance(error, _PASSING) else {}
+    if (seconds := getattr(error, "retry_after", None)) is not None:
+        return {"Retry-After": str(seconds)}
+    return {"Retry-After": "1"} if error.code in _PASSING else {}
 
 
 def _of_http(error: HTTPException) -> Problem:
@@ -272,39 +216,26 @@ def _allow(error: HTTPException) -> str | None:
     return {name.lower(): value for name, value in (error.headers or {}).items()}.get("allow")
 
 
-# The HTTP status of each error of the knowledge base.
+# The HTTP status of each kind of error of the knowledge base, and of the codes that have another than their kind.
 
 _STATUSES: dict[type[KBError], int] = {
-    errors.ContextLengthExceeded: 400,
     errors.NotFound: 404,
     errors.Conflict: 409,
-    errors.UploadTooLarge: 413,
-    errors.BackupRefused: 422,
-    errors.CalibrationRefused: 422,
     errors.Invalid: 422,
-    errors.LogRefused: 422,
-    errors.SignatureRefused: 422,
+    errors.EvidenceRefused: 422,
     errors.KBError: 500,
     errors.CandidatesRefused: 503,
-    errors.CandidatesUnavailable: 503,
-    errors.ClusterUnavailable: 503,
-    errors.KeysLeftElsewhere: 503,
-    errors.SharedSnapshotsUnavailable: 503,
-    errors.Collided: 503,
-    errors.DatabaseUnavailable: 503,
-    errors.DecoderBusy: 503,
     errors.IndexBehind: 503,
-    errors.LockHeld: 503,
-    errors.LogHeld: 503,
-    errors.MigrationNeeded: 503,
-    errors.StandbyAsked: 503,
-    errors.StatementTooLong: 503,
-    errors.StorageFull: 507,
-    errors.StorageReadOnly: 507,
+    errors.OutOfReach: 503,
+    errors.Waited: 503,
+    errors.StorageRefused: 507,
 }
+_STATUSES_OF_CODES = {"ContextLengthExceeded": 400, "UploadTooLarge": 413}
 
 
 def status_of(error: KBError) -> int:
-    """Give the status of the nearest class of the error that has one; an error of the API itself names its own."""
-    own: int | None = getattr(error, "status", None)
-    return own or next(_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
+    """Give the status of an error by its code or its nearest kind; one of the API itself names its own."""
+    if isinstance(error, Refused):
+        return error.status
+    kinds = (_STATUSES[kind] for kind in type(error).__mro__ if kind in _STATUSES)
+    return _STATUSES_OF_CODES.get(error.code) or next(kinds)

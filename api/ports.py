@@ -15,7 +15,7 @@ import numpy.typing as npt
 from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
-from colmlm.api.errors import ModelMissing
+from colmlm.api.errors import model_missing
 from colmlm.api.loaded_models import LoadedModel, LoadedModels
 from colmlm.api.middleware.limiters import Batcher, Limiters, Tuning
 from colmlm.api.settings import ServerSettings
@@ -115,18 +115,18 @@ class Ports:
 
     def need_encoder(self) -> QuestionEncoder:
         if (encoder := self.encoder) is None:
-            raise ModelMissing("an encoder")
+            raise model_missing("an encoder")
         return encoder
 
     def need_model(self, checkpoint_id: str) -> LoadedModel:
         """Give the loaded model of this checkpoint. Raise `KeysetMismatch` where others are loaded instead."""
         if (model := self.models.by(checkpoint_id)) is None:
-            raise ModelMissing("an encoder")
+            raise model_missing("an encoder")
         return model
 
     def need_answers(self) -> StoredAnswers:
         if self.answers is None:
-            raise ModelMissing("a reader")
+            raise model_missing("a reader")
         return self.answers
 
     def need_decoder(self) -> Generator:
@@ -139,7 +139,7 @@ class Ports:
     def _generator(self) -> Generator:
         model = self.models.answering()
         if model is None or model.generator is None:
-            raise ModelMissing("a generator")
+            raise model_missing("a generator")
         return model.generator
 
     def need_generator(self) -> Generator:

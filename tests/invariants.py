@@ -175,7 +175,7 @@ MUTATIONS = (
     Mutation(
         "A keyset is not activated against its gate",
         "kb/keys/activation.py",
-        "raise GateRefused(keyset_id, refusal)",
+        "raise refusals.gate_refused(keyset_id, refusal)",
         'evidence |= {"refusal": refusal}',
         ("tests/kb/switching/test_gate.py::test_activation_needs_a_gate_that_passed_lately_or_force",),
     ),

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import msgspec
 
 from colmlm.api.client.connection import Connection
-from colmlm.api.client.errors import AnswerLost, ServerUnreachable, unsendable
+from colmlm.api.client.errors import ServerUnreachable, answer_lost, unsendable
 from colmlm.api.wire.answers import Page, cursor, place_in
 from colmlm.api.wire.requests import MAX_PAGE
 from colmlm.kb.errors import NotHeeded
@@ -88,7 +88,7 @@ class Api:
         try:
             return self._send(method, path, kind, body, {"Idempotency-Key": secrets.token_hex(16)})
         except ServerUnreachable as error:
-            raise (AnswerLost(error) if error.was_sent else error) from error
+            raise (answer_lost(error) if error.was_sent else error) from error
 
     def once(self, path: str, kind: type[T], body: Any) -> T:
         """Send a POST that is repeated only where the server was not reached, since each one would be carried out."""

@@ -1,26 +1,20 @@
 """The errors of a client of a remote server.
 
-KBError (kb/errors: an error of the server's knowledge base is raised here as the same class)
-└── RemoteError
-    ├── ServerUnreachable   no response, or none of this program's
-    │   └── AnswerLost      an edit was sent without a response, and may have been made
+KBError (kb/errors: an error of the server's knowledge base is raised here with the same kind and code)
+└── RemoteError             with the code that the server gave, if it gave one
+    ├── ServerUnreachable   no response, or none of this program's; `AnswerLost` where an edit may have been made
     ├── TokenRefused        401 or 403
     ├── ServerBusy          429 or 503, also after the retries
-    ├── JobNotDone          a job there ended without a result or an error
-    ├── RequestRefused      400, 413 or 422 of the API itself: the request is not valid
-    └── RemoteRefused       anything else
+    └── RequestRefused      400, 413 or 422 of the API itself: the request is not valid
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import httpx2
 import msgspec
 
 from colmlm.api.wire.answers import Problem
-from colmlm.kb import errors
-from colmlm.kb.errors import KBError
+from colmlm.kb.errors import InvalidValue, KBError, refusals
 
 
 class RemoteError(KBError):
@@ -40,15 +34,15 @@ class ServerUnreachable(RemoteError):
         )
 
 
-class AnswerLost(ServerUnreachable):
-    title = "Answer lost"
-
-    def __init__(self, lost: ServerUnreachable) -> None:
-        super().__init__(lost.url, lost.cause, was_sent=True)
-        self.args = (
-            f"The answer of {lost.url} was lost: {lost.cause}. Whether it was done is not known here; "
-            "see `colmlm log list` before you ask for it again.",
-        )
+def answer_lost(lost: ServerUnreachable) -> ServerUnreachable:
+    """Give the error of an edit that was sent and had no answer, so that it may have been made."""
+    error = ServerUnreachable(lost.url, lost.cause, was_sent=True)
+    error.code, error.title = "AnswerLost", "Answer lost"
+    error.args = (
+        f"The answer of {lost.url} was lost: {lost.cause}. Whether it was done is not known here; "
+        "see `colmlm log list` before you ask for it again.",
+    )
+    return error
 
 
 class TokenRefused(RemoteError):
@@ -63,20 +57,15 @@ class ServerBusy(RemoteError):
     title = "Server is busy"
 
 
-class JobNotDone(RemoteError):
-    title = "Job not done"
+class RequestRefused(RemoteError):
+    """The API itself refuses the request as not valid, with its own message."""
 
-    def __init__(self, job_id: int, state: str) -> None:
-        self.job_id = job_id
-        super().__init__(f"Job {job_id} is {state}. What it had done stays done; see `colmlm jobs show`.")
-
-
-class RemoteRefused(RemoteError):
     title = "Refused by the server"
 
 
-class RequestRefused(RemoteRefused):
-    """The API itself refuses the request as not valid, with its own message."""
+@RemoteError.coded("JobNotDone", "Job not done")
+def job_not_done(job_id: int, state: str) -> str:
+    return f"Job {job_id} is {state}. What it had done stays done; see `colmlm jobs show`."
 
 
 def refused(response: httpx2.Response) -> KBError:
@@ -92,13 +81,13 @@ def refused(response: httpx2.Response) -> KBError:
 
 def error_of(problem: Problem) -> KBError:
     """Give the error that a problem document describes."""
-    known = _KNOWN.get(problem.type.removeprefix("urn:colmlm:"))
-    if known is not None:
-        return _as_it_was(known, problem)
+    code = problem.type.removeprefix("urn:colmlm:")
+    if (known := refusals.kind_of(code)) is not None:
+        return _as_it_was(known, code, problem, problem.detail)
+    faults = "".join(f" {fault.field}: {fault.message}." for fault in problem.errors)
     if problem.status in (401, 403):
         return TokenRefused(problem.detail)
-    faults = "".join(f" {fault.field}: {fault.message}." for fault in problem.errors)
-    return _KINDS.get(problem.status, RemoteRefused)(problem.detail + faults)
+    return _as_it_was(_KINDS.get(problem.status, RemoteError), code, problem, problem.detail + faults)
 
 
 _KINDS: dict[int, type[RemoteError]] = {
@@ -107,26 +96,18 @@ _KINDS: dict[int, type[RemoteError]] = {
 }
 
 
-_KNOWN: dict[str, type[KBError]] = {
-    name: found
-    for name, found in vars(errors).items()
-    if isinstance(found, type) and issubclass(found, KBError)
-}
+def _as_it_was(kind: type[KBError], code: str, problem: Problem, message: str) -> KBError:
+    """Rebuild an error of the server with its code, its title, its message and its ids."""
+    error = kind.__new__(kind)
+    Exception.__init__(error, message)
+    about = {name: tuple(ids) if isinstance(ids, list) else ids for name, ids in problem.about.items()}
+    vars(error).update(about, code=code, title=problem.title)
+    return error
 
 
-def _as_it_was(kind: type[KBError], problem: Problem) -> KBError:
-    """Rebuild an error of the server's knowledge base with its message and its ids."""
-    error: Any = kind.__new__(kind)
-    Exception.__init__(error, problem.detail)
-    for name, ids in problem.about.items():
-        setattr(error, name, tuple(ids) if isinstance(ids, list) else ids)
-    found: KBError = error
-    return found
-
-
-def unsendable() -> errors.InvalidValue:
+def unsendable() -> InvalidValue:
     """Give the error for a value that no request can hold."""
-    return errors.InvalidValue(
+    return InvalidValue(
         "value",
         "it holds a lone surrogate, or is a number of more than 64 bits; remove the one, and give ids "
         "from 1 to 9223372036854775807",

@@ -14,7 +14,7 @@ from colmlm.api.client.errors import RemoteError, ServerUnreachable, error_of
 from colmlm.api.client.operating import RemoteJobs
 from colmlm.api.wire.answers import Decided, FactImpact, LookupAnswer, LookupAnswers, MissList, Problem
 from colmlm.api.wire.requests import LOOKUPS, MAX_FACTS_PER_EDIT, MAX_QUERIES, MAX_VECTORS, MSGPACK, OCTETS
-from colmlm.kb.answers.records import Answer, AnswerMode, AnswerOptions, AnswerThreshold, Calibrating
+from colmlm.kb.answers.records import Answer, AnswerMode, AnswerThreshold, Calibrating
 from colmlm.kb.errors import InvalidQuery, KBError, KeysetMismatch
 from colmlm.kb.evidence.provenance import MEDIA_TYPES, ProvForm
 from colmlm.kb.evidence.records import (
@@ -29,7 +29,7 @@ from colmlm.kb.evidence.records import (
 )
 from colmlm.kb.jobs.kinds import AskQuestions, CalibrateAnswers, work_of
 from colmlm.kb.log.records import OnRecord
-from colmlm.kb.lookup.options import KEY, LookupOptions
+from colmlm.kb.lookup.options import KEY, AnswerOptions, LookupOptions
 from colmlm.kb.lookup.records import AsOfLookup, Lookup, LookupSpace
 from colmlm.kb.misses.records import MISSES_LISTED, MissDetails, MissPage, MissSearch, Solving
 from colmlm.kb.questions.records import (
@@ -79,13 +79,7 @@ class RemoteLookups(Resource):
         """Give the lookups as of change `seq`, over the same connections."""
         return replace(self, seq=seq)
 
-    def ask(
-        self,
-        question: str,
-        *,
-        as_of: int | None = None,
-        **how: Unpack[LookupOptions],
-    ) -> Lookup:
+    def ask(self, question: str, *, as_of: int | None = None, **how: Unpack[LookupOptions]) -> Lookup:
         past = self.seq if as_of is None else as_of
         asked = {"questions": [question], "as_of": past, **options(LookupOptions, how)}
         (told,) = self.api.ask("/lookups", LookupAnswers, asked).answers

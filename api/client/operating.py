@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import msgspec
 
 from colmlm.api.client.api import Resource, edit_verb, get_verb, list_verb, on_behalf, options, refuse
-from colmlm.api.client.errors import JobNotDone, error_of
+from colmlm.api.client.errors import error_of, job_not_done
 from colmlm.api.wire.answers import (
     NEWEST_CHANGES,
     Differences,
@@ -23,7 +23,7 @@ from colmlm.api.wire.answers import (
     WebhookWithSecret,
 )
 from colmlm.kb.access.records import TokenRecord
-from colmlm.kb.errors import ApiKeyNotFound, KeysetActive, KeysetNotReady
+from colmlm.kb.errors import refusals
 from colmlm.kb.jobs.kinds import Gate, Rekey, work_of
 from colmlm.kb.jobs.records import JobRecord, wait_for_job
 from colmlm.kb.keys.records import Activating, Adapting, KeysetRecord
@@ -89,7 +89,7 @@ class RemoteJobs(Resource):
         if job.state == "succeeded":
             return job.result or {}
         if job.error is None:
-            raise JobNotDone(job_id, job.state)
+            raise job_not_done(job_id, job.state)
         raise error_of(msgspec.convert({"status": 500, **job.error}, Problem))
 
 
@@ -115,7 +115,7 @@ class RemoteKeysets(Resource):
     def retirable(self, keyset_id: int) -> KeysetRecord:
         keyset = self.show(keyset_id)
         if keyset.state == "active":
-            raise KeysetActive(keyset_id)
+            raise refusals.keyset_active(keyset_id)
         return keyset
 
     def set_threshold(self, keyset_id: int, threshold: float) -> KeysetRecord:
@@ -138,7 +138,7 @@ class RemoteKeysets(Resource):
 
     def _rekey(self, keyset_id: int, how: dict[str, Any]) -> dict[str, Any]:
         if (found := self.show(keyset_id)).state == "retired":  # a rekey would make another keyset
-            raise KeysetNotReady(keyset_id, found.state)
+            raise refusals.keyset_not_ready(keyset_id, found.state)
         return dict(RemoteJobs(self.api).done(work_of(Rekey.kind, {"keyset_id": keyset_id, **how})))
 
 
@@ -159,7 +159,7 @@ class RemoteTokens(Resource):
         for token in self.all():
             if token.name == name:
                 return token
-        raise ApiKeyNotFound(name)
+        raise refusals.api_key_not_found(name)
 
     def create(
         self,

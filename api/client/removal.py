@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 from colmlm.api.client.api import Resource, edit_verb, get_verb, list_verb, on_behalf, options, refuse
 from colmlm.api.client.facts import RemoteFacts, edit_of
 from colmlm.api.wire.answers import EditResult, ErasureAnswer, PlanView, RunView
-from colmlm.kb.errors import ErasureRequestNotFound
+from colmlm.kb.errors import refusals
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.removal.records import (
     CertificateCheck,
@@ -118,7 +118,7 @@ class RemoteErasures(Resource):
         for asked in self.requests(waiting=False):
             if asked.erasure_request_id == request_id:
                 return asked
-        raise ErasureRequestNotFound(request_id)
+        raise refusals.erasure_request_not_found(request_id)
 
     def approve(self, request_id: int, *, now: bool) -> tuple[ErasureRequest, ErasureReport]:
         refuse(now=now)

@@ -16,7 +16,7 @@ from litestar.di import NamedDependency
 from litestar.params import SkipValidation
 
 from colmlm.api.console.views import Page, PageRequest, page
-from colmlm.api.errors import problem_of
+from colmlm.api.errors import Refused, problem_of
 from colmlm.api.ports import Ports
 from colmlm.kb.errors import KBError
 from colmlm.kb.log.records import ChangeRecord
@@ -35,14 +35,9 @@ class SignedReason(TypedDict):
     reason: str
 
 
-class Mistakes(KBError):
-    title = "This form is not complete"
-    status = 422
-
-    def __init__(self, fields: Sequence[str]) -> None:
-        super().__init__(
-            f"Nothing was done. See the note at {', '.join(fields)}, put it right and send it again."
-        )
+@Refused.coded("Mistakes", "This form is not complete", status=422)
+def form_mistakes(fields: Sequence[str]) -> str:
+    return f"Nothing was done. See the note at {', '.join(fields)}, put it right and send it again."
 
 
 @dataclass(slots=True)
@@ -77,7 +72,7 @@ class Form:
     def check(self) -> None:
         """Raise `Mistakes` where a field read so far is not valid."""
         if self.mistakes:
-            raise Mistakes(list(self.mistakes))
+            raise form_mistakes(list(self.mistakes))
 
     def sign(self, request: PageRequest) -> SignedReason:
         """Read the reason of a change, and give it with the token's name. Raise `Mistakes` as `check` does."""

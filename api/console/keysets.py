@@ -14,7 +14,7 @@ from colmlm.api.console.views import Page, PageRequest, page
 from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import PathId
-from colmlm.kb.errors import KeysetNotFound, NoActiveKeyset
+from colmlm.kb.errors import NoActiveKeyset, refusals
 from colmlm.kb.jobs.kinds import Gate, Rekey, work_of
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.jobs.work import Work
@@ -51,7 +51,7 @@ class Bars:
 def _queue_work(ports: Ports, request: PageRequest, keyset_id: int, work: Work, form: Form) -> Page:
     """Queue the work. The form must name the keyset too, or the request did not come from its button."""
     if form.integer("keyset") != keyset_id:
-        raise KeysetNotFound(form.integer("keyset") or 0)
+        raise refusals.keyset_not_found(form.integer("keyset") or 0)
     job = Jobs(ports.kb).submit(work, actor=request.user.name)
     return Redirect(f"/console/jobs/{job.job_id}", status_code=303)
 
@@ -81,7 +81,7 @@ def _confirm_switch(ports: Ports, request: PageRequest, verb: str, keyset_id: in
     rows = _keyset_lines(ports)
     row = next((row for row in rows if row.keyset.keyset_id == keyset_id), None)
     if keyset_id is not None and row is None:
-        raise KeysetNotFound(keyset_id)
+        raise refusals.keyset_not_found(keyset_id)
     return form_page(
         request,
         "keyset_switch.html",

@@ -17,7 +17,7 @@ from sqlalchemy import text
 
 from colmlm.api.console.forms import Form, FromForm, form_page, show_again
 from colmlm.api.console.views import Page, PageRequest, page
-from colmlm.api.errors import RightMissing
+from colmlm.api.errors import right_missing
 from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.health import state_of
@@ -49,7 +49,7 @@ def _require_visible(ports: Ports, request: PageRequest, job_id: int) -> JobReco
     job = Jobs(ports.kb).get(job_id)
     right = KINDS[job.kind].right
     if not request.user.may(right):
-        raise RightMissing(request.user.role, right)
+        raise right_missing(request.user.role, right)
     return job
 
 

@@ -25,7 +25,7 @@ from colmlm.api.console.views import (
     render,
     theme_of,
 )
-from colmlm.api.errors import NotSignedIn, problem_of
+from colmlm.api.errors import not_signed_in, problem_of
 from colmlm.api.middleware.auth import (
     COOKIE,
     SIGN_IN_PATH,
@@ -77,7 +77,7 @@ async def sign_in(request: Request[None, Any, Any], ports: FromPorts) -> Respons
     access = ports.auth_kb.access
     token = await sync_to_thread(access.of_secret, secret) if secret else None
     if token is None:
-        problem_of(NotSignedIn())  # sets the request's refusal, which the journal logs
+        problem_of(not_signed_in())  # sets the request's refusal, which the journal logs
         body = _render_sign_in(back, theme_of(request.cookies), _WRONG_SECRET)
         return Response(body, status_code=401, media_type="text/html", headers=_REFUSED)
     check_origin(request.headers)  # otherwise another site could sign this browser in with its own token

@@ -18,7 +18,7 @@ from colmlm.api.routes.questions import SetName
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.answers.answering import MAX_QUESTION
 from colmlm.kb.answers.records import Answer
-from colmlm.kb.errors import KBError, QuestionNotFound
+from colmlm.kb.errors import KBError, refusals
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.jobs.kinds import AskQuestions, work_of
 from colmlm.kb.jobs.queue import Jobs
@@ -65,7 +65,7 @@ def show_keeping(ports: FromPorts, request: PageRequest, form: FromForm) -> Page
 def _show_question(ports: Ports, request: PageRequest, name: str, question_id: int, form: Form) -> Page:
     found = ports.kb.questions.questions(name, question_id - 1, 1)
     if not found or found[0].question_id != question_id:
-        raise QuestionNotFound([question_id])
+        raise refusals.question_not_found([question_id])
     (shown,) = shown_to(request, ports).questions(found)
     return form_page(request, "question_edit.html", form, name=name, kept=shown)
 

@@ -16,7 +16,7 @@ from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import PathId, shown_to
 from colmlm.api.routes.responses import key_at_once
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
-from colmlm.kb.errors import FactChanged, KBError
+from colmlm.kb.errors import KBError, refusals
 from colmlm.kb.facts.records import Contradicting, Edit, FactRecord, Marking
 from colmlm.kb.facts.reviews import OUTCOMES, ReviewVerdict, VerdictKind
 from colmlm.kb.review.records import KINDS, Kind
@@ -116,7 +116,7 @@ class Fix:
         Raise `FactChanged` where somebody has settled or edited it since.
         """
         if fact.review != "proposed":
-            raise FactChanged([fact.fact_id])  # somebody else was faster
+            raise refusals.fact_changed([fact.fact_id])  # somebody else was faster
         question = None if self.question == fact.question else self.question
         if self._is_elsewhere(fact):
             return ports.kb.facts.move(
@@ -137,7 +137,7 @@ class Fix:
         verdict = ReviewVerdict(fact.fact_id, "accept", self.version or fact.version)
         settled = ports.kb.review.settle([verdict], actor=self.how["actor"], reason=self.how["reason"])
         if settled.before:
-            raise FactChanged([fact.fact_id])
+            raise refusals.fact_changed([fact.fact_id])
         return Edit(settled.seqs[0], "accept", settled.fact_ids)
 
     def _is_elsewhere(self, fact: FactRecord) -> bool:

@@ -16,7 +16,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 from colmlm.api.client.client import Client
-from colmlm.api.errors import RightMissing, problem_of
+from colmlm.api.errors import problem_of, right_missing
 from colmlm.kb.access.records import Right
 from colmlm.kb.facts.records import FactRecord, SamplePlace, Source
 from colmlm.kb.log.audit import acting_as
@@ -120,7 +120,7 @@ class Offer:
     def _done(self, caller: Caller, given: dict[str, Any]) -> dict[str, Any]:
         try:
             if not self.is_for(caller):
-                raise RightMissing(caller.role, self.right)
+                raise right_missing(caller.role, self.right)
             with caller.at_work():
                 return self.do(caller, **given)
         except Exception as error:  # whatever it is, the client is told in words, and the log the rest

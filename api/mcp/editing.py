@@ -13,7 +13,7 @@ from pydantic import Field
 from colmlm.api.mcp.caller import Caller, Offer, facts_of, plain
 from colmlm.api.mcp.reading import Id
 from colmlm.kb.access.records import Right
-from colmlm.kb.errors import Conflict, FactDeleted, FactNotDeleted, InvalidValue
+from colmlm.kb.errors import Conflict, InvalidValue, refusals
 from colmlm.kb.facts.records import Edit, FactRecord
 from colmlm.kb.removal.records import DEFAULT_POLICY, SAMPLE, ForgetPlan
 from colmlm.kb.removal.selector import Selector
@@ -110,7 +110,7 @@ def restore_facts(caller: Caller, fact_ids: Ids, reason: Reason, confirm: Confir
     """Bring deleted facts back with the value they had last, all of them in one change or none."""
     facts = _each_once(caller, fact_ids)
     if live := [fact.fact_id for fact in facts if fact.deleted_seq is None]:
-        raise FactNotDeleted(live)
+        raise refusals.fact_not_deleted(live)
     return DryRun(caller, "restore_facts", fact_ids, reason, facts, f"bring {len(facts)} facts back").or_done(
         confirm,
         lambda: caller.base.facts.restore(
@@ -199,7 +199,7 @@ def _each_once(caller: Caller, fact_ids: Sequence[int]) -> list[FactRecord]:
 
 def _require_live(facts: Sequence[FactRecord]) -> None:
     if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
-        raise FactDeleted(gone)
+        raise refusals.fact_deleted(gone)
 
 
 OFFERS = (
@@ -224,15 +224,13 @@ OFFERS = (
 SHOWN = 50  # facts
 
 
-class DryRunNeeded(Conflict):
-    title = "Dry run needed"
-
-    def __init__(self, tool: str) -> None:
-        super().__init__(
-            "This code is of no dry run that you made of this edit: a fact was edited since, something else is asked "
-            "for now, or this process was started anew. "
-            f"Nothing was done. Call {tool} without `confirm`, show what it says, and pass the code that it gives."
-        )
+@Conflict.coded("DryRunNeeded", "Dry run needed")
+def dry_run_needed(tool: str) -> str:
+    return (
+        "This code is of no dry run that you made of this edit: a fact was edited since, something else is asked "
+        "for now, or this process was started anew. "
+        f"Nothing was done. Call {tool} without `confirm`, show what it says, and pass the code that it gives."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +260,7 @@ class DryRun:
         if not confirm:
             return self._shown(more)
         if not hmac.compare_digest(confirm.encode(), self.code.encode()):
-            raise DryRunNeeded(self.tool)
+            raise dry_run_needed(self.tool)
         done = edit()
         told = {"dry_run": False, "change": done.seq, "kind": done.kind, "fact_ids": list(done.fact_ids)}
         said = {"also_said_by": list(done.also_said_by)} if done.also_said_by else {}

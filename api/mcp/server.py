@@ -19,7 +19,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.exceptions import MCPError
 from mcp.types import INTERNAL_ERROR, INVALID_PARAMS
 
-from colmlm.api.errors import NotSignedIn, RightMissing, refusal
+from colmlm.api.errors import not_signed_in, refusal, right_missing
 from colmlm.api.mcp import editing, reading
 from colmlm.api.mcp.caller import DOCUMENTS, FACTS, Caller, CallerOf, Offer
 from colmlm.api.mcp.reading import show_fact
@@ -136,7 +136,7 @@ def _resource(document: DocumentRecord) -> dict[str, Any]:
 def _read(caller: Caller, read: Callable[[Caller], T]) -> T:
     try:
         if Right.read not in caller.rights:
-            raise RightMissing(caller.role, Right.read)
+            raise right_missing(caller.role, Right.read)
         with caller.at_work():
             return read(caller)
     except Exception as error:
@@ -208,7 +208,7 @@ class _CallerMiddleware:
                 secret = bearer_secret(Headers.from_scope(scope))  # type: ignore[arg-type]
                 caller = await asyncio.to_thread(self._admit, secret) if secret else None
                 if caller is None:
-                    raise NotSignedIn
+                    raise not_signed_in()
             except Exception as error:  # noqa: BLE001  # also where the base is out of reach
                 await refusal(error)(scope, receive, send)  # type: ignore[arg-type]
                 return

@@ -22,7 +22,7 @@ from litestar.connection import ASGIConnection
 from litestar.datastructures import Headers
 from litestar.handlers import BaseRouteHandler
 
-from colmlm.api.errors import PROBLEMS, CrossOrigin, NotSignedIn, RightMissing, UnknownHost
+from colmlm.api.errors import PROBLEMS, cross_origin, not_signed_in, right_missing, unknown_host
 from colmlm.api.middleware.limiters import Batcher, Limiter, Limiters
 from colmlm.kb.access.access import Access
 from colmlm.kb.access.records import MAX_RATE, Right, TokenRecord
@@ -57,7 +57,7 @@ class Admission:
         """Raise `UnknownHost` unless the Host header names this server."""
         named = headers.getall("host", [])
         if len(named) != 1 or _hostname(named[0]) not in self.hosts:
-            raise UnknownHost
+            raise unknown_host()
 
     async def admit(self, scope: HTTPScope, headers: Headers) -> TokenRecord | None:
         """Give the request's token, or None for the paths that `is_open` names.
@@ -87,7 +87,7 @@ class Admission:
     @staticmethod
     def _signed_in(token: TokenRecord | None) -> TokenRecord:
         if token is None:
-            raise NotSignedIn
+            raise not_signed_in()
         return token
 
 
@@ -111,7 +111,7 @@ def check_origin(headers: Headers) -> None:
     """Raise `CrossOrigin` unless the Origin header, which browsers send with writes, names this host and port."""
     origin = urlsplit(headers.get("origin", ""))
     if origin.scheme not in ("http", "https") or origin.netloc.lower() != headers.get("host", "").lower():
-        raise CrossOrigin
+        raise cross_origin()
 
 
 def bearer_secret(headers: Headers) -> str | None:
@@ -197,7 +197,7 @@ async def require_right(connection: ASGIConnection[Any, Any, Any, Any], handler:
         return
     needed = right_of(handler)
     if not token.may(needed):
-        raise RightMissing(token.role, needed)
+        raise right_missing(token.role, needed)
 
 
 # LocalToken: a token that a server makes for commands of its own user, and that ends with the server.

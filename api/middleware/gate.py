@@ -109,7 +109,7 @@ class RequestGate:
         """Raise `Draining` where the server is draining. Probes are always answered."""
         drain = self.around.drain
         if drain is not None and drain.has_begun and scope["path"] not in auth.PROBES:
-            raise errors.Draining
+            raise errors.server_draining()
 
     @property
     def parting(self) -> dict[str, str]:

@@ -18,7 +18,7 @@ from litestar.enums import ScopeType
 from litestar.response.base import ASGIResponse
 
 from colmlm.api import request_context
-from colmlm.api.errors import BadIdempotencyKey
+from colmlm.api.errors import bad_idempotency_key
 from colmlm.api.middleware.auth import is_edit, right_of
 from colmlm.api.middleware.gate import read_messages, replay_messages
 from colmlm.api.middleware.limiters import Limiter, Limiters
@@ -137,16 +137,16 @@ def _may_edit(token: Any, scope: HTTPScope) -> bool:
 
 def _check_name(name: str) -> str:
     if not name or len(name) > MAX_LENGTH or not name.isascii() or not name.isprintable():
-        raise BadIdempotencyKey(f"it must be 1 to {MAX_LENGTH} printable ASCII characters")
+        raise bad_idempotency_key(f"it must be 1 to {MAX_LENGTH} printable ASCII characters")
     return name
 
 
 def _whole_body(messages: Sequence[HTTPReceiveMessage]) -> bytes:
     if messages[-1]["type"] != "http.request":  # the client disconnected within the body
-        raise BadIdempotencyKey("the request ended before its body did")
+        raise bad_idempotency_key("the request ended before its body did")
     body = b"".join(message["body"] for message in messages if message["type"] == "http.request")
     if len(body) > MAX_BODY_BYTES:
-        raise BadIdempotencyKey(f"with one a body has {MAX_BODY_BYTES} bytes at most")
+        raise bad_idempotency_key(f"with one a body has {MAX_BODY_BYTES} bytes at most")
     return body
 
 

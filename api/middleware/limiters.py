@@ -17,12 +17,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import ceil
 from types import MappingProxyType
 from typing import Generic, ParamSpec, TypeVar, cast
 
 from litestar.concurrency import set_asyncio_executor, sync_to_thread
 
-from colmlm.api.errors import Busy, TooManyRequests
+from colmlm.api.errors import Busy, too_many_requests
 from colmlm.kb.access.records import TokenRecord
 
 P = ParamSpec("P")
@@ -135,7 +136,7 @@ class _LimiterState:
         share = self.size.slots_of_one
         if share is not None and self.num_taken_by[token_id] >= share:
             self.num_refused += 1
-            raise TooManyRequests(f"hold {share} {self.limiter.value} at once", 1, "close one of them")
+            raise too_many_requests(f"hold {share} {self.limiter.value} at once", 1, "close one of them")
         if self.num_taken >= self.size.slots:
             self.num_refused += 1
             raise Busy(self.limiter.value, self.size.slots)
@@ -377,4 +378,6 @@ class RateLimits:
         with self._taking:
             wait = self._take(token.key_id, per_minute)
         if wait:
-            raise TooManyRequests(f"ask {per_minute} times a minute", wait, "have an admin raise its limit")
+            raise too_many_requests(
+                f"ask {per_minute} times a minute", ceil(wait), "have an admin raise its limit"
+            )

@@ -243,12 +243,9 @@ CompletionId = Annotated[str, PathParameter(max_length=300)]
 MetadataText = Annotated[str, Meta(min_length=1, max_length=512)]  # as long as OpenAI has it
 
 
-class CompletionNotFound(Refused):
-    title = "No such completion"
-    status = 404
-
-    def __init__(self, asked: str) -> None:
-        super().__init__(f"No completion {asked!r} is stored. Its id is the `generation_id` of its choice.")
+@Refused.coded("CompletionNotFound", "No such completion", status=404)
+def completion_not_found(asked: str) -> str:
+    return f"No completion {asked!r} is stored. Its id is the `generation_id` of its choice."
 
 
 class FeedbackMetadata(Request, frozen=True, kw_only=True, omit_defaults=True):
@@ -306,7 +303,7 @@ def update_completion(
 def _generation(completion_id: str) -> int:
     if len(completion_id) < 20 and completion_id.isascii() and completion_id.isdecimal():
         return int(completion_id)
-    raise CompletionNotFound(completion_id)
+    raise completion_not_found(completion_id)
 
 
 def _judged(trace: OutputTrace, said: FeedbackMetadata) -> JudgedCompletion:

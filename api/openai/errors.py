@@ -50,14 +50,9 @@ _TYPES = {
 }
 
 
-class ModelNotFound(Refused):
-    title = "No such model"
-    status = 404
-
-    def __init__(self, asked: str, served: str) -> None:
-        super().__init__(
-            f"The model {asked!r} is not served here. This server has {served!r}; see /v1/models."
-        )
+@Refused.coded("ModelNotFound", "No such model", status=404)
+def model_not_found(asked: str, served: str) -> str:
+    return f"The model {asked!r} is not served here. This server has {served!r}; see /v1/models."
 
 
 class Unsupported(Refused):
@@ -149,6 +144,6 @@ def _message(problem: Problem) -> str:
 
 
 def _code(problem: Problem) -> str:
-    """Give the class name of the error in snake case: `ModelNotFound` is `model_not_found`, as OpenAI has it."""
+    """Give the code of the error in snake case: `ModelNotFound` is `model_not_found`, as OpenAI has it."""
     name = problem.type.rpartition(":")[2]
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

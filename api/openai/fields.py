@@ -17,7 +17,7 @@ from litestar.response import ServerSentEvent, ServerSentEventMessage
 from msgspec import Meta
 
 from colmlm.api.openai.errors import Unsupported, openai_problem
-from colmlm.api.wire.requests import AcceptedOnly, DecodingThreshold, MinSeq, OnMiss, RankingName, Request
+from colmlm.api.wire.requests import LookupFields
 from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.evidence.records import OutputTrace
@@ -49,7 +49,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_obfuscation: bool | None = None
 
 
-class DecodingFields(Request, frozen=True, kw_only=True, omit_defaults=True):
+class DecodingFields(LookupFields, frozen=True, kw_only=True, omit_defaults=True):
     """The fields that all requests to decode have. `mode` to `min_tokens` are this server's own.
 
     Those from `user` to `safety_identifier` are read over.
@@ -71,12 +71,6 @@ class DecodingFields(Request, frozen=True, kw_only=True, omit_defaults=True):
     prompt_cache_retention: Text | None = None
     safety_identifier: Text | None = None
     mode: Literal["auto", "forced", "off"] | None = None
-    threshold: DecodingThreshold | None = None
-    min_seq: MinSeq | None = None
-    fact_bias: Annotated[float, Meta(ge=-100, le=100)] | None = None
-    on_miss: OnMiss | None = None
-    ranking: RankingName | None = None
-    accepted_only: AcceptedOnly = False
     repetition_penalty: Annotated[float, Meta(ge=0.5, le=5)] = 1.0
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] = 0
 
@@ -102,12 +96,7 @@ class DecodingFields(Request, frozen=True, kw_only=True, omit_defaults=True):
             repetition_penalty=self.repetition_penalty,
             stop=stops,
             seed=secrets.randbits(32) if self.seed is None else self.seed % 2**32,
-            threshold=self.threshold,
-            min_seq=self.min_seq,
-            fact_bias=self.fact_bias,
-            on_miss=self.on_miss,
-            ranking=self.ranking,
-            accepted_only=self.accepted_only,
+            **{name: getattr(self, name) for name in LookupFields.__struct_fields__},
         )
 
     @property

@@ -14,7 +14,7 @@ from litestar.params import JSONBody, PathParameter
 from msgspec import Meta
 
 from colmlm.api.middleware.auth import Limiter, Right, needs
-from colmlm.api.openai.errors import ROUTE, ModelNotFound, Unsupported
+from colmlm.api.openai.errors import ROUTE, Unsupported, model_not_found
 from colmlm.api.openai.fields import Text
 from colmlm.api.ports import FromPorts
 from colmlm.api.wire.requests import Question, Request
@@ -67,7 +67,7 @@ def read_model(ports: FromPorts, model_id: ModelId) -> Model:
 def require_model(served: CheckpointInfo, asked: str) -> str:
     """Give the served model's name if `asked` is its name, its digest or `SERVED`. Raise `ModelNotFound`."""
     if asked not in (SERVED, served.name, served.checkpoint_id):
-        raise ModelNotFound(asked, served.name)
+        raise model_not_found(asked, served.name)
     return served.name
 
 

@@ -30,7 +30,7 @@ from colmlm.api.wire.answers import Deleted, DocumentText, Page
 from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import Request, Why
 from colmlm.kb.corpus.format import AnnotatedDocument, Refusal, parse_record, to_record
-from colmlm.kb.errors import CorpusNotFound
+from colmlm.kb.errors import refusals
 from colmlm.kb.facts.records import CorpusStats, DocumentRecord, FactRecord
 
 JSON_LINES = "application/jsonl"
@@ -75,7 +75,7 @@ def read_corpus(ports: FromPorts, corpus: Name) -> CorpusStats:
     for stats in ports.kb.corpora.all():
         if stats.corpus == corpus:
             return stats
-    raise CorpusNotFound(corpus)
+    raise refusals.corpus_not_found(corpus)
 
 
 @delete("/corpora/{corpus:str}", status_code=200, **in_thread(Right.edit))

@@ -47,7 +47,7 @@ from colmlm.kb.facts.records import (
     FactSearch,
     Marking,
 )
-from colmlm.kb.lookup.options import NEAREST
+from colmlm.kb.lookup.options import EVERY_FACT, NEAREST
 
 
 class NewFact(Why, frozen=True, kw_only=True):
@@ -324,7 +324,7 @@ def nearest(ports: Ports, question: str | None, sought: FactSearch) -> list[int]
             encoder.encode_questions([asked]),
             checkpoint_id=encoder.checkpoint.checkpoint_id,
             k=NEAREST,
-            accepted_only=None,
+            fact_filter=EVERY_FACT,
         )
     )
     return [hit.fact_id for hit in ranking.hits]

@@ -131,19 +131,10 @@ class OutputMade(Request, frozen=True, kw_only=True):
     accepted_only: bool = False
 
     def generation(self) -> NewOutput:
-        return NewOutput(
-            prompt=self.prompt,
-            output=self.output,
-            checkpoint_id=self.checkpoint_id,
-            mode=self.mode,
-            seq=self.seq,
-            splices=tuple(
-                Splice(**{**msgspec.structs.asdict(made), "query": _bytes(made.query)})
-                for made in self.splices
-            ),
-            ranking=self.ranking,
-            accepted_only=self.accepted_only,
+        splices = (
+            Splice(**{**msgspec.structs.asdict(made), "query": _bytes(made.query)}) for made in self.splices
         )
+        return NewOutput(**{**msgspec.structs.asdict(self), "splices": tuple(splices)})
 
 
 @post("/generations/records", **in_thread(Right.lookup))

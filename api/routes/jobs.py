@@ -16,7 +16,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
-from colmlm.api.errors import MEDIA_TYPE, PROBLEMS, RightMissing
+from colmlm.api.errors import MEDIA_TYPE, PROBLEMS, right_missing
 from colmlm.api.middleware.auth import Limiter, Right, in_thread, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page
@@ -242,7 +242,7 @@ def _permitted_job(ports: Ports, token: TokenRecord, job_id: int) -> JobRecord:
     job = Jobs(ports.kb).get(job_id)
     right = KINDS[job.kind].right
     if not token.may(right):
-        raise RightMissing(token.role, right)
+        raise right_missing(token.role, right)
     return job
 
 

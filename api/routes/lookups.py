@@ -45,7 +45,7 @@ from colmlm.api.wire.requests import (
 from colmlm.kb.answers.records import Answer, AnswerThreshold
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
-from colmlm.kb.lookup.options import KEY, READER
+from colmlm.kb.lookup.options import KEY, READER, LookupOptions
 from colmlm.kb.lookup.records import AsOfLookup, Lookup, LookupSpace
 from colmlm.kb.lookup.replica import KeyLookup
 
@@ -128,7 +128,11 @@ def read_key_lookup(data: LookupRequest) -> KeyLookup | None:
     if data.questions or data.ranking != KEY or data.as_of is not None or data.min_seq is not None:
         return None
     _check(data)
-    return KeyLookup(_rows(data), data.checkpoint_id or "", data.k, data.threshold, data.accepted_only)
+    return KeyLookup(_rows(data), data.checkpoint_id or "", _options_of(data))
+
+
+def _options_of(data: LookupRequest) -> LookupOptions:
+    return {"k": data.k, "threshold": data.threshold, "accepted_only": data.accepted_only}
 
 
 def move_past_lookup(ports: Ports, as_of: int | None) -> AbstractContextManager[None]:
@@ -146,10 +150,9 @@ def _found(ports: Ports, data: LookupRequest, encoder: QuestionEncoder | None) -
     checkpoint_id = _checkpoint_id(encoder, data)
     queries_BD = _queries(encoder, data)
     asked = ports.lookups if data.as_of is None else ports.kb.lookups.as_of(data.as_of)
-    lookups = asked.find(
-        queries_BD, checkpoint_id=checkpoint_id, k=data.k, threshold=data.threshold, min_seq=data.min_seq,
-        ranking=data.ranking, texts=[*data.questions, *data.texts], accepted_only=data.accepted_only,
-    )  # fmt: skip
+    options = _options_of(data)
+    options |= {"min_seq": data.min_seq, "ranking": data.ranking, "texts": [*data.questions, *data.texts]}
+    lookups = asked.find(queries_BD, checkpoint_id=checkpoint_id, **options)
     return convert_lookups(checkpoint_id, data.questions, lookups)
 
 
@@ -285,20 +288,15 @@ async def look_up_vectors(
     kind = request.accept.best_match([JSON, *_MSGPACKS], JSON)
 
     rows = decode_queries(body, dim, dtype)
+    options: LookupOptions = {"k": k, "threshold": threshold, "accepted_only": accepted_only}
     if as_of is None and min_seq is None:
-        asked = KeyLookup(rows, checkpoint_id, k, threshold, accepted_only)
-        return _encoded_vectors(kind, checkpoint_id, await ports.find_by_key(asked))
+        found_together = await ports.find_by_key(KeyLookup(rows, checkpoint_id, options))
+        return _encoded_vectors(kind, checkpoint_id, found_together)
 
     def looked_up() -> Response[LookupAnswers]:
         asked = ports.kb.lookups if as_of is None else ports.kb.lookups.as_of(as_of)
-        found = asked.find(
-            rows,
-            checkpoint_id=checkpoint_id,
-            k=k,
-            threshold=threshold,
-            min_seq=min_seq,
-            accepted_only=accepted_only,
-        )
+        options["min_seq"] = min_seq
+        found = asked.find(rows, checkpoint_id=checkpoint_id, **options)
         return _encoded_vectors(kind, checkpoint_id, found)
 
     with move_past_lookup(ports, as_of):
@@ -333,25 +331,15 @@ def reroute_octets(scope: HTTPScope) -> None:
 # Answers: questions are answered with a span of a document, or with the word that nothing stored answers them.
 
 
-@post("/answers", status_code=200, opt=needs(Right.read, Limiter.reading), responses=PROBLEMS)
-async def answer_question(ports: FromPorts, data: JSONBody[QuestionRequest]) -> Answer:
+@post("/answers", status_code=200, **in_thread(Right.read, Limiter.reading))
+def answer_question(ports: FromPorts, data: JSONBody[QuestionRequest]) -> Answer:
     """Answer a question.
 
     The answer is a span of a document, with the facts it touches; `answer` is null where nothing stored answers the
     question. The mode `paper` takes the fact with the nearest key instead, and reads nothing. Each answer is stored as
     the output `generation_id`, also where nothing is said; it is null where the server keeps no answers.
     """
-    return await sync_to_thread(_answer_question, ports, data)
-
-
-def _answer_question(ports: Ports, data: QuestionRequest) -> Answer:
-    return ports.need_answers().answer(
-        data.question,
-        data.mode,
-        threshold=data.threshold,
-        nearest=data.nearest,
-        accepted_only=data.accepted_only,
-    )
+    return ports.need_answers().answer(data.question, data.mode, **data.options)
 
 
 @get("/answers/threshold", **in_thread(Right.read))

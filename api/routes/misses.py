@@ -110,13 +110,7 @@ def solve_misses(ports: FromPorts, request: WithToken, group_id: PathId, data: J
 
 def asks_of(ports: Ports) -> Asks | None:
     """Give a function that answers questions without storing the answers; None where no reader is loaded."""
-    if (answers := ports.answers) is None:
-        return None
-
-    def asks(question: str, *, accepted_only: bool) -> list[int]:
-        return [fact.fact_id for fact in answers.answering.ask(question, accepted_only=accepted_only).facts]
-
-    return asks
+    return None if ports.answers is None else ports.answers.answering.ids_of_answer
 
 
 HANDLERS = (

@@ -14,7 +14,7 @@ from litestar.params import PathParameter, QueryParameter
 from msgspec import Meta, field
 from msgspec.structs import asdict
 
-from colmlm.api.errors import InvalidCursor, RightMissing, Unacceptable
+from colmlm.api.errors import invalid_cursor, right_missing, unacceptable_body
 from colmlm.api.ports import Ports
 from colmlm.api.wire.answers import Page, Place, T, cursor, place_in
 from colmlm.api.wire.requests import MAX_ID, MAX_PAGE, Id, Request, Threshold
@@ -57,11 +57,11 @@ def place_of(given: str | None, of: str, length: int = 1) -> Place:
     try:
         said = place_in(given)
     except (ValueError, RecursionError) as error:
-        raise InvalidCursor(of) from error
+        raise invalid_cursor(of) from error
     match said:
         case [name, *place] if name == of and len(place) == length and all(map(_is_place, place)):
             return tuple(place)
-    raise InvalidCursor(of)
+    raise invalid_cursor(of)
 
 
 def after_of(given: str | None, of: str) -> int:
@@ -125,7 +125,7 @@ class SelectorParts(Request, frozen=True, kw_only=True):
 def require_past(request: WithToken) -> None:
     """Raise `RightMissing` unless the token may read deleted, corrected and replaced texts."""
     if not request.user.may(Right.audit):
-        raise RightMissing(request.user.role, Right.audit)
+        raise right_missing(request.user.role, Right.audit)
 
 
 def require_shown(request: WithToken, sought: FactSearch) -> None:
@@ -158,7 +158,7 @@ class StrictRequest(Connection[Any, Any, Any]):
             return _read(body, field.annotation)
         except msgspec.ValidationError as error:
             if isinstance(error.__cause__, ValueError):  # each field is valid, but not their combination
-                raise Unacceptable(str(error.__cause__)) from error
+                raise unacceptable_body(str(error.__cause__)) from error
             raise ValidationException("The body is not as it must be.", extra=[_fault(str(error))]) from error
         except msgspec.DecodeError as error:
             raise ValidationException(f"The body is no JSON: {error}.", extra=[]) from error

@@ -13,12 +13,12 @@ from litestar.concurrency import sync_to_thread
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
 from colmlm.api import request_context
-from colmlm.api.errors import ClientLeft, Draining, problem_of
+from colmlm.api.errors import client_left, problem_of, server_draining
 from colmlm.api.ports import Ports
 from colmlm.api.routes.parameters import WithToken
 from colmlm.api.wire.answers import EditResult
 from colmlm.api.wire.requests import Why
-from colmlm.kb.errors import FactDeleted, KeysetMismatch
+from colmlm.kb.errors import KeysetMismatch, refusals
 from colmlm.kb.evidence.generation import Finished, Item, Missed, Spliced
 from colmlm.kb.evidence.provenance import MEDIA_TYPES, PROV, Provenance, write_prov
 from colmlm.kb.facts.records import Edit
@@ -49,7 +49,7 @@ def plan_deletion(ports: Ports, fact_ids: list[int]) -> EditResult:
     """Build the response to a deletion that is not done. Raise `FactNotFound` or `FactDeleted`."""
     facts = ports.kb.facts.show_many(list(dict.fromkeys(fact_ids)))
     if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
-        raise FactDeleted(gone)
+        raise refusals.fact_deleted(gone)
     also = {other for said in ports.kb.comparisons.also_said(fact_ids) for other in said.by}
     head = ports.kb.log.head_seq()
     ids = [fact.fact_id for fact in facts]
@@ -122,7 +122,7 @@ def check_client() -> None:
     """Raise `ClientLeft` where the client of the current request has disconnected."""
     request = request_context.current()
     if request is not None and request.has_left:
-        raise ClientLeft
+        raise client_left()
 
 
 def name_asker() -> str:
@@ -213,7 +213,7 @@ async def _messages(
             return
         pause = 0.0 if seen.has_more else min(tuning.poll_seconds, end - clock())
         if await drain.begins_within(pause):
-            yield _problem("draining", Draining())
+            yield _problem("draining", server_draining())
             return
 
 

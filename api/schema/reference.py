@@ -86,8 +86,9 @@ def _parameter(parameter: Mapping[str, Any]) -> str:
 def _type(name: str, schema: Mapping[str, Any]) -> str:
     said = " ".join(schema.get("description", "").split())
     lines = [f"### {name}", "", said, "", "| field | type | |", "|---|---|---|"]
-    for field, kind in schema.get("properties", {}).items():
-        need = "required" if field in schema.get("required", ()) else _default(kind)
+    required = schema.get("required", ())
+    for field, kind in sorted(schema.get("properties", {}).items(), key=lambda one: one[0] not in required):
+        need = "required" if field in required else _default(kind)
         lines.append(f"| `{field}` | {_kind(kind)} | {need} {kind.get('description', '')} |")
     return "\n".join(lines)
 

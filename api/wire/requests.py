@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from colmlm.kb.evidence.generation import GenerationRequest
+from colmlm.kb.lookup.options import AcceptedOnly, AnswerWanted
 
 MAX_ID = 2**63 - 1
 MAX_BODY_BYTES = 2 * 1024 * 1024
@@ -69,14 +70,6 @@ RankingName = Annotated[
 ]
 
 
-AcceptedOnly = Annotated[
-    bool,
-    Meta(
-        description="Find no fact that is only proposed, as where the active keyset or the corpus of the fact says so"
-    ),
-]
-
-
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The base of all request bodies. It refuses unknown fields: a misspelt `threshold` would give a wrong result."""
 
@@ -132,17 +125,25 @@ class LookupRequest(Request, frozen=True, kw_only=True):
     accepted_only: AcceptedOnly = False
 
 
-class QuestionRequest(Request, frozen=True, kw_only=True):
+class QuestionRequest(AnswerWanted, Request, frozen=True, kw_only=True):
     """A question to answer. `threshold` is a probability, or in the mode `paper` a cosine."""
 
-    question: Annotated[str, Meta(min_length=1, max_length=2000)]
+    question: Question
     mode: Literal["read", "paper"] = "read"
-    threshold: Threshold | None = None
-    nearest: Annotated[int, Meta(ge=0, le=10)] = 3
+
+
+class LookupFields(Request, frozen=True, kw_only=True):
+    """What a request to decode says of its lookups."""
+
+    threshold: DecodingThreshold | None = None
+    min_seq: MinSeq | None = None
+    fact_bias: Annotated[float, Meta(ge=-100, le=100)] | None = None
+    on_miss: OnMiss | None = None
+    ranking: RankingName | None = None
     accepted_only: AcceptedOnly = False
 
 
-class NewGeneration(Request, frozen=True, kw_only=True):
+class NewGeneration(LookupFields, frozen=True, kw_only=True):
     """A `kb.evidence.generation.GenerationRequest`. With `stream` the response is server-sent events."""
 
     prompt: Annotated[str, Meta(min_length=1)]
@@ -154,12 +155,6 @@ class NewGeneration(Request, frozen=True, kw_only=True):
     repetition_penalty: Annotated[float, Meta(ge=0.5, le=5)] = 1.2
     stop: Annotated[list[Annotated[str, Meta(min_length=1, max_length=100)]], Meta(max_length=8)] = []
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
-    threshold: DecodingThreshold | None = None
-    min_seq: MinSeq | None = None
-    fact_bias: Annotated[float, Meta(ge=-100, le=100)] | None = None
-    on_miss: OnMiss | None = None
-    ranking: RankingName | None = None
-    accepted_only: AcceptedOnly = False
     stream: bool = False
 
     def request(self) -> GenerationRequest:

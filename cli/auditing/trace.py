@@ -13,6 +13,7 @@ from colmlm.cli.bases.local_base import Base
 from colmlm.cli.fact_view import WITHHELD, in_sample, printed_on, where
 from colmlm.cli.options import Actor, After, FactId, Limit, examples, some_text, wants_json
 from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
+from colmlm.kb.lookup.options import filter_note
 
 if TYPE_CHECKING:
     from colmlm.kb.evidence.records import (
@@ -125,7 +126,7 @@ def show_output(trace: OutputTrace) -> None:
     source of each splice.
     """
     made = f"checkpoint {trace.checkpoint_id}" if trace.checkpoint_id else "no checkpoint"
-    of = f"mode {trace.mode}, ranking {trace.ranking}{', accepted facts only' if trace.accepted_only else ''}"
+    of = ", ".join(filter(None, (f"mode {trace.mode}", f"ranking {trace.ranking}", filter_note(trace))))
     say(f"output {trace.generation_id}, {of}, {made}, {trace.at:%Y-%m-%d %H:%M}")
     say(f"prompt: {trace.prompt}")
     say(f"output: {marked(trace)}")

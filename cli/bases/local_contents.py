@@ -25,7 +25,7 @@ from colmlm.kb.facts.records import (
     Proposing,
 )
 from colmlm.kb.facts.standing import Standing
-from colmlm.kb.lookup.options import NEAREST
+from colmlm.kb.lookup.options import EVERY_FACT, NEAREST
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.adding import Adding
@@ -67,7 +67,7 @@ class LocalFacts(Facts):
                 queries_BD,
                 checkpoint_id=encoder.checkpoint.checkpoint_id,
                 k=NEAREST,
-                accepted_only=None,
+                fact_filter=EVERY_FACT,
             )
             nearest = [hit.fact_id for hit in ranking.hits]
         return self.runtime.kb.facts.search(nearest=nearest, past=past, **sought)

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.answers.records import Answer, AnswerMode, AnswerOptions, AnswerThreshold, Calibrating
-from colmlm.kb.errors import KeysetNotReady
+from colmlm.kb.answers.records import Answer, AnswerMode, AnswerThreshold, Calibrating
+from colmlm.kb.errors import refusals
 from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.lookup.lookups import Lookups
-from colmlm.kb.lookup.options import LookupOptions
+from colmlm.kb.lookup.options import AnswerOptions, FilterOptions, LookupOptions
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.misses.misses import Misses
 from colmlm.kb.misses.records import MissPage, MissSearch
@@ -99,7 +99,7 @@ class LocalKeysets:
         if (
             found := self.show(keyset_id)
         ).state == "retired":  # a rekey would give its checkpoint a new keyset
-            raise KeysetNotReady(keyset_id, found.state)
+            raise refusals.keyset_not_ready(keyset_id, found.state)
         encoder = encoder_of(self.runtime, keyset_id, checkpoint)
         return key_everything(
             self.runtime, corpus=corpus, encoder=encoder, kinds=kinds, replace=True, named=checkpoint
@@ -111,7 +111,7 @@ class LocalKeysets:
         from colmlm.cli.composition.keying import adapt, encoder_of
 
         if (found := self.show(keyset_id)).state == "retired":
-            raise KeysetNotReady(keyset_id, found.state)
+            raise refusals.keyset_not_ready(keyset_id, found.state)
         encoder = encoder_of(self.runtime, keyset_id, checkpoint)
         return adapt(self.runtime.kb, encoder, self.runtime.telling, corpus, how)
 
@@ -127,13 +127,7 @@ class LocalLookups(Lookups):
     ) -> list[Lookup]:
         return self.runtime.lookups.find(queries_BD, checkpoint_id=checkpoint_id, **options)
 
-    def ask(
-        self,
-        question: str,
-        *,
-        as_of: int | None = None,
-        **options: Unpack[LookupOptions],
-    ) -> Lookup:
+    def ask(self, question: str, *, as_of: int | None = None, **options: Unpack[LookupOptions]) -> Lookup:
         kb = self.runtime.kb
         kb.keysets.active()  # fails for a base without keys, before a model is loaded for seconds
         asked = self.runtime.lookups if as_of is None else kb.lookups.as_of(as_of)
@@ -190,9 +184,8 @@ class LocalMisses(Misses):
 
     @classmethod
     def of(cls, runtime: Runtime) -> LocalMisses:
-        def answering(question: str, *, accepted_only: bool) -> list[int]:
-            said = runtime.answers.ask(question, accepted_only=accepted_only)
-            return [fact.fact_id for fact in said.facts]
+        def answering(question: str, **only: Unpack[FilterOptions]) -> list[int]:
+            return runtime.answers.ids_of_answer(question, **only)
 
         return cls(runtime.kb, answering, runtime=runtime)
 

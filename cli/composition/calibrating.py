@@ -16,6 +16,7 @@ from colmlm.cli.settings import UserSettings
 from colmlm.kb.answers.calibrations import AnswerCalibrations
 from colmlm.kb.answers.records import Calibrating
 from colmlm.kb.errors import CalibrationRefused, InvalidQuestions, QuestionSetNotFound
+from colmlm.kb.lookup.options import filter_of
 from colmlm.kb.progress import Telling
 from colmlm.kb.questions.files import questions_of_file
 from colmlm.kb.questions.records import AskingSet
@@ -177,6 +178,6 @@ class SetAsking:
 
         way, answers = how.way, self.runtime.answers
         if way in ("read", "paper"):
-            return ByAnswers(answers, way, how.threshold, how.accepted_only)
+            return ByAnswers(answers, way, how.threshold, filter_of(how))
         encoder = self.runtime.encoder
-        return ByRanking(answers, self.runtime.lookups, encoder, way, how.threshold, how.accepted_only)
+        return ByRanking(answers, self.runtime.lookups, encoder, way, how.threshold, filter_of(how))

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
 from colmlm.cli.composition.encoders import describe
-from colmlm.kb.errors import ContextLengthExceeded, InvalidDecoding, PromptRefused
+from colmlm.kb.errors import refusals
 from colmlm.kb.evidence.generation import (
     Completed,
     Finished,
@@ -21,7 +21,7 @@ from colmlm.kb.evidence.generation import (
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
 from colmlm.kb.facts.records import Source
 from colmlm.kb.keys.records import CheckpointInfo
-from colmlm.kb.lookup.options import KEY, READER
+from colmlm.kb.lookup.options import KEY, READER, filter_of
 from colmlm.kb.texts.asked import question_in
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class StoringGenerator:
     def generate(self, request: GenerationRequest) -> OutputTrace:
         self.check_prompts([request])
         (generation,) = self._decoder().generate([request.prompt], self._config(request), self.check)
-        return self._store(generation, accepted_only=request.accepted_only)
+        return self._store(generation, request)
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
         """Give the output piece by piece with its lookups, then why it ended, then its stored trace."""
@@ -108,7 +108,7 @@ class StoringGenerator:
                 yield item
             elif isinstance(item, DecodedOutput):
                 yield _finished(item)
-                yield self._store(item, accepted_only=request.accepted_only)
+                yield self._store(item, request)
             else:
                 yield self._looked_up(item, said)
 
@@ -133,9 +133,9 @@ class StoringGenerator:
             try:
                 num_tokens = len(self.checkpoint.tokenizer.prompt(request.prompt))
             except ValueError as error:
-                raise PromptRefused(str(error)) from error
+                raise refusals.prompt_refused(str(error)) from error
             if num_tokens > most:
-                raise ContextLengthExceeded(num_tokens, most)
+                raise refusals.context_length_exceeded(num_tokens, most)
 
     def _generations(self, requests: Sequence[GenerationRequest]) -> Sequence[DecodedOutput | None]:
         if requests[0].max_tokens == 0:
@@ -160,7 +160,7 @@ class StoringGenerator:
         nothing = Finished(reason="length", prompt_tokens=given, completion_tokens=0)
         return Completed(
             prompt=prompt if isinstance(prompt, str) else tokenizer.decode(prompt),
-            trace=self._store(generation, accepted_only=request.accepted_only) if generation else None,
+            trace=self._store(generation, request) if generation else None,
             finished=_finished(generation) if generation else nothing,
             prompt_logprobs=scores.prompt,
             output_logprobs=scores.output,
@@ -170,7 +170,7 @@ class StoringGenerator:
         try:
             config = decode_config(request, self._ranking(request))
         except ValueError as error:
-            raise InvalidDecoding(str(error)) from error
+            raise refusals.invalid_decoding(str(error)) from error
         if config.ranking != READER or request.ranking or self.ranking:
             return config
         # Nobody named the reader, so the scale of the threshold may be another's: it lowers nothing.
@@ -203,7 +203,7 @@ class StoringGenerator:
             document=self.outputs.source(splice.fact_id),
         )
 
-    def _store(self, generation: DecodedOutput, *, accepted_only: bool) -> OutputTrace:
+    def _store(self, generation: DecodedOutput, request: GenerationRequest) -> OutputTrace:
         return self.outputs.store(
             NewOutput(
                 prompt=generation.prompt,
@@ -216,7 +216,7 @@ class StoringGenerator:
                     for s in generation.splices
                 ),
                 ranking=generation.ranking,
-                accepted_only=accepted_only,
+                **filter_of(request),
             )
         )
 
@@ -237,22 +237,9 @@ def decode_config(request: GenerationRequest, ranking: str) -> DecodeConfig:
     """Give the settings of decoding a request, with this ranking."""
     from colmlm.model.decoding.config import DecodeConfig
 
-    return DecodeConfig(
-        mode=request.mode,
-        max_tokens=request.max_tokens,
-        min_tokens=request.min_tokens,
-        temperature=request.temperature,
-        top_p=request.top_p,
-        repetition_penalty=request.repetition_penalty,
-        stop=request.stop,
-        seed=request.seed,
-        threshold=request.threshold,
-        min_seq=request.min_seq,
-        fact_bias=request.fact_bias,
-        on_miss=request.on_miss or ("abstain" if request.abstains else "continue"),
-        ranking=ranking,
-        accepted_only=request.accepted_only,
-    )
+    said = {name: getattr(request, name) for name in request.__slots__ if name != "prompt"}
+    on_miss = request.on_miss or ("abstain" if request.abstains else "continue")
+    return DecodeConfig(**{**said, "on_miss": on_miss, "ranking": ranking})
 
 
 # Computes log-probabilities of prompts and their outputs, token by token, as completions report them.
@@ -291,7 +278,7 @@ def logprobs(
     try:
         scored = score_tokens(checkpoint, sequences, top=top)
     except ValueError as error:
-        raise PromptRefused(str(error)) from error
+        raise refusals.prompt_refused(str(error)) from error
     found = []
     for prompt, ids, scores in zip(prompts, started, scored, strict=True):
         is_start_given = not isinstance(prompt, str) and prompt[:1] == (tokenizer.begin,)

@@ -47,6 +47,7 @@ from colmlm.kb.jobs.problems import Problem, problem_of
 from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.jobs.worker import Handler, JobRun
 from colmlm.kb.log.signing import signing_key
+from colmlm.kb.lookup.options import filter_of
 from colmlm.kb.progress import Advance, Telling
 from colmlm.kb.questions.records import AskingSet
 from colmlm.kb.removal.forget import Forgetting
@@ -333,7 +334,7 @@ class _Models:
         return calibrating.run(file, how, actor=run.job.actor, reason=work.reason)
 
     def ask_questions(self, run: JobRun, work: AskQuestions) -> object:
-        how = AskingSet(work.mode, work.ranking, work.threshold, work.accepted_only)
+        how = AskingSet(work.mode, work.ranking, work.threshold, **filter_of(work))
         asking = SetAsking(self.runtime, run.kb, self._telling(run))
         return asdict(asking.run(work.question_set, how, actor=run.job.actor))
 

@@ -140,7 +140,7 @@ class Runtime:
         from colmlm.api.loaded_models import LoadedModel
         from colmlm.cli.composition.encoders import GatheringEncoder, ModelEncoder
         from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
-        from colmlm.kb.errors import DecoderBusy
+        from colmlm.kb.errors import refusals
         from colmlm.model.decoding.decoder import Decoder
         from colmlm.model.decoding.together import DecoderTogether, Room
         from colmlm.model.lm.checkpoint import load
@@ -160,7 +160,7 @@ class Runtime:
             prompt_max_tokens=self.serving.prompt_max_tokens,
             ranking=self.serving.ranking,
             check=check,
-            together=DecoderTogether(Decoder(checkpoint, lookups), room, asker, DecoderBusy),
+            together=DecoderTogether(Decoder(checkpoint, lookups), room, asker, refusals.decoder_busy),
         )
         encoder = self.encoder if path is None else ModelEncoder(checkpoint)
         return LoadedModel(GatheringEncoder(encoder), generator)

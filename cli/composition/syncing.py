@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from colmlm.cli.composition.adding import facts_ingested
 from colmlm.cli.output import plain
 from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, opened_file
-from colmlm.kb.errors import FolderEmpty, FolderOther
+from colmlm.kb.errors import refusals
 from colmlm.kb.facts.corpora import SyncedFile
 from colmlm.kb.facts.standing import Standing
 
@@ -54,13 +54,13 @@ class Syncing:
         """
         followed = self.kb.corpora.followed(self.corpus)
         if followed and not set(followed) & set(self.places) and not self.move:
-            raise FolderOther(self.corpus, followed[0])
+            raise refusals.folder_other(self.corpus, followed[0])
         known = self.kb.corpora.synced(self.corpus)
         present = {file.external_id for file in self.found.files}
         hidden = tuple(refusal.document for refusal in self.found.refusals)
         gone = [path for path in known if path not in present and not _is_below(path, hidden)]
         if known and len(gone) == len(known) and not self.allow_empty:
-            raise FolderEmpty(self.corpus, len(known))
+            raise refusals.folder_empty(self.corpus, len(known))
         digests = self.kb.corpora.keyed(self._digests())
         again = self.adding.again
         unchanged = {

@@ -27,12 +27,14 @@ from colmlm.cli.options import (
     finite,
     positive,
     some_text,
+    some_texts,
     wants_json,
 )
 from colmlm.cli.output import note, print_json, print_table, say, shorten
 from colmlm.kb.answers.records import NOTHING, PASSAGE, Answer
 from colmlm.kb.evidence.generation import StoringDecoder
 from colmlm.kb.evidence.records import OutputTrace
+from colmlm.kb.lookup.options import AnswerOptions
 from colmlm.kb.lookup.records import AsOfLookup, Lookup
 from colmlm.kb.texts.characters import visible_text
 
@@ -44,6 +46,7 @@ ASK_EXAMPLES = examples(
     'colmlm ask "When was the canteen opened?"',
     'colmlm ask "When was the canteen opened?" --threshold 0 --json',
     'colmlm ask "When was the canteen opened?" --mode paper',
+    'colmlm ask "When was the canteen opened?" --corpus handbook --corpus news',
     'colmlm ask "When was the canteen opened?" --as-of 12',
 )
 
@@ -69,6 +72,10 @@ def ask(
         int, typer.Option("--nearest", min=0, max=10, help="How many of the nearest passages to show.")
     ] = 3,
     accepted_only: AcceptedOnly = False,
+    corpora: Annotated[
+        list[str] | None,
+        typer.Option("--corpus", callback=some_texts, help="Only documents of this corpus; may be repeated."),
+    ] = None,
     as_of: AsOf = None,
     checkpoint: CheckpointPath = None,
     verbose: Verbose = False,
@@ -79,16 +86,13 @@ def ask(
     output, also where nothing is said, unless COLMLM_KEEP_ANSWERS is `no`. What is asked of the past is not stored.
     """
 
+    how: AnswerOptions = {"threshold": threshold, "nearest": nearest, "accepted_only": accepted_only}
+    if corpora:  # which a server of before does not know
+        how["corpora"] = corpora
+
     def answered(asked: Base) -> Answer:
         asked.use_checkpoint(checkpoint)
-        return asked.lookups.answer(
-            question,
-            mode=mode.value,
-            as_of=as_of,
-            threshold=threshold,
-            nearest=nearest,
-            accepted_only=accepted_only,
-        )
+        return asked.lookups.answer(question, mode=mode.value, as_of=as_of, **how)
 
     found = base.answered(answered, checkpoint=checkpoint, as_of=as_of, verbose=verbose)
     if wants_json():

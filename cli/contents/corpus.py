@@ -48,7 +48,7 @@ from colmlm.cli.output import counted, note, plain, print_json, print_table, say
 from colmlm.kb.corpus.format import to_record
 from colmlm.kb.corpus.raw.blocks import Fields, RawAddition
 from colmlm.kb.corpus.raw.files import find_files
-from colmlm.kb.errors import CorpusNotFound
+from colmlm.kb.errors import refusals
 from colmlm.kb.facts.records import CorpusStats, Edit
 from colmlm.kb.texts.characters import numbered
 
@@ -350,7 +350,7 @@ def list_corpora(
         return
     found = next((one for one in corpora if one.corpus == corpus), None)
     if found is None:
-        raise CorpusNotFound(corpus)
+        raise refusals.corpus_not_found(corpus)
     print_json(found) if wants_json() else _show_corpora([found])
 
 

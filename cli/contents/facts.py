@@ -44,7 +44,7 @@ from colmlm.cli.output import (
     shorten,
     these_facts,
 )
-from colmlm.kb.errors import FactDeleted
+from colmlm.kb.errors import refusals
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.compared import AlsoSaid, ComparedPart, FactPair, PairPage, StalePage
@@ -396,7 +396,7 @@ def delete(
     if not yes or dry_run:
         facts = base.facts.show_many(each_once(fact_ids))
         if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
-            raise FactDeleted(gone)
+            raise refusals.fact_deleted(gone)
         _preview(base, facts, base.comparisons.also_said([fact.fact_id for fact in facts]))
         if dry_run:
             return

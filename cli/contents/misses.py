@@ -22,7 +22,7 @@ from colmlm.cli.options import (
     wants_json,
 )
 from colmlm.cli.output import note, print_json, print_table, say, shorten
-from colmlm.kb.errors import MissGroupState
+from colmlm.kb.errors import refusals
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import Contradicting
@@ -234,7 +234,7 @@ def _tell_decided(seq: int, verdict: GroupVerdict, group_ids: list[int]) -> None
 def _question_to_add(group: MissGroup, question: str | None) -> str:
     """Give the question of the fact to add. Raises before anything is added where the group could not be solved."""
     if group.state == "solved":
-        raise MissGroupState([group.group_id], group.state)
+        raise refusals.miss_group_state([group.group_id], group.state)
     from colmlm.kb.facts.redaction import MARK
 
     if question is None and MARK in group.question:

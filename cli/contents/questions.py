@@ -29,6 +29,7 @@ from colmlm.cli.options import (
 )
 from colmlm.cli.output import counted, note, print_json, print_table, say, shorten
 from colmlm.kb.answers.records import Calibrating
+from colmlm.kb.lookup.options import filter_note
 
 if TYPE_CHECKING:
     from colmlm.kb.questions.records import AskedItem, KeptQuestion, KeptSet, QuestionRun, RunComparison
@@ -403,7 +404,7 @@ def show_runs(found: Sequence[QuestionRun]) -> None:
 
 def _ranked_by(run: QuestionRun) -> str:
     """Say what facts were found by, and which."""
-    return f"{run.how}, accepted facts only" if run.accepted_only else run.how
+    return ", ".join(filter(None, (run.how, filter_note(run))))
 
 
 def show_items(found: Sequence[AskedItem]) -> None:

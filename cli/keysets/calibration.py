@@ -14,7 +14,7 @@ from colmlm.cli.composition.keying import DEFAULT_SAMPLE
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import MAX_BIGINT, CheckpointPath, examples, finite, wants_json
 from colmlm.cli.output import print_json, say
-from colmlm.kb.errors import KeysetMismatch, KeysetNotFound
+from colmlm.kb.errors import KeysetMismatch, refusals
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import KeysetHead
@@ -80,7 +80,7 @@ def _keyset_of(runtime: Runtime, keyset_id: int | None) -> KeysetHead:
         return found or runtime.kb.keysets.create(runtime.encoder.checkpoint)
     found = next((k for k in wanted if k.keyset_id == keyset_id), None)
     if found is None:
-        raise KeysetNotFound(keyset_id)
+        raise refusals.keyset_not_found(keyset_id)
     if found.checkpoint_id != checkpoint_id:
         raise KeysetMismatch(checkpoint_id, found.checkpoint_id)
     return found

@@ -11,7 +11,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import Actor, Yes, examples, require_somebody, some_texts, wants_json
 from colmlm.cli.output import note, plain, print_json, progress, say, some_ids
-from colmlm.kb.errors import NewerLogNeeded
+from colmlm.kb.errors import refusals
 
 if TYPE_CHECKING:
     from colmlm.kb.backup.restore import RestoreReport
@@ -151,7 +151,7 @@ def restore(
     else:
         _show_restored(report, dry_run)
     if report.needs_log:
-        raise NewerLogNeeded(report.backup.seq, report.backup.at)
+        raise refusals.newer_log_needed(report.backup.seq, report.backup.at)
     if not is_sound:
         note("The restored base is not sound. Run: colmlm doctor --data")
         raise typer.Exit(CHECK_FAILED)

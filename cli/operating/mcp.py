@@ -82,11 +82,11 @@ class _Callers:
 
     def of(self, token: TokenRecord | None) -> Caller:
         """Give the caller with a token; None: this machine's user, who has every right. Raises `RightMissing`."""
-        from colmlm.api.errors import RightMissing
+        from colmlm.api.errors import right_missing
         from colmlm.api.mcp.caller import ALL_RIGHTS, Caller
 
         if token is not None and not token.may(Right.read):
-            raise RightMissing(token.role, Right.read)
+            raise right_missing(token.role, Right.read)
         return Caller(
             base=cast("Client", self._base),  # both have the same verbs
             asking=cast("AskingNear", self._ask_nearby),
@@ -104,11 +104,11 @@ class _Callers:
 
         This process withholds nothing, as a server does from who may not see the past. So it asks for that right.
         """
-        from colmlm.api.errors import RightMissing
+        from colmlm.api.errors import right_missing
 
         token = self._base.tokens.of_secret(secret)
         if token is not None and self._base.server is None and not token.may(Right.audit):
-            raise RightMissing(token.role, Right.audit)
+            raise right_missing(token.role, Right.audit)
         return None if token is None else self.of(token)
 
     def _ask_nearby(self, ask: Callable[[Base], T]) -> T:

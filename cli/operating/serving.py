@@ -30,7 +30,7 @@ from colmlm.cli.output import note, print_json, print_table, progress, say
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import read_annotated
 from colmlm.kb.demo import DEMO_CORPUS, DEMO_KEYS
-from colmlm.kb.errors import InvalidValue, KBError
+from colmlm.kb.errors import Invalid, InvalidValue
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.worker_process import WorkerProcess
@@ -56,13 +56,10 @@ NoWorker = Annotated[
 ]
 
 
-class PortTaken(KBError):
-    """The server cannot listen at its address: it is taken, or this user may not."""
-
-    title = "Address not available"
-
-    def __init__(self, host: str, port: int, cause: str) -> None:
-        super().__init__(f"Cannot serve on {host}:{port}: {cause}. Pass another --port or --host.")
+@Invalid.coded("PortTaken", "Address not available")
+def port_taken(host: str, port: int, cause: str) -> str:
+    """Word why the server cannot listen at its address: it is taken, or this user may not."""
+    return f"Cannot serve on {host}:{port}: {cause}. Pass another --port or --host."
 
 
 def up(
@@ -132,7 +129,7 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=reuse_port)
     except (OSError, UnicodeError) as error:
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-        raise PortTaken(host, port, "something listens there already" if taken else str(error)) from error
+        raise port_taken(host, port, "something listens there already" if taken else str(error)) from error
 
 
 def _listeners(runtime: Runtime, number: int) -> list[socket.socket]:

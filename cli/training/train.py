@@ -24,7 +24,7 @@ from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.kb.progress import Advance
 from colmlm.model.lm.config import CONFIG_FILE
 from colmlm.model.training import presets
-from colmlm.model.training.config import RANDOM, TrainConfig, with_settings
+from colmlm.model.training.config import RANDOM, TrainConfig, TrainingRefused, with_settings
 from colmlm.model.training.logs import LOSS_FILE, PLOT_FILE, draw_plot
 from colmlm.model.training.presets import GPUS
 
@@ -140,10 +140,10 @@ def shards(
 def _tokenised(
     documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, config: TrainConfig, advance: Advance
 ) -> Corpus:
-    from colmlm.model.training.corpora import DataError, merge_corpora, tokenise
+    from colmlm.model.training.corpora import merge_corpora, tokenise
 
     if not documents:
-        raise DataError("a file holds no documents")
+        raise TrainingRefused("a file holds no documents")
     parts = []
     for start in range(0, len(documents), _AT_ONCE):
         parts.append(tokenise(documents[start : start + _AT_ONCE], tokenizer, config))

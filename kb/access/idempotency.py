@@ -18,7 +18,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import AnswerGone, RequestDiffers, RequestUnderWay
+from colmlm.kb.errors import refusals
 from colmlm.kb.facts.suppression import hold_off_erasure
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import Claim
@@ -56,9 +56,9 @@ def claim_key(session: Session, api_key_id: int, name: str, request: bytes) -> C
     named = select(IdempotencyRow).where(IdempotencyRow.api_key_id == api_key_id, IdempotencyRow.key == name)
     found = session.scalar(named.with_for_update())
     if found is None:  # its row was released or expired between the two statements
-        raise RequestUnderWay
+        raise refusals.request_under_way()
     if not hmac.compare_digest(found.request_sha256, digest):
-        raise RequestDiffers
+        raise refusals.request_differs()
     return _again(session, found, token)
 
 
@@ -67,9 +67,9 @@ def _again(session: Session, found: IdempotencyRow, token: str) -> Claim | KeptA
         return KeptAnswer(found.status, found.media_type or "", found.body)
     left = found.claimed_at <= session.scalars(select(func.now())).one() - LEASE
     if found.status is not None or (found.seq is not None and left):
-        raise AnswerGone(found.seq)
+        raise refusals.answer_gone(found.seq)
     if not left:
-        raise RequestUnderWay
+        raise refusals.request_under_way()
     found.claim, found.claimed_at, found.claimed_seq = token, func.now(), audit.head_seq(session)
     session.flush()
     return Claim(found.id, token)

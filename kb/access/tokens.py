@@ -22,7 +22,7 @@ from sqlalchemy import ColumnElement, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from colmlm.kb.access.records import LONGEST, MAX_RATE, ROLES, TokenRecord
-from colmlm.kb.errors import ApiKeyEnded, ApiKeyNotFound, InvalidValue
+from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import current_entry
 from colmlm.kb.store.database import connection_of
@@ -101,7 +101,7 @@ def rotate_token(
     token = _lock_token(session, name)
     expired = token.expires_at is not None and token.expires_at <= _now(session)
     if token.revoked_at is not None or (expired and expires_in is None):
-        raise ApiKeyEnded(name, "revoked" if token.revoked_at is not None else "expired")
+        raise refusals.api_key_ended(name, "revoked" if token.revoked_at is not None else "expired")
     secret = new_secret()
     overlaps = grace > timedelta(0)
     token.previous_hash = token.key_hash if overlaps else None
@@ -183,7 +183,7 @@ def name_of(session: Session, token_id: int) -> str:
     """Give the name of a token, also of an expired or revoked one. Raises `ApiKeyNotFound`."""
     name = session.scalar(select(ApiKeyRow.name).where(ApiKeyRow.id == token_id))
     if name is None:
-        raise ApiKeyNotFound(str(token_id))
+        raise refusals.api_key_not_found(str(token_id))
     return name
 
 
@@ -192,7 +192,7 @@ def revoke_token(session: Session, name: str, *, actor: str | None = None) -> No
     pending = _begin(session, actor, f"revoke the token {name}")
     token = _lock_token(session, name)
     if token.revoked_at is not None:
-        raise ApiKeyEnded(name, "revoked")
+        raise refusals.api_key_ended(name, "revoked")
     token.revoked_at = func.now()
     _end_browser_sessions(session, token)
     _append(session, pending, "revoke-api-key", token)
@@ -223,7 +223,7 @@ def _lock_token(session: Session, name: str) -> ApiKeyRow:
     audit.check_text("name of the token", name)
     token = session.scalar(select(ApiKeyRow).where(ApiKeyRow.name == name).with_for_update())
     if token is None:
-        raise ApiKeyNotFound(name)
+        raise refusals.api_key_not_found(name)
     return token
 
 

@@ -33,20 +33,19 @@ from colmlm.kb.answers.places import (
 )
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.answers.records import (
-    NEAREST,
     PASSAGE,
     Answer,
     AnsweredQuestion,
-    AnswerOptions,
     NearbyPassage,
     SaidFact,
     SaidPart,
 )
 from colmlm.kb.answers.windows import FactInWindow, SaidWindow, is_unchanged, said_passages, windows
 from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
-from colmlm.kb.facts.reading import get_fact
+from colmlm.kb.facts.reading import get_fact, require_corpus
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.likeness import SentenceEmbedder
+from colmlm.kb.lookup.options import USUAL_FACTS, AnswerOptions, AnswerWanted, FactFilter
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.lookup.records import AskedQuery, Hit, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
@@ -92,31 +91,35 @@ class Answering:
     def ask(self, question: str, **options: Unpack[AnswerOptions]) -> Answer:
         """Answer a question with a span of a document, or says that nothing stored answers it.
 
-        Raises `InvalidQuery` for a question that is blank or too long, or a threshold that is no probability.
+        Raises `InvalidQuery` for a question that is blank or too long, or a threshold that is no probability, and
+        `CorpusNotFound`.
         """
         return self.asked(question, "read", **options).answer
 
-    def asked(
-        self,
-        question: str,
-        mode: str,
-        *,
-        threshold: float | None = None,
-        nearest: int = NEAREST,
-        accepted_only: bool = False,
-    ) -> AnsweredQuestion:
-        """Answer in the mode "read" as `ask` does, in the mode "paper" as `nearest_fact`, and give what is stored."""
-        if mode == "paper":
-            return self._looked_up(question, threshold, accepted_only)
-        return self._read(question, threshold, nearest, accepted_only)
+    def ids_of_answer(self, question: str, **options: Unpack[AnswerOptions]) -> list[int]:
+        """Give the facts that a question is answered with."""
+        return [fact.fact_id for fact in self.ask(question, **options).facts]
 
-    def _read(
-        self, question: str, threshold: float | None, nearest: int, accepted_only: bool
-    ) -> AnsweredQuestion:
+    def asked(self, question: str, mode: str, **options: Unpack[AnswerOptions]) -> AnsweredQuestion:
+        """Answer in the mode "read" as `ask` does, in the mode "paper" as `nearest_fact`, and give what is stored."""
+        wanted = self._wanted(options)
+        return self._looked_up(question, wanted) if mode == "paper" else self._read(question, wanted)
+
+    def _wanted(self, options: AnswerOptions) -> AnswerWanted:
+        """Read the options of a question. Raises `CorpusNotFound`."""
+        wanted = AnswerWanted(**options)
+        if wanted.corpora:
+            with self.kb.sessions() as session:
+                for corpus in wanted.corpora:
+                    require_corpus(session, corpus)
+        return wanted
+
+    def _read(self, question: str, wanted: AnswerWanted) -> AnsweredQuestion:
+        threshold = wanted.threshold
         _check(question, threshold)
-        query, near = self._near(question, accepted_only=accepted_only)
+        query, near = self._near(question, wanted.fact_filter)
         for _ in range(ATTEMPTS):
-            found, read = self._windows(question, query, near, accepted_only=accepted_only)
+            found, read = self._windows(question, query, near, wanted.fact_filter)
             reading = self.reading(question, found, read)
             with self.kb.sessions() as session:
                 require_primary(session)
@@ -124,13 +127,13 @@ class Answering:
                 least = confidence_here(session, self.reader).threshold if threshold is None else threshold
                 contested = settle_contradictions(session, reading.places, self.reader.confidence.search)
                 ids = [one.sentence_id for one in found]
-                now = windows(session, ids, accepted_only=accepted_only)
-                passage = self._passage(session, question, reading, least, accepted_only=accepted_only)
+                now = windows(session, ids, fact_filter=wanted.fact_filter)
+                passage = self._passage(session, question, reading, least, wanted.fact_filter)
             if all(is_unchanged(read[one.sentence_id], now) for one in found):
                 break
         else:
             raise InvalidQuery("the texts near it are changed all the time; ask again")
-        passages = tuple(nearby_passages(found, read, reading.every)[:nearest])
+        passages = tuple(nearby_passages(found, read, reading.every)[: wanted.nearest])
         score = self.reader.confidence.of(weigh_span(question, reading.places)) if reading.places else 0.0
         answer = self._decided(question, contested, score, least, passages, seq)
         if compares(question):
@@ -151,14 +154,7 @@ class Answering:
     def _silent(self, answer: Answer, *, is_comparison: bool = False) -> Answer:
         """Give the answer as one that says nothing, and why."""
         with self.kb.sessions() as session:
-            why = why_silent(
-                session,
-                answer.question,
-                withheld=answer.withheld,
-                is_comparison=is_comparison,
-                score=answer.score,
-                threshold=answer.threshold,
-            )
+            why = why_silent(session, answer, is_comparison=is_comparison)
         return replace(answer, answer=None, facts=(), source=None, why=why)
 
     def reading(
@@ -177,8 +173,7 @@ class Answering:
         question: str,
         reading: QuestionReading,
         threshold: float,
-        *,
-        accepted_only: bool | None,
+        fact_filter: FactFilter,
         as_of: int | None = None,
     ) -> SaidPassage | None:
         """Give the passage of the best window, where it is sure enough beside spans of this threshold, and may be said.
@@ -192,7 +187,7 @@ class Answering:
         if score < self.reader.confidence.passage_threshold(threshold):
             return None
         sentence_id = reading.windows[0].window.sentence_id
-        said = said_passages(session, sentence_id, accepted_only=accepted_only, as_of=as_of)
+        said = said_passages(session, sentence_id, fact_filter=fact_filter, as_of=as_of)
         window = next((one for one in said if one.may_be_said), None)
         return None if window is None else SaidPassage(window, score)
 
@@ -204,22 +199,22 @@ class Answering:
         The texts are those of documents that are current now: a text that was replaced since is not read. Raises what
         `Lookups.as_of` and its lookups do, and `InvalidQuery` in the mode "paper" or for accepted facts alone.
         """
-        if mode != "read" or options.get("accepted_only"):
-            raise InvalidQuery(
-                "the past is read, whatever was accepted then; leave out the mode and accepted_only"
-            )
-        threshold, most = options.get("threshold"), options.get("nearest", NEAREST)
+        if mode != "read":
+            raise InvalidQuery("the past is read; leave out the mode")
+        wanted = self._wanted(options)
+        fact_filter = wanted.fact_filter.of_past()
+        threshold = wanted.threshold
         _check(question, threshold)
         if self.questions is None:
             raise NoActiveKeyset
-        found, read = self._windows_then(question, seq, self.questions)
+        found, read = self._windows_then(question, seq, self.questions, fact_filter)
         reading = self.reading(question, found, read)
         places = reading.places
         score = self.reader.confidence.of(weigh_span(question, places)) if places else 0.0
         with self.kb.sessions() as session:
             least = confidence_here(session, self.reader).threshold if threshold is None else threshold
-            passage = self._passage(session, question, reading, least, accepted_only=None, as_of=seq)
-        passages = tuple(nearby_passages(found, read, reading.every)[:most])
+            passage = self._passage(session, question, reading, least, fact_filter, as_of=seq)
+        passages = tuple(nearby_passages(found, read, reading.every)[: wanted.nearest])
         answer = self._decided(question, places, score, least, passages, seq)
         if compares(question):
             return self._silent(replace(answer, withheld=False), is_comparison=True)
@@ -228,51 +223,51 @@ class Answering:
         return self._silent(answer) if answer.abstained else answer
 
     def _windows_then(
-        self, question: str, seq: int, questions: Questions
+        self, question: str, seq: int, questions: Questions, fact_filter: FactFilter
     ) -> tuple[list[CandidateSentence], dict[int, SaidWindow]]:
         """Read the nearest sentences as of a change, without those that had no fact then."""
-        hits = questions.nearest_as_of(question, BY_KEY, seq)
+        hits = questions.nearest_as_of(question, BY_KEY, seq, fact_filter)
         with self.kb.sessions() as session:
-            found = candidate_sentences(session, self.kb.words, question, hits, encoder=self.sentences)[
-                : 2 * WINDOWS
-            ]
-            read = windows(session, [one.sentence_id for one in found], accepted_only=None, as_of=seq)
+            found = candidate_sentences(
+                session, self.kb.words, question, hits, fact_filter=fact_filter, encoder=self.sentences
+            )[: 2 * WINDOWS]
+            ids = [one.sentence_id for one in found]
+            read = windows(session, ids, fact_filter=fact_filter, as_of=seq)
         kept = [one for one in found if one.sentence_id in read and read[one.sentence_id].facts]
         return kept[:WINDOWS], read
 
     def read_for(self, question: str, gone: Collection[int] = ()) -> QuestionReading:
         """Give all that is read for a question, as if the sentences `gone` were not there, and decide on nothing."""
-        query, near = self._near(question, without=self._facts_in(gone))
-        return self.reading(question, *self._windows(question, query, near, gone))
+        query, near = self._near(question, FactFilter(without=self._facts_in(gone)))
+        return self.reading(question, *self._windows(question, query, near, gone=gone))
 
     def likeliest_passage(self, question: str, reading: QuestionReading) -> SaidPassage | None:
         """Give the passage of the best window, whatever its score, where it may be said."""
         with self.kb.sessions() as session:
-            return self._passage(session, question, reading, 0.0, accepted_only=False)
+            return self._passage(session, question, reading, 0.0, USUAL_FACTS)
 
-    def looked_in(self, question: str, *, accepted_only: bool = False) -> list[str]:
+    def looked_in(self, question: str, **options: Unpack[AnswerOptions]) -> list[str]:
         """Give the texts that are read for a question, with what is deleted withheld."""
-        query, near = self._near(question, accepted_only=accepted_only)
-        _, read = self._windows(question, query, near, accepted_only=accepted_only)
+        fact_filter = AnswerWanted(**options).fact_filter
+        query, near = self._near(question, fact_filter)
+        _, read = self._windows(question, query, near, fact_filter)
         return [window.shown() for window in read.values()]
 
-    def nearest_hits(self, question: str, *, accepted_only: bool = False) -> tuple[Hit, ...]:
+    def nearest_hits(self, question: str, **options: Unpack[AnswerOptions]) -> tuple[Hit, ...]:
         """Give the live facts nearest to the question by key, whatever the threshold, best first."""
-        return self._near(question, accepted_only=accepted_only)[1].hits
+        return self._near(question, AnswerWanted(**options).fact_filter)[1].hits
 
-    def nearest_fact(
-        self, question: str, *, threshold: float | None = None, accepted_only: bool = False
-    ) -> Answer:
+    def nearest_fact(self, question: str, **options: Unpack[AnswerOptions]) -> Answer:
         """Answer as the paper does: with the value of the fact nearest to the question's query, by its key alone.
 
         `threshold` is a cosine (None: the keyset's). `score` is one too, and nothing is read. Raises `NoActiveKeyset`.
         """
-        return self._looked_up(question, threshold, accepted_only).answer
+        return self.asked(question, "paper", **options).answer
 
-    def _looked_up(self, question: str, threshold: float | None, accepted_only: bool) -> AnsweredQuestion:
+    def _looked_up(self, question: str, wanted: AnswerWanted) -> AnsweredQuestion:
         if self.questions is None:
             raise NoActiveKeyset
-        query, lookup = self.questions.nearest_one(question, threshold, accepted_only=accepted_only)
+        query, lookup = self.questions.nearest_one(question, wanted.threshold, wanted.fact_filter)
         hit = next(iter(lookup.hits), None)
         if hit is None:
             best, withheld = lookup.runner_up or 0.0, lookup.abstained is not None
@@ -290,12 +285,12 @@ class Answering:
         return AnsweredQuestion(answer, query, (part,), hit.value, (hit.fact_id,))
 
     def _near(
-        self, question: str, *, accepted_only: bool = False, without: frozenset[int] = frozenset()
+        self, question: str, fact_filter: FactFilter = USUAL_FACTS
     ) -> tuple[AskedQuery | None, Ranking]:
         if self.questions is None:
             return None, Ranking()
         try:
-            return self.questions.nearest(question, BY_KEY, accepted_only=accepted_only, without=without)
+            return self.questions.nearest(question, BY_KEY, fact_filter)
         except NoActiveKeyset:
             return None, Ranking()
 
@@ -310,9 +305,8 @@ class Answering:
         question: str,
         query: AskedQuery | None,
         near: Ranking,
+        fact_filter: FactFilter = USUAL_FACTS,
         gone: Collection[int] = (),
-        *,
-        accepted_only: bool = False,
     ) -> tuple[list[CandidateSentence], dict[int, SaidWindow]]:
         with self.kb.sessions() as session:
             found = candidate_sentences(
@@ -323,10 +317,10 @@ class Answering:
                 near.tombstone,
                 gone,
                 asked=query,
-                accepted_only=accepted_only,
+                fact_filter=fact_filter,
                 encoder=self.sentences,
             )[:WINDOWS]
-            read = windows(session, [one.sentence_id for one in found], accepted_only=accepted_only)
+            read = windows(session, [one.sentence_id for one in found], fact_filter=fact_filter)
         return [one for one in found if one.sentence_id in read], read
 
     def _decided(
@@ -338,23 +332,14 @@ class Answering:
         nearest: tuple[NearbyPassage, ...],
         seq: int,
     ) -> Answer:
+        answer = Answer(question, None, score, threshold, (), None, False, nearest, seq)
         if not places:
-            return Answer(question, None, score, threshold, (), None, False, nearest, seq)
+            return answer
         best = places[0]
         if best.is_dead or score < threshold:
-            withheld = best.is_dead and score >= threshold
-            return Answer(question, None, score, threshold, (), None, withheld, nearest, seq)
-        return Answer(
-            question,
-            best.text,
-            score,
-            threshold,
-            tuple(fact.said for fact in best.facts),
-            best.window.source_of(best.start, best.end),
-            False,
-            nearest,
-            seq,
-        )
+            return replace(answer, withheld=best.is_dead and score >= threshold)
+        facts, source = tuple(fact.said for fact in best.facts), best.window.source_of(best.start, best.end)
+        return replace(answer, answer=best.text, facts=facts, source=source)
 
     def _said_whole(self, answer: Answer, passage: SaidPassage) -> Answer:
         window = passage.window
@@ -479,18 +464,16 @@ GROUP BY language ORDER BY number DESC, language
 """)
 
 
-def why_silent(
-    session: Session, question: str, *, withheld: bool, is_comparison: bool, score: float, threshold: float
-) -> str | None:
+def why_silent(session: Session, answer: Answer, *, is_comparison: bool) -> str | None:
     """Give the reason for an answer that says nothing; None where no place was found at all."""
-    if withheld:
+    if answer.withheld:
         return DELETED
     if is_comparison:
         return COMPARES
-    if (foreign := in_another_language(session, question)) is not None:
+    if (foreign := in_another_language(session, answer.question)) is not None:
         return foreign
-    if score:
-        return f"The likeliest place scores {score:.2f}, and an answer needs {threshold:.2f}."
+    if answer.score:
+        return f"The likeliest place scores {answer.score:.2f}, and an answer needs {answer.threshold:.2f}."
     return None
 
 

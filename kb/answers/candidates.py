@@ -14,9 +14,9 @@ import numpy as np
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.answers.windows import HIDDEN
 from colmlm.kb.keys.keysets import STORED, decode_keys
 from colmlm.kb.lookup.likeness import SentenceEmbedder, sentence_likenesses
+from colmlm.kb.lookup.options import EVERY_FACT, HIDDEN, OUTSIDE, FactFilter
 from colmlm.kb.lookup.records import AskedQuery, Hit
 from colmlm.kb.lookup.words import MOST_CANDIDATES, SentenceFound, WordSearch
 
@@ -64,14 +64,22 @@ WHERE k.keyset_id = :keyset_id
 """.replace("HELD", HELD)
 )
 
-# Sentences that have facts, of which each is left out, and none was deleted.
+# Sentences that have facts, of which each is left out, and none was deleted; and those outside of the corpora.
 _LEFT_OUT = text(
     """
 SELECT held.sentence_id
 FROM HELD JOIN fact f ON f.id = held.fact_id
 GROUP BY held.sentence_id HAVING bool_and(f.deleted_seq IS NULL AND HIDDEN)
-""".replace("HIDDEN", HIDDEN).replace("HELD", HELD)
+UNION
+SELECT s.id FROM sentence s LEFT JOIN document d ON d.id = s.document_id WHERE s.id = ANY(:ids) AND OUTSIDE
+""".replace("HIDDEN", HIDDEN)
+    .replace("HELD", HELD)
+    .replace("OUTSIDE", OUTSIDE)
 )
+
+_OF_CORPORA = text("""
+SELECT s.id FROM sentence s JOIN document d ON d.id = s.document_id WHERE d.corpus = ANY(:corpora) LIMIT :most
+""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +117,7 @@ def candidate_sentences(
     gone: Collection[int] = (),
     *,
     asked: AskedQuery | None = None,
-    accepted_only: bool | None = None,
+    fact_filter: FactFilter = EVERY_FACT,
     encoder: SentenceEmbedder | None = None,
 ) -> list[CandidateSentence]:
     """Give the sentences that hold these hits of a lookup, or share words with the question, best first.
@@ -117,12 +125,12 @@ def candidate_sentences(
     The sentence of a `tombstone`, a fact with its cosine, is one of them. With the query that was `asked`, a sentence
     that was found by words is as near as the nearest deleted fact in it. Else a sentence that was found by words alone
     has the least cosine of the hits, and one found by key alone no words. All is as if the sentences `gone`, which hold
-    none of the hits, were not there, and those in which every fact is left out (`kb.answers.windows.windows`,
-    `accepted_only`). With an `encoder` more sentences are found by words, and vectors say which of all come first.
+    none of the hits, were not there, and those in which the filter leaves every fact out. With an `encoder` more
+    sentences are found by words, and vectors say which of all come first.
     """
     by_key = dict(_by_key(session, hits, tombstone))
     wanted = BY_WORDS if encoder is None else BY_WORDS_TO_ENCODE
-    found = _by_words(session, words, question, by_key, gone, accepted_only, wanted)
+    found = _by_words(session, words, question, by_key, gone, fact_filter, wanted)
     if asked is not None:
         for one, cosine in deleted_in(session, [row.sentence_id for row in found], asked).items():
             by_key[one] = max(cosine, by_key.get(one, cosine))
@@ -149,24 +157,38 @@ def _by_words(
     question: str,
     also: Collection[int],
     gone: Collection[int],
-    accepted_only: bool | None,
+    fact_filter: FactFilter,
     wanted: int,
 ) -> list[SentenceFound]:
-    """Find sentences by their words: more where too many of those found first are left out."""
-    limit = wanted + len(gone)
+    """Find sentences by their words: more where too many of those found first are left out.
+
+    Of corpora of few sentences all that share a word are found, whatever is in others.
+    """
+    few = _all_of_few(session, fact_filter.corpora)
+    limit = 2 * MOST_CANDIDATES if few else wanted + len(gone)
     while True:
-        found = words.find(session, question, limit, also=also)
-        left_out = _left_out(session, [one.sentence_id for one in found], accepted_only)
-        kept = [one for one in found if one.sentence_id not in gone and one.sentence_id not in left_out]
+        found = words.find(session, question, limit, also={*also, *few})
+        left_out = _left_out(session, [one.sentence_id for one in found], fact_filter)
+        shared = (one for one in found if one.score > 0 or one.sentence_id in also)
+        kept = [one for one in shared if one.sentence_id not in gone and one.sentence_id not in left_out]
         if not left_out or len(kept) >= wanted or len(found) < limit or limit > MOST_CANDIDATES:
             return kept
         limit *= 4
 
 
-def _left_out(session: Session, ids: Sequence[int], accepted_only: bool | None) -> set[int]:
-    if accepted_only is None:
+def _all_of_few(session: Session, corpora: Sequence[str]) -> frozenset[int]:
+    """Give the sentences of these corpora, where they are few enough to be compared one by one."""
+    if not corpora:
+        return frozenset()
+    asked = {"corpora": list(corpora), "most": MOST_CANDIDATES + 1}
+    found = session.scalars(_OF_CORPORA, asked).all()
+    return frozenset(found) if len(found) <= MOST_CANDIDATES else frozenset()
+
+
+def _left_out(session: Session, ids: Sequence[int], fact_filter: FactFilter) -> set[int]:
+    if fact_filter == EVERY_FACT:
         return set()
-    return set(session.scalars(_LEFT_OUT, {"ids": list(ids), "accepted_only": accepted_only}))
+    return set(session.scalars(_LEFT_OUT, {"ids": list(ids), **fact_filter.parameters}))
 
 
 def sentences_of(session: Session, fact_ids: Collection[int]) -> dict[int, int]:

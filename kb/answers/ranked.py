@@ -96,19 +96,14 @@ class RankedLookups:
         ranking, texts = options.get("ranking", KEY), options.get("texts", ())
         if ranking == KEY:
             return searcher.find(queries_BD, checkpoint_id=checkpoint_id, **options)
-        wanted = Wanted(
-            options.get("k", 1),
-            options.get("threshold"),
-            options.get("min_seq"),
-            accepted_only=options.get("accepted_only", False),
-        )
+        wanted = Wanted.read(options | {"ranking": KEY})
         _check(ranking, texts, wanted, len(queries_BD))
         if wanted.min_seq is not None:
             searcher.await_change(wanted.min_seq)
         encoder = self.sentences() if ranking == READER else None
         seq, keyset_id = searcher.catch_up(), searcher.keyset_in_use
         near = searcher.nearest(
-            queries_BD, checkpoint_id=checkpoint_id, k=BY_KEY, accepted_only=wanted.accepted_only
+            queries_BD, checkpoint_id=checkpoint_id, k=BY_KEY, fact_filter=wanted.fact_filter
         )
         with self.kb.sessions() as session:
             found = [
@@ -119,7 +114,7 @@ class RankedLookups:
                     one.hits,
                     one.tombstone,
                     asked=AskedQuery(checkpoint_id, query_D.astype(STORED).tobytes()),
-                    accepted_only=wanted.accepted_only,
+                    fact_filter=wanted.fact_filter,
                     encoder=encoder,
                 )[:WINDOWS]
                 for text, one, query_D in zip(texts, near, np.asarray(queries_BD), strict=True)
@@ -134,13 +129,13 @@ class RankedLookups:
             checkpoint_id=checkpoint_id,
             threshold=wanted.threshold,
             seq=seq,
-            accepted_only=wanted.accepted_only,
+            fact_filter=wanted.fact_filter,
         )
 
     def _read(self, texts: Sequence[str], found: Sequence[Found], wanted: Wanted) -> list[Lookup]:
         reader, ids = self.reader(), sorted({one.sentence_id for row in found for one in row})
         with self.kb.sessions() as session:
-            now = windows(session, ids, accepted_only=wanted.accepted_only)
+            now = windows(session, ids, fact_filter=wanted.fact_filter)
         for _ in range(ATTEMPTS):
             read = now
             there = [[one for one in row if one.sentence_id in read] for row in found]
@@ -152,7 +147,7 @@ class RankedLookups:
                 if least is None:
                     least = confidence_here(session, reader).threshold
                 contested = [settle_contradictions(session, one, reader.confidence.search) for one in places]
-                now = windows(session, ids, accepted_only=wanted.accepted_only)
+                now = windows(session, ids, fact_filter=wanted.fact_filter)
             if now == read:
                 break
         else:

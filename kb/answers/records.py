@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypedDict
+from typing import Literal
 
 from colmlm.kb.facts.records import Source
 from colmlm.kb.facts.reviews import Review
 from colmlm.kb.lookup.records import AskedQuery
 
-NEAREST = 3  # passages shown with an answer
 Grain = Literal["span", "passage"]
 SPAN: Grain = "span"
 PASSAGE: Grain = "passage"
 NOTHING = "Nothing in the knowledge base answers this."
 
 AnswerMode = Literal["read", "paper"]
-
-
-class AnswerOptions(TypedDict, total=False):
-    """How a question is answered: from which score on, with how many passages, and by accepted facts alone.
-
-    `threshold` is the least probability of being right of a span, and that of passages moves with it; in the mode
-    "paper" it is a cosine (None: the one that this base was
-    calibrated to, else the fitted one). `nearest` passages (3) come with the answer. With `accepted_only` no proposed
-    fact answers.
-    """
-
-    threshold: float | None
-    nearest: int
-    accepted_only: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from sqlalchemy import Row, TextClause, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.records import SaidFact
-from colmlm.kb.facts.edits import hidden_facts
 from colmlm.kb.facts.records import Source
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.facts.reviews import Review
+from colmlm.kb.lookup.options import EVERY_FACT, HIDDEN, USUAL_FACTS, FactFilter
 
 # The sentence before is read with each sentence, since pronouns point back to it, or what it stands under
 # (`kb.texts.searched`). Sentences that a release before wrote do not say from where.
@@ -34,12 +34,8 @@ LEFT JOIN fact f ON f.id = s.fact_id
 CROSS JOIN LATERAL (SELECT coalesce(s.read_from, b.span_start, s.span_start) AS span_start) AS r
 WHERE s.id = ANY(:ids)
 """)
-# A fact that is left out, since it is not accepted, stays in the text as if nobody had marked it. Where its value is
-# not what the document says, nobody may say that, as if it were deleted.
-HIDDEN = hidden_facts(
-    "CAST(:accepted_only AS boolean)",
-    "EXISTS (SELECT 1 FROM keyset y WHERE y.state = 'active' AND y.accepted_only)",
-)
+# A fact that is left out (HIDDEN) stays in the text as if nobody had marked it. Where its value is not what the
+# document says, nobody may say that, as if it were deleted.
 # Which versions of which facts stand: those of now, or those of the change `as_of`.
 _NOW = ("v.to_seq IS NULL", "true")
 _THEN = ("v.from_seq <= :as_of AND (v.to_seq IS NULL OR v.to_seq > :as_of)", "f.created_seq <= :as_of")
@@ -166,21 +162,21 @@ def windows(
     session: Session,
     sentence_ids: Sequence[int],
     *,
-    accepted_only: bool | None = False,
+    fact_filter: FactFilter = USUAL_FACTS,
     as_of: int | None = None,
 ) -> dict[int, SaidWindow]:
     """Read the windows of these sentences, by sentence; those that are there no more are left out.
 
-    With `accepted_only` no proposed fact is in them, nor where the active keyset or its corpus says so. With None all
-    are. With `as_of` the facts are those of that change, with the values they had then.
+    The facts in them are those that the filter lets through. With `as_of` they are those of that change, with the
+    values they had then.
     """
     rows = session.execute(_SENTENCES, {"ids": list(sentence_ids)}).all()
     alone_ids = [row.fact_id for row in rows if row.document_id is None]
-    asked = {"ids": alone_ids, "accepted_only": accepted_only} | ({} if as_of is None else {"as_of": as_of})
+    asked = {"ids": alone_ids, **_standing_at(fact_filter, as_of)}
     alone_then = _ALONE if as_of is None else _ALONE_THEN
     alone = {row.fact_id: row for row in session.execute(alone_then, asked)} if alone_ids else {}
     of_documents = [row for row in rows if row.document_id is not None]
-    return _of_documents(session, of_documents, accepted_only=accepted_only, as_of=as_of) | {
+    return _of_documents(session, of_documents, fact_filter, as_of) | {
         row.id: _of_fact(row, alone[row.fact_id])
         for row in rows
         if row.document_id is None and row.fact_id in alone
@@ -188,13 +184,13 @@ def windows(
 
 
 def said_passages(
-    session: Session, sentence_id: int, *, accepted_only: bool | None = False, as_of: int | None = None
+    session: Session, sentence_id: int, *, fact_filter: FactFilter = USUAL_FACTS, as_of: int | None = None
 ) -> tuple[SaidWindow, ...]:
     """Read the passage that a sentence stands in, and that sentence alone, with the facts in them; none where the
     sentence is there no more, or is that of a fact without a document.
     """
     rows = session.execute(_PASSAGES, {"id": sentence_id}).all()
-    read = _of_documents(session, rows, accepted_only=accepted_only, as_of=as_of)
+    read = _of_documents(session, rows, fact_filter, as_of)
     return tuple(read[row.id] for row in rows)
 
 
@@ -203,12 +199,12 @@ def read_stretches(session: Session, places: Sequence[tuple[int, int, int]]) -> 
     numbers = range(len(places))
     documents, starts, ends = ([place[part] for place in places] for part in range(3))
     values = {"numbers": list(numbers), "documents": documents, "starts": starts, "ends": ends}
-    read = _of_documents(session, session.execute(_STRETCHES, values).all(), accepted_only=None, as_of=None)
+    read = _of_documents(session, session.execute(_STRETCHES, values).all(), EVERY_FACT, None)
     return [read[number] for number in numbers]
 
 
 def _of_documents(
-    session: Session, rows: Sequence[Row[Any]], *, accepted_only: bool | None, as_of: int | None
+    session: Session, rows: Sequence[Row[Any]], fact_filter: FactFilter, as_of: int | None
 ) -> dict[int, SaidWindow]:
     facts = defaultdict[int, list[Row[Any]]](list)
     for fact in session.execute(
@@ -218,12 +214,15 @@ def _of_documents(
             "documents": [row.document_id for row in rows],
             "starts": [row.span_start for row in rows],
             "ends": [row.span_end for row in rows],
-            "accepted_only": accepted_only,
-            **({} if as_of is None else {"as_of": as_of}),
+            **_standing_at(fact_filter, as_of),
         },
     ):
         facts[fact.sentence_id].append(fact)
     return {row.id: _of_document(row, facts[row.id]) for row in rows}
+
+
+def _standing_at(fact_filter: FactFilter, as_of: int | None) -> dict[str, Any]:
+    return fact_filter.parameters | ({} if as_of is None else {"as_of": as_of})
 
 
 def _of_document(row: Row[Any], facts: Sequence[Row[Any]]) -> SaidWindow:

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.access.access import end_all
 from colmlm.kb.backup.newer_log import LaterLimit, NewerLog, read_newer_log
 from colmlm.kb.backup.write import Archive, Backup, Heard, archive_tables, open_backup
-from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, NewerLogNeeded, SignatureRefused
+from colmlm.kb.errors import SignatureRefused, refusals
 from colmlm.kb.facts import reading, sentences
 from colmlm.kb.facts.edits import delete_facts, settle_review
 from colmlm.kb.facts.reviews import ReviewVerdict
@@ -103,7 +103,7 @@ def restore_backup(
         require_migration(archive)
         newer = None if log_file is None else read_newer_log(log_file, backup, keys)
         if newer is None and not (without_later_erasures or dry_run):
-            raise NewerLogNeeded(backup.seq, backup.at)
+            raise refusals.newer_log_needed(backup.seq, backup.at)
         _require_empty(session)
         _fill(session, archive, on_bytes)
         sentences.write_all(session)
@@ -128,7 +128,7 @@ def _require_own_signer(home: Path, archive: Archive) -> None:
 def require_migration(archive: Archive) -> None:
     """Raise `BackupRefused` where the backup has the tables of another migration than this program's."""
     if (made := archive.manifest["migration"]) != head_revision():
-        raise BackupRefused(
+        raise refusals.backup_refused(
             str(archive.file),
             f"it is of migration {made}, this program of {head_revision()}; restore with the program that made it",
         )
@@ -140,7 +140,7 @@ def _require_empty(session: Session) -> None:
     connection_of(session).execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(names))
     for table in archive_tables():
         if table.name != SecretRow.__tablename__ and session.scalar(select(exists().select_from(table))):
-            raise DatabaseNotEmpty(table.name)
+            raise refusals.database_not_empty(table.name)
 
 
 def _fill(session: Session, archive: Archive, on_bytes: Heard) -> None:
@@ -148,7 +148,7 @@ def _fill(session: Session, archive: Archive, on_bytes: Heard) -> None:
     session.execute(text("DELETE FROM secret"))
     described = {table["name"]: table for table in archive.manifest["tables"]}
     if set(described) != {table.name for table in archive_tables()}:
-        raise BackupRefused(str(archive.file), "it does not hold the tables of this program")
+        raise refusals.backup_refused(str(archive.file), "it does not hold the tables of this program")
     done = 0
     for table in archive_tables():
         if table.name == FactKeyRow.__tablename__:
@@ -183,7 +183,7 @@ def _copy_in(session: Session, archive: Archive, table: dict[str, Any], done: in
                 done += len(block)
                 on_bytes(done)
         if cursor.rowcount != table["rows"]:
-            raise BackupRefused(
+            raise refusals.backup_refused(
                 str(archive.file), f"{table['name']} has {cursor.rowcount} rows, not {table['rows']}"
             )
     return done
@@ -196,7 +196,7 @@ def _require_log(session: Session, archive: Archive) -> None:
     """
     head, said = audit.head_seq(session), archive.manifest["seq"]
     if (head, hash_at(session, head)) != (said, archive.manifest["hash"]):
-        raise BackupRefused(
+        raise refusals.backup_refused(
             str(archive.file), f"its change log ends with change {head}, not as its manifest says"
         )
 

@@ -27,7 +27,7 @@ from psycopg import sql
 from sqlalchemy import Table, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import BackupRefused, SignatureRefused
+from colmlm.kb.errors import SignatureRefused, refusals
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.witness import hash_at
 from colmlm.kb.store.database import connection_of, head_revision
@@ -258,19 +258,19 @@ def _zip(stream: IO[bytes], file: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(stream)
     except _DOUBTS as doubt:
-        raise BackupRefused(str(file), f"it cannot be read: {doubt}") from doubt
+        raise refusals.backup_refused(str(file), f"it cannot be read: {doubt}") from doubt
 
 
 def _manifest(archive: zipfile.ZipFile, file: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(archive.read(MANIFEST))
         if manifest["format"] != FORMAT:
-            raise BackupRefused(str(file), f"it is not of the format {FORMAT}")
+            raise refusals.backup_refused(str(file), f"it is not of the format {FORMAT}")
         signing.verify_signature(manifest, str(file))
     except SignatureRefused as refused:
-        raise BackupRefused(str(file), "its manifest is not as it was signed") from refused
+        raise refusals.backup_refused(str(file), "its manifest is not as it was signed") from refused
     except _DOUBTS as doubt:
-        raise BackupRefused(str(file), f"its manifest cannot be read: {doubt}") from doubt
+        raise refusals.backup_refused(str(file), f"its manifest cannot be read: {doubt}") from doubt
     found: dict[str, Any] = manifest
     return found
 
@@ -278,12 +278,12 @@ def _manifest(archive: zipfile.ZipFile, file: Path) -> dict[str, Any]:
 def _require_seal(stream: IO[bytes], file: Path) -> None:
     end = stream.seek(0, os.SEEK_END) - _SEAL_LENGTH
     if end <= 0:
-        raise BackupRefused(str(file), "it is no backup, or cut short")
+        raise refusals.backup_refused(str(file), "it is no backup, or cut short")
     stream.seek(end)
     said = stream.read()
     stream.seek(0)
     if said != _SEAL + _digest(stream, end).encode():
-        raise BackupRefused(
+        raise refusals.backup_refused(
             str(file), "its bytes are not those that were written: damaged, cut short, or no backup"
         )
 
@@ -320,9 +320,11 @@ class Archive:
                     digest.update(block)
                     yield block
         except _DOUBTS as doubt:
-            raise BackupRefused(str(self.file), f"table {table['name']} cannot be read: {doubt}") from doubt
+            raise refusals.backup_refused(
+                str(self.file), f"table {table['name']} cannot be read: {doubt}"
+            ) from doubt
         if digest.hexdigest() != table["sha256"]:
-            raise BackupRefused(str(self.file), f"table {table['name']} is not as it was written")
+            raise refusals.backup_refused(str(self.file), f"table {table['name']} is not as it was written")
 
 
 def verify_backup(file: Path, on_bytes: Heard = lambda _: None, *, keys: Collection[str] = ()) -> Backup:

@@ -104,7 +104,7 @@ class Parsed:
 
 @dataclass(slots=True)
 class InlineError(ValueError):
-    """Inline markup cannot be read; `offset` points at the faulty tag."""
+    """Markup within a text cannot be read; `offset` points at the fault."""
 
     offset: int
     reason: str

@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 
 from colmlm.kb.corpus.format import is_blank, unstorable_characters
-from colmlm.kb.errors import InvalidRelease
+from colmlm.kb.errors import Invalid, refusals
 
 ENTRIES, INDEX, IDS = "entries.db", "faiss.index", "faiss_id_to_entry_id.txt"
 _AGAIN = "Copy the file again from where it was published, and compare their checksums."
@@ -92,7 +92,7 @@ class Release:
         """Read all entries and ids once, and refuse a release of which anything is missing, damaged or twice."""
         for name in (ENTRIES, INDEX, IDS):
             if not (self.folder / name).is_file():
-                raise InvalidRelease(
+                raise refusals.invalid_release(
                     f"{self.folder} has no {name}", f"It takes {ENTRIES}, {INDEX} and {IDS}."
                 )
         _require_whole(self.folder / ENTRIES)
@@ -101,10 +101,10 @@ class Release:
             num_entries = entries.execute("SELECT count(*) FROM entries").fetchone()[0]
             if num_entries != num_ids:
                 cause = f"{IDS} has {num_ids:,} lines for the {num_entries:,} entries of {ENTRIES}"
-                raise InvalidRelease(cause, "The two files must come from the same release.")
+                raise refusals.invalid_release(cause, "The two files must come from the same release.")
             said, contents = self._entries_summed(entries, num_entries, on_entries)
         if said != named:
-            raise InvalidRelease(self._astray(), "The two files must come from the same release.")
+            raise refusals.invalid_release(self._astray(), "The two files must come from the same release.")
         return Examined(num_ids, hashlib.sha256(f"{order} {contents:x}".encode()).hexdigest(), order)
 
     def pieces(self, size: int, start: int = 0) -> Iterator[list[ReleasedFact]]:
@@ -120,7 +120,7 @@ class Release:
                 try:
                     yield _named(line, number)
                 except ValueError as error:
-                    raise InvalidRelease(f"line {number + 1} of {IDS} {error}", _AGAIN) from error
+                    raise refusals.invalid_release(f"line {number + 1} of {IDS} {error}", _AGAIN) from error
 
     def _ids_summed(self) -> tuple[int, str, int]:
         """Count the ids, and give a digest of their order and a sum that does not depend on it."""
@@ -139,7 +139,7 @@ class Release:
                 _require_table(entries)
                 yield entries
         except sqlite3.Error as error:
-            raise InvalidRelease(f"{ENTRIES} cannot be read: {error}", _AGAIN) from error
+            raise refusals.invalid_release(f"{ENTRIES} cannot be read: {error}", _AGAIN) from error
 
     def _entries_summed(
         self, entries: sqlite3.Connection, number: int, on_entries: Callable[[int, int], None] | None
@@ -158,7 +158,7 @@ class Release:
         ordered = np.sort(np.frombuffer(places, np.uint64)) if places else np.empty(0, np.uint64)
         again = ordered[1:][ordered[1:] == ordered[:-1]]
         if len(again) and (twice := self._twice(entries, set(again.tolist()))) is not None:
-            raise InvalidRelease(twice, _REMEDY_TWICE)
+            raise refusals.invalid_release(twice, _REMEDY_TWICE)
         return total % _MODULUS, contents % _MODULUS
 
     @staticmethod
@@ -196,7 +196,9 @@ class Release:
             found = {str(entry_id): data for entry_id, data in rows}
             for entry_id in some:
                 if (data := found.get(entry_id)) is None:
-                    raise InvalidRelease(f"{ENTRIES} has no entry {entry_id}, which {IDS} names", _AGAIN)
+                    raise refusals.invalid_release(
+                        f"{ENTRIES} has no entry {entry_id}, which {IDS} names", _AGAIN
+                    )
                 yield _parsed(entry_id, data)
 
 
@@ -224,27 +226,27 @@ def _require_whole(file: Path) -> None:
     with file.open("rb") as opened:
         header = opened.read(100)
     if not header.startswith(b"SQLite format 3\x00"):
-        raise InvalidRelease(f"{file.name} is no SQLite database", _AGAIN)
+        raise refusals.invalid_release(f"{file.name} is no SQLite database", _AGAIN)
     journal = file.with_name(f"{file.name}-wal")
     if journal.is_file() and journal.stat().st_size:
         remedy = f"Close whatever writes to it, then: sqlite3 {file.name} 'PRAGMA wal_checkpoint(TRUNCATE)'"
-        raise InvalidRelease(f"a part of {file.name} is still in {journal.name}", remedy)
+        raise refusals.invalid_release(f"a part of {file.name} is still in {journal.name}", remedy)
     page = int.from_bytes(header[16:18]) or 1
     expected = int.from_bytes(header[28:32]) * (65_536 if page == 1 else page)
     if file.stat().st_size < expected:
         cause = f"{file.name} has {file.stat().st_size:,} of the {expected:,} bytes that its header tells of"
-        raise InvalidRelease(cause, _AGAIN)
+        raise refusals.invalid_release(cause, _AGAIN)
 
 
 def _require_table(entries: sqlite3.Connection) -> None:
     columns = {name: is_key for _, name, _, _, _, is_key in entries.execute("PRAGMA table_info(entries)")}
     if not {"entry_id", "data"} <= set(columns):
-        raise InvalidRelease(
+        raise refusals.invalid_release(
             f"{ENTRIES} has no table entries(entry_id, data)", f"It takes {ENTRIES} as published."
         )
     if columns["entry_id"] != 1 and not _is_indexed(entries):
         remedy = f"Add one: sqlite3 {ENTRIES} 'CREATE UNIQUE INDEX by_id ON entries (entry_id)'"
-        raise InvalidRelease(
+        raise refusals.invalid_release(
             f"{ENTRIES} has no index of its entry ids, so that each would be sought in all", remedy
         )
 
@@ -276,7 +278,7 @@ def _parsed(entry_id: str, data: str | bytes) -> ReleasedFact:
     return ReleasedFact(entry_id, value, sample_id, fact_idx)
 
 
-def _refused(entry_id: str, cause: str) -> InvalidRelease:
-    return InvalidRelease(
+def _refused(entry_id: str, cause: str) -> Invalid:
+    return refusals.invalid_release(
         f"entry {entry_id} of {ENTRIES} {cause}", "Nothing says what it was; get a sound copy."
     )

@@ -18,6 +18,7 @@ from colmlm.kb.evidence.generation import (
     Spliced,
 )
 from colmlm.kb.evidence.records import NewOutput, OutputTrace
+from colmlm.kb.lookup.options import filter_of
 from colmlm.kb.texts.asked import question_of_chat
 
 Store = Callable[[NewOutput], OutputTrace]
@@ -71,8 +72,8 @@ class AnsweringGenerator:
         answering = self.answering()
         if request.min_seq is not None:
             answering.kb.searcher.await_change(request.min_seq)
-        asked = answering.asked(question, "read", accepted_only=request.accepted_only)
-        return self.store(output_of(asked, "read", accepted_only=request.accepted_only))
+        asked = answering.asked(question, "read", **filter_of(request))
+        return self.store(output_of(asked, "read", **filter_of(request)))
 
     def _finished(self, request: GenerationRequest, trace: OutputTrace) -> Finished:
         """Tell how it ended. All that is said is spliced, so that no token was chosen."""

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.answers.records import Answer, AnsweredQuestion, AnswerOptions
-from colmlm.kb.errors import GenerationNotFound
+from colmlm.kb.answers.records import Answer, AnsweredQuestion
+from colmlm.kb.errors import refusals
 from colmlm.kb.evidence import storing
 from colmlm.kb.evidence.records import (
     FactTrace,
@@ -38,7 +38,7 @@ from colmlm.kb.facts.records import FactRecord, Source
 from colmlm.kb.keys import predicted
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
-from colmlm.kb.lookup.options import KEY, READER
+from colmlm.kb.lookup.options import KEY, READER, AnswerOptions, AnswerWanted, FilterOptions, filter_of
 from colmlm.kb.misses.noting import groups_of
 from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.store import Store, is_read_only
@@ -62,7 +62,7 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
     """Trace every splice of a stored output to its fact and source, with the edits of the fact since."""
     stored = session.get(GenerationRow, generation_id) if 0 < generation_id <= facts.MAX_ID else None
     if stored is None:
-        raise GenerationNotFound(generation_id)
+        raise refusals.generation_not_found(generation_id)
     statement = (
         select(AttributionRow)
         .where(AttributionRow.generation_id == generation_id)
@@ -315,8 +315,7 @@ class StoredAnswers:
         asked = self.answering.asked(question, mode, **options)
         if not self.store.settings.keep_answers:
             return asked.answer
-        output = output_of(asked, mode, accepted_only=options.get("accepted_only", False))
-        return self._stored(asked, output)
+        return self._stored(asked, output_of(asked, mode, **filter_of(AnswerWanted(**options))))
 
     @retry_on_contention
     def _stored(self, asked: AnsweredQuestion, output: NewOutput) -> Answer:
@@ -332,7 +331,7 @@ def _withheld(answer: Answer) -> Answer:
     return replace(answer, answer=None, facts=(), source=None, withheld=True, nearest=())
 
 
-def output_of(asked: AnsweredQuestion, mode: str, *, accepted_only: bool = False) -> NewOutput:
+def output_of(asked: AnsweredQuestion, mode: str, **kept: Unpack[FilterOptions]) -> NewOutput:
     """Give an answer as an output that quotes its document; one that says nothing as a lookup that found nothing."""
     answer, query = asked.answer, asked.query
     # In the mode "paper" it is the value of a fact, whatever its document says.
@@ -345,7 +344,7 @@ def output_of(asked: AnsweredQuestion, mode: str, *, accepted_only: bool = False
         seq=answer.seq,
         splices=_splices(asked),
         ranking=READER if mode == "read" else KEY,
-        accepted_only=accepted_only,
+        **kept,
         quotes=QuotedStretch(source.document_id, source.start, source.end) if source else None,
     )
 

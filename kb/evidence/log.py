@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from sqlalchemy import column, func, select, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import InvalidQuery, NoSuchChange
+from colmlm.kb.errors import InvalidQuery, refusals
 from colmlm.kb.evidence.records import DIFFERENCES_LISTED, Diff, DiffOptions, FactDifference
 from colmlm.kb.facts import reading
 from colmlm.kb.log import audit, denials
@@ -47,7 +47,7 @@ class Log:
         """Give one change. Raises `NoSuchChange`."""
         with self.store.sessions() as session:
             if not (found := audit.list_changes(session, seq - 1, 1)) or found[0].seq != seq:
-                raise NoSuchChange(seq, audit.head_seq(session))
+                raise refusals.no_such_change(seq, audit.head_seq(session))
             return found[0]
 
     def counts(self, after: int, last: int) -> dict[str, int]:

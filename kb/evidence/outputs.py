@@ -11,7 +11,7 @@ import numpy as np
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import FactNotFound, InvalidSplice, InvalidValue
+from colmlm.kb.errors import FactNotFound, InvalidValue, refusals
 from colmlm.kb.evidence import attribution, storing
 from colmlm.kb.evidence.provenance import ProvForm, of_fact, of_output, write_prov
 from colmlm.kb.evidence.records import (
@@ -333,7 +333,9 @@ def _check(session: Session, generation: NewOutput) -> None:
         raise InvalidValue("checkpoint_id", f"no keyset here is of checkpoint {generation.checkpoint_id!r}")
     for ordinal, splice in enumerate(generation.splices):
         if splice.query is not None and not _is_query(splice.query, checkpoint.dim):
-            raise InvalidSplice(ordinal, f"its query is not {checkpoint.dim} finite numbers in fp16")
+            raise refusals.invalid_splice(
+                ordinal, f"its query is not {checkpoint.dim} finite numbers in fp16"
+            )
 
 
 def _is_query(query: bytes, dim: int) -> bool:

@@ -10,13 +10,14 @@ from sqlalchemy import Insert, case, func, insert, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import GenerationNotFound, InvalidSplice, InvalidValue
+from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.evidence.records import Feedback, NewFeedback, NewOutput, Splice
 from colmlm.kb.facts import edits, suppression
 from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts.redaction import is_quoted, marked, redacted_stretch
 from colmlm.kb.facts.suppression import ErasedTexts, TextOrigin
 from colmlm.kb.log import audit
+from colmlm.kb.lookup.options import filter_of
 from colmlm.kb.misses.noting import forget_wrong, lock_groups, note_miss, note_wrong
 from colmlm.kb.removal.quotations import redacted_since, without_quotations
 from colmlm.kb.tables import (
@@ -81,7 +82,7 @@ def _output(made: NewOutput, redacted_seq: int | None) -> Insert:
         quoted_start=made.quotes.start if made.quotes else None,
         quoted_end=made.quotes.end if made.quotes else None,
         ranking=made.ranking,
-        accepted_only=made.accepted_only,
+        **filter_of(made),
     )
 
 
@@ -160,23 +161,27 @@ def check_splices(session: Session, generation: NewOutput) -> dict[int, int]:
     for ordinal, splice in enumerate(generation.splices):
         start, end = splice.output_start, splice.output_end
         if splice.outcome not in OUTCOMES:
-            raise InvalidSplice(
+            raise refusals.invalid_splice(
                 ordinal, f"its outcome is {splice.outcome!r}, not one of {', '.join(OUTCOMES)}"
             )
         if not 0 <= start <= end <= len(generation.output):
-            raise InvalidSplice(ordinal, f"[{start}, {end}) is outside the output")
+            raise refusals.invalid_splice(ordinal, f"[{start}, {end}) is outside the output")
         if splice.outcome != "hit":
             if splice.fact_id is not None or splice.version is not None or start != end:
-                raise InvalidSplice(ordinal, "no hit, and yet a fact, a version or a span")
+                raise refusals.invalid_splice(ordinal, "no hit, and yet a fact, a version or a span")
         elif splice.fact_id is None or splice.version is None:
-            raise InvalidSplice(ordinal, "a hit without a fact or a version")
+            raise refusals.invalid_splice(ordinal, "a hit without a fact or a version")
         elif (splice.fact_id, splice.version) not in values:
-            raise InvalidSplice(ordinal, f"version {splice.version} of fact {splice.fact_id} does not exist")
+            raise refusals.invalid_splice(
+                ordinal, f"version {splice.version} of fact {splice.fact_id} does not exist"
+            )
         elif (value := values[splice.fact_id, splice.version]) is None:
             continue
         elif not _is_part(splice, value) or splice.of(value) != generation.output[start:end]:
             said = "has another value than the output's span"
-            raise InvalidSplice(ordinal, f"version {splice.version} of fact {splice.fact_id} {said}")
+            raise refusals.invalid_splice(
+                ordinal, f"version {splice.version} of fact {splice.fact_id} {said}"
+            )
     return erased
 
 
@@ -257,7 +262,7 @@ def _lock(session: Session, generation_id: int) -> None:
     output = select(GenerationRow.id).where(GenerationRow.id == generation_id)
     is_storable = 0 < generation_id <= edits.MAX_ID
     if not is_storable or session.scalar(output.with_for_update(key_share=True)) is None:
-        raise GenerationNotFound(generation_id)
+        raise refusals.generation_not_found(generation_id)
 
 
 def _check(made: NewFeedback, actor: str, on_behalf_of: str) -> None:

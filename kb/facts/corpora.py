@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, aliased
 
 from colmlm.kb.corpus.format import NO_TEXT, AnnotatedDocument, FactSpan, Parsed
-from colmlm.kb.errors import DocumentNotFound, ExternalIdNotFound, TextsMissing
+from colmlm.kb.errors import refusals
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.edits import end_facts
 from colmlm.kb.facts.facts import remove_documents
@@ -179,7 +179,7 @@ def _chosen(session: Session, corpus: str, external_ids: Sequence[str] | None) -
     )
     there = set(session.scalars(found))
     if missing := [name for name in asked if name not in there]:
-        raise ExternalIdNotFound(corpus, missing)
+        raise refusals.external_id_not_found(corpus, missing)
     return chosen.where(DocumentRow.external_id == func.any(storable))
 
 
@@ -219,7 +219,7 @@ def require_texts(session: Session, corpus: str) -> None:
         DocumentRow.corpus == corpus, DocumentRow.replaced_seq.is_(None), DocumentRow.sha256 == NO_TEXT
     )
     if missing := session.scalar(without) or 0:
-        raise TextsMissing(corpus, missing)
+        raise refusals.texts_missing(corpus, missing)
 
 
 _SAID = aliased(FactVersionRow)  # the value that the text says
@@ -290,7 +290,7 @@ class StoredDocuments:
         with self.store.sessions() as session:
             row = session.execute(_statement().where(DocumentRow.id == document_id)).one_or_none()
             if row is None:
-                raise DocumentNotFound(document_id)
+                raise refusals.document_not_found(document_id)
             return _record(row), reading.document_text(session, document_id)
 
     def text(self, document_id: int) -> str:
@@ -304,7 +304,7 @@ class StoredDocuments:
         """Give the facts of a document past id `after`, by id. Raises `DocumentNotFound`."""
         with self.store.sessions() as session:
             if session.scalar(select(DocumentRow.id).where(DocumentRow.id == document_id)) is None:
-                raise DocumentNotFound(document_id)
+                raise refusals.document_not_found(document_id)
             return reading.list_facts(
                 session, document_id=document_id, deleted=deleted, after=after, limit=limit
             )

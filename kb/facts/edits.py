@@ -13,18 +13,7 @@ from sqlalchemy import Row, exists, func, insert, or_, select, text, update
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import (
-    DocumentNotFound,
-    DocumentReplaced,
-    FactDeleted,
-    FactErased,
-    FactNotDeleted,
-    FactNotFound,
-    FactSuppressed,
-    InvalidSpan,
-    InvalidValue,
-    SpanTaken,
-)
+from colmlm.kb.errors import FactNotFound, InvalidValue, refusals
 from colmlm.kb.facts import edits, pairs, sentences, suppression
 from colmlm.kb.facts.records import Edit, FactDraft, Marking
 from colmlm.kb.facts.redaction import MARK, spans_touch
@@ -116,7 +105,7 @@ def delete_facts(
     if len(ended) < len(set(fact_ids)):
         left = [v.fact_id for v in last_versions(session, set(fact_ids) - {f for f, _ in ended})]
         refuse_erased(session, left)
-        raise FactDeleted(left)
+        raise refusals.fact_deleted(left)
     return log_end(session, pending, "delete", ended, abstain=abstain)
 
 
@@ -193,7 +182,7 @@ def restore_facts(session: Session, fact_ids: Sequence[int], actor: str, reason:
     versions = last_versions(session, fact_ids)
     refuse_erased(session, fact_ids)
     if live := [v.fact_id for v in versions if v.to_seq is None]:
-        raise FactNotDeleted(live)
+        raise refusals.fact_not_deleted(live)
     return reopen_fact(session, pending, versions)
 
 
@@ -217,7 +206,7 @@ def refuse_erased(session: Session, fact_ids: Sequence[int]) -> None:
     """Raise `FactErased` where one of these facts is erased."""
     erased = select(FactRow.id).where(FactRow.id == func.any(list(fact_ids)), FactRow.erased_seq.is_not(None))
     if found := session.scalars(erased.order_by(FactRow.id)).all():
-        raise FactErased(found)
+        raise refusals.fact_erased(found)
 
 
 def done(
@@ -267,8 +256,7 @@ def open_versions(session: Session, versions: Sequence[tuple[int, int, str]], se
         session.execute(insert(FactVersionRow), rows)
 
 
-# Reviewed: sets the reviews of facts, also beside other edits, and says which facts lookups leave out.
-# Session first.
+# Reviewed: sets the reviews of facts, also beside other edits. Session first.
 #
 # Every change that sets reviews keeps those before in its payload, as `reviewed`, so that they can be brought
 # back.
@@ -286,21 +274,6 @@ SELECT f.id, CASE WHEN c.kind = 'ingest' AND f.created_seq = c.seq THEN 'propose
 FROM fact f JOIN change c ON c.seq = f.review_seq
 WHERE f.id = ANY(:ids) AND f.review = 'rejected'
 """)
-_HIDDEN = """
-(f.review <> 'accepted' AND ASKED IS NOT NULL AND (ASKED OR KEYSET OR coalesce((
-    SELECT r.accepted_only FROM corpus_review r
-    WHERE r.corpus = (SELECT o.corpus FROM document o WHERE o.id = f.document_id)
-), false)))
-"""
-
-
-def hidden_facts(asked: str, keyset: str) -> str:
-    """Give a condition (SQL): fact `f` is left out, since it is not accepted and only accepted facts are to be found.
-
-    That is so where `asked` is true, or where it is false and the `keyset`, or the corpus of the fact, says so. Where
-    it is NULL, as for people who curate or forget facts, nothing is left out.
-    """
-    return _HIDDEN.replace("ASKED", asked).replace("KEYSET", keyset)
 
 
 def set_reviews(session: Session, reviews: Mapping[int, Review], seq: int) -> dict[str, str]:
@@ -364,7 +337,7 @@ class Placed:
     def require_not_erased(self, suppressor: Suppressor, question: str | None) -> None:
         """Raise `FactSuppressed` where a fact of this place was erased, unless the suppressor allows that."""
         if suppressor.matches([self.value], question, self.known_as) and not suppressor.allow_erased:
-            raise FactSuppressed
+            raise refusals.fact_suppressed()
 
 
 def place_fact(session: Session, document_id: int, marking: Marking, *, but: int | None = None) -> Placed:
@@ -374,17 +347,17 @@ def place_fact(session: Session, document_id: int, marking: Marking, *, but: int
     """
     found = session.get(DocumentRow, document_id) if 0 < document_id <= MAX_ID else None
     if found is None:
-        raise DocumentNotFound(document_id)
+        raise refusals.document_not_found(document_id)
     if found.replaced_seq is not None:
-        raise DocumentReplaced(document_id)
+        raise refusals.document_replaced(document_id)
     start, end = _span(found, marking)
     value = found.text[start:end]
     audit.check_text("value", value, blank=False)
     if MARK in value:
-        raise InvalidSpan(document_id, f"[{start}, {end}) takes in words that were erased")
+        raise refusals.invalid_span(document_id, f"[{start}, {end}) takes in words that were erased")
     others = _spans(session, document_id, but)
     if taken := [fact_id for fact_id, span in others.items() if spans_touch((start, end), [span])]:
-        raise SpanTaken(document_id, taken)
+        raise refusals.span_taken(document_id, taken)
     before = text_before(found.text, others.values(), start)
     return Placed(document_id, start, end, value, SpanPlace(found.external_id, start, before, found.corpus))
 
@@ -400,14 +373,18 @@ def _spans(session: Session, document_id: int, but: int | None) -> dict[int, Spa
 def _span(document: DocumentRow, marking: Marking) -> Span:
     start, end, said = marking.get("start"), marking.get("end"), marking.get("text")
     if (start is None) != (end is None) or (start is None and not said):
-        raise InvalidSpan(document.id, "give the offsets of its start and its end, or its exact text")
+        raise refusals.invalid_span(
+            document.id, "give the offsets of its start and its end, or its exact text"
+        )
     if start is None or end is None:
         return _only(document, said or "")
     if not 0 <= start < end <= len(document.text):
         cause = f"[{start}, {end}) is empty or outside the text of {len(document.text)} characters"
-        raise InvalidSpan(document.id, cause)
+        raise refusals.invalid_span(document.id, cause)
     if said and document.text[start:end] != said:
-        raise InvalidSpan(document.id, f"[{start}, {end}) says other words than the text that was given")
+        raise refusals.invalid_span(
+            document.id, f"[{start}, {end}) says other words than the text that was given"
+        )
     return start, end
 
 
@@ -419,12 +396,14 @@ def _only(document: DocumentRow, said: str) -> Span:
         starts.append(at)
         at = document.text.find(said, at + 1)
     if not starts:
-        raise InvalidSpan(
+        raise refusals.invalid_span(
             document.id, "the document does not say that text; it must be exact, also in blanks"
         )
     if len(starts) > 1:
         listed = ", ".join(map(str, starts[:LISTED])) + (" and more" if len(starts) > LISTED else "")
-        raise InvalidSpan(document.id, f"that text begins at {listed}; give the start and the end as well")
+        raise refusals.invalid_span(
+            document.id, f"that text begins at {listed}; give the start and the end as well"
+        )
     return starts[0], starts[0] + len(said)
 
 

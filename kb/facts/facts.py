@@ -9,7 +9,7 @@ from typing import Any, Unpack
 from sqlalchemy import Row, func, select, text, update
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import FactNotFound, InvalidValue, NotUndoable
+from colmlm.kb.errors import FactNotFound, InvalidValue, refusals
 from colmlm.kb.facts import edits, holding, mending, pairs, reading, search, sentences
 from colmlm.kb.facts.edits import place_fact, undo_reviews
 from colmlm.kb.facts.mending import FactState
@@ -225,7 +225,9 @@ def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
     change = session.scalars(select(ChangeRow).where(ChangeRow.seq == seq)).one_or_none()
     if change is None or change.kind not in UNDONE:
         kind = change.kind if change else "nothing"
-        raise NotUndoable(seq, f"its kind is {kind}; {INSTEAD.get(kind, 'only edits of facts are undone')}")
+        raise refusals.not_undoable(
+            seq, f"its kind is {kind}; {INSTEAD.get(kind, 'only edits of facts are undone')}"
+        )
     pending = audit.begin_change(session, actor, reason)
     if change.kind == holding.KIND:
         return holding.undo_hold(session, pending, change)
@@ -234,7 +236,7 @@ def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
     edits.refuse_erased(session, ids)
     by = _last_changes(session, change, versions)
     if since := [fact_id for fact_id, last in by if last != seq]:
-        raise NotUndoable(seq, "something else was done since to fact", since)
+        raise refusals.not_undoable(seq, "something else was done since to fact", since)
     said: dict[str, Any] = {"undoes": seq}
     if change.kind in DELETING:
         if gone := removed_by(session, seq):
@@ -272,7 +274,7 @@ def _had_abstained(session: Session, seq: int, fact_ids: Sequence[int]) -> bool:
     """Say whether the facts that change `seq` restored were deleted to abstain. A change deletes all of them alike."""
     number = session.scalar(_ABSTAINED, {"seq": seq, "ids": list(fact_ids)}) or 0
     if 0 < number < len(fact_ids):
-        raise NotUndoable(
+        raise refusals.not_undoable(
             seq,
             "of the facts it restored some had been deleted to abstain and some not; delete each as it was",
         )
@@ -288,7 +290,7 @@ def _former(session: Session, change: ChangeRow, now: FactState) -> FactState:
     if change.kind == "update":
         return replace(former, question=past.question, answer=past.answer)
     if past.document_id is None or past.document_id != now.document_id:
-        raise NotUndoable(change.seq, "a newer text replaced the document of fact", [now.fact_id])
+        raise refusals.not_undoable(change.seq, "a newer text replaced the document of fact", [now.fact_id])
     place_fact(session, past.document_id, {"start": past.span_start, "end": past.span_end}, but=now.fact_id)
     return replace(
         former, question=past.question, answer=past.answer, span_start=past.span_start, span_end=past.span_end,

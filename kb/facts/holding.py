@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import NotUndoable, PairNotFound
+from colmlm.kb.errors import NotFound, refusals
 from colmlm.kb.facts.edits import done, storable_ids
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.log import audit
@@ -42,12 +42,12 @@ def undo_hold(session: Session, pending: audit.Pending, change: ChangeRow) -> Ed
     noted = select(func.max(ChangeRow.seq)).where(ChangeRow.kind == KIND, ChangeRow.fact_ids.contains(pair))
     since = "something else was done since to one of facts"
     if session.scalar(noted) != change.seq:
-        raise NotUndoable(change.seq, since, pair)
+        raise refusals.not_undoable(change.seq, since, pair)
     payload = {"holds": not change.payload["holds"], "undoes": change.seq}
     try:
         return _noted(session, pending, pair, payload)
-    except PairNotFound as error:
-        raise NotUndoable(change.seq, since, pair) from error
+    except NotFound as error:
+        raise refusals.not_undoable(change.seq, since, pair) from error
 
 
 def _noted(session: Session, pending: audit.Pending, pair: Sequence[int], payload: dict[str, Any]) -> Edit:
@@ -61,5 +61,5 @@ def _noted(session: Session, pending: audit.Pending, pair: Sequence[int], payloa
         "before": payload.get("undoes", pending.seq),  # values that were given since were never judged
     }
     if len(storable_ids((one, other))) < 2 or session.scalar(_HOLD, given) is None:
-        raise PairNotFound((one, other))
+        raise refusals.pair_not_found((one, other))
     return done(session, pending, KIND, (one, other), payload)

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import and_, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import FactChanged, FactDeleted, InvalidSpan, InvalidValue
+from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.facts import edits, pairs, sentences
 from colmlm.kb.facts.edits import accept_edited, place_fact
 from colmlm.kb.facts.records import Correction, Edit, Marking
@@ -114,7 +114,7 @@ def move_fact(
         said_version=before.version + 1,
     )  # fmt: skip
     if (after.place, after.value) == (before.place, before.value):
-        raise InvalidSpan(before.document_id, f"fact {fact_id} stands there already")
+        raise refusals.invalid_span(before.document_id, f"fact {fact_id} stands there already")
     payload = _lifted(session, suppressor) | accept_edited(session, now, pending.seq)
     done = amend_fact(session, pending, "move", now, [after], payload)
     return replace(done, also_said_by=pairs.keep_pairs(session, [fact_id], anyway=anyway))
@@ -170,7 +170,7 @@ def live_states(session: Session, fact_ids: Iterable[int]) -> dict[int, FactStat
     ids = [v.fact_id for v in versions]
     edits.refuse_erased(session, ids)
     if dead := [v.fact_id for v in versions if v.to_seq is not None]:
-        raise FactDeleted(dead)
+        raise refusals.fact_deleted(dead)
     columns = (
         FactRow.id, FactRow.question, FactRow.answer, FactRow.document_id, FactRow.span_start, FactRow.span_end,
         FactRow.said_version,
@@ -182,7 +182,7 @@ def live_states(session: Session, fact_ids: Iterable[int]) -> dict[int, FactStat
 def _require_unchanged(now: Mapping[int, FactState], seen: Mapping[int, int | None]) -> None:
     """Raise `FactChanged` where a fact has not the version any more that somebody saw."""
     if changed := [f for f, one in now.items() if seen[f] not in (None, one.version)]:
-        raise FactChanged(changed)
+        raise refusals.fact_changed(changed)
 
 
 def amend_fact(

@@ -24,7 +24,7 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import AnsweredAlready
+from colmlm.kb.errors import refusals
 from colmlm.kb.texts.alike import terms_of, wording
 from colmlm.kb.texts.frames import frame_of
 from colmlm.kb.texts.sentences import sentence_ends
@@ -183,7 +183,7 @@ def keep_pairs(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tu
     if not anyway and (new := _new(session, pairs, edited)):
         said = {row.other_id: row.other_value for row in rows} | {row.fact_id: row.value for row in rows}
         others = sorted({n for pair in new for n in (pair.fact_id, pair.other_id)} - edited)
-        raise AnsweredAlready(others, said[others[0]] if others else "")
+        raise refusals.answered_already(others, said[others[0]] if others else "")
     store_pairs(session, pairs)
     return tuple(sorted({row.other_id for row in rows if is_same(row.value, row.other_value)} - edited))
 

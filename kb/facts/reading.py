@@ -8,7 +8,7 @@ from typing import Any, cast
 from sqlalchemy import ColumnElement, Row, Select, and_, exists, false, func, or_, select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import CorpusNotFound, DocumentNotFound, FactNotFound
+from colmlm.kb.errors import FactNotFound, refusals
 from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.facts.records import FACTS_LISTED, CorpusStats, FactRecord, SamplePlace, Source
 from colmlm.kb.facts.reviews import Review
@@ -127,7 +127,7 @@ def document_text(session: Session, document_id: int) -> str:
         else None
     )
     if found is None:
-        raise DocumentNotFound(document_id)
+        raise refusals.document_not_found(document_id)
     return found
 
 
@@ -141,7 +141,7 @@ def ids_of_sources(session: Session, corpus: str, external_ids: Sequence[str]) -
 
 def require_corpus(session: Session, corpus: str) -> None:
     if "\x00" in corpus or not session.scalar(select(exists().where(DocumentRow.corpus == corpus))):
-        raise CorpusNotFound(corpus)
+        raise refusals.corpus_not_found(corpus)
 
 
 def list_corpora(session: Session) -> list[CorpusStats]:

@@ -27,7 +27,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session, aliased
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.kb.errors import FactSuppressed
+from colmlm.kb.errors import refusals
 from colmlm.kb.facts.records import Suppressed
 from colmlm.kb.facts.redaction import (
     ABOUT,
@@ -88,7 +88,7 @@ def check_inserts(session: Session, said: Iterable[tuple[str, str]], *, allow_er
     suppressor = Suppressor(session, allow_erased=allow_erased)
     for question, value in said:
         if suppressor.matches([value], question, None) and not allow_erased:
-            raise FactSuppressed
+            raise refusals.fact_suppressed()
     return suppressor.lift(session)
 
 

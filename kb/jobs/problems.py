@@ -14,7 +14,7 @@ def problem_of(error: Exception) -> Problem:
     """Give the problem document that a failed job stores. The cause of an unexpected error goes to the log only."""
     error = refusal_of(error) or error
     if isinstance(error, KBError):
-        kind = f"urn:colmlm:{type(error).__name__}"
+        kind = f"urn:colmlm:{error.code}"
         return {"type": kind, "title": error.title, "detail": str(error)}
     return {
         "type": "urn:colmlm:InternalError",

@@ -14,7 +14,7 @@ import msgspec
 from sqlalchemy import Connection, Engine, delete, exists, func, select, text, update
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import InvalidValue, JobFinished, JobNotFound
+from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.facts import suppression
 from colmlm.kb.jobs import attendance, tickets
 from colmlm.kb.jobs.attendance import WorkerState
@@ -150,7 +150,7 @@ class Jobs:
             suppression.hold_off_erasure(session)
             job = _required(session, job_id, lock=True)
             if job.state not in UNFINISHED:
-                raise JobFinished(job_id, job.state)
+                raise refusals.job_finished(job_id, job.state)
             job.cancelled_by = job.cancelled_by or actor
             session.flush()
             if job.state == "queued":
@@ -165,7 +165,7 @@ class Jobs:
 def _required(session: Session, job_id: int, *, lock: bool = False) -> JobRow:
     job = session.get(JobRow, job_id, with_for_update=lock) if 0 < job_id <= MAX_ID else None
     if job is None:
-        raise JobNotFound(job_id)
+        raise refusals.job_not_found(job_id)
     return job
 
 

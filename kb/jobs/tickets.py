@@ -16,7 +16,7 @@ from procrastinate import App, SyncPsycopgConnector
 from sqlalchemy import func, text, update
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import InvalidWork, JobGivenUp
+from colmlm.kb.errors import InvalidWork, refusals
 from colmlm.kb.facts import suppression
 from colmlm.kb.jobs.kinds import work_of
 from colmlm.kb.jobs.problems import Problem, problem_of
@@ -95,7 +95,9 @@ def rescue_tickets(session: Session, stalled_seconds: float = STALLED_SECONDS) -
         if job.cancelled_by is not None:
             finish_ticket(session, job, "cancelled")
         elif job.state == "running" and job.attempts >= MAX_ATTEMPTS:
-            finish_ticket(session, job, "failed", error=problem_of(JobGivenUp(job.id, job.attempts)))
+            finish_ticket(
+                session, job, "failed", error=problem_of(refusals.job_given_up(job.id, job.attempts))
+            )
         else:
             _again(session, job)
     return found

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
 
-from colmlm.kb.errors import InvalidValue, UploadNotFound, UploadTooLarge
+from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.jobs.kinds import uploads_of
 from colmlm.kb.store.settings import Settings
 
@@ -94,7 +94,7 @@ class Uploads:
             else []
         )
         if len(found) != 1:
-            raise UploadNotFound(upload_id)
+            raise refusals.upload_not_found(upload_id)
         return found[0]
 
     def remove(self, upload_ids: Iterable[str]) -> None:
@@ -136,9 +136,9 @@ class Receiving:
     def write(self, block: bytes) -> None:
         self.size += len(block)
         if self.size > self.max_bytes:
-            raise UploadTooLarge(f"The file has more than {self.max_bytes // 1_000_000} MB")
+            raise refusals.upload_too_large(f"The file has more than {self.max_bytes // 1_000_000} MB")
         if self.size > self.limit:
-            raise UploadTooLarge("Files that wait for their jobs leave no room for this one")
+            raise refusals.upload_too_large("Files that wait for their jobs leave no room for this one")
         self.digest.update(block)
         self.stream.write(block)
 

@@ -14,7 +14,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import GateRefused, KeysetNotReady, NoActiveKeyset, NoFormerKeyset
+from colmlm.kb.errors import NoActiveKeyset, NoFormerKeyset, refusals
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetHead
@@ -69,7 +69,7 @@ def activate_keyset(
         and (refusal := _refusal(found, max_edits) or _unasked(gate, questions))
     ):
         if not force:
-            raise GateRefused(keyset_id, refusal)
+            raise refusals.gate_refused(keyset_id, refusal)
         figures = [_kept(criterion) for criterion in _failing(gate, keyset)] if gate else []
         evidence |= {"forced": True, "refusal": refusal, "failed": figures}
     _flip(session, keyset_id, actor, reason, evidence)
@@ -107,7 +107,7 @@ def _flip(session: Session, keyset_id: int, actor: str, reason: str, evidence: M
     if keyset.state == "active":
         return
     if keyset.state != "ready":
-        raise KeysetNotReady(keyset_id, keyset.state)
+        raise refusals.keyset_not_ready(keyset_id, keyset.state)
     session.execute(update(KeysetRow).where(KeysetRow.state == "active").values(state="ready"))
     session.execute(update(KeysetRow).where(KeysetRow.id == keyset_id).values(state="active"))
     payload = {**evidence, "keyset": keyset_id, "checkpoint": keyset.checkpoint_id}

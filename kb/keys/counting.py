@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Row, case, exists, func, select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import KeysetNotFound
+from colmlm.kb.errors import refusals
 from colmlm.kb.facts.edits import is_kept
 from colmlm.kb.keys import predicted
 from colmlm.kb.keys.calibration import asks_by_person, mended_or_marked, question_keys
@@ -26,7 +26,7 @@ def count_keys(session: Session, keyset_id: int) -> KeysetRecord:
     """
     found = _records(session, keyset_id)
     if not found:
-        raise KeysetNotFound(keyset_id)
+        raise refusals.keyset_not_found(keyset_id)
     return found[0]
 
 

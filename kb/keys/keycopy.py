@@ -17,13 +17,7 @@ from psycopg import sql
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import (
-    FactDeleted,
-    FactNotFound,
-    InvalidKeys,
-    InvalidValue,
-    KeysetNotFound,
-)
+from colmlm.kb.errors import FactNotFound, InvalidValue, refusals
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.keys.keysets import STORED, Ids, Vectors
 from colmlm.kb.log import audit
@@ -55,11 +49,11 @@ Keys = npt.NDArray[Any]
 def require_unit(keys_ND: Keys, dim: int, checkpoint_id: str) -> None:
     """Raise `InvalidKeys` unless these are unit vectors of width `dim`."""
     if keys_ND.ndim != 2 or keys_ND.shape[1] != dim:
-        raise InvalidKeys(checkpoint_id, f"shape {keys_ND.shape}, not (n, {dim})")
+        raise refusals.invalid_keys(checkpoint_id, f"shape {keys_ND.shape}, not (n, {dim})")
     # No array of all squares is made, which would take longer than summing them. NaN fails the comparison, too.
     keys = keys_ND.astype(np.float32, copy=False)
     if not (np.abs(np.sqrt(np.einsum("nd,nd->n", keys, keys)) - 1) < 0.01).all():
-        raise InvalidKeys(checkpoint_id, "they are not unit vectors")
+        raise refusals.invalid_keys(checkpoint_id, "they are not unit vectors")
 
 
 def copy_keys(session: Session, keyset_id: int, kind: str, fact_ids: Sequence[int], keys_ND: Keys) -> int:
@@ -184,7 +178,7 @@ def store_keys(
     require_unit(keys_ND, dim, checkpoint_id)
     asked = fact_ids.tolist()
     if kind != "alias" and (fault := _already_keyed(session, keyset_id, asked, kind)):
-        raise InvalidKeys(checkpoint_id, fault)
+        raise refusals.invalid_keys(checkpoint_id, fault)
     _lock_live(session, asked)
     renewed = drop_adopted(session, keyset_id, asked) if kind == "context" else {}
     with checked_at_once(session, len(asked)):  # the facts are locked, as a check of each key would lock them
@@ -202,9 +196,9 @@ def _maker(session: Session, keyset_id: int) -> tuple[str, int]:
         statement.join(CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id)
     ).one_or_none()
     if found is None:
-        raise KeysetNotFound(keyset_id)
+        raise refusals.keyset_not_found(keyset_id)
     if found.state == "retired":
-        raise InvalidKeys(found.id, f"its keyset {keyset_id} is retired")
+        raise refusals.invalid_keys(found.id, f"its keyset {keyset_id} is retired")
     return found.id, found.dim
 
 
@@ -254,4 +248,4 @@ def _lock_live(session: Session, fact_ids: list[int]) -> None:
     rows = session.execute(_NOT_KEPT, {"fact_ids": id_array(fact_ids), "most": _MOST_NAMED}).all()
     if missing := [row.id for row in rows if not row.is_there]:
         raise FactNotFound(missing)
-    raise FactDeleted([row.id for row in rows])
+    raise refusals.fact_deleted([row.id for row in rows])

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Select, cast, select, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import NotAnsweredThen
+from colmlm.kb.errors import refusals
 from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import KeysetHead
@@ -63,16 +63,16 @@ def _active(session: Session, checkpoint_id: str, seq: int) -> KeysetHead:
     activated = select(_OF_KEYSET).where(ChangeRow.kind == "activate", ChangeRow.seq <= seq)
     keyset_id: int | None = session.scalar(_last(activated))
     if keyset_id is None:
-        raise NotAnsweredThen(seq, "no keyset was active yet, so that no lookup was answered")
+        raise refusals.not_answered_then(seq, "no keyset was active yet, so that no lookup was answered")
     keyset = keysets.keyset_head(session, keyset_id)
     if keyset.checkpoint_id != checkpoint_id:
-        raise NotAnsweredThen(
+        raise refusals.not_answered_then(
             seq,
             f"keyset {keyset_id} of checkpoint {keyset.checkpoint_id!r} answered, and these queries are of "
             f"{checkpoint_id!r}: their vectors do not compare. Ask with that checkpoint",
         )
     if keyset.state == "retired":
-        raise NotAnsweredThen(
+        raise refusals.not_answered_then(
             seq,
             f"keyset {keyset_id} answered, whose keys were dropped when it was retired, so that what it found is not "
             "known any more. `colmlm log diff` still tells which facts there were",

@@ -15,7 +15,7 @@ from sqlalchemy import Row, Select, and_, exists, false, func, insert, select, t
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady, NoActiveKeyset
+from colmlm.kb.errors import InvalidValue, NoActiveKeyset, refusals
 from colmlm.kb.facts.edits import IS_LIVE, is_kept
 from colmlm.kb.keys import stored
 from colmlm.kb.keys.calibration import Calibration
@@ -139,7 +139,7 @@ def analyze_grown(session: Session, keyset_id: int) -> None:
 def keyset_head(session: Session, keyset_id: int) -> KeysetHead:
     """Give a keyset by a small statement. Raises `KeysetNotFound`."""
     if (row := session.execute(HEADS.where(KeysetRow.id == keyset_id)).one_or_none()) is None:
-        raise KeysetNotFound(keyset_id)
+        raise refusals.keyset_not_found(keyset_id)
     return KeysetHead(**head_of(row))
 
 
@@ -167,9 +167,9 @@ def require_answering(session: Session, keyset_id: int) -> None:
     """Raise `KeysetNotFound`, or `KeysetNotReady` where this keyset cannot answer lookups."""
     state = session.scalar(select(KeysetRow.state).where(KeysetRow.id == keyset_id))
     if state is None:
-        raise KeysetNotFound(keyset_id)
+        raise refusals.keyset_not_found(keyset_id)
     if state not in ("ready", "active"):
-        raise KeysetNotReady(keyset_id, state)
+        raise refusals.keyset_not_ready(keyset_id, state)
 
 
 def ready_keyset_of(session: Session, checkpoint_id: str) -> int | None:
@@ -189,7 +189,7 @@ def retire_keyset(session: Session, keyset_id: int, actor: str, reason: str) -> 
     pending = audit.begin_change(session, actor, reason)
     keyset = keyset_head(session, keyset_id)
     if keyset.state == "active":
-        raise KeysetActive(keyset_id)
+        raise refusals.keyset_active(keyset_id)
     if keyset.state != "retired":
         session.execute(text(f"DROP TABLE {_partition(keyset_id)}"))
         _set(session, keyset_id, state="retired")
@@ -258,7 +258,7 @@ def checkpoint_of(session: Session, keyset_id: int) -> CheckpointInfo:
         .where(KeysetRow.id == keyset_id)
     )
     if checkpoint is None:
-        raise KeysetNotFound(keyset_id)
+        raise refusals.keyset_not_found(keyset_id)
     return CheckpointInfo(
         checkpoint.id,
         checkpoint.name,

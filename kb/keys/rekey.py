@@ -28,7 +28,7 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.kb.errors import InvalidKeys, InvalidValue
+from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.keys import keysets, predicted, queues
 from colmlm.kb.keys.calibration import asked_by_people, has_question_keys, seek_question_keys
 from colmlm.kb.keys.keycopy import copy_keys, drop_adopted, require_unit
@@ -264,7 +264,7 @@ class RekeyRun:
                 self._tell(self.progress.done + sum(map(len, made)))
             made += self.encoder.encode_documents(part)
         if [len(keys) for keys in made] != [len(fact_ids) for _, fact_ids, _ in documents]:
-            raise InvalidKeys(self.encoder.checkpoint.checkpoint_id, "not one key for each fact")
+            raise refusals.invalid_keys(self.encoder.checkpoint.checkpoint_id, "not one key for each fact")
         made_of = {
             fact_id: (document_id, span.start, span.question)
             for document_id, fact_ids, document in documents

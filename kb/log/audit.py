@@ -23,7 +23,7 @@ from psycopg.types.json import Jsonb
 from sqlalchemy import ColumnElement, Select, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import InvalidValue, LogHeld, NoSuchChange, RequestUnderWay
+from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.principal import Principal, local_principal
 from colmlm.kb.store.database import connection_of
@@ -96,7 +96,7 @@ def begin_with(
         rows = connection_of(session).execute(statement, {**values, "lock": CHANGE_LOCK}).fetchall()
     except LockNotAvailable as error:
         engine = session.get_bind().engine  # this transaction has failed and runs no more statements
-        raise LogHeld(holder_of(engine, CHANGE_LOCK), round(time.monotonic() - asked, 1)) from error
+        raise refusals.log_held(holder_of(engine, CHANGE_LOCK), round(time.monotonic() - asked, 1)) from error
     at, secret, head, hash_ = rows[0][:4]  # the first migration makes the secret
     seq, prev_hash = (head + 1, hash_) if head else (1, GENESIS)
     pending = Pending(seq, prev_hash, at.astimezone(UTC), actor, reason, bytes(secret))
@@ -192,7 +192,7 @@ def require_change(session: Session, seq: int) -> None:
     """Raise `NoSuchChange` unless the log has change `seq`. 0 stands for the time before the first."""
     head = head_seq(session)
     if not 0 <= seq <= head:
-        raise NoSuchChange(seq, head)
+        raise refusals.no_such_change(seq, head)
 
 
 class Fitting(TypedDict, total=False):
@@ -432,4 +432,4 @@ def mark_change(session: Session, seq: int) -> None:
     held = (IdempotencyRow.id == claim.row_id) & (IdempotencyRow.claim == claim.claim)
     marked = update(IdempotencyRow).where(held).values(seq=seq).returning(IdempotencyRow.id)
     if session.scalar(marked) is None:
-        raise RequestUnderWay
+        raise refusals.request_under_way()

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import NoOpenBreak
+from colmlm.kb.errors import refusals
 from colmlm.kb.log import audit
 from colmlm.kb.tables import ChangeRow
 
@@ -167,7 +167,7 @@ def seal_breaks(session: Session, seqs: Sequence[int], actor: str, reason: str) 
     pending = audit.begin_change(session, actor, reason)
     open_breaks = {found.seq: found for found in verify_chain(session).breaks}
     if others := sorted(set(seqs) - set(open_breaks)):
-        raise NoOpenBreak(others)
+        raise refusals.no_open_break(others)
     breaks = tuple(open_breaks[seq] for seq in sorted(set(seqs)))
     payload = {"breaks": [found.statement() for found in breaks]}
     seq = audit.append_change(session, pending, SEAL, payload=payload)

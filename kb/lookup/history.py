@@ -7,7 +7,7 @@ were live then are read from the database and compared exactly, a chunk at a tim
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -16,13 +16,13 @@ import numpy.typing as npt
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import InvalidQuery, PastTooLarge
+from colmlm.kb.errors import InvalidQuery, refusals
 from colmlm.kb.facts.reviews import Review
 from colmlm.kb.keys.counting import num_indexed_keys
 from colmlm.kb.keys.keyset_then import KeysetThen, keyset_then
 from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.options import LookupOptions, Wanted
+from colmlm.kb.lookup.options import FOUND_BY_KEY_THEN, FilteredOptions, Wanted
 from colmlm.kb.lookup.ranking import Candidate, as_queries, decide_lookup, rank_candidates
 from colmlm.kb.lookup.records import AsOfLookup, Hit, Lookup, Ranking
 from colmlm.kb.store.database import connection_of
@@ -47,13 +47,12 @@ WITH abstaining AS (
     LEFT JOIN fact_version v
         ON v.fact_id = k.fact_id AND v.from_seq <= %(seq)s AND (v.to_seq IS NULL OR v.to_seq > %(seq)s)
     WHERE k.keyset_id = %(keyset_id)s AND k.id < %(end)s AND k.id NOT IN (SELECT unnest(%(later)s::bigint[]))
-      AND f.erased_seq IS NULL
-      AND (v.fact_id IS NOT NULL OR k.fact_id IN (SELECT fact_id FROM abstaining))
+      AND f.erased_seq IS NULL AND FOUND_BY_KEY_THEN
 )
 SELECT string_agg(int8send(key_id), '' ORDER BY n), string_agg(int8send(fact_id), '' ORDER BY n),
        string_agg(boolsend(is_live), '' ORDER BY n), string_agg(key, '' ORDER BY n)
 FROM numbered GROUP BY n / %(chunk)s ORDER BY n / %(chunk)s
-"""
+""".replace("FOUND_BY_KEY_THEN", FOUND_BY_KEY_THEN)
 
 _VALUES = text("""
 SELECT v.fact_id, v.version, v.value, f.review FROM fact_version v JOIN fact f ON f.id = v.fact_id
@@ -90,7 +89,7 @@ class AsOf:
     queries_at_once: int = 64
 
     def find(
-        self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]
+        self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[FilteredOptions]
     ) -> list[AsOfLookup]:
         """Find the k best of the facts that were live at change `seq`, with the values they had then.
 
@@ -99,9 +98,8 @@ class AsOf:
         where that keyset is of another checkpoint, or its keys are gone. A standby may still have facts that were
         erased, so it raises `StandbyAsked` there.
         """
-        wanted = Wanted(**options)
-        if wanted.accepted_only:
-            raise InvalidQuery("the past is looked up whatever was accepted then; leave accepted_only out")
+        wanted = Wanted.read(options)
+        fact_filter = wanted.fact_filter.of_past()
         if wanted.min_seq is not None and wanted.min_seq > self.seq:
             raise InvalidQuery(f"change {wanted.min_seq} had not been made as of change {self.seq}")
         queries = as_queries(queries_BD)
@@ -114,19 +112,21 @@ class AsOf:
                 raise InvalidQuery(f"it has {queries.shape[1]} numbers, the keys have {then.keyset.dim}")
             num_keys = num_indexed_keys(session, then.keyset.keyset_id)
             if len(queries) * num_keys > (limit := self.store.settings.as_of_max_scores):
-                raise PastTooLarge(len(queries), num_keys, limit)
+                raise refusals.past_too_large(len(queries), num_keys, limit)
             lost = session.execute(_LOST, _of(then, self.seq)).one()
-            rankings = _with_values(session, self._rankings(session, then, queries, wanted.k), self.seq)
+            of = {**_of(then, self.seq), **fact_filter.parameters, "chunk": self.keys_at_once}
+            chunks = _chunks(session, then.keyset.dim, of)
+            rankings = _with_values(session, self._rankings(chunks, queries, wanted.k), self.seq)
         least = then.threshold if wanted.threshold is None else wanted.threshold
         found = (decide_lookup(ranking, wanted.k, least, self.seq) for ranking in rankings)
         return [
             AsOfLookup(**_fields(lookup), redacted=lost.redacted, unkeyed=lost.unkeyed) for lookup in found
         ]
 
-    def _rankings(self, session: Session, then: KeysetThen, queries_BD: Vectors, k: int) -> list[Ranking]:
+    def _rankings(self, chunks: Iterable[_Chunk], queries_BD: Vectors, k: int) -> list[Ranking]:
         """Rank the nearest facts of each query, without their values."""
         candidates: list[list[Candidate]] = [[] for _ in queries_BD]
-        for chunk in _chunks(session, then, self.seq, self.keys_at_once):
+        for chunk in chunks:
             for first in range(0, len(queries_BD), self.queries_at_once):
                 scores_BN = queries_BD[first : first + self.queries_at_once] @ chunk.keys_ND.T
                 for b, scores_N in enumerate(scores_BN, start=first):
@@ -187,12 +187,12 @@ class _Chunk:
         return Candidate(int(self.key_ids[n]), int(self.fact_ids[n]), version, "", key)
 
 
-def _chunks(session: Session, then: KeysetThen, seq: int, size: int) -> Iterator[_Chunk]:
-    """Yield the keys of that time, `size` at a time."""
+def _chunks(session: Session, dim: int, of: Mapping[str, Any]) -> Iterator[_Chunk]:
+    """Yield the keys of that time, a chunk at a time, with these parameters of the statement."""
     with connection_of(session).cursor("keys_of_then", binary=True) as cursor:
         cursor.itersize = 1
-        for row in cursor.execute(_KEYS, {**_of(then, seq), "chunk": size}):
-            yield _Chunk.of(then.keyset.dim, *row)
+        for row in cursor.execute(_KEYS, of):
+            yield _Chunk.of(dim, *row)
 
 
 def _with_values(session: Session, rankings: Sequence[Ranking], seq: int) -> list[Ranking]:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.history import AsOf
-from colmlm.kb.lookup.options import LookupOptions
+from colmlm.kb.lookup.options import USUAL_FACTS, FactFilter, LookupOptions
 from colmlm.kb.lookup.records import Lookup, LookupSpace, Ranking
 from colmlm.kb.lookup.replica import snapshots_of
 from colmlm.kb.lookup.searcher import Searcher
@@ -46,17 +46,10 @@ class Lookups:
         *,
         checkpoint_id: str,
         k: int,
-        accepted_only: bool | None = False,
-        without: frozenset[int] = frozenset(),
+        fact_filter: FactFilter = USUAL_FACTS,
     ) -> list[Ranking]:
-        """Find the k live facts nearest to each query [B, d], and the nearest tombstone, which then hides none.
-
-        With `accepted_only` None it finds proposed facts also where only accepted ones are looked up. The facts
-        `without` are passed over.
-        """
-        return self.searcher.nearest(
-            queries_BD, checkpoint_id=checkpoint_id, k=k, accepted_only=accepted_only, without=without
-        )
+        """Find the k live facts nearest to each query [B, d], and the nearest tombstone, which then hides none."""
+        return self.searcher.nearest(queries_BD, checkpoint_id=checkpoint_id, k=k, fact_filter=fact_filter)
 
     def catch_up(self) -> int:
         """Apply every committed change to this process's index and give the seq reached."""

@@ -1,10 +1,17 @@
-"""The options of a lookup: as its verbs take them, and as they are carried out."""
+"""The options of lookups and of answers: as their verbs take them, and as they are carried out.
+
+Which facts may be found is said by a `FactFilter`. It goes whole from whoever asks to the statements that decide, and
+what it adds to these is written here too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypedDict
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Protocol, TypedDict, cast
+
+import msgspec
+from msgspec import Meta
 
 from colmlm.kb.errors import InvalidQuery
 
@@ -14,12 +21,19 @@ RANKINGS = (KEY, WORDS, READER)
 NEAREST = 200  # facts that a search by meaning gives
 
 
-class LookupOptions(TypedDict, total=False):
+class FilterOptions(TypedDict, total=False):
+    """Which facts are found: with `accepted_only` none that is only proposed, as where the active keyset or the fact's
+    corpus says so.
+    """
+
+    accepted_only: bool
+
+
+class LookupOptions(FilterOptions, total=False):
     """What a lookup is asked for: the `k` best facts (1), at or above the `threshold` (None: the keyset's own).
 
     `min_seq` is the seq of an edit that the answer must include. `ranking` is what facts are found by: "key" (the
-    default), or as `kb.answers.ranked` says "words" or "reader", with one of the `texts` for each query. With
-    `accepted_only` no proposed fact is found, as where the active keyset or the fact's corpus says so.
+    default), or as `kb.answers.ranked` says "words" or "reader", with one of the `texts` for each query.
     """
 
     k: int
@@ -27,23 +41,96 @@ class LookupOptions(TypedDict, total=False):
     min_seq: int | None
     ranking: str
     texts: Sequence[str]
-    accepted_only: bool
+
+
+class AnswerOptions(FilterOptions, total=False):
+    """How a question is answered: from which score on, with how many passages, and by which facts.
+
+    `threshold` is the least probability of being right of a span, and that of passages moves with it; in the mode
+    "paper" it is a cosine (None: the one that this base was calibrated to, else the fitted one). `nearest` passages (3)
+    come with the answer. Where `corpora` are named, only their documents answer, as if there were no others.
+    """
+
+    threshold: float | None
+    nearest: int
+    corpora: Sequence[str]
+
+
+AcceptedOnly = Annotated[
+    bool,
+    Meta(
+        description="Find no fact that is only proposed, as where the active keyset or the corpus of the fact says so"
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class FactFilter:
+    """Which facts may be found. With `accepted_only` None, as for people who curate or forget, proposed ones may be
+    wherever only accepted ones are looked up. The facts `without` are passed over, as if they had no keys. Where
+    `corpora` are named, only what stands in their documents is found.
+    """
+
+    accepted_only: bool | None = False
+    without: frozenset[int] = frozenset()
+    corpora: tuple[str, ...] = ()
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Give what the conditions below are executed with."""
+        return {"accepted_only": self.accepted_only, "corpora": list(self.corpora) or None}
+
+    def of_past(self) -> FactFilter:
+        """Give the filter of what is asked of the past. Raises `InvalidQuery` where that cannot be told of it."""
+        if self.accepted_only:
+            raise InvalidQuery("the past is looked up whatever was accepted then; leave accepted_only out")
+        return replace(self, accepted_only=None)
+
+
+USUAL_FACTS, EVERY_FACT = FactFilter(), FactFilter(accepted_only=None)
+
+
+class FilteredOptions(LookupOptions, total=False):
+    """The options of a lookup within the base, where the filter may be given whole."""
+
+    fact_filter: FactFilter
+
+
+class AnswerWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The `AnswerOptions`, with what was left out, and with a limit for each where they are fields of a request."""
+
+    threshold: Annotated[float, Meta(ge=-1, le=1)] | None = None
+    nearest: Annotated[int, Meta(ge=0, le=10)] = 3
+    accepted_only: AcceptedOnly = False
+    corpora: Annotated[
+        Sequence[Annotated[str, Meta(min_length=1, max_length=1000)]],
+        Meta(max_length=100, description="Only documents of these corpora answer; 404 for one that is none"),
+    ] = ()
+
+    @property
+    def options(self) -> AnswerOptions:
+        return cast("AnswerOptions", {name: getattr(self, name) for name in AnswerWanted.__struct_fields__})
+
+    @property
+    def fact_filter(self) -> FactFilter:
+        return FactFilter(self.accepted_only, corpora=tuple(self.corpora))
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The options of one lookup by keys, with what was left out. Raises `InvalidQuery` where they cannot be meant.
-
-    The facts `without` are passed over, as if they had no keys.
-    """
+    """The options of one lookup by keys, with what was left out. Raises `InvalidQuery` where they cannot be meant."""
 
     k: int = 1
     threshold: float | None = None
     min_seq: int | None = None
     ranking: str = KEY
     texts: Sequence[str] = ()
-    accepted_only: bool | None = False
-    without: frozenset[int] = frozenset()
+    fact_filter: FactFilter = USUAL_FACTS
+
+    @classmethod
+    def read(cls, options: FilteredOptions | LookupOptions) -> Wanted:
+        given: dict[str, Any] = {**options}
+        return cls(**{"fact_filter": FactFilter(given.pop("accepted_only", False)), **given})
 
     def __post_init__(self) -> None:
         if self.ranking != KEY:
@@ -55,3 +142,59 @@ class Wanted:
             raise InvalidQuery(f"k is {self.k}, not between 1 and {MAX_K}")
         if self.threshold is not None and not -1 <= self.threshold <= 1:
             raise InvalidQuery(f"the threshold {self.threshold} is not a cosine, from -1 to 1")
+
+
+class AskedOfFacts(Protocol):
+    """A request, or the record of one, that says which facts were to be found."""
+
+    @property
+    def accepted_only(self) -> bool: ...
+
+
+def filter_of(asked: AskedOfFacts) -> FilterOptions:
+    """Give which facts were to be found, to ask for them again or to keep it beside what came of it."""
+    return {"accepted_only": asked.accepted_only}
+
+
+def filter_note(asked: AskedOfFacts) -> str:
+    """Say which facts were to be found; nothing where that is as usual."""
+    return "accepted facts only" if asked.accepted_only else ""
+
+
+# Conditions (SQL) of the statements that decide, which take the `parameters` of a filter.
+#
+# A fact is left out where it is not accepted and only accepted facts are to be found: where `accepted_only` is true, or
+# where it is false and the keyset, or the corpus of the fact, says so. Where it is NULL nothing is left out. What is
+# outside of the `corpora` is as if it were not there; where these are NULL nothing is.
+
+_HIDDEN = """
+(f.review <> 'accepted' AND ASKED IS NOT NULL AND (ASKED OR KEYSET OR coalesce((
+    SELECT r.accepted_only FROM corpus_review r
+    WHERE r.corpus = (SELECT o.corpus FROM document o WHERE o.id = f.document_id)
+), false)))
+"""
+# The fact `f` is left out; of statements of SQLAlchemy.
+HIDDEN = _HIDDEN.replace("ASKED", "CAST(:accepted_only AS boolean)").replace(
+    "KEYSET", "EXISTS (SELECT 1 FROM keyset y WHERE y.state = 'active' AND y.accepted_only)"
+)
+# The sentence `s` of the document `d` is outside; of statements of SQLAlchemy.
+OUTSIDE = "CAST(:corpora AS text[]) IS NOT NULL AND (d.corpus = ANY(CAST(:corpora AS text[]))) IS NOT TRUE"
+_INSIDE = """
+AND (%(corpora)s::text[] IS NULL OR EXISTS (
+    SELECT FROM document o WHERE o.id = f.document_id AND o.corpus = ANY(%(corpora)s::text[])
+))
+"""
+# The key `k` of the fact `f`, whose live version is `v`, may be found, or hides others as that of a tombstone; of
+# statements of the driver, which know the keyset as `active`.
+FOUND_BY_KEY = """
+CASE
+    WHEN v.version IS NULL THEN (SELECT true FROM tombstone t WHERE t.fact_id = k.fact_id) ELSE NOT HIDDEN
+END INSIDE
+""".replace(
+    "HIDDEN",
+    _HIDDEN.replace("ASKED", "%(accepted_only)s::boolean").replace("KEYSET", "active.accepted_only"),
+).replace("INSIDE", _INSIDE)
+# The same of the past: `v` is the version of then, and `abstaining` has the tombstones of then.
+FOUND_BY_KEY_THEN = """
+(v.fact_id IS NOT NULL OR k.fact_id IN (SELECT fact_id FROM abstaining)) INSIDE
+""".replace("INSIDE", _INSIDE)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.lookups import Lookups
-from colmlm.kb.lookup.options import LookupOptions
+from colmlm.kb.lookup.options import USUAL_FACTS, FactFilter, LookupOptions
 from colmlm.kb.lookup.records import AskedQuery, Hit, Lookup, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.lookup.searcher import Searcher
@@ -47,71 +47,42 @@ class Questions:
 
         Raises `KeysetMismatch` where no encoder is of the active checkpoint.
         """
-        checkpoint_id, _, found = self._ask_encoded(questions, self._finding(options))
+        checkpoint_id, _, found = self._ask_encoded(questions, self._lookups.find, **options)
         return checkpoint_id, found
 
     def nearest_one(
-        self, question: str, threshold: float | None, *, accepted_only: bool
+        self, question: str, threshold: float | None, fact_filter: FactFilter = USUAL_FACTS
     ) -> tuple[AskedQuery, Lookup]:
         """Give the query that one question was asked as, and the lookup of the nearest fact, whatever contradicts it.
 
         Raises what `ask` does.
         """
-        return _one(
-            *self._ask_encoded(
-                [question],
-                lambda queries_BD, checkpoint_id: self.kb.searcher.find(
-                    queries_BD,
-                    checkpoint_id=checkpoint_id,
-                    by_rule=False,
-                    threshold=threshold,
-                    accepted_only=accepted_only,
-                ),
-            )
-        )
+        asked = {"by_rule": False, "threshold": threshold, "fact_filter": fact_filter}
+        return _one(*self._ask_encoded([question], self.kb.searcher.find, **asked))
 
     def nearest(
-        self, question: str, k: int, *, accepted_only: bool = False, without: frozenset[int] = frozenset()
+        self, question: str, k: int, fact_filter: FactFilter = USUAL_FACTS
     ) -> tuple[AskedQuery, Ranking]:
         """Give the query of a question, the k live facts nearest to it, and the nearest tombstone.
 
-        The facts `without` are passed over. Raises what `ask` does.
+        Raises what `ask` does.
         """
-        return _one(
-            *self._ask_encoded(
-                [question],
-                lambda queries_BD, checkpoint_id: self._lookups.nearest(
-                    queries_BD,
-                    checkpoint_id=checkpoint_id,
-                    k=k,
-                    accepted_only=accepted_only,
-                    without=without,
-                ),
-            )
-        )
+        return _one(*self._ask_encoded([question], self._lookups.nearest, k=k, fact_filter=fact_filter))
 
-    def nearest_as_of(self, question: str, k: int, seq: int) -> tuple[Hit, ...]:
+    def nearest_as_of(
+        self, question: str, k: int, seq: int, fact_filter: FactFilter = USUAL_FACTS
+    ) -> tuple[Hit, ...]:
         """List the k facts that were nearest to a question as of change `seq`, by the keys of then."""
-        past = self.kb.lookups.as_of(seq)
-        _, _, (lookup,) = self._ask_encoded(
-            [question],
-            lambda queries_BD, checkpoint_id: past.find(
-                queries_BD, checkpoint_id=checkpoint_id, k=k, threshold=-1.0
-            ),
-        )
+        asked = {"k": k, "threshold": -1.0, "fact_filter": fact_filter}
+        _, _, (lookup,) = self._ask_encoded([question], self.kb.lookups.as_of(seq).find, **asked)
         return lookup.hits
 
     @property
     def _lookups(self) -> Lookups | Searcher:
         return self._in_keyset or self.kb.lookups
 
-    def _finding(self, options: LookupOptions) -> Callable[[Vectors, str], list[Lookup]]:
-        return lambda queries_BD, checkpoint_id: self._lookups.find(
-            queries_BD, checkpoint_id=checkpoint_id, **options
-        )
-
     def _ask_encoded(
-        self, questions: Sequence[str], find: Callable[[Vectors, str], list[T]]
+        self, questions: Sequence[str], find: Callable[..., list[T]], **options: Any
     ) -> tuple[str, Vectors, list[T]]:
         encoders = self._encoders()
         in_use = self.kb.searcher.checkpoint_in_use or ""
@@ -119,7 +90,7 @@ class Questions:
         for attempt in range(1, ATTEMPTS + 1):
             queries_BD = encoders[checkpoint_id].encode_questions(questions)
             try:
-                return checkpoint_id, queries_BD, find(queries_BD, checkpoint_id)
+                return checkpoint_id, queries_BD, find(queries_BD, checkpoint_id=checkpoint_id, **options)
             except KeysetMismatch as refused:
                 encoders = self._encoders()
                 if refused.active not in encoders or attempt == ATTEMPTS:

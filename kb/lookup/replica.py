@@ -225,14 +225,12 @@ class KeyLookup:
 
     queries_BD: Vectors
     checkpoint_id: str
-    k: int = 1
-    threshold: float | None = None
-    accepted_only: bool = False
+    options: LookupOptions
 
     @property
-    def kind(self) -> tuple[str, int, int, float | None, bool]:
+    def kind(self) -> tuple[object, ...]:
         """What lookups share that are found by one search."""
-        return self.checkpoint_id, self.queries_BD.shape[1], self.k, self.threshold, self.accepted_only
+        return self.checkpoint_id, self.queries_BD.shape[1], *sorted(self.options.items())
 
 
 class FindsByKey(Protocol):
@@ -258,13 +256,7 @@ def _of_kind(lookups: FindsByKey, alike: list[KeyLookup]) -> list[Found]:
     sizes = [len(one.queries_BD) for one in alike]
     first, queries_BD = alike[0], np.concatenate([one.queries_BD for one in alike])
     try:
-        found = lookups.find(
-            queries_BD,
-            checkpoint_id=first.checkpoint_id,
-            k=first.k,
-            threshold=first.threshold,
-            accepted_only=first.accepted_only,
-        )
+        found = lookups.find(queries_BD, checkpoint_id=first.checkpoint_id, **first.options)
     except KBError as error:
         if len(alike) == 1:
             return [error]

@@ -15,7 +15,7 @@ import faiss as untyped_faiss
 import numpy as np
 import numpy.typing as npt
 
-from colmlm.kb.errors import InvalidRelease
+from colmlm.kb.errors import refusals
 
 faiss: Any = untyped_faiss  # its type stubs lack half of the methods that SWIG generates
 Ids = npt.NDArray[np.int64]
@@ -31,7 +31,7 @@ class SealedIndex:
         try:
             self._index = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
         except (RuntimeError, MemoryError) as error:
-            raise InvalidRelease(f"{file.name} cannot be read as a Faiss index", _AGAIN) from error
+            raise refusals.invalid_release(f"{file.name} cannot be read as a Faiss index", _AGAIN) from error
         self.name, self._numbers = file.name, None
         if isinstance(self._index, faiss.IndexIDMap):
             self._owner = self._index  # of the index in it, which would go with it
@@ -39,11 +39,15 @@ class SealedIndex:
             self._index = faiss.downcast_index(self._index.index)
         self.dim, self.count = int(self._index.d), int(self._index.ntotal)
         if not 0 <= self.count <= file.stat().st_size:  # memory is taken for as many as it names
-            raise InvalidRelease(f"{self.name} is too short for the {self.count} keys that it names", _AGAIN)
+            raise refusals.invalid_release(
+                f"{self.name} is too short for the {self.count} keys that it names", _AGAIN
+            )
         ivf = faiss.try_extract_index_ivf(self._index)
         self._ivf: Any = None if ivf is None else faiss.downcast_index(ivf)
         if "FastScan" in type(self._ivf or self._index).__name__:
-            raise InvalidRelease(f"{self.name} is a FastScan index, whose codes lie transposed", _REMEDY)
+            raise refusals.invalid_release(
+                f"{self.name} is a FastScan index, whose codes lie transposed", _REMEDY
+            )
 
     @property
     def kind(self) -> str:
@@ -55,12 +59,12 @@ class SealedIndex:
         seen = np.zeros(self.count, bool)
         for numbers in self._all_numbers():
             if len(numbers) and (numbers.min() < 0 or numbers.max() >= self.count):
-                raise InvalidRelease(
+                raise refusals.invalid_release(
                     f"{self.name} has keys of other numbers than 0 to {self.count - 1}", _AGAIN
                 )
             seen[numbers] = True
         if not seen.all():
-            raise InvalidRelease(
+            raise refusals.invalid_release(
                 f"{self.name} has two keys of one number, and none of {seen.argmin()}", _AGAIN
             )
 
@@ -70,7 +74,7 @@ class SealedIndex:
         for numbers, keys in source:
             lengths = np.linalg.norm(keys, axis=1, keepdims=True)
             if not np.isfinite(lengths).all() or not (lengths > 0).all():
-                raise InvalidRelease(f"{self.name} has keys without a direction", _AGAIN)
+                raise refusals.invalid_release(f"{self.name} has keys without a direction", _AGAIN)
             yield self._outer(numbers), keys / lengths
 
     def _outer(self, numbers: Ids) -> Ids:
@@ -89,7 +93,7 @@ class SealedIndex:
             try:
                 keys = self._index.reconstruct_n(first, many)
             except RuntimeError as error:
-                raise InvalidRelease(
+                raise refusals.invalid_release(
                     f"{self.name}, a {self.kind}, does not give its keys back", _REMEDY
                 ) from error
             yield np.arange(first, first + many, dtype=np.int64), keys
@@ -129,7 +133,7 @@ class SealedIndex:
         try:
             return numbers, self._index.sa_decode(np.ascontiguousarray(codes))
         except (RuntimeError, AssertionError) as error:
-            raise InvalidRelease(
+            raise refusals.invalid_release(
                 f"{self.name}, a {self.kind}, does not give its keys back", _REMEDY
             ) from error
 

@@ -18,20 +18,12 @@ import psycopg
 from psycopg.rows import namedtuple_row
 from sqlalchemy import Engine, Row
 
-from colmlm.kb.errors import (
-    CandidatesUnavailable,
-    IndexBehind,
-    InvalidQuery,
-    KeysetMismatch,
-    NoSuchChange,
-    StandbyAsked,
-)
-from colmlm.kb.facts.edits import hidden_facts
+from colmlm.kb.errors import CandidatesUnavailable, IndexBehind, InvalidQuery, KeysetMismatch, refusals
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.observing import Observer
-from colmlm.kb.lookup.options import LookupOptions, Wanted
+from colmlm.kb.lookup.options import FOUND_BY_KEY, USUAL_FACTS, FactFilter, FilteredOptions, Wanted
 from colmlm.kb.lookup.ranking import (
     SPARE,
     Yields,
@@ -65,7 +57,7 @@ class Searcher(Replicas):
         *,
         checkpoint_id: str,
         by_rule: bool = True,
-        **options: Unpack[LookupOptions],
+        **options: Unpack[FilteredOptions],
     ) -> list[Lookup]:
         """Find the best facts of each query, as `Lookups.find` describes.
 
@@ -73,7 +65,7 @@ class Searcher(Replicas):
         `KeysetNotReady` where the keyset is building or retired.
         """
         with self.observer.timed("lookup"):
-            wanted = Wanted(**options)
+            wanted = Wanted.read(options)
             if wanted.min_seq is not None:
                 self.await_change(wanted.min_seq)
             spare = SPARE if by_rule else 0
@@ -91,16 +83,14 @@ class Searcher(Replicas):
         *,
         checkpoint_id: str,
         k: int,
-        accepted_only: bool | None = False,
-        without: frozenset[int] = frozenset(),
+        fact_filter: FactFilter = USUAL_FACTS,
     ) -> list[Ranking]:
         """Rank the k live facts nearest to each query and the nearest tombstone, and let none of them decide.
 
-        With `accepted_only` None proposed facts are among them also where only accepted ones are looked up. The facts
-        `without` are passed over, however many they are. It raises what `find` does.
+        Facts that are filtered out are passed over, however many they are. It raises what `find` does.
         """
         with self.observer.timed("lookup"):
-            wanted = Wanted(k, accepted_only=accepted_only, without=without)
+            wanted = Wanted(k, fact_filter=fact_filter)
             rankings, _, _ = self._ranked(as_queries(queries_BD), checkpoint_id, wanted)
         return rankings
 
@@ -112,7 +102,7 @@ class Searcher(Replicas):
         checkpoint_id: str,
         threshold: float | None,
         seq: int,
-        accepted_only: bool | None = False,
+        fact_filter: FactFilter = USUAL_FACTS,
     ) -> list[Lookup]:
         """Find the best live fact of each query among some keys, given by id with what their scores get in addition.
 
@@ -120,7 +110,7 @@ class Searcher(Replicas):
         `KeysetMismatch`, also where another keyset was activated since.
         """
         replica = self._open_replica()
-        decision = self._decider.decide(replica.keyset_id, sorted(set().union(*added)), accepted_only)
+        decision = self._decider.decide(replica.keyset_id, sorted(set().union(*added)), fact_filter)
         if decision.checkpoint_id != checkpoint_id:
             raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id))
         least = decision.threshold if threshold is None else threshold
@@ -180,7 +170,7 @@ class Searcher(Replicas):
         self._catch_up(replica)
         added = replica.added.since(seq)
         if added and found:
-            again = self._decider.decide(replica.keyset_id, [*decision.keys, *added], wanted.accepted_only)
+            again = self._decider.decide(replica.keyset_id, [*decision.keys, *added], wanted.fact_filter)
             if not again.confirms(decision) or any(row.yields_to is not None for row in again.keys.values()):
                 return False
             rows = _rows(again, added, wanted)
@@ -199,7 +189,7 @@ class Searcher(Replicas):
         exact index finds those are decided on first that can be among the k best.
         """
         if queries_BD is None:  # of another checkpoint: only whether this keyset is still active is read
-            return [], self._decider.decide(replica.keyset_id, [], wanted.accepted_only)
+            return [], self._decider.decide(replica.keyset_id, [], wanted.fact_filter)
         if queries_BD.shape[1] != replica.dim:
             raise InvalidQuery(f"it has {queries_BD.shape[1]} numbers, the keys have {replica.dim}")
         k, answers = wanted.k, [Ranking() for _ in queries_BD]
@@ -216,7 +206,7 @@ class Searcher(Replicas):
             else:
                 found = candidates = undecided
             key_ids = np.unique(candidates[candidates >= 0]).tolist()
-            decision = self._decider.decide(replica.keyset_id, key_ids, wanted.accepted_only)
+            decision = self._decider.decide(replica.keyset_id, key_ids, wanted.fact_filter)
             known |= decision.keys
             head = decision.head if head is None else head  # what was found first may be gone at the last
             rows_B = [_rows(decision, ids, wanted) for ids in candidates.tolist()]
@@ -256,7 +246,7 @@ class Searcher(Replicas):
             return
         with self.sessions() as session:
             if min_seq > (head := audit.head_seq(session)):
-                raise NoSuchChange(min_seq, head)
+                raise refusals.no_such_change(min_seq, head)
         if (applied := self._catch_up(replica, self.settings.index_wait_seconds)) < min_seq:
             raise IndexBehind(min_seq, applied, self.settings.index_wait_seconds)
 
@@ -277,7 +267,8 @@ class Searcher(Replicas):
 def _rows(decision: Decision, key_ids: Iterable[int], wanted: Wanted) -> list[Row[Any]]:
     """Give the keys that may be ranked, of those that were decided on, in this order."""
     rows = [decision.keys[key_id] for key_id in key_ids if key_id in decision.keys]
-    return [row for row in rows if row.fact_id not in wanted.without] if wanted.without else rows
+    without = wanted.fact_filter.without
+    return [row for row in rows if row.fact_id not in without] if without else rows
 
 
 # Contenders: the candidates of an exact search that can be among the k best facts.
@@ -329,11 +320,9 @@ LEFT JOIN LATERAL (
     LEFT JOIN LATERAL (
         SELECT version, value FROM fact_version WHERE fact_id = k.fact_id AND to_seq IS NULL LIMIT 1
     ) AS v ON true
-    WHERE active.id = %(keyset_id)s::bigint AND CASE
-        WHEN v.version IS NULL THEN (SELECT true FROM tombstone t WHERE t.fact_id = k.fact_id) ELSE NOT HIDDEN
-    END
+    WHERE active.id = %(keyset_id)s::bigint AND FOUND_BY_KEY
 ) AS found ON true
-""".replace("HIDDEN", hidden_facts("%(accepted_only)s::boolean", "active.accepted_only"))
+""".replace("FOUND_BY_KEY", FOUND_BY_KEY)
 _DECIDE_ONE = _DECIDE.replace(
     "active.state = 'active'", "active.id = %(keyset_id)s::bigint AND active.state IN ('ready', 'active')"
 )
@@ -371,18 +360,18 @@ class Decider:
     asked: int | None
     observer: Observer
 
-    def decide(self, keyset_id: int, key_ids: list[int], accepted_only: bool | None) -> Decision:
+    def decide(self, keyset_id: int, key_ids: list[int], fact_filter: FactFilter) -> Decision:
         parameters = {
             "keyset_id": keyset_id,
             "key_ids": database.id_array(key_ids),
-            "accepted_only": accepted_only,
+            **fact_filter.parameters,
         }
         with self.observer.timed("select"):
             rows = database.read_from(self.reader, partial(self._fetch, parameters))
         keys = {row.key_id: row for row in rows if row.key_id is not None}
         first = rows[0]
         if first.is_standby:
-            raise StandbyAsked
+            raise refusals.standby_asked()
         return Decision(first.head, first.keyset_id, first.checkpoint_id, first.threshold, keys)
 
     @property

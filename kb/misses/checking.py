@@ -7,11 +7,11 @@ words is looked up again by the query that was kept. What was asked for without 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Unpack
 
 from sqlalchemy import func, select
 
-from colmlm.kb.lookup.options import READER
+from colmlm.kb.lookup.options import READER, FilterOptions, filter_of
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.misses.listing import MissPlace, Query, looked_up, stored_queries
 from colmlm.kb.misses.records import AskedAgain, MissedQuestion
@@ -21,7 +21,7 @@ from colmlm.kb.tables import GenerationRow
 class Asks(Protocol):
     """Gives the facts that a question is answered with."""
 
-    def __call__(self, question: str, *, accepted_only: bool) -> Collection[int]: ...
+    def __call__(self, question: str, **only: Unpack[FilterOptions]) -> Collection[int]: ...
 
 
 READ = "read"  # the mode of outputs whose question was answered from texts
@@ -65,9 +65,9 @@ def _kept(store: SearchableStore, asked: Sequence[MissedQuestion]) -> dict[MissP
 
 def _found(store: SearchableStore, asks: Asks | None, one: MissedQuestion, kept: _Kept) -> Collection[int]:
     if kept.was_read and asks is not None:
-        return asks(one.question, accepted_only=one.accepted_only)
+        return asks(one.question, **filter_of(one))
     if kept.query is None:
         return ()
     checkpoint_id, query = kept.query
-    hits = looked_up(store, checkpoint_id, [query], k=1, threshold=None, accepted_only=one.accepted_only)
+    hits = looked_up(store, checkpoint_id, [query], k=1, threshold=None, **filter_of(one))
     return [hit.fact_id for hit in hits[0]] if hits else ()

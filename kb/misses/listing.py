@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from sqlalchemy import ColumnElement, Select, and_, exists, func, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
 
-from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, MissGroupNotFound, NoActiveKeyset
+from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoActiveKeyset, refusals
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
-from colmlm.kb.lookup.options import READER
+from colmlm.kb.lookup.options import READER, LookupOptions
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.lookup.words import SentenceFound
@@ -61,7 +61,7 @@ def get_group(session: Session, group_id: int, show: ShowTexts | None) -> MissGr
     """Give one group. Raises `MissGroupNotFound`."""
     found = session.get(MissGroupRow, group_id) if 0 < group_id <= MAX_ID else None
     if found is None:
-        raise MissGroupNotFound([group_id])
+        raise refusals.miss_group_not_found([group_id])
     (record,) = _records(session, [found], show)
     return record
 
@@ -213,24 +213,12 @@ def _by_key(store: SearchableStore, asked: Mapping[int, Query], k: int) -> dict[
 
 
 def looked_up(
-    store: SearchableStore,
-    checkpoint_id: str,
-    queries: Sequence[bytes],
-    *,
-    k: int,
-    threshold: float | None,
-    accepted_only: bool = False,
+    store: SearchableStore, checkpoint_id: str, queries: Sequence[bytes], **options: Unpack[LookupOptions]
 ) -> list[tuple[Hit, ...]] | None:
     """Give the hits of each query; None where the active keyset is of another checkpoint, or there is none."""
     queries_BD = np.frombuffer(b"".join(queries), dtype=STORED).reshape(len(queries), -1).astype(np.float32)
     try:
-        lookups = store.lookups.find(
-            queries_BD,
-            checkpoint_id=checkpoint_id,
-            k=k,
-            threshold=threshold,
-            accepted_only=accepted_only,
-        )
+        lookups = store.lookups.find(queries_BD, checkpoint_id=checkpoint_id, **options)
     except (KeysetMismatch, NoActiveKeyset, InvalidQuery, IndexBehind):
         return None
     return [one.hits for one in lookups]

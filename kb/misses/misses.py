@@ -14,7 +14,7 @@ import numpy.typing as npt
 from sqlalchemy import Row, Select, case, func, insert, select, text, update
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import InvalidValue, MissGroupNotFound, MissGroupState
+from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.facts import mending
 from colmlm.kb.facts.search import stems_of
 from colmlm.kb.keys.keysets import STORED
@@ -123,7 +123,7 @@ class Misses:
         audit.check_who(who["actor"], who["reason"])
         with self.store.sessions() as session:
             if listing.get_group(session, group_id, None).state == "solved":
-                raise MissGroupState([group_id], "solved")
+                raise refusals.miss_group_state([group_id], "solved")
             mending.live_states(session, [fact_id])
             questions = listing.asked_in(session, group_id, None)
         asked = ask_again(self.store, self.asks, questions, fact_id)
@@ -192,9 +192,9 @@ def decide_group(
     rows = select(MissGroupRow.id, MissGroupRow.state).where(MissGroupRow.id == func.any(storable))
     states = {row.id: row.state for row in session.execute(rows)}
     if missing := [group_id for group_id in wanted if group_id not in states]:
-        raise MissGroupNotFound(missing)
+        raise refusals.miss_group_not_found(missing)
     if already := [group_id for group_id in wanted if states[group_id] == state]:
-        raise MissGroupState(already, state)
+        raise refusals.miss_group_state(already, state)
     values = {"state": state, "seq": pending.seq, "fact_id": fact_id}
     session.execute(update(MissGroupRow).where(MissGroupRow.id == func.any(wanted)).values(values))
     payload: dict[str, Any] = {"groups": wanted} | ({} if fact_id is None else {"fact": fact_id})

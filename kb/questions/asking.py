@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from sqlalchemy import delete, select
@@ -24,7 +24,7 @@ from colmlm.kb.keys.keysets import active_keyset_id, checkpoint_of
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import signed
-from colmlm.kb.lookup.options import READER
+from colmlm.kb.lookup.options import READER, FilterOptions
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.questions import reading
 from colmlm.kb.questions.records import (
@@ -117,7 +117,7 @@ def _stored(store: Store, name: str, asked: AskedSet, asker: Asker, about: tuple
             reader=asker.reader, first_seq=asked.first_seq, seq=audit.head_seq(session),
             num_asked=len(asked.items), num_right=counts["right"], num_wrong=counts["wrong"],
             num_abstained=counts["abstained"], num_skipped=asked.skipped, actor=actor, seconds=round(seconds, 2),
-            accepted_only=asker.accepted_only,
+            **asker.only,
         )  # fmt: skip
         session.add(row)
         session.flush()
@@ -276,8 +276,8 @@ class Asker(Protocol):
         ...
 
     @property
-    def accepted_only(self) -> bool:
-        """Whether no proposed fact answers."""
+    def only(self) -> FilterOptions:
+        """Which facts may answer."""
         ...
 
     def ask(self, question: str) -> Heard: ...
@@ -294,16 +294,14 @@ class ByAnswers:
     answering: Answering
     way: Way = "read"
     threshold: float | None = None
-    accepted_only: bool = False
+    only: FilterOptions = field(default_factory=FilterOptions)
 
     @property
     def reader(self) -> str | None:
         return self.answering.reader.digest if self.way == "read" else None
 
     def ask(self, question: str) -> Heard:
-        asked = self.answering.asked(
-            question, self.way, threshold=self.threshold, nearest=0, accepted_only=self.accepted_only
-        )
+        asked = self.answering.asked(question, self.way, threshold=self.threshold, nearest=0, **self.only)
         answer, best = asked.answer, asked.best
         if self.way == "paper" and best is None:
             best = next(iter(self.looked_in(question)), None)
@@ -313,9 +311,9 @@ class ByAnswers:
 
     def looked_in(self, question: str) -> Sequence[str]:
         if self.way == "paper":
-            hits = self.answering.nearest_hits(question, accepted_only=self.accepted_only)
+            hits = self.answering.nearest_hits(question, **self.only)
             return [hit.value for hit in hits]
-        return self.answering.looked_in(question, accepted_only=self.accepted_only)
+        return self.answering.looked_in(question, **self.only)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +325,7 @@ class ByRanking:
     encoder: Encoder
     way: Way
     threshold: float | None = None
-    accepted_only: bool = False
+    only: FilterOptions = field(default_factory=FilterOptions)
 
     @property
     def reader(self) -> str | None:
@@ -346,7 +344,7 @@ class ByRanking:
         return Heard(None, None, near, score, lookup.threshold, bool(gone), best)
 
     def looked_in(self, question: str) -> Sequence[str]:
-        return self.answering.looked_in(question, accepted_only=self.accepted_only)
+        return self.answering.looked_in(question, **self.only)
 
     def _find(self, question: str, threshold: float | None) -> Lookup:
         (found,) = self.lookups.find(
@@ -355,7 +353,7 @@ class ByRanking:
             ranking=self.way,
             texts=[question],
             threshold=threshold,
-            accepted_only=self.accepted_only,
+            **self.only,
         )
         return found
 

@@ -12,13 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.answering import MAX_QUESTION
-from colmlm.kb.errors import (
-    InvalidQuestions,
-    InvalidValue,
-    QuestionNotFound,
-    QuestionRunNotFound,
-    QuestionSetNotFound,
-)
+from colmlm.kb.errors import InvalidQuestions, InvalidValue, QuestionSetNotFound, refusals
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.redaction import redact_json
 from colmlm.kb.log import audit
@@ -97,7 +91,7 @@ def run_record(session: Session, run_id: int, name: str | None = None) -> Questi
         statement = statement.where(QuestionRunRow.set_id == set_row(session, name).id)
     found = _records(session, statement)
     if not found:
-        raise QuestionRunNotFound(run_id)
+        raise refusals.question_run_not_found(run_id)
     return found[0]
 
 
@@ -197,7 +191,7 @@ def edit_set(session: Session, set_id: int, question_id: int, one: DraftQuestion
     found = select(QuestionRow).where(QuestionRow.set_id == set_id, QuestionRow.id == question_id)
     row = session.scalar(found.with_for_update())
     if row is None:
-        raise QuestionNotFound([question_id])
+        raise refusals.question_not_found([question_id])
     _say(row, one, row.fact_ids, quotations.erased_lately(session, row.fact_ids))
     session.flush()
 
@@ -211,7 +205,7 @@ def remove_set(session: Session, set_id: int, question_ids: Sequence[int]) -> No
     )
     removed = set(session.scalars(gone.returning(QuestionRow.id)))
     if missing := sorted(set(question_ids) - removed):
-        raise QuestionNotFound(missing)
+        raise refusals.question_not_found(missing)
 
 
 def _say(row: QuestionRow, one: DraftQuestion, fact_ids: Sequence[int], finder: Finder) -> None:

@@ -10,11 +10,12 @@ from typing import Unpack
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import GenerationNotFound, InvalidQuestions, InvalidValue
+from colmlm.kb.errors import InvalidQuestions, InvalidValue, refusals
 from colmlm.kb.facts import suppression
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import mark_change
+from colmlm.kb.lookup.options import FilterOptions
 from colmlm.kb.questions import asking, reading
 from colmlm.kb.questions.asking import Asker, OnAsked, is_askable, wanted
 from colmlm.kb.questions.reading import MAX_ID, check_items, edit_set, opened, put_set, remove_set
@@ -159,7 +160,7 @@ def _marked(session: Session, name: str) -> KeptSet:
 
 # Compares two runs of a set: which questions came out otherwise, and what the log says of the time between.
 
-SETTINGS = ("how", "threshold", "keyset_id", "checkpoint_id", "reader", "accepted_only")
+SETTINGS = ("how", "threshold", "keyset_id", "checkpoint_id", "reader", *FilterOptions.__annotations__)
 MOST_SEQS = 1_000
 
 
@@ -231,7 +232,7 @@ def taken_questions(session: Session, generation_id: int) -> tuple[DraftQuestion
     """
     row = session.get(GenerationRow, generation_id) if 0 < generation_id <= MAX_ID else None
     if row is None:
-        raise GenerationNotFound(generation_id)
+        raise refusals.generation_not_found(generation_id)
     hits = session.scalars(
         select(AttributionRow)
         .where(AttributionRow.generation_id == generation_id, AttributionRow.outcome == "hit")

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from sqlalchemy import BigInteger, cast, func, select, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import InvalidRelease
+from colmlm.kb.errors import refusals
 from colmlm.kb.keys.keycopy import Keys, copy_keys
 from colmlm.kb.log import audit
 from colmlm.kb.store.database import checked_at_once, connection_of, id_array
@@ -92,7 +92,9 @@ def require_one_index(
         remedy = (
             f"Take that index, import into another corpus, or drop them: colmlm keysets retire {keyset_id}"
         )
-        raise InvalidRelease(f"keyset {keyset_id} has keys of these facts from another index", remedy)
+        raise refusals.invalid_release(
+            f"keyset {keyset_id} has keys of these facts from another index", remedy
+        )
 
 
 def analyze_facts(session: Session) -> None:

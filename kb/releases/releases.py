@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.corpus.format import NO_TEXT, AnnotatedDocument, document_digests
 from colmlm.kb.corpus.release import Examined, Release, ReleasedFact
-from colmlm.kb.errors import InvalidRelease
+from colmlm.kb.errors import Invalid, refusals
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.facts.suppression import SpanPlace, Suppressor
 from colmlm.kb.keys import keysets
@@ -160,12 +160,12 @@ class Releases:
 def _require_fit(examined: Examined, index: SealedIndex, checkpoint: CheckpointInfo | None) -> None:
     if index.count != examined.num_facts:
         cause = f"{index.name} has {index.count:,} keys for {examined.num_facts:,} entries"
-        raise InvalidRelease(cause, "The files must come from the same release.")
+        raise refusals.invalid_release(cause, "The files must come from the same release.")
     if checkpoint is not None and checkpoint.dim != index.dim:
         cause = (
             f"its keys have {index.dim} numbers, and those of checkpoint {checkpoint.name!r} {checkpoint.dim}"
         )
-        raise InvalidRelease(cause, "Name the checkpoint that made the keys, or none.")
+        raise refusals.invalid_release(cause, "Name the checkpoint that made the keys, or none.")
     index.require_numbered()
 
 
@@ -247,7 +247,7 @@ def _require_same(session: Session, corpus: str, facts: Sequence[ReleasedFact], 
         value, *place = said.get(fact_id, (MARK,))
         if MARK not in value and (value, *place) != (fact.value, fact.sample_id, fact.fact_idx):
             cause = f"in corpus {corpus!r} entry {fact.entry_id} is stored from another edition"
-            raise InvalidRelease(cause, _REMEDY)
+            raise refusals.invalid_release(cause, _REMEDY)
 
 
 def require_same_keys(session: Session, stored: StoredPieces, index: SealedIndex, checkpoint_id: str) -> None:
@@ -265,7 +265,9 @@ def require_same_keys(session: Session, stored: StoredPieces, index: SealedIndex
     rows = [row for row, fact_id in enumerate(fact_ids.tolist()) if fact_id in kept]
     theirs_ND = decode_keys([kept[fact_id] for fact_id in fact_ids[rows].tolist()], index.dim)
     if not np.allclose(theirs_ND, ours_ND[rows], atol=_SAME):
-        raise InvalidRelease("the keys that are stored of these facts are from another index", _REMEDY)
+        raise refusals.invalid_release(
+            "the keys that are stored of these facts are from another index", _REMEDY
+        )
 
 
 # Stores the facts of a release: each in a document without a text, its sample, as the number that it has
@@ -378,8 +380,8 @@ class FactsOfRelease:
                 )
         return ids
 
-    def _clash(self, cause: str) -> InvalidRelease:
-        return InvalidRelease(
+    def _clash(self, cause: str) -> Invalid:
+        return refusals.invalid_release(
             f"in corpus {self.corpus!r} {cause}", "Import into another corpus: --corpus NAME"
         )
 

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import ErasureNotFound, ForgetRunState, SignatureRefused, SignerNeeded
+from colmlm.kb.errors import SignatureRefused, refusals
 from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.signing import close_envelope, is_envelope, open_envelope
@@ -170,7 +170,7 @@ def issue_forget_certificate(kb: Store, run_id: int) -> str:
     with kb.sessions.begin() as session:
         run = get_run(session, run_id, "applied", "erased", lock=True)
         if run.verification is None:
-            raise ForgetRunState(run_id, f"{run.state} and not verified", "verified")
+            raise refusals.forget_run_state(run_id, f"{run.state} and not verified", "verified")
         if run.certificate is None:
             found = Verification.from_json(run.verification)
             change = session.get_one(ChangeRow, run.applied_seq)
@@ -365,7 +365,7 @@ def issue_certificate(kb: Store, seq: int) -> str:
     with kb.sessions() as session:
         change = session.get(ChangeRow, seq) if 0 < seq <= MAX_ID else None
         if change is None or change.kind != "erase":
-            raise ErasureNotFound(seq)
+            raise refusals.erasure_not_found(seq)
         found = _count_held(session, change.fact_ids)
         said = {
             "facts": len(set(change.fact_ids)),
@@ -440,7 +440,7 @@ def trusted_keys(names: Collection[str] = (), pem: str | None = None) -> frozens
 def check_offline(text: bytes, trusted: Collection[str]) -> CertificateCheck:
     """Check the bytes of a certificate file against the trusted keys. Raises `SignerNeeded` where there are none."""
     if not trusted:
-        raise SignerNeeded
+        raise refusals.signer_needed()
     return _check(text, trusted, None)
 
 

@@ -21,14 +21,7 @@ from sqlalchemy.orm import Session, aliased
 from colmlm.kb.access import idempotency
 from colmlm.kb.access.records import Right, TokenRecord
 from colmlm.kb.access.tokens import verify_token
-from colmlm.kb.errors import (
-    AdminKeyNeeded,
-    ErasureRequestNotFound,
-    ErasureRequestState,
-    FactNotFound,
-    SamePerson,
-    SecondPersonNeeded,
-)
+from colmlm.kb.errors import FactNotFound, refusals
 from colmlm.kb.facts import pairs, suppression
 from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.facts.records import Mentioned
@@ -96,7 +89,7 @@ class Erasure:
         what is `left`. Raises `SecondPersonNeeded` where the settings require two people: see `ErasureRequests`.
         """
         if self.kb.settings.erase_needs_two:
-            raise SecondPersonNeeded
+            raise refusals.second_person_needed()
         return self.report(self._erase(fact_ids, actor, reason, mentions), now=now, on_step=on_step)
 
     @retry_on_contention
@@ -376,7 +369,7 @@ class ErasureRequests:
         with self.kb.sessions() as session:
             token = verify_token(session, secret) if secret else None
         if token is None or not token.may(Right.admin):
-            raise AdminKeyNeeded
+            raise refusals.admin_key_needed()
         return token
 
     @retry_on_contention
@@ -439,7 +432,7 @@ class ErasureRequests:
             unhurried(session)
             row, asked = _read(session, request_id)
             if row.asked_by == token.key_id:
-                raise SamePerson(request_id, token.name)
+                raise refusals.same_person(request_id, token.name)
             _require_waiting(row)  # before every fact is read for it
             others = OthersSaying.look(session, load_targets(session, asked.fact_ids)[0])
             # Before any row is locked, as an erasure redacts what requests say.
@@ -485,7 +478,7 @@ def _read(
         statement = statement.with_for_update(of=ErasureRequestRow)
     found = session.execute(statement.execution_options(populate_existing=True)).one_or_none()
     if found is None:
-        raise ErasureRequestNotFound(request_id)
+        raise refusals.erasure_request_not_found(request_id)
     if lock:
         _require_waiting(found[0])
     return found[0], _record(*found)
@@ -493,7 +486,7 @@ def _read(
 
 def _require_waiting(row: ErasureRequestRow) -> None:
     if row.state != "waiting":
-        raise ErasureRequestState(row.id, row.state)
+        raise refusals.erasure_request_state(row.id, row.state)
 
 
 def _decide(

@@ -19,7 +19,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.errors import ForgetRunNotFound, ForgetRunState, InvalidSelector, KeysetMismatch, PlanStale
+from colmlm.kb.errors import KeysetMismatch, refusals
 from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts import reading, suppression
 from colmlm.kb.facts.records import Edit, FactRecord
@@ -137,7 +137,7 @@ class Forgetting:
             run = get_run(session, run_id, "planned")
             plan = plan_of(run)
             if stale := sorted(set(plan.fact_ids) - is_plan_unchanged(session, plan)):
-                raise PlanStale(run_id, stale)
+                raise refusals.plan_stale(run_id, stale)
             ended = facts.end_facts(session, plan.fact_ids, pending.seq)
             abstain = run.policy == "abstain"
             edit = facts.log_end(session, pending, "forget", ended, abstain=abstain, payload={"run": run_id})
@@ -227,11 +227,13 @@ def _digest(session: Session, selector: Selector) -> str:
 
 def _check_choices(equivalents: str, policy: str, radius: float | None) -> None:
     if equivalents not in EQUIVALENTS:
-        raise InvalidSelector(f"equivalents is {equivalents!r}, not one of {', '.join(EQUIVALENTS)}")
+        raise refusals.invalid_selector(
+            f"equivalents is {equivalents!r}, not one of {', '.join(EQUIVALENTS)}"
+        )
     if policy not in forget_policies:
-        raise InvalidSelector(f"the policy is {policy!r}, not one of {', '.join(forget_policies)}")
+        raise refusals.invalid_selector(f"the policy is {policy!r}, not one of {', '.join(forget_policies)}")
     if radius is not None and not -1 <= radius <= 1:
-        raise InvalidSelector(f"the radius {radius} is not a cosine, from -1 to 1")
+        raise refusals.invalid_selector(f"the radius {radius} is not a cosine, from -1 to 1")
 
 
 def get_run(session: Session, run_id: int, *states: str, lock: bool = False) -> ForgetRunRow:
@@ -240,9 +242,9 @@ def get_run(session: Session, run_id: int, *states: str, lock: bool = False) -> 
     storable = 0 < run_id <= facts.MAX_ID
     run = session.scalar(statement.with_for_update() if lock else statement) if storable else None
     if run is None:
-        raise ForgetRunNotFound(run_id)
+        raise refusals.forget_run_not_found(run_id)
     if states and run.state not in states:
-        raise ForgetRunState(run_id, run.state, " or ".join(states))
+        raise refusals.forget_run_state(run_id, run.state, " or ".join(states))
     return run
 
 

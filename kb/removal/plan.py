@@ -19,7 +19,7 @@ import numpy.typing as npt
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import PlanTooLarge, PlanUnderWay
+from colmlm.kb.errors import refusals
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.calibration import normalise_rows
@@ -204,7 +204,7 @@ def list_successors(
 def _alone() -> Iterator[None]:
     """Let one caller at a time in a process work with all keys in memory. Raises `PlanUnderWay` for another."""
     if not _WORKING.acquire(blocking=False):
-        raise PlanUnderWay
+        raise refusals.plan_under_way()
     try:
         yield
     finally:
@@ -300,7 +300,7 @@ class ForgetPlanner:
         if self.largest is not None:
             live = session.scalar(select(func.count()).select_from(FactVersionRow).where(IS_LIVE)) or 0
             if live > self.largest:
-                raise PlanTooLarge(live, self.largest)
+                raise refusals.plan_too_large(live, self.largest)
 
     def verify(self, plan: ForgetPlan, given: Sequence[str]) -> Verification:
         """Ask for the facts of an applied plan, with checks made from them and with the `given` questions.

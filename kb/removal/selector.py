@@ -13,7 +13,7 @@ from typing import Any, Self
 from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import FactNotFound, InvalidSelector, NothingSelected
+from colmlm.kb.errors import FactNotFound, refusals
 from colmlm.kb.facts.edits import IS_LIVE, MAX_ID
 from colmlm.kb.facts.reading import says_text
 from colmlm.kb.keys import keysets
@@ -55,16 +55,18 @@ class Selector:
                 _check_time(name, at)
         for name in ("document", "corpus", "uri", "uri_prefix", "text", "question", "licence"):
             if (said := getattr(self, name)) is not None and (not said or "\x00" in said):
-                raise InvalidSelector(f"{name} is empty or holds a NUL character")
+                raise refusals.invalid_selector(f"{name} is empty or holds a NUL character")
         for name in ("like", "first_seq", "last_seq"):
             if not 0 <= (getattr(self, name) or 0) <= MAX_ID:
-                raise InvalidSelector(f"{name} is not an id")
+                raise refusals.invalid_selector(f"{name} is not an id")
         if self.radius is not None and not (self.like is not None and -1 <= self.radius <= 1):
-            raise InvalidSelector("radius is a cosine, from -1 to 1, and needs a fact to be like")
+            raise refusals.invalid_selector("radius is a cosine, from -1 to 1, and needs a fact to be like")
         if self.everything and self.parts != ("everything",):
-            raise InvalidSelector("everything leaves no room for other parts")
+            raise refusals.invalid_selector("everything leaves no room for other parts")
         if not self.parts:
-            raise InvalidSelector("it is empty, which would be every fact; say everything if that is meant")
+            raise refusals.invalid_selector(
+                "it is empty, which would be every fact; say everything if that is meant"
+            )
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -82,18 +84,18 @@ class Selector:
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Self:
         if unknown := set(said) - {f.name for f in fields(cls)}:
-            raise InvalidSelector(f"it has no part {', '.join(sorted(unknown))}")
+            raise refusals.invalid_selector(f"it has no part {', '.join(sorted(unknown))}")
         times = {name: datetime.fromisoformat(said[name]) for name in _TIMES if said.get(name)}
         return cls(**{**said, **times, "fact_ids": tuple(said.get("fact_ids") or ())})
 
 
 def _check_time(name: str, at: datetime) -> None:
     if at.tzinfo is None:
-        raise InvalidSelector(f"{name} has no time zone")
+        raise refusals.invalid_selector(f"{name} has no time zone")
     try:
         at.astimezone(UTC)
     except OverflowError as error:
-        raise InvalidSelector(f"{name} is beyond the years 1 to 9999") from error
+        raise refusals.invalid_selector(f"{name} is beyond the years 1 to 9999") from error
 
 
 def select_facts(session: Session, selector: Selector, *, allow_empty: bool = False) -> list[int]:
@@ -116,7 +118,7 @@ def select_facts(session: Session, selector: Selector, *, allow_empty: bool = Fa
         alike = _alike(session, selector.like, selector.radius)
         found = [fact_id for fact_id in found if fact_id in alike]
     if not found and not allow_empty:
-        raise NothingSelected
+        raise refusals.nothing_selected()
     return found
 
 
@@ -156,7 +158,7 @@ def _of_document(named: str) -> Any:
         return DocumentRow.id == int(named)
     corpus, slash, external_id = named.partition("/")
     if not slash:
-        raise InvalidSelector(f"document {named!r} is neither an id nor corpus/external_id")
+        raise refusals.invalid_selector(f"document {named!r} is neither an id nor corpus/external_id")
     return and_(DocumentRow.corpus == corpus, DocumentRow.external_id == external_id)
 
 
@@ -165,7 +167,7 @@ def _alike(session: Session, fact_id: int, radius: float | None) -> set[int]:
     keyset = keysets.active_head(session)
     pattern = KeySpace.of_facts(session, keyset, [fact_id])
     if not len(pattern):
-        raise InvalidSelector(f"fact {fact_id} does not exist or has no key in the active keyset")
+        raise refusals.invalid_selector(f"fact {fact_id} does not exist or has no key in the active keyset")
     live = KeySpace.live(session, keyset)
     near = live.within(pattern.vectors(), keyset.threshold if radius is None else radius)
     return set(live.fact_ids[near].tolist())

@@ -33,6 +33,7 @@ from colmlm.kb.facts.reading import fact_records
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.keys.records import KeysetHead
+from colmlm.kb.lookup.options import EVERY_FACT
 from colmlm.kb.lookup.records import Ranking
 from colmlm.kb.removal.checks import (
     ASKED_AT_ONCE,
@@ -277,7 +278,7 @@ def _near(kb: SearchableStore, keyset: KeysetHead, asked: Sequence[QuestionToRea
         some = queries[start : start + ASKED_AT_ONCE]
         queries_BD = np.stack([query for _, query in some])
         rankings = kb.lookups.nearest(
-            queries_BD, checkpoint_id=keyset.checkpoint_id, k=BY_KEY, accepted_only=None
+            queries_BD, checkpoint_id=keyset.checkpoint_id, k=BY_KEY, fact_filter=EVERY_FACT
         )
         found |= {fact_id: ranking for (fact_id, _), ranking in zip(some, rankings, strict=True)}
     return found
@@ -293,7 +294,7 @@ def _places(
     with kb.sessions() as session:
         asked, alike = _candidates(session, kb, one, near)
         ids = [candidate.sentence_id for candidate in (*asked, *alike)]
-        read = windows(session, ids, accepted_only=None)
+        read = windows(session, ids, fact_filter=EVERY_FACT)
     useful = {number for number, window in read.items() if _is_useful(window, one, forgotten)}
     first = [candidate for candidate in asked if candidate.sentence_id in useful][:WINDOWS]
     taken = {candidate.sentence_id for candidate in first}

@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, ColumnElement, func, literal, literal_column,
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import InvalidValue, KeysetNotFound
+from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.facts import edits, reading
 from colmlm.kb.facts.edits import MAX_ID, settle_review
 from colmlm.kb.facts.reading import IS_PROPOSED
@@ -413,4 +413,4 @@ def _limit_keyset(session: Session, keyset_id: int, accepted_only: bool) -> None
     there = keyset_id <= edits.MAX_ID
     setting = update(KeysetRow).where(KeysetRow.id == keyset_id).values(accepted_only=accepted_only)
     if not there or session.scalar(setting.returning(KeysetRow.id)) is None:
-        raise KeysetNotFound(keyset_id)
+        raise refusals.keyset_not_found(keyset_id)

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, RootTransaction, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
-from colmlm.kb.errors import StandbyAsked
+from colmlm.kb.errors import refusals
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.store.waits import bounded
 
@@ -55,7 +55,7 @@ def is_standby(engine: Engine) -> bool:
 def require_primary(session: Session) -> None:
     """Raise `StandbyAsked` unless what is deleted by now is deleted for this session."""
     if session.scalar(_IS_STANDBY):
-        raise StandbyAsked
+        raise refusals.standby_asked()
 
 
 def is_read_only(session: Session) -> bool:

@@ -18,7 +18,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import Collided, KBError, LockHeld, StatementTooLong, StorageFull, StorageReadOnly
+from colmlm.kb.errors import KBError, LockHeld, refusals
 from colmlm.kb.store.engines import SPARE_SECONDS, PatientConnection
 from colmlm.kb.store.settings import Settings
 
@@ -103,13 +103,13 @@ def refusal_of(error: BaseException) -> KBError | None:
         case errors.LockNotAvailable():
             return LockHeld(_where(cause))
         case errors.DeadlockDetected() | errors.SerializationFailure():
-            return Collided()
+            return refusals.collided()
         case errors.QueryCanceled():
-            return StatementTooLong()
+            return refusals.statement_too_long()
         case errors.DiskFull():
-            return StorageFull("the database")
+            return refusals.storage_full("the database")
         case errors.ReadOnlySqlTransaction():
-            return StorageReadOnly("The database")
+            return refusals.storage_read_only("The database")
     return _of_the_disk(cause or error)
 
 
@@ -117,9 +117,9 @@ def _of_the_disk(error: BaseException) -> KBError | None:
     file = getattr(error, "filename", None)
     number = error.errno if isinstance(error, OSError) else _told_in_words(error)
     if number in _FULL:
-        return StorageFull(str(file or "what was to be written"))
+        return refusals.storage_full(str(file or "what was to be written"))
     if number == errno.EROFS:
-        return StorageReadOnly(str(file or "The disk"))
+        return refusals.storage_read_only(str(file or "The disk"))
     return None
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.errors import InvalidValue, KeysetMismatch, KeysetNotReady
+from colmlm.kb.errors import InvalidValue, KeysetMismatch, refusals
 from colmlm.kb.keys import counting, keysets
 from colmlm.kb.keys.keysets import Vectors
 from colmlm.kb.keys.records import KeysetRecord
@@ -166,7 +166,7 @@ def check_keyset(
         session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
         keyset = counting.count_keys(session, keyset_id)
         if keyset.state not in ("ready", "active"):
-            raise KeysetNotReady(keyset_id, keyset.state)
+            raise refusals.keyset_not_ready(keyset_id, keyset.state)
         sample = draw_sample(session, kb.settings, keyset, limits.sample)
     _require_same(encoder, sample.keyset.checkpoint_id)
     if active_encoder is not None and sample.active is not None:

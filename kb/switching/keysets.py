@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.errors import InvalidValue, KBError, KeysetActive, KeysetNotReady, KeysLeftElsewhere
+from colmlm.kb.errors import InvalidValue, KBError, refusals
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.ingest import MANY_FACTS
 from colmlm.kb.facts.records import Edit
@@ -308,7 +308,7 @@ class FillableKeysets(KnownKeysets):
         with self.store.sessions.begin() as session:
             keyset = keysets.keyset_head(session, keyset_id)
             if keyset.state == "retired":
-                raise KeysetNotReady(keyset_id, keyset.state)
+                raise refusals.keyset_not_ready(keyset_id, keyset.state)
             replica = rebuild_replica(session, keyset, self.store.settings, on_keys, recall)
             save_replica(session, replica, self.store.settings)
         built = replica.candidates
@@ -393,7 +393,7 @@ class Keysets(FillableKeysets):
         """Give a keyset that may be retired. Raises `KeysetActive`."""
         keyset = self.show(keyset_id)
         if keyset.state == "active":
-            raise KeysetActive(keyset_id)
+            raise refusals.keyset_active(keyset_id)
         return keyset
 
     def retire(self, keyset_id: int, *, actor: str | None = None, reason: str = "retire") -> KeysetRecord:
@@ -414,5 +414,5 @@ class Keysets(FillableKeysets):
             cause = error if isinstance(error, KBError) else refusal_of(error)
             if cause is None:  # the database does not answer, and nothing more is known
                 raise
-            raise KeysLeftElsewhere(keyset_id, str(cause)) from error
+            raise refusals.keys_left_elsewhere(keyset_id, str(cause)) from error
         return self.show(keyset_id)

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import and_, case, func, literal, or_, select, text, update
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import WebhookNotFound
+from colmlm.kb.errors import NotFound
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.store.store import Store
@@ -67,7 +67,7 @@ def lock_position(store: Store, webhook_id: int) -> Iterator[Position | None]:
 def _position(session: Session, webhook_id: int) -> Position | None:
     try:
         row = with_secret(session, webhook_id)
-    except WebhookNotFound:  # it was removed just now
+    except NotFound:  # it was removed just now
         return None
     webhook = as_record(row)
     position = Position(session, webhook, row.secret, webhook.delivered_seq, webhook.attempts)

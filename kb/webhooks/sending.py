@@ -22,7 +22,7 @@ import msgspec
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session, undefer
 
-from colmlm.kb.errors import InvalidValue, WebhookNotFound, WebhookRefused, WebhookState
+from colmlm.kb.errors import InvalidValue, WebhookRefused, refusals
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import check_text, current_entry
 from colmlm.kb.log.cloud_events import EVENT, cloud_event, source_of
@@ -340,7 +340,7 @@ def _turn(session: Session, webhook_id: int, state: str, kind: str, actor: str |
     pending = _begin(session, actor, f"{kind.partition('-')[0]} webhook {webhook_id}")
     row = held_subscriptions(session, webhook_id)
     if row.state == state and not row.attempts:  # one that fails may be told to try again now
-        raise WebhookState(webhook_id, state)
+        raise refusals.webhook_state(webhook_id, state)
     row.state = state
     _forget_failures(row)
     _append(session, pending, kind, row)
@@ -394,7 +394,7 @@ def with_secret(session: Session, webhook_id: int) -> WebhookRow:
 def _only(session: Session, webhook_id: int, rows: Select[WebhookRow]) -> WebhookRow:
     row = session.scalar(rows.where(WebhookRow.id == webhook_id)) if 0 < webhook_id <= MAX_ID else None
     if row is None:
-        raise WebhookNotFound(webhook_id)
+        raise refusals.webhook_not_found(webhook_id)
     return row
 
 

@@ -21,13 +21,7 @@ import psycopg
 from sqlalchemy.exc import DBAPIError
 
 from colmlm.kb.corpus.format import Parsed
-from colmlm.kb.errors import (
-    DatabaseUnavailable,
-    InvalidSplice,
-    KeysetMismatch,
-    NoActiveKeyset,
-    NothingSelected,
-)
+from colmlm.kb.errors import DatabaseUnavailable, Invalid, KeysetMismatch, NoActiveKeyset, NotFound
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.jobs.kinds import Gate
 from colmlm.kb.jobs.queue import Jobs
@@ -185,14 +179,14 @@ class StepWorker:
         splice = Splice(6, 6 + len(fact.value), "hit", fact_id, version, 0.9, b"\0" * 8)
         checkpoint = ENCODERS[step.encoder].checkpoint.checkpoint_id
         # If the other child corrects the fact at that moment, the splice is refused, which is right.
-        with suppress(InvalidSplice):
+        with suppress(Invalid):
             made = NewOutput(f"{fact.value}?", output, checkpoint, "auto", self.kb.log.head_seq(), (splice,))
             self.kb.outputs.record(made)
 
     def _propose(self, step: WorkloadStep) -> None:
         """Plan to forget a fact by its value and leave the plan. The other child may erase the fact meanwhile."""
         value = self.kb.facts.show(self._ids(step)[0]).value
-        with suppress(NothingSelected, NoActiveKeyset):
+        with suppress(NotFound, NoActiveKeyset):
             Forgetting(self.kb).plan(Selector(text=value), actor=WHO["actor"], reason=f"of {value}")
 
     def _ask_for_work(self, step: WorkloadStep) -> None:

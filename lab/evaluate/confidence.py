@@ -24,6 +24,7 @@ from colmlm.kb.answers.confidence import NAMES, PASSAGE_NAMES, UNFITTED, Confide
 from colmlm.kb.answers.places import best_first, best_windows, weigh_passage, weigh_span
 from colmlm.kb.answers.windows import said_passages
 from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.lookup.options import EVERY_FACT
 from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, form_of
 from colmlm.lab.methods.answer_shares import RawTexts, draw
 from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base
@@ -235,7 +236,7 @@ def _read_question(answering: Answering, known: GoldQuestion, gone: Sequence[int
     passages: dict[int, tuple[str | None, str]] = {}
     with answering.kb.sessions() as session:
         for place in reading.windows:
-            said = said_passages(session, place.window.sentence_id, accepted_only=None)
+            said = said_passages(session, place.window.sentence_id, fact_filter=EVERY_FACT)
             source = place.window.source
             passages[place.window.sentence_id] = (
                 None if source is None else source.external_id,

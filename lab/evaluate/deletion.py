@@ -11,7 +11,7 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import CheckpointPath, DryRun, examples, wants_json
 from colmlm.cli.output import counting, note, print_json, print_table, say
-from colmlm.kb.errors import FactErased, FactNotDeleted
+from colmlm.kb.errors import Conflict
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
@@ -207,7 +207,7 @@ def set_back(kb: KnowledgeBase, actor: str) -> tuple[int, int]:
             try:
                 forgetting.restore(run.run_id, actor=actor, reason=REASON)
                 restored += run.num_facts
-            except (FactNotDeleted, FactErased) as error:
+            except Conflict as error:
                 note(f"warning: forget run {run.run_id}, which a killed one left, is not undone: {error}")
     planted = [i for change in _inserts(kb) if change.reason == PLANTED for i in change.fact_ids]
     left = [i for i in planted if kb.facts.show(i).deleted_seq is None]

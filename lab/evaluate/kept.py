@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from colmlm.cli.output import counting, note
-from colmlm.model.evaluate.run_log import OtherRun, Row, RunLog
+from colmlm.model.evaluate.run_log import EvaluationFileError, Row, RunLog
 
 T = TypeVar("T")
 
@@ -20,7 +20,7 @@ def open_log(path: Path | None, run: Row) -> RunLog:
     """Open the log of this run with the rows it has. Raises `BadParameter` where the file is of another run."""
     try:
         return RunLog.open(path, run)
-    except OtherRun as error:
+    except EvaluationFileError as error:
         raise typer.BadParameter(f"{error}.", param_hint="--out") from error
 
 

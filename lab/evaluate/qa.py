@@ -24,7 +24,6 @@ from colmlm.model.evaluate.answers import (
     FIRST_TOKENS,
     Answered,
     AskedQuestion,
-    QuestionSetError,
     Share,
     Summary,
     digest,
@@ -32,7 +31,7 @@ from colmlm.model.evaluate.answers import (
     score,
     summarise,
 )
-from colmlm.model.evaluate.run_log import Row, RunLog
+from colmlm.model.evaluate.run_log import EvaluationFileError, Row, RunLog
 
 QA_EXAMPLES = examples(
     "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl --limit 500 --mode forced --out answers.jsonl",
@@ -151,7 +150,7 @@ def _of_squad(facts: Sequence[FactRecord], squad: Path) -> list[AskedQuestion]:
 def _of_set(path: Path) -> list[AskedQuestion]:
     try:
         return read_question_set(path)
-    except QuestionSetError as error:
+    except EvaluationFileError as error:
         raise typer.BadParameter(f"{error}.", param_hint="--questions") from error
 
 

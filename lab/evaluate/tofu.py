@@ -21,12 +21,11 @@ from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.evaluate.answers import digest, without_values
 from colmlm.model.evaluate.perplexity import Find, Masking, answer_losses, nearest_value
-from colmlm.model.evaluate.run_log import Interval, RunLog, bootstrap
+from colmlm.model.evaluate.run_log import EvaluationFileError, Interval, RunLog, bootstrap
 from colmlm.model.evaluate.tofu import (
     Example,
     Scores,
     TofuLog,
-    TofuLogError,
     TofuRow,
     columns,
     documents,
@@ -223,7 +222,7 @@ def _references(retain: Path | None, maskings: Sequence[Masking]) -> dict[Maskin
             raise typer.BadParameter(f"there is no {file.name} in it.", param_hint="--retain")
         try:
             TofuLog.read(file)
-        except TofuLogError as error:
+        except EvaluationFileError as error:
             raise typer.BadParameter(f"{error}.", param_hint="--retain") from error
     return found
 
@@ -265,7 +264,7 @@ def _rows(file: Path, limit: int | None) -> list[TofuRow]:
         raise typer.BadParameter(f"there is no {file.name}.", param_hint="--data")
     try:
         return read_rows(file)[:limit]
-    except TofuLogError as error:
+    except EvaluationFileError as error:
         raise typer.BadParameter(f"{error}.") from error
 
 
@@ -318,7 +317,7 @@ def report_of(log: TofuLog, resamples: int = 1000) -> dict[str, Any]:
 def _read_log(file: Path, hint: str) -> TofuLog:
     try:
         return TofuLog.read(file)
-    except TofuLogError as error:
+    except EvaluationFileError as error:
         raise typer.BadParameter(f"{error}.", param_hint=hint) from error
 
 

@@ -15,19 +15,18 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import Actor, CheckpointPath, DryRun, Threshold, examples, some_text, wants_json
 from colmlm.cli.output import counting, note, print_json, print_table, say
 from colmlm.kb.corpus.format import Parsed
-from colmlm.kb.errors import CorpusNotFound, KeysetMismatch, NoActiveKeyset
+from colmlm.kb.errors import KeysetMismatch, NoActiveKeyset, NotFound
 from colmlm.kb.facts.records import Correction, FactRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.evaluate.kept import FromTheFirst, open_log
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.evaluate.answers import digest
-from colmlm.model.evaluate.run_log import RunLog
+from colmlm.model.evaluate.run_log import EvaluationFileError, RunLog
 from colmlm.model.evaluate.updates import (
     Answers,
     PromptAnswer,
     Rewrite,
-    RewriteError,
     documents,
     measure,
     prompts,
@@ -179,7 +178,7 @@ def _require_keyset(kb: KnowledgeBase, checkpoint_id: str) -> None:
 def _facts(kb: KnowledgeBase, corpus: str) -> Iterator[FactRecord]:
     try:
         yield from kb.facts.every(corpus)
-    except CorpusNotFound:  # the ingest creates it
+    except NotFound:  # the ingest creates it
         return
 
 
@@ -263,7 +262,7 @@ def updates(
 def _read(records: Path, limit: int | None) -> list[Rewrite]:
     try:
         return read_rewrites(records)[:limit]
-    except RewriteError as error:
+    except EvaluationFileError as error:
         raise typer.BadParameter(f"{error}.", param_hint="--records") from error
 
 

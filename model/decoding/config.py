@@ -55,6 +55,16 @@ class DecodeConfig:
     def abstains(self) -> bool:
         return self.on_miss == "abstain"
 
+    @property
+    def lookup_options(self) -> LookupAsked:
+        """Give what is asked of every lookup."""
+        asked: LookupAsked = {"k": 1, "threshold": self.threshold, "min_seq": self.min_seq}
+        if self.ranking != "key":
+            asked["ranking"] = self.ranking
+        if self.accepted_only:
+            asked["accepted_only"] = True
+        return asked
+
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"mode {self.mode!r} is none of {', '.join(MODES)}")

@@ -420,12 +420,9 @@ class DecodingRun:
 
     def _lookup_options(self, rows: Sequence[Row]) -> LookupAsked:
         """Give what is asked of the lookups, with a text for each where the ranking looks at more than the key."""
-        config = rows[0].config
-        asked: LookupAsked = {"k": 1, "threshold": config.threshold, "min_seq": config.min_seq}
-        if config.ranking != "key":
-            asked |= {"ranking": config.ranking, "texts": [self._text_of(row) for row in rows]}
-        if config.accepted_only:
-            asked["accepted_only"] = True
+        asked = rows[0].config.lookup_options
+        if "ranking" in asked:
+            asked["texts"] = [self._text_of(row) for row in rows]
         return asked
 
     def _miss(self, row: Row, record: SpliceRecord) -> Tensor:

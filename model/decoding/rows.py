@@ -99,8 +99,7 @@ class Row:
     @property
     def asked(self) -> tuple[object, ...]:
         """Give what is asked of a lookup beside its query. Rows that ask the same are looked up together."""
-        config = self.config
-        return config.threshold, config.min_seq, config.ranking, config.accepted_only
+        return tuple(self.config.lookup_options.items())
 
     @property
     def question(self) -> str | None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.evaluate.run_log import of_share
+from colmlm.model.evaluate.run_log import EvaluationFileError, of_share
 from colmlm.model.text.passages import PassageIndex, passages_of
 
 if TYPE_CHECKING:
@@ -295,19 +295,15 @@ RELATIONS = {
 }  # fmt: skip
 
 
-class QuestionSetError(ValueError):
-    """A file or folder holds no questions; the message says what is wrong with it."""
-
-
 def read_question_set(path: Path) -> list[AskedQuestion]:
     """Read every row of a file, or of the files of a folder, in order; of equal rows it keeps the first.
 
     Rows with the same question and other answers are kept apart, since each is an example of its set. Raises
-    `QuestionSetError`, which names the row, if one is no question.
+    `EvaluationFileError`, which names the row, if one is no question.
     """
     asked = [_question_of(where, row) for where, row in _rows(path)]
     if not asked:
-        raise QuestionSetError(f"{path} has no question")
+        raise EvaluationFileError(f"{path} has no question")
     return list({one.question_id: one for one in asked}.values())
 
 
@@ -328,9 +324,9 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
             for number, row in enumerate(_rows_of(file), start=1):
                 yield f"{file.name}:{number}", row
         except (ValueError, csv.Error) as error:
-            if isinstance(error, QuestionSetError):
+            if isinstance(error, EvaluationFileError):
                 raise
-            raise QuestionSetError(f"{file.name} is neither JSON, JSON Lines nor CSV: {error}") from error
+            raise EvaluationFileError(f"{file.name} is neither JSON, JSON Lines nor CSV: {error}") from error
 
 
 def _rows_of(file: Path) -> Iterator[Any]:
@@ -345,14 +341,14 @@ def _rows_of(file: Path) -> Iterator[Any]:
 
 def _question_of(where: str, row: Any) -> AskedQuestion:
     if not isinstance(row, Mapping):
-        raise QuestionSetError(f"{where} is no object")
+        raise EvaluationFileError(f"{where} is no object")
     if "sub_label" in row:
         text, answers = _statement(where, row), _texts(row.get("obj_label"))
     else:
         text = next((row[name] for name in _QUESTION if isinstance(row.get(name), str)), "")
         answers = next((found for name in _ANSWERS if (found := _texts(row.get(name)))), ())
     if not text.strip() or not answers:
-        raise QuestionSetError(f"{where} has no {'answer' if text.strip() else 'question'}")
+        raise EvaluationFileError(f"{where} has no {'answer' if text.strip() else 'question'}")
     name = sha256("\n".join((text.strip(), *answers)).encode()).hexdigest()[:16]
     return AskedQuestion(name, text.strip(), answers, is_statement="sub_label" in row)
 
@@ -360,7 +356,7 @@ def _question_of(where: str, row: Any) -> AskedQuestion:
 def _statement(where: str, row: Mapping[str, Any]) -> str:
     relation = where.split(".")[0]
     if relation not in RELATIONS:
-        raise QuestionSetError(f"{where}: no sentence is known for relation {relation!r}")
+        raise EvaluationFileError(f"{where}: no sentence is known for relation {relation!r}")
     return RELATIONS[relation].format(row["sub_label"])
 
 

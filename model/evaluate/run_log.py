@@ -14,8 +14,8 @@ Row = dict[str, Any]
 NAME = "row"  # the field that names a row
 
 
-class OtherRun(ValueError):
-    """The file holds the rows of a run with another configuration, or something else."""
+class EvaluationFileError(ValueError):
+    """A file that an evaluation reads or goes on with is not what it has to be; the message says why."""
 
 
 class RunLog:
@@ -27,7 +27,7 @@ class RunLog:
 
     @classmethod
     def open(cls, path: Path | None, run: Mapping[str, Any]) -> Self:
-        """Open the log of `run` with the rows it already has. Raises `OtherRun` if the file is of another run."""
+        """Open the log of `run` with its rows so far. Raises `EvaluationFileError` if the file is of another run."""
         if path is None:
             return cls(None, {})
         if not path.is_file() or not path.stat().st_size:
@@ -55,9 +55,11 @@ def _require_same(path: Path, head: str, run: Mapping[str, Any]) -> None:
     try:
         found = json.loads(head)["run"]
     except (ValueError, TypeError, KeyError) as error:
-        raise OtherRun(f"{path} holds no rows of this command; name another file") from error
+        raise EvaluationFileError(f"{path} holds no rows of this command; name another file") from error
     if differing := sorted(name for name in {*found, *run} if found.get(name) != run.get(name)):
-        raise OtherRun(f"{path} holds another run (its {', '.join(differing)} differ); name another file")
+        raise EvaluationFileError(
+            f"{path} holds another run (its {', '.join(differing)} differ); name another file"
+        )
 
 
 def _line(record: Mapping[str, Any]) -> str:

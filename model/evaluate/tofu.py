@@ -24,16 +24,13 @@ from scipy.stats import hmean, ks_2samp
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.annotate.pipeline import Annotator, SpanFinder
+from colmlm.model.evaluate.run_log import EvaluationFileError
 
 Floats = NDArray[np.float64]
 
 _TINY = 1e-10  # keeps a ratio finite if an answer has probability 0; part of the published definitions
 
 _ByRow = dict[str, float]
-
-
-class TofuLogError(ValueError):
-    """The file is no log; the message says what is wrong with it."""
 
 
 class _Table(msgspec.Struct, frozen=True):
@@ -128,7 +125,7 @@ class TofuLog:
 
     @classmethod
     def read(cls, file: Path) -> TofuLog:
-        """Read a log as JSON, gzipped or not. Raises `TofuLogError` if it is none."""
+        """Read a log as JSON, gzipped or not. Raises `EvaluationFileError` if it is none."""
         log = _decode_log(file)
         return cls(
             retain=_examples("eval_log.json", log.retain, restated=True),
@@ -176,7 +173,7 @@ def _decode_log(file: Path) -> _Log:
     try:
         return msgspec.json.decode(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data, type=_Log)
     except (msgspec.DecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise TofuLogError(f"{file.name} is no evaluation log: {error}") from error
+        raise EvaluationFileError(f"{file.name} is no evaluation log: {error}") from error
 
 
 def _examples(name: str, table: _Table, *, restated: bool) -> Examples:
@@ -187,14 +184,14 @@ def _examples(name: str, table: _Table, *, restated: bool) -> Examples:
     """
     stated = table.avg_paraphrased_loss
     if stated is None and restated:
-        raise TofuLogError(f"{name} has no avg_paraphrased_loss")
+        raise EvaluationFileError(f"{name} has no avg_paraphrased_loss")
     stated = stated or table.avg_gt_loss
     rows = list(table.avg_gt_loss)
     if not rows:
-        raise TofuLogError(f"{name} has no examples")
+        raise EvaluationFileError(f"{name} has no examples")
     for other in (stated, table.average_perturb_loss, table.rouge):
         if other.keys() != table.avg_gt_loss.keys():
-            raise TofuLogError(f"the columns of {name} are not of the same examples")
+            raise EvaluationFileError(f"the columns of {name} are not of the same examples")
     return Examples.of(
         right_N=np.array([table.avg_gt_loss[row] for row in rows]),
         stated_N=np.array([stated[row] for row in rows]),
@@ -232,15 +229,15 @@ class Example:
 
 
 def read_rows(file: Path) -> list[TofuRow]:
-    """Read the rows of a file. Raises `TofuLogError` if a line is none."""
+    """Read the rows of a file. Raises `EvaluationFileError` if a line is none."""
     rows = []
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         try:
             rows.append(msgspec.json.decode(line, type=TofuRow))
         except msgspec.DecodeError as error:
-            raise TofuLogError(f"{file.name}:{number} is no row of TOFU: {error}") from error
+            raise EvaluationFileError(f"{file.name}:{number} is no row of TOFU: {error}") from error
     if not rows:
-        raise TofuLogError(f"{file.name} has no row")
+        raise EvaluationFileError(f"{file.name} has no row")
     return rows
 
 

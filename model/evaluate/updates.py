@@ -20,11 +20,7 @@ from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.evaluate.answers import Output, exact_match, fold_text
-from colmlm.model.evaluate.run_log import bootstrap, of_share
-
-
-class RewriteError(ValueError):
-    """The file holds no records of this form."""
+from colmlm.model.evaluate.run_log import EvaluationFileError, bootstrap, of_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +107,16 @@ class Updated:
 
 
 def read_rewrites(path: Path) -> list[Rewrite]:
-    """Read the records of a file in CounterFact's form. Raises `RewriteError`."""
+    """Read the records of a file in CounterFact's form. Raises `EvaluationFileError`."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise RewriteError(f"{path.name} is no JSON: {error}") from error
+        raise EvaluationFileError(f"{path.name} is no JSON: {error}") from error
     if not isinstance(rows, list) or not rows:
-        raise RewriteError(f"{path.name} is no list of records")
+        raise EvaluationFileError(f"{path.name} is no list of records")
     found = [_rewrite(f"{path.name}, record {number}", row) for number, row in enumerate(rows, start=1)]
     if len({one.document for one in found}) < len(found):
-        raise RewriteError(f"{path.name} updates a fact twice")
+        raise EvaluationFileError(f"{path.name} updates a fact twice")
     return found
 
 
@@ -135,7 +131,9 @@ def _rewrite(where: str, row: Any) -> Rewrite:
             tuple(map(_text, row["neighborhood_prompts"])),
         )
     except (TypeError, KeyError, AttributeError, IndexError, ValueError) as error:
-        raise RewriteError(f"{where} is no record of an update ({type(error).__name__}: {error})") from error
+        raise EvaluationFileError(
+            f"{where} is no record of an update ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _text(found: Any) -> str:

@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, Self, TypeVar
@@ -86,10 +86,6 @@ class EndpointUsage:
         self.tokens_out += other.tokens_out
 
 
-class Stopped(Exception):
-    """The run was told to stop while this conversation was going on."""
-
-
 class _Transient(Exception):
     """A failure that may not recur: its cause, and the seconds that the endpoint asks to wait."""
 
@@ -113,12 +109,12 @@ class Chat:
 
         The request is sent again after 429, 5xx, time-outs, cut connections and responses that are no chat completion.
         Raises `ConversationRefused` where the endpoint refuses this one, `EndpointUnusable` where it would refuse
-        any, and `Stopped` after `stop`.
+        any, and `CancelledError` after `stop`.
         """
         pause = self.endpoint.first_wait
         for attempt in range(1, self.endpoint.attempts + 1):
             if self._stopped.is_set():
-                raise Stopped
+                raise CancelledError
             try:
                 return self._ask(messages)
             except _Transient as error:

@@ -12,6 +12,7 @@ from typing import Any
 from colmlm.kb.corpus.format import (
     AnnotatedDocument,
     FactSpan,
+    InlineError,
     Parsed,
     Refusal,
     parse_json,
@@ -70,14 +71,6 @@ OPENS = "[dblookup("
 _CALL = re.compile(r"\[dblookup\('(?P<entity>.+?)', ?'(?P<relation>.+?)'\) ?-> ?")
 
 
-class CallError(ValueError):
-    """A call cannot be read; `offset` is where it begins in the annotated text."""
-
-    def __init__(self, offset: int, reason: str) -> None:
-        self.offset, self.reason = offset, reason
-        super().__init__(f"offset {offset}: {reason}")
-
-
 def read_triplets(path: Path) -> Iterator[Parsed]:
     """Read every document of a file of annotated examples. The id is a hash of the annotated text."""
     record = parse_json(path.read_bytes(), path.name)
@@ -100,14 +93,14 @@ def _document(where: str, example: Any) -> Parsed:
         return Parsed(None, (Refusal(where, *fault),))
     try:
         text, spans = parse_calls(marked)
-    except CallError as error:
+    except InlineError as error:
         return Parsed(None, (Refusal(where, error.offset, error.reason),))
     external_id = hashlib.sha256(marked.encode()).hexdigest()[:16]
     return Parsed(AnnotatedDocument(external_id, text, spans))
 
 
 def parse_calls(marked: str) -> tuple[str, tuple[FactSpan, ...]]:
-    """Give the text with each call replaced by its value, and the spans of these. Raises `CallError` on a bad call."""
+    """Give the text with each call replaced by its value, and their spans. Raises `InlineError` on a bad call."""
     pieces: list[str] = []
     spans: list[FactSpan] = []
     length = at = 0
@@ -125,14 +118,14 @@ def _call(marked: str, start: int) -> tuple[str, str, str, int]:
     """Read the call at `start`: give its entity, relation and value, and the offset of its end."""
     call = _CALL.match(marked, start)
     if call is None or OPENS in call.group()[1:]:
-        raise CallError(start, "a call that is not [dblookup('entity', 'relation') -> value]")
+        raise InlineError(start, "a call that is not [dblookup('entity', 'relation') -> value]")
     end = _closing(marked, call.end())
     value = marked[call.end() : max(end, 0)].strip()
     entity, relation = call["entity"].strip(), call["relation"].strip()
     if end < 0 or OPENS in value:
-        raise CallError(start, "a call that is never closed")
+        raise InlineError(start, "a call that is never closed")
     if not (entity and relation and value):
-        raise CallError(start, "a call with an empty entity, relation or value")
+        raise InlineError(start, "a call with an empty entity, relation or value")
     return entity, relation, value, end + 1
 
 

@@ -16,6 +16,14 @@ RANDOM = "random"
 ADAPT, PRECISION, LAYOUT = ("full", "lora"), ("auto", "fp32", "bf16"), ("padded", "packed")
 
 
+class TrainingRefused(ValueError):
+    """A run cannot start as it is asked for: its data, its directory or its settings; the message says why."""
+
+
+class TrainingBroken(RuntimeError):
+    """A run cannot go on: a gradient is not finite, or another rank has ended. The last save is from before."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Architecture:
     """A decoder of the Llama family without its vocabulary, which the tokenizer and the method determine.

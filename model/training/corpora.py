@@ -14,11 +14,7 @@ from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.text.tokens import Encoded, FactTokenizer
-from colmlm.model.training.config import TrainConfig
-
-
-class DataError(ValueError):
-    """The data cannot be trained on; the message says why."""
+from colmlm.model.training.config import TrainConfig, TrainingRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +346,7 @@ def epoch_order(count: int, block: int, tag: str) -> NDArray[np.int64]:
 def apportion(count: int, weights: Sequence[float]) -> list[int]:
     """Divide `count` in proportion to the weights, rounding the largest remainders up.
 
-    Raises DataError if a positive weight would get nothing.
+    Raises TrainingRefused if a positive weight would get nothing.
     """
     exact = [count * weight / sum(weights) for weight in weights]
     shares = [int(share) for share in exact]
@@ -358,7 +354,7 @@ def apportion(count: int, weights: Sequence[float]) -> list[int]:
     for i in by_remainder[: count - sum(shares)]:
         shares[i] += 1
     if any(weight > 0 and not share for weight, share in zip(weights, shares, strict=True)):
-        raise DataError(f"a batch of {count} documents is too small for the weights {list(weights)}")
+        raise TrainingRefused(f"a batch of {count} documents is too small for the weights {list(weights)}")
     return shares
 
 

@@ -15,11 +15,9 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from colmlm.model.training.config import TrainingBroken
+
 Item = TypeVar("Item")
-
-
-class RankLost(RuntimeError):
-    """Another rank of the run has ended or is out of reach, so that this one cannot go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +41,13 @@ def process_rank() -> ProcessRank:
 
 @contextmanager
 def with_all_ranks() -> Iterator[None]:
-    """Raise `RankLost` where a collective within fails because another rank is gone."""
+    """Raise `TrainingBroken` where a collective within fails because another rank is gone."""
     try:
         yield
     except RuntimeError as error:  # gloo's has no class of its own
         if process_rank().world == 1 or not (isinstance(error, dist.DistError) or "gloo" in str(error)):
             raise
-        raise RankLost(
+        raise TrainingBroken(
             f"another of the {process_rank().world} ranks of this run has ended or is out of reach. Start all of "
             f"them again: the run goes on from its last save. ({str(error).partition('. ')[0]})"
         ) from error

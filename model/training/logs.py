@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from colmlm.model.training.config import TrainingRefused
+
 LOSS_FILE, PLOT_FILE, BOARD = "loss.csv", "loss.png", "tensorboard"
 _SMOOTH = 50  # the plot shows a running mean over this share of the run
-
-
-class TensorBoardMissing(RuntimeError):
-    """TensorBoard was asked for and is not installed."""
 
 
 class TrainingLog:
@@ -115,7 +113,7 @@ def _board(directory: Path, begin: int, wanted: bool | None) -> Any:
         return None
     if importlib.util.find_spec("tensorboard") is None:
         if wanted:
-            raise TensorBoardMissing("tensorboard is not installed: pip install 'colmlm[tensorboard]'")
+            raise TrainingRefused("tensorboard is not installed: pip install 'colmlm[tensorboard]'")
         return None
     from torch.utils.tensorboard import SummaryWriter
 

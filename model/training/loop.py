@@ -31,6 +31,7 @@ from accelerate.utils import DistributedType, GradientAccumulationPlugin
 from torch import Tensor
 
 from colmlm.model.lm.checkpoint import compute_dtype
+from colmlm.model.training.config import TrainingBroken
 from colmlm.model.training.gather import add_up, process_rank, with_all_ranks
 from colmlm.model.training.logs import TrainingLog
 from colmlm.model.training.state import (
@@ -51,10 +52,6 @@ from colmlm.model.training.state import (
 from colmlm.model.training.task import MicroBatch, StepContext, StepMetrics, Task
 
 _SAVING = ".saving-"  # directories in which a checkpoint is written before its files replace the old ones
-
-
-class Diverged(RuntimeError):
-    """A gradient is not finite; the last save is from before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,8 +116,8 @@ class Loop(Generic[MicroBatch]):
     def run(self) -> Iterator[StepMetrics]:
         """Train to the end, saving every few minutes and at the end. Resumes from the last save, if there is one.
 
-        Raises ResumeRefused where the directory holds another run, RanksDiffer where another process has other data or
-        settings, Diverged where a gradient is not finite, and RankLost where another process has ended.
+        Raises TrainingRefused where the directory holds another run, or another process has other data or settings, and
+        TrainingBroken where a gradient is not finite or another process has ended.
         """
         with with_all_ranks():
             yield from self._run()
@@ -287,7 +284,7 @@ class Loop(Generic[MicroBatch]):
             self._accelerator.clip_grad_norm_(trainable(self._module).values(), self.config.clip_norm)
         )
         if not math.isfinite(norm):
-            raise Diverged(
+            raise TrainingBroken(
                 f"step {progress.step + 1}: the gradient is {norm}; train with a lower rate, from {self.directory}"
             )
         self._optimizer.step()

@@ -23,16 +23,12 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.lm.checkpoint import tokenizer_digest
 from colmlm.model.lm.config import damaged_file, file_digest
 from colmlm.model.text.tokens import FactTokenizer
-from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.corpora import Corpus, DataError, Tokenising, TokenShard, data_hash, shard_of
+from colmlm.model.training.config import TrainConfig, TrainingRefused
+from colmlm.model.training.corpora import Corpus, Tokenising, TokenShard, data_hash, shard_of
 
 SHARDS_FILE, SHARD_FILE = "shards.json", "shard.json"
 FORMAT = 1
 _ARRAYS = tuple(TokenShard.__dataclass_fields__)
-
-
-class ShardError(DataError):
-    """The shards cannot be used here; the message says which and why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +74,7 @@ def build_shards(
     """Write the documents as shards; yield the totals after each shard, and at the end those of all.
 
     An interrupted build is continued: finished shards are kept if they hold the same documents with the same settings.
-    Raises `ShardError` if they do not.
+    Raises `TrainingRefused` if they do not.
     """
     made = Made.by(tokenizer, config)
     directory.mkdir(parents=True, exist_ok=True)
@@ -89,20 +85,20 @@ def build_shards(
         if record is None:
             record = _write_shard(target, chunk, tokenizer, made)
         elif record["data_sha256"] != data_hash(chunk):
-            raise ShardError(f"{target} was made of other documents; name another folder")
+            raise TrainingRefused(f"{target} was made of other documents; name another folder")
         else:
             kept += 1
         records.append(record)
         yield _sum_records(records, kept)
     if not records:
-        raise ShardError("there are no documents to make shards of")
+        raise TrainingRefused("there are no documents to make shards of")
     _seal(directory, made, records)
 
 
 def open_shards(directory: Path, tokenizer: FactTokenizer, config: TrainConfig) -> Corpus:
     """Open a folder of shards as a memory-mapped corpus; all of it is read once, to check its digests.
 
-    Raises `ShardError` for a damaged or unfinished folder, and for one of another tokenizer or other settings.
+    Raises `TrainingRefused` for a damaged or unfinished folder, and for one of another tokenizer or other settings.
     """
     record = read_manifest(directory)
     _same_making(directory, record["made"], Made.by(tokenizer, config))
@@ -116,13 +112,13 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads((directory / SHARDS_FILE).read_text())
     except FileNotFoundError as error:
-        raise ShardError(
+        raise TrainingRefused(
             f"{directory} holds no finished shards; make them with `colmlm train shards`"
         ) from error
     except ValueError as error:
-        raise ShardError(f"{directory / SHARDS_FILE} cannot be read ({error})") from error
+        raise TrainingRefused(f"{directory / SHARDS_FILE} cannot be read ({error})") from error
     if not (isinstance(record, dict) and {"made", "built", "shards"} <= record.keys()):
-        raise ShardError(f"{directory / SHARDS_FILE} is no manifest of shards")
+        raise TrainingRefused(f"{directory / SHARDS_FILE} is no manifest of shards")
     return record
 
 
@@ -178,7 +174,7 @@ def _seal(directory: Path, made: Made, records: Sequence[Mapping[str, Any]]) -> 
     names = [f"{number:05d}" for number in range(len(records))]
     found = {path.name for path in directory.glob("[0-9]*")}
     if extra := sorted(found - set(names)):
-        raise ShardError(f"{directory / extra[0]} is not of these documents; name another folder")
+        raise TrainingRefused(f"{directory / extra[0]} is not of these documents; name another folder")
     manifest = {
         "made": asdict(made),
         "built": asdict(_sum_records(records)),
@@ -192,7 +188,7 @@ def _seal(directory: Path, made: Made, records: Sequence[Mapping[str, Any]]) -> 
 def _same_making(where: Path, theirs: Mapping[str, Any], ours: Made) -> None:
     for name, value in asdict(ours).items():
         if theirs.get(name) != value:
-            raise ShardError(
+            raise TrainingRefused(
                 f"{where} was made with {name} {theirs.get(name)!r}, and here it is {value!r}; "
                 "make the shards again in another folder, or ask for what they have"
             )
@@ -200,11 +196,13 @@ def _same_making(where: Path, theirs: Mapping[str, Any], ours: Made) -> None:
 
 def _check_shard(shard: Path, digest: str) -> None:
     if not (shard / SHARD_FILE).is_file() or file_digest(shard / SHARD_FILE) != digest:
-        raise ShardError(f"{shard / SHARD_FILE} is missing or not the one that was written; make it again")
+        raise TrainingRefused(
+            f"{shard / SHARD_FILE} is missing or not the one that was written; make it again"
+        )
     files = json.loads((shard / SHARD_FILE).read_text())["files"]
     missing = next((name for name in files if not (shard / name).is_file()), None)
     if name := missing or damaged_file(shard, files):
-        raise ShardError(f"{shard / name} is missing or damaged; remove {shard} and make it again")
+        raise TrainingRefused(f"{shard / name} is missing or damaged; remove {shard} and make it again")
 
 
 def _map_shard(shard: Path) -> TokenShard:

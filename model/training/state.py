@@ -22,20 +22,13 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from colmlm.model.lm.checkpoint import ship_adapter
 from colmlm.model.lm.config import CheckpointConfig, CheckpointError
+from colmlm.model.training.config import TrainingRefused
 from colmlm.model.training.gather import gather_equal, gather_lines, process_rank
 from colmlm.model.training.logs import LOSS_FILE
 
 STATE_FILE = "state.pt"
 FORMAT = 2
 _DIFFERS_AT_MOST = 40
-
-
-class ResumeRefused(ValueError):
-    """A run's directory holds another run than the one that was asked for."""
-
-
-class RanksDiffer(ValueError):
-    """The processes of a run were given different data or settings."""
 
 
 def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -57,7 +50,7 @@ def put_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Write `weights` into the module's trainable parameters on any device. The names of both must be the same."""
     parameters = trainable(module)
     if differing := sorted(parameters.keys() ^ weights.keys()):
-        raise ResumeRefused(
+        raise TrainingRefused(
             f"the saved run trains other weights: {len(differing)} differ, {differing[0]} for one"
         )
     with torch.no_grad():
@@ -107,7 +100,7 @@ def put_random_states(states: Mapping[str, Tensor], seed: int) -> None:
 def check_fingerprint(saved: Mapping[str, str], now: Mapping[str, str], directory: Path) -> None:
     """Refuse to resume a run with other data, base or settings; the message names those that differ."""
     if listed := _differences(saved, now, "there", "here"):
-        raise ResumeRefused(
+        raise TrainingRefused(
             f"{directory} holds a run with another {listed}; name another directory, or give the same again"
         )
 
@@ -115,12 +108,12 @@ def check_fingerprint(saved: Mapping[str, str], now: Mapping[str, str], director
 def require_same_run(fingerprint: Mapping[str, str], device: torch.device) -> None:
     """Refuse to train where the processes would train different runs, as with a stale copy of the data on one machine.
 
-    Raises `RanksDiffer` in all of them. All must call it.
+    Raises `TrainingRefused` in all of them. All must call it.
     """
     told = [json.loads(line) for line in gather_lines(json.dumps(fingerprint), device)]
     for rank, other in enumerate(told):
         if listed := _differences(told[0], other, "in rank 0", f"in rank {rank}"):
-            raise RanksDiffer(
+            raise TrainingRefused(
                 f"the processes of this run were given another {listed}; give all machines the same data and settings"
             )
 
@@ -130,7 +123,7 @@ def require_same_save(state: Mapping[str, Any] | None, directory: Path, device: 
     step = torch.tensor(state["progress"]["step"] if state else 0, device=device)
     steps = sorted(set(gather_equal(step).tolist()))
     if len(steps) > 1:
-        raise ResumeRefused(
+        raise TrainingRefused(
             f"the processes of this run found saves of different steps in {directory}, {steps[0]} and {steps[-1]} (0 "
             "is none): all machines must see one directory there, or have a copy of it"
         )
@@ -154,11 +147,11 @@ def read_state(directory: Path) -> dict[str, Any] | None:
     try:
         state = torch.load(path, weights_only=True, map_location="cpu")
     except (RuntimeError, EOFError, UnpicklingError) as error:
-        raise ResumeRefused(
+        raise TrainingRefused(
             f"{path} cannot be read: it is damaged, or not of this program; name another directory to train anew"
         ) from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise ResumeRefused(
+        raise TrainingRefused(
             f"{path} was written by another version of this program; name another directory to train anew"
         )
     return state

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.text.tokens import Encoded, FactTokenizer, length_groups
-from colmlm.model.training.config import ASKING, QA_FORMS, TrainConfig
+from colmlm.model.training.config import ASKING, QA_FORMS, TrainConfig, TrainingRefused
 from colmlm.model.training.corpora import (
     Corpus,
-    DataError,
     DocumentPiece,
     Mined,
     Pieces,
@@ -115,12 +114,12 @@ class Steps:
         self.tokenizer, self.config, self._keys = tokenizer, config, keys
         for mix in (config.mix, config.cooldown_mix):
             if mix and len(mix) != len(corpora):
-                raise DataError(f"the mix weighs {len(mix)} corpora, and there are {len(corpora)}")
+                raise TrainingRefused(f"the mix weighs {len(mix)} corpora, and there are {len(corpora)}")
         if config.hard_negatives and keys is None:
-            raise DataError("hard negatives are looked for with the model's own keys")
+            raise TrainingRefused("hard negatives are looked for with the model's own keys")
         self.corpora = [*corpora, merge_corpora(corpora)]
         if config.markup.key and not self.corpora[-1].num_questions:
-            raise DataError("nothing to train on: no document has a fact with a question")
+            raise TrainingRefused("nothing to train on: no document has a fact with a question")
         self._pieces: dict[int, Pieces] = {}
         self._phases = [self._phase("main", 0, config.mix)]
         if config.cooldown_mix:

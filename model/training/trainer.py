@@ -27,7 +27,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig
 from colmlm.model.lm.language_model import FactLM, unit
 from colmlm.model.text.tokens import Encoded, FactTokenizer
-from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.config import TrainConfig, TrainingRefused
 from colmlm.model.training.contrast import (
     PairMemory,
     Pairs,
@@ -36,7 +36,7 @@ from colmlm.model.training.contrast import (
     pull_together,
     question_ids,
 )
-from colmlm.model.training.corpora import Corpus, DataError, apportion, tokenise
+from colmlm.model.training.corpora import Corpus, apportion, tokenise
 from colmlm.model.training.gather import (
     accumulation,
     gather_rows,
@@ -252,7 +252,7 @@ class Trainer(Task[JointBatch]):
         return [self._batch([one], 0) for one in (*[replace(first, place=place)] * 2, first)]
 
     def fit(self, seconds_per_token: float, seconds: float) -> None:
-        """Take fewer documents a step where this many do not fit. Raises DataError where not even one step does."""
+        """Take fewer documents a step where this many do not fit. Raises TrainingRefused where no step does."""
         drawn = self.source.drawn(0)
         several = accumulation(len(drawn), self.source.micro(len(drawn)), process_rank().world) > 1
         cost = (
@@ -458,7 +458,7 @@ def resumed_steps(config: TrainConfig, directory: Path) -> tuple[TrainConfig, St
 def fitted_config(config: TrainConfig, step_seconds: float, seconds: float) -> TrainConfig:
     """Give the config with the largest steps, at most its own, of which `FEWEST_STEPS` fit into these seconds.
 
-    Where none is that small, the smallest step is taken. Raises DataError where not even that fits.
+    Where none is that small, the smallest step is taken. Raises TrainingRefused where not even that fits.
     """
     most = config.batch_rows or config.batch_documents
     each = step_seconds / most
@@ -469,7 +469,7 @@ def fitted_config(config: TrainConfig, step_seconds: float, seconds: float) -> T
     )
     size = StepSize.of(fitted)
     if (needed := each * (size.batch_rows or size.batch_documents)) > seconds:
-        raise DataError(
+        raise TrainingRefused(
             f"no step fits into the time of this run: one of {size} takes about {needed:.0f} s here, and "
             f"{max(0.0, seconds):.0f} s are left. Nothing was trained; allow at least "
             f"{needed * FEWEST_STEPS / 60:.1f} minutes (--max-minutes), or cut documents (--max-length)"
@@ -504,6 +504,6 @@ def _divides(config: TrainConfig) -> bool:
     try:
         for mix in (config.mix, config.cooldown_mix):
             apportion(config.batch_documents, mix or (1.0,))
-    except DataError:
+    except TrainingRefused:
         return False
     return True

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from colmlm.kb.answers.ranked import RankedLookups
-from colmlm.kb.errors import PromptRefused
+from colmlm.kb.errors import refusals
 from colmlm.kb.evidence.generation import (
     Completed,
     Finished,
@@ -135,7 +135,7 @@ def text_of(request: GenerationRequest) -> str:
     try:
         return "".join(map(chr, request.prompt)).encode().decode()
     except (ValueError, OverflowError) as error:
-        raise PromptRefused(f"{error}") from error
+        raise refusals.prompt_refused(f"{error}") from error
 
 
 def as_likely(text: str) -> tuple[TokenLogprob, ...]:

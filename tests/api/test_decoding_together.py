@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from colmlm.kb.errors import DecoderBusy
+from colmlm.kb.errors import refusals
 from colmlm.kb.service import KnowledgeBase
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.decoding.together import DecoderTogether, Room
@@ -53,7 +53,7 @@ def test_clients_at_once_are_all_answered_as_each_is_alone(tiny: TinyServer) -> 
 def test_where_the_queue_is_full_both_apis_say_when_to_come_again(tiny: TinyServer) -> None:
     none = Room(rows=0, waiting=0)
     decoder = Decoder(tiny.checkpoint, None)
-    tiny.generator.together = DecoderTogether(decoder, none, refusal=DecoderBusy)
+    tiny.generator.together = DecoderTogether(decoder, none, refusal=refusals.decoder_busy)
     headers = {"Authorization": f"Bearer {tiny.keys['reader']}"}
     body = {"prompt": "x", "mode": "off"}
     with httpx.Client(base_url=tiny.address, headers=headers, timeout=60) as client:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 
 import pytest
 from sqlalchemy import create_engine
 
 from colmlm.api.app import create_app
-from colmlm.api.errors import status_of
+from colmlm.api.client.errors import error_of
+from colmlm.api.errors import problem_of, status_of
 from colmlm.api.middleware.auth import build_admission
 from colmlm.api.middleware.gate import GatedApp
 from colmlm.api.middleware.limiters import Limiters
 from colmlm.api.wire.requests import MAX_BODY_BYTES
 from colmlm.kb.access.access import Access
-from colmlm.kb.errors import KBError
+from colmlm.kb.errors import KBError, refusals
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.store import Store
 from tests.api.conftest import Client, Connect
@@ -145,6 +147,23 @@ def test_every_error_has_a_status_that_http_knows() -> None:
     assert all(error.title for error in leaves(KBError))
     made = (Exception.__new__(error) for error in leaves(KBError))
     assert all(400 <= status_of(error) < 600 for error in made)
+
+
+MADE = {name: make for name, make in vars(refusals).items() if hasattr(make, "__wrapped__")}
+GIVEN = {"int": 3, "int | None": None, "float": 0.5, "str": "words", "str | None": None}
+LISTS = {"Sequence[int]": [3, 5], "Sequence[str]": ["a", "b"]}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_client_rebuilds_an_error_with_its_kind_code_words_and_ids(name: str) -> None:
+    of = signature(MADE[name]).parameters.values()
+    made = MADE[name](*((GIVEN | LISTS)[one.annotation] for one in of))
+    problem, _ = problem_of(made)
+    rebuilt = error_of(problem)
+    assert type(rebuilt) is type(made) and problem_of(rebuilt)[0] == problem
+    assert made.code.lower() == name.replace("_", "")
+    ids = [one.name for one in of if one.name.endswith("_ids")]
+    assert all(getattr(made, one) == getattr(rebuilt, one) for one in ids)
 
 
 def test_no_answer_goes_without_the_headers_that_protect_it(app: GatedApp, connect: Connect) -> None:

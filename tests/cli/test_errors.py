@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from colmlm.cli import errors
 from colmlm.cli.errors import explain
-from colmlm.kb.errors import FactNotFound, KBError, LogHeld
+from colmlm.kb.errors import FactNotFound, KBError, refusals
 from tests.disks import files_limited_to
 
 
@@ -18,7 +18,7 @@ from tests.disks import files_limited_to
     ("error", "code"),
     [
         (FactNotFound([3]), 3),
-        (LogHeld(None, 10.0), 8),
+        (refusals.log_held(None, 10.0), 8),
         (QueryCanceled("canceling statement due to statement timeout"), 8),
         (LockNotAvailable("canceling statement due to lock timeout"), 8),
         (DBAPIError("SELECT 1", {}, LockNotAvailable("canceling statement due to lock timeout")), 8),

@@ -30,7 +30,7 @@ import typer
 
 from colmlm.cli.errors import DATABASE, FAULT, FailedElsewhere, Failure
 from colmlm.kb import interpreter
-from colmlm.kb.errors import ClusterUnavailable, DatabaseUnavailable, SettingsError
+from colmlm.kb.errors import DatabaseUnavailable, SettingsError, refusals
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.runtime import Runtime
@@ -79,7 +79,7 @@ def require_cluster(address: str) -> None:
             causes.append(error)
         else:
             return
-    raise ClusterUnavailable(address, causes[0].strerror or str(causes[0]))
+    raise refusals.cluster_unavailable(address, causes[0].strerror or str(causes[0]))
 
 
 def _address(value: str | None) -> str | None:
@@ -277,7 +277,7 @@ class _Driver:
         """Give the error of a driver that has ended: of the cluster where it did not come in, unless it was killed."""
         code, words = self._process.wait(), self._last_words()
         if self._address is not None and not self._is_connected and code > 0:
-            return ClusterUnavailable(self._address, words)
+            return refusals.cluster_unavailable(self._address, words)
         return FailedElsewhere(Failure(FAULT, f"Ray ended with code {code}: {words}"))
 
     def _last_words(self) -> str:

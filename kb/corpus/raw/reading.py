@@ -24,7 +24,7 @@ from colmlm.kb.corpus.raw.blocks import Fields
 from colmlm.kb.corpus.raw.files import RawFile, path_fault, printable
 from colmlm.kb.corpus.raw.read import BY_LINE, BY_ROW, FORMATS
 from colmlm.kb.corpus.raw.wire import LENGTH, WIDEST, Ask, Breach, Limits, Told, send_message
-from colmlm.kb.errors import ReaderUnavailable
+from colmlm.kb.errors import refusals
 
 MOST_BREACHES = 10  # breaches of one file; each costs the time that a document may take, and a new process
 
@@ -200,7 +200,7 @@ class FileReader:
                 self._process = _started(self.limits)
                 self._next()
             except (OSError, _Breached) as error:
-                raise ReaderUnavailable(str(error)) from error
+                raise refusals.reader_unavailable(str(error)) from error
         return self._process
 
     def _next(self) -> Told:

@@ -15,6 +15,7 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.jobs.kinds import AskQuestions
 from colmlm.kb.jobs.worker import JobRun, Worker
+from colmlm.kb.lookup.options import filter_of
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.questions.asking import ByAnswers
 from colmlm.kb.questions.records import DraftQuestion
@@ -44,7 +45,7 @@ def work(almanac: KnowledgeBase, encoder: FakeEncoder) -> Callable[[], None]:
         return asdict(
             run.kb.questions.run(
                 work.question_set,
-                ByAnswers(answering, accepted_only=work.accepted_only),
+                ByAnswers(answering, only=filter_of(work)),
                 told,
                 actor=run.job.actor,
             )

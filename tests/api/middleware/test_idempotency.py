@@ -15,7 +15,6 @@ from colmlm.api.middleware.gate import GatedApp
 from colmlm.kb.access import idempotency
 from colmlm.kb.access.idempotency import KeptAnswer
 from colmlm.kb.access.tokens import read_token
-from colmlm.kb.errors import AnswerGone, RequestUnderWay
 from colmlm.kb.jobs.kinds import Check
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.log.audit import Claim, Origin, origin
@@ -24,6 +23,7 @@ from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 from tests.api.serving import served
+from tests.refusals import raises_code
 
 FACT = {"question": "Who wrote Emma?", "value": "Jane Austen", "reason": "new"}
 ONCE = {"Idempotency-Key": "order-1"}
@@ -136,12 +136,12 @@ def elapse(kb: KnowledgeBase, minutes: int) -> None:
 
 def test_process_that_died_before_it_edited_leaves_the_key_free(atlas: KnowledgeBase, key_id: int) -> None:
     dead = claim(atlas, key_id)
-    with pytest.raises(RequestUnderWay):
+    with raises_code("RequestUnderWay"):
         claim(atlas, key_id)
     elapse(atlas, 3)
     heir = claim(atlas, key_id)
     head = atlas.log.head_seq()
-    with under(dead), pytest.raises(RequestUnderWay):  # it was only slow: now it must not edit any more
+    with under(dead), raises_code("RequestUnderWay"):  # it was only slow: now it must not edit any more
         atlas.facts.add("Q?", "A", **WHO)
     assert atlas.log.head_seq() == head
     with under(heir):
@@ -156,7 +156,7 @@ def test_process_that_died_after_it_edited_is_not_repeated(atlas: KnowledgeBase,
     with under(claim(atlas, key_id)):
         edit = atlas.facts.add("Q?", "A", **WHO)
     elapse(atlas, 3)
-    with pytest.raises(AnswerGone, match=f"change {edit.seq}"):
+    with raises_code("AnswerGone", match=f"change {edit.seq}"):
         claim(atlas, key_id)
 
 
@@ -166,7 +166,7 @@ def test_process_that_died_after_it_queued_a_job_does_not_queue_another(
     with under(claim(atlas, key_id)):
         Jobs(atlas).submit(Check(), actor="tester")
     elapse(atlas, 3)
-    with pytest.raises(AnswerGone):
+    with raises_code("AnswerGone"):
         claim(atlas, key_id)
 
 

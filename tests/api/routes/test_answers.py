@@ -10,6 +10,7 @@ from colmlm.kb.answers.records import Answer, AnswerShares, MeasuredAnswers
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, TEXT, Client, Connect
 from tests.fakes import FakeEncoder, NearReader
+from tests.kb.corpora import document, ingest
 
 
 def test_a_question_is_answered_with_its_place(reader: Client, fact_id: int) -> None:
@@ -59,6 +60,18 @@ def test_a_deleted_fact_is_not_said_nor_shown(reader: Client, atlas: KnowledgeBa
     response = reader.post("/v1/answers", json={"question": CAPITAL})
     said = response.json()
     assert said["answer"] is None and said["withheld"] and "Lima" not in response.text
+
+
+def test_only_documents_of_the_named_corpora_answer(reader: Client, atlas: KnowledgeBase) -> None:
+    more = document("other", "The capital of Peru is ", ("Cusco", CAPITAL), ".")
+    ingest(atlas, more, corpus="rumours")
+    (corpus,) = {one.corpus for one in atlas.corpora.all()} - {"rumours"}
+    for corpora, answer in (([corpus], "Lima"), (["rumours"], "Cusco")):
+        said = reader.post("/v1/answers", json={"question": CAPITAL, "corpora": corpora}).json()
+        sources = [said["source"], *(passage["source"] for passage in said["nearest"])]
+        assert said["answer"] == answer and {source["corpus"] for source in sources} == set(corpora)
+    refused = reader.post("/v1/answers", json={"question": CAPITAL, "corpora": [corpus, "none"]})
+    assert refused.status_code == 404 and "'none'" in refused.json()["detail"]
 
 
 def test_the_papers_mode_takes_the_nearest_fact(reader: Client) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import base64
 import json
 
-import pytest
-
-from colmlm.api.errors import InvalidCursor
 from colmlm.api.routes.parameters import place_of
 from colmlm.api.wire.answers import cursor
 from tests.api.conftest import Client
+from tests.refusals import raises_code
 
 LISTS = (
     "corpora",
@@ -50,5 +48,5 @@ def test_a_cursor_serves_its_own_list_only() -> None:
     forged = [base64.urlsafe_b64encode(json.dumps(said).encode()).decode().rstrip("=")
               for said in (["facts"], ["facts", -1], ["facts", 2**63], ["facts", True], ["facts", "1"], 7)]  # fmt: skip
     for wrong in (cursor("changes", (7,)), cursor("facts", (7, 1)), "é", "a", "%", "[" * 100, *forged):
-        with pytest.raises(InvalidCursor):
+        with raises_code("InvalidCursor"):
             place_of(wrong, "facts")

@@ -67,6 +67,7 @@ def test_what_is_read_is_the_same(there: There, facts: list[int]) -> None:
         said = there.same(*(word.replace("_", " ") for word in words.split()))
         assert any(said.values()), words
     there.same("ask", CAPITAL, volatile=("generation_id",))
+    there.same("ask", CAPITAL, "--corpus", "atlas", volatile=("generation_id",))
     assert f"at {there.address}" in there.run("ask", CAPITAL).err
     there.same("lookup", CAPITAL, "-k", 2)
     there.same("lookup", CAPITAL, "-k", 2, "--as-of", there.kb.log.head_seq() - 2)  # before both edits
@@ -190,6 +191,7 @@ def test_it_refuses_with_the_same_words_and_exit_code(there: There, facts: list[
         ("facts", "delete", *facts, *WHY, "--yes"),
         ("facts", "edit", facts[1], "--value", "x" * 20_000, *WHY),
         ("facts", "list", "--corpus", "nowhere"),
+        ("ask", CAPITAL, "--corpus", "nowhere"),
         ("trace", "output", 99),
         ("corpus", "documents", 99),
         ("log", "diff", 3, 1),

@@ -16,6 +16,7 @@ from colmlm.kb.errors import KeysetMismatch, NotHeeded
 from colmlm.kb.evidence.generation import GenerationRequest
 from tests.api.conftest import CAPITAL
 from tests.cli.elsewhere import There
+from tests.refusals import raises_code
 
 WHO = {"actor": "ada", "reason": "a test"}
 
@@ -45,6 +46,15 @@ def told(base: LocalBase) -> tuple[object, ...]:
 def test_here_and_elsewhere_say_the_same(there: There) -> None:
     with connect() as here, connect(there.address, token=token(there)) as elsewhere:
         assert told(here) == told(elsewhere)
+
+
+def test_here_and_elsewhere_answer_from_the_corpora_that_are_named(there: There) -> None:
+    with connect() as here, connect(there.address, token=token(there)) as elsewhere:
+        for base in (here, elsewhere):
+            source = base.lookups.answer(CAPITAL, threshold=0.0, corpora=("atlas",)).source
+            assert source is not None and source.corpus == "atlas"
+            with raises_code("CorpusNotFound", match="'nowhere'"):
+                base.lookups.answer(CAPITAL, corpora=("atlas", "nowhere"))
 
 
 def test_an_option_that_a_verb_has_not_or_lacks_is_refused_here_and_elsewhere(there: There) -> None:

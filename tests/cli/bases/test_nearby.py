@@ -93,7 +93,7 @@ def test_no_model_is_loaded_where_a_server_has_it(no_model: None, run: Run, chec
 
 
 def test_the_server_is_not_named_where_its_outputs_are_at_home(near: str, run: Run) -> None:
-    assert "colmlm trace outputs" in run("generate", PROMPT, *FORCED).err
+    assert "colmlm trace output " in run("generate", PROMPT, *FORCED).err
 
 
 def test_an_answer_is_stored_once_by_the_server_that_keeps_answers_alike(

@@ -22,7 +22,7 @@ from colmlm.api.wire.requests import MAX_QUERIES, MAX_VECTORS
 from colmlm.cli.bases.remote import OutputsElsewhere
 from colmlm.cli.composition.generator import StoringGenerator
 from colmlm.kb.answers.ranked import RankedLookups
-from colmlm.kb.errors import InvalidQuery, InvalidSplice, KBError, KeysetMismatch, NoSuchChange
+from colmlm.kb.errors import InvalidQuery, KBError, KeysetMismatch
 from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.service import KnowledgeBase
@@ -32,6 +32,7 @@ from tests.api.conftest import CAPITAL
 from tests.api.tiny_server import TinyServer, eager_checkpoint, tiny_server
 from tests.cli.conftest import invoke
 from tests.fakes import NearReader
+from tests.refusals import raises_code
 
 HASTY = Patience(attempts=3, first_wait=0.0, connect_seconds=1.0, answer_seconds=5.0)
 WHO = {"actor": "tester", "reason": "wrong"}
@@ -121,7 +122,7 @@ def test_a_decoder_here_can_have_the_reader_there(tiny: TinyServer, remote: Clie
 
 def test_its_refusals_are_those_of_the_base(tiny: TinyServer, remote: Client) -> None:
     of, asked = tiny.checkpoint.checkpoint_id, queries(tiny, 1)
-    with pytest.raises(NoSuchChange, match="10000"):
+    with raises_code("NoSuchChange", match="10000"):
         remote.lookups.find(asked, checkpoint_id=of, min_seq=10_000)
     with pytest.raises(KeysetMismatch) as mismatch:
         remote.lookups.find(asked, checkpoint_id="another")
@@ -131,7 +132,7 @@ def test_its_refusals_are_those_of_the_base(tiny: TinyServer, remote: Client) ->
     with pytest.raises(InvalidQuery, match="NaN"):
         remote.lookups.find(np.full_like(asked, np.nan), checkpoint_id=of)
     lying = NewOutput("p", "said", of, "auto", 1, (Splice(0, 4, "hit", 1, 1, 0.9),))
-    with pytest.raises(InvalidSplice, match="another value"):
+    with raises_code("InvalidSplice", match="another value"):
         remote.outputs.record_from_elsewhere(lying)
 
 

@@ -12,9 +12,9 @@ from colmlm.cli.composition.bulk.spreading import RayPlace, Spreading, require_c
 from colmlm.cli.composition.handlers import problem
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import DATABASE, USAGE, FailedElsewhere, explain
-from colmlm.kb.errors import ClusterUnavailable
 from colmlm.kb.store.settings import Settings
 from tests.cli.conftest import Run
+from tests.refusals import raises_code
 
 
 @pytest.mark.parametrize("address", ["auto", "local", ""])
@@ -46,8 +46,8 @@ def test_a_cluster_out_of_reach_is_told_at_once_with_what_to_look_at(tmp_path: P
     with socket.create_server(("127.0.0.1", 0)) as heard:
         address = f"127.0.0.1:{heard.getsockname()[1]}"
         require_cluster(address)
-    with pytest.raises(
-        ClusterUnavailable, match=rf"No cluster of Ray at {address}: Connection refused"
+    with raises_code(
+        "ClusterUnavailable", match=rf"No cluster of Ray at {address}: Connection refused"
     ) as refused:
         list(Spreading(Runtime(Settings(home=tmp_path)), RayPlace(address)).outcomes("key", None, [1]))
     assert explain(refused.value).exit_code == DATABASE and "`ray status`" in explain(refused.value).line
@@ -62,7 +62,7 @@ def test_a_cluster_that_ray_cannot_join_is_told_with_its_reason(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with socket.create_server(("127.0.0.1", 0)) as heard:
         address = f"127.0.0.1:{heard.getsockname()[1]}"
-        with pytest.raises(ClusterUnavailable, match=r"Version mismatch: 2\.1 there.*the same release"):
+        with raises_code("ClusterUnavailable", match=r"Version mismatch: 2\.1 there.*the same release"):
             list(Spreading(Runtime(Settings(home=tmp_path)), RayPlace(address)).outcomes("key", None, [1]))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.cli.conftest import TEXT, Run
@@ -51,6 +54,23 @@ def test_what_nothing_answers_is_said_so_with_exit_code_3(run: Run, keyed: list[
     shown = run("ask", CAPITAL, "--threshold", 1)
     assert "Lima" in shown.out, "as evidence"
     assert f"scores {run('ask', CAPITAL, '--json').json['score']:.2f}, and an answer needs 1.00" in shown.err
+
+
+def test_only_documents_of_the_named_corpora_answer(run: Run, keyed: list[int], tmp_path: Path) -> None:
+    file = tmp_path / "chile.jsonl"
+    text = "Chile lies beside the sea. Its great port is Valparaiso, and Arica is nearer to Peru."
+    fact = {"start": text.index("Valparaiso"), "end": text.index(", and"), "value": "Valparaiso"}
+    file.write_text(json.dumps({"id": "chile", "text": text, "facts": [fact]}), encoding="utf-8")
+    assert run("corpus", "add", file, "--format", "annotated", "--corpus", "coasts").code == 0
+    assert run("ask", CAPITAL, "--corpus", "atlas", "--corpus", "coasts", "--json").json["answer"] == "Lima"
+    said = run("ask", CAPITAL, "--corpus", "coasts", "--json")
+    assert said.code == 3 and "Lima" not in said.out
+    assert {one["source"]["corpus"] for one in said.json["nearest"]} <= {"coasts"}
+    refused = run("ask", CAPITAL, "--corpus", "coast")
+    assert (
+        refused.code == run("facts", "list", "--corpus", "coast").code and "No corpus 'coast'" in refused.err
+    )
+    assert run("ask", CAPITAL, "--corpus", "").code == 2
 
 
 def test_nothing_is_said_in_place_of_what_was_deleted(run: Run, keyed: list[int]) -> None:

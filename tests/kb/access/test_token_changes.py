@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.access.tokens import create_token, revoke_token, rotate_token
-from colmlm.kb.errors import ApiKeyEnded
 from colmlm.kb.principal import local_user
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, ingest, values
+from tests.refusals import raises_code
 
 KINDS = ["create-api-key", "rotate-api-key", "revoke-api-key"]
 
@@ -45,7 +44,7 @@ def test_making_rotating_and_revoking_a_token_are_changes_without_its_secret(kb:
 
 def test_what_is_refused_or_undone_leaves_no_change(kb: KnowledgeBase) -> None:
     live_a_life(kb)
-    with Session(kb.engine) as session, pytest.raises(ApiKeyEnded):
+    with Session(kb.engine) as session, raises_code("ApiKeyEnded"):
         revoke_token(session, "laptop")
     with Session(kb.engine) as session:
         create_token(session, "desktop", "reader")

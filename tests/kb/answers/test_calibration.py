@@ -21,6 +21,7 @@ from colmlm.kb.answers.calibration import (
 )
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
 from colmlm.kb.errors import CalibrationRefused
+from colmlm.kb.lookup.options import FactFilter
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import NearReader, WordEncoder
@@ -185,7 +186,7 @@ def test_a_long_document_is_left_out_whole_however_many_sentences_it_has(kb: Kno
     assert len(read.others) == 2 and all(one.outcome != "right" for one in read.others)
     with kb.sessions() as session:
         ids = frozenset(session.scalars(text("SELECT id FROM fact WHERE document_id = 1")))
-    _, near = Questions(kb, [encoder]).nearest("Who makes thing 7?", 50, without=ids)
+    _, near = Questions(kb, [encoder]).nearest("Who makes thing 7?", 50, FactFilter(without=ids))
     assert [hit.value for hit in near.hits] == ["Santiago"]
 
 

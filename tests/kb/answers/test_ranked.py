@@ -8,11 +8,12 @@ import pytest
 
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.errors import InvalidQuery, KeysetMismatch, NoSuchChange
+from colmlm.kb.errors import InvalidQuery, KeysetMismatch
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import NearReader, WordEncoder, activated
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, document, fact_id, ingest
+from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "test"}
 NOWHERE = "Nothing that is known"
@@ -197,7 +198,7 @@ def test_a_change_is_waited_for(find: Find, andes: KnowledgeBase, ranking: str):
     seq = andes.facts.edit(fact_id(andes, "Lima"), value="Cusco", **WHO).seq
     found = find(CAPITAL, ranking, min_seq=seq)
     assert said(found) == ["Cusco"] and found.seq >= seq
-    with pytest.raises(NoSuchChange):
+    with raises_code("NoSuchChange"):
         find(CAPITAL, ranking, min_seq=seq + 1)
 
 

@@ -18,7 +18,7 @@ from colmlm.kb.access.tokens import create_token
 from colmlm.kb.backup.restore import require_migration, restore_backup
 from colmlm.kb.backup.write import archive_tables, open_backup, verify_backup, write_backup
 from colmlm.kb.corpus.format import Parsed
-from colmlm.kb.errors import BackupRefused, DatabaseNotEmpty, LogRefused, NewerLogNeeded, SignatureRefused
+from colmlm.kb.errors import LogRefused, SignatureRefused
 from colmlm.kb.evidence.records import NewOutput
 from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.log.signing import KEY_FILE, fingerprint, signing_key
@@ -30,6 +30,7 @@ from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, HEIGHT, PERU, RIVER, ask, document, fact_id, ingest
 from tests.kb.full import fill
 from tests.kb.log.rewriting import tamper
+from tests.refusals import raises_code
 from tests.servers import clone
 
 WHO = {"actor": "tester", "reason": "test"}
@@ -109,7 +110,7 @@ def test_a_restored_base_is_the_original_to_the_last_row(
     assert edits[0] == edits[1] and empty.keysets.rekey(encoder).num_keys == 6
     with pytest.raises(Exception, match="append-only"), empty.engine.begin() as connection:
         connection.execute(text("DELETE FROM change"))
-    with pytest.raises(DatabaseNotEmpty):
+    with raises_code("DatabaseNotEmpty"):
         restore_backup(empty, file, actor="tester", without_later_erasures=True)
     with pytest.raises(FileExistsError):
         write_backup(original, file, signing_key(original.settings.home))
@@ -133,11 +134,11 @@ def test_any_flipped_bit_and_any_missing_end_is_refused(original: KnowledgeBase,
         damaged = bytearray(good)
         damaged[offset] ^= 1 << chance.randrange(8)
         file.write_bytes(damaged)
-        with pytest.raises(BackupRefused):
+        with raises_code("BackupRefused"):
             verify_backup(file)
     for length in (0, 1, 71, len(good) // 2, len(good) - 71, len(good) - 1):
         file.write_bytes(good[:length])
-        with pytest.raises(BackupRefused):
+        with raises_code("BackupRefused"):
             verify_backup(file)
     file.write_bytes(good)
     assert verify_backup(file).rows["fact"] == 4
@@ -234,7 +235,7 @@ def test_a_backup_of_another_migration_is_refused(original: KnowledgeBase, tmp_p
     with open_backup(_backup(original, tmp_path)) as archive:
         require_migration(archive)
         other = replace(archive, manifest={**archive.manifest, "migration": "9999"})
-        with pytest.raises(BackupRefused, match="it is of migration 9999, this program of"):
+        with raises_code("BackupRefused", match="it is of migration 9999, this program of"):
             require_migration(other)
 
 
@@ -268,7 +269,7 @@ def test_without_the_newer_log_nothing_that_was_erased_comes_back_unasked(
 ):
     file = _backup(original, tmp_path)
     Erasure(original).erase([fact_id(original, "Cusco")], **WHO)
-    with pytest.raises(NewerLogNeeded, match="--change-log"):
+    with raises_code("NewerLogNeeded", match="--change-log"):
         restore_backup(empty, file, actor="tester")
     with pytest.raises(LogRefused, match="ends here"):  # the head says that more came, and not what
         restore_backup(empty, file, actor="tester", log_file=_head(original, tmp_path))

@@ -12,7 +12,7 @@ from colmlm.kb.answers.answering import Answering, parts_of
 from colmlm.kb.answers.records import Answer, AnsweredQuestion
 from colmlm.kb.answers.windows import read_stretches
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
-from colmlm.kb.errors import InvalidSplice, InvalidValue
+from colmlm.kb.errors import InvalidValue
 from colmlm.kb.evidence.attribution import StoredAnswers, output_of
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, QuotedStretch
 from colmlm.kb.facts.redaction import MARK
@@ -23,6 +23,7 @@ from colmlm.kb.service import KnowledgeBase
 from tests.fakes import SayingReader, WordEncoder
 from tests.kb.corpora import document, fact_id, ingest
 from tests.kb.removal.test_erasure_race import erasing
+from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "test"}
 OPENED, RAN = "When did the canteen open?", "Who ran the canteen?"
@@ -169,7 +170,7 @@ def test_a_part_that_its_fact_does_not_have_is_refused(canteen: KnowledgeBase, s
         {"part_start": None, "part_end": None},
     ):
         with subtests.test(damage=damage):
-            with pytest.raises(InvalidSplice):
+            with raises_code("InvalidSplice"):
                 canteen.outputs.record(replace(output, splices=(replace(output.splices[0], **damage),)))
             assert canteen.outputs.find() == []
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import event
 
-from colmlm.kb.errors import FactNotFound, GenerationNotFound, InvalidSplice
+from colmlm.kb.errors import FactNotFound
 from colmlm.kb.evidence.records import NewOutput, Splice, Use, Version
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, PERU, best, fact_id, ingest
+from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "wrong"}
 
@@ -132,7 +133,7 @@ def test_a_splice_that_is_not_evidence_is_refused(kb: KnowledgeBase, subtests: p
     ):
         with subtests.test(damage=damage):
             wrong = replace(generation, splices=(replace(generation.splices[0], **damage),))
-            with pytest.raises(InvalidSplice):
+            with raises_code("InvalidSplice"):
                 kb.outputs.record(wrong)
             assert kb.outputs.find() == []
 
@@ -146,7 +147,7 @@ def test_stored_outputs_are_listed_newest_first(kb: KnowledgeBase):
 
 
 def test_what_was_never_stored_cannot_be_traced(kb: KnowledgeBase):
-    with pytest.raises(GenerationNotFound):
+    with raises_code("GenerationNotFound"):
         kb.outputs.trace(1)
     with pytest.raises(FactNotFound):
         kb.outputs.trace_fact(1)

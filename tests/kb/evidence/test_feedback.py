@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from colmlm.kb.errors import GenerationNotFound, InvalidValue
+from colmlm.kb.errors import InvalidValue
 from colmlm.kb.evidence.records import NewFeedback, NewOutput
 from colmlm.kb.service import KnowledgeBase
+from tests.refusals import raises_code
 
 
 @pytest.fixture
@@ -45,5 +46,5 @@ def test_what_cannot_be_kept_is_refused(
 
 def test_an_output_that_is_not_there_takes_none(kb: KnowledgeBase) -> None:
     for output in (1, 0, 2**70):
-        with pytest.raises(GenerationNotFound):
+        with raises_code("GenerationNotFound"):
             kb.outputs.give_feedback(output, NewFeedback("up"), actor="ann")

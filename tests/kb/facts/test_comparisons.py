@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event, text
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.kb.errors import AnsweredAlready, CorpusNotFound, NotUndoable, PairNotFound
+from colmlm.kb.errors import Conflict
 from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.facts.records import Correction, FactDraft
 from colmlm.kb.facts.reviews import ReviewVerdict
@@ -19,6 +19,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.upkeep.comparing import FACTS_AT_ONCE, compare_index
 from tests.fakes import FakeEncoder, WordEncoder, activated
 from tests.kb.corpora import CAPITAL, PERU, document, fact_id, ingest
+from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "test"}
 TOWER = "When was the Eiffel Tower opened?"
@@ -42,8 +43,8 @@ def test_a_second_answer_to_a_question_is_refused_and_names_the_first(kb: Knowle
     first = add(kb, "1889")
     head = kb.log.head_seq()
     for question in (TOWER, "when was  the Eiffel tower opened"):
-        with pytest.raises(
-            AnsweredAlready, match=rf'Fact {first} answers this already \("1889"\)'
+        with raises_code(
+            "AnsweredAlready", match=rf'Fact {first} answers this already \("1889"\)'
         ) as refused:
             add(kb, "1890", question, anyway=False)
         assert refused.value.fact_ids == (first,)
@@ -94,7 +95,7 @@ def test_questions_are_the_same_by_their_words(kb: KnowledgeBase, one: str, othe
 
 def test_two_of_one_request_that_contradict_are_refused(kb: KnowledgeBase):
     drafts = [FactDraft(TOWER, "1889"), FactDraft(TOWER, "1890")]
-    with pytest.raises(AnsweredAlready, match="Two of these facts"):
+    with raises_code("AnsweredAlready", match="Two of these facts"):
         kb.facts.add_many(drafts, **WHO)
     assert kb.facts.find() == []
     assert len(kb.facts.add_many(drafts, anyway=True, **WHO).fact_ids) == 2
@@ -102,10 +103,10 @@ def test_two_of_one_request_that_contradict_are_refused(kb: KnowledgeBase):
 
 def test_an_edit_is_refused_where_it_makes_a_contradiction(kb: KnowledgeBase):
     first, second = add(kb, "1889"), add(kb, "1889")
-    with pytest.raises(AnsweredAlready):
+    with raises_code("AnsweredAlready"):
         kb.facts.edit(second, "1890", **WHO)
     other = add(kb, "1890", "When did it close?")
-    with pytest.raises(AnsweredAlready) as refused:
+    with raises_code("AnsweredAlready") as refused:
         kb.facts.edit_many([Correction(other, None, TOWER)], **WHO)
     assert refused.value.fact_ids == (first, second)
     assert kb.facts.edit(second, "1890", anyway=True, **WHO).also_said_by == ()
@@ -124,10 +125,10 @@ def test_an_edit_of_one_that_contradicts_already_is_not_refused(kb: KnowledgeBas
 def test_marks_and_moves_are_refused_as_well(kb: KnowledgeBase):
     ingest(kb, PERU)
     at = kb.documents.find()[0].document_id
-    with pytest.raises(AnsweredAlready):
+    with raises_code("AnsweredAlready"):
         kb.facts.add_to(at, {"text": "South America"}, question=CAPITAL, **WHO)
     add(kb, "Lima", CAPITAL)
-    with pytest.raises(AnsweredAlready):
+    with raises_code("AnsweredAlready"):
         kb.facts.move(fact_id_in(kb, "Lima", at), {"text": "capital"}, **WHO)
     kb.facts.move(fact_id_in(kb, "Lima", at), {"text": "capital"}, anyway=True, **WHO)
     assert against(kb) == [("capital", "Lima")]
@@ -158,7 +159,7 @@ def test_an_ingest_counts_what_contradicts_and_is_not_refused(kb: KnowledgeBase)
     assert (report.contradictions, report.duplicates) == (2, 1)
     assert against(kb) == [("Cusco", "Lima")] * 2
     assert against(kb, corpus="lands") == against(kb)
-    with pytest.raises(CorpusNotFound):
+    with raises_code("CorpusNotFound"):
         kb.comparisons.pairs("contradictions", corpus="nowhere")
 
 
@@ -178,7 +179,7 @@ def test_both_hold_until_one_of_them_is_edited(kb: KnowledgeBase):
     (change,) = kb.log.changes(after=edit.seq - 1)
     assert (change.kind, change.fact_ids) == ("hold", (first, second)) and kb.log.verify().ok
     assert against(kb) == [] and against(kb, held=True) == [("1889", "1890")]
-    with pytest.raises(PairNotFound):  # noted before
+    with raises_code("PairNotFound"):  # noted before
         kb.comparisons.hold(first, second, **WHO)
     kb.comparisons.hold(first, second, holds=False, **WHO)
     assert against(kb) == [("1889", "1890")]
@@ -186,7 +187,7 @@ def test_both_hold_until_one_of_them_is_edited(kb: KnowledgeBase):
     kb.facts.edit(second, "1891", **WHO)
     assert against(kb) == [("1889", "1891")] and against(kb, held=True) == []
     for one, other in ((first, first), (first, 999), (1 << 70, first)):
-        with pytest.raises(PairNotFound):
+        with raises_code("PairNotFound"):
             kb.comparisons.hold(one, other, **WHO)
 
 
@@ -223,7 +224,8 @@ def test_of_two_who_add_at_once_one_is_refused(kb: KnowledgeBase):
     def one(value: str) -> bool:
         try:
             add(kb, value, anyway=False)
-        except AnsweredAlready:
+        except Conflict as error:
+            assert error.code == "AnsweredAlready"
             return False
         return True
 
@@ -312,13 +314,13 @@ def test_that_both_hold_is_undone_and_the_undo_too(kb: KnowledgeBase):
     undone = kb.facts.undo(held.seq, **WHO)
     assert (undone.kind, undone.fact_ids, undone.keyed) == ("hold", (first, second), True)
     assert against(kb) == [("1889", "1890")] and against(kb, held=True) == []
-    with pytest.raises(NotUndoable, match="since"):
+    with raises_code("NotUndoable", match="since"):
         kb.facts.undo(held.seq, **WHO)
     kb.facts.undo(undone.seq, **WHO)
     assert against(kb, held=True) == [("1889", "1890")] and kb.log.verify().ok
     other = kb.comparisons.hold(first, second, holds=False, **WHO)
     kb.facts.edit(second, "1891", **WHO)
-    with pytest.raises(NotUndoable, match="since") as refused:
+    with raises_code("NotUndoable", match="since") as refused:
         kb.facts.undo(other.seq, **WHO)
     assert refused.value.fact_ids == (first, second)
 

@@ -7,18 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from colmlm.kb.errors import (
-    AnsweredAlready,
-    DocumentReplaced,
-    FactDeleted,
-    FactErased,
-    FactNotFound,
-    FactSuppressed,
-    InvalidSpan,
-    InvalidValue,
-    NotUndoable,
-    SpanTaken,
-)
+from colmlm.kb.errors import FactNotFound, InvalidValue
 from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.facts.records import Correction, Edit, Marking
 from colmlm.kb.facts.sentences import find_astray
@@ -26,6 +15,7 @@ from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, PERU, ask, document, fact_id, ingest, values
+from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "test"}
 EMMA, NOVEL = "Who wrote Emma?", "Who is the author of the novel Emma?"
@@ -176,7 +166,7 @@ def test_a_move_takes_the_words_there_and_keeps_where_it_was(peru: KnowledgeBase
 
 def test_a_move_with_a_question_is_one_change_and_contradicts_on_purpose_alone(peru: KnowledgeBase):
     lima = fact_id(peru, "Lima")
-    with pytest.raises(AnsweredAlready):
+    with raises_code("AnsweredAlready"):
         peru.facts.move(lima, {"text": "South America"}, question=EMMA, **WHO)
     assert peru.facts.show(lima).version == 1, "nothing was done"
     edit = peru.facts.move(lima, {"text": "South America"}, question=EMMA, anyway=True, **WHO)
@@ -201,15 +191,15 @@ def test_a_span_that_is_no_good_is_refused_with_the_cause(peru: KnowledgeBase, s
         ({"start": 4, "end": 5}, "blank"),
     ):
         with subtests.test(to=to, cause=cause):
-            with pytest.raises((InvalidSpan, InvalidValue), match=cause):
+            with raises_code("InvalidSpan", "InvalidValue", match=cause):
                 peru.facts.move(fact_id(peru, "Lima"), to, **WHO)
-            with pytest.raises((InvalidSpan, InvalidValue), match=cause):
+            with raises_code("InvalidSpan", "InvalidValue", match=cause):
                 peru.facts.add_to(document_of(peru), to, **WHO)
 
 
 def test_a_text_that_is_there_twice_is_refused_with_its_offsets(kb: KnowledgeBase):
     ingest(kb, document("two", "Ann met Ann in ", ("Rome", "Where?"), "."))
-    with pytest.raises(InvalidSpan, match="begins at 0, 8;"):
+    with raises_code("InvalidSpan", match="begins at 0, 8;"):
         kb.facts.move(fact_id(kb, "Rome"), {"text": "Ann"}, **WHO)
     kb.facts.move(fact_id(kb, "Rome"), {"text": "Ann", "start": 8, "end": 11}, **WHO)
     assert kb.facts.show(fact_id(kb, "Ann")).source.start == 8  # type: ignore[union-attr]
@@ -217,18 +207,18 @@ def test_a_text_that_is_there_twice_is_refused_with_its_offsets(kb: KnowledgeBas
 
 def test_no_span_overlaps_another_live_or_deleted(peru: KnowledgeBase):
     lima, amazon = fact_id(peru, "Lima"), fact_id(peru, "Amazon")
-    with pytest.raises(SpanTaken) as taken:
+    with raises_code("SpanTaken") as taken:
         peru.facts.move(lima, {"text": "the Amazon"}, **WHO)
     assert taken.value.fact_ids == (amazon,)
     peru.facts.delete([amazon], **WHO)
-    with pytest.raises(SpanTaken):
+    with raises_code("SpanTaken"):
         peru.facts.add_to(document_of(peru), {"text": "the Amazon"}, **WHO)
     peru.facts.move(lima, {"text": "is Lima"}, **WHO)
     assert peru.facts.show(lima).value == "is Lima", "it may overlap where it stood itself"
 
 
 def test_a_fact_is_moved_only_where_it_is_not_and_only_in_a_document(peru: KnowledgeBase):
-    with pytest.raises(InvalidSpan, match="already"):
+    with raises_code("InvalidSpan", match="already"):
         peru.facts.move(fact_id(peru, "Lima"), {"text": "Lima"}, **WHO)
     with pytest.raises(InvalidValue, match="no document"):
         peru.facts.move(fact_id(peru, "Jane Austen"), {"text": "Lima"}, **WHO)
@@ -268,7 +258,7 @@ def test_a_fact_is_marked_in_a_document(kb: KnowledgeBase, encoder: FakeEncoder)
 def test_a_replaced_document_takes_no_fact(peru: KnowledgeBase):
     before = document_of(peru)
     ingest(peru, document("peru", "Another text about ", ("Peru", "What?"), "."))
-    with pytest.raises(DocumentReplaced):
+    with raises_code("DocumentReplaced"):
         peru.facts.add_to(before, {"text": "South America"}, **WHO)
 
 
@@ -308,7 +298,7 @@ def test_erasing_reaches_former_questions_and_places(peru: KnowledgeBase):
     assert "Lima" not in text and "capital" not in text and "Amazon" in text
     assert all(one.question in (None, "█") for one in peru.outputs.trace_fact(emma).versions)
     for question in (EMMA, NOVEL):
-        with pytest.raises(FactSuppressed):
+        with raises_code("FactSuppressed"):
             peru.facts.add(question, "Jane Austen", **WHO)
     ingest(peru, PERU)
     assert peru.facts.find(text="Lima") == [], "the file that it came with does not bring it back"
@@ -322,12 +312,12 @@ def test_erased_words_are_not_marked_again(kb: KnowledgeBase):
     kb.facts.delete([two.fact_id], **WHO)
     Erasure(kb).erase([one.fact_id], mentions="none", **WHO)
     at = one.source.document_id  # type: ignore[union-attr]
-    with pytest.raises(InvalidSpan, match="erased"):
+    with raises_code("InvalidSpan", match="erased"):
         kb.facts.add_to(at, {"start": 40, "end": 60}, **WHO)
     ingest(kb, document("peru", "Peru lies in South America. Its capital is Lima."), corpus="three")
     fresh = kb.documents.find(corpus="three")[0].document_id
     Erasure(kb).erase([two.fact_id], **WHO)
-    with pytest.raises(FactSuppressed):
+    with raises_code("FactSuppressed"):
         kb.facts.add_to(fresh, {"text": "Lima"}, question=CAPITAL, **WHO)
     kb.facts.add_to(fresh, {"text": "Lima"}, question=CAPITAL, allow_erased=True, **WHO)
 
@@ -383,15 +373,15 @@ def test_what_changed_since_is_not_undone_and_named(peru: KnowledgeBase):
     lima, amazon = fact_id(peru, "Lima"), fact_id(peru, "Amazon")
     both = peru.facts.edit_many([Correction(lima, "Cusco"), Correction(amazon, "Ucayali")], **WHO)
     peru.facts.edit(lima, question=SEAT, **WHO)
-    with pytest.raises(NotUndoable) as refused:
+    with raises_code("NotUndoable") as refused:
         peru.facts.undo(both.seq, **WHO)
     assert refused.value.fact_ids == (lima,) and peru.facts.show(amazon).value == "Ucayali"
     ingested = peru.log.changes(kind="ingest")[0].seq
-    with pytest.raises(NotUndoable, match="former file"):
+    with raises_code("NotUndoable", match="former file"):
         peru.facts.undo(ingested, **WHO)
     seq = peru.facts.edit(amazon, "Amazon", **WHO).seq
     Erasure(peru).erase([amazon], **WHO)
-    with pytest.raises(FactErased):
+    with raises_code("FactErased"):
         peru.facts.undo(seq, **WHO)
 
 
@@ -407,7 +397,7 @@ def test_who_undoes_a_restoration_has_the_fact_abstain_as_before(peru: Knowledge
     peru.facts.delete([lima], abstain=True, **WHO)
     peru.facts.delete([amazon], **WHO)
     both = peru.facts.restore([lima, amazon], **WHO)
-    with pytest.raises(NotUndoable, match="some had been deleted to abstain"):
+    with raises_code("NotUndoable", match="some had been deleted to abstain"):
         peru.facts.undo(both.seq, **WHO)
 
 
@@ -415,7 +405,7 @@ def test_a_move_is_not_undone_over_another_fact(peru: KnowledgeBase):
     lima = fact_id(peru, "Lima")
     seq = peru.facts.move(lima, {"text": "South America"}, **WHO).seq
     other = peru.facts.add_to(document_of(peru, "South America"), {"text": "Lima"}, **WHO).fact_ids
-    with pytest.raises(SpanTaken) as taken:
+    with raises_code("SpanTaken") as taken:
         peru.facts.undo(seq, **WHO)
     assert taken.value.fact_ids == other
 
@@ -427,6 +417,6 @@ def test_many_edits_are_one_change_or_none(peru: KnowledgeBase):
         with pytest.raises(error):
             peru.facts.edit_many([Correction(lima, "Cusco"), bad], **WHO)
     peru.facts.delete([amazon], **WHO)
-    with pytest.raises(FactDeleted):
+    with raises_code("FactDeleted"):
         peru.facts.edit_many([Correction(lima, "Cusco"), Correction(amazon, question=SEAT)], **WHO)
     assert peru.facts.show(lima).value == "Lima" and peru.log.head_seq() == head + 1

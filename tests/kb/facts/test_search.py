@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.errors import CorpusNotFound, InvalidQuery
+from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.facts import records
 from colmlm.kb.facts.records import FactPage
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import CAPITAL, CHILE, PERU, document, fact_id, ingest, numbered
+from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "test"}
 TITLED = replace(PERU, title="Land of the Incas")
@@ -118,7 +119,7 @@ def test_filters_leave_what_fits_all_of_them(kb: KnowledgeBase):
     assert values(kb.facts.search(until=at, kind="ingest")) == ["Cusco", "Amazon", "6,768 m"]
     assert values(kb.facts.search(document_id=1, limit=1)) == ["Cusco"]
     assert kb.facts.search(document_id=1, limit=1).total == 3
-    with pytest.raises(CorpusNotFound):
+    with raises_code("CorpusNotFound"):
         kb.facts.search(corpus="nowhere")
     with pytest.raises(InvalidQuery):
         kb.facts.search(text="a\x00b")

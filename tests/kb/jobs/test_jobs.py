@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.corpus.format import to_record
-from colmlm.kb.errors import InvalidValue, InvalidWork, JobFinished, JobNotFound, UploadNotFound
+from colmlm.kb.errors import InvalidValue, InvalidWork
 from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.kinds import Check, Gate, Ingest, Rekey, WriteSnapshot, work_of
 from colmlm.kb.jobs.queue import Jobs, Lease, prune_jobs
@@ -32,6 +32,7 @@ from colmlm.kb.store import outages
 from colmlm.kb.tables import JobRow, job_states
 from tests.kb.corpora import PERU
 from tests.kb.jobs.process import worker
+from tests.refusals import raises_code
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_an_uploaded_file_is_ingested_in_its_askers_name_and_then_gone(kb: Knowl
     change = kb.log.changes()[-1]
     assert (change.actor, change.on_behalf_of, change.request_id) == ("ana", "ana", "r1")
     assert change.principal == Principal("local", "ann", job_id=job.job_id)
-    with pytest.raises(UploadNotFound):
+    with raises_code("UploadNotFound"):
         jobs.uploads.file(upload_id)
     with kb.engine.connect() as connection:
         assert connection.scalar(text("SELECT count(*) FROM procrastinate_jobs")) == 0
@@ -94,9 +95,9 @@ def test_what_is_no_work_is_refused_before_it_is_queued(jobs: Jobs):
     assert work_of("gate", {"keyset_id": "2", "activate": "true"}, strict=False) == Gate(
         keyset_id=2, activate=True
     )
-    with pytest.raises(UploadNotFound):
+    with raises_code("UploadNotFound"):
         jobs.submit(Ingest(upload_id="0" * 32, corpus="atlas"), actor="ana")
-    with pytest.raises(JobNotFound):
+    with raises_code("JobNotFound"):
         jobs.get(2**63)
     assert jobs.list() == []
 
@@ -108,7 +109,7 @@ def test_a_queued_job_is_cancelled_at_once_and_never_runs(kb: KnowledgeBase, job
     assert (cancelled.state, cancelled.cancelled_by) == ("cancelled", "ben") and cancelled.finished_at
     assert worker(kb).run(once=True) == 0 and kb.corpora.all() == []
     assert list(jobs.uploads.directory.iterdir()) == []
-    with pytest.raises(JobFinished):
+    with raises_code("JobFinished"):
         jobs.cancel(job.job_id, actor="ben")
 
 
@@ -266,16 +267,16 @@ def take(kb: KnowledgeBase, job_id: int) -> Lease:
 
 
 def test_an_upload_is_refused_by_size_and_by_name_and_leaves_nothing(kb: KnowledgeBase, tmp_path: Path):
-    from colmlm.kb.errors import InvalidValue, UploadTooLarge
+    from colmlm.kb.errors import InvalidValue
 
     uploads = Uploads(tmp_path / "uploads", max_bytes=10)
     for name in ("../x.txt", "a/b.txt", ".hidden", "", "a\nb.txt", "x" * 201):
         with pytest.raises(InvalidValue):
             uploads.save(name, [b"x"])
-    with pytest.raises(UploadTooLarge):
+    with raises_code("UploadTooLarge"):
         uploads.save("x.txt", [b"12345678", b"901"])
     kept = [uploads.save("x.txt", [b"1234567890"]) for _ in range(4)]
-    with pytest.raises(UploadTooLarge, match="no room"):
+    with raises_code("UploadTooLarge", match="no room"):
         uploads.save("x.txt", [b"1"])
     assert {path.parent.name for path in uploads.directory.glob("*/*")} == {one.upload_id for one in kept}
     assert uploads.file(kept[0].upload_id).stat().st_mode & 0o777 == 0o600
@@ -380,7 +381,7 @@ def test_jobs_that_ended_long_ago_go_and_what_they_changed_stays(kb: KnowledgeBa
     assert jobs.get(old.job_id).state == "succeeded", "0 keeps all"
     kb.settings = replace(kb.settings, job_retention_days=90)
     worker(kb).run(once=True)
-    with pytest.raises(JobNotFound):
+    with raises_code("JobNotFound"):
         jobs.get(old.job_id)
     assert not left.exists() and kb.log.changes()[-1].actor == "ana"
     assert {job.job_id for job in jobs.list()} == {cancelled.job_id, waiting.job_id}

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from colmlm.kb.errors import GateRefused, InvalidValue, NoActiveKeyset
+from colmlm.kb.errors import InvalidValue, NoActiveKeyset
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.keys.adapting import usual_sample
 from colmlm.kb.keys.records import KeysetRecord
@@ -19,6 +19,7 @@ from colmlm.kb.switching.limits import GateLimits
 from colmlm.lab.bench.synthetic import make_release, synthetic_keys
 from tests.fakes import FakeEncoder, TurnedEncoder, activated, measured
 from tests.kb.corpora import best, ingest, numbered, values
+from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "test"}
 MANY, SAMPLE = 240, 120
@@ -358,7 +359,7 @@ def test_a_gate_that_saw_no_predicted_keys_lets_none_answer(
     kb.keysets.rekey(old)
     left = kb.keysets.adapt(new, sample=SAMPLE)[0].num_predicted
     assert 0 < left < MANY - SAMPLE  # some of the sample are new documents
-    with pytest.raises(GateRefused, match="never checked"):
+    with raises_code("GateRefused", match="never checked"):
         kb.keysets.activate(keyset_id)
     report = kb.keysets.check(keyset_id, new, active_encoder=old)
     (told,) = [one for one in report.criteria if one.name == "recall kept by predicted context keys"]

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from colmlm.kb.errors import InvalidKeys, InvalidValue, KeysetActive, KeysetNotFound, KeysetNotReady
+from colmlm.kb.errors import InvalidValue
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated, measured
 from tests.kb.corpora import CAPITAL, CHILE, PERU, ask, fact_id, ingest, lose_key, numbered, values
+from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "test"}
 
@@ -42,9 +43,9 @@ def test_the_first_keyset_to_be_finished_is_active_and_the_next_only_ready(
 
 def test_an_unfinished_keyset_cannot_be_activated(kb: KnowledgeBase, encoder: FakeEncoder):
     keyset = kb.keysets.create(encoder.checkpoint)
-    with pytest.raises(KeysetNotReady):
+    with raises_code("KeysetNotReady"):
         activated(kb, keyset.keyset_id)
-    with pytest.raises(KeysetNotFound):
+    with raises_code("KeysetNotFound"):
         activated(kb, 99)
 
 
@@ -131,7 +132,7 @@ def test_keys_that_cannot_be_compared_are_refused(kb: KnowledgeBase, subtests: p
         "none": lambda keys: keys[:0],
     }
     for damage in damages:
-        with subtests.test(damage=damage), pytest.raises(InvalidKeys):
+        with subtests.test(damage=damage), raises_code("InvalidKeys"):
             kb.keysets.rekey(Damaged())
 
 
@@ -152,12 +153,12 @@ def test_a_threshold_holds_from_the_next_lookup_on(
 def test_retiring_drops_the_keys_and_never_the_active_ones(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, PERU)
     old = kb.keysets.rekey(encoder)
-    with pytest.raises(KeysetActive):
+    with raises_code("KeysetActive"):
         kb.keysets.retire(old.keyset_id)
     activated(kb, kb.keysets.rekey(FakeEncoder(salt="2")).keyset_id)
     retired = kb.keysets.retire(old.keyset_id)
     assert (retired.state, retired.num_keys) == ("retired", 0)
-    with pytest.raises(KeysetNotReady):
+    with raises_code("KeysetNotReady"):
         activated(kb, old.keyset_id)
     assert kb.upkeep.fsck().ok
 

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from colmlm.kb.backup.restore import restore_backup
 from colmlm.kb.backup.write import write_backup
-from colmlm.kb.errors import LogRefused, NoFormerKeyset, NoOpenBreak
+from colmlm.kb.errors import LogRefused, NoFormerKeyset
 from colmlm.kb.log import audit
 from colmlm.kb.log.chain import Chained, verify_chain
 from colmlm.kb.log.signing import signing_key
@@ -22,6 +22,7 @@ from tests.fakes import FakeEncoder
 from tests.kb.backup.test_backup import empty
 from tests.kb.corpora import CAPITAL, PERU, ask, fact_id, ingest
 from tests.kb.log.rewriting import tamper
+from tests.refusals import raises_code
 
 __all__ = ["empty"]
 
@@ -110,7 +111,7 @@ def test_a_sealed_break_is_told_and_any_other_still_fails(edited: KnowledgeBase)
     change = edited.log.changes()[-1]
     assert (change.kind, change.actor, change.reason) == ("seal", "ann", "inserted by hand")
     for seqs in ([bogus], [1], [bogus, 99]):
-        with pytest.raises(NoOpenBreak):
+        with raises_code("NoOpenBreak"):
             edited.log.seal(seqs, **WHO)
     another = put_in(edited)
     fsck = edited.upkeep.fsck()

@@ -68,7 +68,7 @@ def test_where_both_hold_the_nearer_answers(kb: KnowledgeBase, encoder: FakeEnco
 
 
 def test_paper_and_the_past_know_no_rule(kb: KnowledgeBase, encoder: FakeEncoder, tower: list[int]):
-    _, found = Questions(kb, [encoder]).nearest_one(TOWER, None, accepted_only=False)
+    _, found = Questions(kb, [encoder]).nearest_one(TOWER, None)
     assert [hit.value for hit in found.hits] == ["1889"]
     queries, of = encoder.encode_questions([TOWER]), encoder.checkpoint.checkpoint_id
     (then,) = kb.lookups.as_of(kb.log.head_seq()).find(queries, checkpoint_id=of)

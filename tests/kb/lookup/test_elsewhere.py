@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, KeysLeftElsewhere
+from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
 from colmlm.kb.keys.keycopy import indexed_ids
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.lookup.collection import Collection
@@ -39,6 +39,7 @@ from tests.kb.lookup.milvus_bases import (
     ready,
 )
 from tests.milvus_server import MilvusServer
+from tests.refusals import raises_code
 
 pytestmark = pytest.mark.slow(reason="starts Milvus, whose searches see a change after seconds")
 
@@ -95,7 +96,7 @@ def test_the_keys_of_a_keyset_that_was_retired_while_milvus_was_away_are_told_of
 ) -> None:
     keyset_id, there = ready(beside, FakeEncoder(salt="2")), named(beside)
     milvus.kill()
-    with pytest.raises(KeysLeftElsewhere, match="still on the Milvus server"):
+    with raises_code("KeysLeftElsewhere", match="still on the Milvus server"):
         beside.keysets.retire(keyset_id)
     assert beside.keysets.show(keyset_id).state == "retired"
     erasure, erased = Erasure(beside), [fact_id(beside, "value 7")]
@@ -119,7 +120,7 @@ def test_the_keys_of_a_keyset_that_was_retired_while_milvus_was_away_are_told_of
 def test_a_repair_drops_a_retired_keysets_collection(beside: KnowledgeBase, milvus: MilvusServer) -> None:
     keyset_id, there = ready(beside, FakeEncoder(salt="2")), named(beside)
     milvus.kill()
-    with pytest.raises(KeysLeftElsewhere):
+    with raises_code("KeysLeftElsewhere"):
         beside.keysets.retire(keyset_id)
     milvus.start()
     assert beside.upkeep.repair().after.mendable == () and not there.exists()
@@ -130,7 +131,7 @@ def test_a_retired_keysets_collection_is_not_taken_for_dropped_where_another_ser
 ) -> None:
     keyset_id, there = ready(beside, FakeEncoder(salt="2")), named(beside)
     milvus.kill()
-    with pytest.raises(KeysLeftElsewhere):
+    with raises_code("KeysLeftElsewhere"):
         beside.keysets.retire(keyset_id)
     milvus.start()
     there.drop()  # so that this server is, to whoever calls it by another name, one that never had it

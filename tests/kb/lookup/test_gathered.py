@@ -19,11 +19,11 @@ def test_each_gets_what_it_gets_alone_and_an_error_is_its_own(
     ingest(kb, PERU)
     kb.keysets.rekey(encoder)
     query = encoder.encode_questions([CAPITAL])
-    one = KeyLookup(query, encoder.checkpoint.checkpoint_id)
+    one = KeyLookup(query, encoder.checkpoint.checkpoint_id, {})
     asked = [
         one,
         replace(one, queries_BD=np.concatenate([query, -query])),
-        replace(one, k=2, threshold=-1.0),
+        replace(one, options={"k": 2, "threshold": -1.0}),
         replace(one, queries_BD=np.full_like(query, np.nan)),
         replace(one, queries_BD=query[:, 1:]),
         replace(one, checkpoint_id="another"),

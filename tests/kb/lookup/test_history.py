@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.errors import InvalidQuery, NoSuchChange, NotAnsweredThen, PastTooLarge
+from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.lookup.history import AsOf
 from colmlm.kb.lookup.records import AsOfLookup, Lookup
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, CHILE, PERU, RIVER, ask, fact_id, ingest, numbered
+from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "test"}
 
@@ -71,12 +72,12 @@ def test_more_of_the_past_than_is_taken_at_once_is_refused_with_the_numbers(
     kb.settings = replace(kb.settings, as_of_max_scores=16)
     asked = [f"Question {n}?" for n in range(3)]
     assert len(_ask_as_of(kb, encoder, kb.log.head_seq(), *asked[:2])) == 2
-    with pytest.raises(
-        PastTooLarge, match=r"3 queries with 8 keys are 24 scores, and 16 are taken.*Ask 2 quer"
+    with raises_code(
+        "PastTooLarge", match=r"3 queries with 8 keys are 24 scores, and 16 are taken.*Ask 2 quer"
     ):
         _ask_as_of(kb, encoder, kb.log.head_seq(), *asked)
     kb.settings = replace(kb.settings, as_of_max_scores=7)
-    with pytest.raises(PastTooLarge, match="a base with fewer keys"):
+    with raises_code("PastTooLarge", match="a base with fewer keys"):
         _ask_as_of(kb, encoder, kb.log.head_seq(), asked[0])
 
 
@@ -184,16 +185,16 @@ def test_a_past_that_was_not_is_refused(kb: KnowledgeBase, encoder: FakeEncoder)
     ingest(kb, PERU)
     kb.keysets.rekey(encoder)
     for seq in (-1, kb.log.head_seq() + 1):
-        with pytest.raises(NoSuchChange):
+        with raises_code("NoSuchChange"):
             _ask_as_of(kb, encoder, seq, CAPITAL)
-        with pytest.raises(NoSuchChange):
+        with raises_code("NoSuchChange"):
             kb.lookups.as_of(seq)
-    with pytest.raises(NotAnsweredThen, match="'another'"):
+    with raises_code("NotAnsweredThen", match="'another'"):
         kb.lookups.as_of(kb.log.head_seq()).find(encoder.encode_questions([CAPITAL]), checkpoint_id="another")
     with pytest.raises(InvalidQuery):
         kb.lookups.as_of(1).find(encoder.encode_questions([CAPITAL]), checkpoint_id="fake", min_seq=2)
     for seq in (0, 1):
-        with pytest.raises(NotAnsweredThen, match="no keyset was active"):
+        with raises_code("NotAnsweredThen", match="no keyset was active"):
             _ask_as_of(kb, encoder, seq, CAPITAL)
 
 
@@ -213,8 +214,8 @@ def test_another_keyset_threshold_or_question_keys_change_nothing_of_the_past(
     now = kb.log.head_seq()
     for asked_at, asking, cause in ((now, encoder, "'fake2'"), (seq, other, "'fake'")):
         of = asking.checkpoint.checkpoint_id
-        with pytest.raises(NotAnsweredThen, match=cause):
+        with raises_code("NotAnsweredThen", match=cause):
             kb.lookups.as_of(asked_at).find(asking.encode_questions([CAPITAL]), checkpoint_id=of)
     kb.keysets.retire(first)
-    with pytest.raises(NotAnsweredThen, match="retired"):
+    with raises_code("NotAnsweredThen", match="retired"):
         _ask_as_of(kb, encoder, seq, CAPITAL)

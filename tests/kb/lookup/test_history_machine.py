@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from sqlalchemy import URL
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.kb.errors import KeysetMismatch, NotAnsweredThen
+from colmlm.kb.errors import Conflict, KeysetMismatch
 from colmlm.kb.lookup.records import AsOfLookup, Lookup
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
@@ -28,6 +28,7 @@ from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder, Vectors, activated
 from tests.kb.corpora import document, ingest
 from tests.kb.log import rewriting
+from tests.refusals import raises_code
 from tests.servers import clone
 
 WHO: dict[str, Any] = {"actor": "machine", "reason": "test"}
@@ -108,7 +109,7 @@ class Machine(RuleBasedStateMachine):
             try:
                 now = self.kb.lookups.find(queries, k=2, **of)
             except KeysetMismatch:
-                with pytest.raises(NotAnsweredThen):
+                with raises_code("NotAnsweredThen"):
                     self.kb.lookups.as_of(seq).find(queries, k=2, **of)
                 continue
             then = self.kb.lookups.as_of(seq).find(queries, k=2, **of)
@@ -126,8 +127,8 @@ class Machine(RuleBasedStateMachine):
                 (found,) = self.kb.lookups.as_of(answer.seq).find(
                     answer.query_D[np.newaxis], checkpoint_id=of, k=2
                 )
-            except NotAnsweredThen as error:
-                assert "retired" in str(error)
+            except Conflict as error:
+                assert error.code == "NotAnsweredThen" and "retired" in str(error)
                 continue
             assert missing(found) >= answer.missing
             if missing(found) == answer.missing:

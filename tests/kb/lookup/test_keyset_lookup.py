@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from colmlm.kb.errors import KeysetMismatch, KeysetNotFound, KeysetNotReady
+from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import CAPITAL, PERU, RIVER, ask, fact_id, ingest, values
+from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "test"}
 
@@ -47,14 +48,14 @@ def test_a_keyset_that_is_not_active_answers_beside_the_one_that_is(kb: Knowledg
 def test_a_keyset_that_cannot_answer_is_refused_by_name(kb: KnowledgeBase, encoder: FakeEncoder):
     ingest(kb, PERU)
     kb.keysets.rekey(encoder)
-    with pytest.raises(KeysetNotFound):
+    with raises_code("KeysetNotFound"):
         asked(kb.lookups.in_keyset(77), encoder, CAPITAL)
     other = FakeEncoder("other")
     building = kb.lookups.in_keyset(kb.keysets.create(other.checkpoint).keyset_id)
-    with pytest.raises(KeysetNotReady, match="building"):
+    with raises_code("KeysetNotReady", match="building"):
         asked(building, other, CAPITAL)
     second = kb.keysets.rekey(other)
     assert asked(building, other, CAPITAL) == ["Lima"]
     kb.keysets.retire(second.keyset_id)
-    with pytest.raises(KeysetNotReady, match="retired"):
+    with raises_code("KeysetNotReady", match="retired"):
         asked(building, other, CAPITAL)

@@ -8,11 +8,12 @@ import numpy as np
 import psycopg
 import pytest
 
-from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoSuchChange
+from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
 from tests.gates import index_held_up
 from tests.kb.corpora import CAPITAL, CHILE, PERU, RIVER, ask, best, fact_id, ingest, numbered
+from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "test"}
 
@@ -87,7 +88,7 @@ def test_a_lookup_in_the_steady_state_is_one_statement(
 
 def test_a_seq_that_nobody_made_is_not_waited_for(keyed: KnowledgeBase, encoder: FakeEncoder):
     head = keyed.log.head_seq()
-    with pytest.raises(NoSuchChange) as unmade:
+    with raises_code("NoSuchChange") as unmade:
         ask(keyed, encoder, CAPITAL, min_seq=head + 1)
     assert (unmade.value.seq, unmade.value.head) == (head + 1, head)
 

@@ -19,6 +19,7 @@ GIVEN = {
     "keyset_id": 1,
     "key_ids": [1, 2],
     "accepted_only": False,
+    "corpora": ["lands"],
     "after": 1,
     "ids": [1, 2],
     "first": 1,

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from colmlm.kb.errors import KeysLeftElsewhere
 from colmlm.kb.keys import activation
 from colmlm.kb.lookup import elsewhere
 from colmlm.kb.lookup.turns import wait_until_mine
@@ -19,6 +18,7 @@ from tests.fakes import FakeEncoder
 from tests.gates import await_that, gate, table_locked, watched
 from tests.kb.lookup.milvus_bases import NUMBER, WHO, away, broken_off, built, indexed_here, named, on
 from tests.milvus_server import MilvusServer
+from tests.refusals import raises_code
 
 pytestmark = pytest.mark.slow(reason="starts Milvus, whose searches see a change after seconds")
 
@@ -129,7 +129,7 @@ def test_a_keyset_whose_collection_is_being_written_is_retired_and_its_keys_are_
     hasty = beside.beside("requests", Waits(lock=1.0, statement=60.0), 4)
     with beside.sessions.begin() as writing:
         wait_until_mine(writing, keyset_id)
-        with pytest.raises(KeysLeftElsewhere, match="turn to write the index of keyset 2"):
+        with raises_code("KeysLeftElsewhere", match="turn to write the index of keyset 2"):
             hasty.keysets.retire(keyset_id)
         assert hasty.keysets.show(keyset_id).state == "retired" and there.exists()
         level = Erasure(hasty).finish(now=False).levels[1]
@@ -148,7 +148,7 @@ def test_a_keyset_is_said_to_be_retired_where_the_database_refuses_to_note_that_
     is_noted = "NEW.index_spec LIKE '%(dropped)'"
     with (
         gate(url, "UPDATE ON keyset", is_noted),
-        pytest.raises(KeysLeftElsewhere, match="waited for in vain"),
+        raises_code("KeysLeftElsewhere", match="waited for in vain"),
     ):
         hasty.keysets.retire(keyset_id)
     assert hasty.keysets.show(keyset_id).state == "retired"

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.errors import FactDeleted, FactNotFound, InvalidValue, MissGroupNotFound, MissGroupState
+from colmlm.kb.errors import FactNotFound, InvalidValue
 from colmlm.kb.evidence.records import NewFeedback, NewOutput, Splice
 from colmlm.kb.evidence.storing import give_feedback
 from colmlm.kb.facts.reviews import ReviewVerdict
@@ -20,6 +20,7 @@ from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import WordEncoder
 from tests.kb.corpora import fact_id
+from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "test"}
 CANTEEN, OPENED, LAKE = "When did the canteen open?", "When did canteen open", "Which lake lies highest?"
@@ -122,11 +123,11 @@ def test_a_group_is_dismissed_and_reopened_on_record(kb: KnowledgeBase) -> None:
     asked(kb, OPENED)
     assert counts(kb) == [] and counts(kb, "dismissed") == [(OPENED, 2)], "it joins what was dismissed"
     assert kb.misses.find(state="dismissed").groups[0].decision == change
-    with pytest.raises(MissGroupState):
+    with raises_code("MissGroupState"):
         kb.misses.dismiss([group.group_id], **WHO)
     kb.misses.reopen([group.group_id], **WHO)
     assert counts(kb) == [(OPENED, 2)]
-    with pytest.raises(MissGroupNotFound):
+    with raises_code("MissGroupNotFound"):
         kb.misses.dismiss([group.group_id, 998], **WHO)
     assert kb.upkeep.fsck().chain_ok
 
@@ -150,7 +151,7 @@ def test_a_group_is_solved_once_all_its_questions_find_the_fact(kb: KnowledgeBas
     asked(kb, CANTEEN)
     assert counts(kb) == [(CANTEEN, 3)], "asked again without a match: it was not solved"
     kb.facts.delete([fact], **WHO)
-    with pytest.raises(FactDeleted):
+    with raises_code("FactDeleted"):
         Misses(kb, lambda question, *, accepted_only: [fact]).solve(group.group_id, fact, **WHO)
 
 
@@ -167,11 +168,11 @@ def test_a_fact_or_a_reason_that_is_none_solves_nothing_whatever_the_questions_f
     with pytest.raises(InvalidValue, match="reason"):
         misses.solve(group.group_id, fact, actor="ann", reason=" ")
     misses.solve(group.group_id, fact, anyway=True, **WHO)
-    with pytest.raises(MissGroupState):
+    with raises_code("MissGroupState"):
         misses.solve(group.group_id, fact, **WHO)
     kb.misses.reopen([group.group_id], **WHO)
     kb.facts.delete([fact], **WHO)
-    with pytest.raises(FactDeleted):
+    with raises_code("FactDeleted"):
         misses.solve(group.group_id, fact, **WHO)
 
 

@@ -6,15 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.answers.answering import Answering
-from colmlm.kb.errors import (
-    CorpusNotFound,
-    GenerationNotFound,
-    InvalidQuestions,
-    InvalidValue,
-    QuestionNotFound,
-    QuestionRunNotFound,
-    QuestionSetNotFound,
-)
+from colmlm.kb.errors import InvalidQuestions, InvalidValue, QuestionSetNotFound
 from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.facts.reviews import ReviewVerdict
@@ -26,6 +18,7 @@ from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import NearReader, WordEncoder
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, fact_id, ingest
+from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "test"}
 KEPT = [
@@ -84,7 +77,7 @@ def test_a_run_that_takes_accepted_facts_only_says_so_and_is_compared_as_such(
     kb.review.settle([ReviewVerdict(lima, "propose", 1, "accepted")], **WHO)
     first = run(kb, answering)
     for way in ("read", "paper"):
-        asker = ByAnswers(answering, way, 0.0 if way == "read" else None, accepted_only=True)
+        asker = ByAnswers(answering, way, 0.0 if way == "read" else None, {"accepted_only": True})
         second = kb.questions.run(lands, asker, actor="ann")
         assert (first.accepted_only, second.accepted_only) == (False, True)
         items = {one.question: one for one in kb.questions.items(lands, second.run_id)}
@@ -92,7 +85,7 @@ def test_a_run_that_takes_accepted_facts_only_says_so_and_is_compared_as_such(
     assert kb.questions.runs(lands)[0] == second
     assert "accepted_only" in kb.questions.compare(lands, first.run_id, second.run_id).settings
     kb.review.settle([ReviewVerdict(lima, "accept", 1)], **WHO)
-    third = kb.questions.run(lands, ByAnswers(answering, accepted_only=True), actor="ann")
+    third = kb.questions.run(lands, ByAnswers(answering, only={"accepted_only": True}), actor="ann")
     assert third.right == first.right
 
 
@@ -100,14 +93,14 @@ def test_a_question_is_edited_and_removed(kb: KnowledgeBase, lands: str) -> None
     first, second, *_ = kb.questions.questions(lands)
     kb.questions.edit(lands, first.question_id, "Peru's capital?", ["Lima", "Lima, Peru"])
     assert kb.questions.questions(lands)[0].expected == ("Lima", "Lima, Peru")
-    with pytest.raises(QuestionNotFound):
+    with raises_code("QuestionNotFound"):
         kb.questions.remove(lands, [second.question_id, 998])
     with pytest.raises(InvalidValue, match="none is named"):
         kb.questions.remove(lands, [])
     assert kb.questions.show(lands).num_questions == 4, "all of them or none"
     kb.questions.remove(lands, [second.question_id])
     assert kb.questions.show(lands).num_questions == 3
-    with pytest.raises(QuestionNotFound):
+    with raises_code("QuestionNotFound"):
         kb.questions.edit(lands, second.question_id, "x", [])
     kb.questions.remove(lands)
     with pytest.raises(QuestionSetNotFound):
@@ -129,7 +122,7 @@ def test_what_cannot_be_kept_is_refused(kb: KnowledgeBase, answering: Answering)
     for name in ("", "a b", "a/b", "x" * 101, "a\n", "-a"):
         with pytest.raises(InvalidValue):
             kb.questions.add(name, KEPT, actor="ann")
-    with pytest.raises(CorpusNotFound):
+    with raises_code("CorpusNotFound"):
         kb.questions.add("new", KEPT, corpus="nowhere", actor="ann")
     assert kb.questions.all() == []
     with pytest.raises(QuestionSetNotFound):
@@ -152,7 +145,7 @@ def test_a_run_is_kept_with_what_it_was_asked_with(
     assert kb.questions.items(lands, done.run_id, 1, 2) == items[1:3]
     assert kb.outputs.find() == [], "a run is no output"
     kb.questions.add("other", KEPT, actor="ann")
-    with pytest.raises(QuestionRunNotFound):
+    with raises_code("QuestionRunNotFound"):
         kb.questions.items("other", done.run_id)
 
 
@@ -215,7 +208,7 @@ def test_a_question_is_taken_from_an_answer(kb: KnowledgeBase, answering: Answer
         (CAPITAL, ("Lima",)), ("Unheard of?", ()), ("Peru's capital?", ("Lima", "Callao")),
     ]  # fmt: skip
     assert kept[0].fact_ids == (fact_id(kb, "Lima"),)
-    with pytest.raises(GenerationNotFound):
+    with raises_code("GenerationNotFound"):
         kb.questions.take("seen", 998, actor="ann")
 
 

@@ -18,7 +18,6 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.corpus.release import ENTRIES, IDS, INDEX
-from colmlm.kb.errors import InvalidRelease, TextsMissing
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.releases import keys
@@ -31,6 +30,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.bench.synthetic import fact_text, make_release, synthetic_keys
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, ingest
+from tests.refusals import raises_code
 
 faiss: Any = untyped_faiss  # its type stubs lack half of the methods that SWIG generates
 NUM, DIM = 600, 32
@@ -150,7 +150,7 @@ def test_a_corrected_edition_is_not_taken_for_what_is_there(kb: KnowledgeBase, r
     take(kb, release)
     said = entry(3, fact_span="Corrected", metadata={"sample_id": "s0000000", "fact_idx": 3})
     change_entries(release, "UPDATE entries SET data = ? WHERE entry_id = 'e000000003'", said)
-    with pytest.raises(InvalidRelease, match="another edition"):
+    with raises_code("InvalidRelease", match="another edition"):
         kb.releases.take(release, "wiki", **WHO)
     assert fact_text(3).value in {one.value for one in kb.facts.find(corpus="wiki", limit=NUM)}
     again = kb.releases.take(release, "edition 2", **WHO)
@@ -181,7 +181,7 @@ def test_what_was_broken_off_does_not_go_on_in_another_index(kb: KnowledgeBase, 
     with pytest.raises(_Killed):
         kb.releases.take(tmp_path / "release", "wiki", checkpoint, progress=ReleaseProgress(keys=kill), **WHO)
     changes = len(kb.log.changes())
-    with pytest.raises(InvalidRelease, match="keyset 1 has keys of these facts from another index"):
+    with raises_code("InvalidRelease", match="keyset 1 has keys of these facts from another index"):
         kb.releases.take(tmp_path / "other", "wiki", checkpoint, **WHO)
     assert len(kb.log.changes()) == changes
     assert take(kb, tmp_path / "other").adopted == num
@@ -250,7 +250,7 @@ def test_a_certificate_says_that_there_are_no_offsets(kb: KnowledgeBase, release
 
 def test_a_corpus_without_texts_is_not_exported_as_if_it_were_empty(kb: KnowledgeBase, release: Path) -> None:
     take(kb, release)
-    with pytest.raises(TextsMissing, match="no text"):
+    with raises_code("TextsMissing", match="no text"):
         kb.corpora.export("wiki")
 
 
@@ -388,7 +388,7 @@ def test_a_bad_release_is_refused_before_anything_is_stored(
         with subtests.test(damage=damage.__name__):
             bad = copytree(release, release.with_name(damage.__name__))
             damage(bad)
-            with pytest.raises(InvalidRelease, match=said):
+            with raises_code("InvalidRelease", match=said):
                 kb.releases.take(bad, "wiki", **WHO)
             assert kb.log.changes() == [] and kb.corpora.all() == []
 
@@ -397,18 +397,18 @@ def test_keys_of_another_width_or_number_are_refused(
     kb: KnowledgeBase, release: Path, tmp_path: Path
 ) -> None:
     checkpoint = replace(FakeEncoder().checkpoint, dim=DIM + 1)
-    with pytest.raises(InvalidRelease, match=f"have {DIM} numbers"):
+    with raises_code("InvalidRelease", match=f"have {DIM} numbers"):
         kb.releases.take(release, "wiki", checkpoint, **WHO)
     make_release(tmp_path / "other", synthetic_keys(NUM - 1, DIM, seed=1))
     (release / INDEX).write_bytes((tmp_path / "other" / INDEX).read_bytes())
-    with pytest.raises(InvalidRelease, match="599 keys for 600 entries"):
+    with raises_code("InvalidRelease", match="599 keys for 600 entries"):
         kb.releases.take(release, "wiki", **WHO)
     assert kb.corpora.all() == []
 
 
 def test_a_corpus_that_has_documents_of_these_names_is_left_alone(kb: KnowledgeBase, release: Path) -> None:
     ingest(kb, document("s0000003", "It says ", ("Lima", "Which?"), "."), corpus="wiki")
-    with pytest.raises(InvalidRelease, match="is a document with a text"):
+    with raises_code("InvalidRelease", match="is a document with a text"):
         kb.releases.take(release, "wiki", **WHO)
     assert [one.value for one in kb.facts.find(limit=NUM)] == ["Lima"]
 
@@ -429,5 +429,5 @@ def test_an_index_that_gives_no_keys_back_is_refused(
     kb: KnowledgeBase, tmp_path: Path, made: Vectors
 ) -> None:
     make_release(tmp_path / "r", made, spec="IVF8,PQ8x4fs")
-    with pytest.raises(InvalidRelease, match="FastScan"):
+    with raises_code("InvalidRelease", match="FastScan"):
         kb.releases.take(tmp_path / "r", "wiki", **WHO)

@@ -13,7 +13,6 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.corpus.release import ENTRIES, IDS, INDEX, Release
-from colmlm.kb.errors import InvalidRelease
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import copy_keys
 from colmlm.kb.keys.records import CheckpointInfo
@@ -23,6 +22,7 @@ from colmlm.kb.releases.releases import FactsOfRelease, StoredPieces
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import ADOPTED
 from colmlm.lab.bench.synthetic import make_release, synthetic_keys
+from tests.refusals import raises_code
 
 NUM, DIM, BEGUN = 600, 32, 400
 WHO = {"actor": "tester", "reason": "test"}
@@ -82,7 +82,7 @@ def test_another_edition_of_the_same_entries_is_refused_before_anything_is_store
     with closing(sqlite3.connect(release / ENTRIES)) as entries, entries:
         statement = "UPDATE entries SET data = json_set(data, '$.fact_span', 'Cusco') WHERE entry_id = ?"
         assert entries.execute(statement, ("e000000017",)).rowcount == 1
-    with pytest.raises(InvalidRelease, match="e000000017 is stored from another edition"):
+    with raises_code("InvalidRelease", match="e000000017 is stored from another edition"):
         kb.releases.take(release, "wiki", **WHO)
     assert counted(kb, "fact") == BEGUN
 
@@ -92,6 +92,6 @@ def test_keys_of_another_index_are_refused(kb: KnowledgeBase, release: Path, tmp
     others: npt.NDArray[np.float32] = synthetic_keys(NUM, DIM, seed=2)
     make_release(tmp_path / "other", others)
     (tmp_path / "other" / INDEX).replace(release / INDEX)
-    with pytest.raises(InvalidRelease, match="from another index"):
+    with raises_code("InvalidRelease", match="from another index"):
         kb.releases.take(release, "wiki", **WHO)
     assert counted(kb, "fact_key") == 250

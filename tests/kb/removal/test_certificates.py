@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from colmlm.kb.errors import ForgetRunState, SignatureRefused, SignerNeeded
+from colmlm.kb.errors import SignatureRefused
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.signing import close_envelope, encoded
 from colmlm.kb.removal.certificate import (
@@ -30,6 +30,7 @@ from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CHILE, PERU, ingest
 from tests.places import SIGNED
+from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "request 12"}
 
@@ -42,7 +43,7 @@ def issued(kb: KnowledgeBase, encoder: FakeEncoder) -> bytes:
     forgetting = Forgetting(kb, encoder)
     plan = forgetting.plan(Selector(text="Lima"), policy="abstain", **WHO)
     forgetting.apply(plan.run_id, **WHO)
-    with pytest.raises(ForgetRunState, match="not verified"):
+    with raises_code("ForgetRunState", match="not verified"):
         issue_forget_certificate(kb, plan.run_id)
     forgetting.verify(plan.run_id)
     text = issue_forget_certificate(kb, plan.run_id)
@@ -155,7 +156,7 @@ def test_another_signer_is_refused_unless_it_is_named(
     for name in (stranger.keyid, stranger.fingerprint):
         assert check_here(kb, forged, trusted_keys([name])).ok
         assert failed(check_here(kb, issued, trusted_keys([name]))) == ["signer"]
-    with pytest.raises(SignerNeeded):
+    with raises_code("SignerNeeded"):
         check_offline(issued, trusted_keys())
     with pytest.raises(SignatureRefused):
         trusted_keys(pem="no key")

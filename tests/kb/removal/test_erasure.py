@@ -7,13 +7,14 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.corpus.format import Parsed
-from colmlm.kb.errors import FactErased, FactNotFound, FactSuppressed
+from colmlm.kb.errors import FactNotFound
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, HEIGHT, PERU, RIVER, ask, best, document, fact_id, ingest, values
+from tests.refusals import raises_code
 
 BY = {"actor": "tester", "reason": "request"}
 
@@ -124,7 +125,7 @@ def test_an_erasure_is_all_or_nothing_and_final(kb: KnowledgeBase) -> None:
         lambda: kb.facts.edit(lima, "Cusco", **BY),
         lambda: kb.facts.delete([lima], **BY),
     ):
-        with pytest.raises(FactErased, match=str(lima)):
+        with raises_code("FactErased", match=str(lima)):
             refused()
     assert kb.facts.show(amazon).value == "Amazon"
     assert fsck_ok(kb)
@@ -148,7 +149,7 @@ def test_a_fact_without_a_document_is_erased_and_does_not_come_back_unasked(kb: 
     erase(kb, emma)
     assert (kb.facts.show(emma).value, kb.facts.show(emma).question) == (MARK, MARK)
     assert "Emma" not in everything_stored(kb) and "Austen" not in everything_stored(kb)
-    with pytest.raises(FactSuppressed):
+    with raises_code("FactSuppressed"):
         kb.facts.add("who  wrote Emma?", "JANE AUSTEN", **BY)
     kb.facts.add("Who wrote Emma?", "Harriet Smith", **BY)
     kb.facts.add("Who wrote Emma?", "Jane Austen", **BY, allow_erased=True, anyway=True)

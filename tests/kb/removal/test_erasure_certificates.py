@@ -12,7 +12,6 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer import SSlibKey
 
-from colmlm.kb.errors import ErasureNotFound
 from colmlm.kb.log import signing
 from colmlm.kb.log.signing import close_envelope
 from colmlm.kb.removal.certificate import (
@@ -30,6 +29,7 @@ from colmlm.kb.texts.wording import LIMITS
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, fact_id, ingest
 from tests.places import ROOT
+from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "request 12"}
 
@@ -131,7 +131,7 @@ def test_a_signed_contradiction_is_named(kb: KnowledgeBase, seq: int, subtests: 
 
 def test_what_is_no_erasure_has_none(kb: KnowledgeBase, seq: int) -> None:
     for other in (1, 0, -1, seq + 1, 2**70):
-        with pytest.raises(ErasureNotFound):
+        with raises_code("ErasureNotFound"):
             issue_certificate(kb, other)
 
 

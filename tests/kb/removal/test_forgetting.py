@@ -10,16 +10,7 @@ import pytest
 
 from colmlm.kb.corpus.format import read_annotated
 from colmlm.kb.demo import DEMO_CORPUS
-from colmlm.kb.errors import (
-    FactNotFound,
-    ForgetRunNotFound,
-    ForgetRunState,
-    InvalidSelector,
-    KeysetMismatch,
-    PlanStale,
-    PlanTooLarge,
-    PlanUnderWay,
-)
+from colmlm.kb.errors import FactNotFound, KeysetMismatch
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.removal.forget import Forgetting
@@ -28,6 +19,7 @@ from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, Vectors, WordEncoder
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, RIVER, ask, best, document, fact_id, ingest
+from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "test"}
 OPENED = "In which year was the Eiffel Tower opened?"
@@ -229,7 +221,7 @@ def test_a_stale_plan_is_refused_and_does_nothing(peru: KnowledgeBase):
     peru.facts.edit(lima, "Cusco", **WHO)
     peru.facts.delete([amazon], **WHO)
     assert forgetting.drift(plan.run_id).stale == (lima, amazon)
-    with pytest.raises(PlanStale) as stale:
+    with raises_code("PlanStale") as stale:
         forgetting.apply(plan.run_id, **WHO)
     assert stale.value.fact_ids == (lima, amazon)
     assert len(peru.facts.find()) == 3 and forgetting.run(plan.run_id)[0].state == "planned"
@@ -255,7 +247,7 @@ def test_plans_are_worked_out_one_at_a_time(peru: KnowledgeBase):
         """Plans while it is asked for a plan."""
 
         def encode_questions(self, questions: Sequence[str]) -> Vectors:
-            with pytest.raises(PlanUnderWay):
+            with raises_code("PlanUnderWay"):
                 Forgetting(peru).plan(Selector(text="Lima"), **WHO)
             refused.append(len(questions))
             return super().encode_questions(questions)
@@ -274,7 +266,7 @@ def test_a_base_too_large_for_a_servers_plan_is_told_so(peru: KnowledgeBase):
         lambda: small.plan(Selector(text="Lima"), **WHO),
         lambda: small.drift(plan.run_id),
     ):
-        with pytest.raises(PlanTooLarge, match=f"all {live} live facts"):
+        with raises_code("PlanTooLarge", match=f"all {live} live facts"):
             refused()
     assert len(small.runs()) == 1
     listed = Forgetting(peru).plan(Selector(text="Lima"), **WHO)
@@ -285,18 +277,18 @@ def test_a_run_goes_one_way(peru: KnowledgeBase):
     forgetting = Forgetting(peru)
     plan = forgetting.plan(Selector(text="Lima"), **WHO)
     for early in (lambda: forgetting.restore(plan.run_id, **WHO), lambda: forgetting.verify(plan.run_id)):
-        with pytest.raises(ForgetRunState):
+        with raises_code("ForgetRunState"):
             early()
     forgetting.apply(plan.run_id, **WHO)
-    with pytest.raises(ForgetRunState):
+    with raises_code("ForgetRunState"):
         forgetting.apply(plan.run_id, **WHO)
-    with pytest.raises(ForgetRunState):
+    with raises_code("ForgetRunState"):
         forgetting.drift(plan.run_id)
     forgetting.restore(plan.run_id, **WHO)
-    with pytest.raises(ForgetRunState):
+    with raises_code("ForgetRunState"):
         forgetting.restore(plan.run_id, **WHO)
     for unknown in (99, 2**70, -1):
-        with pytest.raises(ForgetRunNotFound):
+        with raises_code("ForgetRunNotFound"):
             forgetting.run(unknown)
     assert [run.state for run in forgetting.runs()] == ["restored"]
 
@@ -342,7 +334,7 @@ def test_what_cannot_be_compared_is_refused(peru: KnowledgeBase):
     with pytest.raises(KeysetMismatch):
         Forgetting(peru, FakeEncoder("other")).plan(Selector(text="Lima"), **WHO)
     for wrong in ({"policy": "guess"}, {"equivalents": "perhaps"}, {"radius": 2.0}):
-        with pytest.raises(InvalidSelector):
+        with raises_code("InvalidSelector"):
             Forgetting(peru).plan(Selector(text="Lima"), **wrong, **WHO)
     with pytest.raises(FactNotFound):
         Forgetting(peru).plan(Selector(fact_ids=(999,)), **WHO)

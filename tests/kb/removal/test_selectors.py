@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from colmlm.kb.errors import FactNotFound, InvalidSelector, NothingSelected
+from colmlm.kb.errors import FactNotFound
 from colmlm.kb.removal.selector import Selector, select_facts
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, CHILE, PERU, fact_id, ingest
+from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "test"}
 EVERY = ["Lima", "Amazon", "6,768 m", "Santiago", "Lima"]
@@ -70,7 +71,7 @@ def test_facts_like_one_are_those_with_a_near_key(lands: KnowledgeBase, encoder:
 def test_only_live_facts_are_chosen(lands: KnowledgeBase):
     lands.facts.delete([fact_id(lands, "Santiago")], **WHO)
     assert chosen(lands, text="Santiago") == []
-    with lands.sessions() as session, pytest.raises(NothingSelected):
+    with lands.sessions() as session, raises_code("NothingSelected"):
         select_facts(session, Selector(text="Santiago"))
     with lands.sessions() as session, pytest.raises(FactNotFound) as missing:
         select_facts(session, Selector(fact_ids=(1, 99, 2**70)))
@@ -92,12 +93,12 @@ def test_only_live_facts_are_chosen(lands: KnowledgeBase):
     ],
 )
 def test_a_selector_that_means_nothing_or_too_much_is_refused(parts: dict[str, object]):
-    with pytest.raises(InvalidSelector):
+    with raises_code("InvalidSelector"):
         Selector(**parts)  # type: ignore[arg-type]
 
 
 def test_a_document_is_named_by_id_or_by_corpus_and_name(lands: KnowledgeBase):
-    with lands.sessions() as session, pytest.raises(InvalidSelector):
+    with lands.sessions() as session, raises_code("InvalidSelector"):
         select_facts(session, Selector(document="peru"))
     assert chosen(lands, document="9" * 30 + "/x") == []
 
@@ -106,5 +107,5 @@ def test_a_selector_comes_back_from_json(lands: KnowledgeBase):
     said = Selector(fact_ids=(1, 2), text="Lima", since=datetime(2026, 1, 1, tzinfo=UTC), like=1, radius=0.5)
     assert Selector.from_json(said.to_json()) == said
     assert Selector.from_json({"everything": True}) == Selector(everything=True)
-    with pytest.raises(InvalidSelector):
+    with raises_code("InvalidSelector"):
         Selector.from_json({"txet": "Lima"})

@@ -12,18 +12,13 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.access.tokens import create_token, read_token
-from colmlm.kb.errors import (
-    AdminKeyNeeded,
-    ErasureRequestNotFound,
-    ErasureRequestState,
-    SamePerson,
-    SecondPersonNeeded,
-)
+from colmlm.kb.errors import Conflict
 from colmlm.kb.removal.erase import Erasure, ErasureRequests
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.waits import Waits
 from tests.gates import table_locked
 from tests.kb.corpora import PERU, fact_id, ingest
+from tests.refusals import raises_code
 
 WHO = {"actor": "ann", "reason": "request of the person"}
 
@@ -48,10 +43,10 @@ def test_nothing_is_erased_before_another_token_approves(
     strict: KnowledgeBase, admins: tuple[TokenRecord, TokenRecord]
 ) -> None:
     (ann, bob), lima, requests = admins, fact_id(strict, "Lima"), ErasureRequests(strict)
-    with pytest.raises(SecondPersonNeeded):
+    with raises_code("SecondPersonNeeded"):
         Erasure(strict).erase([lima], **WHO)
     asked = requests.ask([lima], token=ann, **WHO)
-    with pytest.raises(SamePerson):
+    with raises_code("SamePerson"):
         requests.approve(asked.erasure_request_id, token=ann)
     assert strict.facts.show(lima).value == "Lima" and requests.requests(waiting=True) == [asked]
 
@@ -63,7 +58,7 @@ def test_nothing_is_erased_before_another_token_approves(
     change = strict.log.changes(after=report.erased.seq - 1)[0]
     assert (change.actor, change.kind, change.principal) == ("bob", "erase", bob.principal)
     assert "asked with the token ann, approved with the token bob" in change.reason
-    with pytest.raises(ErasureRequestState, match="approved already"):
+    with raises_code("ErasureRequestState", match="approved already"):
         requests.approve(asked.erasure_request_id, token=bob)
     again = requests.ask([lima], token=ann, **WHO)
     _, report = requests.approve(again.erasure_request_id, token=bob)
@@ -77,9 +72,9 @@ def test_request_can_be_withdrawn_by_either(
     for token in (ann, bob):
         asked = requests.ask([fact_id(strict, "Lima")], token=ann, **WHO)
         assert requests.withdraw(asked.erasure_request_id, token=token).decided_by == token.name
-        with pytest.raises(ErasureRequestState, match="withdrawn already"):
+        with raises_code("ErasureRequestState", match="withdrawn already"):
             requests.approve(asked.erasure_request_id, token=bob)
-    with pytest.raises(ErasureRequestNotFound):
+    with raises_code("ErasureRequestNotFound"):
         requests.withdraw(99, token=ann)
     assert strict.facts.show(fact_id(strict, "Lima")).erased_seq is None
 
@@ -93,7 +88,8 @@ def test_of_two_who_decide_at_once_one_does(
     def approve(_: int) -> bool:
         try:
             requests.approve(asked.erasure_request_id, token=bob)
-        except ErasureRequestState:
+        except Conflict as error:
+            assert error.code == "ErasureRequestState"
             return False
         return True
 
@@ -122,7 +118,7 @@ def test_what_reads_every_fact_outlasts_the_limit_of_a_request(
     outlasts("generation", lambda: Erasure(hurried).complete(**WHO))
     outlasts("fact_version", lambda: requests.approve(asked, token=bob))
     assert requests.read(asked).state == "approved" and strict.facts.show(lima).erased_seq is not None
-    with table_locked(url, "fact_version"), pytest.raises(ErasureRequestState, match="approved already"):
+    with table_locked(url, "fact_version"), raises_code("ErasureRequestState", match="approved already"):
         ErasureRequests(strict.beside("others", Waits(lock=0.5, statement=0.5), 2)).approve(asked, token=bob)
 
 
@@ -131,6 +127,6 @@ def test_only_a_working_admins_token_counts(strict: KnowledgeBase) -> None:
         reader, admin = create_token(session, "r", "operator"), create_token(session, "a", "admin")
     requests = ErasureRequests(strict)
     for secret in (None, "", "wrong", reader):
-        with pytest.raises(AdminKeyNeeded):
+        with raises_code("AdminKeyNeeded"):
             requests.token_of(secret)
     assert requests.token_of(admin).name == "a"

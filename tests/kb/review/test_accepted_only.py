@@ -11,6 +11,7 @@ from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.facts.reviews import ReviewVerdict
+from colmlm.kb.lookup.options import EVERY_FACT
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, NearReader, WordEncoder
@@ -60,7 +61,7 @@ def test_a_corpus_or_a_keyset_limits_every_lookup_from_the_commit_on(
         (lookup,) = ask(harbours, encoder, HARBOUR, k=50)
         assert {hit.value for hit in lookup.hits} == {"Callao", "Port 7"}
         queries = encoder.encode_questions([HARBOUR])
-        (near,) = harbours.lookups.nearest(queries, checkpoint_id="fake", k=50, accepted_only=None)
+        (near,) = harbours.lookups.nearest(queries, checkpoint_id="fake", k=50, fact_filter=EVERY_FACT)
         assert len(near.hits) == 41, "who curates or forgets sees all"
         harbours.review.limit(accepted_only=False, **limit, **WHO)
         (lookup,) = ask(harbours, encoder, HARBOUR, k=50)

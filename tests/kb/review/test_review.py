@@ -9,19 +9,13 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
-from colmlm.kb.errors import (
-    CorpusNotFound,
-    FactChanged,
-    FactNotFound,
-    InvalidValue,
-    KeysetNotFound,
-    NotUndoable,
-)
+from colmlm.kb.errors import FactNotFound, InvalidValue
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.facts.reviews import Review, ReviewVerdict, VerdictKind
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import CAPITAL, CHILE, PERU, document, fact_id, ingest, numbered
+from tests.refusals import raises_code
 
 WHO = {"actor": "ann", "reason": "read"}
 
@@ -161,9 +155,9 @@ def test_an_undone_edit_proposes_its_fact_again_also_after_verdicts_on_what_the_
 def test_an_edit_for_another_version_is_refused(peru: KnowledgeBase):
     lima = fact_id(peru, "Lima")
     peru.facts.edit(lima, "Cusco", version=1, **WHO)
-    with pytest.raises(FactChanged):
+    with raises_code("FactChanged"):
         peru.facts.edit(lima, "Arequipa", version=1, **WHO)
-    with pytest.raises(FactChanged):
+    with raises_code("FactChanged"):
         peru.facts.move(lima, {"text": "capital"}, version=1, **WHO)
     peru.facts.move(lima, {"text": "capital"}, version=2, **WHO)
 
@@ -182,11 +176,11 @@ def test_a_verdict_is_undone_and_the_undoing_too(peru: KnowledgeBase, kind: Verd
 def test_a_verdict_is_not_undone_after_another_or_an_edit(peru: KnowledgeBase):
     accepted = settle(peru, "Lima", "accept")
     settle(peru, "Lima", "propose")
-    with pytest.raises(NotUndoable, match="since"):
+    with raises_code("NotUndoable", match="since"):
         peru.facts.undo(accepted, **WHO)
     again = settle(peru, "Lima", "accept")
     peru.facts.edit(fact_id(peru, "Lima"), "Cusco", **WHO)
-    with pytest.raises(NotUndoable, match="since"):
+    with raises_code("NotUndoable", match="since"):
         peru.facts.undo(again, **WHO)
 
 
@@ -347,7 +341,7 @@ def test_progress_counts_what_was_settled_of_a_corpus_or_document(peru: Knowledg
     assert (of_raw.progress.proposed, of_raw.progress.accepted, of_raw.progress.rejected) == (1, 1, 1)
     assert [item.fact.value for item in of_raw.items] == ["6,768 m"]
     assert peru.review.inbox(document_id=1).total == 1
-    with pytest.raises(CorpusNotFound):
+    with raises_code("CorpusNotFound"):
         peru.review.inbox(corpus="nowhere")
     counted = {stats.corpus: stats.proposed for stats in peru.corpora.all()}
     assert counted == {"raw": 1, "texts": 2}
@@ -387,9 +381,9 @@ def test_where_only_accepted_facts_answer_is_set_by_changes_of_the_log(peru: Kno
     for wrong in ({}, {"corpus": "raw", "keyset_id": 1}):
         with pytest.raises(InvalidValue):
             peru.review.limit(accepted_only=True, **wrong, **WHO)
-    with pytest.raises(CorpusNotFound):
+    with raises_code("CorpusNotFound"):
         peru.review.limit(accepted_only=True, corpus="nowhere", **WHO)
-    with pytest.raises(KeysetNotFound):
+    with raises_code("KeysetNotFound"):
         peru.review.limit(accepted_only=True, keyset_id=2**63, **WHO)
 
 

@@ -8,15 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from colmlm.kb.errors import (
-    GateRefused,
-    InvalidValue,
-    KeysetMismatch,
-    KeysetNotFound,
-    KeysetNotReady,
-    NoFormerKeyset,
-    QuestionSetNotFound,
-)
+from colmlm.kb.errors import InvalidValue, KeysetMismatch, NoFormerKeyset, QuestionSetNotFound
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import RECALL, KeysetRecord
@@ -27,6 +19,7 @@ from colmlm.kb.switching.gate import Criterion, GateReport
 from colmlm.kb.switching.limits import GateLimits
 from tests.fakes import FakeEncoder, NearReader, Vectors, WordEncoder, measured
 from tests.kb.corpora import CAPITAL, PERU, RIVER, ask, fact_id, ingest, lose_key, numbered, values
+from tests.refusals import raises_code
 
 WHO = {"actor": "tester", "reason": "test"}
 
@@ -149,7 +142,7 @@ def test_each_fault_fails_its_own_criterion(kb: KnowledgeBase, encoder: FakeEnco
     lost = criterion(report, "facts lost")
     assert lost.figure == 1 and str(fact_id(kb, "lost")) in lost.note
     assert criterion(report, "question recall@1").figure == pytest.approx(21 / 41)
-    with pytest.raises(GateRefused, match=r"failed at change \d+: index ids wrong, facts lost"):
+    with raises_code("GateRefused", match=r"failed at change \d+: index ids wrong, facts lost"):
         kb.keysets.activate(new)
 
 
@@ -198,7 +191,7 @@ def test_without_an_encoder_of_the_active_keyset_its_own_gate_is_compared_with(
 
 
 def test_a_base_without_questions_is_measured_by_its_keys(kb: KnowledgeBase, encoder: FakeEncoder):
-    with pytest.raises(KeysetNotReady):
+    with raises_code("KeysetNotReady"):
         kb.keysets.check(kb.keysets.create(encoder.checkpoint).keyset_id, encoder)
     empty = kb.keysets.check(kb.keysets.rekey(encoder).keyset_id, encoder)
     assert empty.passed and criterion(empty, "index recall@1").figure is None
@@ -206,16 +199,16 @@ def test_a_base_without_questions_is_measured_by_its_keys(kb: KnowledgeBase, enc
 
 def test_activation_needs_a_gate_that_passed_lately_or_force(kb: KnowledgeBase, encoder: FakeEncoder, two):
     new, retraining = two[1].keyset_id, kb.keysets
-    with pytest.raises(GateRefused, match="never checked"):
+    with raises_code("GateRefused", match="never checked"):
         retraining.activate(new)
-    with pytest.raises(KeysetNotFound):
+    with raises_code("KeysetNotFound"):
         retraining.activate(77)
-    with pytest.raises(KeysetNotReady):
+    with raises_code("KeysetNotReady"):
         retraining.activate(kb.keysets.create(FakeEncoder(salt="3").checkpoint).keyset_id)
     assert kb.keysets.check(new, FakeEncoder(salt="2"), active_encoder=encoder).passed
     for n in range(3):
         kb.facts.edit(fact_id(kb, "value 1" if n == 0 else f"other {n - 1}"), f"other {n}", **WHO)
-    with pytest.raises(GateRefused, match="3 edits of facts ago"):
+    with raises_code("GateRefused", match="3 edits of facts ago"):
         retraining.activate(new, max_edits=2)
     assert kb.keysets.active().keyset_id == two[0].keyset_id
     assert retraining.activate(new, max_edits=3, **WHO).state == "active"
@@ -235,7 +228,7 @@ def test_a_forced_activation_keeps_what_spoke_against_it(
     assert kb.keysets.check(new, FakeEncoder(salt="2"), active_encoder=encoder).passed
     kb.keysets.set_threshold(new, 0.1)
     assert retraining.standing(new).failed == ("threshold calibrated",)
-    with pytest.raises(GateRefused, match="threshold calibrated"):
+    with raises_code("GateRefused", match="threshold calibrated"):
         retraining.activate(new)
     retraining.activate(new, force=True)
     assert _payload(kb)["failed"] == [
@@ -326,7 +319,7 @@ def test_kept_questions_are_asked_as_with_the_keyset_active(kb: KnowledgeBase) -
     encoders = {"encoder": WordEncoder(salt="2"), "active_encoder": WordEncoder()}
     report = kb.keysets.check(better.keyset_id, limits=strict, reader=NearReader, **encoders)
     assert report.failed == ("questions wrong",)
-    with pytest.raises(GateRefused, match="questions wrong"):
+    with raises_code("GateRefused", match="questions wrong"):
         kb.keysets.activate(better.keyset_id)
 
 
@@ -348,6 +341,6 @@ def test_an_activation_may_require_that_its_gate_asked_a_set(
 ) -> None:
     second = two[1].keyset_id
     kb.keysets.check(second, FakeEncoder(salt="2"), active_encoder=FakeEncoder())
-    with pytest.raises(GateRefused, match="did not ask the questions 'lands'"):
+    with raises_code("GateRefused", match="did not ask the questions 'lands'"):
         kb.keysets.activate(second, questions="lands")
     assert kb.keysets.activate(second).state == "active"

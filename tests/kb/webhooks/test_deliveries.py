@@ -15,7 +15,6 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from standardwebhooks.webhooks import WebhookVerificationError
 
-from colmlm.kb.errors import WebhookState
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.webhooks.positions import Persistence, lock_position
 from colmlm.kb.webhooks.records import Webhook
@@ -24,6 +23,7 @@ from colmlm.kb.webhooks.webhooks import Deliverer
 from tests.kb.webhooks.conftest import edit
 from tests.kb.webhooks.process import SOON
 from tests.receiver import Received, Receiver
+from tests.refusals import raises_code
 
 
 def added(kb: KnowledgeBase, hook: Receiver, **how: object) -> tuple[str, int]:
@@ -196,7 +196,7 @@ def test_a_receiver_that_works_again_need_not_be_waited_for(kb: KnowledgeBase, h
     assert kb.webhooks.resume(webhook_id).next_attempt_at is None
     Deliverer(kb).run_once()
     assert hook.taken()[0] == seq
-    with pytest.raises(WebhookState):
+    with raises_code("WebhookState"):
         kb.webhooks.resume(webhook_id)
 
 

@@ -6,11 +6,12 @@ from ipaddress import ip_address
 
 import pytest
 
-from colmlm.kb.errors import InvalidValue, NoSuchChange, SettingsError, WebhookRefused
+from colmlm.kb.errors import InvalidValue, SettingsError, WebhookRefused
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.webhooks.sending import Reach, Sender, of_test
 from tests.receiver import LOOPBACK, Receiver
+from tests.refusals import raises_code
 
 
 def test_nothing_inner_is_reached_and_what_is_public_is() -> None:
@@ -81,7 +82,7 @@ def test_what_makes_no_sense_is_refused(kb: KnowledgeBase, hook: Receiver) -> No
     for unfit in ({"kinds": ["deleted"]}, {"form": "xml"}):
         with pytest.raises(InvalidValue):
             kb.webhooks.add(hook.url, **unfit)  # type: ignore[arg-type]
-    with pytest.raises(NoSuchChange):
+    with raises_code("NoSuchChange"):
         kb.webhooks.add(hook.url, since=99)
     assert kb.webhooks.all() == [] and kb.log.head_seq() == 0
     assert kb.webhooks.add(hook.url, dry_run=True)[1].url == hook.url and kb.webhooks.all() == []

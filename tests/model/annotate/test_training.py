@@ -29,7 +29,7 @@ from colmlm.model.annotate.training import (
 from colmlm.model.lm.checkpoint import ADAPTER
 from colmlm.model.lm.config import CheckpointError
 from colmlm.model.text.tokens import WordTokenizer
-from colmlm.model.training.state import ResumeRefused
+from colmlm.model.training.config import TrainingRefused
 from colmlm.model.training.task import StepMetrics
 from tests.tiny import byte_tokenizer, tiny_base
 from tests.tiny_annotators import letter_tokenizer, tiny_encoder
@@ -126,9 +126,9 @@ def test_a_resumed_run_goes_on_to_the_bit(bases, tmp_path: Path, done: int):
 
 def test_other_data_and_other_settings_are_refused(bases, tmp_path: Path):
     list(islice(bases().run(tmp_path, save_seconds=0.0), 2))
-    with pytest.raises(ResumeRefused, match="another data"):
+    with pytest.raises(TrainingRefused, match="another data"):
         next(bases(DOCUMENTS[1:]).run(tmp_path))
-    with pytest.raises(ResumeRefused, match="another config"):
+    with pytest.raises(TrainingRefused, match="another config"):
         next(bases(seed=18).run(tmp_path))
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.model.evaluate.answers import RELATIONS, QuestionSetError, digest, read_question_set
+from colmlm.model.evaluate.answers import RELATIONS, digest, read_question_set
+from colmlm.model.evaluate.run_log import EvaluationFileError
 from tests.places import SHARED_DATA
 
 SHARED = SHARED_DATA
@@ -69,7 +70,7 @@ def test_a_folder_is_its_files_and_a_relation_is_a_sentence_to_complete(tmp_path
 )
 def test_what_is_no_question_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(QuestionSetError, match=said):
+    with pytest.raises(EvaluationFileError, match=said):
         read_question_set(tmp_path / name)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.model.evaluate.run_log import OtherRun, RunLog
+from colmlm.model.evaluate.run_log import EvaluationFileError, RunLog
 
 RUN = {"checkpoint_id": "abc", "mode": "auto"}
 
@@ -28,11 +28,11 @@ def test_a_run_that_was_killed_goes_on_behind_its_last_whole_line(tmp_path: Path
 def test_the_rows_of_another_run_are_not_gone_on_with(tmp_path: Path):
     file = tmp_path / "run.jsonl"
     RunLog.open(file, RUN).add({"q0": {}})
-    with pytest.raises(OtherRun, match="its mode differ"):
+    with pytest.raises(EvaluationFileError, match="its mode differ"):
         RunLog.open(file, RUN | {"mode": "off"})
     for text in ("not JSON", '{"facts": []}\n', "[1]\n"):
         (tmp_path / "other").write_text(text)
-        with pytest.raises(OtherRun, match="no rows"):
+        with pytest.raises(EvaluationFileError, match="no rows"):
             RunLog.open(tmp_path / "other", RUN)
 
 

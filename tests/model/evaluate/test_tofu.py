@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from colmlm.model.evaluate.run_log import bootstrap
-from colmlm.model.evaluate.tofu import Examples, Scores, TofuLog, TofuLogError, forget_quality
+from colmlm.model.evaluate.run_log import EvaluationFileError, bootstrap
+from colmlm.model.evaluate.tofu import Examples, Scores, TofuLog, forget_quality
 from tests.places import SHARED_DATA
 
 GOLDEN = SHARED_DATA / "tofu" / "golden"
@@ -152,7 +152,7 @@ def test_a_number_that_is_zero_makes_the_utility_zero(tmp_path: Path):
     ],
 )
 def test_a_table_that_is_none_is_refused_with_what_is_wrong(tmp_path: Path, columns: dict, said: str):
-    with pytest.raises(TofuLogError, match=said):
+    with pytest.raises(EvaluationFileError, match=said):
         TofuLog.read(written(tmp_path, eval_log_forget=table(**columns)))
 
 
@@ -165,7 +165,7 @@ CUT_OFF = gzip.compress(b"{}" * 9, mtime=0)[
 def test_a_file_that_is_no_log_is_refused(tmp_path: Path, data: bytes):
     file = tmp_path / "log.json"
     file.write_bytes(data)
-    with pytest.raises(TofuLogError, match=r"log\.json is no evaluation log"):
+    with pytest.raises(EvaluationFileError, match=r"log\.json is no evaluation log"):
         TofuLog.read(file)
 
 

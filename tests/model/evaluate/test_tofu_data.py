@@ -10,16 +10,8 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, check_spans
-from colmlm.model.evaluate.tofu import (
-    TofuLog,
-    TofuLogError,
-    TofuRow,
-    columns,
-    documents,
-    examples,
-    read_rows,
-    table,
-)
+from colmlm.model.evaluate.run_log import EvaluationFileError
+from colmlm.model.evaluate.tofu import TofuLog, TofuRow, columns, documents, examples, read_rows, table
 from tests.places import SHARED_DATA
 
 SHARED = SHARED_DATA / "tofu"
@@ -100,7 +92,7 @@ def test_examples_become_tables_that_a_log_is_read_from(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", '{"question": "Who?"}\n', "no\n"])
 def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "rows.jsonl").write_text(text)
-    with pytest.raises(TofuLogError, match=r"rows\.jsonl"):
+    with pytest.raises(EvaluationFileError, match=r"rows\.jsonl"):
         read_rows(tmp_path / "rows.jsonl")
 
 

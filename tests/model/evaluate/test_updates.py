@@ -7,15 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.model.evaluate.updates import (
-    PromptAnswer,
-    Rewrite,
-    RewriteError,
-    documents,
-    measure,
-    prompts,
-    read_rewrites,
-)
+from colmlm.model.evaluate.run_log import EvaluationFileError
+from colmlm.model.evaluate.updates import PromptAnswer, Rewrite, documents, measure, prompts, read_rewrites
 
 RECORD = {
     "requested_rewrite": {
@@ -57,7 +50,7 @@ def test_what_is_no_record_is_named(tmp_path: Path) -> None:
         ([RECORD, RECORD], "a fact twice"),
         ([], "no list of records"),
     ):
-        with pytest.raises(RewriteError, match=said):
+        with pytest.raises(EvaluationFileError, match=said):
             read_rewrites(written(tmp_path, *rows))
 
 

@@ -20,7 +20,7 @@ from colmlm.model.reader.config import ReaderConfig, minilm
 from colmlm.model.reader.measure import measure_reader, train_with_curve
 from colmlm.model.reader.reader import ExtractiveReader
 from colmlm.model.reader.training import ReaderExamples, ReaderQuestion, ReaderTask
-from colmlm.model.training.state import ResumeRefused
+from colmlm.model.training.config import TrainingRefused
 from tests.tiny_annotators import tiny_encoder
 
 YEARS = (1911, 1981, 1066, 1492, 1789, 1815, 1865, 1918)
@@ -113,7 +113,7 @@ def test_a_run_goes_on_from_the_weights_of_another(encoder: Path, tmp_path: Path
         )
     )
     assert second[0].loss < 0.5 * first[0].loss
-    with pytest.raises(ResumeRefused, match="another start"):
+    with pytest.raises(TrainingRefused, match="another start"):
         next(task(encoder, lora_rank=rank).run(tmp_path / "second"))
     with pytest.raises(CheckpointError, match="no weights to go on from"):
         task(encoder, tmp_path / "first", lora_rank=None if rank else 8)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, check_spans
-from colmlm.model.text.markup import ASKER, MARKUPS, REL_LMLM, STANDARD, CallError, parse_calls, read_triplets
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, InlineError, check_spans
+from colmlm.model.text.markup import ASKER, MARKUPS, REL_LMLM, STANDARD, parse_calls, read_triplets
 from colmlm.model.text.tokens import Encoded, FactTokenizer
 from tests.kb.corpora import PERU
 from tests.places import SHARED_DATA
@@ -56,7 +56,7 @@ def test_names_may_hold_quotes_and_commas():
     ],
 )
 def test_a_call_that_cannot_be_read_is_an_error_at_its_place(marked: str, offset: int):
-    with pytest.raises(CallError) as refused:
+    with pytest.raises(InlineError) as refused:
         parse_calls(marked)
     assert refused.value.offset == offset
 

@@ -20,9 +20,8 @@ from torch.distributed.tensor import DTensor
 
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.config import TrainConfig, TrainingRefused
 from colmlm.model.training.gather import process_rank
-from colmlm.model.training.state import RanksDiffer, ResumeRefused
 from colmlm.model.training.task import StepMetrics
 from colmlm.model.training.trainer import Trainer
 from tests.kb.corpora import document
@@ -133,7 +132,7 @@ def refuses_what_not_all_see(root: Path, kind: str, rank: int) -> None:
     """Resumes a run in a directory that only the first process sees, which both must refuse."""
     try:
         train(root, kind, kind if rank == 0 else f"{kind} elsewhere")
-    except ResumeRefused as error:
+    except TrainingRefused as error:
         assert f" 0 and {CUTS[-1]} " in str(error) and "all machines must see one directory" in str(error), (
             error
         )
@@ -147,7 +146,7 @@ def refuses_other_data(root: Path, kind: str, rank: int) -> None:
     trainer = Trainer(config, documents()[rank:], root / "other data", root, "other data")
     try:
         next(trainer.run())
-    except RanksDiffer as error:
+    except TrainingRefused as error:
         assert "another data, seed (5 in rank 0, 6 in rank 1)" in str(error), error
     else:
         raise AssertionError("it went on")

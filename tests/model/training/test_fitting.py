@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.corpora import DataError
+from colmlm.model.training.config import TrainConfig, TrainingRefused
 from colmlm.model.training.trainer import (
     FEWEST_STEPS,
     StepSize,
@@ -75,7 +74,7 @@ def test_every_corpus_of_a_mix_keeps_a_document_of_each_step():
 
 def test_a_time_in_which_no_step_fits_is_refused_with_one_that_is_long_enough():
     with pytest.raises(
-        DataError, match=r"one of 1 document takes about 125 s.*Nothing was trained.*20.8 minutes"
+        TrainingRefused, match=r"one of 1 document takes about 125 s.*Nothing was trained.*20.8 minutes"
     ):
         fitted_config(TrainConfig(), 2000.0, SECONDS)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.model.training.logs import BOARD, LOSS_FILE, PLOT_FILE, TensorBoardMissing, TrainingLog, read_log
+from colmlm.model.training.config import TrainingRefused
+from colmlm.model.training.logs import BOARD, LOSS_FILE, PLOT_FILE, TrainingLog, read_log
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -72,7 +73,7 @@ def test_tensorboard_that_is_asked_for_and_missing_is_an_error_that_says_what_to
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(sys.modules, "tensorboard", None)  # as where it is not installed
-    with pytest.raises(TensorBoardMissing, match=r"pip install 'colmlm\[tensorboard\]'"):
+    with pytest.raises(TrainingRefused, match=r"pip install 'colmlm\[tensorboard\]'"):
         TrainingLog(tmp_path, 0, tensorboard=True)
     log = TrainingLog(tmp_path, 0)
     write(log, range(1, 3))

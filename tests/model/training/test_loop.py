@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
-from colmlm.model.training.loop import COSINE, Diverged, Loop, Schedule
-from colmlm.model.training.state import STATE_FILE, ResumeRefused
+from colmlm.model.training.config import TrainingBroken, TrainingRefused
+from colmlm.model.training.loop import COSINE, Loop, Schedule
+from colmlm.model.training.state import STATE_FILE
 from colmlm.model.training.task import StepMetrics
 from tests.model.training.toys import Noisy, Toy, toy_config
 
@@ -89,29 +90,29 @@ def test_another_run_is_refused_and_told_apart(tmp_path: Path):
     next(loop.run())
     loop.save()
     with pytest.raises(
-        ResumeRefused, match=r"holds a run with another data \(a there, b here\); name another"
+        TrainingRefused, match=r"holds a run with another data \(a there, b here\); name another"
     ):
         next(Loop(Toy(data="b"), toy_config(), tmp_path).run())
     with pytest.raises(
-        ResumeRefused, match=r"another peak rate \(0.01 there, 0.02 here\), seed \(17 there, 3 here\);"
+        TrainingRefused, match=r"another peak rate \(0.01 there, 0.02 here\), seed \(17 there, 3 here\);"
     ):
         next(Loop(Toy(), replace(toy_config(peak=2e-2), seed=3), tmp_path).run())
     other = Toy()
     other.module = torch.nn.Linear(4, 1)
-    with pytest.raises(ResumeRefused, match=r"trains other weights: 6 differ, bias for one"):
+    with pytest.raises(TrainingRefused, match=r"trains other weights: 6 differ, bias for one"):
         next(Loop(other, toy_config(), tmp_path).run())
 
 
 def test_a_state_that_would_run_code_is_not_read(tmp_path: Path):
     torch.save({"format": 2, "progress": Path("here")}, tmp_path / STATE_FILE)
-    with pytest.raises(ResumeRefused, match=r"cannot be read") as refused:
+    with pytest.raises(TrainingRefused, match=r"cannot be read") as refused:
         next(Loop(Toy(), toy_config(), tmp_path).run())
     assert "Weights only" in str(refused.value.__cause__) or "weights_only" in str(refused.value.__cause__)
     (tmp_path / STATE_FILE).write_bytes((tmp_path / STATE_FILE).read_bytes()[:100])
-    with pytest.raises(ResumeRefused, match=r"cannot be read"):
+    with pytest.raises(TrainingRefused, match=r"cannot be read"):
         next(Loop(Toy(), toy_config(), tmp_path).run())
     torch.save({"adapter": {}}, tmp_path / STATE_FILE)
-    with pytest.raises(ResumeRefused, match="another version"):
+    with pytest.raises(TrainingRefused, match="another version"):
         next(Loop(Toy(), toy_config(), tmp_path).run())
 
 
@@ -124,7 +125,7 @@ def test_a_gradient_that_is_no_number_stops_the_run_and_harms_no_weight(tmp_path
     loop = Loop(Breaks(), toy_config(), tmp_path)
     steps = loop.run()
     list(islice(steps, 3))
-    with pytest.raises(Diverged, match="step 4: the gradient is nan"):
+    with pytest.raises(TrainingBroken, match="step 4: the gradient is nan"):
         next(steps)
     assert all(p.isfinite().all() for p in loop.task.module.parameters())
 

@@ -13,9 +13,9 @@ import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.text.tokens import FactTokenizer
-from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.config import TrainConfig, TrainingRefused
 from colmlm.model.training.corpora import Corpus, TokenShard, tokenise
-from colmlm.model.training.shards import ShardError, build_shards, open_shards, read_manifest
+from colmlm.model.training.shards import build_shards, open_shards, read_manifest
 from colmlm.model.training.steps import Steps
 from tests.kb.corpora import PERU, document, numbered
 from tests.tiny import byte_tokenizer, merging_tokenizer
@@ -100,7 +100,7 @@ def test_a_build_that_was_cut_off_goes_on(tokenizer: FactTokenizer, tmp_path: Pa
     list(islice(build_shards(DOCUMENTS, cut, tokenizer, CONFIG, per_shard=3), 2))
     (cut / ".00002").mkdir()  # the shard that was being written when the build was killed
     (cut / ".00002" / "ids.npy").write_bytes(b"half")
-    with pytest.raises(ShardError, match="no finished shards"):
+    with pytest.raises(TrainingRefused, match="no finished shards"):
         open_shards(cut, tokenizer, CONFIG)
     before = (cut / "00001" / "ids.npy").stat().st_mtime_ns
     assert build(cut, tokenizer) == 2
@@ -117,11 +117,11 @@ def test_a_damaged_shard_of_a_build_is_made_again(tokenizer: FactTokenizer, tmp_
 
 def test_other_documents_are_refused(tokenizer: FactTokenizer, tmp_path: Path):
     build(tmp_path, tokenizer)
-    with pytest.raises(ShardError, match="made of other documents"):
+    with pytest.raises(TrainingRefused, match="made of other documents"):
         build(tmp_path, tokenizer, DOCUMENTS[1:])
-    with pytest.raises(ShardError, match="not of these documents"):
+    with pytest.raises(TrainingRefused, match="not of these documents"):
         build(tmp_path, tokenizer, DOCUMENTS[:3])
-    with pytest.raises(ShardError, match="no documents"):
+    with pytest.raises(TrainingRefused, match="no documents"):
         list(build_shards([], tmp_path / "none", tokenizer, CONFIG))
 
 
@@ -135,17 +135,17 @@ def test_other_documents_are_refused(tokenizer: FactTokenizer, tmp_path: Path):
 def test_shards_of_other_settings_are_refused(tmp_path: Path, config: TrainConfig, says: str):
     tokenizer = byte_tokenizer()
     build(tmp_path, tokenizer)
-    with pytest.raises(ShardError, match=says):
+    with pytest.raises(TrainingRefused, match=says):
         open_shards(tmp_path, tokenizer, config)
-    with pytest.raises(ShardError, match=says):
+    with pytest.raises(TrainingRefused, match=says):
         list(build_shards(DOCUMENTS, tmp_path, tokenizer, config, per_shard=3))
 
 
 def test_shards_of_another_tokenizer_are_refused(tmp_path: Path):
     build(tmp_path, byte_tokenizer())
-    with pytest.raises(ShardError, match="tokenizer_sha256"):
+    with pytest.raises(TrainingRefused, match="tokenizer_sha256"):
         open_shards(tmp_path, merging_tokenizer(), CONFIG)
-    with pytest.raises(ShardError, match="space_inside"):
+    with pytest.raises(TrainingRefused, match="space_inside"):
         open_shards(tmp_path, byte_tokenizer(space_inside=False), CONFIG)
 
 
@@ -162,12 +162,12 @@ def test_whatever_is_damaged_is_noticed(tmp_path: Path):
             (copy / file).write_bytes(data if spoil == "flip" else data[:-1])
             if spoil == "remove":
                 (copy / file).unlink()
-            with pytest.raises(ShardError, match=r"damaged|not the one that was written"):
+            with pytest.raises(TrainingRefused, match=r"damaged|not the one that was written"):
                 open_shards(copy, tokenizer, CONFIG)
 
 
 def test_a_folder_that_is_no_folder_of_shards_is_refused(tmp_path: Path):
     for content in ("[]", "{}", "{", json.dumps({"made": {}, "built": {}})):
         (tmp_path / "shards.json").write_text(content)
-        with pytest.raises(ShardError):
+        with pytest.raises(TrainingRefused):
             read_manifest(tmp_path)

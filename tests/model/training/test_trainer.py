@@ -19,9 +19,9 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.lm.checkpoint import ADAPTER, load
 from colmlm.model.lm.encoder import KeyEncoder
 from colmlm.model.lm.language_model import unit
-from colmlm.model.training.config import TrainConfig
+from colmlm.model.training.config import TrainConfig, TrainingRefused
 from colmlm.model.training.logs import LOSS_FILE, read_log
-from colmlm.model.training.state import STATE_FILE, ResumeRefused, release_adapter
+from colmlm.model.training.state import STATE_FILE, release_adapter
 from colmlm.model.training.task import StepMetrics
 from colmlm.model.training.trainer import Trainer
 from tests.disks import files_limited_to
@@ -131,14 +131,14 @@ def test_a_finished_run_does_nothing_more(finished: Trainer, config: TrainConfig
 
 
 def test_other_data_and_another_base_are_refused(finished: Trainer, config: TrainConfig, tmp_path: Path):
-    with pytest.raises(ResumeRefused, match=r"another data; name another directory"):
+    with pytest.raises(TrainingRefused, match=r"another data; name another directory"):
         next(trainer(config, finished.directory, DOCUMENTS[1:]).run())
     other = replace(config, init=str(tiny_base(tmp_path / "base", seed=4)))
-    with pytest.raises(ResumeRefused, match=r"another base; name another directory"):
+    with pytest.raises(TrainingRefused, match=r"another base; name another directory"):
         next(trainer(other, finished.directory).run())
     other = replace(config, seed=18, batch_documents=4)
     with pytest.raises(
-        ResumeRefused, match=r"another batch documents \(8 there, 4 here\), seed \(17 there, 18 here\);"
+        TrainingRefused, match=r"another batch documents \(8 there, 4 here\), seed \(17 there, 18 here\);"
     ):
         next(trainer(other, finished.directory).run())
 

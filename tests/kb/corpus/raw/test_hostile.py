@@ -14,8 +14,8 @@ from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.corpus.raw.reading import MOST_BREACHES, read_corpus, read_raw
 from colmlm.kb.corpus.raw.wire import Limits
-from colmlm.kb.errors import ReaderUnavailable
 from tests.hostile_documents import ANNOTATED, DOCUMENTS, Hostile, parquet_bomb, slow_lines, written
+from tests.refusals import raises_code
 
 STRICT = Limits(memory_mb=256, seconds=4, characters=1_000_000)
 CALM = b'{"id": "calm", "text": "Lima."}'
@@ -138,7 +138,7 @@ def test_a_reader_that_cannot_start_is_no_fault_of_a_document(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no python"))
     path = tmp_path / "x.txt"
     path.write_text("Lima.", encoding="utf-8")
-    with pytest.raises(ReaderUnavailable, match="no python"):
+    with raises_code("ReaderUnavailable", match="no python"):
         read(path)
 
 
