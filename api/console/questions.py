@@ -8,14 +8,13 @@ from typing import cast
 from litestar import get, post
 from litestar.response import Redirect
 
-from colmlm.api.console.forms import Form, FromForm, find_change, form_page, show_again
-from colmlm.api.console.views import Page, PageRequest
+from colmlm.api.console.views import Form, FromForm, Page, PageRequest, find_change, form_page, show_again
 from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.misses import asks_of
 from colmlm.api.routes.parameters import PathId, shown_to
 from colmlm.api.routes.questions import SetName
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
+from colmlm.api.wire import MAX_FACTS_PER_EDIT
 from colmlm.kb.answers.answering import MAX_QUESTION
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.errors import KBError, refusals

@@ -10,13 +10,22 @@ from typing import Any
 from litestar import Response, get, post
 from litestar.response import Redirect
 
-from colmlm.api.console.forms import Form, FromForm, corpus_options, find_change, form_page, show_again
-from colmlm.api.console.keysets import active_keyset
-from colmlm.api.console.views import Page, PageRequest, page
+from colmlm.api.console.operations import active_keyset
+from colmlm.api.console.views import (
+    Form,
+    FromForm,
+    Page,
+    PageRequest,
+    corpus_options,
+    find_change,
+    form_page,
+    page,
+    show_again,
+)
 from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import PathId
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
+from colmlm.api.wire import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import KBError
 from colmlm.kb.facts.records import FactRecord, Mentioned
 from colmlm.kb.removal.certificate import issue_forget_certificate

@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from colmlm.api.client.connection import Connection, Patience
-from colmlm.api.client.errors import TokenRefused
-from colmlm.api.wire.requests import is_loopback
+from colmlm.api.client.connection import Connection, Patience, TokenRefused
+from colmlm.api.wire import is_loopback
 from colmlm.cli.output import note
 
 if TYPE_CHECKING:

@@ -17,8 +17,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from colmlm.api.wire.answers import EncodedTexts
-from colmlm.api.wire.requests import MAX_QUERIES, DocumentToEncode, SpanToEncode, TextsToEncode, is_loopback
+from colmlm.api.wire import (
+    MAX_QUERIES,
+    DocumentToEncode,
+    EncodedTexts,
+    SpanToEncode,
+    TextsToEncode,
+    is_loopback,
+)
 from colmlm.cli.composition.runtime import Runtime, released_checkpoint
 from colmlm.cli.composition.secret_file import held_secret, read_held_secret
 from colmlm.cli.output import note

@@ -14,7 +14,7 @@ from colmlm.cli.composition.runtime import Runtime
 if TYPE_CHECKING:
     from colmlm.api.loaded_models import LoadedModels
     from colmlm.api.middleware.auth import LocalToken
-    from colmlm.api.supervision.supervisor import Shared
+    from colmlm.api.supervision import Shared
     from colmlm.cli.composition.model_keeper import ModelKeeper
     from colmlm.cli.composition.worker_process import WorkerProcess
 
@@ -47,7 +47,7 @@ def run(
 ) -> None:
     """Run one of `num_servers` processes with what was loaded, as `api.serving.run_server` describes."""
     from colmlm.api.serving import run_server
-    from colmlm.api.watch.tracing import tracing_from
+    from colmlm.api.watch.metrics import tracing_from
     from colmlm.kb.jobs.attendance import no_worker
 
     if models:

@@ -20,7 +20,7 @@ from colmlm.kb.errors import KBError
 
 if TYPE_CHECKING:
     from colmlm.api.loaded_models import LoadedModels
-    from colmlm.api.supervision.supervisor import Shared
+    from colmlm.api.supervision import Shared
     from colmlm.cli.composition.worker_process import WorkerProcess
 
 
@@ -38,7 +38,7 @@ def serve_shared(
     """
     with tempfile.TemporaryDirectory(prefix="colmlm-metrics-") as folder, ExitStack() as at_end:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read once, when the library is imported
-        from colmlm.api.supervision.supervisor import Shared, Supervisor
+        from colmlm.api.supervision import Shared, Supervisor
         from colmlm.api.watch import logs
 
         logs.configure(runtime.serving)
