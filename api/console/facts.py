@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any, cast
 
@@ -27,6 +26,7 @@ from colmlm.api.console.views import (
     query,
     show_again,
     stretches,
+    verb_of,
 )
 from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
@@ -100,8 +100,9 @@ def show_fact(ports: FromPorts, request: PageRequest, fact_id: PathId, form: Fro
     )
 
 
-def _confirm_edit(ports: Ports, request: PageRequest, form: Form, verb: str) -> Page:
-    shown = shown_to(request, ports)
+def confirm_edit(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Ask for confirmation before facts are deleted or restored: show which, and what lookups for them will get."""
+    shown, verb = shown_to(request, ports), verb_of(request)
     if form.flag("every"):
         facts: list[FactRecord] = list(islice(FactsSearch(ports, request, form).every(), MAX_FACTS_PER_EDIT))
     else:
@@ -231,19 +232,8 @@ def insert_fact(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     return solve_by_new_fact(ports, request, form, edit) or lead_to_fact(edit)
 
 
-@get("/facts/delete", opt=needs(Right.edit), sync_to_thread=True)
-def ask_to_delete_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
-    """Ask for confirmation before facts are deleted: show which, how many, and what lookups for them will get."""
-    return _confirm_edit(ports, request, form, "delete")
-
-
-@get("/facts/restore", opt=needs(Right.edit), sync_to_thread=True)
-def ask_to_restore_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
-    return _confirm_edit(ports, request, form, "restore")
-
-
 @post("/facts/delete", opt=needs(Right.edit), sync_to_thread=True)
-@show_again(partial(_confirm_edit, verb="delete"))
+@show_again(confirm_edit)
 def delete_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Delete facts, all or none."""
     policy, ids = form.choice("policy", POLICIES), _read_fact_ids(form)
@@ -251,7 +241,7 @@ def delete_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page
 
 
 @post("/facts/restore", opt=needs(Right.edit), sync_to_thread=True)
-@show_again(partial(_confirm_edit, verb="restore"))
+@show_again(confirm_edit)
 def restore_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Bring deleted facts back, all or none."""
     edit = ports.kb.facts.restore(_read_fact_ids(form), **form.sign(request))
@@ -572,8 +562,7 @@ HANDLERS = (
     ask_for_fact,
     insert_fact,
     get("/facts/{fact_id:int}", opt=needs(Right.read), sync_to_thread=True)(show_fact),
-    ask_to_delete_facts,
-    ask_to_restore_facts,
+    get(["/facts/delete", "/facts/restore"], opt=needs(Right.edit), sync_to_thread=True)(confirm_edit),
     delete_facts,
     restore_facts,
     get("/documents/{document_id:int}", opt=needs(Right.read), sync_to_thread=True)(show_document),

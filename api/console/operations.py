@@ -24,6 +24,7 @@ from colmlm.api.console.views import (
     form_page,
     page,
     show_again,
+    verb_of,
 )
 from colmlm.api.errors import right_missing
 from colmlm.api.middleware.auth import Limiter, Right, needs
@@ -370,7 +371,7 @@ def _keyset_line(ports: Ports, keyset: KeysetRecord) -> KeysetLine:
     )
 
 
-def _confirm_switch(ports: Ports, request: PageRequest, verb: str, keyset_id: int | None, form: Form) -> Page:
+def _confirm_switch(ports: Ports, request: PageRequest, keyset_id: int | None, form: Form) -> Page:
     rows = _keyset_lines(ports)
     row = next((row for row in rows if row.keyset.keyset_id == keyset_id), None)
     if keyset_id is not None and row is None:
@@ -379,7 +380,7 @@ def _confirm_switch(ports: Ports, request: PageRequest, verb: str, keyset_id: in
         request,
         "keyset_switch.html",
         form,
-        verb=verb,
+        verb=verb_of(request),
         row=row,
         active=next((row for row in rows if row.keyset.state == "active"), None),
     )
@@ -447,23 +448,22 @@ def read_keyset(ports: FromPorts, request: PageRequest, keyset_id: PathId, form:
     )
 
 
-@get("/keysets/{keyset_id:int}/activate", opt=needs(Right.train), sync_to_thread=True)
-def ask_to_activate(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
-    return _confirm_switch(ports, request, "activate", keyset_id, Form())
-
-
-@get("/keysets/{keyset_id:int}/retire", opt=needs(Right.train), sync_to_thread=True)
-def ask_to_retire(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
-    return _confirm_switch(ports, request, "retire", keyset_id, Form())
+@get(
+    ["/keysets/{keyset_id:int}/activate", "/keysets/{keyset_id:int}/retire"],
+    opt=needs(Right.train),
+    sync_to_thread=True,
+)
+def ask_to_switch(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
+    return _confirm_switch(ports, request, keyset_id, Form())
 
 
 @get("/keysets/rollback", opt=needs(Right.train), sync_to_thread=True)
 def ask_to_roll_back(ports: FromPorts, request: PageRequest) -> Page:
-    return _confirm_switch(ports, request, "rollback", None, Form())
+    return _confirm_switch(ports, request, None, Form())
 
 
 @post("/keysets/{keyset_id:int}/activate", opt=needs(Right.train), sync_to_thread=True)
-@show_again(partial(_confirm_switch, verb="activate"))
+@show_again(_confirm_switch)
 def activate_keyset(ports: FromPorts, request: PageRequest, keyset_id: PathId, form: FromForm) -> Page:
     """Activate a keyset, if its gate passed or it is forced."""
     ports.kb.keysets.activate(keyset_id, force=form.flag("force"), **form.sign(request))
@@ -471,7 +471,7 @@ def activate_keyset(ports: FromPorts, request: PageRequest, keyset_id: PathId, f
 
 
 @post("/keysets/{keyset_id:int}/retire", opt=needs(Right.train), sync_to_thread=True)
-@show_again(partial(_confirm_switch, verb="retire"))
+@show_again(_confirm_switch)
 def retire_keyset(ports: FromPorts, request: PageRequest, keyset_id: PathId, form: FromForm) -> Page:
     """Drop a keyset's keys."""
     ports.kb.keysets.retire(keyset_id, **form.sign(request))
@@ -479,7 +479,7 @@ def retire_keyset(ports: FromPorts, request: PageRequest, keyset_id: PathId, for
 
 
 @post("/keysets/rollback", opt=needs(Right.train), sync_to_thread=True)
-@show_again(partial(_confirm_switch, verb="rollback", keyset_id=None))
+@show_again(partial(_confirm_switch, keyset_id=None))
 def roll_back(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Activate the keyset that was active before."""
     ports.kb.keysets.rollback(**form.sign(request))
@@ -518,8 +518,7 @@ HANDLERS = (
     read_keyset,
     start_gate,
     start_rekey,
-    ask_to_activate,
-    ask_to_retire,
+    ask_to_switch,
     ask_to_roll_back,
     activate_keyset,
     retire_keyset,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 from litestar import Request, Response, Router, get, post
@@ -31,6 +31,7 @@ from colmlm.api.console.views import (
     render,
     show_again,
     theme_of,
+    verb_of,
 )
 from colmlm.api.errors import not_signed_in, problem_of
 from colmlm.api.middleware.auth import (
@@ -186,13 +187,13 @@ def show_tokens(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     )
 
 
-def _confirm_token(ports: Ports, request: PageRequest, verb: str, token_id: int, form: Form) -> Page:
+def _confirm_token(ports: Ports, request: PageRequest, token_id: int, form: Form) -> Page:
     token = ports.kb.access.show(ports.kb.access.name_of(token_id))
     return form_page(
         request,
         "token_edit.html",
         form,
-        verb=verb,
+        verb=verb_of(request),
         token=token,
         hours=GRACE_HOURS,
         most_days=LONGEST.days,
@@ -211,14 +212,18 @@ def create_token(ports: FromPorts, request: PageRequest, form: FromForm) -> Page
     return page(request, "token_secret.html", token=made, secret=secret, verb="made")
 
 
-@get("/tokens/{token_id:int}/rotate", opt=needs(Right.admin), sync_to_thread=True)
-def ask_to_rotate(ports: FromPorts, request: PageRequest, token_id: PathId) -> Page:
-    """Ask how long the old secret works, before a token gets another."""
-    return _confirm_token(ports, request, "rotate", token_id, Form())
+@get(
+    ["/tokens/{token_id:int}/rotate", "/tokens/{token_id:int}/revoke"],
+    opt=needs(Right.admin),
+    sync_to_thread=True,
+)
+def ask_about_token(ports: FromPorts, request: PageRequest, token_id: PathId) -> Page:
+    """Ask how long the old secret works, before a token gets another; or show whose it is, before it is revoked."""
+    return _confirm_token(ports, request, token_id, Form())
 
 
 @post("/tokens/{token_id:int}/rotate", opt=needs(Right.admin), sync_to_thread=True)
-@show_again(partial(_confirm_token, verb="rotate"))
+@show_again(_confirm_token)
 def rotate_token(ports: FromPorts, request: PageRequest, token_id: PathId, form: FromForm) -> Page:
     """Give a token another secret, and show it once."""
     hours = form.choice("grace", [value for value, _ in GRACE_HOURS])
@@ -229,14 +234,8 @@ def rotate_token(ports: FromPorts, request: PageRequest, token_id: PathId, form:
     return page(request, "token_secret.html", token=rotated, secret=secret, verb="rotated")
 
 
-@get("/tokens/{token_id:int}/revoke", opt=needs(Right.admin), sync_to_thread=True)
-def ask_to_revoke(ports: FromPorts, request: PageRequest, token_id: PathId) -> Page:
-    """Ask for confirmation before a token is revoked: show whose it is, and when it was last used."""
-    return _confirm_token(ports, request, "revoke", token_id, Form())
-
-
 @post("/tokens/{token_id:int}/revoke", opt=needs(Right.admin), sync_to_thread=True)
-@show_again(partial(_confirm_token, verb="revoke"))
+@show_again(_confirm_token)
 def revoke_token(ports: FromPorts, request: PageRequest, token_id: PathId, form: FromForm) -> Page:
     """Revoke a token, with every secret of it, in every process."""
     ports.kb.access.revoke(ports.kb.access.name_of(token_id))
@@ -275,9 +274,8 @@ HANDLERS = (
             *operations.HANDLERS,
             get("/tokens", opt=needs(Right.admin), sync_to_thread=True)(show_tokens),
             create_token,
-            ask_to_rotate,
+            ask_about_token,
             rotate_token,
-            ask_to_revoke,
             revoke_token,
             nowhere,
         ],

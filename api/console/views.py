@@ -485,6 +485,11 @@ async def read_form(request: PageRequest) -> Form:
     return Form({name: sent.getall(name) for name in sent})
 
 
+def verb_of(request: PageRequest) -> str:
+    """Give the last part of the path, which names what is confirmed and done."""
+    return request.url.path.rpartition("/")[2]
+
+
 def show_again(show: Callable[..., Page]) -> Callable[[Callable[P, Page]], Callable[P, Page]]:
     """Make a handler show its form again, with the message, where what was sent is refused."""
 
