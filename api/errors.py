@@ -12,7 +12,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.response.base import ASGIResponse
 
 from colmlm.api import request_context
-from colmlm.api.wire.answers import FieldError, Problem
+from colmlm.api.wire import FieldError, Problem
 from colmlm.kb import errors
 from colmlm.kb.access.records import ROLES, Right
 from colmlm.kb.errors import DatabaseUnavailable, KBError, refusals

@@ -19,10 +19,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from colmlm.api.client.connection import Connection
-from colmlm.api.client.errors import ServerUnreachable, answer_lost, unsendable
-from colmlm.api.wire.answers import Page, cursor, place_in
-from colmlm.api.wire.requests import MAX_PAGE
+from colmlm.api.client.connection import Connection, ServerUnreachable, answer_lost, unsendable
+from colmlm.api.wire import MAX_PAGE, Page, cursor, place_in
 from colmlm.kb.errors import NotHeeded
 from colmlm.kb.progress import Advance, Telling
 

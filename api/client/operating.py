@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import msgspec
 
 from colmlm.api.client.api import Resource, edit_verb, get_verb, list_verb, on_behalf, options, refuse
-from colmlm.api.client.errors import error_of, job_not_done
-from colmlm.api.wire.answers import (
+from colmlm.api.client.connection import error_of, job_not_done
+from colmlm.api.wire import (
     NEWEST_CHANGES,
     Differences,
     KeysetView,

@@ -11,17 +11,20 @@ import msgspec
 from litestar import Response, get, post
 from litestar.response import Redirect, ServerSentEvent, ServerSentEventMessage
 
-from colmlm.api.console.forms import Form, FromForm, form_page, show_again
-from colmlm.api.console.keysets import active_keyset
+from colmlm.api.console.operations import active_keyset
 from colmlm.api.console.views import (
+    Form,
+    FromForm,
     OutputPiece,
     Page,
     PageRequest,
     SpanPassage,
     became_of,
+    form_page,
     page,
     passage,
     pieces,
+    show_again,
 )
 from colmlm.api.errors import problem_of
 from colmlm.api.middleware.auth import Limiter, Right, needs

@@ -22,7 +22,7 @@ from colmlm.api.errors import bad_idempotency_key
 from colmlm.api.middleware.auth import is_edit, right_of
 from colmlm.api.middleware.gate import read_messages, replay_messages
 from colmlm.api.middleware.limiters import Limiter, Limiters
-from colmlm.api.wire.requests import MAX_BODY_BYTES
+from colmlm.api.wire import MAX_BODY_BYTES
 from colmlm.kb.access.access import Access
 from colmlm.kb.access.idempotency import MAX_KEPT_BYTES, KeptAnswer
 from colmlm.kb.access.records import TokenRecord

@@ -27,8 +27,7 @@ from colmlm.api.routes.responses import (
     preferred_type,
     stream_glances,
 )
-from colmlm.api.wire.answers import NEWEST_CHANGES, Differences, Page
-from colmlm.api.wire.requests import MAX_ID, Request, Why
+from colmlm.api.wire import MAX_ID, NEWEST_CHANGES, Differences, Page, Request, Why
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.evidence.log import Log
 from colmlm.kb.log import witness

@@ -26,9 +26,8 @@ from colmlm.api.routes.parameters import (
     shown_to,
 )
 from colmlm.api.routes.responses import actor_of, key_at_once
-from colmlm.api.wire.answers import Deleted, DocumentText, Page
-from colmlm.api.wire.answers import cursor as cursor_of
-from colmlm.api.wire.requests import Request, Why
+from colmlm.api.wire import Deleted, DocumentText, Page, Request, Why
+from colmlm.api.wire import cursor as cursor_of
 from colmlm.kb.corpus.format import AnnotatedDocument, Refusal, parse_record, to_record
 from colmlm.kb.errors import refusals
 from colmlm.kb.facts.records import CorpusStats, DocumentRecord, FactRecord

@@ -31,9 +31,19 @@ from colmlm.api.routes.responses import (
     key_and_answer,
     plan_deletion,
 )
-from colmlm.api.wire.answers import CountedPage, EditResult, T
-from colmlm.api.wire.answers import cursor as cursor_of
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Value, Version, Why
+from colmlm.api.wire import (
+    MAX_FACTS_PER_EDIT,
+    CountedPage,
+    EditResult,
+    Id,
+    Question,
+    Request,
+    T,
+    Value,
+    Version,
+    Why,
+)
+from colmlm.api.wire import cursor as cursor_of
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.evidence.provenance import of_fact
 from colmlm.kb.evidence.records import FactTrace

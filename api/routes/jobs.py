@@ -21,7 +21,7 @@ from colmlm.api.middleware.auth import Limiter, Right, in_thread, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page
 from colmlm.api.routes.responses import Glance, stream_glances
-from colmlm.api.wire.answers import Page, Problem
+from colmlm.api.wire import Page, Problem
 from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.jobs.kinds import (
     KINDS,

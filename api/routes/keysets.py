@@ -13,8 +13,7 @@ from colmlm.api.middleware.auth import Right, in_thread
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page
 from colmlm.api.routes.responses import actor_of
-from colmlm.api.wire.answers import KeysetView, Page
-from colmlm.api.wire.requests import MAX_ID, Threshold, Why
+from colmlm.api.wire import MAX_ID, KeysetView, Page, Threshold, Why
 from colmlm.kb.jobs.work import FileName
 from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetRecord
 

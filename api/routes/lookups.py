@@ -22,8 +22,7 @@ from colmlm.api.middleware.auth import Limiter, Right, in_thread, needs
 from colmlm.api.ports import FromPorts, Ports, QuestionEncoder
 from colmlm.api.routes.parameters import WithToken, require_past
 from colmlm.api.routes.responses import actor_of
-from colmlm.api.wire.answers import EncodedTexts, LookupAnswer, LookupAnswers
-from colmlm.api.wire.requests import (
+from colmlm.api.wire import (
     JSON,
     LOOKUPS,
     MAX_CHARS_TO_ENCODE,
@@ -37,6 +36,9 @@ from colmlm.api.wire.requests import (
     SEEN,
     VECTORS,
     DocumentToEncode,
+    EncodedTexts,
+    LookupAnswer,
+    LookupAnswers,
     LookupRequest,
     QuestionRequest,
     TextsToEncode,

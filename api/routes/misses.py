@@ -12,9 +12,8 @@ from colmlm.api.middleware.auth import Limiter, Right, in_thread
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, shown_to
 from colmlm.api.routes.responses import actor_of
-from colmlm.api.wire.answers import Decided, MissList
-from colmlm.api.wire.answers import cursor as cursor_of
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Why
+from colmlm.api.wire import MAX_FACTS_PER_EDIT, Decided, Id, MissList, Why
+from colmlm.api.wire import cursor as cursor_of
 from colmlm.kb.misses.checking import Asks
 from colmlm.kb.misses.records import MISSES_LISTED, MissDetails, MissOrder, MissState, Solving
 

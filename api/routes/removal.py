@@ -12,9 +12,21 @@ from colmlm.api.middleware.auth import Limiter, Right, in_thread
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, SelectorParts, WithToken, after_of, page
 from colmlm.api.routes.responses import actor_of, edit_result, key_and_answer
-from colmlm.api.wire.answers import EditResult, ErasureAnswer, Page, PlanView, RunView, SigningKey
-from colmlm.api.wire.answers import cursor as cursor_of
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Threshold, Why
+from colmlm.api.wire import (
+    MAX_FACTS_PER_EDIT,
+    EditResult,
+    ErasureAnswer,
+    Id,
+    Page,
+    PlanView,
+    Question,
+    Request,
+    RunView,
+    SigningKey,
+    Threshold,
+    Why,
+)
+from colmlm.api.wire import cursor as cursor_of
 from colmlm.kb.facts.records import FactRecord, Mentioned
 from colmlm.kb.log.signing import as_pem, names_of, signing_key
 from colmlm.kb.removal.certificate import (

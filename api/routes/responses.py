@@ -16,8 +16,7 @@ from colmlm.api import request_context
 from colmlm.api.errors import client_left, problem_of, server_draining
 from colmlm.api.ports import Ports
 from colmlm.api.routes.parameters import WithToken
-from colmlm.api.wire.answers import EditResult
-from colmlm.api.wire.requests import Why
+from colmlm.api.wire import EditResult, Why
 from colmlm.kb.errors import KeysetMismatch, refusals
 from colmlm.kb.evidence.generation import Finished, Item, Missed, Spliced
 from colmlm.kb.evidence.provenance import MEDIA_TYPES, PROV, Provenance, write_prov

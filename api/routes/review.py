@@ -12,9 +12,18 @@ from colmlm.api.middleware.auth import Right, in_thread
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.parameters import Cursor, Limit, WithToken, after_of, shown_to
 from colmlm.api.routes.responses import actor_of, edit_result
-from colmlm.api.wire.answers import EditResult, InboxPage, VerdictResult
-from colmlm.api.wire.answers import cursor as cursor_of
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_ID, Id, Request, Version, Why
+from colmlm.api.wire import (
+    MAX_FACTS_PER_EDIT,
+    MAX_ID,
+    EditResult,
+    Id,
+    InboxPage,
+    Request,
+    VerdictResult,
+    Version,
+    Why,
+)
+from colmlm.api.wire import cursor as cursor_of
 from colmlm.kb.facts.reviews import ReviewVerdict
 
 OfCorpus = Annotated[str | None, QueryParameter(max_length=1000, description="Only of this corpus")]

@@ -31,7 +31,7 @@ from colmlm.kb.store import outages
 if TYPE_CHECKING:
     from colmlm.api.loaded_models import LoadedModel, LoadedModels
     from colmlm.api.middleware.auth import LocalToken
-    from colmlm.api.supervision.supervisor import Shared
+    from colmlm.api.supervision import Shared
     from colmlm.cli.composition.worker_process import WorkerProcess
     from colmlm.kb.keys.records import CheckpointInfo
     from colmlm.kb.keys.succession import Succession
@@ -68,7 +68,7 @@ def run(
 ) -> None:
     """Run one of `num_servers` processes with what was loaded, as `api.serving.run_server` describes."""
     from colmlm.api.serving import run_server
-    from colmlm.api.watch.tracing import tracing_from
+    from colmlm.api.watch.metrics import tracing_from
     from colmlm.kb.jobs.attendance import no_worker
 
     if models:
@@ -132,7 +132,7 @@ def serve_shared(
     """
     with tempfile.TemporaryDirectory(prefix="colmlm-metrics-") as folder, ExitStack() as at_end:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read once, when the library is imported
-        from colmlm.api.supervision.supervisor import Shared, Supervisor
+        from colmlm.api.supervision import Shared, Supervisor
         from colmlm.api.watch import logs
 
         logs.configure(runtime.serving)

@@ -97,8 +97,7 @@ def _documents(files: Iterable[Iterable[Parsed]]) -> list[AnnotatedDocument]:
 
 def _other(runtime: Runtime, path: Path | None, method: str, base: str | None) -> tuple[Checkpoint, bool]:
     """Give the checkpoint of a method, and whether it is the base standing in for it, which is told the query."""
-    from colmlm.model.lm.base_models import WHEEL_BASE
-    from colmlm.model.lm.checkpoint import base_checkpoint, load
+    from colmlm.model.lm.checkpoint import WHEEL_BASE, base_checkpoint, load
     from colmlm.model.text.markup import MARKUPS
 
     cache = runtime.settings.home / "models"

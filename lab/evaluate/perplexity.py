@@ -41,8 +41,7 @@ from colmlm.model.evaluate.perplexity import (
     plain_tallies,
     static_tally,
 )
-from colmlm.model.lm.base_models import WHEEL_BASE
-from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
+from colmlm.model.lm.checkpoint import WHEEL_BASE, Checkpoint, base_checkpoint, load
 
 EXAMPLES = examples(
     "colmlm-lab evaluate perplexity --annotated articles.jsonl --limit 200",

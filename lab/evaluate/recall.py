@@ -31,7 +31,7 @@ from colmlm.model.evaluate.recall import (
     num_encodings,
     table,
 )
-from colmlm.model.lm.base_models import WHEEL_BASE
+from colmlm.model.lm.checkpoint import WHEEL_BASE
 
 if TYPE_CHECKING:
     from colmlm.model.annotate.annotators import QuestionGenerator

@@ -29,7 +29,7 @@ from colmlm.kb.texts.alike import wording
 from colmlm.kb.texts.sentences import sentence_ends
 from colmlm.lab.methods.own_base import own_base
 from colmlm.model.evaluate.answers import Share, share
-from colmlm.model.text.questions import statement_of
+from colmlm.model.text.passages import statement_of
 
 EXAMPLES = examples("colmlm-lab evaluate survivors --squad dev.jsonl --documents 300 --facts 100 --json")
 CORPUS = "squad"

@@ -21,17 +21,17 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.evaluate.kept import FromTheFirst, open_log
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
-from colmlm.model.evaluate.answers import digest
-from colmlm.model.evaluate.run_log import EvaluationFileError, RunLog
-from colmlm.model.evaluate.updates import (
+from colmlm.model.evaluate.answers import (
     Answers,
     PromptAnswer,
     Rewrite,
+    digest,
     documents,
     measure,
     prompts,
     read_rewrites,
 )
+from colmlm.model.evaluate.run_log import EvaluationFileError, RunLog
 
 # Updates values of facts, asks for them, and restores them: the method of `colmlm-lab evaluate updates`.
 #

@@ -15,13 +15,15 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from colmlm.model.lm.base_models import WEIGHTS, resolve_base, weights_digest
 from colmlm.model.lm.checkpoint import (
+    WEIGHTS,
     base_of,
     compute_dtype,
     config_of,
+    resolve_base,
     same_vocabulary,
     tokenizer_at,
+    weights_digest,
     with_adapter_from,
     with_token_rows,
 )
@@ -29,9 +31,8 @@ from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointErro
 from colmlm.model.lm.language_model import FactLM, config_at, model_at, model_of
 from colmlm.model.text.markup import STANDARD, Markup
 from colmlm.model.text.tokens import FactTokenizer
-from colmlm.model.training.config import RANDOM, Architecture, TrainConfig
+from colmlm.model.training.config import GPUS, RANDOM, Architecture, TrainConfig
 from colmlm.model.training.contrast import HEAD_POSITIONS
-from colmlm.model.training.presets import GPUS
 
 # The model that a run starts from: random weights, a base model, or a checkpoint.
 

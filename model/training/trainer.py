@@ -37,18 +37,20 @@ from colmlm.model.training.contrast import (
     question_ids,
 )
 from colmlm.model.training.corpora import Corpus, apportion, tokenise
-from colmlm.model.training.gather import (
+from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
+from colmlm.model.training.start import start
+from colmlm.model.training.state import STATE_FILE, restore_torch, torch_state
+from colmlm.model.training.steps import Drawn, Rows, Step, Steps, lay_out
+from colmlm.model.training.task import (
+    StepContext,
+    StepMetrics,
+    Task,
     accumulation,
     gather_rows,
     largest_of_ranks,
     micro_batches,
     process_rank,
 )
-from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
-from colmlm.model.training.start import start
-from colmlm.model.training.state import STATE_FILE, restore_torch, torch_state
-from colmlm.model.training.steps import Drawn, Rows, Step, Steps, lay_out
-from colmlm.model.training.task import StepContext, StepMetrics, Task
 
 # Micro-batches as tensors: the input of one forward of the joint objective (section 3.2).
 

@@ -31,12 +31,10 @@ from colmlm.model.lm.checkpoint import config_of
 from colmlm.model.lm.config import CheckpointConfig
 from colmlm.model.lm.language_model import FactLM
 from colmlm.model.text.tokens import FactTokenizer, padded
-from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.gather import micro_batches, process_rank
+from colmlm.model.training.config import NPO, OBJECTIVES, TrainConfig
 from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
-from colmlm.model.training.presets import NPO, OBJECTIVES
 from colmlm.model.training.start import start
-from colmlm.model.training.task import StepContext, StepMetrics, Task
+from colmlm.model.training.task import StepContext, StepMetrics, Task, micro_batches, process_rank
 
 Pair = tuple[str, str]  # a question and its answer
 

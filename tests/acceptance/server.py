@@ -24,7 +24,7 @@ from colmlm.api.loaded_models import LoadedModel, LoadedModels
 from colmlm.api.serving import run_server
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch import logs
-from colmlm.api.watch.tracing import tracing_from
+from colmlm.api.watch.metrics import tracing_from
 from colmlm.cli.operating.server import ModelKeeper
 from colmlm.kb import interpreter
 from colmlm.kb.evidence.generation import GenerationRequest, Item

@@ -23,7 +23,7 @@ import psutil
 from safetensors.torch import load_file
 
 from colmlm.kb import interpreter
-from colmlm.model.lm.base_models import WEIGHTS
+from colmlm.model.lm.checkpoint import WEIGHTS
 from colmlm.model.training.logs import LOSS_FILE, read_log
 from colmlm.model.training.state import STATE_FILE
 from tests.acceptance.programs import options_of, own_folder, report
