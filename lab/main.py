@@ -23,9 +23,9 @@ LABORATORY: Mapping[str, Lazy] = MappingProxyType(
             "Train a checkpoint until it no longer says some answers",
             examples="UNLEARN_EXAMPLES",
         ),
-        "crashlab": Lazy(
-            "colmlm.lab.crashlab.command:app",
-            "Kill processes at seeded instants and check that nothing was lost.",
+        "faults": Lazy(
+            "colmlm.lab.faults.command:app",
+            "Kill what works on a base, and check that nothing was lost.",
         ),
     }
 )
@@ -41,7 +41,7 @@ app = typer.Typer(
     cls=LaboratoryRoot,
     name="colmlm-lab",
     help="Measure colmlm: its speed, its answers, and what it keeps when it is killed.",
-    epilog=examples("colmlm-lab bench store --facts 20000", "colmlm-lab crashlab --rounds 20"),
+    epilog=examples("colmlm-lab bench store --facts 20000", "colmlm-lab faults crash --rounds 20"),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

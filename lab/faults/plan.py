@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from colmlm.lab.crashlab.killpoints import STRUCK, points_of
-from colmlm.lab.crashlab.world import READY, Text, WorkloadStep, World
+from colmlm.lab.faults.killpoints import STRUCK, points_of
+from colmlm.lab.faults.world import READY, Text, WorkloadStep, World
 
 _WEIGHTS = {
     "insert": 3,

@@ -33,7 +33,7 @@ class HashEncoder:
 
     @property
     def checkpoint(self) -> CheckpointInfo:
-        return CheckpointInfo(f"crashlab-{self.number}", f"hash encoder {self.number}", DIM)
+        return CheckpointInfo(f"faults-{self.number}", f"hash encoder {self.number}", DIM)
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Vectors]:
         return [self.encode_questions([str(span.question) for span in d.facts]) for d in documents]

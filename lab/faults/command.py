@@ -1,4 +1,4 @@
-"""`colmlm-lab crashlab`: kills processes at seeded instants, and reports whether anything was lost or came back."""
+"""`colmlm-lab faults`: kills what works on a base, and reports whether anything was lost or came back."""
 
 from __future__ import annotations
 
@@ -13,22 +13,30 @@ import typer
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import note, print_json, progress, say
-from colmlm.lab.crashlab.laboratory import Laboratory, RoundTally
-from colmlm.lab.crashlab.target import FolderServer
+from colmlm.lab.faults.laboratory import Laboratory, RoundTally
+from colmlm.lab.faults.target import FolderServer
 
-app = typer.Typer()
+app = typer.Typer(
+    help="Kill what works on a base, and check that nothing was lost.",
+    epilog=examples("colmlm-lab faults crash --rounds 20"),
+)
 FAULTS = ("lost", "resurrected", "mismatched", "residue", "chain_breaks", "errors")
 SHOWN = 20
 
 
+@app.callback()
+def group() -> None:
+    """Kill what works on a base, and check that nothing was lost."""
+
+
 @app.command(
     epilog=examples(
-        "colmlm-lab crashlab",
-        "colmlm-lab crashlab --rounds 500 --seed 7 --json",
-        "colmlm-lab crashlab --seed 7 --only 31",
+        "colmlm-lab faults crash",
+        "colmlm-lab faults crash --rounds 500 --seed 7 --json",
+        "colmlm-lab faults crash --seed 7 --only 31",
     )
 )
-def crashlab(
+def crash(
     rounds: Annotated[int, typer.Option("--rounds", min=1, max=1_000_000, help="How many kills.")] = 100,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Another seed is another run.")] = 1,
     only: Annotated[
@@ -44,7 +52,7 @@ def crashlab(
     It works on a temporary home with a database of its own, never on yours. The exit code is 1 where an
     acknowledged edit was lost, a deleted fact came back, anything disagrees, or the change log is broken.
     """
-    folder = Path(tempfile.mkdtemp(prefix="colmlm-crashlab-"))
+    folder = Path(tempfile.mkdtemp(prefix="colmlm-faults-"))
     folder.chmod(0o755)  # the embedded server may run as another user
     began = time.monotonic()
     try:

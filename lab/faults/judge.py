@@ -17,8 +17,8 @@ from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.keys.keysets import decode_keys
 from colmlm.kb.removal.scan import LEAST, Matcher
 from colmlm.kb.service import KnowledgeBase
-from colmlm.lab.crashlab.encoder import DIM, ENCODERS, HashEncoder
-from colmlm.lab.crashlab.world import (
+from colmlm.lab.faults.encoder import DIM, ENCODERS, HashEncoder
+from colmlm.lab.faults.world import (
     ACTIVE,
     BUILDING,
     NO_KEYSET,

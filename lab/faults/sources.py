@@ -32,11 +32,11 @@ from colmlm.kb.releases.releases import ReleaseProgress
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import SecretRow
 from colmlm.lab.bench.synthetic import FACTS_PER_DOCUMENT, fact_text, make_release, synthetic_keys
-from colmlm.lab.crashlab.encoder import DIM, ENCODERS
-from colmlm.lab.crashlab.judge import Violation, judge_as, unsound
-from colmlm.lab.crashlab.plan import Planner
-from colmlm.lab.crashlab.target import CORPUS, WHO, CrashTarget, is_quiet
-from colmlm.lab.crashlab.world import StepJournal, Text, WorkloadStep, World
+from colmlm.lab.faults.encoder import DIM, ENCODERS
+from colmlm.lab.faults.judge import Violation, judge_as, unsound
+from colmlm.lab.faults.plan import Planner
+from colmlm.lab.faults.target import CORPUS, WHO, CrashTarget, is_quiet
+from colmlm.lab.faults.world import StepJournal, Text, WorkloadStep, World
 
 ENTRIES, PIECE = 200, 40  # of a release, and of what a struck import stores in one transaction
 

@@ -28,15 +28,15 @@ from colmlm.kb.removal.scan import LEAST, Matcher
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.crashlab.child import FAILED, INDEX_SPECS, STOPPED
-from colmlm.lab.crashlab.encoder import ENCODERS
-from colmlm.lab.crashlab.judge import Verdict, Violation, judge
-from colmlm.lab.crashlab.killpoints import OUTSIDE, name_of, name_of_database
-from colmlm.lab.crashlab.migration import NOTHING, Migration
-from colmlm.lab.crashlab.plan import Blow, Planner, draw_blow
-from colmlm.lab.crashlab.sources import Copy, FollowedFolder, ImportedRelease
-from colmlm.lab.crashlab.target import CORPUS, PATIENCE, WHO, CrashTarget, Server, is_quiet
-from colmlm.lab.crashlab.world import StepJournal, WorkloadStep, World, has_begun, read_journal
+from colmlm.lab.faults.child import FAILED, INDEX_SPECS, STOPPED
+from colmlm.lab.faults.encoder import ENCODERS
+from colmlm.lab.faults.judge import Verdict, Violation, judge
+from colmlm.lab.faults.killpoints import OUTSIDE, name_of, name_of_database
+from colmlm.lab.faults.migration import NOTHING, Migration
+from colmlm.lab.faults.plan import Blow, Planner, draw_blow
+from colmlm.lab.faults.sources import Copy, FollowedFolder, ImportedRelease
+from colmlm.lab.faults.target import CORPUS, PATIENCE, WHO, CrashTarget, Server, is_quiet
+from colmlm.lab.faults.world import StepJournal, WorkloadStep, World, has_begun, read_journal
 
 ROUNDS_OF_A_BASE = 50
 DOCUMENTS, INSERTED = 80, 20  # in a fresh base; documents have 1 to 4 facts
@@ -123,7 +123,7 @@ class Laboratory:
     def __enter__(self) -> Self:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._nursery = subprocess.Popen(
-            interpreter.command("-m", "colmlm.lab.crashlab.child"),
+            interpreter.command("-m", "colmlm.lab.faults.child"),
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

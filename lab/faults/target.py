@@ -14,7 +14,7 @@ from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.machine import kill_server
 
-CORPUS = "crashlab"
+CORPUS = "faults"
 
 
 class Who(TypedDict):
@@ -24,7 +24,7 @@ class Who(TypedDict):
     reason: str
 
 
-WHO: Who = {"actor": "crashlab", "reason": "crashlab"}
+WHO: Who = {"actor": "faults", "reason": "faults"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class CrashTarget:
 
 # The embedded PostgreSQL server of the laboratory, in a folder of its own, which some rounds kill.
 
-TEMPLATE = "crashlab_template"
+TEMPLATE = "faults_template"
 PATIENCE = (
     300.0  # seconds after which a process or a connection counts as hung, also on a machine with much to do
 )
