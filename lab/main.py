@@ -24,7 +24,7 @@ LABORATORY: Mapping[str, Lazy] = MappingProxyType(
             examples="UNLEARN_EXAMPLES",
         ),
         "faults": Lazy(
-            "colmlm.lab.faults.command:app",
+            "colmlm.lab.faults.laboratory:app",
             "Kill what works on a base, and check that nothing was lost.",
         ),
     }

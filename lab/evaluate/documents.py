@@ -25,25 +25,23 @@ from colmlm.lab.methods.answer_shares import (
     RawAnswer,
     RawQuestion,
     RawTexts,
-    answered,
-    answering_as_many,
-    ask_all,
-    at_shipped,
-    coverage,
-    draw,
-    report,
-)
-from colmlm.lab.methods.generating_baseline import BM25Reading
-from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base, remembering_answers
-from colmlm.lab.methods.wild_texts import (
     WildAnswer,
     WildQuestion,
     WildTexts,
+    answered,
+    answering_as_many,
+    ask_all,
     ask_wild,
+    at_shipped,
+    coverage,
+    draw,
     judge,
     read_wild,
+    report,
     tables,
 )
+from colmlm.lab.methods.generating_baseline import BM25Reading
+from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base, remembering_answers
 
 EXAMPLES = examples(
     "colmlm-lab evaluate documents --squad dev.jsonl --documents 100 --plot curve.png",

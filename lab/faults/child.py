@@ -37,8 +37,8 @@ from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
+from colmlm.lab.bench.synthetic import ENCODERS
 from colmlm.lab.faults import sources
-from colmlm.lab.faults.encoder import ENCODERS
 from colmlm.lab.faults.killpoints import CLEARING, END, REWRITING, Trap
 from colmlm.lab.faults.migration import migrate
 from colmlm.lab.faults.sources import back_up, restore

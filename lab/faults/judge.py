@@ -17,7 +17,7 @@ from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.keys.keysets import decode_keys
 from colmlm.kb.removal.scan import LEAST, Matcher
 from colmlm.kb.service import KnowledgeBase
-from colmlm.lab.faults.encoder import DIM, ENCODERS, HashEncoder
+from colmlm.lab.bench.synthetic import DIM, ENCODERS, HashEncoder
 from colmlm.lab.faults.world import (
     ACTIVE,
     BUILDING,

@@ -31,8 +31,14 @@ from colmlm.kb.releases import releases
 from colmlm.kb.releases.releases import ReleaseProgress
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import SecretRow
-from colmlm.lab.bench.synthetic import FACTS_PER_DOCUMENT, fact_text, make_release, synthetic_keys
-from colmlm.lab.faults.encoder import DIM, ENCODERS
+from colmlm.lab.bench.synthetic import (
+    DIM,
+    ENCODERS,
+    FACTS_PER_DOCUMENT,
+    fact_text,
+    make_release,
+    synthetic_keys,
+)
 from colmlm.lab.faults.judge import Violation, judge_as, unsound
 from colmlm.lab.faults.plan import Planner
 from colmlm.lab.faults.target import CORPUS, WHO, CrashTarget, is_quiet

@@ -17,7 +17,7 @@ from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
-from colmlm.lab.faults.encoder import ENCODERS
+from colmlm.lab.bench.synthetic import ENCODERS
 from colmlm.lab.faults.judge import judge, outcomes
 from colmlm.lab.faults.killpoints import (
     CLEARING,
