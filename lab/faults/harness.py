@@ -27,8 +27,6 @@ from urllib.error import HTTPError
 import typer
 
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import wants_json
-from colmlm.cli.output import print_json, say
 from colmlm.cli.start.command import Command
 from colmlm.kb import interpreter
 from colmlm.kb.access.tokens import create_token
@@ -37,7 +35,7 @@ from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.bench.machine import own_folder
+from colmlm.lab.bench.machine import own_folder, print_report
 from colmlm.lab.bench.servers import variables_of
 from colmlm.lab.faults.target import PATIENCE, WHO
 
@@ -75,20 +73,7 @@ def soundness(kb: KnowledgeBase) -> Figures:
 
 def show_figures(figures: Figures) -> None:
     """Print the figures, and exit with 1 where one of them is a fault."""
-    if wants_json():
-        print_json(figures)
-    else:
-        for name, value in figures.items():
-            parts = (
-                value.items()
-                if isinstance(value, dict)
-                else enumerate(value, 1)
-                if isinstance(value, list)
-                else ()
-            )
-            say(f"{name}:" if parts else f"{name}: {value}")
-            for part, found in parts:
-                say(f"  {part}: {found}")
+    print_report(figures)
     if faults_in(figures):
         raise typer.Exit(CHECK_FAILED)
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
-from typing import IO, Annotated, Any, Protocol, Self
+from typing import IO, Annotated, Any, Self
 
 import psutil
 import typer
@@ -40,8 +40,8 @@ from colmlm.lab.faults.judge import Verdict, Violation, judge
 from colmlm.lab.faults.killpoints import OUTSIDE, name_of, name_of_database
 from colmlm.lab.faults.migration import NOTHING, Migration
 from colmlm.lab.faults.plan import Blow, Planner, draw_blow
-from colmlm.lab.faults.sources import Copy, FollowedFolder, ImportedRelease
-from colmlm.lab.faults.target import CORPUS, PATIENCE, WHO, CrashTarget, FolderServer, Server, is_quiet
+from colmlm.lab.faults.sources import Copy, CrashSource, FollowedFolder, ImportedRelease
+from colmlm.lab.faults.target import CORPUS, PATIENCE, WHO, CrashTarget, FolderServer, is_quiet
 from colmlm.lab.faults.world import StepJournal, WorkloadStep, World, has_begun, read_journal
 
 ROUNDS_OF_A_BASE = 50
@@ -90,17 +90,7 @@ class Child:
     journal: Path
 
 
-class Second(Protocol):
-    """The use of a round's second database, with its own judge."""
-
-    @property
-    def target(self) -> CrashTarget: ...
-
-    def judge(
-        self, opened: KnowledgeBase, before: World, now: World, journal: StepJournal
-    ) -> Iterable[Violation]:
-        """Find what is wrong with it, after the steps in the journal turned the base from `before` into `now`."""
-        ...
+Second = Copy | Migration | CrashSource  # the use of a round's second database, with its own judge
 
 
 class Laboratory:
@@ -111,7 +101,7 @@ class Laboratory:
 
     def __init__(
         self,
-        server: Server,
+        server: FolderServer,
         folder: Path,
         seed: int,
         *,

@@ -35,8 +35,8 @@ from colmlm.lab.faults.plan import Blow
 from colmlm.lab.faults.sources import Copy, back_up
 from colmlm.lab.faults.target import CrashTarget
 from colmlm.lab.faults.world import (
+    ABSENT,
     BUILDING,
-    NO_KEYSET,
     StepJournal,
     Text,
     WorkloadStep,
@@ -379,7 +379,7 @@ def test_the_judge_sees_a_rekey_that_came_only_halfway(opened: KnowledgeBase) ->
     opened.keysets.create(ENCODERS[1].checkpoint)
     assert kinds_found(opened, in_doubt=WorkloadStep("rekey", encoder=1)) == set()
     assert "mismatched" in kinds_found(opened)
-    assert WORLD.keysets[1] == NO_KEYSET and WORLD.with_keyset(1, BUILDING).keysets[1] == BUILDING
+    assert WORLD.keysets[1] == ABSENT and WORLD.with_keyset(1, BUILDING).keysets[1] == BUILDING
 
 
 @pytest.mark.slow(reason="kills processes at chosen instants")
