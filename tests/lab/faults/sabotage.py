@@ -1,4 +1,4 @@
-"""Deliberate faults of the knowledge base, each of which crashlab must detect. They are set in its child processes."""
+"""Deliberate faults of the knowledge base that `crashlab` must detect. They are set in its child processes."""
 
 from __future__ import annotations
 

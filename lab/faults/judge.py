@@ -17,17 +17,8 @@ from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.keys.keysets import decode_keys
 from colmlm.kb.removal.scan import LEAST, Matcher
 from colmlm.kb.service import KnowledgeBase
-from colmlm.lab.crashlab.encoder import DIM, ENCODERS, HashEncoder
-from colmlm.lab.crashlab.world import (
-    ACTIVE,
-    BUILDING,
-    NO_KEYSET,
-    READY,
-    Known,
-    StepJournal,
-    WorkloadStep,
-    World,
-)
+from colmlm.lab.bench.synthetic import DIM, ENCODERS, HashEncoder
+from colmlm.lab.faults.world import ABSENT, ACTIVE, BUILDING, READY, Known, StepJournal, WorkloadStep, World
 
 # The least cosine with the encoder's own key: half floats round, and a map is fitted.
 TRUE, PREDICTED = 0.999, 0.95
@@ -162,7 +153,7 @@ def _see(connection: Connection, head: int) -> StoredState:
         for row in connection.execute(_FACTS)
     }
     states = dict(tuple(row) for row in connection.execute(_KEYSETS))  # the newest of a checkpoint wins
-    first, second = (states.get(e.checkpoint.checkpoint_id, NO_KEYSET) for e in ENCODERS)
+    first, second = (states.get(e.checkpoint.checkpoint_id, ABSENT) for e in ENCODERS)
     return StoredState(
         facts=facts,
         erased=frozenset(connection.scalars(_ERASED)),

@@ -22,9 +22,9 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import KeysetRow, SentenceRow, TableRow
-from colmlm.lab.crashlab.judge import Violation, unsound
-from colmlm.lab.crashlab.target import CrashTarget, is_quiet
-from colmlm.lab.crashlab.world import StepJournal, World
+from colmlm.lab.faults.judge import Violation, unsound
+from colmlm.lab.faults.target import CrashTarget, is_quiet
+from colmlm.lab.faults.world import StepJournal, World
 from colmlm.migrations.statements import build_beforehand, building, run
 
 NOTHING = "none"  # the revision of a database without a schema
@@ -53,7 +53,7 @@ SELECT * FROM (
 _NOTES = "ALTER TABLE fact ADD COLUMN IF NOT EXISTS later_note text"
 _NOTE_INDEXES = {"fact_later_note_idx": "fact (later_note, id)"}
 _FILE = """
-from colmlm.lab.crashlab.migration import {functions}
+from colmlm.lab.faults.migration import {functions}
 
 revision, down_revision = "{revision}", "{before}"
 """

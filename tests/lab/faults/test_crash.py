@@ -1,4 +1,4 @@
-"""Crashlab finds nothing in a sound knowledge base, and finds every way in which one could be unsound."""
+"""`crashlab` finds nothing in a sound knowledge base, and finds every way in which one could be unsound."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
-from colmlm.lab.crashlab.encoder import ENCODERS
-from colmlm.lab.crashlab.judge import judge, outcomes
-from colmlm.lab.crashlab.killpoints import (
+from colmlm.lab.bench.synthetic import ENCODERS
+from colmlm.lab.faults.judge import judge, outcomes
+from colmlm.lab.faults.killpoints import (
     CLEARING,
     END,
     OUTSIDE,
@@ -29,14 +29,14 @@ from colmlm.lab.crashlab.killpoints import (
     name_of_database,
     points_of,
 )
-from colmlm.lab.crashlab.laboratory import Child, Laboratory
-from colmlm.lab.crashlab.migration import NOTHING, Migration, migrate
-from colmlm.lab.crashlab.plan import Blow
-from colmlm.lab.crashlab.sources import Copy, back_up
-from colmlm.lab.crashlab.target import CrashTarget
-from colmlm.lab.crashlab.world import (
+from colmlm.lab.faults.laboratory import Child, Laboratory
+from colmlm.lab.faults.migration import NOTHING, Migration, migrate
+from colmlm.lab.faults.plan import Blow
+from colmlm.lab.faults.sources import Copy, back_up
+from colmlm.lab.faults.target import CrashTarget
+from colmlm.lab.faults.world import (
+    ABSENT,
     BUILDING,
-    NO_KEYSET,
     StepJournal,
     Text,
     WorkloadStep,
@@ -44,7 +44,7 @@ from colmlm.lab.crashlab.world import (
     read_journal,
 )
 from tests.cli.conftest import Ran, invoke
-from tests.lab.crashlab import sabotage
+from tests.lab.faults import sabotage
 from tests.servers import TEMPLATE, clone
 
 HEAD = database.head_revision()
@@ -120,7 +120,7 @@ def test_a_broken_knowledge_base_is_noticed(
     server: URL, tmp_path: Path, broken: str, kinds: set[str]
 ) -> None:
     """The work is chosen, not drawn: an index is loaded, facts change, and the index is stored."""
-    with laboratory(server, tmp_path, broken and f"tests.lab.crashlab.sabotage:{broken}") as lab:
+    with laboratory(server, tmp_path, broken and f"tests.lab.faults.sabotage:{broken}") as lab:
         base = lab.fresh_base(0)
         one, two, *_ = (q for q, fact in base.world.facts.items() if fact.live)
         steps = [
@@ -197,7 +197,7 @@ def test_a_migration_is_prepared_from_a_log_whose_rows_lie_in_another_order(
     ],
 )
 def test_a_broken_purge_is_noticed(server: URL, tmp_path: Path, broken: str, kinds: set[str]) -> None:
-    with laboratory(server, tmp_path, broken and f"tests.lab.crashlab.sabotage:{broken}") as lab:
+    with laboratory(server, tmp_path, broken and f"tests.lab.faults.sabotage:{broken}") as lab:
         base = lab.fresh_base(0)
         steps = [WorkloadStep("purge", tuple(sorted(base.world.facts)[:2]))]
         lab.strike(0, base, [Child(steps, Blow(""), tmp_path / "journal")])
@@ -250,7 +250,7 @@ def test_a_broken_migration_is_noticed_at_the_instant_that_shows_it(
     server: URL, tmp_path: Path, broken: str, revision: str, blow: Blow
 ) -> None:
     """The kill is placed, not drawn: a migration is stopped in its midst, or it is let come to its end."""
-    with laboratory(server, tmp_path, broken and f"tests.lab.crashlab.sabotage:{broken}") as lab:
+    with laboratory(server, tmp_path, broken and f"tests.lab.faults.sabotage:{broken}") as lab:
         base = lab.fresh_base(0)
         steps = [WorkloadStep("migrate", value=revision)]
         lab.strike(0, base, [Child(steps, blow, tmp_path / "journal")])
@@ -276,7 +276,7 @@ def test_a_broken_restore_of_a_backup_is_noticed_at_the_instant_that_shows_it(
     server: URL, tmp_path: Path, broken: str, blow: Blow, kinds: set[str]
 ) -> None:
     """The kill is placed, not drawn: halfway through the tables, where a restore is to have left nothing."""
-    with laboratory(server, tmp_path, broken and f"tests.lab.crashlab.sabotage:{broken}") as lab:
+    with laboratory(server, tmp_path, broken and f"tests.lab.faults.sabotage:{broken}") as lab:
         base = lab.fresh_base(0)
         steps = [
             WorkloadStep("back_up"),
@@ -306,7 +306,7 @@ def test_broken_predictions_are_noticed_at_the_instant_that_shows_it(
 ) -> None:
     """The kill is placed, not drawn: while keys are predicted, and while true ones take their place."""
     steps = [WorkloadStep(do, encoder=1) for do in ("adapt", "activate", "make_true")][: blow.at + 1]
-    with laboratory(server, tmp_path, broken and f"tests.lab.crashlab.sabotage:{broken}") as lab:
+    with laboratory(server, tmp_path, broken and f"tests.lab.faults.sabotage:{broken}") as lab:
         struck = lab.strike(0, lab.fresh_base(0), [Child(steps, blow, tmp_path / "journal")])
         assert {found.kind for _, found in lab.tally.findings} >= kinds
         assert bool(lab.tally.findings) is bool(kinds), lab.tally.findings
@@ -379,7 +379,7 @@ def test_the_judge_sees_a_rekey_that_came_only_halfway(opened: KnowledgeBase) ->
     opened.keysets.create(ENCODERS[1].checkpoint)
     assert kinds_found(opened, in_doubt=WorkloadStep("rekey", encoder=1)) == set()
     assert "mismatched" in kinds_found(opened)
-    assert WORLD.keysets[1] == NO_KEYSET and WORLD.with_keyset(1, BUILDING).keysets[1] == BUILDING
+    assert WORLD.keysets[1] == ABSENT and WORLD.with_keyset(1, BUILDING).keysets[1] == BUILDING
 
 
 @pytest.mark.slow(reason="kills processes at chosen instants")
@@ -547,7 +547,7 @@ def names() -> set[str]:
 
 
 def test_the_documentation_lists_every_kill_point() -> None:
-    page = Path("docs/crashlab.md").read_text()
+    page = Path("docs/faults.md").read_text()
     assert {name for name in names() if f"`{name}`" not in page} == set()
 
 

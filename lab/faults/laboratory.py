@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import traceback
 from collections import Counter
@@ -16,11 +17,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
-from typing import IO, Any, Protocol, Self
+from typing import IO, Annotated, Any, Self
 
 import psutil
+import typer
 from sqlalchemy import Engine, text
 
+from colmlm.cli.options import examples
+from colmlm.cli.output import note, progress
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.removal.erase import Erasure
@@ -28,15 +32,17 @@ from colmlm.kb.removal.scan import LEAST, Matcher
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.crashlab.child import FAILED, INDEX_SPECS, STOPPED
-from colmlm.lab.crashlab.encoder import ENCODERS
-from colmlm.lab.crashlab.judge import Verdict, Violation, judge
-from colmlm.lab.crashlab.killpoints import OUTSIDE, name_of, name_of_database
-from colmlm.lab.crashlab.migration import NOTHING, Migration
-from colmlm.lab.crashlab.plan import Blow, Planner, draw_blow
-from colmlm.lab.crashlab.sources import Copy, FollowedFolder, ImportedRelease
-from colmlm.lab.crashlab.target import CORPUS, PATIENCE, WHO, CrashTarget, Server, is_quiet
-from colmlm.lab.crashlab.world import StepJournal, WorkloadStep, World, has_begun, read_journal
+from colmlm.lab.bench.synthetic import ENCODERS
+from colmlm.lab.faults import processes, served
+from colmlm.lab.faults.child import FAILED, INDEX_SPECS, STOPPED
+from colmlm.lab.faults.harness import Figures, scenario_command, show_figures
+from colmlm.lab.faults.judge import Verdict, Violation, judge
+from colmlm.lab.faults.killpoints import OUTSIDE, name_of, name_of_database
+from colmlm.lab.faults.migration import NOTHING, Migration
+from colmlm.lab.faults.plan import Blow, Planner, draw_blow
+from colmlm.lab.faults.sources import Copy, CrashSource, FollowedFolder, ImportedRelease
+from colmlm.lab.faults.target import CORPUS, PATIENCE, WHO, CrashTarget, FolderServer, is_quiet
+from colmlm.lab.faults.world import StepJournal, WorkloadStep, World, has_begun, read_journal
 
 ROUNDS_OF_A_BASE = 50
 DOCUMENTS, INSERTED = 80, 20  # in a fresh base; documents have 1 to 4 facts
@@ -84,17 +90,7 @@ class Child:
     journal: Path
 
 
-class Second(Protocol):
-    """The use of a round's second database, with its own judge."""
-
-    @property
-    def target(self) -> CrashTarget: ...
-
-    def judge(
-        self, opened: KnowledgeBase, before: World, now: World, journal: StepJournal
-    ) -> Iterable[Violation]:
-        """Find what is wrong with it, after the steps in the journal turned the base from `before` into `now`."""
-        ...
+Second = Copy | Migration | CrashSource  # the use of a round's second database, with its own judge
 
 
 class Laboratory:
@@ -105,7 +101,7 @@ class Laboratory:
 
     def __init__(
         self,
-        server: Server,
+        server: FolderServer,
         folder: Path,
         seed: int,
         *,
@@ -123,7 +119,7 @@ class Laboratory:
     def __enter__(self) -> Self:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         self._nursery = subprocess.Popen(
-            interpreter.command("-m", "colmlm.lab.crashlab.child"),
+            interpreter.command("-m", "colmlm.lab.faults.child"),
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -456,3 +452,93 @@ def _settings(engine: Engine) -> Iterator[Violation]:
             yield Violation("mismatched", f"{name} = {value} is left from a purge")
             connection.execute(text(f"ALTER SYSTEM RESET {name}"))
         connection.execute(text("SELECT pg_reload_conf()"))
+
+
+# The commands: the rounds, and the other scenarios.
+
+app = typer.Typer(
+    help="Kill what works on a base, and check that nothing was lost.",
+    epilog=examples("colmlm-lab faults database"),
+)
+FAULTS = ("lost", "resurrected", "mismatched", "residue", "chain_breaks", "errors")
+
+
+for name, scenario in (
+    ("database", served.database),
+    ("edits", processes.edits),
+    ("erasure", served.erasure),
+    ("switch", processes.switch),
+):
+    app.command(name)(scenario_command(scenario))
+
+
+@app.callback()
+def group() -> None:
+    """Kill what works on a base, and check that nothing was lost."""
+
+
+EXAMPLES = examples(
+    "colmlm-lab crashlab",
+    "colmlm-lab crashlab --rounds 500 --seed 7 --json",
+    "colmlm-lab crashlab --seed 7 --only 31",
+)
+
+
+def crashlab(
+    rounds: Annotated[int, typer.Option("--rounds", min=1, max=1_000_000, help="How many kills.")] = 100,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Another seed is another run.")] = 1,
+    only: Annotated[
+        int | None,
+        typer.Option("--only", min=0, help="Repeat this round, with those before it on the same base."),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the temporary folder for a look at it.")
+    ] = False,
+) -> None:
+    """Prove that a kill loses nothing: kill working processes and the database, and check every invariant.
+
+    It works on a temporary home with a database of its own, never on yours. The exit code is 1 where an
+    acknowledged edit was lost, a deleted fact came back, anything disagrees, or the change log is broken.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="colmlm-faults-"))
+    folder.chmod(0o755)  # the embedded server may run as another user
+    began = time.monotonic()
+    try:
+        tally = _run(folder, seed, only or 0, rounds if only is None else only + 1)
+    finally:
+        if keep:
+            note(f"Kept: {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    show_figures(_figures(tally, seed, time.monotonic() - began))
+
+
+def _run(folder: Path, seed: int, first: int, last: int) -> RoundTally:
+    with (
+        FolderServer(folder / "server") as server,
+        Laboratory(server, folder, seed) as laboratory,
+        progress("Killing") as advance,
+    ):
+        for tally in laboratory.rounds(first, last):
+            advance(tally.rounds, None)
+        return laboratory.tally
+
+
+def _figures(tally: RoundTally, seed: int, seconds: float) -> Figures:
+    failures = [
+        {"round": number, "seed": seed, "kind": finding.kind, "what": finding.what}
+        for number, finding in tally.findings
+    ]
+    return {
+        "rounds": tally.rounds,
+        **{fault: tally.count(fault) for fault in FAULTS},
+        "seed": seed,
+        "seconds": round(seconds, 1),
+        "seconds_per_round": round(seconds / max(tally.rounds, 1), 2),
+        "acknowledged": tally.acknowledged,
+        "in_doubt": tally.in_doubt,
+        "server_kills": tally.server_kills,
+        "rounds_of_two_processes": tally.two_children,
+        "kill_points": dict(sorted(tally.kills.items())),
+        "failures": failures[:100],
+    }

@@ -15,7 +15,8 @@ from typing import Any
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.facts.redaction import MARK
 
-NO_KEYSET, BUILDING, READY, ACTIVE, RETIRED = "none", "building", "ready", "active", "retired"
+_LIKE = {"forget": "delete", "purge": "erase"}  # steps that leave what others leave
+ABSENT, BUILDING, READY, ACTIVE, RETIRED = "none", "building", "ready", "active", "retired"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class World:
 
     facts: Mapping[str, Known] = field(default_factory=dict)
     documents: Mapping[str, Text] = field(default_factory=dict)
-    keysets: tuple[str, str] = (NO_KEYSET, NO_KEYSET)
+    keysets: tuple[str, str] = (ABSENT, ABSENT)
     keyed: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
     predicted: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
@@ -106,7 +107,7 @@ class World:
 
     def after(self, step: WorkloadStep) -> World:
         """Give the world after this step."""
-        verb = getattr(self, f"_{step.do}", None)
+        verb = getattr(self, f"_{_LIKE.get(step.do, step.do)}", None)
         return self if verb is None else verb(step)  # lookups, catch-ups and snapshots change nothing
 
     def answer(self, question: str) -> str | None:
@@ -124,18 +125,12 @@ class World:
             {q: replace(self.facts[q], live=False, abstain=step.abstain) for q in step.questions}
         )
 
-    def _forget(self, step: WorkloadStep) -> World:
-        return self._delete(step)
-
     def _restore(self, step: WorkloadStep) -> World:
         return self._with({q: replace(self.facts[q], live=True, abstain=False) for q in step.questions})
 
     def _erase(self, step: WorkloadStep) -> World:
         gone = {q: replace(self.facts[q], live=False, abstain=False, erased=True) for q in step.questions}
         return self._with(gone, gone)
-
-    def _purge(self, step: WorkloadStep) -> World:
-        return self._erase(step)
 
     @property
     def erased(self) -> frozenset[str]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from colmlm.lab.crashlab.killpoints import STRUCK, points_of
-from colmlm.lab.crashlab.world import READY, Text, WorkloadStep, World
+from colmlm.lab.faults.killpoints import STRUCK, points_of
+from colmlm.lab.faults.world import READY, Text, WorkloadStep, World
 
 _WEIGHTS = {
     "insert": 3,
@@ -32,6 +32,7 @@ _WEIGHTS = {
 # Seconds into a step, into one that works on a whole base, and into a purge.
 SHORT, LONG, LONGEST = 0.03, 0.15, 2.0
 FILES = 30  # in a folder before it changes
+_QUOTING = ("say", "propose", "ask_for_work")
 _OF_A_SECOND_CHILD = (
     "insert", "update", "delete", "restore", "snapshot", "catch_up", "lookup", "say", "propose", "ask_for_work"
 )  # fmt: skip
@@ -62,7 +63,8 @@ class Planner:
         steps: list[WorkloadStep] = []
         while len(steps) < length:
             (name,) = self.random.choices(names, [_WEIGHTS[n] for n in names])
-            for step in getattr(self, f"_{name}")(world):
+            quotes = name in _QUOTING
+            for step in self._quoting(world, name) if quotes else getattr(self, f"_{name}")(world):
                 steps.append(step)
                 world = world.after(step)
         return steps
@@ -130,16 +132,7 @@ class Planner:
         chosen = self._some(world, live=self.random.random() < 0.7, most=2)
         return [WorkloadStep("erase", chosen)] if chosen else []
 
-    def _say(self, world: World) -> list[WorkloadStep]:
-        return self._of_anybody(world, "say")
-
-    def _propose(self, world: World) -> list[WorkloadStep]:
-        return self._of_anybody(world, "propose")
-
-    def _ask_for_work(self, world: World) -> list[WorkloadStep]:
-        return self._of_anybody(world, "ask_for_work")
-
-    def _of_anybody(self, world: World, do: str) -> list[WorkloadStep]:
+    def _quoting(self, world: World, do: str) -> list[WorkloadStep]:
         """Plan a step that quotes a fact, preferably one that the other child may be erasing at that moment."""
         known = [q for q, fact in world.facts.items() if fact.fact_id]
         others = [q for q in known if not self._mine(q)] or known

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from sqlalchemy import exists, select, text
 from sqlalchemy.exc import DBAPIError
@@ -31,12 +31,18 @@ from colmlm.kb.releases import releases
 from colmlm.kb.releases.releases import ReleaseProgress
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import SecretRow
-from colmlm.lab.bench.synthetic import FACTS_PER_DOCUMENT, fact_text, make_release, synthetic_keys
-from colmlm.lab.crashlab.encoder import DIM, ENCODERS
-from colmlm.lab.crashlab.judge import Violation, judge_as, unsound
-from colmlm.lab.crashlab.plan import Planner
-from colmlm.lab.crashlab.target import CORPUS, WHO, CrashTarget, is_quiet
-from colmlm.lab.crashlab.world import StepJournal, Text, WorkloadStep, World
+from colmlm.lab.bench.synthetic import (
+    DIM,
+    ENCODERS,
+    FACTS_PER_DOCUMENT,
+    fact_text,
+    make_release,
+    synthetic_keys,
+)
+from colmlm.lab.faults.judge import Violation, judge_as, unsound
+from colmlm.lab.faults.plan import Planner
+from colmlm.lab.faults.target import CORPUS, WHO, CrashTarget, is_quiet
+from colmlm.lab.faults.world import StepJournal, Text, WorkloadStep, World
 
 ENTRIES, PIECE = 200, 40  # of a release, and of what a struck import stores in one transaction
 
@@ -111,39 +117,40 @@ def store_small_pieces() -> None:
         setattr(releases, size, PIECE)
 
 
-class CrashSource(Protocol):
+class CrashSource:
     """What is taken into a second database in many transactions."""
 
     target: CrashTarget
 
     def take(self) -> None:
         """Take it in, or what of it is not there."""
-        ...
+        raise NotImplementedError
 
     def differences(self, taken: KnowledgeBase) -> Iterator[Violation]:
         """Find how the database differs from one that took all of it in."""
-        ...
+        raise NotImplementedError
+
+    def judge(
+        self, opened: KnowledgeBase, before: World, now: World, journal: StepJournal
+    ) -> Iterator[Violation]:
+        """Find fault unless the work is done, or can be done to its end, and changes nothing when it is repeated."""
+        try:
+            with KnowledgeBase.open(self.target.settings) as taken:
+                if not is_quiet(taken.engine):
+                    yield Violation("errors", "the database still works for a killed child")
+                yield from unsound(taken)
+                if not journal.acknowledged:
+                    self.take()
+                yield from self.differences(taken)
+                head = taken.log.head_seq()
+                self.take()
+                if taken.log.head_seq() != head:
+                    yield Violation("mismatched", "a repetition of what was done changed something")
+        except (KBError, DBAPIError) as error:
+            yield Violation("errors", f"{type(self).__name__}: {type(error).__name__}: {error}")
 
 
-def judge_source(source: CrashSource, journal: StepJournal) -> Iterator[Violation]:
-    """Find fault unless the work is done, or can be done to its end, and changes nothing when it is repeated."""
-    try:
-        with KnowledgeBase.open(source.target.settings) as taken:
-            if not is_quiet(taken.engine):
-                yield Violation("errors", "the database still works for a killed child")
-            yield from unsound(taken)
-            if not journal.acknowledged:
-                source.take()
-            yield from source.differences(taken)
-            head = taken.log.head_seq()
-            source.take()
-            if taken.log.head_seq() != head:
-                yield Violation("mismatched", "a repetition of what was done changed something")
-    except (KBError, DBAPIError) as error:
-        yield Violation("errors", f"{type(source).__name__}: {type(error).__name__}: {error}")
-
-
-class FollowedFolder:
+class FollowedFolder(CrashSource):
     """A folder that a child had to sync. `name` draws its files, and whether it was synced before they changed."""
 
     def __init__(self, target: CrashTarget, name: str) -> None:
@@ -171,11 +178,6 @@ class FollowedFolder:
     def differences(self, taken: KnowledgeBase) -> Iterator[Violation]:
         yield from judge_as(taken, self.world)
 
-    def judge(
-        self, opened: KnowledgeBase, before: World, now: World, journal: StepJournal
-    ) -> Iterator[Violation]:
-        yield from judge_source(self, journal)
-
 
 def _ingested(world: World, texts: dict[str, Text]) -> World:
     return world.after(WorkloadStep("ingest", documents=tuple((f"{n}.txt", t) for n, t in texts.items())))
@@ -190,7 +192,7 @@ def _followed(world: World, texts: dict[str, Text]) -> World:
     return replace(world, documents=kept).after(WorkloadStep("rekey")).after(WorkloadStep("activate"))
 
 
-class ImportedRelease:
+class ImportedRelease(CrashSource):
     """A release that a child had to import. `name` draws its keys."""
 
     def __init__(self, target: CrashTarget, name: str) -> None:
@@ -213,11 +215,6 @@ class ImportedRelease:
         for entry in stored - expected:
             yield Violation("mismatched", f"entry {entry} of a release is there, and should not be so")
         yield from unsound(taken)
-
-    def judge(
-        self, opened: KnowledgeBase, before: World, now: World, journal: StepJournal
-    ) -> Iterator[Violation]:
-        yield from judge_source(self, journal)
 
 
 # Backs a base up and restores it into a second database, as a child does, and judges the copy.

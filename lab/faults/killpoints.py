@@ -14,7 +14,7 @@ import psycopg
 from colmlm.kb.lookup import index as key_index
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.replica import Replica
-from colmlm.lab.crashlab.encoder import HashEncoder
+from colmlm.lab.bench.synthetic import HashEncoder
 
 # The points, each with how often one step may pass it, from which the pass that kills is drawn.
 _STATEMENTS = [

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self, TypedDict
+from typing import Self, TypedDict
 
-from sqlalchemy import URL, Engine, create_engine, make_url, text
+from sqlalchemy import URL, Engine, NullPool, create_engine, make_url, text
 
 from colmlm.kb.store import database
 from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.machine import kill_server
 
-CORPUS = "crashlab"
+CORPUS = "faults"
 
 
 class Who(TypedDict):
@@ -24,7 +24,7 @@ class Who(TypedDict):
     reason: str
 
 
-WHO: Who = {"actor": "crashlab", "reason": "crashlab"}
+WHO: Who = {"actor": "faults", "reason": "faults"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class CrashTarget:
 
 # The embedded PostgreSQL server of the laboratory, in a folder of its own, which some rounds kill.
 
-TEMPLATE = "crashlab_template"
+TEMPLATE = "faults_template"
 PATIENCE = (
     300.0  # seconds after which a process or a connection counts as hung, also on a machine with much to do
 )
@@ -80,25 +80,11 @@ WHERE datname = current_database() AND backend_type = 'client backend' AND pid <
 """)
 
 
-class Server(Protocol):
-    """A server that bases are made on. `can_be_killed` is False for a server that others use too."""
-
-    @property
-    def can_be_killed(self) -> bool: ...
-
-    def fresh(self, *, migrated: bool = True) -> str:
-        """Make an empty database and give its URL. Without `migrated` it has no schema either."""
-        ...
-
-    def drop(self, url: str) -> None: ...
-
-    def kill(self) -> None: ...
-
-    def start(self) -> None: ...
-
-
 class FolderServer:
-    """An embedded server on a folder. Entering the context starts it, leaving it stops it."""
+    """An embedded server on a folder. Entering the context starts it, leaving it stops it.
+
+    `can_be_killed` is False for a server that others use too.
+    """
 
     can_be_killed = True
 
@@ -110,7 +96,7 @@ class FolderServer:
         self.start()
         # Only processes are killed. The kernel keeps what they wrote, so an fsync makes no difference.
         self._execute("ALTER SYSTEM SET fsync = off")
-        self._execute("SELECT CAST(pg_reload_conf() AS int)")
+        self._execute("SELECT pg_reload_conf()")
         self._execute(f"CREATE DATABASE {TEMPLATE}")
         engine = create_engine(self.url.set(database=TEMPLATE))
         database.migrate_database(engine)
@@ -127,6 +113,7 @@ class FolderServer:
         engine.dispose()
 
     def fresh(self, *, migrated: bool = True) -> str:
+        """Make an empty database and give its URL. Without `migrated` it has no schema either."""
         self.count += 1
         self._execute(f"CREATE DATABASE base_{self.count} TEMPLATE {TEMPLATE if migrated else 'template0'}")
         return self.url.set(database=f"base_{self.count}").render_as_string(hide_password=False)
@@ -138,14 +125,10 @@ class FolderServer:
         """Kill the server and its children by SIGKILL."""
         kill_server(self.settings.home / "postgres")
 
-    def _execute(self, statement: str) -> list[int]:
-        engine = create_engine(self.url, isolation_level="AUTOCOMMIT")
-        try:
-            with engine.connect() as connection:
-                result = connection.execute(text(statement))
-                return [row[0] for row in result] if result.returns_rows else []
-        finally:
-            engine.dispose()
+    def _execute(self, statement: str) -> None:
+        engine = create_engine(self.url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+        with engine.connect() as connection:
+            connection.execute(text(statement))
 
 
 def is_quiet(engine: Engine) -> bool:

@@ -31,13 +31,13 @@ from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.crashlab import sources
-from colmlm.lab.crashlab.encoder import ENCODERS
-from colmlm.lab.crashlab.killpoints import CLEARING, END, REWRITING, Trap
-from colmlm.lab.crashlab.migration import migrate
-from colmlm.lab.crashlab.sources import back_up, restore
-from colmlm.lab.crashlab.target import CORPUS, WHO, CrashTarget
-from colmlm.lab.crashlab.world import WorkloadStep
+from colmlm.lab.bench.synthetic import ENCODERS
+from colmlm.lab.faults import sources
+from colmlm.lab.faults.killpoints import CLEARING, END, REWRITING, Trap
+from colmlm.lab.faults.migration import migrate
+from colmlm.lab.faults.sources import back_up, restore
+from colmlm.lab.faults.target import CORPUS, WHO, CrashTarget
+from colmlm.lab.faults.world import WorkloadStep
 
 INDEX_SPECS = (None, "IVF4,Flat")  # the second keyset's index has to be trained
 SAMPLE = 50  # facts that are keyed truly where keys are predicted: more than keys have dimensions
