@@ -20,10 +20,10 @@ from colmlm.api.routes.parameters import PathId, require_shown, shown_to
 from colmlm.api.routes.responses import key_at_once
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import InvalidValue, KBError
-from colmlm.kb.facts.compared import PairPage, StalePage
 from colmlm.kb.facts.files import csv_lines, find_page_by_page, plan_edits
 from colmlm.kb.facts.records import (
     ORDERS,
+    REVIEWS,
     STATES,
     Contradicting,
     Edit,
@@ -33,9 +33,11 @@ from colmlm.kb.facts.records import (
     FactSearch,
     Marking,
     Order,
+    PairPage,
+    Review,
+    StalePage,
     State,
 )
-from colmlm.kb.facts.reviews import REVIEWS, Review
 from colmlm.kb.jobs.kinds import Compare
 from colmlm.kb.jobs.queue import Jobs
 

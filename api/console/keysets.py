@@ -17,7 +17,7 @@ from colmlm.api.routes.parameters import PathId
 from colmlm.kb.errors import NoActiveKeyset, refusals
 from colmlm.kb.jobs.kinds import Gate, Rekey, work_of
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.work import Work
+from colmlm.kb.jobs.records import Work
 from colmlm.kb.keys.records import GateStanding, KeysetHead, KeysetRecord
 
 HEIGHT, WIDTH = 120, 640  # of a histogram's drawing, in SVG units

@@ -17,8 +17,15 @@ from colmlm.api.routes.parameters import PathId, shown_to
 from colmlm.api.routes.responses import key_at_once
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import KBError, refusals
-from colmlm.kb.facts.records import Contradicting, Edit, FactRecord, Marking
-from colmlm.kb.facts.reviews import OUTCOMES, ReviewVerdict, VerdictKind
+from colmlm.kb.facts.records import (
+    OUTCOMES,
+    Contradicting,
+    Edit,
+    FactRecord,
+    Marking,
+    ReviewVerdict,
+    VerdictKind,
+)
 from colmlm.kb.review.records import KINDS, Kind
 
 ON_A_PAGE = 50

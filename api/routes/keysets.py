@@ -15,7 +15,7 @@ from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after
 from colmlm.api.routes.responses import actor_of
 from colmlm.api.wire.answers import KeysetView, Page
 from colmlm.api.wire.requests import MAX_ID, Threshold, Why
-from colmlm.kb.jobs.work import FileName
+from colmlm.kb.jobs.records import FileName
 from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetRecord
 
 

@@ -15,7 +15,7 @@ from colmlm.api.routes.responses import actor_of
 from colmlm.api.wire.answers import Decided, MissList
 from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Why
-from colmlm.kb.misses.checking import Asks
+from colmlm.kb.misses.listing import Asks
 from colmlm.kb.misses.records import MISSES_LISTED, MissDetails, MissOrder, MissState, Solving
 
 Which = Annotated[MissState, QueryParameter(name="state", description="Which groups")]

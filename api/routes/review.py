@@ -15,7 +15,7 @@ from colmlm.api.routes.responses import actor_of, edit_result
 from colmlm.api.wire.answers import EditResult, InboxPage, VerdictResult
 from colmlm.api.wire.answers import cursor as cursor_of
 from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_ID, Id, Request, Version, Why
-from colmlm.kb.facts.reviews import ReviewVerdict
+from colmlm.kb.facts.records import ReviewVerdict
 
 OfCorpus = Annotated[str | None, QueryParameter(max_length=1000, description="Only of this corpus")]
 OfDocument = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Only of this document")]

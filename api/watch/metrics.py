@@ -29,8 +29,8 @@ from colmlm.api.middleware.limiters import Limiters
 from colmlm.api.request_context import UNROUTED
 from colmlm.api.supervision.supervisor import Shared
 from colmlm.kb.errors import KBError
-from colmlm.kb.jobs.attendance import OwnWorker, WorkerState, no_worker
 from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.tickets import OwnWorker, WorkerState, no_worker
 from colmlm.kb.log.audit import KINDS
 from colmlm.kb.lookup.lookups import IndexStanding
 from colmlm.kb.lookup.records import Lookup
@@ -52,7 +52,7 @@ _PARTS = {
 
 
 class Metrics:
-    """The metrics of one process: an `kb.lookup.observing.Observer` of lookups, and the counters of the HTTP layer."""
+    """The metrics of one process: an `kb.lookup.records.Observer` of lookups, and the counters of the HTTP layer."""
 
     def __init__(
         self, kb: KnowledgeBase, worker: OwnWorker = no_worker, shared: Shared | None = None

@@ -13,8 +13,8 @@ from colmlm.api.loaded_models import LoadedModels
 from colmlm.api.middleware.connections import Drain
 from colmlm.api.middleware.limiters import Limiter, Limiters
 from colmlm.kb.errors import NoActiveKeyset
-from colmlm.kb.jobs.attendance import OwnWorker, no_worker
 from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.tickets import OwnWorker, no_worker
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.store import is_standby

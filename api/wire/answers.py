@@ -10,8 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from colmlm.kb.evidence.records import FactDifference, ImpactedOutput
-from colmlm.kb.facts.records import DocumentRecord
-from colmlm.kb.facts.reviews import SettledBefore
+from colmlm.kb.facts.records import DocumentRecord, SettledBefore
 from colmlm.kb.keys.records import GateStanding, KeysetRecord
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.misses.records import MissGroup
@@ -69,7 +68,7 @@ class InboxPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one query. `kb.lookup.ranking.Lookup` explains the fields, `kb.lookup.history` the last two."""
+    """The result of one query. `kb.lookup.ranking.Lookup` explains the fields, `kb.lookup.lookups` the last two."""
 
     question: str | None
     hits: list[Hit]

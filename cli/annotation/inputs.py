@@ -14,8 +14,8 @@ import typer
 
 from colmlm.cli.output import counted, progress, say
 from colmlm.kb.corpus.format import is_blank
+from colmlm.kb.corpus.raw.blocks import Unreadable, decode_text
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files
-from colmlm.kb.corpus.raw.text import Unreadable, decode_text
 
 Urls = Annotated[
     Path | None,

@@ -24,7 +24,7 @@ from colmlm.kb.removal.traces import Trace, save_traces
 if TYPE_CHECKING:
     from colmlm.kb.access.records import TokenRecord
     from colmlm.kb.facts.records import Edit, FactRecord, Mentioned, Mentioning
-    from colmlm.kb.keys.records import Activating, Adapting, GateStanding, KeysetRecord
+    from colmlm.kb.keys.records import Activating, Adapting, GateLimits, GateStanding, KeysetRecord
     from colmlm.kb.removal.records import (
         Drift,
         ForgetPlan,
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from colmlm.kb.removal.scan import ResidueReport
     from colmlm.kb.removal.selector import Selector
     from colmlm.kb.switching.keysets import Keysets
-    from colmlm.kb.switching.limits import GateLimits
 
 
 @dataclass(frozen=True, slots=True)

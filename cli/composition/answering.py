@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from colmlm.kb.answers.confidence import Confidence
-from colmlm.kb.answers.reading import JudgedReader, Passage, PassageReading
+from colmlm.kb.answers.reading import Confidence, JudgedReader, Passage, PassageReading
 
 if TYPE_CHECKING:
     from colmlm.model.reader.reader import CascadeReader, ExtractiveReader

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Self
 import psutil
 
 from colmlm.api.loaded_models import LoadedModel, LoadedModels
-from colmlm.kb.keys.succession import Succession
-from colmlm.kb.store import outages
+from colmlm.kb.keys.activation import Succession
+from colmlm.kb.store import waits
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import CheckpointInfo
@@ -69,7 +69,7 @@ class ModelKeeper:
             try:
                 self.keep_up()
             except Exception as error:  # noqa: BLE001 - else no later keyset would get its model
-                outages.tell(_log, "cannot see which models are wanted, will try again", error)
+                waits.log_outage(_log, "cannot see which models are wanted, will try again", error)
 
     def keep_up(self) -> None:
         """Load what is wanted and not there, and frees what is not wanted, as the keysets are now."""
@@ -102,8 +102,8 @@ class ModelKeeper:
         try:
             model = self._loaded(checkpoint)
         except Exception as error:  # noqa: BLE001 - files of a model may be broken in more ways than can be listed
-            self._failed[checkpoint.checkpoint_id] = time.monotonic(), outages.cause_of(error)
-            _log.warning("the model %s is not loaded: %s", checkpoint.name, outages.cause_of(error))
+            self._failed[checkpoint.checkpoint_id] = time.monotonic(), waits.cause_of(error)
+            _log.warning("the model %s is not loaded: %s", checkpoint.name, waits.cause_of(error))
             return
         self._failed.pop(checkpoint.checkpoint_id, None)
         self.models.put(model)

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from colmlm.cli.output import plain
 from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, opened_file
 from colmlm.kb.errors import refusals
-from colmlm.kb.facts.corpora import SyncedFile
-from colmlm.kb.facts.standing import Standing
+from colmlm.kb.facts.corpora import Standing, SyncedFile
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.adding import Adding, Load

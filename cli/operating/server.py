@@ -48,7 +48,7 @@ def run(
     """Run one of `num_servers` processes with what was loaded, as `api.serving.run_server` describes."""
     from colmlm.api.serving import run_server
     from colmlm.api.watch.tracing import tracing_from
-    from colmlm.kb.jobs.attendance import no_worker
+    from colmlm.kb.jobs.tickets import no_worker
 
     if models:
         _leave_a_core(num_servers)

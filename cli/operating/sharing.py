@@ -105,7 +105,7 @@ def _attend(runtime: Runtime, shared: Shared, worker: Callable[[], WorkerProcess
     """Run what there is once beside all servers, until SIGTERM: the worker for jobs, and the metrics' own address."""
     from colmlm.api.serving import serve_metrics
     from colmlm.api.watch.metrics import Metrics
-    from colmlm.kb.jobs.attendance import no_worker
+    from colmlm.kb.jobs.tickets import no_worker
 
     ends = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ends.set())

@@ -19,8 +19,7 @@ from pathlib import Path
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
 from colmlm.kb.lookup.remote import Remote
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.milvus_address import MilvusAddress
-from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.settings import MilvusAddress, Settings
 from tests.acceptance.programs import options_of, own_database
 from tests.acceptance.two_processes import FACTS, WHO, WIDTH, store_beside
 from tests.fakes import FakeEncoder

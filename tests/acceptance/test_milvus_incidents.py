@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from colmlm.kb.store.milvus_address import MilvusAddress
-from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.settings import MilvusAddress, Settings
 from tests.acceptance.milvus_incidents import run
 from tests.milvus_server import MilvusServer
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.milvus_address import MilvusAddress
-from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.settings import MilvusAddress, Settings
 from tests.acceptance.two_processes import run
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import ingest, numbered

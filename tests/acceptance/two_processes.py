@@ -24,8 +24,7 @@ import numpy as np
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.milvus_address import MilvusAddress
-from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.settings import MilvusAddress, Settings
 from colmlm.lab.bench.synthetic import documents
 from tests.acceptance.programs import options_of, own_database, report
 from tests.acceptance.spawned import spawned

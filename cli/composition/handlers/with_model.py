@@ -31,14 +31,14 @@ from colmlm.kb.jobs.kinds import (
     Sync,
     VerifyForgetting,
 )
-from colmlm.kb.jobs.problems import Problem, problem_of
+from colmlm.kb.jobs.tickets import Problem, problem_of
+from colmlm.kb.keys.records import GateLimits
 from colmlm.kb.lookup.options import filter_of
 from colmlm.kb.progress import Advance, Telling
 from colmlm.kb.questions.records import AskingSet
 from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.records import SAMPLE
 from colmlm.kb.store.waits import refusal_of
-from colmlm.kb.switching.limits import GateLimits
 
 if TYPE_CHECKING:
     from colmlm.kb.jobs.kinds import RawWork

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from colmlm.kb.backup.kept import backup_folder
-from colmlm.kb.backup.write import verify_backup, write_backup
+from colmlm.kb.backup.write import backup_folder, verify_backup, write_backup
 from colmlm.kb.corpus.format import Refusal
 from colmlm.kb.corpus.raw.reading import read_corpus
 from colmlm.kb.errors import InvalidWork
