@@ -22,7 +22,7 @@ from colmlm.api.watch.metrics import Metrics, Tracing
 from colmlm.api.watch.operations import Operations
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import KBError, SettingsError
-from colmlm.kb.jobs.attendance import OwnWorker, no_worker
+from colmlm.kb.jobs.tickets import OwnWorker, no_worker
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.service import KnowledgeBase

@@ -12,8 +12,7 @@ from msgspec import Meta
 
 from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.evidence.records import FactDifference, ImpactedOutput
-from colmlm.kb.facts.records import DocumentRecord
-from colmlm.kb.facts.reviews import SettledBefore
+from colmlm.kb.facts.records import DocumentRecord, SettledBefore
 from colmlm.kb.keys.records import GateStanding, KeysetRecord
 from colmlm.kb.lookup.options import AcceptedOnly, AnswerWanted
 from colmlm.kb.lookup.records import Hit
@@ -246,7 +245,7 @@ class InboxPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one query. `kb.lookup.ranking.Lookup` explains the fields, `kb.lookup.history` the last two."""
+    """The result of one query. `kb.lookup.ranking.Lookup` explains the fields, `kb.lookup.lookups` the last two."""
 
     question: str | None
     hits: list[Hit]

@@ -167,7 +167,7 @@ MUTATIONS = (
     ),
     Mutation(
         "A lookup as of a change gives the values of then",
-        "kb/lookup/history.py",
+        "kb/lookup/lookups.py",
         "WHERE v.fact_id = ANY(:fact_ids) AND v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq)",
         "WHERE v.fact_id = ANY(:fact_ids) ORDER BY v.version",
         ("tests/kb/lookup/test_history.py::test_as_of_any_change_answers_as_a_replay_of_the_edits",),
@@ -195,7 +195,7 @@ MUTATIONS = (
     ),
     Mutation(
         "The past is withheld from a role without the right to audit",
-        "kb/evidence/withholding.py",
+        "kb/evidence/shown.py",
         "return value if value == self.now else MARK * len(value)",
         "return value",
         ("tests/api/test_withholding.py::test_offsets_and_all_else_stay_where_the_past_is_withheld",),

@@ -36,19 +36,11 @@ from colmlm.api.wire import (
     VerdictResult,
 )
 from colmlm.kb.errors import InvalidValue, NotHeeded, refusals
-from colmlm.kb.facts.compared import (
+from colmlm.kb.facts.records import (
+    FACTS_LISTED,
     AlsoSaid,
     ComparedCounts,
     ComparedPart,
-    FactPair,
-    Kind,
-    PairPage,
-    PairsSought,
-    StaleFact,
-    StalePage,
-)
-from colmlm.kb.facts.records import (
-    FACTS_LISTED,
     CorpusStats,
     Correcting,
     CorrectingOne,
@@ -57,17 +49,24 @@ from colmlm.kb.facts.records import (
     Edit,
     FactFound,
     FactPage,
+    FactPair,
     FactRecord,
     FactSearch,
     FactsSought,
     Ingesting,
     IngestReport,
+    Kind,
     MarkedAddition,
     Marking,
     Moving,
+    PairPage,
+    PairsSought,
     Proposing,
+    ReviewVerdict,
+    Settled,
+    StaleFact,
+    StalePage,
 )
-from colmlm.kb.facts.reviews import ReviewVerdict, Settled
 from colmlm.kb.jobs.kinds import Documents, Ingest, work_of
 from colmlm.kb.log.records import ChangeRecord, OnRecord
 from colmlm.kb.removal.records import (
@@ -329,7 +328,7 @@ class RemoteCorpora(Resource):
 
 def _addition_report(found: FoundFiles, corpus: str, result: dict[str, Any]) -> dict[str, Any]:
     """Give the job's result with the fields of a local `colmlm corpus add`, and add the files refused before upload."""
-    from colmlm.kb.facts.standing import Standing
+    from colmlm.kb.facts.corpora import Standing
 
     standings = {standing.value: result.get(standing.value, 0) for standing in Standing}
     numbers = {

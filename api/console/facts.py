@@ -35,10 +35,11 @@ from colmlm.api.routes.parameters import PathId, require_shown, shown_to
 from colmlm.api.routes.responses import key_at_once
 from colmlm.api.wire import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import InvalidValue, KBError, refusals
-from colmlm.kb.facts.compared import PairPage, StalePage
 from colmlm.kb.facts.files import csv_lines, find_page_by_page, plan_edits
 from colmlm.kb.facts.records import (
     ORDERS,
+    OUTCOMES,
+    REVIEWS,
     STATES,
     Contradicting,
     Edit,
@@ -48,9 +49,13 @@ from colmlm.kb.facts.records import (
     FactSearch,
     Marking,
     Order,
+    PairPage,
+    Review,
+    ReviewVerdict,
+    StalePage,
     State,
+    VerdictKind,
 )
-from colmlm.kb.facts.reviews import OUTCOMES, REVIEWS, Review, ReviewVerdict, VerdictKind
 from colmlm.kb.jobs.kinds import Compare
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.review.records import KINDS, Kind

@@ -31,13 +31,12 @@ from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.health import state_of
 from colmlm.api.routes.parameters import PathId
-from colmlm.kb.backup.kept import KeptBackup, backup_folder, kept_backups
+from colmlm.kb.backup.write import KeptBackup, backup_folder, kept_backups
 from colmlm.kb.errors import InvalidWork, KBError, NoActiveKeyset, refusals
 from colmlm.kb.jobs.kinds import KINDS, Documents, Gate, Ingest, MakeBackup, Rekey, VerifyBackup, work_of
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.records import JobRecord
+from colmlm.kb.jobs.records import JobRecord, Work
 from colmlm.kb.jobs.uploads import Upload, Uploads
-from colmlm.kb.jobs.work import Work
 from colmlm.kb.keys.records import GateStanding, KeysetHead, KeysetRecord
 
 JOBS_ON_A_PAGE = 50

@@ -32,10 +32,8 @@ from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.evidence.log import Log
 from colmlm.kb.log import witness
 from colmlm.kb.log.audit import Fitting
-from colmlm.kb.log.chain import Sealed
-from colmlm.kb.log.cloud_events import BATCH, EVENT, cloud_event
-from colmlm.kb.log.denials import DenialRecord
-from colmlm.kb.log.records import ChangeRecord
+from colmlm.kb.log.chain import DenialRecord, Sealed
+from colmlm.kb.log.records import BATCH, EVENT, ChangeRecord, cloud_event
 from colmlm.kb.service import KnowledgeBase
 
 Who = Annotated[

@@ -47,15 +47,20 @@ from colmlm.api.wire import cursor as cursor_of
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.evidence.provenance import of_fact
 from colmlm.kb.evidence.records import FactTrace
-from colmlm.kb.facts.compared import AlsoSaid, ComparedCounts, FactPair, PairPage, StaleFact, StalePage
 from colmlm.kb.facts.records import (
+    AlsoSaid,
+    ComparedCounts,
     Correction,
     FactDraft,
     FactFound,
     FactPage,
+    FactPair,
     FactRecord,
     FactSearch,
     Marking,
+    PairPage,
+    StaleFact,
+    StalePage,
 )
 from colmlm.kb.lookup.options import EVERY_FACT, NEAREST
 

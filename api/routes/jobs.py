@@ -40,9 +40,8 @@ from colmlm.kb.jobs.kinds import (
     WriteSnapshot,
 )
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.records import JobRecord
+from colmlm.kb.jobs.records import JobRecord, Work
 from colmlm.kb.jobs.uploads import Upload, Uploads
-from colmlm.kb.jobs.work import Work
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 States = Annotated[

@@ -14,7 +14,7 @@ from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page
 from colmlm.api.routes.responses import actor_of
 from colmlm.api.wire import MAX_ID, KeysetView, Page, Threshold, Why
-from colmlm.kb.jobs.work import FileName
+from colmlm.kb.jobs.records import FileName
 from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetRecord
 
 

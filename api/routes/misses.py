@@ -14,7 +14,7 @@ from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after
 from colmlm.api.routes.responses import actor_of
 from colmlm.api.wire import MAX_FACTS_PER_EDIT, Decided, Id, MissList, Why
 from colmlm.api.wire import cursor as cursor_of
-from colmlm.kb.misses.checking import Asks
+from colmlm.kb.misses.listing import Asks
 from colmlm.kb.misses.records import MISSES_LISTED, MissDetails, MissOrder, MissState, Solving
 
 Which = Annotated[MissState, QueryParameter(name="state", description="Which groups")]

@@ -24,7 +24,7 @@ from colmlm.api.wire import (
     Why,
 )
 from colmlm.api.wire import cursor as cursor_of
-from colmlm.kb.facts.reviews import ReviewVerdict
+from colmlm.kb.facts.records import ReviewVerdict
 
 OfCorpus = Annotated[str | None, QueryParameter(max_length=1000, description="Only of this corpus")]
 OfDocument = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Only of this document")]

@@ -64,16 +64,26 @@ from colmlm.kb.evidence.records import (
     Version,
 )
 from colmlm.kb.facts import search
-from colmlm.kb.facts.compared import AlsoSaid, ComparedCounts, FactPair, StaleFact
-from colmlm.kb.facts.records import CorpusStats, DocumentRecord, FactRecord, FoundIn, Mark, Source
-from colmlm.kb.facts.reviews import SettledBefore
+from colmlm.kb.facts.records import (
+    AlsoSaid,
+    ComparedCounts,
+    CorpusStats,
+    DocumentRecord,
+    FactPair,
+    FactRecord,
+    FoundIn,
+    Mark,
+    SettledBefore,
+    Source,
+    StaleFact,
+)
 from colmlm.kb.jobs import kinds
 from colmlm.kb.jobs.kinds import Documents, Sync
 from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.jobs.uploads import Upload
 from colmlm.kb.keys.records import GateStanding, KeysetHead, KeysetRecord
 from colmlm.kb.log import chain, witness
-from colmlm.kb.log.denials import DenialRecord
+from colmlm.kb.log.chain import DenialRecord
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.records import Hit, LookupSpace
 from colmlm.kb.misses.records import AskedAgain, MissDetails, MissedQuestion, MissGroup, NearFact, Solving

@@ -62,8 +62,8 @@ from colmlm.api.wire import MAX_ID, Problem, cursor
 from colmlm.kb.access.records import ROLES
 from colmlm.kb.evidence.generation import Finished, Spliced
 from colmlm.kb.evidence.provenance import MEDIA_TYPES, Provenance, of_fact, of_output, write_prov
-from colmlm.kb.facts.compared import AlsoSaid
-from colmlm.kb.log.cloud_events import BATCH, EVENT, cloud_event
+from colmlm.kb.facts.records import AlsoSaid
+from colmlm.kb.log.records import BATCH, EVENT, cloud_event
 from colmlm.kb.log.signing import PAYLOAD_TYPE
 
 _CREATED, _MODEL = 1_769_860_800, "co-lmlm-135m"

@@ -30,8 +30,8 @@ from colmlm.api.middleware.limiters import Limiters
 from colmlm.api.request_context import UNROUTED, method_of, route_of, status_of
 from colmlm.api.supervision import Shared
 from colmlm.kb.errors import KBError, SettingsError
-from colmlm.kb.jobs.attendance import OwnWorker, WorkerState, no_worker
 from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.tickets import OwnWorker, WorkerState, no_worker
 from colmlm.kb.log.audit import KINDS
 from colmlm.kb.lookup.lookups import IndexStanding
 from colmlm.kb.lookup.records import Lookup
@@ -62,7 +62,7 @@ _PARTS = {
 
 
 class Metrics:
-    """The metrics of one process: an `kb.lookup.observing.Observer` of lookups, and the counters of the HTTP layer."""
+    """The metrics of one process: an `kb.lookup.records.Observer` of lookups, and the counters of the HTTP layer."""
 
     def __init__(
         self, kb: KnowledgeBase, worker: OwnWorker = no_worker, shared: Shared | None = None

@@ -22,8 +22,8 @@ from colmlm.api.supervision import Shared
 from colmlm.api.watch.metrics import Metrics, Tracing
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.evidence.generation import Generator
-from colmlm.kb.jobs.attendance import OwnWorker, no_worker
 from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.tickets import OwnWorker, no_worker
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
@@ -80,7 +80,7 @@ class Operations:
 
 @dataclass(frozen=True, slots=True)
 class TracingObserver:
-    """A `kb.lookup.observing.Observer` that records each part of a lookup as a span as well as a metric."""
+    """A `kb.lookup.records.Observer` that records each part of a lookup as a span as well as a metric."""
 
     metrics: Metrics
     tracing: Tracing

@@ -20,8 +20,7 @@ from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.lookup.remote import SETTLED_SECONDS, Remote
 from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.milvus_address import MilvusAddress
-from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.settings import MilvusAddress, Settings
 from colmlm.lab.bench.machine import milliseconds, seconds_of
 from colmlm.lab.bench.synthetic import MeasuredKeys, documents, exact_top1
 

@@ -20,8 +20,8 @@ from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import note, print_json, progress
 from colmlm.kb.answers.answering import Answering, QuestionReading
 from colmlm.kb.answers.calibration import RIGHT, outcome
-from colmlm.kb.answers.confidence import NAMES, PASSAGE_NAMES, UNFITTED, Confidence, FittedModel
 from colmlm.kb.answers.places import best_first, best_windows, weigh_passage, weigh_span
+from colmlm.kb.answers.reading import NAMES, PASSAGE_NAMES, UNFITTED, Confidence, FittedModel
 from colmlm.kb.answers.windows import said_passages
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.lookup.options import EVERY_FACT

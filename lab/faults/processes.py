@@ -27,8 +27,7 @@ from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.milvus_address import MilvusAddress
-from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.settings import MilvusAddress, Settings
 from colmlm.kb.switching.keysets import Keysets
 from colmlm.kb.tables import FactKeyRow
 from colmlm.lab.bench.machine import milliseconds

@@ -22,8 +22,7 @@ from multiprocessing.connection import Connection
 from typing import Protocol
 
 from colmlm.kb.answers.answering import Answering
-from colmlm.kb.answers.confidence import UNFITTED
-from colmlm.kb.answers.reading import JudgedReader
+from colmlm.kb.answers.reading import UNFITTED, JudgedReader
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.lookup.questions import Questions

@@ -18,8 +18,7 @@ from pathlib import Path
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
 from colmlm.kb.lookup.remote import Remote
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.milvus_address import MilvusAddress
-from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.settings import MilvusAddress, Settings
 from colmlm.lab.bench.synthetic import HashEncoder
 from colmlm.lab.faults.harness import Figures, fill_base, run_scenario
 from colmlm.lab.faults.processes import EDITED_FACTS as FACTS

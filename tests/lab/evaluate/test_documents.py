@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
-from colmlm.kb.answers.confidence import Confidence
+from colmlm.kb.answers.reading import Confidence
 from colmlm.kb.answers.records import PASSAGE
 from colmlm.lab.methods.ablations import RANKINGS, WHOLE, named
 from colmlm.lab.methods.answer_shares import (

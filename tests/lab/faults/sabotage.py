@@ -11,8 +11,7 @@ from sqlalchemy import Engine, delete, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.backup import restore as backup_restore
-from colmlm.kb.backup.newer_log import NewerLog
-from colmlm.kb.backup.restore import Repeated
+from colmlm.kb.backup.restore import NewerLog, Repeated
 from colmlm.kb.backup.write import Archive
 from colmlm.kb.backup.write import Heard as HeardBytes
 from colmlm.kb.facts import edits
@@ -21,8 +20,7 @@ from colmlm.kb.facts.records import Edit
 from colmlm.kb.keys import adapting
 from colmlm.kb.keys.adapting import FittedMap
 from colmlm.kb.keys.keysets import Vectors
-from colmlm.kb.keys.predicted import is_predicted
-from colmlm.kb.keys.queues import KeyQueue
+from colmlm.kb.keys.predicted import KeyQueue, is_predicted
 from colmlm.kb.keys.rekey import RekeyRun
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.searchable import SearchableStore
