@@ -26,10 +26,10 @@ from colmlm.api.console.views import (
     show_again,
     verb_of,
 )
-from colmlm.api.errors import right_missing
 from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.health import state_of
+from colmlm.api.routes.jobs import permitted_job
 from colmlm.api.routes.parameters import PathId
 from colmlm.kb.backup.write import KeptBackup, backup_folder, kept_backups
 from colmlm.kb.errors import InvalidWork, KBError, NoActiveKeyset, refusals
@@ -48,17 +48,8 @@ def visible_kinds(request: PageRequest, *among: str) -> list[str]:
 
 
 def _show_job(ports: Ports, request: PageRequest, job_id: int, form: Form) -> Page:
-    job, workers = _require_visible(ports, request, job_id), Jobs(ports.kb).num_workers()
+    job, workers = permitted_job(ports, request.user, job_id), Jobs(ports.kb).num_workers()
     return form_page(request, "job.html", form, job=job, workers=workers)
-
-
-def _require_visible(ports: Ports, request: PageRequest, job_id: int) -> JobRecord:
-    """Give the job. Raise `RightMissing` where this token may not start jobs of its kind."""
-    job = Jobs(ports.kb).get(job_id)
-    right = KINDS[job.kind].right
-    if not request.user.may(right):
-        raise right_missing(request.user.role, right)
-    return job
 
 
 @get("/jobs", opt=needs(Right.read), sync_to_thread=True)
@@ -79,7 +70,7 @@ def read_job(ports: FromPorts, request: PageRequest, job_id: PathId) -> Page:
 @show_again(_show_job)
 def cancel_job(ports: FromPorts, request: PageRequest, job_id: PathId, form: FromForm) -> Page:
     """Cancel a job: at once if it is queued, else before its next piece of work."""
-    _require_visible(ports, request, job_id)
+    permitted_job(ports, request.user, job_id)
     Jobs(ports.kb).cancel(job_id, actor=request.user.name)
     return Redirect(f"/console/jobs/{job_id}", status_code=303)
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import wraps
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, ParamSpec, TypedDict
+from typing import Any, ParamSpec
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -29,7 +29,7 @@ from colmlm.kb.access.records import Right, TokenRecord
 from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.facts.records import FactFound, FactRecord, FoundIn
-from colmlm.kb.log.records import ChangeRecord
+from colmlm.kb.log.records import ChangeRecord, OnRecord
 from colmlm.kb.texts.characters import moment, visible_text
 
 # Tables as cards: on a phone every cell names its column, since there is no room for a row of headings.
@@ -345,13 +345,6 @@ MAX_ID = 2**63 - 1
 LONGEST = 10_000
 
 
-class SignedReason(TypedDict):
-    """Hold who makes a change, and why."""
-
-    actor: str
-    reason: str
-
-
 @Refused.coded("Mistakes", "This form is not complete", status=422)
 def form_mistakes(fields: Sequence[str]) -> str:
     return f"Nothing was done. See the note at {', '.join(fields)}, put it right and send it again."
@@ -391,7 +384,7 @@ class Form:
         if self.mistakes:
             raise form_mistakes(list(self.mistakes))
 
-    def sign(self, request: PageRequest) -> SignedReason:
+    def sign(self, request: PageRequest) -> OnRecord:
         """Read the reason of a change, and give it with the token's name. Raise `Mistakes` as `check` does."""
         reason = self.text("reason", limit=1000)
         self.check()

@@ -21,9 +21,9 @@ from colmlm.api.routes.corpora import JSON_LINES
 from colmlm.api.routes.parameters import Corpus, Cursor, Limit, PathId, WithToken, after_of, page, time_of
 from colmlm.api.routes.responses import (
     Glance,
-    actor_of,
     encode_response,
     names_type,
+    on_record,
     preferred_type,
     stream_glances,
 )
@@ -215,9 +215,7 @@ def seal_breaks(ports: FromPorts, request: WithToken, data: JSONBody[Sealing]) -
     Appends a change that records what was found at each break and what was expected. Verification of the log then
     succeeds apart from these breaks; any other break is still reported.
     """
-    return ports.kb.log.seal(
-        data.seqs, actor=actor_of(request, data), reason=data.reason, dry_run=data.dry_run
-    )
+    return ports.kb.log.seal(data.seqs, **on_record(request, data), dry_run=data.dry_run)
 
 
 @get("/changes/export", media_type=JSON_LINES, **in_thread(Right.audit, Limiter.long_reads))

@@ -55,15 +55,25 @@ class Start:
     base_sha256: str | None
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        """Write the trained weights: an adapter over the base, or all weights with their tokenizer."""
+        """Write the trained weights, named as in the run: an adapter over the base, or all with their tokenizer."""
+        named = {name.removeprefix("lm.model."): tensor for name, tensor in weights.items()}
         if isinstance(self.lm.model, PeftModel):
-            self.lm.model.save_pretrained(
-                str(directory), state_dict=dict(weights), save_embedding_layers=False
-            )
+            self.lm.model.save_pretrained(str(directory), state_dict=named, save_embedding_layers=False)
         else:
-            save_file(dict(weights), directory / WEIGHTS, metadata={"format": "pt"})
+            save_file(named, directory / WEIGHTS, metadata={"format": "pt"})
             self.lm.causal.config.save_pretrained(directory)
             self.tokenizer.save(directory / "tokenizer.json")
+
+    def checkpoint_config(self, name: str, method: str, training: dict[str, Any]) -> CheckpointConfig:
+        return CheckpointConfig(
+            name=name,
+            kind=self.kind,
+            base=self.base,
+            dim=self.lm.dim,
+            training=training,
+            method=method,
+            space_inside=self.tokenizer.space_inside,
+        )
 
 
 def start(config: TrainConfig, cache: Path) -> Start:

@@ -297,7 +297,7 @@ class Trainer(Task[JointBatch]):
         return next_token + self.config.contrastive_weight * contrastive, parts
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        self.begun.save(directory, {name.removeprefix("lm.model."): w for name, w in weights.items()})
+        self.begun.save(directory, weights)
         self.checkpoint_config().save(directory)
 
     def fingerprint(self) -> dict[str, str]:
@@ -325,15 +325,7 @@ class Trainer(Task[JointBatch]):
             "epochs": round(self.source.epochs(self.progress.step), 2),
             "precision": str(self.lm.compute).removeprefix("torch."),
         }
-        return CheckpointConfig(
-            name=self.name,
-            kind=self.begun.kind,
-            base=self.begun.base,
-            dim=self.lm.dim,
-            training=training,
-            method=self.config.method,
-            space_inside=self.tokenizer.space_inside,
-        )
+        return self.begun.checkpoint_config(self.name, self.config.method, training)
 
     def _batches(self, number: int) -> list[JointBatch]:
         """Make this process's micro-batches of a step."""
