@@ -22,6 +22,7 @@ from colmlm.api.console.views import (
     PageRequest,
     find_change,
     form_page,
+    on_each,
     page,
     show_again,
     verb_of,
@@ -438,11 +439,7 @@ def read_keyset(ports: FromPorts, request: PageRequest, keyset_id: PathId, form:
     )
 
 
-@get(
-    ["/keysets/{keyset_id:int}/activate", "/keysets/{keyset_id:int}/retire"],
-    opt=needs(Right.train),
-    sync_to_thread=True,
-)
+@on_each(get, "/keysets/{keyset_id:int}/activate", "/keysets/{keyset_id:int}/retire", right=Right.train)
 def ask_to_switch(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
     return _confirm_switch(ports, request, keyset_id, Form())
 
@@ -508,7 +505,7 @@ HANDLERS = (
     read_keyset,
     start_gate,
     start_rekey,
-    ask_to_switch,
+    *ask_to_switch,
     ask_to_roll_back,
     activate_keyset,
     retire_keyset,

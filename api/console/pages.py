@@ -26,6 +26,7 @@ from colmlm.api.console.views import (
     Page,
     PageRequest,
     form_page,
+    on_each,
     page,
     refused,
     render,
@@ -212,11 +213,7 @@ def create_token(ports: FromPorts, request: PageRequest, form: FromForm) -> Page
     return page(request, "token_secret.html", token=made, secret=secret, verb="made")
 
 
-@get(
-    ["/tokens/{token_id:int}/rotate", "/tokens/{token_id:int}/revoke"],
-    opt=needs(Right.admin),
-    sync_to_thread=True,
-)
+@on_each(get, "/tokens/{token_id:int}/rotate", "/tokens/{token_id:int}/revoke", right=Right.admin)
 def ask_about_token(ports: FromPorts, request: PageRequest, token_id: PathId) -> Page:
     """Ask how long the old secret works, before a token gets another; or show whose it is, before it is revoked."""
     return _confirm_token(ports, request, token_id, Form())
@@ -274,7 +271,7 @@ HANDLERS = (
             *operations.HANDLERS,
             get("/tokens", opt=needs(Right.admin), sync_to_thread=True)(show_tokens),
             create_token,
-            ask_about_token,
+            *ask_about_token,
             rotate_token,
             revoke_token,
             nowhere,

@@ -14,6 +14,7 @@ from colmlm.api.console.views import (
     PageRequest,
     find_change,
     form_page,
+    on_each,
     show_again,
     verb_of,
 )
@@ -322,7 +323,7 @@ def solve_misses(ports: FromPorts, request: PageRequest, group_id: PathId, form:
     return lead_to_group(ports, request, group_id, fact_id, reason, anyway=form.flag("anyway"))
 
 
-@post(list(DECISIONS), opt=needs(Right.edit), sync_to_thread=True)
+@on_each(post, *DECISIONS, right=Right.edit)
 @show_again(confirm_decision)
 def decide_misses(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     decide = ports.kb.misses.dismiss if verb_of(request) == "dismiss" else ports.kb.misses.reopen
@@ -349,6 +350,6 @@ HANDLERS = (
     list_misses,
     get("/misses/{group_id:int}", opt=needs(Right.read, Limiter.reading), sync_to_thread=True)(show_misses),
     solve_misses,
-    get(list(DECISIONS), opt=needs(Right.edit), sync_to_thread=True)(confirm_decision),
-    decide_misses,
+    *on_each(get, *DECISIONS, right=Right.edit)(confirm_decision),
+    *decide_misses,
 )

@@ -18,6 +18,7 @@ from colmlm.api.console.views import (
     corpus_options,
     find_change,
     form_page,
+    on_each,
     page,
     show_again,
     verb_of,
@@ -346,11 +347,9 @@ HANDLERS = (
     get("/forget", opt=needs(Right.audit), sync_to_thread=True)(show_runs),
     plan_forgetting,
     get("/forget/{run_id:int}", opt=needs(Right.audit), sync_to_thread=True)(show_run),
-    get(
-        [f"/forget/{{run_id:int}}/{verb}" for verb in ("apply", "restore")],
-        opt=needs(Right.edit),
-        sync_to_thread=True,
-    )(confirm_run),
+    *on_each(get, "/forget/{run_id:int}/apply", "/forget/{run_id:int}/restore", right=Right.edit)(
+        confirm_run
+    ),
     apply_run,
     restore_run,
     verify_run,

@@ -20,12 +20,14 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from litestar import Request, Response
 from litestar.di import NamedDependency
+from litestar.handlers import HTTPRouteHandler
 from litestar.params import SkipValidation
 from markupsafe import Markup
 
 from colmlm.api.errors import Refused, problem_of
+from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import Ports
-from colmlm.kb.access.records import Right, TokenRecord
+from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.facts.records import FactFound, FactRecord, FoundIn
@@ -481,6 +483,17 @@ async def read_form(request: PageRequest) -> Form:
 def verb_of(request: PageRequest) -> str:
     """Give the last part of the path, which names what is confirmed and done."""
     return request.url.path.rpartition("/")[2]
+
+
+def on_each(
+    method: Callable[..., HTTPRouteHandler], *paths: str, right: Right
+) -> Callable[[Callable[..., Page]], tuple[HTTPRouteHandler, ...]]:
+    """Make a handler of each path. One of several paths would be sent to a thread once for each."""
+
+    def decorate(act: Callable[..., Page]) -> tuple[HTTPRouteHandler, ...]:
+        return tuple(method(path, opt=needs(right), sync_to_thread=True)(act) for path in paths)
+
+    return decorate
 
 
 def show_again(show: Callable[..., Page]) -> Callable[[Callable[P, Page]], Callable[P, Page]]:
