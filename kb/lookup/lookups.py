@@ -125,15 +125,7 @@ class Lookups:
             row = session.execute(statement.where(KeysetRow.state == "active")).one_or_none()
             if row is None:
                 raise NoActiveKeyset
-            return LookupSpace(
-                row.id,
-                row.checkpoint_id,
-                row.name,
-                row.dim,
-                row.threshold,
-                row.calibrated,
-                audit.head_seq(session),
-            )
+            return LookupSpace(*row, head_seq=audit.head_seq(session))
 
 
 # Reports how far the index of a process has followed the database.

@@ -129,15 +129,11 @@ class Upkeep:
                 head_seq=audit.head_seq(session),
                 corpora=num_corpora,
                 documents=num_documents,
-                facts=of_facts.facts,
-                facts_without_document=of_facts.facts_without_document,
-                deleted=of_facts.deleted,
-                erased=of_facts.erased,
                 generations=session.scalar(select(func.count()).select_from(GenerationRow)) or 0,
                 keysets=session.scalar(select(func.count()).where(KeysetRow.state != "retired")) or 0,
                 active_keyset_id=session.scalar(select(KeysetRow.id).where(KeysetRow.state == "active")),
                 forget_runs=session.scalar(select(func.count()).select_from(ForgetRunRow)) or 0,
-                to_review=of_facts.to_review,
+                **of_facts._mapping,
             )
 
 
