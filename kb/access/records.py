@@ -30,9 +30,7 @@ ROLES: Mapping[str, frozenset[Right]] = {
     "admin": frozenset(Right),
 }
 
-
 MAX_RATE = 1_000_000  # requests a minute
-
 
 LONGEST = timedelta(days=3650)  # the longest that a token may last
 

@@ -27,10 +27,9 @@ from colmlm.kb.log import audit
 from colmlm.kb.log.audit import current_entry
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.store import is_read_only
-from colmlm.kb.tables import ApiKeyRow, BrowserSessionRow
+from colmlm.kb.tables import ApiKeyRow, BrowserSessionRow, copy_columns
 
 USE_WRITTEN_EVERY = timedelta(minutes=1)
-
 
 _WORKS = (
     ApiKeyRow.revoked_at.is_(None),
@@ -253,17 +252,4 @@ def digest_of(secret: str) -> bytes:
 
 
 def _record(token: Any) -> TokenRecord:
-    return TokenRecord(
-        key_id=token.id,
-        name=token.name,
-        role=token.role,
-        prefix=token.prefix,
-        created_at=token.created_at,
-        expires_at=token.expires_at,
-        last_used_at=token.last_used_at,
-        rate_limit=token.rate_limit,
-        rotated_at=token.rotated_at,
-        previous_until=token.previous_until,
-        previous_used_at=token.previous_used_at,
-        revoked_at=token.revoked_at,
-    )
+    return copy_columns(TokenRecord, token, key_id=token.id)

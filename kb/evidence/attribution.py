@@ -51,6 +51,7 @@ from colmlm.kb.tables import (
     FactVersionRow,
     FeedbackRow,
     GenerationRow,
+    copy_columns,
     thumbs,
 )
 
@@ -97,23 +98,17 @@ def _trace(
         predicted_of = predicted.predicted_as_of(session, stored.keyset_id, set(hits), stored.seq)
     splices = tuple(_traced(stored, lookup, used, edits, predicted_of) for lookup in lookups)
     source = _quoted(session, stored)
-    return OutputTrace(
+    return copy_columns(
+        OutputTrace,
+        stored,
         generation_id=stored.id,
-        prompt=stored.prompt,
-        output=stored.output,
-        checkpoint_id=stored.checkpoint_id,
-        mode=stored.mode,
-        seq=stored.seq,
         at=stored.at.astimezone(UTC),
         splices=splices,
-        redacted_seq=stored.redacted_seq,
         abstained=not stored.output,
         uncited=bool(stored.output) and source is None and all(splice.outcome != "hit" for splice in splices),
         quotes=source,
-        ranking=stored.ranking,
         feedback=said_of_it,
         miss_groups=miss_groups,
-        accepted_only=stored.accepted_only,
     )
 
 
@@ -122,17 +117,7 @@ def _quoted(session: Session, stored: GenerationRow) -> Source | None:
     if stored.document_id is None or stored.quoted_start is None or stored.quoted_end is None:
         return None
     about = session.get_one(DocumentRow, stored.document_id)
-    return Source(
-        document_id=about.id,
-        corpus=about.corpus,
-        external_id=about.external_id,
-        title=about.title,
-        uri=about.uri,
-        licence=about.licence,
-        revision=about.revision,
-        start=stored.quoted_start,
-        end=stored.quoted_end,
-    )
+    return copy_columns(Source, about, document_id=about.id, start=stored.quoted_start, end=stored.quoted_end)
 
 
 def _traced(
@@ -144,22 +129,16 @@ def _traced(
 ) -> TracedSplice:
     fact = used.get(spliced.fact_id) if spliced.fact_id is not None else None
     live = fact is not None and fact.deleted_seq is None
-    return TracedSplice(
-        ordinal=spliced.ordinal,
-        output_start=spliced.output_start,
-        output_end=spliced.output_end,
-        outcome=spliced.outcome,
+    return copy_columns(
+        TracedSplice,
+        spliced,
         value=stored.output[spliced.output_start : spliced.output_end],
-        fact_id=spliced.fact_id,
         version=spliced.fact_version,
-        score=spliced.score,
         source=fact.source if fact else None,
         live=live,
         current_value=fact.value if fact and live else None,
         history=edits.get(spliced.fact_id, ()) if spliced.fact_id is not None else (),
         erased=fact is not None and fact.erased_seq is not None,
-        part_start=spliced.part_start,
-        part_end=spliced.part_end,
         review=fact.review if fact else None,
         sample=fact.sample if fact else None,
         key_predicted=spliced.fact_id in predicted_of,
@@ -258,19 +237,15 @@ def list_generations(
     rows = session.execute(statement).all()
     up, down = (_thumbs(session, [row[0].id for row in rows], one) for one in thumbs)
     return [
-        GenerationRecord(
+        copy_columns(
+            GenerationRecord,
+            stored,
             generation_id=stored.id,
-            prompt=stored.prompt,
-            output=stored.output,
-            checkpoint_id=stored.checkpoint_id,
-            mode=stored.mode,
-            seq=stored.seq,
             at=stored.at.astimezone(UTC),
             num_splices=splices,
             num_hits=hits,
             abstained=not stored.output,
             uncited=bool(stored.output) and stored.document_id is None and not hits,
-            ranking=stored.ranking,
             up=up.get(stored.id, 0),
             down=down.get(stored.id, 0),
         )

@@ -36,7 +36,7 @@ from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.removal.selector import Selector, select_facts
 from colmlm.kb.store.waits import retry_on_contention
-from colmlm.kb.tables import AttributionRow, CheckpointRow, FactRow, GenerationRow
+from colmlm.kb.tables import AttributionRow, CheckpointRow, FactRow, GenerationRow, copy_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,9 @@ class Outputs:
         `InvalidSplice` for a query of another dimension or a span that is not the value of its fact's version.
         """
         with self.store.sessions.begin() as session:
-            return record_elsewhere(session, generation)
+            _check(session, generation)
+            trace = attribution.trace_stored(session, storing.record_output(session, generation))
+            return replace(trace, splices=tuple(replace(splice, history=()) for splice in trace.splices))
 
     def trace(self, generation_id: int) -> OutputTrace:
         """Trace each spliced word of an output to its fact. Raises `GenerationNotFound`."""
@@ -131,7 +133,15 @@ class Outputs:
     def impact(self, fact_id: int, *, after: Place = (0, 0), limit: int | None = None) -> Impact:
         """List the splices of a fact in stored outputs, past `after`. Raises `FactNotFound`."""
         with self.store.reports() as session:
-            return impact_of(session, fact_id, after=after, limit=limit)
+            fact = session.get(FactRow, fact_id) if 0 < fact_id <= facts.MAX_ID else None
+            if fact is None:
+                raise FactNotFound([fact_id])
+            return Impact(
+                fact_id=fact_id,
+                is_live=fact.deleted_seq is None,
+                erased_seq=fact.erased_seq,
+                outputs=_uses(session, [fact_id], after, limit),
+            )
 
     def impact_of_selection(
         self, selector: Selector, *, after: Place = (0, 0), limit: int | None = None
@@ -171,19 +181,6 @@ def neighbours_of(store: SearchableStore, generation_id: int, ordinal: int, k: i
 # current.
 
 Place = tuple[int, int]  # the place of a lookup: the output's id, and the lookup's ordinal in it
-
-
-def impact_of(session: Session, fact_id: int, *, after: Place = (0, 0), limit: int | None = None) -> Impact:
-    """List the splices of a fact, past `after`. Raises `FactNotFound`."""
-    fact = session.get(FactRow, fact_id) if 0 < fact_id <= facts.MAX_ID else None
-    if fact is None:
-        raise FactNotFound([fact_id])
-    return Impact(
-        fact_id=fact_id,
-        is_live=fact.deleted_seq is None,
-        erased_seq=fact.erased_seq,
-        outputs=_uses(session, [fact_id], after, limit),
-    )
 
 
 def impact_of_selection(
@@ -297,17 +294,12 @@ def list_attributions(
         if wanted is not None:
             statement = statement.where(column == wanted)
     return [
-        AttributionRecord(
-            generation_id=looked_up.generation_id,
-            ordinal=looked_up.ordinal,
-            output_start=looked_up.output_start,
-            output_end=looked_up.output_end,
-            outcome=looked_up.outcome,
+        copy_columns(
+            AttributionRecord,
+            looked_up,
             value=said,
-            fact_id=looked_up.fact_id,
             version=looked_up.fact_version,
             document_id=read_from,
-            score=looked_up.score,
             seq=seq,
             at=at.astimezone(UTC),
         )
@@ -317,13 +309,6 @@ def list_attributions(
 
 # Stores outputs of decoders elsewhere. The knowledge base checks what it can of them, and takes the rest on
 # trust.
-
-
-def record_elsewhere(session: Session, generation: NewOutput) -> OutputTrace:
-    """Store the output and give its trace; see `Outputs.record_from_elsewhere`."""
-    _check(session, generation)
-    trace = attribution.trace_stored(session, storing.record_output(session, generation))
-    return replace(trace, splices=tuple(replace(splice, history=()) for splice in trace.splices))
 
 
 def _check(session: Session, generation: NewOutput) -> None:

@@ -9,7 +9,7 @@ shown as U+2588, like erased text, so that every offset stays right. The functio
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar, Unpack
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 
 
 Texts = tuple[str, str]  # a prompt and its output
+T = TypeVar("T")
 Listed = TypeVar("Listed", bound=FactRecord)
 Stored = TypeVar("Stored", GenerationRecord, ImpactedOutput)
 
@@ -354,10 +355,7 @@ class Shown:
         return fact
 
     def facts(self, found: Sequence[Listed]) -> list[Listed]:
-        if self.past:
-            return list(found)
-        with self.store.sessions() as session:
-            return withhold_facts(session, found)
+        return self._withheld(withhold_facts, list(found))
 
     def search(self, *, nearest: Sequence[int] | None = None, **sought: Unpack[FactSearch]) -> FactPage:
         """Search facts; without `past` nothing is found by what is withheld."""
@@ -384,24 +382,15 @@ class Shown:
         return replace(found, facts=tuple(self.facts(found.facts)))
 
     def trace_fact(self, fact_id: int) -> FactTrace:
-        traced = Outputs(self.store).trace_fact(fact_id)
-        if self.past:
-            return traced
-        with self.store.sessions() as session:
-            return withhold_trace(session, traced)
+        return self._withheld(withhold_trace, Outputs(self.store).trace_fact(fact_id))
 
     def uses(self, fact_id: int) -> tuple[ImpactedOutput, ...]:
-        found = Outputs(self.store).impact(fact_id).outputs
-        if self.past:
-            return found
-        with self.store.sessions() as session:
-            return tuple(withhold_outputs(session, found))
+        found = list(Outputs(self.store).impact(fact_id).outputs)
+        shown: list[ImpactedOutput] = self._withheld(withhold_outputs, found)
+        return tuple(shown)
 
     def documents(self, found: list[DocumentRecord]) -> list[DocumentRecord]:
-        if self.past:
-            return found
-        with self.store.sessions() as session:
-            return withhold_documents(session, found)
+        return self._withheld(withhold_documents, found)
 
     def document(self, document_id: int) -> tuple[DocumentRecord, str]:
         """Give a document, and its text."""
@@ -422,11 +411,7 @@ class Shown:
         return withhold_corpus(Corpora(self.store).export(corpus, live_only=False))
 
     def trace_output(self, generation_id: int) -> OutputTrace:
-        traced = Outputs(self.store).trace(generation_id)
-        if self.past:
-            return traced
-        with self.store.sessions() as session:
-            return withhold_output(session, traced)
+        return self._withheld(withhold_output, Outputs(self.store).trace(generation_id))
 
     def misses(self, asks: Asks | None = None) -> Misses:
         """Give the work list of misses; `asks` answers questions again."""
@@ -438,28 +423,23 @@ class Shown:
         self, after: int = 0, limit: int = 50, thumb: Thumb | None = None
     ) -> list[GenerationRecord]:
         found = Outputs(self.store).find(after=after, limit=limit, thumb=thumb)
-        if self.past:
-            return found
-        with self.store.sessions() as session:
-            return withhold_outputs(session, found)
+        return self._withheld(withhold_outputs, found)
 
     def questions(self, found: Sequence[KeptQuestion]) -> list[KeptQuestion]:
-        if self.past:
-            return list(found)
-        with self.store.sessions() as session:
-            return questions(session, found)
+        return self._withheld(questions, list(found))
 
     def asked(self, found: Sequence[AskedItem]) -> list[AskedItem]:
-        if self.past:
-            return list(found)
-        with self.store.sessions() as session:
-            return items(session, found)
+        return self._withheld(items, list(found))
 
     def compared(self, found: RunComparison) -> RunComparison:
+        return self._withheld(comparison, found)
+
+    def _withheld(self, withhold: Callable[[Session, T], T], found: T) -> T:
+        """Give what was found, with the past withheld from who may not see it."""
         if self.past:
             return found
         with self.store.sessions() as session:
-            return comparison(session, found)
+            return withhold(session, found)
 
 
 # Withholds the past in kept questions and in what runs were answered, by the facts that answered them.

@@ -28,6 +28,7 @@ from colmlm.kb.tables import (
     GenerationRow,
     KeysetRow,
     answer_modes,
+    copy_columns,
     thumbs,
 )
 from colmlm.kb.texts.wording import Span
@@ -301,12 +302,4 @@ def of_output(session: Session, generation_id: int) -> tuple[Feedback, ...]:
 
 
 def as_record(kept: FeedbackRow) -> Feedback:
-    return Feedback(
-        generation_id=kept.generation_id,
-        thumb=kept.thumb,
-        comment=kept.comment,
-        value=kept.value,
-        actor=kept.actor,
-        on_behalf_of=kept.on_behalf_of or None,
-        at=kept.at.astimezone(UTC),
-    )
+    return copy_columns(Feedback, kept, on_behalf_of=kept.on_behalf_of or None, at=kept.at.astimezone(UTC))

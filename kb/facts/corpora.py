@@ -24,7 +24,15 @@ from colmlm.kb.facts.records import CorpusStats, DocumentRecord, Edit, FactRecor
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.log import audit
 from colmlm.kb.store.store import Store
-from colmlm.kb.tables import DocumentRow, FactPastRow, FactRow, FactVersionRow, SyncedFileRow, SyncedFolderRow
+from colmlm.kb.tables import (
+    DocumentRow,
+    FactPastRow,
+    FactRow,
+    FactVersionRow,
+    SyncedFileRow,
+    SyncedFolderRow,
+    copy_columns,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,18 @@ class Corpora:
         empty and `seq` is the number of the last change before.
         """
         with self.store.sessions.begin() as session:
-            return delete_documents(session, corpus, external_ids, actor, reason)
+            pending = audit.begin_change(session, actor, reason)
+            chosen = _chosen(session, corpus, external_ids)
+            live = select(FactRow.id).where(FactRow.document_id.in_(chosen), FactRow.deleted_seq.is_(None))
+            fact_ids = session.scalars(live.order_by(FactRow.id)).all()
+            if not fact_ids:
+                return Edit(pending.seq - 1, "delete", ())
+            end_facts(session, fact_ids, pending.seq)
+            payload: dict[str, Any] = {"corpus": corpus}
+            if external_ids is not None:
+                payload["documents"] = len(set(external_ids))
+            seq = audit.append_change(session, pending, "delete", fact_ids, payload=payload)
+            return Edit(seq, "delete", tuple(fact_ids))
 
     def remove(self, corpus: str, external_ids: Collection[str], *, actor: str, reason: str) -> Edit | None:
         """Take these documents out of use in one change: their facts are deleted, and their texts found no more.
@@ -105,19 +124,32 @@ class Corpora:
             return remove_documents(session, corpus, external_ids, actor, reason)
 
     def synced(self, corpus: str) -> dict[str, SyncedFile]:
-        """Give the files that the corpus was synced from, by their paths."""
+        """Give the files of the last sync, by their paths; one that it had not finished has to be read again."""
         with self.store.sessions() as session:
-            return synced_files(session, corpus)
+            rows = select(SyncedFileRow).where(SyncedFileRow.corpus == corpus)
+            files: dict[str, SyncedFile] = {}
+            for row in session.scalars(rows.order_by(SyncedFileRow.path, SyncedFileRow.part)):
+                before = files[row.path].documents if row.path in files else ()
+                files[row.path] = SyncedFile(row.path, row.digest, (*before, *row.documents))
+            return files
 
     def followed(self, corpus: str) -> Sequence[str]:
         """Give the paths that lead to the folder that the corpus follows; none where it follows none."""
         with self.store.sessions() as session:
-            return followed_folders(session, corpus)
+            return (
+                session.scalars(
+                    select(SyncedFolderRow.places).where(SyncedFolderRow.corpus == corpus)
+                ).first()
+                or ()
+            )
 
     def follow(self, corpus: str, places: Sequence[str]) -> None:
         """Note that the corpus follows the folder to which these paths lead."""
         with self.store.sessions.begin() as session:
-            follow_folder(session, corpus, places)
+            row = insert(SyncedFolderRow).values(corpus=corpus, places=list(places))
+            session.execute(
+                row.on_conflict_do_update(index_elements=["corpus"], set_={"places": row.excluded.places})
+            )
 
     def keyed(self, digests: Mapping[str, str]) -> dict[str, str]:
         """Give digests of files, by path, in the form in which they are stored."""
@@ -133,7 +165,17 @@ class Corpora:
     def keep_synced(self, corpus: str, files: Collection[SyncedFile], gone: Collection[str]) -> None:
         """Note what a sync read of these files, and that those at the paths `gone` are no more."""
         with self.store.sessions.begin() as session:
-            keep_sync(session, corpus, files, gone)
+            dropped = [*gone, *(file.path for file in files)]
+            dropping = delete(SyncedFileRow).where(
+                SyncedFileRow.corpus == corpus, SyncedFileRow.path == func.any(dropped)
+            )
+            session.execute(dropping)
+            session.add_all(
+                SyncedFileRow(
+                    corpus=corpus, path=file.path, part=0, digest=file.digest, documents=list(file.documents)
+                )
+                for file in files
+            )
 
     def count(self, corpus: str, external_ids: Sequence[str] | None = None) -> tuple[int, int]:
         """Count the current documents and the live facts that `delete` would affect."""
@@ -144,24 +186,6 @@ class Corpora:
                 DocumentRow.id.in_(chosen), DocumentRow.replaced_seq.is_(None)
             )
             return session.scalar(current) or 0, session.scalar(live) or 0
-
-
-def delete_documents(
-    session: Session, corpus: str, external_ids: Sequence[str] | None, actor: str, reason: str
-) -> Edit:
-    """End every live fact of these documents, as `Corpora.delete` describes. Does not commit."""
-    pending = audit.begin_change(session, actor, reason)
-    chosen = _chosen(session, corpus, external_ids)
-    live = select(FactRow.id).where(FactRow.document_id.in_(chosen), FactRow.deleted_seq.is_(None))
-    fact_ids = session.scalars(live.order_by(FactRow.id)).all()
-    if not fact_ids:
-        return Edit(pending.seq - 1, "delete", ())
-    end_facts(session, fact_ids, pending.seq)
-    payload: dict[str, Any] = {"corpus": corpus}
-    if external_ids is not None:
-        payload["documents"] = len(set(external_ids))
-    seq = audit.append_change(session, pending, "delete", fact_ids, payload=payload)
-    return Edit(seq, "delete", tuple(fact_ids))
 
 
 def _chosen(session: Session, corpus: str, external_ids: Sequence[str] | None) -> Select[Any]:
@@ -325,20 +349,7 @@ def _statement() -> Select[*tuple[Any, ...]]:
 
 
 def _record(row: Row[Any]) -> DocumentRecord:
-    return DocumentRecord(
-        document_id=row.id,
-        corpus=row.corpus,
-        external_id=row.external_id,
-        title=row.title,
-        uri=row.uri,
-        licence=row.licence,
-        revision=row.revision,
-        sha256=row.sha256,
-        characters=row.characters,
-        live_facts=row.live_facts,
-        ingested_at=row.ingested_at.astimezone(UTC),
-        replaced_seq=row.replaced_seq,
-    )
+    return copy_columns(DocumentRecord, row, document_id=row.id, ingested_at=row.ingested_at.astimezone(UTC))
 
 
 # Synced files: which folder a corpus follows, which files it was filled from, and what each gave.
@@ -358,52 +369,12 @@ class SyncedFile:
     documents: tuple[str, ...]
 
 
-def followed_folders(session: Session, corpus: str) -> Sequence[str]:
-    """Give the paths that lead to the folder that the corpus follows; none where it follows none."""
-    return (
-        session.scalars(select(SyncedFolderRow.places).where(SyncedFolderRow.corpus == corpus)).first() or ()
-    )
-
-
-def follow_folder(session: Session, corpus: str, places: Sequence[str]) -> None:
-    """Note that the corpus follows the folder to which these paths lead."""
-    row = insert(SyncedFolderRow).values(corpus=corpus, places=list(places))
-    session.execute(
-        row.on_conflict_do_update(index_elements=["corpus"], set_={"places": row.excluded.places})
-    )
-
-
-def synced_files(session: Session, corpus: str) -> dict[str, SyncedFile]:
-    """Give the files of the last sync, by their paths; one that it had not finished has to be read again."""
-    rows = select(SyncedFileRow).where(SyncedFileRow.corpus == corpus)
-    files: dict[str, SyncedFile] = {}
-    for row in session.scalars(rows.order_by(SyncedFileRow.path, SyncedFileRow.part)):
-        before = files[row.path].documents if row.path in files else ()
-        files[row.path] = SyncedFile(row.path, row.digest, (*before, *row.documents))
-    return files
-
-
 def begin_sync(session: Session, corpus: str, path: str, documents: Collection[str]) -> None:
     """Note documents of a file before they are ingested, so that they are known where the sync does not finish."""
     named = (SyncedFileRow.corpus == corpus, SyncedFileRow.path == path)
     last = session.scalar(select(func.max(SyncedFileRow.part)).where(*named))
     session.add(
         SyncedFileRow(corpus=corpus, path=path, part=(last or 0) + 1, digest=None, documents=list(documents))
-    )
-
-
-def keep_sync(session: Session, corpus: str, files: Collection[SyncedFile], gone: Collection[str]) -> None:
-    """Note what was read of these files, and that those at the paths `gone` are no more."""
-    dropped = [*gone, *(file.path for file in files)]
-    dropping = delete(SyncedFileRow).where(
-        SyncedFileRow.corpus == corpus, SyncedFileRow.path == func.any(dropped)
-    )
-    session.execute(dropping)
-    session.add_all(
-        SyncedFileRow(
-            corpus=corpus, path=file.path, part=0, digest=file.digest, documents=list(file.documents)
-        )
-        for file in files
     )
 
 

@@ -7,16 +7,16 @@ which ids, the server leaves out by an index what other corpora say with a word,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, exists, false, func, or_, select, text
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from colmlm.kb.errors import FactNotFound, refusals
 from colmlm.kb.facts.edits import MAX_ID
-from colmlm.kb.facts.records import FACTS_LISTED, CorpusStats, FactRecord, Review, SamplePlace, Source
+from colmlm.kb.facts.records import FACTS_LISTED, CorpusStats, FactRecord, SamplePlace, Source
 from colmlm.kb.store.database import IncomingDocument
-from colmlm.kb.tables import CorpusReviewRow, DocumentRow, FactRow, FactVersionRow
+from colmlm.kb.tables import CorpusReviewRow, DocumentRow, FactRow, FactVersionRow, copy_columns
 
 # A fact is shown with its last version, which is the live one unless the fact is deleted.
 _LAST_VERSION = (
@@ -108,18 +108,13 @@ def _record(row: Row[Any]) -> FactRecord:
         source = Source(document_id=fact.document_id, start=fact.span_start, end=fact.span_end, **of_document)
     elif fact.document_id is not None:
         sample = SamplePlace(fact.document_id, row.corpus, row.external_id, fact.ordinal)
-    return FactRecord(
+    return copy_columns(
+        FactRecord,
+        fact,
         fact_id=fact.id,
         value=version.value,
         version=version.version,
-        question=fact.question,
-        answer=fact.answer,
         source=source,
-        created_seq=fact.created_seq,
-        deleted_seq=fact.deleted_seq,
-        erased_seq=fact.erased_seq,
-        review=cast(Review, fact.review),
-        review_seq=fact.review_seq,
         sample=sample,
     )
 

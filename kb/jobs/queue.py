@@ -18,8 +18,8 @@ from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.facts import suppression
 from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.kinds import WriteSnapshot
-from colmlm.kb.jobs.records import MAX_ID, STATES, UNFINISHED, JobRecord, Work, record_of
-from colmlm.kb.jobs.tickets import WorkerState
+from colmlm.kb.jobs.records import MAX_ID, STATES, UNFINISHED, JobRecord, Work
+from colmlm.kb.jobs.tickets import WorkerState, record_of
 from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import current_entry, mark_change, signed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -15,20 +15,13 @@ from colmlm.kb.access.records import Right
 from colmlm.kb.principal import Principal
 from colmlm.kb.progress import Reporting
 
-if TYPE_CHECKING:
-    from colmlm.kb.tables import JobRow
-
-
 MAX_ID = 2**63 - 1
 
-
 Id = Annotated[int, Meta(ge=1, le=MAX_ID)]
-
 
 Name = Annotated[
     str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$")
 ]
-
 
 Reason = Annotated[
     str,
@@ -37,20 +30,15 @@ Reason = Annotated[
     ),
 ]
 
-
 FileName = Annotated[
     str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", description="A name, no path")
 ]
 
-
 UploadId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
-
 
 Kinds = Literal["context", "context,question"]
 
-
 Share = Annotated[float, Meta(ge=0, le=1)]
-
 
 Rate = Annotated[float, Meta(ge=0.001, le=0.5)]
 
@@ -107,34 +95,6 @@ class JobRecord:
     @property
     def is_over(self) -> bool:
         return self.state not in UNFINISHED
-
-
-def record_of(job: JobRow) -> JobRecord:
-    """Give the record of a job's row."""
-    return JobRecord(
-        job_id=job.id,
-        kind=job.kind,
-        arguments=job.arguments,
-        actor=job.actor,
-        request_id=job.request_id,
-        state=job.state,
-        done=job.done,
-        total=job.total,
-        message=job.message,
-        result=job.result,
-        error=job.error,
-        attempts=job.attempts,
-        cancelled_by=job.cancelled_by,
-        created_at=job.created_at.astimezone(UTC),
-        started_at=_utc(job.started_at),
-        finished_at=_utc(job.finished_at),
-        heartbeat_at=_utc(job.heartbeat_at),
-        principal=None if job.principal is None else Principal.from_json(job.principal),
-    )
-
-
-def _utc(at: datetime | None) -> datetime | None:
-    return None if at is None else at.astimezone(UTC)
 
 
 def wait_for_job(

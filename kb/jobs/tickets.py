@@ -25,11 +25,12 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import InvalidWork, KBError, refusals
 from colmlm.kb.facts import suppression
 from colmlm.kb.jobs.kinds import work_of
-from colmlm.kb.jobs.records import Work
+from colmlm.kb.jobs.records import JobRecord, Work
+from colmlm.kb.principal import Principal
 from colmlm.kb.removal import quotations
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.waits import refusal_of
-from colmlm.kb.tables import JobRow
+from colmlm.kb.tables import JobRow, copy_columns
 
 Problem = dict[str, Any]
 
@@ -223,3 +224,21 @@ def noted_attendance(home: Path) -> WorkerState | None:
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode((home / _FILE).read_bytes(), type=WorkerState)
     return None
+
+
+def record_of(job: JobRow) -> JobRecord:
+    """Give the record of a job's row."""
+    return copy_columns(
+        JobRecord,
+        job,
+        job_id=job.id,
+        created_at=job.created_at.astimezone(UTC),
+        started_at=_utc(job.started_at),
+        finished_at=_utc(job.finished_at),
+        heartbeat_at=_utc(job.heartbeat_at),
+        principal=None if job.principal is None else Principal.from_json(job.principal),
+    )
+
+
+def _utc(at: datetime | None) -> datetime | None:
+    return None if at is None else at.astimezone(UTC)

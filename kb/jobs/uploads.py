@@ -24,15 +24,11 @@ from colmlm.kb.store.settings import Settings
 
 UNCLAIMED_SECONDS = 24 * 3600.0
 
-
 WAITING_AT_ONCE = 4  # all uploads together may take so many times the size of the largest one
-
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
-
 _UNFINISHED = ".part"
-
 
 _log = logging.getLogger(__name__)
 

@@ -29,6 +29,7 @@ from colmlm.kb.tables import (
     FactRow,
     FactVersionRow,
     KeysetRow,
+    copy_columns,
 )
 
 DEFAULT_THRESHOLD = 0.7  # the paper's threshold, until the keyset is calibrated
@@ -259,14 +260,7 @@ def checkpoint_of(session: Session, keyset_id: int) -> CheckpointInfo:
     )
     if checkpoint is None:
         raise refusals.keyset_not_found(keyset_id)
-    return CheckpointInfo(
-        checkpoint.id,
-        checkpoint.name,
-        checkpoint.dim,
-        checkpoint.path,
-        checkpoint.tokenizer_hash,
-        checkpoint.trained_on,
-    )
+    return copy_columns(CheckpointInfo, checkpoint, checkpoint_id=checkpoint.id)
 
 
 def _set(session: Session, keyset_id: int, **values: Any) -> None:

@@ -28,7 +28,7 @@ from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.principal import Principal, local_principal
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.waits import holder_of
-from colmlm.kb.tables import ChangeRow, FactRow, IdempotencyRow, SecretRow
+from colmlm.kb.tables import ChangeRow, FactRow, IdempotencyRow, SecretRow, copy_columns
 from colmlm.kb.texts.characters import JOINERS, is_blank, unseen, written
 
 CHANGE_LOCK = 0x636F6C6D02
@@ -263,16 +263,11 @@ def _conditions(
 def as_record(change: ChangeRow) -> ChangeRecord:
     """Give the change as it is shown, also one that this program did not write, whose payload may be anything."""
     said = change.payload if isinstance(change.payload, dict) else {}
-    return ChangeRecord(
-        seq=change.seq,
-        kind=change.kind,
+    return copy_columns(
+        ChangeRecord,
+        change,
         fact_ids=tuple(change.fact_ids),
-        num_facts=change.num_facts,
-        actor=change.actor,
-        reason=change.reason,
         at=change.at.astimezone(UTC),
-        prev_hash=change.prev_hash,
-        hash=change.hash,
         request_id=_text(said, "request_id"),
         client_request_id=_text(said, "client_request_id"),
         principal=_principal(said.get("principal")),

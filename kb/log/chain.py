@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import refusals
 from colmlm.kb.log import audit
-from colmlm.kb.tables import ChangeRow, DenialRow
+from colmlm.kb.tables import ChangeRow, DenialRow, copy_columns
 
 SEAL = "seal"
 
@@ -208,17 +208,7 @@ class DenialRecord(NewDenial):
 def record_denial(session: Session, denial: NewDenial) -> None:
     """Records a denial, and delete those older than `KEPT`."""
     session.execute(delete(DenialRow).where(DenialRow.at < func.now() - KEPT))
-    session.add(
-        DenialRow(
-            request_id=denial.request_id,
-            actor=denial.actor,
-            method=_shown(denial.method),
-            path=_shown(denial.path),
-            status=denial.status,
-            cause=denial.cause,
-            num_unrecorded=denial.num_unrecorded,
-        )
-    )
+    session.add(DenialRow(**asdict(denial) | {"method": _shown(denial.method), "path": _shown(denial.path)}))
 
 
 def list_denials(session: Session, *, after: int = 0, limit: int = 100) -> list[DenialRecord]:
@@ -226,20 +216,7 @@ def list_denials(session: Session, *, after: int = 0, limit: int = 100) -> list[
     statement = select(DenialRow).order_by(DenialRow.id.desc()).limit(limit)
     if after:
         statement = statement.where(DenialRow.id < after)
-    return [
-        DenialRecord(
-            denial_id=row.id,
-            at=row.at,
-            request_id=row.request_id,
-            actor=row.actor,
-            method=row.method,
-            path=row.path,
-            status=row.status,
-            cause=row.cause,
-            num_unrecorded=row.num_unrecorded,
-        )
-        for row in session.scalars(statement)
-    ]
+    return [copy_columns(DenialRecord, row, denial_id=row.id) for row in session.scalars(statement)]
 
 
 def _shown(text: str) -> str:

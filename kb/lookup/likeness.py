@@ -18,7 +18,6 @@ from colmlm.kb.store.store import Store, is_read_only
 
 AT_ONCE = 256  # sentences
 
-
 WHILE_ASKED = 32  # sentences that get their vectors while a question waits
 
 
@@ -36,11 +35,9 @@ WHERE v.sentence_id IS NULL
 
 _MISSING = text(f"{_TEXTS} AND s.id > :after ORDER BY s.id LIMIT :most")
 
-
 _MISSING_OF = text(
     f"{_TEXTS} AND s.id = ANY(:ids) ORDER BY array_position(CAST(:ids AS bigint[]), s.id) LIMIT :most"
 )
-
 
 _COUNT_LIKENESS = text("""
 SELECT count(*) FROM sentence s LEFT JOIN sentence_vector v ON v.sentence_id = s.id AND v.encoder = :encoder
@@ -56,7 +53,6 @@ FROM unnest(CAST(:ids AS bigint[]), CAST(:vectors AS bytea[])) AS given (id, vec
 JOIN (SELECT id FROM sentence WHERE id = ANY(:ids) FOR KEY SHARE) AS there ON there.id = given.id
 ON CONFLICT (sentence_id) DO UPDATE SET encoder = excluded.encoder, vector = excluded.vector
 """)
-
 
 _READ = text(
     "SELECT sentence_id, vector FROM sentence_vector WHERE encoder = :encoder AND sentence_id = ANY(:ids)"

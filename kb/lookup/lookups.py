@@ -109,30 +109,23 @@ class Lookups:
         return index_standing(self.store, self.searcher)
 
     def space(self) -> LookupSpace:
-        """Tell what queries lookups answer now: their checkpoint and width, with the threshold and the last change."""
+        """Tell what queries lookups answer now: their checkpoint and width, with the threshold and the last change.
+
+        A decoder on another machine has to know it before it asks. No keys are counted. Raises `NoActiveKeyset`.
+        """
         with self.store.sessions() as session:
-            return lookup_space(session)
-
-
-# The space of lookups: what a decoder on another machine has to know of a knowledge base before it asks.
-
-
-def lookup_space(session: Session) -> LookupSpace:
-    """Give the space of lookups, from two rows; no keys are counted. Raises `NoActiveKeyset`."""
-    statement = select(
-        KeysetRow.id,
-        KeysetRow.checkpoint_id,
-        CheckpointRow.name,
-        CheckpointRow.dim,
-        KeysetRow.threshold,
-        KeysetRow.calibrated,
-    ).join(CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id)
-    row = session.execute(statement.where(KeysetRow.state == "active")).one_or_none()
-    if row is None:
-        raise NoActiveKeyset
-    return LookupSpace(
-        row.id, row.checkpoint_id, row.name, row.dim, row.threshold, row.calibrated, audit.head_seq(session)
-    )
+            statement = select(
+                KeysetRow.id,
+                KeysetRow.checkpoint_id,
+                CheckpointRow.name,
+                CheckpointRow.dim,
+                KeysetRow.threshold,
+                KeysetRow.calibrated,
+            ).join(CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id)
+            row = session.execute(statement.where(KeysetRow.state == "active")).one_or_none()
+            if row is None:
+                raise NoActiveKeyset
+            return LookupSpace(*row, head_seq=audit.head_seq(session))
 
 
 # Reports how far the index of a process has followed the database.

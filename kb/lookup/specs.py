@@ -12,9 +12,7 @@ from dataclasses import dataclass
 
 FLAT_SPEC = "IDMap2,Flat"
 
-
 FLAT_UP_TO = 50_000  # keys up to which search is exact, without training, at some milliseconds a query
-
 
 BITS_FROM = 256  # width from which a bit for each number mostly tells keys apart; at 128 it does not
 
@@ -84,7 +82,6 @@ def default_nlist(num_keys: int) -> int:
 
 # What follows the spec of a retired keyset whose collection is gone: it names none any more.
 DROPPED = " (dropped)"
-
 
 _ELSEWHERE = re.compile(r"milvus:(?P<collection>[A-Za-z_][A-Za-z0-9_]{0,254})")
 

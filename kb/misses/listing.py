@@ -49,6 +49,7 @@ from colmlm.kb.tables import (
     GenerationRow,
     MissGroupRow,
     MissRow,
+    copy_columns,
 )
 from colmlm.kb.texts.asked import question_of
 
@@ -89,16 +90,13 @@ def _records(session: Session, rows: Sequence[MissGroupRow], show: ShowTexts | N
     asked = group_questions(session, list(places.values()), show)
     decisions = _decisions(session, [row.seq for row in rows if row.seq is not None])
     return [
-        MissGroup(
+        copy_columns(
+            MissGroup,
+            row,
             group_id=row.id,
-            state=row.state,
             question=asked.get(places[row.id], ""),
-            asked=row.asked,
-            wrong=row.wrong,
-            last_at=row.last_at,
             generation_id=places[row.id].generation_id,
             ordinal=places[row.id].ordinal,
-            fact_id=row.fact_id,
             decision=decisions.get(row.seq) if row.seq is not None else None,
         )
         for row in rows
@@ -322,7 +320,6 @@ def _starts(session: Session, places: Collection[MissPlace]) -> dict[MissPlace, 
 
 GROUPS_LOCK = 0x636F6C6D0B
 
-
 AT_ONCE = 10_000  # misses that are pruned in a transaction
 
 
@@ -393,7 +390,6 @@ FROM (
 ) AS n
 WHERE g.id = n.id
 """)
-
 
 _DROP_EMPTY = text("DELETE FROM miss_group WHERE id = ANY(CAST(:ids AS bigint[])) AND asked = 0")
 

@@ -57,6 +57,7 @@ from colmlm.kb.tables import (
     FactRow,
     FactVersionRow,
     TombstoneRow,
+    copy_columns,
 )
 from colmlm.kb.texts.characters import visible_text
 from colmlm.kb.texts.wording import Phrases, forms
@@ -497,17 +498,12 @@ def _decide(
 
 
 def _record(row: ErasureRequestRow, asked_by: str, decided_by: str | None) -> ErasureRequest:
-    return ErasureRequest(
+    return copy_columns(
+        ErasureRequest,
+        row,
         erasure_request_id=row.id,
-        state=row.state,
         fact_ids=tuple(row.fact_ids),
-        actor=row.actor,
-        reason=row.reason,
         asked_by=asked_by,
-        at=row.at,
         decided_by=decided_by,
-        decided_at=row.decided_at,
-        seq=row.seq,
-        on_behalf_of=row.on_behalf_of,
         mentions=as_mentioned(row.mentions),
     )

@@ -42,7 +42,7 @@ from colmlm.kb.removal.records import (
 from colmlm.kb.removal.selector import Selector
 from colmlm.kb.removal.survivors import SurvivorSearch, said_survivors
 from colmlm.kb.store.waits import retry_on_contention
-from colmlm.kb.tables import ForgetRunRow, forget_policies
+from colmlm.kb.tables import ForgetRunRow, copy_columns, forget_policies
 
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore
@@ -261,19 +261,12 @@ def plan_of(run: ForgetRunRow) -> ForgetPlan:
 
 def _record(run: ForgetRunRow) -> RunRecord:
     checked = run.verification
-    return RunRecord(
+    return copy_columns(
+        RunRecord,
+        run,
         run_id=run.id,
-        state=run.state,
-        policy=run.policy,
-        selector=run.selector,
         num_facts=len(run.fact_ids),
-        planned_seq=run.planned_seq,
-        applied_seq=run.applied_seq,
-        restored_seq=run.restored_seq,
         verified=checked is not None,
         level=None if checked is None else checked["level"],
-        actor=run.actor,
-        on_behalf_of=run.on_behalf_of,
-        reason=run.reason,
         at=run.at.astimezone(UTC),
     )

@@ -462,7 +462,6 @@ _CURRENT = "SELECT pg_walfile_name(pg_current_wal_insert_lsn())"
 # Postgres switches segments only where something was written since the last switch: so a message is written first.
 _NEXT = text("SELECT pg_logical_emit_message(false, 'colmlm', ''), pg_switch_wal()")
 
-
 _SEGMENT = re.compile("[0-9A-F]{24}")
 
 

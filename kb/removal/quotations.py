@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, and_, func, inspect, or_, select, update
@@ -269,17 +270,13 @@ def _job_values(job: JobRow, finder: Finder) -> dict[str, Any]:
     return values if arguments == job.arguments else {**values, "arguments": arguments}
 
 
-def _requests(session: Session, gone: Gone) -> RedactedRows:
-    for row in _every(session, ErasureRequestRow):
+def _of_facts(
+    table: type[ErasureRequestRow] | type[QuestionRow], session: Session, gone: Gone
+) -> RedactedRows:
+    """Yield the rows of a table whose texts were written of the facts that each names."""
+    for row in _every(session, table):
         said = TextOrigin(frozenset(row.fact_ids), at=row.at)
-        if values := redacted_columns(row, content_of(ErasureRequestRow), gone.finder(said)):
-            yield row, values
-
-
-def _questions(session: Session, gone: Gone) -> RedactedRows:
-    for row in _every(session, QuestionRow):
-        said = TextOrigin(frozenset(row.fact_ids), at=row.at)
-        if values := redacted_columns(row, content_of(QuestionRow), gone.finder(said)):
+        if values := redacted_columns(row, content_of(table), gone.finder(said)):
             yield row, values
 
 
@@ -317,8 +314,8 @@ def _feedback(session: Session, gone: Gone) -> RedactedRows:
 _OTHERS = (
     _runs,
     _jobs,
-    _requests,
-    _questions,
+    partial(_of_facts, ErasureRequestRow),
+    partial(_of_facts, QuestionRow),
     _question_outcomes,
     _feedback,
 )  # in the order of the fields of `Quoting`

@@ -45,9 +45,9 @@ class FactReview:
             return review_inbox(session, **sought)
 
     def progress(self, *, corpus: str | None = None, document_id: int | None = None) -> ReviewProgress:
-        """Count what is proposed and what was settled, of a corpus or document or of all."""
+        """Count what is proposed and what was settled, of a corpus or document or of all. Raises `CorpusNotFound`."""
         with self.store.sessions() as session:
-            return review_progress(session, corpus, document_id)
+            return _progress(session, Part.read(session, corpus, document_id))
 
     @retry_on_contention
     def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> Settled:
@@ -116,11 +116,6 @@ def review_inbox(
         next_after=places[-1] if more else None,
         progress=_progress(session, part),
     )
-
-
-def review_progress(session: Session, corpus: str | None, document_id: int | None) -> ReviewProgress:
-    """Count what is proposed and what was settled, of a corpus or document or of all. Raises `CorpusNotFound`."""
-    return _progress(session, Part.read(session, corpus, document_id))
 
 
 def _of_kind(kind: Kind) -> Iterator[ColumnElement[bool]]:

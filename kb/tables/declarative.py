@@ -6,12 +6,18 @@ columns that they redact, search and name in the tables themselves: see `kb.remo
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
 
 from sqlalchemy import BigInteger, Column, DateTime, LargeBinary, MetaData, Text, inspect
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import DeclarativeBase, mapped_column
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 ERASURE = "erasure"  # the entry of a column's `info` that says what an erasure does with it
 REDACTED: Final = "redacted"
@@ -66,3 +72,12 @@ def columns_of(row: type[TableRow], *treatments: str) -> list[Column[Any]]:
 def content_of(row: type[TableRow]) -> tuple[str, ...]:
     """Give the names of the columns of a table that an erasure redacts."""
     return tuple(column.name for column in columns_of(row, REDACTED))
+
+
+def copy_columns(kind: type[T], row: Any, **given: Any) -> T:
+    """Make a record of a row: fields have the values of columns of their names, unless others are given.
+
+    A field without either keeps its default.
+    """
+    names = (field.name for field in fields(kind) if field.name not in given and hasattr(row, field.name))
+    return kind(**{name: getattr(row, name) for name in names}, **given)

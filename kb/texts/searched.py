@@ -230,7 +230,6 @@ _ERASED = "\u2588"  # what stands for each erased character
 # A sentence with one of these speaks of what its document is about.
 _PRONOUN_WORDS = "he she it they we i you his her its their our my him them this these those"
 
-
 _PRONOUNS = frozenset(_PRONOUN_WORDS.split())
 
 

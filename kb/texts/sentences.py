@@ -22,21 +22,16 @@ _BREAK = re.compile(
     rf"(?P<stop>[.!?…])[{_CLOSERS}]*\s+(?=[{_OPENERS}]*[^\W_a-z])|[。！？][{_CLOSERS}」』]*\s*|\n[^\S\n]*\n\s*"
 )
 
-
 _BEHIND_MARK = f"!！{_CLOSERS}」』"
-
 
 _ABBREVIATIONS = (
     "approx aug ca capt cf col dec dr ed eds feb fig figs fr ft gen gov hon jan lt mr mrs ms mt no nos nov oct"
     " p pp pres prof rep rev sen sep sept sgt st vol vols vs"
 )
 
-
 _ABBREVIATED = frozenset(_ABBREVIATIONS.split())
 
-
 _LAST_WORD = re.compile(r"[^\s(\[\"'“‘]+$")
-
 
 _LONGEST_WORD = 40
 

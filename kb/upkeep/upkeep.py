@@ -72,7 +72,27 @@ class Upkeep:
         `CandidatesRefused` and `CandidatesUnavailable`.
         """
         with self.store.sessions() as session:
-            return snapshot_standing(session, self.store.settings)
+            keyset = keysets.active_head(session)
+            head = audit.head_seq(session)
+            if (there := collection(session, keyset, self.store.settings.milvus)) is not None:
+                applied_seq = attach_collection(session, there).applied_seq
+                held, size = there.count(strong=True), 0
+            elif (
+                found := sizes_of(
+                    snapshots_of(session, self.store.settings.index_directory), keyset.keyset_id
+                )
+            ) is not None:
+                held, size, applied_seq = found
+            else:
+                return None
+            touched = (
+                select(ChangeRow.seq)
+                .where(ChangeRow.seq > applied_seq, ChangeRow.kind.not_in(audit.NO_KEYS))
+                .limit(1)
+            )
+            is_behind = session.scalar(touched) is not None
+            wanted = None if is_behind else activation.num_indexed_keys(session, keyset.keyset_id)
+            return SnapshotStanding(held, size, applied_seq, head, wanted)
 
     def shared_snapshot(self) -> SharedStanding | None:
         """Describe the active keyset's snapshot where servers share it, without reading it; None where they do not.
@@ -80,12 +100,41 @@ class Upkeep:
         Raises `SharedSnapshotsUnavailable`.
         """
         with self.store.sessions() as session:
-            return shared_standing(session, self.store.settings)
+            if (folder := shared.folder_of(session, self.store.settings)) is None:
+                return None
+            doubts = tuple(shared.doubts(session, folder).values())
+            there = shared.noted(session).get(keysets.active_keyset_id(session) or 0)
+            if doubts or there is None:
+                return SharedStanding(folder.where, None, doubts)
+            return SharedStanding(folder.where, audit.head_seq(session) - there.applied_seq)
 
     def statistics(self) -> Statistics:
         """Count everything, in one statement for each table, which reads the whole table."""
         with self.store.reports() as session:
-            return database_statistics(session)
+            live, current = FactRow.deleted_seq.is_(None), DocumentRow.replaced_seq.is_(None)
+            counted: tuple[Any, ...] = (
+                func.count().filter(live).label("facts"),
+                func.count().filter(live, FactRow.document_id.is_(None)).label("facts_without_document"),
+                func.count()
+                .filter(FactRow.deleted_seq.is_not(None), FactRow.erased_seq.is_(None))
+                .label("deleted"),
+                func.count(FactRow.erased_seq).label("erased"),
+                func.count().filter(live, FactRow.review == "proposed").label("to_review"),
+            )
+            session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+            of_facts = session.execute(select(*counted).select_from(FactRow)).one()
+            documents = select(func.count().filter(current), func.count(func.distinct(DocumentRow.corpus)))
+            num_documents, num_corpora = session.execute(documents.select_from(DocumentRow)).one()
+            return Statistics(
+                head_seq=audit.head_seq(session),
+                corpora=num_corpora,
+                documents=num_documents,
+                generations=session.scalar(select(func.count()).select_from(GenerationRow)) or 0,
+                keysets=session.scalar(select(func.count()).where(KeysetRow.state != "retired")) or 0,
+                active_keyset_id=session.scalar(select(KeysetRow.id).where(KeysetRow.state == "active")),
+                forget_runs=session.scalar(select(func.count()).select_from(ForgetRunRow)) or 0,
+                **of_facts._mapping,
+            )
 
 
 # Compares the snapshot on disk, and the one that servers share, with the database, by counts.
@@ -106,30 +155,6 @@ class SnapshotStanding:
     num_wanted: int | None
 
 
-def snapshot_standing(session: Session, settings: Settings) -> SnapshotStanding | None:
-    """Describe the active keyset's snapshot; None where there is none that can be read.
-
-    Raises `NoActiveKeyset`, and where its keys are elsewhere `CandidatesRefused` and `CandidatesUnavailable`.
-    """
-    keyset = keysets.active_head(session)
-    head = audit.head_seq(session)
-    if (there := collection(session, keyset, settings.milvus)) is not None:
-        applied_seq = attach_collection(session, there).applied_seq
-        held, size = there.count(strong=True), 0
-    elif (found := sizes_of(snapshots_of(session, settings.index_directory), keyset.keyset_id)) is not None:
-        held, size, applied_seq = found
-    else:
-        return None
-    touched = (
-        select(ChangeRow.seq)
-        .where(ChangeRow.seq > applied_seq, ChangeRow.kind.not_in(audit.NO_KEYS))
-        .limit(1)
-    )
-    is_behind = session.scalar(touched) is not None
-    wanted = None if is_behind else activation.num_indexed_keys(session, keyset.keyset_id)
-    return SnapshotStanding(held, size, applied_seq, head, wanted)
-
-
 @dataclass(frozen=True, slots=True)
 class SharedStanding:
     """The active keyset's shared snapshot, at `where`, and `behind` the log by so many changes; None: not there.
@@ -140,20 +165,6 @@ class SharedStanding:
     where: str
     behind: int | None
     doubts: tuple[str, ...] = ()
-
-
-def shared_standing(session: Session, settings: Settings) -> SharedStanding | None:
-    """Describe the shared snapshot, without reading it; None where servers share none.
-
-    Raises `SharedSnapshotsUnavailable`.
-    """
-    if (folder := shared.folder_of(session, settings)) is None:
-        return None
-    doubts = tuple(shared.doubts(session, folder).values())
-    there = shared.noted(session).get(keysets.active_keyset_id(session) or 0)
-    if doubts or there is None:
-        return SharedStanding(folder.where, None, doubts)
-    return SharedStanding(folder.where, audit.head_seq(session) - there.applied_seq)
 
 
 # Statistics: counts everything in a knowledge base.
@@ -179,36 +190,6 @@ class Statistics:
     active_keyset_id: int | None
     forget_runs: int
     to_review: int
-
-
-def database_statistics(session: Session) -> Statistics:
-    """Count everything, in one statement for each table, which reads the whole table."""
-    live, current = FactRow.deleted_seq.is_(None), DocumentRow.replaced_seq.is_(None)
-    counted: tuple[Any, ...] = (
-        func.count().filter(live).label("facts"),
-        func.count().filter(live, FactRow.document_id.is_(None)).label("facts_without_document"),
-        func.count().filter(FactRow.deleted_seq.is_not(None), FactRow.erased_seq.is_(None)).label("deleted"),
-        func.count(FactRow.erased_seq).label("erased"),
-        func.count().filter(live, FactRow.review == "proposed").label("to_review"),
-    )
-    session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-    of_facts = session.execute(select(*counted).select_from(FactRow)).one()
-    documents = select(func.count().filter(current), func.count(func.distinct(DocumentRow.corpus)))
-    num_documents, num_corpora = session.execute(documents.select_from(DocumentRow)).one()
-    return Statistics(
-        head_seq=audit.head_seq(session),
-        corpora=num_corpora,
-        documents=num_documents,
-        facts=of_facts.facts,
-        facts_without_document=of_facts.facts_without_document,
-        deleted=of_facts.deleted,
-        erased=of_facts.erased,
-        generations=session.scalar(select(func.count()).select_from(GenerationRow)) or 0,
-        keysets=session.scalar(select(func.count()).where(KeysetRow.state != "retired")) or 0,
-        active_keyset_id=session.scalar(select(KeysetRow.id).where(KeysetRow.state == "active")),
-        forget_runs=session.scalar(select(func.count()).select_from(ForgetRunRow)) or 0,
-        to_review=of_facts.to_review,
-    )
 
 
 # fsck: compares all that is stored as sets, not by counts, and says what differs. Repair mends

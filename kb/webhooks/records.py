@@ -8,9 +8,7 @@ from typing import Literal, get_args
 
 Format = Literal["standard", "cloudevents"]
 
-
 FORMATS: tuple[Format, ...] = get_args(Format)
-
 
 LONGEST_URL = 2000
 

@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import httpx2
 import msgspec
@@ -40,7 +40,7 @@ from colmlm.kb.network.addresses import (
     meant_address,
 )
 from colmlm.kb.store.store import Store
-from colmlm.kb.tables import ChangeRow, WebhookRow
+from colmlm.kb.tables import ChangeRow, WebhookRow, copy_columns
 from colmlm.kb.webhooks.records import FORMATS, LONGEST_URL, Format, Webhook, WebhookDelivery
 
 ANSWER_SECONDS = 15.0
@@ -405,19 +405,15 @@ def _only(session: Session, webhook_id: int, rows: Select[WebhookRow]) -> Webhoo
 
 def as_record(row: WebhookRow) -> Webhook:
     """Give a webhook as it is shown."""
-    return Webhook(
+    return copy_columns(
+        Webhook,
+        row,
         webhook_id=row.id,
-        url=row.url,
         kinds=tuple(row.kinds),
-        format=cast(Format, row.format),
-        state=row.state,
-        delivered_seq=row.delivered_seq,
-        attempts=row.attempts,
         created_at=row.created_at.astimezone(UTC),
         delivered_at=_utc(row.delivered_at),
         failing_since=_utc(row.failing_since),
         next_attempt_at=_utc(row.next_attempt_at),
-        last_error=row.last_error,
     )
 
 
