@@ -100,6 +100,9 @@ def show_fact(ports: FromPorts, request: PageRequest, fact_id: PathId, form: Fro
     )
 
 
+CONFIRMED = ("/facts/delete", "/facts/restore")
+
+
 def confirm_edit(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Ask for confirmation before facts are deleted or restored: show which, and what lookups for them will get."""
     shown, verb = shown_to(request, ports), verb_of(request)
@@ -562,7 +565,7 @@ HANDLERS = (
     ask_for_fact,
     insert_fact,
     get("/facts/{fact_id:int}", opt=needs(Right.read), sync_to_thread=True)(show_fact),
-    get(["/facts/delete", "/facts/restore"], opt=needs(Right.edit), sync_to_thread=True)(confirm_edit),
+    *(get(path, opt=needs(Right.edit), sync_to_thread=True)(confirm_edit) for path in CONFIRMED),
     delete_facts,
     restore_facts,
     get("/documents/{document_id:int}", opt=needs(Right.read), sync_to_thread=True)(show_document),

@@ -439,11 +439,9 @@ def read_keyset(ports: FromPorts, request: PageRequest, keyset_id: PathId, form:
     )
 
 
-@get(
-    ["/keysets/{keyset_id:int}/activate", "/keysets/{keyset_id:int}/retire"],
-    opt=needs(Right.train),
-    sync_to_thread=True,
-)
+SWITCHES = ("/keysets/{keyset_id:int}/activate", "/keysets/{keyset_id:int}/retire")
+
+
 def ask_to_switch(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
     return _confirm_switch(ports, request, keyset_id, Form())
 
@@ -509,7 +507,7 @@ HANDLERS = (
     read_keyset,
     start_gate,
     start_rekey,
-    ask_to_switch,
+    *(get(path, opt=needs(Right.train), sync_to_thread=True)(ask_to_switch) for path in SWITCHES),
     ask_to_roll_back,
     activate_keyset,
     retire_keyset,

@@ -212,11 +212,9 @@ def create_token(ports: FromPorts, request: PageRequest, form: FromForm) -> Page
     return page(request, "token_secret.html", token=made, secret=secret, verb="made")
 
 
-@get(
-    ["/tokens/{token_id:int}/rotate", "/tokens/{token_id:int}/revoke"],
-    opt=needs(Right.admin),
-    sync_to_thread=True,
-)
+TOKEN_EDITS = ("/tokens/{token_id:int}/rotate", "/tokens/{token_id:int}/revoke")
+
+
 def ask_about_token(ports: FromPorts, request: PageRequest, token_id: PathId) -> Page:
     """Ask how long the old secret works, before a token gets another; or show whose it is, before it is revoked."""
     return _confirm_token(ports, request, token_id, Form())
@@ -274,7 +272,10 @@ HANDLERS = (
             *operations.HANDLERS,
             get("/tokens", opt=needs(Right.admin), sync_to_thread=True)(show_tokens),
             create_token,
-            ask_about_token,
+            *(
+                get(path, opt=needs(Right.admin), sync_to_thread=True)(ask_about_token)
+                for path in TOKEN_EDITS
+            ),
             rotate_token,
             revoke_token,
             nowhere,

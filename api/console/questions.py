@@ -322,7 +322,6 @@ def solve_misses(ports: FromPorts, request: PageRequest, group_id: PathId, form:
     return lead_to_group(ports, request, group_id, fact_id, reason, anyway=form.flag("anyway"))
 
 
-@post(list(DECISIONS), opt=needs(Right.edit), sync_to_thread=True)
 @show_again(confirm_decision)
 def decide_misses(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     decide = ports.kb.misses.dismiss if verb_of(request) == "dismiss" else ports.kb.misses.reopen
@@ -349,6 +348,6 @@ HANDLERS = (
     list_misses,
     get("/misses/{group_id:int}", opt=needs(Right.read, Limiter.reading), sync_to_thread=True)(show_misses),
     solve_misses,
-    get(list(DECISIONS), opt=needs(Right.edit), sync_to_thread=True)(confirm_decision),
-    decide_misses,
+    *(get(path, opt=needs(Right.edit), sync_to_thread=True)(confirm_decision) for path in DECISIONS),
+    *(post(path, opt=needs(Right.edit), sync_to_thread=True)(decide_misses) for path in DECISIONS),
 )

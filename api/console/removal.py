@@ -137,6 +137,9 @@ def _find_texts(
     return forgetting.facts([*shown, *(one.asked_fact_id for one in survivors)])
 
 
+CONFIRMED = ("/forget/{run_id:int}/apply", "/forget/{run_id:int}/restore")
+
+
 def confirm_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: FromForm) -> Page:
     """Ask for confirmation before a run is applied or restored."""
     forgetting = Forgetting(ports.kb)
@@ -346,11 +349,7 @@ HANDLERS = (
     get("/forget", opt=needs(Right.audit), sync_to_thread=True)(show_runs),
     plan_forgetting,
     get("/forget/{run_id:int}", opt=needs(Right.audit), sync_to_thread=True)(show_run),
-    get(
-        [f"/forget/{{run_id:int}}/{verb}" for verb in ("apply", "restore")],
-        opt=needs(Right.edit),
-        sync_to_thread=True,
-    )(confirm_run),
+    *(get(path, opt=needs(Right.edit), sync_to_thread=True)(confirm_run) for path in CONFIRMED),
     apply_run,
     restore_run,
     verify_run,
