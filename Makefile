@@ -7,7 +7,7 @@ STAMP := $(VENV)/installed-$(shell { echo $(EXTRAS); cat $(INPUTS); } | cksum | 
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install up demo format style types check test fast test-all test-portable slow bench crashlab
+.PHONY: help install up demo format style types check test fast test-all test-portable slow bench faults
 
 help:
 	@echo "make up      start the API and the console on http://127.0.0.1:8484"
@@ -17,7 +17,7 @@ help:
 	@echo "make test-all  what make test leaves out: slow tests, clients of others, and numbers as on an older processor"
 	@echo "make format  put the code in order"
 	@echo "make bench   measure the store at 100,000 facts; some minutes, on an idle machine"
-	@echo "make crashlab  kill processes at 500 seeded instants and check that nothing was lost; some minutes"
+	@echo "make faults    kill processes at 500 seeded instants and check that nothing was lost; some minutes"
 
 install: $(STAMP)
 
@@ -76,5 +76,5 @@ test-portable: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/colmlm-lab bench store --facts 100000 --dim 576
 
-crashlab: $(STAMP)
+faults: $(STAMP)
 	$(BIN)/colmlm-lab crashlab --rounds 500 --seed 1

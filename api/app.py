@@ -16,14 +16,14 @@ from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp, HTTPScope, Scope
 
 from colmlm.api.console import pages
-from colmlm.api.console.forms import read_form
+from colmlm.api.console.views import read_form
 from colmlm.api.loaded_models import LoadedModels
 from colmlm.api.middleware.auth import LocalToken, require_right
 from colmlm.api.middleware.gate import GatedApp, LimiterMiddleware, RequestHooks, build_gate
 from colmlm.api.middleware.idempotency import IdempotencyMiddleware
 from colmlm.api.middleware.limiters import Limiter, Limiters, RateLimits, Tuning, own_rates
 from colmlm.api.openai import chat, completions
-from colmlm.api.openai import errors as openai_errors
+from colmlm.api.openai import fields as openai_fields
 from colmlm.api.openai import models as openai_models
 from colmlm.api.openai import responses as openai_responses
 from colmlm.api.ports import Ports
@@ -47,9 +47,8 @@ from colmlm.api.routes.parameters import StrictRequest
 from colmlm.api.schema import openapi
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.logs import Journal
-from colmlm.api.watch.operations import Operations
-from colmlm.api.watch.readiness import Readiness
-from colmlm.api.wire.requests import MAX_BODY_BYTES
+from colmlm.api.watch.operations import Operations, Readiness
+from colmlm.api.wire import MAX_BODY_BYTES
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import KBError
@@ -148,7 +147,7 @@ def routed() -> Litestar:
         dependencies={"ports": Provide(_ports_of, sync_to_thread=False), "form": Provide(read_form)},
         guards=[require_right],
         middleware=[DefineMiddleware(LimiterMiddleware), DefineMiddleware(IdempotencyMiddleware)],
-        exception_handlers={Exception: openai_errors.respond},
+        exception_handlers={Exception: openai_fields.respond},
         openapi_config=openapi.config(),
         request_max_body_size=MAX_BODY_BYTES,
         logging_config=None,
@@ -198,7 +197,7 @@ def _refuse(scope: HTTPScope, error: Exception) -> ASGIApp:
     """
     if isinstance(error, KBError) and error.code == "NotSignedIn" and pages.is_page(scope["path"]):
         return pages.sign_in_form(scope)
-    return openai_errors.refusal(scope["path"], error)
+    return openai_fields.refusal(scope["path"], error)
 
 
 def _ports_of(scope: Scope) -> Ports:

@@ -12,11 +12,11 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.response.base import ASGIResponse
 
 from colmlm.api import request_context
-from colmlm.api.wire.answers import FieldError, Problem
+from colmlm.api.wire import FieldError, Problem
 from colmlm.kb import errors
 from colmlm.kb.access.records import ROLES, Right
 from colmlm.kb.errors import DatabaseUnavailable, KBError, refusals
-from colmlm.kb.store import outages
+from colmlm.kb.store import waits
 from colmlm.kb.store.waits import refusal_of
 
 MEDIA_TYPE = "application/problem+json"
@@ -133,8 +133,8 @@ def _problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
     match error:
         case KBError():
             return _of_kb(error), _headers(error)
-        case _ if isinstance(error, outages.GONE):
-            outages.tell(_log, "the database did not answer", error)
+        case _ if isinstance(error, waits.GONE):
+            waits.log_outage(_log, "the database did not answer", error)
             gone = DatabaseUnavailable("the configured address", "it does not answer")
             return _of_kb(gone), _headers(gone)
         case PermissionError():  # the file is one of the server's own

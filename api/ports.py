@@ -19,7 +19,7 @@ from colmlm.api.errors import model_missing
 from colmlm.api.loaded_models import LoadedModel, LoadedModels
 from colmlm.api.middleware.limiters import Batcher, Limiters, Tuning
 from colmlm.api.settings import ServerSettings
-from colmlm.api.watch.readiness import Readiness
+from colmlm.api.watch.operations import Readiness
 from colmlm.kb.answers.calibrations import AnswerCalibrations
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.answers.reading import JudgedReader

@@ -17,13 +17,12 @@ from colmlm.api.loaded_models import LoadedModels
 from colmlm.api.middleware.auth import LocalToken
 from colmlm.api.middleware.connections import DrainingServer, limited_protocol
 from colmlm.api.settings import ServerSettings
-from colmlm.api.supervision.supervisor import Shared
-from colmlm.api.watch.metrics import Metrics
+from colmlm.api.supervision import Shared
+from colmlm.api.watch.metrics import Metrics, Tracing
 from colmlm.api.watch.operations import Operations
-from colmlm.api.watch.tracing import Tracing
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import KBError, SettingsError
-from colmlm.kb.jobs.attendance import OwnWorker, no_worker
+from colmlm.kb.jobs.tickets import OwnWorker, no_worker
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.service import KnowledgeBase

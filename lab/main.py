@@ -24,8 +24,13 @@ LABORATORY: Mapping[str, Lazy] = MappingProxyType(
             examples="UNLEARN_EXAMPLES",
         ),
         "crashlab": Lazy(
-            "colmlm.lab.crashlab.command:app",
-            "Kill processes at seeded instants and check that nothing was lost.",
+            "colmlm.lab.faults.laboratory:crashlab",
+            "Prove that a kill loses nothing: kill working processes and the database, and check every invariant.",
+            examples="EXAMPLES",
+        ),
+        "faults": Lazy(
+            "colmlm.lab.faults.laboratory:app",
+            "Kill what works on a base, and check that nothing was lost.",
         ),
     }
 )

@@ -24,7 +24,7 @@ from sqlalchemy import URL
 
 from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import outages
+from colmlm.kb.store import waits
 from colmlm.kb.store.settings import Settings
 from tests import servers
 from tests.fakes import FakeEncoder
@@ -94,7 +94,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(autouse=True)
 def _no_outage_was_told() -> None:
     """Forgets which outages of the database an earlier test has reported, as in a new process."""
-    outages.TELLER.told.clear()
+    waits.TELLER.told.clear()
 
 
 @pytest.fixture(autouse=True)

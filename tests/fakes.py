@@ -11,8 +11,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from colmlm.kb.answers.confidence import PASSAGE_NAMES, UNFITTED, Confidence, FittedModel
-from colmlm.kb.answers.reading import Passage, PassageReading
+from colmlm.kb.answers.reading import (
+    PASSAGE_NAMES,
+    UNFITTED,
+    Confidence,
+    FittedModel,
+    Passage,
+    PassageReading,
+)
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.keys.records import CheckpointInfo, KeysetRecord

@@ -7,6 +7,7 @@ is broken, the tests have to pass in the copy, and what they import has to be th
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -21,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from colmlm.kb import interpreter
-from tests.acceptance.programs import options_of
 from tests.places import ROOT
 
 
@@ -167,7 +167,7 @@ MUTATIONS = (
     ),
     Mutation(
         "A lookup as of a change gives the values of then",
-        "kb/lookup/history.py",
+        "kb/lookup/lookups.py",
         "WHERE v.fact_id = ANY(:fact_ids) AND v.from_seq <= :seq AND (v.to_seq IS NULL OR v.to_seq > :seq)",
         "WHERE v.fact_id = ANY(:fact_ids) ORDER BY v.version",
         ("tests/kb/lookup/test_history.py::test_as_of_any_change_answers_as_a_replay_of_the_edits",),
@@ -195,7 +195,7 @@ MUTATIONS = (
     ),
     Mutation(
         "The past is withheld from a role without the right to audit",
-        "kb/evidence/withholding.py",
+        "kb/evidence/shown.py",
         "return value if value == self.now else MARK * len(value)",
         "return value",
         ("tests/api/test_withholding.py::test_offsets_and_all_else_stay_where_the_past_is_withheld",),
@@ -333,7 +333,8 @@ def table(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 def main() -> int:
     """Say which of the broken invariants are seen; give 0 where all are."""
-    options = options_of(__doc__)
+    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    options.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
     options.add_argument("--only", default="", metavar="PART", help="those with this in their name or file")
     given = options.parse_args()
     outcomes = check_all([m for m in MUTATIONS if given.only in f"{m.name} {m.file}"])

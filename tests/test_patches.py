@@ -12,7 +12,7 @@ OURS = {"colmlm", "tests"}
 
 # The files that replace something of ours all the same, each with the reason why no real part can take its place.
 JUSTIFIED = {
-    "tests/lab/crashlab/sabotage.py": "it breaks the program on purpose, and the laboratory has to find each fault",
+    "tests/lab/faults/sabotage.py": "it breaks the program on purpose, and the laboratory has to find each fault",
 }
 
 

@@ -10,7 +10,7 @@ from gguf import GGUFWriter, TokenType
 from numpy.typing import NDArray
 from transformers import LlamaForCausalLM
 
-from colmlm.model.lm.base_models import WHEEL_FILE
+from colmlm.model.lm.checkpoint import WHEEL_FILE
 from colmlm.model.lm.config import SMOLLM2
 from colmlm.model.text.tokens import END_OF_TEXT
 from tests.tiny import bare_tokenizer, tiny_llama

@@ -19,10 +19,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from colmlm.api.client.connection import Connection
-from colmlm.api.client.errors import ServerUnreachable, answer_lost, unsendable
-from colmlm.api.wire.answers import Page, cursor, place_in
-from colmlm.api.wire.requests import MAX_PAGE
+from colmlm.api.client.connection import Connection, ServerUnreachable, answer_lost, unsendable
+from colmlm.api.wire import MAX_PAGE, Page, cursor, place_in
 from colmlm.kb.errors import NotHeeded
 from colmlm.kb.progress import Advance, Telling
 
@@ -217,20 +215,18 @@ class Resource:
     api: Api
 
 
-def get_verb(path: str, kind: type[T], *given: str, shape: type | None = None) -> Callable[..., T]:
+def get_verb(path: str, kind: type[T], *given: str) -> Callable[..., T]:
     """Make a verb that reads a resource; what is not in the path goes into the query."""
 
     def send(resource: Resource, /, *args: Any, **kwargs: Any) -> T:
         where, query = call(args, kwargs)
         return resource.api.get(where, kind, **{name: _as_text(value) for name, value in query.items()})
 
-    call = _Call(path, given, shape)
+    call = _Call(path, given)
     return call.describe(send)
 
 
-def list_verb(
-    path: str, kind: type[T], of: str, *given: str, shape: type | None = None, **sent_as: str
-) -> Callable[..., list[T]]:
+def list_verb(path: str, kind: type[T], of: str, *given: str, **sent_as: str) -> Callable[..., list[T]]:
     """Make a verb that reads the list `of`, page by page; `after` and `limit` say which part of it."""
 
     def send(resource: Resource, /, *args: Any, **kwargs: Any) -> list[T]:
@@ -238,7 +234,7 @@ def list_verb(
         query = {sent_as.get(name, name): _as_text(value) or None for name, value in query.items()}
         return resource.api.listed(where, kind, of, after=query.pop("after", None) or 0, **query)
 
-    call = _Call(path, given, shape)
+    call = _Call(path, given)
     return call.describe(send)
 
 
@@ -288,7 +284,7 @@ class _Call:
     A name after "*" is given by keyword. Those of a `TypedDict` follow, where the verb takes its options.
     """
 
-    def __init__(self, path: str, given: tuple[str, ...], shape: type | None) -> None:
+    def __init__(self, path: str, given: tuple[str, ...], shape: type | None = None) -> None:
         self.path, self.shape = path, shape
         kind: Any = Parameter.POSITIONAL_OR_KEYWORD
         self.parameters: list[Parameter] = []

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
         RemoteComparisons,
         RemoteCorpora,
         RemoteDocuments,
+        RemoteErasures,
         RemoteFacts,
+        RemoteForgetting,
         RemoteReview,
     )
     from colmlm.api.client.lookups import (
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
         RemoteUpkeep,
         RemoteWebhooks,
     )
-    from colmlm.api.client.removal import RemoteErasures, RemoteForgetting
 
 
 class Client:
@@ -120,13 +121,13 @@ class Client:
 
     @cached_property
     def forgetting(self) -> RemoteForgetting:
-        from colmlm.api.client.removal import RemoteForgetting
+        from colmlm.api.client.facts import RemoteForgetting
 
         return RemoteForgetting(self._api)
 
     @cached_property
     def erasures(self) -> RemoteErasures:
-        from colmlm.api.client.removal import RemoteErasures
+        from colmlm.api.client.facts import RemoteErasures
 
         return RemoteErasures(self._api)
 

@@ -10,10 +10,22 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import msgspec
 
 from colmlm.api.client.api import Resource, edit_verb, get_verb, list_verb, options, quote_part, refuse
-from colmlm.api.client.errors import RemoteError, ServerUnreachable, error_of
+from colmlm.api.client.connection import RemoteError, ServerUnreachable, error_of
 from colmlm.api.client.operating import RemoteJobs
-from colmlm.api.wire.answers import Decided, FactImpact, LookupAnswer, LookupAnswers, MissList, Problem
-from colmlm.api.wire.requests import LOOKUPS, MAX_FACTS_PER_EDIT, MAX_QUERIES, MAX_VECTORS, MSGPACK, OCTETS
+from colmlm.api.wire import (
+    LOOKUPS,
+    MAX_FACTS_PER_EDIT,
+    MAX_QUERIES,
+    MAX_VECTORS,
+    MSGPACK,
+    OCTETS,
+    Decided,
+    FactImpact,
+    LookupAnswer,
+    LookupAnswers,
+    MissList,
+    Problem,
+)
 from colmlm.kb.answers.records import Answer, AnswerMode, AnswerThreshold, Calibrating
 from colmlm.kb.errors import InvalidQuery, KBError, KeysetMismatch
 from colmlm.kb.evidence.provenance import MEDIA_TYPES, ProvForm

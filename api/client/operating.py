@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import msgspec
 
 from colmlm.api.client.api import Resource, edit_verb, get_verb, list_verb, on_behalf, options, refuse
-from colmlm.api.client.errors import error_of, job_not_done
-from colmlm.api.wire.answers import (
+from colmlm.api.client.connection import error_of, job_not_done
+from colmlm.api.wire import (
     NEWEST_CHANGES,
     Differences,
     KeysetView,
@@ -26,19 +26,17 @@ from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.errors import refusals
 from colmlm.kb.jobs.kinds import Gate, Rekey, work_of
 from colmlm.kb.jobs.records import JobRecord, wait_for_job
-from colmlm.kb.keys.records import Activating, Adapting, KeysetRecord
+from colmlm.kb.keys.records import Activating, Adapting, GateOptions, KeysetRecord
 from colmlm.kb.log.records import ChangeRecord
-from colmlm.kb.switching.limits import GateOptions
 from colmlm.kb.webhooks.records import Webhook, WebhookDelivery
 
 if TYPE_CHECKING:
     from colmlm.kb.evidence.records import Diff, DiffOptions
-    from colmlm.kb.jobs.work import Work
-    from colmlm.kb.keys.records import GateStanding
+    from colmlm.kb.jobs.records import Work
+    from colmlm.kb.keys.records import GateLimits, GateStanding
     from colmlm.kb.log.audit import Fitting
-    from colmlm.kb.log.denials import DenialRecord
+    from colmlm.kb.log.chain import DenialRecord
     from colmlm.kb.log.witness import AuditReport, Head
-    from colmlm.kb.switching.limits import GateLimits
     from colmlm.kb.upkeep.upkeep import Statistics
 
 
@@ -272,7 +270,7 @@ class RemoteLog(Resource):
         return Diff(first, last, counts, tuple(found))
 
     def denials(self, *, after: int = 0, limit: int = 100) -> list[DenialRecord]:
-        from colmlm.kb.log.denials import DenialRecord
+        from colmlm.kb.log.chain import DenialRecord
 
         return self.api.listed("/denials", DenialRecord, "denials", after=after, limit=limit)
 

@@ -1,10 +1,10 @@
-"""Operations: jobs, uploads into corpora, backups, tokens, and the status of this process."""
+"""Operations: jobs, uploads into corpora, backups, the status of this process, and keysets."""
 
 from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
@@ -15,21 +15,29 @@ from litestar.datastructures import UploadFile
 from litestar.response import Redirect
 from sqlalchemy import text
 
-from colmlm.api.console.forms import Form, FromForm, form_page, show_again
-from colmlm.api.console.views import Page, PageRequest, page
-from colmlm.api.errors import right_missing
+from colmlm.api.console.views import (
+    Form,
+    FromForm,
+    Page,
+    PageRequest,
+    find_change,
+    form_page,
+    page,
+    show_again,
+    verb_of,
+)
 from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.health import state_of
+from colmlm.api.routes.jobs import permitted_job
 from colmlm.api.routes.parameters import PathId
-from colmlm.kb.access.records import LONGEST, MAX_RATE, ROLES
-from colmlm.kb.backup.kept import KeptBackup, backup_folder, kept_backups
-from colmlm.kb.errors import InvalidWork, KBError
-from colmlm.kb.jobs.kinds import KINDS, Documents, Ingest, MakeBackup, VerifyBackup, work_of
+from colmlm.kb.backup.write import KeptBackup, backup_folder, kept_backups
+from colmlm.kb.errors import InvalidWork, KBError, NoActiveKeyset, refusals
+from colmlm.kb.jobs.kinds import KINDS, Documents, Gate, Ingest, MakeBackup, Rekey, VerifyBackup, work_of
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.records import JobRecord
+from colmlm.kb.jobs.records import JobRecord, Work
 from colmlm.kb.jobs.uploads import Upload, Uploads
-from colmlm.kb.jobs.work import Work
+from colmlm.kb.keys.records import GateStanding, KeysetHead, KeysetRecord
 
 JOBS_ON_A_PAGE = 50
 
@@ -40,17 +48,8 @@ def visible_kinds(request: PageRequest, *among: str) -> list[str]:
 
 
 def _show_job(ports: Ports, request: PageRequest, job_id: int, form: Form) -> Page:
-    job, workers = _require_visible(ports, request, job_id), Jobs(ports.kb).num_workers()
+    job, workers = permitted_job(ports, request.user, job_id), Jobs(ports.kb).num_workers()
     return form_page(request, "job.html", form, job=job, workers=workers)
-
-
-def _require_visible(ports: Ports, request: PageRequest, job_id: int) -> JobRecord:
-    """Give the job. Raise `RightMissing` where this token may not start jobs of its kind."""
-    job = Jobs(ports.kb).get(job_id)
-    right = KINDS[job.kind].right
-    if not request.user.may(right):
-        raise right_missing(request.user.role, right)
-    return job
 
 
 @get("/jobs", opt=needs(Right.read), sync_to_thread=True)
@@ -71,7 +70,7 @@ def read_job(ports: FromPorts, request: PageRequest, job_id: PathId) -> Page:
 @show_again(_show_job)
 def cancel_job(ports: FromPorts, request: PageRequest, job_id: PathId, form: FromForm) -> Page:
     """Cancel a job: at once if it is queued, else before its next piece of work."""
-    _require_visible(ports, request, job_id)
+    permitted_job(ports, request.user, job_id)
     Jobs(ports.kb).cancel(job_id, actor=request.user.name)
     return Redirect(f"/console/jobs/{job_id}", status_code=303)
 
@@ -255,106 +254,6 @@ def verify_backup(ports: FromPorts, request: PageRequest, form: FromForm) -> Pag
     return _start_backup_job(ports, request, form, VerifyBackup.kind)
 
 
-# Tokens: their roles, when they expire, and when they were last used. A secret is shown once.
-
-TOKENS_ON_A_PAGE = 200
-ROLE_TEXTS = {
-    "decoder": "look up, and store what a decoder said",
-    "reader": "look up, read, ask",
-    "operator": "read, edit, forget, audit",
-    "auditor": "read, and audit",
-    "trainer": "read, key and switch keysets, export",
-    "admin": "everything, with tokens, erasures and backups",
-}
-GRACE_HOURS = (
-    ("0", "ends at once"),
-    ("1", "works for another hour"),
-    ("24", "works for another day"),
-    ("168", "works for another week"),
-)
-
-
-def _in_days(days: int | None) -> timedelta | None:
-    return None if days is None else timedelta(days=days)
-
-
-def show_tokens(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
-    """Show every token, also expired and revoked ones, and the form for another."""
-    after, revoked = form.integer("after", low=0) or 0, form.integer("revoked")
-    access = ports.kb.access
-    found = access.all(after=after, limit=TOKENS_ON_A_PAGE + 1)
-    ended = access.show(access.name_of(revoked)) if revoked else None
-    return form_page(
-        request,
-        "tokens.html",
-        form,
-        tokens=found[:TOKENS_ON_A_PAGE],
-        more=found[TOKENS_ON_A_PAGE - 1].key_id if len(found) > TOKENS_ON_A_PAGE else None,
-        ended=ended if ended and ended.revoked_at else None,
-        roles=[(role, f"{role}: {ROLE_TEXTS[role]}") for role in ROLES],
-        most_days=LONGEST.days,
-        most_rate=MAX_RATE,
-        limit=ports.settings.rate_limit,
-    )
-
-
-def _confirm_token(ports: Ports, request: PageRequest, verb: str, token_id: int, form: Form) -> Page:
-    token = ports.kb.access.show(ports.kb.access.name_of(token_id))
-    return form_page(
-        request,
-        "token_edit.html",
-        form,
-        verb=verb,
-        token=token,
-        hours=GRACE_HOURS,
-        most_days=LONGEST.days,
-        is_own=token.key_id == request.user.key_id,
-    )
-
-
-@post("/tokens", opt=needs(Right.admin), sync_to_thread=True)
-@show_again(show_tokens)
-def create_token(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
-    """Create a token, and show its secret once."""
-    name, role = form.text("name", limit=100), form.choice("role", list(ROLES))
-    days, rate = form.integer("days", 1, LONGEST.days), form.integer("rate", 1, MAX_RATE)
-    form.check()
-    secret, made = ports.kb.access.create(name, role, expires_in=_in_days(days), rate_limit=rate)
-    return page(request, "token_secret.html", token=made, secret=secret, verb="made")
-
-
-@get("/tokens/{token_id:int}/rotate", opt=needs(Right.admin), sync_to_thread=True)
-def ask_to_rotate(ports: FromPorts, request: PageRequest, token_id: PathId) -> Page:
-    """Ask how long the old secret works, before a token gets another."""
-    return _confirm_token(ports, request, "rotate", token_id, Form())
-
-
-@post("/tokens/{token_id:int}/rotate", opt=needs(Right.admin), sync_to_thread=True)
-@show_again(partial(_confirm_token, verb="rotate"))
-def rotate_token(ports: FromPorts, request: PageRequest, token_id: PathId, form: FromForm) -> Page:
-    """Give a token another secret, and show it once."""
-    hours = form.choice("grace", [value for value, _ in GRACE_HOURS])
-    days = form.integer("days", 1, LONGEST.days)
-    form.check()
-    name, grace = ports.kb.access.name_of(token_id), timedelta(hours=int(hours))
-    secret, rotated = ports.kb.access.rotate(name, grace=grace, expires_in=_in_days(days))
-    return page(request, "token_secret.html", token=rotated, secret=secret, verb="rotated")
-
-
-@get("/tokens/{token_id:int}/revoke", opt=needs(Right.admin), sync_to_thread=True)
-def ask_to_revoke(ports: FromPorts, request: PageRequest, token_id: PathId) -> Page:
-    """Ask for confirmation before a token is revoked: show whose it is, and when it was last used."""
-    return _confirm_token(ports, request, "revoke", token_id, Form())
-
-
-@post("/tokens/{token_id:int}/revoke", opt=needs(Right.admin), sync_to_thread=True)
-@show_again(partial(_confirm_token, verb="revoke"))
-def revoke_token(ports: FromPorts, request: PageRequest, token_id: PathId, form: FromForm) -> Page:
-    """Revoke a token, with every secret of it, in every process."""
-    ports.kb.access.revoke(ports.kb.access.name_of(token_id))
-    return Redirect(f"/console/tokens?revoked={token_id}", status_code=303)
-
-
 # Status: the health of this process, its index, its workers, and the versions of its packages.
 
 PACKAGES = (
@@ -403,6 +302,198 @@ def show_status(ports: FromPorts, request: PageRequest) -> Page:
     )
 
 
+# Keysets: which one is active, the progress and gate of the others, and the switch from one to another.
+
+HEIGHT, WIDTH = 120, 640  # of a histogram's drawing, in SVG units
+
+
+@dataclass(frozen=True, slots=True)
+class KeysetLine:
+    keyset: KeysetRecord
+    gate: GateStanding
+    is_loaded: bool
+    refused: str | None  # why its model is not loaded
+
+    @property
+    def total(self) -> int:
+        return self.keyset.num_keys + self.keyset.num_unkeyed
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """A histogram as a drawing: bars (x, y, width, height) for right and for wrong facts, and the threshold's place."""
+
+    title: str
+    low: float
+    high: float
+    threshold: float
+    threshold_x: float
+    genuine: tuple[tuple[float, float, float, float], ...]
+    impostor: tuple[tuple[float, float, float, float], ...]
+
+
+def _queue_work(ports: Ports, request: PageRequest, keyset_id: int, work: Work, form: Form) -> Page:
+    """Queue the work. The form must name the keyset too, or the request did not come from its button."""
+    if form.integer("keyset") != keyset_id:
+        raise refusals.keyset_not_found(form.integer("keyset") or 0)
+    job = Jobs(ports.kb).submit(work, actor=request.user.name)
+    return Redirect(f"/console/jobs/{job.job_id}", status_code=303)
+
+
+def active_keyset(ports: Ports) -> KeysetHead | None:
+    """Give the active keyset; None where none is active yet."""
+    try:
+        return ports.kb.keysets.active()
+    except NoActiveKeyset:
+        return None
+
+
+def _keyset_lines(ports: Ports) -> list[KeysetLine]:
+    return [_keyset_line(ports, keyset) for keyset in ports.kb.keysets.all()]
+
+
+def _keyset_line(ports: Ports, keyset: KeysetRecord) -> KeysetLine:
+    return KeysetLine(
+        keyset,
+        ports.kb.keysets.standing(keyset.keyset_id),
+        is_loaded=keyset.state != "retired" and keyset.checkpoint_id in ports.models,
+        refused=ports.models.refused.get(keyset.checkpoint_id),
+    )
+
+
+def _confirm_switch(ports: Ports, request: PageRequest, keyset_id: int | None, form: Form) -> Page:
+    rows = _keyset_lines(ports)
+    row = next((row for row in rows if row.keyset.keyset_id == keyset_id), None)
+    if keyset_id is not None and row is None:
+        raise refusals.keyset_not_found(keyset_id)
+    return form_page(
+        request,
+        "keyset_switch.html",
+        form,
+        verb=verb_of(request),
+        row=row,
+        active=next((row for row in rows if row.keyset.state == "active"), None),
+    )
+
+
+def _lead_to_change(ports: Ports) -> Page:
+    return Redirect(f"/console/keysets?change={ports.kb.log.head_seq()}", status_code=303)
+
+
+def _draw_histograms(gate: dict[str, Any] | None) -> list[Bars]:
+    """Draw the histograms in a report: the checked keyset's and, if it was measured too, the active one's."""
+    kept = (gate or {}).get("histograms") or []
+    return [_draw_histogram(one) for one in kept]
+
+
+def _draw_histogram(one: dict[str, Any]) -> Bars:
+    low, high = float(one["low"]), float(one["high"])
+    tallest = max(*one["genuine"], *one["impostor"], 1)
+    width = WIDTH / len(one["genuine"])
+
+    def drawn(counts: list[int]) -> tuple[tuple[float, float, float, float], ...]:
+        heights = [HEIGHT * count / tallest for count in counts]
+        return tuple(
+            (round(n * width + 0.5, 2), round(HEIGHT - height, 2), round(width - 1, 2), round(height, 2))
+            for n, height in enumerate(heights)
+            if height
+        )
+
+    where = WIDTH * (float(one["threshold"]) - low) / (high - low)
+    return Bars(
+        title=one["title"],
+        low=low,
+        high=high,
+        threshold=float(one["threshold"]),
+        threshold_x=round(min(max(where, 0), WIDTH), 2),
+        genuine=drawn(one["genuine"]),
+        impostor=drawn(one["impostor"]),
+    )
+
+
+@get("/keysets", opt=needs(Right.read), sync_to_thread=True)
+def list_keysets(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    rows = _keyset_lines(ports)
+    return page(request, "keysets.html", rows=rows, done=find_change(ports, form))
+
+
+@get("/keysets/{keyset_id:int}", opt=needs(Right.read), sync_to_thread=True)
+def read_keyset(ports: FromPorts, request: PageRequest, keyset_id: PathId, form: FromForm) -> Page:
+    """Show a keyset with the report of its gate."""
+    row = _keyset_line(ports, ports.kb.keysets.show(keyset_id))
+    gate = ports.kb.keysets.gate(keyset_id)
+    checkpoint = ports.kb.keysets.checkpoint(keyset_id)
+    return page(
+        request,
+        "keyset.html",
+        row=row,
+        gate=gate,
+        plots=_draw_histograms(gate),
+        checkpoint=checkpoint,
+        form=Form(),
+        sets=[(one.name, one.name) for one in ports.kb.questions.all()],
+        width=WIDTH,
+        height=HEIGHT,
+        done=find_change(ports, form),
+    )
+
+
+@get(
+    ["/keysets/{keyset_id:int}/activate", "/keysets/{keyset_id:int}/retire"],
+    opt=needs(Right.train),
+    sync_to_thread=True,
+)
+def ask_to_switch(ports: FromPorts, request: PageRequest, keyset_id: PathId) -> Page:
+    return _confirm_switch(ports, request, keyset_id, Form())
+
+
+@get("/keysets/rollback", opt=needs(Right.train), sync_to_thread=True)
+def ask_to_roll_back(ports: FromPorts, request: PageRequest) -> Page:
+    return _confirm_switch(ports, request, None, Form())
+
+
+@post("/keysets/{keyset_id:int}/activate", opt=needs(Right.train), sync_to_thread=True)
+@show_again(_confirm_switch)
+def activate_keyset(ports: FromPorts, request: PageRequest, keyset_id: PathId, form: FromForm) -> Page:
+    """Activate a keyset, if its gate passed or it is forced."""
+    ports.kb.keysets.activate(keyset_id, force=form.flag("force"), **form.sign(request))
+    return _lead_to_change(ports)
+
+
+@post("/keysets/{keyset_id:int}/retire", opt=needs(Right.train), sync_to_thread=True)
+@show_again(_confirm_switch)
+def retire_keyset(ports: FromPorts, request: PageRequest, keyset_id: PathId, form: FromForm) -> Page:
+    """Drop a keyset's keys."""
+    ports.kb.keysets.retire(keyset_id, **form.sign(request))
+    return _lead_to_change(ports)
+
+
+@post("/keysets/rollback", opt=needs(Right.train), sync_to_thread=True)
+@show_again(partial(_confirm_switch, keyset_id=None))
+def roll_back(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Activate the keyset that was active before."""
+    ports.kb.keysets.rollback(**form.sign(request))
+    return _lead_to_change(ports)
+
+
+@post("/keysets/{keyset_id:int}/gate", opt=needs(Right.train), sync_to_thread=True)
+def start_gate(ports: FromPorts, request: PageRequest, keyset_id: PathId, form: FromForm) -> Page:
+    """Measure a keyset, as a job; with kept questions, where the form names a set of them."""
+    asked: dict[str, Any] = {}
+    if (questions := form.optional("questions", limit=100)) is not None:
+        least, most = (form.number(name, 0, 1) for name in ("min_right", "max_wrong"))
+        asked = {"questions": questions, "min_right": least, "max_wrong": most}
+    form.check()
+    work = work_of(Gate.kind, {"keyset_id": keyset_id, **asked})
+    return _queue_work(ports, request, keyset_id, work, form)
+
+
+@post("/keysets/{keyset_id:int}/rekey", opt=needs(Right.train), sync_to_thread=True)
+def start_rekey(ports: FromPorts, request: PageRequest, keyset_id: PathId, form: FromForm) -> Page:
+    """Make the keys that a keyset lacks, as a job."""
+    return _queue_work(ports, request, keyset_id, Rekey(keyset_id=keyset_id), form)
+
+
 HANDLERS = (
     list_jobs,
     read_job,
@@ -412,11 +503,14 @@ HANDLERS = (
     list_backups,
     make_backup,
     verify_backup,
-    get("/tokens", opt=needs(Right.admin), sync_to_thread=True)(show_tokens),
-    create_token,
-    ask_to_rotate,
-    rotate_token,
-    ask_to_revoke,
-    revoke_token,
     show_status,
+    list_keysets,
+    read_keyset,
+    start_gate,
+    start_rekey,
+    ask_to_switch,
+    ask_to_roll_back,
+    activate_keyset,
+    retire_keyset,
+    roll_back,
 )

@@ -11,17 +11,20 @@ import msgspec
 from litestar import Response, get, post
 from litestar.response import Redirect, ServerSentEvent, ServerSentEventMessage
 
-from colmlm.api.console.forms import Form, FromForm, form_page, show_again
-from colmlm.api.console.keysets import active_keyset
+from colmlm.api.console.operations import active_keyset
 from colmlm.api.console.views import (
+    Form,
+    FromForm,
     OutputPiece,
     Page,
     PageRequest,
     SpanPassage,
     became_of,
+    form_page,
     page,
     passage,
     pieces,
+    show_again,
 )
 from colmlm.api.errors import problem_of
 from colmlm.api.middleware.auth import Limiter, Right, needs
@@ -35,7 +38,8 @@ from colmlm.kb.evidence.records import Impact, NewFeedback, OutputTrace, Thumb, 
 from colmlm.kb.evidence.shown import Shown
 from colmlm.kb.evidence.storing import MOST_CHARACTERS
 from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.log import audit, denials
+from colmlm.kb.log import audit
+from colmlm.kb.log.chain import KEPT
 from colmlm.kb.lookup.options import RANKINGS
 from colmlm.kb.lookup.records import AsOfLookup, Hit, Lookup
 from colmlm.kb.tables import answer_modes, thumbs
@@ -369,7 +373,7 @@ def list_denials(ports: FromPorts, request: PageRequest, form: FromForm) -> Page
     after = form.integer("after", low=0) or 0
     found = ports.kb.log.denials(after=after, limit=ON_A_PAGE + 1)
     more = found[ON_A_PAGE - 1].denial_id if len(found) > ON_A_PAGE else None
-    return page(request, "denials.html", denials=found[:ON_A_PAGE], more=more, kept=denials.KEPT.days)
+    return page(request, "denials.html", denials=found[:ON_A_PAGE], more=more, kept=KEPT.days)
 
 
 # Judging: says whether an output is right, and leads from a wrong one to the facts behind it, or to adding one.

@@ -1,7 +1,8 @@
-"""The routes of the console, which all answer in HTML, with sign-in, the theme, and the static files."""
+"""The routes of the console, which all answer in HTML, with sign-in, tokens, the theme, and the static files."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,17 +14,24 @@ from litestar.params import FromPath, PathParameter
 from litestar.response import Redirect
 from litestar.response.base import ASGIResponse
 
-from colmlm.api.console import facts, keysets, operations, outputs, questions, removal, review, views
-from colmlm.api.console.forms import FromForm
+from colmlm.api.console import facts, operations, outputs, questions, removal
 from colmlm.api.console.views import (
     HEADERS,
     HERE,
     PLACES,
     THEME_COOKIE,
     THEMES,
+    Form,
+    FromForm,
+    Page,
     PageRequest,
+    form_page,
+    page,
+    refused,
     render,
+    show_again,
     theme_of,
+    verb_of,
 )
 from colmlm.api.errors import not_signed_in, problem_of
 from colmlm.api.middleware.auth import (
@@ -36,7 +44,9 @@ from colmlm.api.middleware.auth import (
     needs,
     session_of,
 )
-from colmlm.api.ports import FromPorts
+from colmlm.api.ports import FromPorts, Ports
+from colmlm.api.routes.parameters import PathId
+from colmlm.kb.access.records import LONGEST, MAX_RATE, ROLES
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
@@ -134,6 +144,104 @@ def _read_static(name: str) -> str:
     return (HERE / "static" / name).read_text(encoding="utf-8")
 
 
+# Tokens: their roles, when they expire, and when they were last used. A secret is shown once.
+
+TOKENS_ON_A_PAGE = 200
+ROLE_TEXTS = {
+    "decoder": "look up, and store what a decoder said",
+    "reader": "look up, read, ask",
+    "operator": "read, edit, forget, audit",
+    "auditor": "read, and audit",
+    "trainer": "read, key and switch keysets, export",
+    "admin": "everything, with tokens, erasures and backups",
+}
+GRACE_HOURS = (
+    ("0", "ends at once"),
+    ("1", "works for another hour"),
+    ("24", "works for another day"),
+    ("168", "works for another week"),
+)
+
+
+def _in_days(days: int | None) -> timedelta | None:
+    return None if days is None else timedelta(days=days)
+
+
+def show_tokens(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Show every token, also expired and revoked ones, and the form for another."""
+    after, revoked = form.integer("after", low=0) or 0, form.integer("revoked")
+    access = ports.kb.access
+    found = access.all(after=after, limit=TOKENS_ON_A_PAGE + 1)
+    ended = access.show(access.name_of(revoked)) if revoked else None
+    return form_page(
+        request,
+        "tokens.html",
+        form,
+        tokens=found[:TOKENS_ON_A_PAGE],
+        more=found[TOKENS_ON_A_PAGE - 1].key_id if len(found) > TOKENS_ON_A_PAGE else None,
+        ended=ended if ended and ended.revoked_at else None,
+        roles=[(role, f"{role}: {ROLE_TEXTS[role]}") for role in ROLES],
+        most_days=LONGEST.days,
+        most_rate=MAX_RATE,
+        limit=ports.settings.rate_limit,
+    )
+
+
+def _confirm_token(ports: Ports, request: PageRequest, token_id: int, form: Form) -> Page:
+    token = ports.kb.access.show(ports.kb.access.name_of(token_id))
+    return form_page(
+        request,
+        "token_edit.html",
+        form,
+        verb=verb_of(request),
+        token=token,
+        hours=GRACE_HOURS,
+        most_days=LONGEST.days,
+        is_own=token.key_id == request.user.key_id,
+    )
+
+
+@post("/tokens", opt=needs(Right.admin), sync_to_thread=True)
+@show_again(show_tokens)
+def create_token(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Create a token, and show its secret once."""
+    name, role = form.text("name", limit=100), form.choice("role", list(ROLES))
+    days, rate = form.integer("days", 1, LONGEST.days), form.integer("rate", 1, MAX_RATE)
+    form.check()
+    secret, made = ports.kb.access.create(name, role, expires_in=_in_days(days), rate_limit=rate)
+    return page(request, "token_secret.html", token=made, secret=secret, verb="made")
+
+
+@get(
+    ["/tokens/{token_id:int}/rotate", "/tokens/{token_id:int}/revoke"],
+    opt=needs(Right.admin),
+    sync_to_thread=True,
+)
+def ask_about_token(ports: FromPorts, request: PageRequest, token_id: PathId) -> Page:
+    """Ask how long the old secret works, before a token gets another; or show whose it is, before it is revoked."""
+    return _confirm_token(ports, request, token_id, Form())
+
+
+@post("/tokens/{token_id:int}/rotate", opt=needs(Right.admin), sync_to_thread=True)
+@show_again(_confirm_token)
+def rotate_token(ports: FromPorts, request: PageRequest, token_id: PathId, form: FromForm) -> Page:
+    """Give a token another secret, and show it once."""
+    hours = form.choice("grace", [value for value, _ in GRACE_HOURS])
+    days = form.integer("days", 1, LONGEST.days)
+    form.check()
+    name, grace = ports.kb.access.name_of(token_id), timedelta(hours=int(hours))
+    secret, rotated = ports.kb.access.rotate(name, grace=grace, expires_in=_in_days(days))
+    return page(request, "token_secret.html", token=rotated, secret=secret, verb="rotated")
+
+
+@post("/tokens/{token_id:int}/revoke", opt=needs(Right.admin), sync_to_thread=True)
+@show_again(_confirm_token)
+def revoke_token(ports: FromPorts, request: PageRequest, token_id: PathId, form: FromForm) -> Page:
+    """Revoke a token, with every secret of it, in every process."""
+    ports.kb.access.revoke(ports.kb.access.name_of(token_id))
+    return Redirect(f"/console/tokens?revoked={token_id}", status_code=303)
+
+
 # The console's routes, from one module for each page. They all answer in HTML.
 
 ROOT = "/console"
@@ -161,14 +269,17 @@ HANDLERS = (
         route_handlers=[
             *outputs.HANDLERS,
             *facts.HANDLERS,
-            *review.HANDLERS,
             *questions.HANDLERS,
             *removal.HANDLERS,
-            *keysets.HANDLERS,
             *operations.HANDLERS,
+            get("/tokens", opt=needs(Right.admin), sync_to_thread=True)(show_tokens),
+            create_token,
+            ask_about_token,
+            rotate_token,
+            revoke_token,
             nowhere,
         ],
         include_in_schema=False,
-        exception_handlers={Exception: views.refused},
+        exception_handlers={Exception: refused},
     ),
 )

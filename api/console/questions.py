@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import cast
 
 from litestar import get, post
 from litestar.response import Redirect
 
-from colmlm.api.console.forms import Form, FromForm, find_change, form_page, show_again
-from colmlm.api.console.views import Page, PageRequest
+from colmlm.api.console.views import (
+    Form,
+    FromForm,
+    Page,
+    PageRequest,
+    find_change,
+    form_page,
+    show_again,
+    verb_of,
+)
 from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.misses import asks_of
 from colmlm.api.routes.parameters import PathId, shown_to
 from colmlm.api.routes.questions import SetName
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
+from colmlm.api.wire import MAX_FACTS_PER_EDIT
 from colmlm.kb.answers.answering import MAX_QUESTION
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.errors import KBError, refusals
@@ -49,7 +56,7 @@ def _read_values(form: Form) -> list[str]:
     return [line.strip() for line in (form.optional("expected") or "").split("\n") if line.strip()]
 
 
-def _show_sets(ports: Ports, request: PageRequest, form: Form) -> Page:
+def show_sets(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     sets, corpora = ports.kb.questions.all(), ports.kb.corpora.all()
     return form_page(request, "questions.html", form, sets=sets, corpora=[one.corpus for one in corpora])
 
@@ -62,7 +69,9 @@ def show_keeping(ports: FromPorts, request: PageRequest, form: FromForm) -> Page
     return form_page(request, "question_keep.html", form, output=output, draft=draft, sets=sets)
 
 
-def _show_question(ports: Ports, request: PageRequest, name: str, question_id: int, form: Form) -> Page:
+def show_question(
+    ports: FromPorts, request: PageRequest, name: SetName, question_id: PathId, form: FromForm
+) -> Page:
     found = ports.kb.questions.questions(name, question_id - 1, 1)
     if not found or found[0].question_id != question_id:
         raise refusals.question_not_found([question_id])
@@ -98,13 +107,8 @@ def _find_job(ports: Ports, request: PageRequest, form: Form) -> JobRecord | Non
     return job if job.kind == AskQuestions.kind else None
 
 
-@get("/questions", opt=needs(Right.read), sync_to_thread=True)
-def list_sets(ports: FromPorts, request: PageRequest) -> Page:
-    return _show_sets(ports, request, Form())
-
-
 @post("/questions", opt=needs(Right.edit), sync_to_thread=True)
-@show_again(_show_sets)
+@show_again(show_sets)
 def keep_questions(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Keep pasted questions in a set."""
     name, corpus = form.text("name", limit=LONGEST_SET), form.optional("corpus")
@@ -182,13 +186,8 @@ def compare_runs(ports: FromPorts, request: PageRequest, name: SetName, form: Fr
     )
 
 
-@get("/questions/{name:str}/items/{question_id:int}", opt=needs(Right.edit), sync_to_thread=True)
-def ask_to_edit_question(ports: FromPorts, request: PageRequest, name: SetName, question_id: PathId) -> Page:
-    return _show_question(ports, request, name, question_id, Form())
-
-
 @post("/questions/{name:str}/items/{question_id:int}", opt=needs(Right.edit), sync_to_thread=True)
-@show_again(_show_question)
+@show_again(show_question)
 def edit_question(
     ports: FromPorts, request: PageRequest, name: SetName, question_id: PathId, form: FromForm
 ) -> Page:
@@ -217,6 +216,7 @@ def remove_set(ports: FromPorts, name: SetName) -> Page:
 # Misses: what was asked and found nothing, or was called wrong, as a work list, and what to do about each group.
 
 GROUPS_ON_A_PAGE = 20
+DECISIONS = ("/misses/dismiss", "/misses/reopen")
 STATES: tuple[MissState, ...] = ("open", "dismissed", "solved")
 ORDERS: tuple[MissOrder, ...] = ("asked", "newest")
 
@@ -253,11 +253,11 @@ def _read_group_ids(form: Form) -> list[int]:
     return ids
 
 
-def _confirm_decision(ports: Ports, request: PageRequest, form: Form, verb: str) -> Page:
+def confirm_decision(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Ask for the reason, and show which groups are concerned."""
     misses = shown_to(request, ports).misses()
     groups = [misses.read(group_id).group for group_id in form.ids("group")[:MAX_FACTS_PER_EDIT]]
-    return form_page(request, "misses_decide.html", form, verb=verb, groups=groups)
+    return form_page(request, "misses_decide.html", form, verb=verb_of(request), groups=groups)
 
 
 def show_misses(ports: FromPorts, request: PageRequest, group_id: PathId, form: FromForm) -> Page:
@@ -322,32 +322,16 @@ def solve_misses(ports: FromPorts, request: PageRequest, group_id: PathId, form:
     return lead_to_group(ports, request, group_id, fact_id, reason, anyway=form.flag("anyway"))
 
 
-@get("/misses/dismiss", opt=needs(Right.edit), sync_to_thread=True)
-def ask_to_dismiss(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
-    return _confirm_decision(ports, request, form, "dismiss")
-
-
-@get("/misses/reopen", opt=needs(Right.edit), sync_to_thread=True)
-def ask_to_reopen(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
-    return _confirm_decision(ports, request, form, "reopen")
-
-
-@post("/misses/dismiss", opt=needs(Right.edit), sync_to_thread=True)
-@show_again(partial(_confirm_decision, verb="dismiss"))
-def dismiss_misses(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
-    seq = ports.kb.misses.dismiss(_read_group_ids(form), **form.sign(request))
-    return Redirect(f"/console/misses?change={seq}", status_code=303)
-
-
-@post("/misses/reopen", opt=needs(Right.edit), sync_to_thread=True)
-@show_again(partial(_confirm_decision, verb="reopen"))
-def reopen_misses(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
-    seq = ports.kb.misses.reopen(_read_group_ids(form), **form.sign(request))
+@post(list(DECISIONS), opt=needs(Right.edit), sync_to_thread=True)
+@show_again(confirm_decision)
+def decide_misses(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    decide = ports.kb.misses.dismiss if verb_of(request) == "dismiss" else ports.kb.misses.reopen
+    seq = decide(_read_group_ids(form), **form.sign(request))
     return Redirect(f"/console/misses?change={seq}", status_code=303)
 
 
 HANDLERS = (
-    list_sets,
+    get("/questions", opt=needs(Right.read), sync_to_thread=True)(show_sets),
     keep_questions,
     get("/keep-question", opt=needs(Right.edit), sync_to_thread=True)(show_keeping),
     keep_output,
@@ -356,15 +340,15 @@ HANDLERS = (
     start_run,
     read_run,
     compare_runs,
-    ask_to_edit_question,
+    get("/questions/{name:str}/items/{question_id:int}", opt=needs(Right.edit), sync_to_thread=True)(
+        show_question
+    ),
     edit_question,
     ask_to_remove_set,
     remove_set,
     list_misses,
     get("/misses/{group_id:int}", opt=needs(Right.read, Limiter.reading), sync_to_thread=True)(show_misses),
     solve_misses,
-    ask_to_dismiss,
-    ask_to_reopen,
-    dismiss_misses,
-    reopen_misses,
+    get(list(DECISIONS), opt=needs(Right.edit), sync_to_thread=True)(confirm_decision),
+    decide_misses,
 )

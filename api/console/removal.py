@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from litestar import Response, get, post
 from litestar.response import Redirect
 
-from colmlm.api.console.forms import Form, FromForm, corpus_options, find_change, form_page, show_again
-from colmlm.api.console.keysets import active_keyset
-from colmlm.api.console.views import Page, PageRequest, page
+from colmlm.api.console.operations import active_keyset
+from colmlm.api.console.views import (
+    Form,
+    FromForm,
+    Page,
+    PageRequest,
+    corpus_options,
+    find_change,
+    form_page,
+    page,
+    show_again,
+    verb_of,
+)
 from colmlm.api.middleware.auth import Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import PathId
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT
+from colmlm.api.wire import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import KBError
 from colmlm.kb.facts.records import FactRecord, Mentioned
 from colmlm.kb.removal.certificate import issue_forget_certificate
@@ -128,14 +137,15 @@ def _find_texts(
     return forgetting.facts([*shown, *(one.asked_fact_id for one in survivors)])
 
 
-def _confirm_run(ports: Ports, request: PageRequest, run_id: int, verb: str, form: Form) -> Page:
+def confirm_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: FromForm) -> Page:
+    """Ask for confirmation before a run is applied or restored."""
     forgetting = Forgetting(ports.kb)
     record, made, _ = forgetting.run(run_id)
     return form_page(
         request,
         "forget_edit.html",
         form,
-        verb=verb,
+        verb=verb_of(request),
         run=record,
         plan=made,
         texts=_find_texts(forgetting, made),
@@ -151,18 +161,8 @@ def plan_forgetting(ports: FromPorts, request: PageRequest, form: FromForm) -> P
     return Redirect(f"/console/forget/{made.run_id}", status_code=303)
 
 
-@get("/forget/{run_id:int}/apply", opt=needs(Right.edit), sync_to_thread=True)
-def ask_to_apply_run(ports: FromPorts, request: PageRequest, run_id: PathId) -> Page:
-    return _confirm_run(ports, request, run_id, "apply", Form())
-
-
-@get("/forget/{run_id:int}/restore", opt=needs(Right.edit), sync_to_thread=True)
-def ask_to_restore_run(ports: FromPorts, request: PageRequest, run_id: PathId) -> Page:
-    return _confirm_run(ports, request, run_id, "restore", Form())
-
-
 @post("/forget/{run_id:int}/apply", opt=needs(Right.edit), sync_to_thread=True)
-@show_again(partial(_confirm_run, verb="apply"))
+@show_again(confirm_run)
 def apply_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: FromForm) -> Page:
     """Forget the facts of a plan, all in one change or none."""
     edit = Forgetting(ports.kb).apply(run_id, **form.sign(request))
@@ -170,7 +170,7 @@ def apply_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: From
 
 
 @post("/forget/{run_id:int}/restore", opt=needs(Right.edit), sync_to_thread=True)
-@show_again(partial(_confirm_run, verb="restore"))
+@show_again(confirm_run)
 def restore_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: FromForm) -> Page:
     """Undo an applied run."""
     edit = Forgetting(ports.kb).restore(run_id, **form.sign(request))
@@ -249,7 +249,8 @@ def _require_small_files(ports: Ports, form: Form) -> None:
     form.check()
 
 
-def _show_erasures(ports: Ports, request: PageRequest, form: Form) -> Page:
+def show_erasures(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Show the requests that wait for a second token, those that were decided, and the latest erasures."""
     done = ports.kb.log.changes_before(ports.kb.log.head_seq() + 1, SHOWN, kind="erase")
     asked = sorted(
         ErasureRequests(ports.kb).requests(),
@@ -274,7 +275,7 @@ def confirm_erasure(ports: FromPorts, request: PageRequest, form: FromForm) -> P
             form.check()
         preview = Erasure(ports.kb).preview(ids)
     except KBError as error:
-        return _show_erasures(ports, request, form.refuse(form.error or error))
+        return show_erasures(ports, request, form.refuse(form.error or error))
     return form_page(
         request,
         "erasure_new.html",
@@ -284,7 +285,8 @@ def confirm_erasure(ports: FromPorts, request: PageRequest, form: FromForm) -> P
     )
 
 
-def _show_erasure(ports: Ports, request: PageRequest, request_id: int, form: Form) -> Page:
+def show_erasure(ports: FromPorts, request: PageRequest, request_id: PathId, form: FromForm) -> Page:
+    """Show a request for erasure, for another token to decide."""
     asked = ErasureRequests(ports.kb).read(request_id)
     told: dict[str, Any] = {"preview": None}
     if asked.state == "waiting":
@@ -300,12 +302,6 @@ def _describe_preview(ports: Ports, preview: Erased) -> dict[str, Any]:
     facts: list[FactRecord] = [ports.kb.facts.show(fact_id) for fact_id in preview.fact_ids[:SHOWN]]
     twins = [ports.kb.facts.show(fact_id) for fact_id in preview.also_said_by[:SHOWN]]
     return {"preview": preview, "facts": facts, "twins": twins}
-
-
-@get("/erasures", opt=needs(Right.admin), sync_to_thread=True)
-def list_erasures(ports: FromPorts, request: PageRequest) -> Page:
-    """Show the requests that wait for a second token, those that were decided, and the latest erasures."""
-    return _show_erasures(ports, request, Form())
 
 
 @post("/erasures", opt=needs(Right.admin), sync_to_thread=True)
@@ -326,14 +322,8 @@ def erase_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     return page(request, "erasure_report.html", report=report, searched=searched)
 
 
-@get("/erasures/{request_id:int}", opt=needs(Right.admin), sync_to_thread=True)
-def read_erasure(ports: FromPorts, request: PageRequest, request_id: PathId) -> Page:
-    """Show a request for erasure, for another token to decide."""
-    return _show_erasure(ports, request, request_id, Form())
-
-
 @post("/erasures/{request_id:int}/approve", opt=needs(Right.admin), sync_to_thread=True)
-@show_again(_show_erasure)
+@show_again(show_erasure)
 def approve_erasure(ports: FromPorts, request: PageRequest, request_id: PathId, form: FromForm) -> Page:
     """Approve a request of another token and erase its facts."""
     requests = ErasureRequests(ports.kb)
@@ -345,7 +335,7 @@ def approve_erasure(ports: FromPorts, request: PageRequest, request_id: PathId, 
 
 
 @post("/erasures/{request_id:int}/withdraw", opt=needs(Right.admin), sync_to_thread=True)
-@show_again(_show_erasure)
+@show_again(show_erasure)
 def withdraw_erasure(ports: FromPorts, request: PageRequest, request_id: PathId, form: FromForm) -> Page:
     """Withdraw a request; nothing is erased."""
     ErasureRequests(ports.kb).withdraw(request_id, token=request.user)
@@ -356,16 +346,19 @@ HANDLERS = (
     get("/forget", opt=needs(Right.audit), sync_to_thread=True)(show_runs),
     plan_forgetting,
     get("/forget/{run_id:int}", opt=needs(Right.audit), sync_to_thread=True)(show_run),
-    ask_to_apply_run,
-    ask_to_restore_run,
+    get(
+        [f"/forget/{{run_id:int}}/{verb}" for verb in ("apply", "restore")],
+        opt=needs(Right.edit),
+        sync_to_thread=True,
+    )(confirm_run),
     apply_run,
     restore_run,
     verify_run,
     download_certificate,
-    list_erasures,
+    get("/erasures", opt=needs(Right.admin), sync_to_thread=True)(show_erasures),
     get("/erasures/new", opt=needs(Right.admin), sync_to_thread=True)(confirm_erasure),
     erase_facts,
-    read_erasure,
+    get("/erasures/{request_id:int}", opt=needs(Right.admin), sync_to_thread=True)(show_erasure),
     approve_erasure,
     withdraw_erasure,
 )

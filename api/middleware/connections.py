@@ -17,7 +17,7 @@ import msgspec
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from colmlm.api.wire.answers import Problem
+from colmlm.api.wire import Problem
 
 _log = logging.getLogger(__name__)
 

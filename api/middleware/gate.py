@@ -32,7 +32,7 @@ from colmlm.api.middleware.connections import Drain
 from colmlm.api.middleware.limiters import Limiter, Limiters, RateLimits, own_rates
 from colmlm.api.request_context import RequestState
 from colmlm.api.settings import ServerSettings
-from colmlm.api.wire.requests import LOOPBACK
+from colmlm.api.wire import LOOPBACK
 from colmlm.kb.errors import KBError
 from colmlm.kb.service import KnowledgeBase
 

@@ -1,7 +1,7 @@
 """`Idempotency-Key`: an edit sent twice is carried out once, and gets the same response both times.
 
 Every route that edits heeds it. The idempotency key belongs to the token that sent it, and stands for one method,
-path and body. A request that was refused changed nothing and leaves the name free. `kb.access.idempotency` says what
+path and body. A request that was refused changed nothing and leaves the name free. `kb.access.access` says what
 happens in a crash.
 """
 
@@ -22,9 +22,8 @@ from colmlm.api.errors import bad_idempotency_key
 from colmlm.api.middleware.auth import is_edit, right_of
 from colmlm.api.middleware.gate import read_messages, replay_messages
 from colmlm.api.middleware.limiters import Limiter, Limiters
-from colmlm.api.wire.requests import MAX_BODY_BYTES
-from colmlm.kb.access.access import Access
-from colmlm.kb.access.idempotency import MAX_KEPT_BYTES, KeptAnswer
+from colmlm.api.wire import MAX_BODY_BYTES
+from colmlm.kb.access.access import MAX_KEPT_BYTES, Access, KeptAnswer
 from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.log.audit import Claim, origin
 

@@ -29,16 +29,18 @@ from colmlm.api.openai.answers import (
     heading,
     usage,
 )
-from colmlm.api.openai.errors import DECODING, ROUTE, Unsupported
 from colmlm.api.openai.fields import (
     CHAT_TOKENS,
+    DECODING,
     MAX_TOP,
     NEXT_QUESTION,
+    ROUTE,
     ChoiceFields,
     Messages,
     Most,
     NoList,
     Text,
+    Unsupported,
     as_text,
     chunks,
     refusal_of,
@@ -48,7 +50,7 @@ from colmlm.api.openai.fields import (
 from colmlm.api.openai.models import require_model
 from colmlm.api.ports import FromPorts, await_seen
 from colmlm.api.routes.parameters import WithToken, shown_to
-from colmlm.api.wire.requests import Request
+from colmlm.api.wire import Request
 from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.evidence.generation import Completed, Finished, GenerationRequest, Generator
 from colmlm.kb.evidence.records import NewFeedback, OutputTrace, Thumb

@@ -21,8 +21,7 @@ from colmlm.api.openai.answers import (
     logprobs,
     usage,
 )
-from colmlm.api.openai.errors import DECODING, Unsupported
-from colmlm.api.openai.fields import MAX_CHOICES, MAX_TOP, ChoiceFields, chunks
+from colmlm.api.openai.fields import DECODING, MAX_CHOICES, MAX_TOP, ChoiceFields, Unsupported, chunks
 from colmlm.api.openai.models import require_model
 from colmlm.api.ports import FromPorts, await_seen
 from colmlm.kb.evidence.generation import Completed, Finished, GenerationRequest, Generator

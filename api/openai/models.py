@@ -14,10 +14,9 @@ from litestar.params import JSONBody, PathParameter
 from msgspec import Meta
 
 from colmlm.api.middleware.auth import Limiter, Right, needs
-from colmlm.api.openai.errors import ROUTE, Unsupported, model_not_found
-from colmlm.api.openai.fields import Text
+from colmlm.api.openai.fields import ROUTE, Text, Unsupported, model_not_found
 from colmlm.api.ports import FromPorts
-from colmlm.api.wire.requests import Question, Request
+from colmlm.api.wire import Question, Request
 from colmlm.kb.evidence.generation import Generator
 from colmlm.kb.keys.records import CheckpointInfo
 

@@ -14,9 +14,9 @@ from msgspec import Meta
 
 from colmlm.api.openai.answers import Citation, citations, finish_reason, url_citation
 from colmlm.api.openai.chat import Nothing, NoTool, TextFormat, refuse_tools
-from colmlm.api.openai.errors import DECODING, Unsupported
 from colmlm.api.openai.fields import (
     CHAT_TOKENS,
+    DECODING,
     NEXT_QUESTION,
     DecodingFields,
     Message,
@@ -24,6 +24,7 @@ from colmlm.api.openai.fields import (
     Most,
     NoList,
     Text,
+    Unsupported,
     as_text,
     named_events,
     refusal_of,

@@ -21,22 +21,19 @@ from colmlm.api.routes.corpora import JSON_LINES
 from colmlm.api.routes.parameters import Corpus, Cursor, Limit, PathId, WithToken, after_of, page, time_of
 from colmlm.api.routes.responses import (
     Glance,
-    actor_of,
     encode_response,
     names_type,
+    on_record,
     preferred_type,
     stream_glances,
 )
-from colmlm.api.wire.answers import NEWEST_CHANGES, Differences, Page
-from colmlm.api.wire.requests import MAX_ID, Request, Why
+from colmlm.api.wire import MAX_ID, NEWEST_CHANGES, Differences, Page, Request, Why
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.evidence.log import Log
 from colmlm.kb.log import witness
 from colmlm.kb.log.audit import Fitting
-from colmlm.kb.log.chain import Sealed
-from colmlm.kb.log.cloud_events import BATCH, EVENT, cloud_event
-from colmlm.kb.log.denials import DenialRecord
-from colmlm.kb.log.records import ChangeRecord
+from colmlm.kb.log.chain import DenialRecord, Sealed
+from colmlm.kb.log.records import BATCH, EVENT, ChangeRecord, cloud_event
 from colmlm.kb.service import KnowledgeBase
 
 Who = Annotated[
@@ -218,9 +215,7 @@ def seal_breaks(ports: FromPorts, request: WithToken, data: JSONBody[Sealing]) -
     Appends a change that records what was found at each break and what was expected. Verification of the log then
     succeeds apart from these breaks; any other break is still reported.
     """
-    return ports.kb.log.seal(
-        data.seqs, actor=actor_of(request, data), reason=data.reason, dry_run=data.dry_run
-    )
+    return ports.kb.log.seal(data.seqs, **on_record(request, data), dry_run=data.dry_run)
 
 
 @get("/changes/export", media_type=JSON_LINES, **in_thread(Right.audit, Limiter.long_reads))

@@ -25,13 +25,13 @@ from colmlm.api.routes.parameters import (
     require_past,
     shown_to,
 )
-from colmlm.api.routes.responses import actor_of, key_at_once
-from colmlm.api.wire.answers import Deleted, DocumentText, Page
-from colmlm.api.wire.answers import cursor as cursor_of
-from colmlm.api.wire.requests import Request, Why
+from colmlm.api.routes.responses import key_at_once, on_record
+from colmlm.api.wire import Deleted, DocumentText, Page, Request, Why
+from colmlm.api.wire import cursor as cursor_of
 from colmlm.kb.corpus.format import AnnotatedDocument, Refusal, parse_record, to_record
 from colmlm.kb.errors import refusals
 from colmlm.kb.facts.records import CorpusStats, DocumentRecord, FactRecord
+from colmlm.kb.log.records import OnRecord
 
 JSON_LINES = "application/jsonl"
 
@@ -84,17 +84,17 @@ def delete_corpus(ports: FromPorts, request: WithToken, corpus: Name, data: JSON
 
     They are deleted in one change. The texts stay, and the facts can be restored.
     """
-    return delete_of(ports, corpus, None, actor_of(request, data), data)
+    return delete_of(ports, corpus, None, on_record(request, data), data)
 
 
 def delete_of(
-    ports: FromPorts, corpus: str, external_ids: list[str] | None, actor: str, data: Deletion
+    ports: FromPorts, corpus: str, external_ids: list[str] | None, signed: OnRecord, data: Deletion
 ) -> Deleted:
     """Delete the live facts of these documents of a corpus, or of all its documents (None)."""
     documents, facts = ports.kb.corpora.count(corpus, external_ids)
     if data.dry_run:
         return Deleted(dry_run=True, documents=documents, facts=facts, seq=None)
-    edit = ports.kb.corpora.delete(corpus, external_ids, actor=actor, reason=data.reason)
+    edit = ports.kb.corpora.delete(corpus, external_ids, **signed)
     seq = edit.seq if edit.fact_ids else None
     return Deleted(dry_run=False, documents=documents, facts=len(edit.fact_ids), seq=seq)
 
@@ -246,11 +246,7 @@ def ingest_documents(ports: FromPorts, request: WithToken, data: JSONBody[NewDoc
     records: list[dict[str, Any]] = [msgspec.to_builtins(document) for document in data.documents]
     parsed = (parse_record(record, f"document {n}") for n, record in enumerate(records))
     report = ports.kb.corpora.ingest(
-        parsed,
-        data.corpus,
-        actor=actor_of(request, data),
-        reason=data.reason,
-        allow_erased=data.allow_erased,
+        parsed, data.corpus, **on_record(request, data), allow_erased=data.allow_erased
     )
     return Ingested(
         corpus=report.corpus,
@@ -281,7 +277,7 @@ def delete_document(
     The facts of all texts it has had are deleted in one change. The texts stay, and the facts can be restored.
     """
     document, _ = ports.kb.documents.read(document_id)
-    return delete_of(ports, document.corpus, [document.external_id], actor_of(request, data), data)
+    return delete_of(ports, document.corpus, [document.external_id], on_record(request, data), data)
 
 
 HANDLERS = (

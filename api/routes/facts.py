@@ -24,28 +24,43 @@ from colmlm.api.routes.parameters import (
     time_of,
 )
 from colmlm.api.routes.responses import (
-    actor_of,
     answer_edit,
     edit_result,
     encode_trace,
     key_and_answer,
+    on_record,
     plan_deletion,
 )
-from colmlm.api.wire.answers import CountedPage, EditResult, T
-from colmlm.api.wire.answers import cursor as cursor_of
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Value, Version, Why
+from colmlm.api.wire import (
+    MAX_FACTS_PER_EDIT,
+    CountedPage,
+    EditResult,
+    Id,
+    Question,
+    Request,
+    T,
+    Value,
+    Version,
+    Why,
+)
+from colmlm.api.wire import cursor as cursor_of
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.evidence.provenance import of_fact
 from colmlm.kb.evidence.records import FactTrace
-from colmlm.kb.facts.compared import AlsoSaid, ComparedCounts, FactPair, PairPage, StaleFact, StalePage
 from colmlm.kb.facts.records import (
+    AlsoSaid,
+    ComparedCounts,
     Correction,
     FactDraft,
     FactFound,
     FactPage,
+    FactPair,
     FactRecord,
     FactSearch,
     Marking,
+    PairPage,
+    StaleFact,
+    StalePage,
 )
 from colmlm.kb.lookup.options import EVERY_FACT, NEAREST
 
@@ -146,8 +161,7 @@ def insert_fact(ports: FromPorts, request: WithToken, data: JSONBody[NewFact]) -
         data.value,
         answer=data.answer,
         proposed=data.proposed,
-        actor=actor_of(request, data),
-        reason=data.reason,
+        **on_record(request, data),
         allow_erased=data.allow_erased,
         anyway=data.anyway,
     )
@@ -168,8 +182,7 @@ def update_fact(
         data.value,
         question=data.question,
         version=data.version,
-        actor=actor_of(request, data),
-        reason=data.reason,
+        **on_record(request, data),
         anyway=data.anyway,
     )
     return answer_edit(ports, edit)
@@ -183,11 +196,7 @@ def delete_facts(ports: FromPorts, request: WithToken, data: JSONBody[DeletedSet
     """
     if data.dry_run:
         return plan_deletion(ports, data.fact_ids)
-    return edit_result(
-        ports.kb.facts.delete(
-            data.fact_ids, actor=actor_of(request, data), reason=data.reason, abstain=data.abstain
-        )
-    )
+    return edit_result(ports.kb.facts.delete(data.fact_ids, **on_record(request, data), abstain=data.abstain))
 
 
 @delete("/facts/{fact_id:int}", status_code=200, **in_thread(Right.edit))
@@ -196,11 +205,7 @@ def delete_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSO
 
     The deletion takes effect at once in every process, and can be undone.
     """
-    return edit_result(
-        ports.kb.facts.delete(
-            [fact_id], actor=actor_of(request, data), reason=data.reason, abstain=data.abstain
-        )
-    )
+    return edit_result(ports.kb.facts.delete([fact_id], **on_record(request, data), abstain=data.abstain))
 
 
 @post("/facts/restore", status_code=200, **in_thread(Right.edit))
@@ -209,7 +214,7 @@ def restore_facts(ports: FromPorts, request: WithToken, data: JSONBody[FactSet])
 
     All of them or none, with their last values.
     """
-    edit = ports.kb.facts.restore(data.fact_ids, actor=actor_of(request, data), reason=data.reason)
+    edit = ports.kb.facts.restore(data.fact_ids, **on_record(request, data))
     return key_and_answer(ports, edit)  # a keyset made while they were deleted lacks their keys
 
 
@@ -415,9 +420,7 @@ def hold_both(ports: FromPorts, request: WithToken, data: JSONBody[Holding]) -> 
     They are no contradiction any more, until one of them is edited; the nearer one answers.
     """
     one, other = data.fact_ids
-    edit = ports.kb.comparisons.hold(
-        one, other, actor=actor_of(request, data), reason=data.reason, holds=data.holds
-    )
+    edit = ports.kb.comparisons.hold(one, other, **on_record(request, data), holds=data.holds)
     return edit_result(edit)
 
 
@@ -472,11 +475,7 @@ def insert_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewFacts])
     """
     drafts = [FactDraft(draft.question, draft.value, draft.answer) for draft in data.facts]
     edit = ports.kb.facts.add_many(
-        drafts,
-        actor=actor_of(request, data),
-        reason=data.reason,
-        allow_erased=data.allow_erased,
-        anyway=data.anyway,
+        drafts, **on_record(request, data), allow_erased=data.allow_erased, anyway=data.anyway
     )
     return key_and_answer(ports, edit)
 
@@ -488,9 +487,7 @@ def update_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewValues]
     All facts get their new values and questions in one change, or none.
     """
     corrections = [Correction(one.fact_id, one.value, one.question, one.version) for one in data.facts]
-    edit = ports.kb.facts.edit_many(
-        corrections, actor=actor_of(request, data), reason=data.reason, anyway=data.anyway
-    )
+    edit = ports.kb.facts.edit_many(corrections, **on_record(request, data), anyway=data.anyway)
     return answer_edit(ports, edit)
 
 
@@ -537,8 +534,7 @@ def mark_fact(
         data.marking,
         question=data.question,
         answer=data.answer,
-        actor=actor_of(request, data),
-        reason=data.reason,
+        **on_record(request, data),
         allow_erased=data.allow_erased,
         anyway=data.anyway,
     )
@@ -561,8 +557,7 @@ def move_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONB
     edit = ports.kb.facts.move(
         fact_id,
         data.marking,
-        actor=actor_of(request, data),
-        reason=data.reason,
+        **on_record(request, data),
         allow_erased=data.allow_erased,
         question=data.question,
         version=data.version,
@@ -578,7 +573,7 @@ def undo_change(ports: FromPorts, request: WithToken, seq: PathId, data: JSONBod
     Takes back what one insert, update, move, delete, restore, verdict or note that both hold did, all of it; refused
     where one of its facts was edited since.
     """
-    edit = ports.kb.facts.undo(seq, actor=actor_of(request, data), reason=data.reason)
+    edit = ports.kb.facts.undo(seq, **on_record(request, data))
     # What is restored may lack keys of a keyset that was made meanwhile.
     return key_and_answer(ports, edit) if edit.kind == "restore" else answer_edit(ports, edit)
 

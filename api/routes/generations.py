@@ -28,8 +28,7 @@ from colmlm.api.routes.parameters import (
     shown_to,
 )
 from colmlm.api.routes.responses import encode_trace, stream_events
-from colmlm.api.wire.answers import FactImpact, Page
-from colmlm.api.wire.requests import MAX_ID, Behalf, Id, NewGeneration, RankingName, Request, Seq
+from colmlm.api.wire import MAX_ID, Behalf, FactImpact, Id, NewGeneration, Page, RankingName, Request, Seq
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.evidence.outputs import AttributionRecord
 from colmlm.kb.evidence.provenance import of_output

@@ -13,8 +13,8 @@ from colmlm.api.errors import PROBLEMS
 from colmlm.api.middleware.auth import Limiter, Right, in_thread, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.kb.errors import NoActiveKeyset
-from colmlm.kb.jobs.attendance import WorkerState
 from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.tickets import WorkerState
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.store import database
 from colmlm.kb.upkeep.upkeep import Statistics

@@ -21,7 +21,7 @@ from colmlm.api.middleware.auth import Limiter, Right, in_thread, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page
 from colmlm.api.routes.responses import Glance, stream_glances
-from colmlm.api.wire.answers import Page, Problem
+from colmlm.api.wire import Page, Problem
 from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.jobs.kinds import (
     KINDS,
@@ -40,9 +40,8 @@ from colmlm.kb.jobs.kinds import (
     WriteSnapshot,
 )
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.records import JobRecord
+from colmlm.kb.jobs.records import JobRecord, Work
 from colmlm.kb.jobs.uploads import Upload, Uploads
-from colmlm.kb.jobs.work import Work
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 States = Annotated[
@@ -187,7 +186,7 @@ def read_job(ports: FromPorts, request: WithToken, job_id: PathId) -> JobRecord:
 
     Gives its parameters, its progress, and its result.
     """
-    return _permitted_job(ports, request.user, job_id)
+    return permitted_job(ports, request.user, job_id)
 
 
 @post("/jobs/{job_id:int}/cancel", status_code=200, **in_thread(Right.read))
@@ -196,7 +195,7 @@ def cancel_job(ports: FromPorts, request: WithToken, job_id: PathId) -> JobRecor
 
     A queued job ends at once, a running one before its next piece of work. What it has committed stays.
     """
-    _permitted_job(ports, request.user, job_id)
+    permitted_job(ports, request.user, job_id)
     return Jobs(ports.kb).cancel(job_id, actor=request.user.name)
 
 
@@ -212,7 +211,7 @@ async def follow_job(ports: FromPorts, request: WithToken, job_id: PathId) -> Se
     Server-sent events: `progress` at every change of the job, then one `end`, each with the whole job. The stream ends
     after five minutes in any case, and with an event `draining` when the server is ending; reconnect to continue.
     """
-    await sync_to_thread(_permitted_job, ports, request.user, job_id)
+    await sync_to_thread(permitted_job, ports, request.user, job_id)
     return stream_glances(ports, _Moving(Jobs(ports.kb), job_id).look)
 
 
@@ -237,7 +236,7 @@ def _start(ports: Ports, request: WithToken, work: Work) -> JobRecord:
     return Jobs(ports.kb).submit(work, actor=request.user.name)
 
 
-def _permitted_job(ports: Ports, token: TokenRecord, job_id: int) -> JobRecord:
+def permitted_job(ports: Ports, token: TokenRecord, job_id: int) -> JobRecord:
     """Give the job. Raise `RightMissing` where this token may not start jobs of its kind."""
     job = Jobs(ports.kb).get(job_id)
     right = KINDS[job.kind].right

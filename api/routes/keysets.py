@@ -12,10 +12,9 @@ from msgspec import Meta
 from colmlm.api.middleware.auth import Right, in_thread
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page
-from colmlm.api.routes.responses import actor_of
-from colmlm.api.wire.answers import KeysetView, Page
-from colmlm.api.wire.requests import MAX_ID, Threshold, Why
-from colmlm.kb.jobs.work import FileName
+from colmlm.api.routes.responses import on_record
+from colmlm.api.wire import MAX_ID, KeysetView, Page, Threshold, Why
+from colmlm.kb.jobs.records import FileName
 from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetRecord
 
 
@@ -91,8 +90,7 @@ def activate_keyset(
         force=data.force,
         max_edits=data.max_edits,
         questions=data.questions,
-        actor=actor_of(request, data),
-        reason=data.reason,
+        **on_record(request, data),
     )
 
 
@@ -102,7 +100,7 @@ def roll_back(ports: FromPorts, request: WithToken, data: JSONBody[Why]) -> Keys
 
     Activates the keyset that was active before, at once and without a gate. A second roll-back undoes the first.
     """
-    return ports.kb.keysets.rollback(actor=actor_of(request, data), reason=data.reason)
+    return ports.kb.keysets.rollback(**on_record(request, data))
 
 
 @post("/keysets/{keyset_id:int}/retire", status_code=200, **in_thread(Right.train))
@@ -113,7 +111,7 @@ def retire_keyset(
 
     They are dropped for good; only a rekey makes them again. The active keyset is refused.
     """
-    return ports.kb.keysets.retire(keyset_id, actor=actor_of(request, data), reason=data.reason)
+    return ports.kb.keysets.retire(keyset_id, **on_record(request, data))
 
 
 @put("/keysets/{keyset_id:int}/threshold", **in_thread(Right.train))
@@ -124,9 +122,7 @@ def set_threshold(
 
     From the next lookup on, in every process, a score below the threshold is no match.
     """
-    return ports.kb.keysets.set_threshold(
-        keyset_id, data.threshold, actor=actor_of(request, data), reason=data.reason
-    )
+    return ports.kb.keysets.set_threshold(keyset_id, data.threshold, **on_record(request, data))
 
 
 def _view(ports: Ports, keyset: KeysetRecord) -> KeysetView:

@@ -21,9 +21,8 @@ from colmlm.api.errors import PROBLEMS
 from colmlm.api.middleware.auth import Limiter, Right, in_thread, needs
 from colmlm.api.ports import FromPorts, Ports, QuestionEncoder
 from colmlm.api.routes.parameters import WithToken, require_past
-from colmlm.api.routes.responses import actor_of
-from colmlm.api.wire.answers import EncodedTexts, LookupAnswer, LookupAnswers
-from colmlm.api.wire.requests import (
+from colmlm.api.routes.responses import on_record
+from colmlm.api.wire import (
     JSON,
     LOOKUPS,
     MAX_CHARS_TO_ENCODE,
@@ -37,6 +36,9 @@ from colmlm.api.wire.requests import (
     SEEN,
     VECTORS,
     DocumentToEncode,
+    EncodedTexts,
+    LookupAnswer,
+    LookupAnswers,
     LookupRequest,
     QuestionRequest,
     TextsToEncode,
@@ -357,7 +359,7 @@ def use_shipped_threshold(ports: FromPorts, request: WithToken, data: JSONBody[W
 
     The calibration no longer counts, from this commit on and in every process.
     """
-    return ports.need_calibrations().drop(actor=actor_of(request, data), reason=data.reason)
+    return ports.need_calibrations().drop(**on_record(request, data))
 
 
 HANDLERS = (

@@ -11,11 +11,10 @@ from msgspec import Meta
 from colmlm.api.middleware.auth import Limiter, Right, in_thread
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, shown_to
-from colmlm.api.routes.responses import actor_of
-from colmlm.api.wire.answers import Decided, MissList
-from colmlm.api.wire.answers import cursor as cursor_of
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Why
-from colmlm.kb.misses.checking import Asks
+from colmlm.api.routes.responses import on_record
+from colmlm.api.wire import MAX_FACTS_PER_EDIT, Decided, Id, MissList, Why
+from colmlm.api.wire import cursor as cursor_of
+from colmlm.kb.misses.listing import Asks
 from colmlm.kb.misses.records import MISSES_LISTED, MissDetails, MissOrder, MissState, Solving
 
 Which = Annotated[MissState, QueryParameter(name="state", description="Which groups")]
@@ -83,8 +82,7 @@ def dismiss_misses(ports: FromPorts, request: WithToken, data: JSONBody[MissGrou
 
     They are not this base's to answer. What is asked near them later is dismissed with them.
     """
-    actor = actor_of(request, data)
-    return Decided(seq=ports.kb.misses.dismiss(data.group_ids, actor=actor, reason=data.reason))
+    return Decided(seq=ports.kb.misses.dismiss(data.group_ids, **on_record(request, data)))
 
 
 @post("/misses/reopen", status_code=200, **in_thread(Right.edit))
@@ -93,8 +91,7 @@ def reopen_misses(ports: FromPorts, request: WithToken, data: JSONBody[MissGroup
 
     Those that were dismissed or solved.
     """
-    actor = actor_of(request, data)
-    return Decided(seq=ports.kb.misses.reopen(data.group_ids, actor=actor, reason=data.reason))
+    return Decided(seq=ports.kb.misses.reopen(data.group_ids, **on_record(request, data)))
 
 
 @post("/misses/{group_id:int}/solve", status_code=200, **in_thread(Right.edit, Limiter.reading))
@@ -104,8 +101,7 @@ def solve_misses(ports: FromPorts, request: WithToken, group_id: PathId, data: J
     Asks the newest five questions of the group again. Where all of them find the fact, or with `anyway`, it is solved.
     """
     misses = ports.kb.shown(past=True).misses(asks_of(ports))
-    actor = actor_of(request, data)
-    return misses.solve(group_id, data.fact_id, anyway=data.anyway, actor=actor, reason=data.reason)
+    return misses.solve(group_id, data.fact_id, anyway=data.anyway, **on_record(request, data))
 
 
 def asks_of(ports: Ports) -> Asks | None:

@@ -16,8 +16,7 @@ from msgspec.structs import asdict
 
 from colmlm.api.errors import invalid_cursor, right_missing, unacceptable_body
 from colmlm.api.ports import Ports
-from colmlm.api.wire.answers import Page, Place, T, cursor, place_in
-from colmlm.api.wire.requests import MAX_ID, MAX_PAGE, Id, Request, Threshold
+from colmlm.api.wire import MAX_ID, MAX_PAGE, Id, Page, Place, Request, T, Threshold, cursor, place_in
 from colmlm.kb.access.records import Right, TokenRecord
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.evidence.shown import Shown
@@ -33,7 +32,7 @@ OfDocument = Annotated[
 ]
 
 
-# Makes pages of lists, and reads the cursors that requests bring back; `api.wire.answers` defines both.
+# Makes pages of lists, and reads the cursors that requests bring back; `api.wire` defines both.
 
 Cursor = Annotated[
     str | None,

@@ -11,9 +11,8 @@ from msgspec import Meta
 from colmlm.api.middleware.auth import Right, in_thread
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page, shown_to
-from colmlm.api.wire.answers import Page
-from colmlm.api.wire.answers import cursor as cursor_of
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_ID, Id, Question, Request, Value
+from colmlm.api.wire import MAX_FACTS_PER_EDIT, MAX_ID, Id, Page, Question, Request, Value
+from colmlm.api.wire import cursor as cursor_of
 from colmlm.kb.questions.records import (
     AskedItem,
     DraftQuestion,

@@ -11,10 +11,22 @@ from msgspec import Meta, field
 from colmlm.api.middleware.auth import Limiter, Right, in_thread
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, SelectorParts, WithToken, after_of, page
-from colmlm.api.routes.responses import actor_of, edit_result, key_and_answer
-from colmlm.api.wire.answers import EditResult, ErasureAnswer, Page, PlanView, RunView, SigningKey
-from colmlm.api.wire.answers import cursor as cursor_of
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, Id, Question, Request, Threshold, Why
+from colmlm.api.routes.responses import edit_result, key_and_answer, on_record
+from colmlm.api.wire import (
+    MAX_FACTS_PER_EDIT,
+    EditResult,
+    ErasureAnswer,
+    Id,
+    Page,
+    PlanView,
+    Question,
+    Request,
+    RunView,
+    SigningKey,
+    Threshold,
+    Why,
+)
+from colmlm.api.wire import cursor as cursor_of
 from colmlm.kb.facts.records import FactRecord, Mentioned
 from colmlm.kb.log.signing import as_pem, names_of, signing_key
 from colmlm.kb.removal.certificate import (
@@ -87,8 +99,7 @@ def plan_forgetting(ports: FromPorts, request: WithToken, data: JSONBody[NewRun]
     )
     made = forgetting.plan(
         data.selector.selector(),
-        actor=actor_of(request, data),
-        reason=data.reason,
+        **on_record(request, data),
         equivalents=data.equivalents,
         radius=data.radius,
         policy=data.policy,
@@ -153,7 +164,7 @@ def apply_forgetting(ports: FromPorts, request: WithToken, run_id: PathId, data:
 
     All facts are deleted in one change, or none. A plan that is out of date is refused.
     """
-    return edit_result(Forgetting(ports.kb).apply(run_id, actor=actor_of(request, data), reason=data.reason))
+    return edit_result(Forgetting(ports.kb).apply(run_id, **on_record(request, data)))
 
 
 @post("/forget-runs/{run_id:int}/restore", status_code=200, **in_thread(Right.edit))
@@ -164,7 +175,7 @@ def restore_forgotten(
 
     Restores all its facts in one change, as they were.
     """
-    edit = Forgetting(ports.kb).restore(run_id, actor=actor_of(request, data), reason=data.reason)
+    edit = Forgetting(ports.kb).restore(run_id, **on_record(request, data))
     return key_and_answer(ports, edit)
 
 
@@ -320,13 +331,13 @@ def erase_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewErasure]
 
     For a fact that was erased before, it redacts the texts that still say it; where there are none, `seq` is null.
     """
-    actor = actor_of(request, data)
+    signed = on_record(request, data)
     if ports.kb.settings.erase_needs_two:
         asked = ErasureRequests(ports.kb).ask(
-            data.fact_ids, token=request.user, actor=actor, reason=data.reason, mentions=data.mentions
+            data.fact_ids, token=request.user, **signed, mentions=data.mentions
         )
         return ErasureAnswer(report=None, request=asked)
-    report = Erasure(ports.kb).erase(data.fact_ids, actor=actor, reason=data.reason, mentions=data.mentions)
+    report = Erasure(ports.kb).erase(data.fact_ids, **signed, mentions=data.mentions)
     return ErasureAnswer(report=report, request=None)
 
 

@@ -16,21 +16,21 @@ from colmlm.api import request_context
 from colmlm.api.errors import client_left, problem_of, server_draining
 from colmlm.api.ports import Ports
 from colmlm.api.routes.parameters import WithToken
-from colmlm.api.wire.answers import EditResult
-from colmlm.api.wire.requests import Why
+from colmlm.api.wire import EditResult, Why
 from colmlm.kb.errors import KeysetMismatch, refusals
 from colmlm.kb.evidence.generation import Finished, Item, Missed, Spliced
 from colmlm.kb.evidence.provenance import MEDIA_TYPES, PROV, Provenance, write_prov
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.log.audit import act_for, check_name, current_entry
+from colmlm.kb.log.records import OnRecord
 
 
-def actor_of(request: WithToken, why: Why) -> str:
-    """Give the token's name, the actor of the change. Notes on whose behalf it acts, where the body says so."""
+def on_record(request: WithToken, why: Why) -> OnRecord:
+    """Give the reason and the actor of a change: the token, which acts on behalf of whom the body names."""
     if (behalf := why.on_behalf_of or why.actor) is not None:
         check_name("name on whose behalf this is done", behalf)
         act_for(behalf)
-    return request.user.name
+    return {"actor": request.user.name, "reason": why.reason}
 
 
 def edit_result(edit: Edit, *, min_seq: int | None = None, keyed: bool = True) -> EditResult:

@@ -11,11 +11,20 @@ from msgspec import Meta
 from colmlm.api.middleware.auth import Right, in_thread
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.parameters import Cursor, Limit, WithToken, after_of, shown_to
-from colmlm.api.routes.responses import actor_of, edit_result
-from colmlm.api.wire.answers import EditResult, InboxPage, VerdictResult
-from colmlm.api.wire.answers import cursor as cursor_of
-from colmlm.api.wire.requests import MAX_FACTS_PER_EDIT, MAX_ID, Id, Request, Version, Why
-from colmlm.kb.facts.reviews import ReviewVerdict
+from colmlm.api.routes.responses import edit_result, on_record
+from colmlm.api.wire import (
+    MAX_FACTS_PER_EDIT,
+    MAX_ID,
+    EditResult,
+    Id,
+    InboxPage,
+    Request,
+    VerdictResult,
+    Version,
+    Why,
+)
+from colmlm.api.wire import cursor as cursor_of
+from colmlm.kb.facts.records import ReviewVerdict
 
 OfCorpus = Annotated[str | None, QueryParameter(max_length=1000, description="Only of this corpus")]
 OfDocument = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Only of this document")]
@@ -88,7 +97,7 @@ def settle(ports: FromPorts, request: WithToken, data: JSONBody[Verdicts]) -> Ve
     fact was settled or edited since it was read, nothing is done to it, and `before` says what it is now.
     """
     judged = [ReviewVerdict(one.fact_id, one.verdict, one.version, one.review) for one in data.verdicts]
-    done = ports.kb.review.settle(judged, actor=actor_of(request, data), reason=data.reason)
+    done = ports.kb.review.settle(judged, **on_record(request, data))
     return VerdictResult(
         seqs=list(done.seqs),
         min_seq=max((*done.seqs, *(one.seq for one in done.before))),
@@ -103,13 +112,11 @@ def limit_review(ports: FromPorts, request: WithToken, data: JSONBody[ReviewLimi
 
     Those of a corpus, or all facts in a keyset, from this commit on and in every process; or again proposed ones too.
     """
-    actor = actor_of(request, data)
     edit = ports.kb.review.limit(
         accepted_only=data.accepted_only,
         corpus=data.corpus,
         keyset_id=data.keyset_id,
-        actor=actor,
-        reason=data.reason,
+        **on_record(request, data),
     )
     return edit_result(edit)
 

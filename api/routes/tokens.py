@@ -14,8 +14,7 @@ from colmlm.api.middleware.auth import Right, in_thread, needs
 from colmlm.api.middleware.idempotency import TELLS_SECRET
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page
-from colmlm.api.wire.answers import Page, Token, TokenWithSecret
-from colmlm.api.wire.requests import Request
+from colmlm.api.wire import Page, Request, Token, TokenWithSecret
 from colmlm.kb.access.records import LONGEST, MAX_RATE, TokenRecord
 
 _MAX_SECONDS = int(LONGEST.total_seconds())

@@ -12,8 +12,7 @@ from colmlm.api.middleware.auth import Limiter, Right, in_thread
 from colmlm.api.middleware.idempotency import TELLS_SECRET
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, after_of, page
-from colmlm.api.wire.answers import Page, WebhookWithSecret
-from colmlm.api.wire.requests import MAX_ID, Request
+from colmlm.api.wire import MAX_ID, Page, Request, WebhookWithSecret
 from colmlm.kb.webhooks.records import LONGEST_URL, Webhook, WebhookDelivery
 
 ChangeKind = Annotated[str, Meta(min_length=1, max_length=100)]

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from colmlm.api import wire
 from colmlm.api.routes import (
     changes,
     corpora,
@@ -28,10 +29,12 @@ from colmlm.api.routes.generations import OutputMade, SpliceMade
 from colmlm.api.routes.health import Health, OwnWorkerHealth
 from colmlm.api.routes.parameters import SelectorParts
 from colmlm.api.routes.removal import CertificateText, Verifying
-from colmlm.api.wire import answers
-from colmlm.api.wire.answers import EditResult, EncodedTexts, LookupAnswer, LookupAnswers
-from colmlm.api.wire.requests import (
+from colmlm.api.wire import (
     DocumentToEncode,
+    EditResult,
+    EncodedTexts,
+    LookupAnswer,
+    LookupAnswers,
     LookupRequest,
     NewGeneration,
     QuestionRequest,
@@ -61,16 +64,26 @@ from colmlm.kb.evidence.records import (
     Version,
 )
 from colmlm.kb.facts import search
-from colmlm.kb.facts.compared import AlsoSaid, ComparedCounts, FactPair, StaleFact
-from colmlm.kb.facts.records import CorpusStats, DocumentRecord, FactRecord, FoundIn, Mark, Source
-from colmlm.kb.facts.reviews import SettledBefore
+from colmlm.kb.facts.records import (
+    AlsoSaid,
+    ComparedCounts,
+    CorpusStats,
+    DocumentRecord,
+    FactPair,
+    FactRecord,
+    FoundIn,
+    Mark,
+    SettledBefore,
+    Source,
+    StaleFact,
+)
 from colmlm.kb.jobs import kinds
 from colmlm.kb.jobs.kinds import Documents, Sync
 from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.jobs.uploads import Upload
 from colmlm.kb.keys.records import GateStanding, KeysetHead, KeysetRecord
 from colmlm.kb.log import chain, witness
-from colmlm.kb.log.denials import DenialRecord
+from colmlm.kb.log.chain import DenialRecord
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.records import Hit, LookupSpace
 from colmlm.kb.misses.records import AskedAgain, MissDetails, MissedQuestion, MissGroup, NearFact, Solving
@@ -167,11 +180,11 @@ FACT_EXAMPLES: tuple[Any, ...] = (
         reason="first edition",
     ),
     CorpusStats("atlas", 1, 2, 0, 78),
-    answers.Deleted(dry_run=True, documents=1, facts=2, seq=None),
+    wire.Deleted(dry_run=True, documents=1, facts=2, seq=None),
     _DOCUMENT := DocumentRecord(
         3, "atlas", "peru", "Peru", "https://example.org/peru", "CC-BY-4.0", "1", HASH, 28, 1, AT, None
     ),
-    answers.DocumentText(document=_DOCUMENT, text=TEXT),
+    wire.DocumentText(document=_DOCUMENT, text=TEXT),
     corpora.Ingested(
         corpus="atlas",
         documents=1,
@@ -194,10 +207,8 @@ FACT_EXAMPLES: tuple[Any, ...] = (
     AlsoSaid(12, (905,)),
     EditResult(seq=41, min_seq=41, kind="delete", fact_ids=[12], keyed=True),
     _ITEM,
-    answers.InboxPage(
-        items=[_ITEM], next=None, total=1, is_exact=True, progress=ReviewProgress(1, 12, 3, True)
-    ),
-    answers.VerdictResult(
+    wire.InboxPage(items=[_ITEM], next=None, total=1, is_exact=True, progress=ReviewProgress(1, 12, 3, True)),
+    wire.VerdictResult(
         seqs=[41],
         min_seq=41,
         fact_ids=[12],
@@ -288,9 +299,9 @@ ASKING_EXAMPLES: tuple[Any, ...] = (
         ],
     ),
     _MISS,
-    answers.MissList(items=[_MISS], next=None, total=1, ungrouped=0, kept=True),
+    wire.MissList(items=[_MISS], next=None, total=1, ungrouped=0, kept=True),
     MissDetails(_MISS, (MissedQuestion(QUESTION, 14, AT, 7, 0, "Lima"),)),
-    answers.Decided(seq=42),
+    wire.Decided(seq=42),
     Solving(3, 12, True, 42, (AskedAgain(QUESTION, 7, True),)),
     KeptSet("handbook", "atlas", 20, "ana", AT, _ASKED_RUN),
     KeptQuestion(7, QUESTION, ("Lima",), (12,), AT),
@@ -350,10 +361,10 @@ EVIDENCE_EXAMPLES: tuple[Any, ...] = (
     GenerationRecord(7, PROMPT, " Lima.", "c0ffee", "auto", 40, AT, 1, 1),
     Feedback(7, "down", "that is another country's", "Lima", "ana", None, AT),
     AttributionRecord(7, 0, 0, 5, "hit", " Lima", 12, 1, 3, 0.93, 40, AT),
-    answers.FactImpact(fact_id=12, is_live=True, erased_seq=None, items=[_USE], next=None),
+    wire.FactImpact(fact_id=12, is_live=True, erased_seq=None, items=[_USE], next=None),
     generations.SelectionImpact(num_facts=1, num_outputs=1, items=[_USE], next=None),
     changes.Changes(head_seq=41, items=[CHANGE], next=None),
-    answers.Differences(
+    wire.Differences(
         first=12,
         last=41,
         counts={"deleted": 1},
@@ -369,7 +380,7 @@ EVIDENCE_EXAMPLES: tuple[Any, ...] = (
 
 _RATES = {"questions": Rates(1, 0, 0, 0, 0, 1)}
 _RUN = RunRecord(5, "applied", "successor", {"text": "Lima"}, 1, 40, 41, None, True, 2, "ana", WHY, AT)
-_PLAN = answers.PlanView(
+_PLAN = wire.PlanView(
     num_facts=1,
     selected=1,
     num_equivalents=0,
@@ -417,11 +428,11 @@ REMOVAL_EXAMPLES: tuple[Any, ...] = (
     removal.Chosen(fact_ids=[12]),
     removal.NewErasure(fact_ids=[12], reason=WHY),
     _RUN,
-    answers.RunView(run=_RUN, plan=_PLAN, verification=_VERIFIED),
+    wire.RunView(run=_RUN, plan=_PLAN, verification=_VERIFIED),
     SaidSurvivor(12, "same", 0.83, "Lima", SOURCE, (SAID,)),
     Drift((), (), ()),
     _VERIFIED,
-    answers.SigningKey(keyid=HASH, fingerprint="0123456789abcdef", pem="-----BEGIN PUBLIC KEY-----\n..."),
+    wire.SigningKey(keyid=HASH, fingerprint="0123456789abcdef", pem="-----BEGIN PUBLIC KEY-----\n..."),
     CertificateCheck(
         ok=True,
         checks=(CertificateFinding("signature", True, "it fits, by key " + HASH),),
@@ -438,7 +449,7 @@ REMOVAL_EXAMPLES: tuple[Any, ...] = (
     ),
     _ERASED,
     _ASKED,
-    answers.ErasureAnswer(report=_REPORT, request=None),
+    wire.ErasureAnswer(report=_REPORT, request=None),
 )
 
 
@@ -458,7 +469,7 @@ _HEAD = KeysetHead(
 _KEYSET = KeysetRecord(**asdict(_HEAD), num_keys=1048, num_unkeyed=0)
 _GATE = GateStanding(True, True, 40, 1)
 _UPLOAD = Upload("0f" * 16, "atlas.jsonl", 1048, HASH)
-_TOKEN = answers.Token(
+_TOKEN = wire.Token(
     key_id=7,
     name="gpu-host",
     role="decoder",
@@ -505,16 +516,16 @@ OPERATING_EXAMPLES: tuple[Any, ...] = (
     kinds.Check(),
     kinds.Compare(radius=0.97),
     _KEYSET,
-    answers.KeysetView(keyset=_KEYSET, gate=_GATE),
+    wire.KeysetView(keyset=_KEYSET, gate=_GATE),
     keysets.KeysetGate(standing=_GATE, report={"passed": True, "seq": 40, "criteria": []}),
     JOB,
     _UPLOAD,
     _TOKEN,
-    answers.TokenWithSecret(token=_TOKEN, secret="colmlm_Xb3fQ1...the rest of it"),
+    wire.TokenWithSecret(token=_TOKEN, secret="colmlm_Xb3fQ1...the rest of it"),
     tokens.NewToken(name="gpu-host", role="decoder", expires_in_seconds=7_776_000, rate_limit=60_000),
     tokens.Rotation(grace_seconds=86_400),
     _WEBHOOK,
-    answers.WebhookWithSecret(webhook=_WEBHOOK, secret="whsec_C2FVsBQIhrscChlQIMV...the rest of it"),
+    wire.WebhookWithSecret(webhook=_WEBHOOK, secret="whsec_C2FVsBQIhrscChlQIMV...the rest of it"),
     webhooks.NewWebhook(url=_WEBHOOK.url, kinds=["delete", "forget"], since=40),
     webhooks.Replay(from_seq=12),
     WebhookDelivery(message_id="test_4f1c9a3be0d27e55", ok=True, status=204, error=None, seconds=0.042),

@@ -21,9 +21,27 @@ from litestar.openapi.spec import Components, License, SecurityScheme
 from litestar.routes import HTTPRoute
 
 from colmlm.api.middleware.auth import EDITING, SAFE_METHODS, Right, needs, right_of
-from colmlm.api.openai.errors import OpenAIProblem
+from colmlm.api.openai import answers
+from colmlm.api.openai.answers import Citation, CitedDocument, annotated
+from colmlm.api.openai.chat import (
+    ChatRequest,
+    CompletionUpdate,
+    FeedbackMetadata,
+    JudgedChoice,
+    JudgedCompletion,
+)
+from colmlm.api.openai.completions import CompletionRequest
+from colmlm.api.openai.fields import DONE, Message, OpenAIProblem, describe_error
+from colmlm.api.openai.models import Embedding, EmbeddingRequest, Embeddings, EmbeddingUsage, Model, Models
+from colmlm.api.openai.responses import (
+    AnsweredResponse,
+    OutputMessage,
+    OutputText,
+    ResponseRequest,
+    ResponseUsage,
+    text_citation,
+)
 from colmlm.api.schema import examples
-from colmlm.api.schema import openai_examples as openai
 from colmlm.api.schema.examples import (
     ASKING_EXAMPLES,
     CHANGE,
@@ -40,14 +58,148 @@ from colmlm.api.schema.examples import (
     TRACE,
     as_json,
 )
-from colmlm.api.wire.answers import Problem, cursor
-from colmlm.api.wire.requests import MAX_ID
+from colmlm.api.wire import MAX_ID, Problem, cursor
 from colmlm.kb.access.records import ROLES
 from colmlm.kb.evidence.generation import Finished, Spliced
 from colmlm.kb.evidence.provenance import MEDIA_TYPES, Provenance, of_fact, of_output, write_prov
-from colmlm.kb.facts.compared import AlsoSaid
-from colmlm.kb.log.cloud_events import BATCH, EVENT, cloud_event
+from colmlm.kb.facts.records import AlsoSaid
+from colmlm.kb.log.records import BATCH, EVENT, cloud_event
 from colmlm.kb.log.signing import PAYLOAD_TYPE
+
+_CREATED, _MODEL = 1_769_860_800, "co-lmlm-135m"
+
+
+def _cited(start: int) -> Citation:
+    """Give a citation of the value Lima, `start` characters into the choice."""
+    document = CitedDocument(
+        document_id=3,
+        corpus="atlas",
+        external_id="peru",
+        title="Peru",
+        uri="https://example.org/peru",
+        licence="CC-BY-4.0",
+        start=23,
+        end=27,
+    )
+    return Citation(
+        index=0,
+        start=start,
+        end=start + len("Lima"),
+        value="Lima",
+        fact_id=12,
+        version=1,
+        score=0.93,
+        document=document,
+        url="https://kb.example.org/v1/generations/7",
+    )
+
+
+_USAGE = answers.Usage(prompt_tokens=14, completion_tokens=1, total_tokens=15)
+_COMPLETED = answers.Completion(
+    id="cmpl-0f3a",
+    created=_CREATED,
+    model=_MODEL,
+    choices=[
+        answers.CompletionChoice(
+            index=0, text=" Lima.", finish_reason="stop", generation_id=7, citations=[_cited(1)]
+        )
+    ],
+    usage=_USAGE,
+    citations=[_cited(1)],
+)
+_TOLD = answers.ChatChoice(
+    index=0,
+    message=answers.ChatMessage(role="assistant", content="Lima.", annotations=annotated([_cited(0)])),
+    finish_reason="stop",
+    generation_id=7,
+    citations=[_cited(0)],
+)
+_CHUNK = answers.ChatChunk(
+    id="chatcmpl-0f3a",
+    created=_CREATED,
+    model=_MODEL,
+    choices=[answers.ChatChunkChoice(index=0, delta=answers.Delta(content="Lima."))],
+)
+_RESPONDED = AnsweredResponse(
+    id="resp_0f3a",
+    created_at=_CREATED,
+    model=_MODEL,
+    status="completed",
+    instructions=None,
+    max_output_tokens=None,
+    temperature=0.0,
+    top_p=1.0,
+    metadata={},
+    output=[
+        OutputMessage(
+            id="msg_0f3a",
+            status="completed",
+            content=[OutputText(text="Lima.", annotations=[text_citation(_cited(0))])],
+        )
+    ],
+    usage=ResponseUsage(input_tokens=14, output_tokens=1, total_tokens=15),
+    generation_id=7,
+    citations=[_cited(0)],
+)
+_SERVED = Model(id=_MODEL, checkpoint_id="c0ffee")
+
+OPENAI_EXAMPLES: tuple[Any, ...] = (
+    CompletionRequest(model=_MODEL, prompt="The capital of Peru is", max_tokens=16, temperature=0.0),
+    _COMPLETED,
+    CompletionUpdate(metadata=FeedbackMetadata(feedback="down", value="Lima")),
+    JudgedCompletion(
+        id="7",
+        created=_CREATED,
+        model="c0ffee",
+        choices=[
+            JudgedChoice(message=answers.ChatMessage(role="assistant", content="Cusco."), generation_id=7)
+        ],
+        metadata=FeedbackMetadata(feedback="down", value="Lima"),
+    ),
+    ChatRequest(model=_MODEL, messages=[Message(role="user", content="What is the capital of Peru?")]),
+    answers.ChatCompletion(
+        id="chatcmpl-0f3a",
+        created=_CREATED,
+        model=_MODEL,
+        choices=[_TOLD],
+        usage=_USAGE,
+        citations=_TOLD.citations,
+    ),
+    ResponseRequest(model=_MODEL, input="What is the capital of Peru?"),
+    _RESPONDED,
+    EmbeddingRequest(model=_MODEL, input="What is the capital of Peru?"),
+    Embeddings(
+        data=[Embedding(index=0, embedding=[0.6, 0.8])],
+        model=_MODEL,
+        keyset_id=2,
+        checkpoint_id="c0ffee",
+        usage=EmbeddingUsage(prompt_tokens=7, total_tokens=7),
+    ),
+    _SERVED,
+    Models(data=[_SERVED]),
+)
+
+
+def _streamed(chunk: msgspec.Struct) -> str:
+    return f"data: {msgspec.json.encode(chunk).decode()}\r\n\r\ndata: {DONE}\r\n\r\n"
+
+
+def _completed(response: AnsweredResponse) -> str:
+    data = {"type": "response.completed", "sequence_number": 9, "response": response}
+    return f"event: response.completed\r\ndata: {msgspec.json.encode(data).decode()}\r\n\r\n"
+
+
+OPENAI_EVENTS: Mapping[str, str] = {
+    "complete": _streamed(_COMPLETED),
+    "chat": _streamed(_CHUNK),
+    "respond": _completed(_RESPONDED),
+}
+
+
+def refused(status: int, said: str) -> OpenAIProblem:
+    """Give an error of this status in OpenAI's form."""
+    return describe_error(f"{said}.", status, code="model_not_found" if status == 404 else "refused")
+
 
 # The tags, one for each resource, in the order in which a reader meets them.
 TAGS = {
@@ -280,7 +432,7 @@ _EXAMPLE_BY_TYPE: dict[str, Any] = {
         *EVIDENCE_EXAMPLES,
         *REMOVAL_EXAMPLES,
         *OPERATING_EXAMPLES,
-        *openai.OPENAI_EXAMPLES,
+        *OPENAI_EXAMPLES,
     )
 }
 
@@ -330,7 +482,7 @@ EVENTS: Mapping[str, str] = {
     "generate": "".join(
         f"event: {name}\r\ndata: {msgspec.json.encode(data).decode()}\r\n\r\n" for name, data in _PIECES
     ),
-    **openai.OPENAI_EVENTS,
+    **OPENAI_EVENTS,
 }
 
 _DATABASE = "0f3a5c7e9b1d2f48"
@@ -363,5 +515,5 @@ def _problem(status: int, said: str) -> Any:
 # How to make the example of a refusal from its status and description, by component.
 REFUSALS: Mapping[str, Callable[[int, str], Any]] = {
     "Problem": _problem,
-    "OpenAIProblem": lambda status, said: as_json(openai.refused(status, said)),
+    "OpenAIProblem": lambda status, said: as_json(refused(status, said)),
 }

@@ -21,8 +21,8 @@ from colmlm.api.middleware.auth import is_edit
 from colmlm.api.middleware.limiters import Bucket, Clock, Limiter, Limiters
 from colmlm.api.request_context import RequestState, route_of
 from colmlm.kb.evidence.log import Log
-from colmlm.kb.log.denials import NewDenial
-from colmlm.kb.store import outages
+from colmlm.kb.log.chain import NewDenial
+from colmlm.kb.store import waits
 from colmlm.kb.store.engines import SECRETS
 from colmlm.kb.texts.characters import LINES, visible_text
 
@@ -59,7 +59,7 @@ def configure(settings: ServerSettings, stream: TextIO | None = None) -> None:
     as_text = settings.log_format == "text" or (settings.log_format == "auto" and out.isatty())
     handler = logging.StreamHandler(out)
     handler.setFormatter(_formatter(as_text=as_text, colours=out.isatty()))
-    handler.addFilter(outages.is_news)
+    handler.addFilter(waits.is_news)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())
@@ -173,7 +173,7 @@ class Journal:
         try:
             self._log.deny(denial)
         except SQLAlchemyError as error:
-            outages.tell(_log, "a denial was not recorded", error)
+            waits.log_outage(_log, "a denial was not recorded", error)
 
 
 def _fields(scope: HTTPScope, request: RequestState) -> dict[str, Any]:

@@ -6,9 +6,10 @@ Labels have few values: parts of a lookup, outcomes, kinds of changes, route tem
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from prometheus_client import (
     CollectorRegistry,
@@ -26,17 +27,26 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api.middleware.limiters import Limiters
-from colmlm.api.request_context import UNROUTED
-from colmlm.api.supervision.supervisor import Shared
-from colmlm.kb.errors import KBError
-from colmlm.kb.jobs.attendance import OwnWorker, WorkerState, no_worker
+from colmlm.api.request_context import UNROUTED, method_of, route_of, status_of
+from colmlm.api.supervision import Shared
+from colmlm.kb.errors import KBError, SettingsError
 from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.tickets import OwnWorker, WorkerState, no_worker
 from colmlm.kb.log.audit import KINDS
 from colmlm.kb.lookup.lookups import IndexStanding
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.engines import WatchedPool
 from colmlm.kb.webhooks.records import Webhook
+
+if TYPE_CHECKING:
+    from litestar.types import HTTPScope
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import Span
+
+    from colmlm.api.request_context import RequestState
+
 
 _SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _LONG = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -52,7 +62,7 @@ _PARTS = {
 
 
 class Metrics:
-    """The metrics of one process: an `kb.lookup.observing.Observer` of lookups, and the counters of the HTTP layer."""
+    """The metrics of one process: an `kb.lookup.records.Observer` of lookups, and the counters of the HTTP layer."""
 
     def __init__(
         self, kb: KnowledgeBase, worker: OwnWorker = no_worker, shared: Shared | None = None
@@ -263,3 +273,98 @@ def _connections(engines: dict[str, Engine]) -> Metric:
 
 def _gauge(name: str, said: str, value: float) -> Metric:
     return GaugeMetricFamily(f"colmlm_{name}", said, value=value)
+
+
+# OpenTelemetry spans: one for each request, and within it for its lookups, their search and select, and decoding.
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+
+
+class Tracing:
+    """Make spans and export them in the background; `close` exports the rest."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("colmlm")
+
+    def close(self) -> None:
+        self._provider.shutdown()
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        with self._tracer.start_as_current_span(name):
+            yield
+
+    def begin(self, name: str) -> Span:
+        """Start a span that is current only inside `within`, since a stream's steps run in several threads."""
+        return self._tracer.start_span(name)
+
+    @contextmanager
+    def within(self, span: Span) -> Iterator[None]:
+        from opentelemetry.trace import use_span
+
+        with use_span(span, end_on_exit=False):
+            yield
+
+    @contextmanager
+    def request(self, scope: HTTPScope, request: RequestState) -> Iterator[None]:
+        """Trace a request as one span, a child of the caller's span if the request names one."""
+        from opentelemetry.trace import SpanKind, Status, StatusCode
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        caller = TraceContextTextMapPropagator().extract(headers)
+        with self._tracer.start_as_current_span("request", context=caller, kind=SpanKind.SERVER) as span:
+            try:
+                yield
+            finally:
+                method, route, status = method_of(scope), route_of(scope), status_of(request)
+                span.update_name(f"{method} {route}")
+                span.set_attribute("http.request.method", method)
+                span.set_attribute("http.route", route)
+                span.set_attribute("http.response.status_code", status)
+                span.set_attribute("colmlm.request_id", request.request_id)
+                if status >= 500:
+                    span.set_status(Status(StatusCode.ERROR))
+
+
+def tracing_from(env: Mapping[str, str]) -> Tracing | None:
+    """Make the tracing that the variables in `env` ask for, or None. Raise `SettingsError`.
+
+    The exporter, the sampler and the resource read their own OTEL_ variables.
+    """
+    if not _is_wanted(env):
+        return None
+    try:
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise SettingsError("OTEL_TRACES_EXPORTER", "it needs: pip install 'colmlm[otel]'") from error
+    name = {} if env.get("OTEL_SERVICE_NAME") else {"service.name": "colmlm"}
+    provider = TracerProvider(resource=Resource.create(name))
+    provider.add_span_processor(BatchSpanProcessor(_exporter(env)))
+    return Tracing(provider)
+
+
+def _is_wanted(env: Mapping[str, str]) -> bool:
+    if env.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
+    exporter = env.get("OTEL_TRACES_EXPORTER")
+    if exporter not in (None, "", "none", "otlp", "console"):
+        raise SettingsError("OTEL_TRACES_EXPORTER", f"{exporter!r} is not one of otlp, console, none")
+    return exporter in ("otlp", "console") or (
+        exporter != "none" and any(env.get(endpoint) for endpoint in _ENDPOINTS)
+    )
+
+
+def _exporter(env: Mapping[str, str]) -> SpanExporter:
+    if env.get("OTEL_TRACES_EXPORTER") == "console":
+        import sys
+
+        from opentelemetry.sdk.trace.export import ConsoleSpanExporter
+
+        return ConsoleSpanExporter(out=sys.stderr)
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter()

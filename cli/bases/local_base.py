@@ -168,7 +168,7 @@ class LocalBase:
         said = self.runtime.telling.note if verbose else Telling().note
         near = None if self.alone or as_of is not None else near_base(self.runtime, checkpoint)
         if near is not None:
-            from colmlm.api.client.errors import RemoteError
+            from colmlm.api.client.connection import RemoteError
 
             with near:
                 try:

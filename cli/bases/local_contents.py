@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import plain
 from colmlm.kb.corpus.raw.reading import read_corpus
+from colmlm.kb.facts.corpora import Standing
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import (
     Correcting,
@@ -24,15 +25,13 @@ from colmlm.kb.facts.records import (
     Moving,
     Proposing,
 )
-from colmlm.kb.facts.standing import Standing
 from colmlm.kb.lookup.options import EVERY_FACT, NEAREST
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.adding import Adding
     from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
     from colmlm.kb.corpus.raw.blocks import RawAddition
-    from colmlm.kb.corpus.raw.files import FoundFiles
-    from colmlm.kb.corpus.raw.wire import Limits
+    from colmlm.kb.corpus.raw.files import FoundFiles, Limits
     from colmlm.kb.facts.records import CorpusStats, Edit, Ingesting, IngestReport
     from colmlm.kb.keys.records import KeysetRecord
     from colmlm.kb.keys.rekey import Encoder

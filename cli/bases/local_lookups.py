@@ -24,11 +24,10 @@ from colmlm.kb.questions.sets import QuestionSets
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from colmlm.kb.keys.records import Activating, Adapting, GateStanding, KeysetRecord
+    from colmlm.kb.keys.records import Activating, Adapting, GateLimits, GateStanding, KeysetRecord
     from colmlm.kb.questions.records import AskingSet, QuestionRun
     from colmlm.kb.switching.gate import ScoreDrift
     from colmlm.kb.switching.keysets import Keysets
-    from colmlm.kb.switching.limits import GateLimits
     from colmlm.kb.switching.measures import Scores
 
 

@@ -20,8 +20,14 @@ from typing import TYPE_CHECKING, TextIO
 
 import msgspec
 
-from colmlm.api.wire.answers import EncodedTexts
-from colmlm.api.wire.requests import MAX_QUERIES, DocumentToEncode, SpanToEncode, TextsToEncode, is_loopback
+from colmlm.api.wire import (
+    MAX_QUERIES,
+    DocumentToEncode,
+    EncodedTexts,
+    SpanToEncode,
+    TextsToEncode,
+    is_loopback,
+)
 from colmlm.cli.composition.runtime import Runtime, released_checkpoint
 from colmlm.cli.output import note
 from colmlm.kb.errors import KBError, KeysetMismatch, NoActiveKeyset

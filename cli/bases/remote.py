@@ -13,9 +13,8 @@ import typer
 
 from colmlm.api.client.api import refuse
 from colmlm.api.client.client import Client
-from colmlm.api.client.connection import Connection, Patience
-from colmlm.api.client.errors import TokenRefused
-from colmlm.api.wire.requests import is_loopback
+from colmlm.api.client.connection import Connection, Patience, TokenRefused
+from colmlm.api.wire import is_loopback
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import note
 

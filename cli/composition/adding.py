@@ -20,7 +20,7 @@ from colmlm.kb.answers.records import Answer
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal
 from colmlm.kb.corpus.raw.blocks import USUAL, Fields
 from colmlm.kb.corpus.raw.reading import OnParsed, read_raw
-from colmlm.kb.facts.standing import Standing
+from colmlm.kb.facts.corpora import Standing
 from colmlm.kb.progress import Telling
 
 if TYPE_CHECKING:

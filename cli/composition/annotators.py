@@ -124,7 +124,7 @@ def light(
         return AnnotatorElsewhere(spreading, by, on_wait)
     from colmlm.model.annotate.annotators import QuestionGenerator, SpanAnnotator
     from colmlm.model.annotate.pipeline import Annotator
-    from colmlm.model.reader.verification import Verifier
+    from colmlm.model.reader.reader import Verifier
 
     bases = runtime.settings.home / "models"
     finder = SpanAnnotator.load(finding, bases, threshold=threshold)

@@ -20,8 +20,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.composition.syncing import Syncing, places_of
 from colmlm.cli.errors import FAULT, explain
 from colmlm.kb.answers.records import Calibrating
-from colmlm.kb.backup.kept import backup_folder
-from colmlm.kb.backup.write import verify_backup, write_backup
+from colmlm.kb.backup.write import backup_folder, verify_backup, write_backup
 from colmlm.kb.corpus.format import Refusal
 from colmlm.kb.corpus.raw.blocks import RawAddition
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files
@@ -43,9 +42,10 @@ from colmlm.kb.jobs.kinds import (
     VerifyForgetting,
     WriteSnapshot,
 )
-from colmlm.kb.jobs.problems import Problem, problem_of
 from colmlm.kb.jobs.records import JobRecord
+from colmlm.kb.jobs.tickets import Problem, problem_of
 from colmlm.kb.jobs.worker import Handler, JobRun
+from colmlm.kb.keys.records import GateLimits
 from colmlm.kb.log.signing import signing_key
 from colmlm.kb.lookup.options import filter_of
 from colmlm.kb.progress import Advance, Telling
@@ -53,7 +53,6 @@ from colmlm.kb.questions.records import AskingSet
 from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.records import SAMPLE
 from colmlm.kb.store.waits import refusal_of
-from colmlm.kb.switching.limits import GateLimits
 from colmlm.kb.upkeep.comparing import compare_index
 
 if TYPE_CHECKING:

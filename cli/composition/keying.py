@@ -148,7 +148,7 @@ def measure(
     telling: Telling,
 ) -> Calibration:
     """Calibrate on up to `sample` questions, spread evenly over the facts. Raises `InvalidValue` without any."""
-    from colmlm.kb.switching.thresholds import measure_threshold
+    from colmlm.kb.keys.activation import measure_threshold
 
     def encode(questions: Sequence[str]) -> NDArray[np.float32]:
         return _encode(encoder, questions, telling)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from colmlm.cli.settings import UserSettings
-from colmlm.kb.answers.confidence import Confidence
-from colmlm.kb.answers.reading import JudgedReader, Passage, PassageReading
+from colmlm.kb.answers.reading import Confidence, JudgedReader, Passage, PassageReading
 
 if TYPE_CHECKING:
     from colmlm.kb.answers.records import AnswerThreshold

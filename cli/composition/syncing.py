@@ -18,8 +18,7 @@ from colmlm.cli.composition.adding import facts_ingested
 from colmlm.cli.output import plain
 from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, opened_file
 from colmlm.kb.errors import refusals
-from colmlm.kb.facts.corpora import SyncedFile
-from colmlm.kb.facts.standing import Standing
+from colmlm.kb.facts.corpora import Standing, SyncedFile
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.adding import Adding, Load

@@ -23,9 +23,9 @@ from msgspec.structs import replace
 
 from colmlm.api.watch.logs import blot_secret
 from colmlm.kb import interpreter
-from colmlm.kb.jobs import attendance
-from colmlm.kb.jobs.attendance import STEADY_SECONDS, WorkerState
-from colmlm.kb.store import outages
+from colmlm.kb.jobs import tickets
+from colmlm.kb.jobs.tickets import STEADY_SECONDS, WorkerState
+from colmlm.kb.store import waits
 
 if TYPE_CHECKING:
     from colmlm.kb.store.settings import Settings
@@ -61,7 +61,7 @@ class WorkerProcess:
         return self._state
 
     def __enter__(self) -> Self:
-        attendance.clear_attendance(self.home)
+        tickets.clear_attendance(self.home)
         self._watching.start()
         return self
 
@@ -78,7 +78,7 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             process.kill()  # its jobs are taken up again by the next worker
         self._watching.join()
-        attendance.clear_attendance(self.home)
+        tickets.clear_attendance(self.home)
 
     def _start(self) -> subprocess.Popen[bytes]:
         # In a session of its own, so that Ctrl-C reaches only the server, which then stops the worker.
@@ -129,9 +129,9 @@ class WorkerProcess:
         try:
             self._process = self._start()
         except Exception as error:  # noqa: BLE001 - else there would be no worker for as long as the server runs
-            outages.tell(_log, "the worker cannot be started, will try again", error)
+            waits.log_outage(_log, "the worker cannot be started, will try again", error)
             failures = self._state.failures + 1
-            self._state = replace(self._state, failures=failures, last_error=(outages.cause_of(error),))
+            self._state = replace(self._state, failures=failures, last_error=(waits.cause_of(error),))
             return False
         self._state = replace(self._state, running=True, since=datetime.now(UTC))
         return True
@@ -142,7 +142,7 @@ class WorkerProcess:
             code = self._process.wait(self.steady_seconds)
         except subprocess.TimeoutExpired:
             self._state = replace(self._state, failures=0)
-            attendance.clear_attendance(self.home)
+            tickets.clear_attendance(self.home)
             code = self._process.wait()
         if self._stopping.is_set():
             return True
@@ -159,7 +159,7 @@ class WorkerProcess:
             last_error=tuple(self._said),
         )
         with suppress(OSError):  # for example a full disk; the server itself still reports the state
-            attendance.note_attendance(self.home, self._state)
+            tickets.note_attendance(self.home, self._state)
         return False
 
 

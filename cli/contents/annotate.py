@@ -38,10 +38,9 @@ from colmlm.kb.corpus.raw.reading import read_raw
 if TYPE_CHECKING:
     from colmlm.cli.composition.bulk.errands import DocumentAnnotator
     from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
-    from colmlm.kb.corpus.raw.wire import Limits
+    from colmlm.kb.corpus.raw.files import Limits
     from colmlm.model.annotate.checks import Reviewed
-    from colmlm.model.annotate.pipeline import Results
-    from colmlm.model.annotate.seed import Estimate
+    from colmlm.model.annotate.pipeline import Estimate, Results
 
 ANNOTATE_EXAMPLES = examples(
     "colmlm corpus annotate handbook/ --output handbook.jsonl",
@@ -212,8 +211,7 @@ def _light(chosen: DocumentAnnotator, job: AnnotationRun) -> None:
 
 
 def _seed(runtime: Runtime, job: AnnotationRun, options: SeedOptions) -> Any:
-    from colmlm.model.annotate.pipeline import Results
-    from colmlm.model.annotate.seed import SeedRun
+    from colmlm.model.annotate.pipeline import Results, SeedRun
     from colmlm.model.lm.chat_endpoint import Chat, Endpoint
 
     assert options.url is not None and options.model is not None
@@ -247,8 +245,7 @@ def _greet(results: Results) -> None:
 
 def _estimate(job: AnnotationRun, options: SeedOptions) -> Estimate:
     """Estimate what is still to be annotated. Reads everything once, and writes nothing."""
-    from colmlm.model.annotate.pipeline import Results
-    from colmlm.model.annotate.seed import estimate_cost
+    from colmlm.model.annotate.pipeline import Results, estimate_cost
 
     with Results(job.out) if job.out.exists() else nullcontext() as results:
         return estimate_cost(

@@ -246,7 +246,7 @@ def export(
         write_parquet(documents, output)
         return
     if format_ is ExportFormat.dataset:
-        from colmlm.kb.corpus.dataset import write_dataset
+        from colmlm.kb.corpus.parquet import write_dataset
 
         assert output is not None
         write_dataset(documents, output, corpus)

@@ -40,9 +40,8 @@ from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AllowErased, CheckpointPath, DryRun, examples, some_text, wants_json
 from colmlm.cli.output import counted, note, plain, print_json, print_table, progress, say
 from colmlm.kb.corpus.format import is_blank
-from colmlm.kb.corpus.raw.blocks import Fields, RawAddition
+from colmlm.kb.corpus.raw.blocks import Fields, RawAddition, Unreadable, decode_text
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files
-from colmlm.kb.corpus.raw.text import Unreadable, decode_text
 from colmlm.kb.facts.records import Ingesting, IngestReport
 
 if TYPE_CHECKING:

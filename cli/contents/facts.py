@@ -47,16 +47,20 @@ from colmlm.cli.output import (
 from colmlm.kb.errors import refusals
 
 if TYPE_CHECKING:
-    from colmlm.kb.facts.compared import AlsoSaid, ComparedPart, FactPair, PairPage, StalePage
     from colmlm.kb.facts.files import BulkEdit, PlannedEdit
     from colmlm.kb.facts.records import (
         Addition,
+        AlsoSaid,
+        ComparedPart,
         Correcting,
         FactPage,
+        FactPair,
         FactRecord,
         FactSearch,
         Marking,
         Moving,
+        PairPage,
+        StalePage,
         State,
     )
 

@@ -29,7 +29,7 @@ from colmlm.cli.options import (
 from colmlm.cli.output import counted_facts, note, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
-    from colmlm.kb.facts.reviews import ReviewVerdict, Settled, SettledBefore
+    from colmlm.kb.facts.records import ReviewVerdict, Settled, SettledBefore
     from colmlm.kb.review.records import InboxItem
 
 app = typer.Typer(
@@ -49,7 +49,7 @@ class Kind(StrEnum):
 
 
 class VerdictChoice(StrEnum):
-    """What is said of facts; `kb.facts.reviews.VerdictKind`, as choices of an argument."""
+    """What is said of facts; `kb.facts.records.VerdictKind`, as choices of an argument."""
 
     accept = "accept"
     reject = "reject"

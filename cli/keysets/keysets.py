@@ -33,8 +33,7 @@ from colmlm.cli.options import (
 )
 from colmlm.cli.output import note, print_json, print_table, progress, say
 from colmlm.kb.errors import NoActiveKeyset
-from colmlm.kb.keys.records import MAX_EDITS
-from colmlm.kb.switching.limits import GateLimits
+from colmlm.kb.keys.records import MAX_EDITS, GateLimits
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import Adapting, GateStanding, IndexFit, KeysetRecord

@@ -35,7 +35,7 @@ from colmlm.kb.errors import (
     NoActiveKeyset,
     SharedSnapshotsUnavailable,
 )
-from colmlm.kb.jobs import attendance
+from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
@@ -46,7 +46,7 @@ from colmlm.kb.store.store import Store
 from colmlm.kb.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
-    from colmlm.kb.jobs.attendance import WorkerState
+    from colmlm.kb.jobs.tickets import WorkerState
 
 
 OLDEST_PYTHON = (3, 11)
@@ -302,7 +302,7 @@ _BY_HAND = "Its lines are in the server's log; colmlm worker --verbose runs one 
 
 def examine_worker(settings: Settings) -> Iterator[CheckResult]:
     """Check for workers with a heartbeat, for jobs that wait, and for a server's note that its own worker fails."""
-    state, heard, waiting = attendance.noted_attendance(settings.home), 0, 0
+    state, heard, waiting = tickets.noted_attendance(settings.home), 0, 0
     try:
         with _store(settings) as store:
             if store is not None:

@@ -23,7 +23,7 @@ from colmlm.kb.access.records import ROLES, Right, TokenRecord
 
 if TYPE_CHECKING:
     from colmlm.api.client.client import Client
-    from colmlm.api.mcp.caller import AskingNear, Caller
+    from colmlm.api.mcp.reading import AskingNear, Caller
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class _Callers:
     def of(self, token: TokenRecord | None) -> Caller:
         """Give the caller with a token; None: this machine's user, who has every right. Raises `RightMissing`."""
         from colmlm.api.errors import right_missing
-        from colmlm.api.mcp.caller import ALL_RIGHTS, Caller
+        from colmlm.api.mcp.reading import ALL_RIGHTS, Caller
 
         if token is not None and not token.may(Right.read):
             raise right_missing(token.role, Right.read)

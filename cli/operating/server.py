@@ -26,15 +26,15 @@ import psutil
 from colmlm.cli.bases.nearby import told_of
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import KBError
-from colmlm.kb.store import outages
+from colmlm.kb.store import waits
 
 if TYPE_CHECKING:
     from colmlm.api.loaded_models import LoadedModel, LoadedModels
     from colmlm.api.middleware.auth import LocalToken
-    from colmlm.api.supervision.supervisor import Shared
+    from colmlm.api.supervision import Shared
     from colmlm.cli.composition.worker_process import WorkerProcess
+    from colmlm.kb.keys.activation import Succession
     from colmlm.kb.keys.records import CheckpointInfo
-    from colmlm.kb.keys.succession import Succession
     from colmlm.kb.service import KnowledgeBase
 
 THREADS = "OMP_NUM_THREADS"
@@ -68,8 +68,8 @@ def run(
 ) -> None:
     """Run one of `num_servers` processes with what was loaded, as `api.serving.run_server` describes."""
     from colmlm.api.serving import run_server
-    from colmlm.api.watch.tracing import tracing_from
-    from colmlm.kb.jobs.attendance import no_worker
+    from colmlm.api.watch.metrics import tracing_from
+    from colmlm.kb.jobs.tickets import no_worker
 
     if models:
         _leave_a_core(num_servers)
@@ -132,7 +132,7 @@ def serve_shared(
     """
     with tempfile.TemporaryDirectory(prefix="colmlm-metrics-") as folder, ExitStack() as at_end:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read once, when the library is imported
-        from colmlm.api.supervision.supervisor import Shared, Supervisor
+        from colmlm.api.supervision import Shared, Supervisor
         from colmlm.api.watch import logs
 
         logs.configure(runtime.serving)
@@ -199,7 +199,7 @@ def _attend(runtime: Runtime, shared: Shared, worker: Callable[[], WorkerProcess
     """Run what there is once beside all servers, until SIGTERM: the worker for jobs, and the metrics' own address."""
     from colmlm.api.serving import serve_metrics
     from colmlm.api.watch.metrics import Metrics
-    from colmlm.kb.jobs.attendance import no_worker
+    from colmlm.kb.jobs.tickets import no_worker
 
     ends = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ends.set())
@@ -254,7 +254,7 @@ class ModelKeeper:
             try:
                 self.keep_up()
             except Exception as error:  # noqa: BLE001 - else no later keyset would get its model
-                outages.tell(_log, "cannot see which models are wanted, will try again", error)
+                waits.log_outage(_log, "cannot see which models are wanted, will try again", error)
 
     def keep_up(self) -> None:
         """Load what is wanted and not there, and frees what is not wanted, as the keysets are now."""
@@ -287,8 +287,8 @@ class ModelKeeper:
         try:
             model = self._loaded(checkpoint)
         except Exception as error:  # noqa: BLE001 - files of a model may be broken in more ways than can be listed
-            self._failed[checkpoint.checkpoint_id] = time.monotonic(), outages.cause_of(error)
-            _log.warning("the model %s is not loaded: %s", checkpoint.name, outages.cause_of(error))
+            self._failed[checkpoint.checkpoint_id] = time.monotonic(), waits.cause_of(error)
+            _log.warning("the model %s is not loaded: %s", checkpoint.name, waits.cause_of(error))
             return
         self._failed.pop(checkpoint.checkpoint_id, None)
         self.models.put(model)

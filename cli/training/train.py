@@ -23,15 +23,13 @@ from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.kb.progress import Advance
 from colmlm.model.lm.config import CONFIG_FILE
-from colmlm.model.training import presets
-from colmlm.model.training.config import RANDOM, TrainConfig, TrainingRefused, with_settings
+from colmlm.model.training import config as presets
+from colmlm.model.training.config import GPUS, RANDOM, TrainConfig, TrainingRefused, with_settings
 from colmlm.model.training.logs import LOSS_FILE, PLOT_FILE, draw_plot
-from colmlm.model.training.presets import GPUS
 
 if TYPE_CHECKING:
     from colmlm.model.text.tokens import FactTokenizer
-    from colmlm.model.training.corpora import Corpus
-    from colmlm.model.training.shards import BuiltShards
+    from colmlm.model.training.corpora import BuiltShards, Corpus
     from colmlm.model.training.start import Ratios, TrainingPlan
 
 # The data that `colmlm train` reads: annotated files, SQuAD files, and shards made of them.
@@ -72,7 +70,7 @@ class Sources:
 
     def corpora(self, tokenizer: FactTokenizer, config: TrainConfig) -> list[Corpus]:
         """Give the corpora as tokens: maps shards into memory, and read and tokenises files."""
-        from colmlm.model.training.shards import open_shards
+        from colmlm.model.training.corpora import open_shards
 
         mapped = [open_shards(folder, tokenizer, config) for folder in self.shards]
         files = _kept([list(readable(path)) for path in self._readers()], self.held_out)
@@ -83,7 +81,7 @@ class Sources:
 
     def ratios(self) -> Ratios | None:
         """Compute the share of question tokens from the shards' manifests; None without shards."""
-        from colmlm.model.training.shards import read_manifest
+        from colmlm.model.training.corpora import read_manifest
         from colmlm.model.training.start import Ratios
 
         built = [read_manifest(folder)["built"] for folder in self.shards]
@@ -154,7 +152,7 @@ def _tokenised(
 def _build(
     sources: Sources, out: Path, tokenizer: FactTokenizer, config: TrainConfig, per_shard: int
 ) -> BuiltShards:
-    from colmlm.model.training.shards import build_shards
+    from colmlm.model.training.corpora import build_shards
 
     built = None
     with progress("documents in shards") as advance:
@@ -352,7 +350,7 @@ def plot(
 
 
 def _train(config: TrainConfig, sources: Sources, out: Path | None, cache: Path, name: str | None) -> None:
-    from colmlm.model.training.gather import process_rank
+    from colmlm.model.training.task import process_rank
     from colmlm.model.training.trainer import Trainer
 
     if out is None:

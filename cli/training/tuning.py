@@ -32,14 +32,18 @@ from colmlm.cli.output import note, print_json, print_table, progress, say
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_questions, read_squad
 from colmlm.kb.demo import DEMO_CORPUS
-from colmlm.model.annotate.config import QUESTION_PRESETS, SPAN_PRESETS, TunerConfig
-from colmlm.model.reader.config import READER_PRESETS, ReaderConfig
+from colmlm.model.annotate.config import (
+    QUESTION_PRESETS,
+    READER_PRESETS,
+    SPAN_PRESETS,
+    ReaderConfig,
+    TunerConfig,
+)
 from colmlm.model.training.config import with_settings
 
 if TYPE_CHECKING:
     from colmlm.model.annotate.training import TunerTask
-    from colmlm.model.reader.measure import ReaderMeasures
-    from colmlm.model.reader.training import ReaderExample, ReaderExamples, ReaderTask
+    from colmlm.model.reader.training import ReaderExample, ReaderExamples, ReaderMeasures, ReaderTask
     from colmlm.model.training.task import StepMetrics
 
 Config = TypeVar("Config", bound=TunerConfig)
@@ -326,8 +330,7 @@ def train_reader(
     dry_run: DryRun = False,
 ) -> None:
     """Train the reader on the questions of SQuAD files, with passages that answer them and passages that do not."""
-    from colmlm.model.reader.measure import train_with_curve
-    from colmlm.model.reader.training import ReaderTask
+    from colmlm.model.reader.training import ReaderTask, train_with_curve
 
     config = changed(READER_PRESETS[preset](), settings, epochs, max_minutes)
     learnt, kept_back = split_by_title(squad_documents(squad or []), held_out)
@@ -445,8 +448,8 @@ def evaluate(
     questions without an answer, as SQuAD 2.0 does, all are also read in the whole text of their document.
     """
     from colmlm.cli.composition.readers import reader_at
-    from colmlm.model.reader.measure import forms_of_asking, measure_reader
     from colmlm.model.reader.reader import load_reader
+    from colmlm.model.reader.training import forms_of_asking, measure_reader
 
     config = READER_PRESETS[ReaderPreset.minilm]()
     found = drawn(squad or [], squad_documents(squad or []), config)

@@ -10,15 +10,14 @@ import msgspec
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.answers.confidence import Confidence
-from colmlm.kb.answers.reading import JudgedReader
+from colmlm.kb.answers.reading import Confidence, JudgedReader
 from colmlm.kb.answers.records import AnswerCalibration, AnswerThreshold, MeasuredAnswers
 from colmlm.kb.keys.calibration import has_question_keys
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import OnRecord
-from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.store import Store
+from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import AnswerCalibrationRow, ChangeRow
 
 KIND = "answer-threshold"

@@ -18,7 +18,7 @@ from colmlm.kb.keys.keysets import STORED, decode_keys
 from colmlm.kb.lookup.likeness import SentenceEmbedder, sentence_likenesses
 from colmlm.kb.lookup.options import EVERY_FACT, HIDDEN, OUTSIDE, FactFilter
 from colmlm.kb.lookup.records import AskedQuery, Hit
-from colmlm.kb.lookup.words import MOST_CANDIDATES, SentenceFound, WordSearch
+from colmlm.kb.lookup.searchable import MOST_CANDIDATES, SentenceFound, WordSearch
 
 # Held: the facts that begin in sentences, or have one for themselves without a document; a part of
 # statements.
@@ -87,7 +87,7 @@ class CandidateSentence:
     """A sentence with the best cosine of a fact in it, and its BM25 as a share of the question's best.
 
     `nearness` is that cosine without the scale of a checkpoint: 0 for the median of the question's hits, 1 for the key
-    that is the query itself. `likeness` is the cosine of its own vector and the question's (`kb.lookup.words`), None
+    that is the query itself. `likeness` is the cosine of its own vector and the question's (`kb.lookup.likeness`), None
     where there is no encoder of sentences.
     """
 

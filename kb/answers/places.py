@@ -12,8 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.candidates import CandidateSentence
-from colmlm.kb.answers.confidence import PassageEvidence, PlaceEvidence
-from colmlm.kb.answers.reading import JudgedReader, Passage, PassageReading
+from colmlm.kb.answers.reading import JudgedReader, Passage, PassageEvidence, PassageReading, PlaceEvidence
 from colmlm.kb.answers.windows import FactInWindow, SaidWindow
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, form_of

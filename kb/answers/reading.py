@@ -1,11 +1,150 @@
-"""The port through which questions are read in passages: knowledge bases name it, and a model is behind it."""
+"""The port through which questions are read in passages: knowledge bases name it, and a model is behind it.
+
+How probable it is that a span answers a question follows from what the search and the reader say of it, by a logistic
+model of a few numbers. Its weights are fitted beside the reader's, on questions of other texts
+(`lab.evaluate.confidence`), and come with it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol, Self
 
-from colmlm.kb.answers.confidence import Confidence
+
+@dataclass(frozen=True, slots=True)
+class PlaceEvidence:
+    """What speaks for a place: the reader's logit above that of "nothing here", its lead over the best other text,
+    its share among all spans that were read, how near the search found its
+    sentence by key, and by words (BM25 as a share of the best), its rank among the windows, the share of the question's
+    words that its window has, and its length in characters.
+    """
+
+    margin: float
+    lead: float
+    share: float
+    nearness: float
+    words: float
+    likeness: float
+    rank: float
+    heard: float
+    length: float
+
+
+@dataclass(frozen=True, slots=True)
+class PassageEvidence:
+    """Hold what speaks for a passage: the margin of the best span in its window, its lead over the best window
+    elsewhere, its place in the search (`nearness`, `words`, `rank`, `heard` as in `PlaceEvidence`), the reader's share
+    for one span in it, and whether the question asks for more than a few words.
+    """
+
+    margin: float
+    lead: float
+    share: float
+    nearness: float
+    words: float
+    likeness: float
+    rank: float
+    heard: float
+    several: float
+
+
+NAMES = tuple(PlaceEvidence.__dataclass_fields__)
+PASSAGE_NAMES = tuple(PassageEvidence.__dataclass_fields__)
+
+
+@dataclass(frozen=True, slots=True)
+class FittedModel:
+    """A logistic model: a weight for each number after scaling, a bias, and the `threshold`, the probability from which
+    an answer is given by default. `search` is the weight of the search's score beside the reader's margin, where
+    windows compete.
+    """
+
+    search: float
+    bias: float
+    weights: Mapping[str, float]
+    means: Mapping[str, float]
+    scales: Mapping[str, float]
+    threshold: float
+
+    def of(self, evidence: PlaceEvidence | PassageEvidence) -> float:
+        """Give the probability, from 0 to 1, that the answer is right."""
+        values = asdict(evidence)
+        sum_ = self.bias + sum(
+            weight * (values[name] - self.means[name]) / self.scales[name]
+            for name, weight in self.weights.items()
+        )
+        return 1 / (1 + math.exp(-max(-60.0, min(60.0, sum_))))
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence(FittedModel):
+    """The models that were fitted to a reader: this one of spans, and that of passages (None: it gives none)."""
+
+    passage: FittedModel | None = None
+
+    def passage_threshold(self, threshold: float) -> float:
+        """Give the threshold of passages beside one of spans; above 1 where no passages are given.
+
+        Both move by the same difference of logits from where they were fitted, so one number says how sure answers have
+        to be. Beside 0 every passage is said, and beside 1 none.
+        """
+        if self.passage is None:
+            return 2.0
+        if threshold == self.threshold:
+            return self.passage.threshold
+        if not 0 < threshold < 1:
+            return 2.0 * threshold
+        return _moved(self.passage.threshold, _logit(threshold) - _logit(self.threshold))
+
+    def beside_spans(self, score: float) -> float:
+        """Give the highest threshold of spans beside which a passage of this probability is said."""
+        if self.passage is None:
+            return 0.0
+        return _moved(score, _logit(self.threshold) - _logit(self.passage.threshold))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a fitted model. Raises `ValueError` for a file that is none."""
+        try:
+            read = json.loads(path.read_text(encoding="utf-8"))
+            passage = read.pop("passage", None)
+            loaded = cls(**read, passage=None if passage is None else FittedModel(**passage))
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"{path}: no confidence model ({error})") from error
+        wanted = {NAMES: loaded} | ({} if loaded.passage is None else {PASSAGE_NAMES: loaded.passage})
+        for names, model in wanted.items():
+            if set(model.weights) != set(names):
+                raise ValueError(f"{path}: fitted on other numbers than {', '.join(names)}")
+        return loaded
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _logit(probability: float) -> float:
+    bounded = min(max(probability, 1e-9), 1 - 1e-9)
+    return math.log(bounded / (1 - bounded))
+
+
+def _moved(probability: float, logits: float) -> float:
+    """Move a probability by so much of its logit."""
+    return 1 / (1 + math.exp(-_logit(probability) - logits))
+
+
+UNFITTED = Confidence(
+    search=0.0,
+    bias=0.0,
+    weights={name: float(name == "margin") for name in NAMES},
+    means=dict.fromkeys(NAMES, 0.0),
+    scales=dict.fromkeys(NAMES, 1.0),
+    threshold=0.5,
+)
+"""The reader's own judgement: an answer is given where its logit is above that of "nothing here answers"."""
+
 
 MOST_SPANS = 30
 

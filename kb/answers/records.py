@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from colmlm.kb.facts.records import Source
-from colmlm.kb.facts.reviews import Review
+from colmlm.kb.facts.records import Review, Source
 from colmlm.kb.lookup.records import AskedQuery
 
 Grain = Literal["span", "passage"]

@@ -15,9 +15,8 @@ from sqlalchemy import Row, TextClause, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.records import SaidFact
-from colmlm.kb.facts.records import Source
+from colmlm.kb.facts.records import Review, Source
 from colmlm.kb.facts.redaction import MARK
-from colmlm.kb.facts.reviews import Review
 from colmlm.kb.lookup.options import EVERY_FACT, HIDDEN, USUAL_FACTS, FactFilter
 
 # The sentence before is read with each sentence, since pronouns point back to it, or what it stands under

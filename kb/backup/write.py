@@ -2,7 +2,8 @@
 
 The file is a ZIP archive with one member for each table, as binary rows of COPY, and a signed manifest with the
 checksum of each. The archive's comment is the checksum of every byte before it, so that a flipped bit or a missing end
-is found before anything is read. The file holds all texts and the secret of the database.
+is found before anything is read. The file holds all texts and the secret of the database. Jobs write theirs into the
+folder `backups` of the home.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ from colmlm.kb.errors import SignatureRefused, refusals
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.witness import hash_at
 from colmlm.kb.store.database import connection_of, head_revision
+from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import FactKeyRow, JobRow, SentenceRow, SentenceVectorRow, TableRow, WebhookRow
 
 if TYPE_CHECKING:
     from colmlm.kb.store.store import Store
+
 
 FORMAT = "colmlm-backup/1"
 MANIFEST = "manifest.json"
@@ -336,3 +339,33 @@ def verify_backup(file: Path, on_bytes: Heard = lambda _: None, *, keys: Collect
                 done += len(block)
                 on_bytes(done)
         return archive.backup
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBackup:
+    """A file in the folder of backups, as the file system describes it. `verify_backup` tells whether it is intact."""
+
+    name: str
+    num_bytes: int
+    written_at: datetime
+
+
+def backup_folder(settings: Settings) -> Path:
+    """Give the folder that jobs write backups into. It need not exist."""
+    return settings.home / "backups"
+
+
+def kept_backups(settings: Settings) -> list[KeptBackup]:
+    """List the backups of this home, newest first, without those that are still being written."""
+    folder = backup_folder(settings)
+    if not folder.is_dir():
+        return []
+    files = [file for file in folder.iterdir() if file.is_file() and not file.name.startswith(".")]
+    kept = [
+        KeptBackup(file.name, said.st_size, _moment(said.st_mtime)) for file in files if (said := file.stat())
+    ]
+    return sorted(kept, key=lambda one: one.written_at, reverse=True)
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

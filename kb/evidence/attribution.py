@@ -39,9 +39,9 @@ from colmlm.kb.keys import predicted
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.options import KEY, READER, AnswerOptions, AnswerWanted, FilterOptions, filter_of
-from colmlm.kb.misses.noting import groups_of
-from colmlm.kb.store.contention import retry_on_contention
+from colmlm.kb.misses.listing import groups_of
 from colmlm.kb.store.store import Store, is_read_only
+from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import (
     AttributionRow,
     ChangeRow,

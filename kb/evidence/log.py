@@ -12,10 +12,9 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import InvalidQuery, refusals
 from colmlm.kb.evidence.records import DIFFERENCES_LISTED, Diff, DiffOptions, FactDifference
 from colmlm.kb.facts import reading
-from colmlm.kb.log import audit, denials
+from colmlm.kb.log import audit, chain
 from colmlm.kb.log.audit import Fitting, require_change
-from colmlm.kb.log.chain import Sealed, seal_breaks
-from colmlm.kb.log.denials import DenialRecord, NewDenial
+from colmlm.kb.log.chain import DenialRecord, NewDenial, Sealed, seal_breaks
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.log.signing import as_pem, signing_key
 from colmlm.kb.log.witness import AuditReport, Head, check_database, export_log, hash_at, holds, signed_head
@@ -105,12 +104,12 @@ class Log:
     def denials(self, *, after: int = 0, limit: int = 100) -> list[DenialRecord]:
         """List denials, newest first; those older than denial `after`, if that is not 0."""
         with self.store.sessions() as session:
-            return denials.list_denials(session, after=after, limit=limit)
+            return chain.list_denials(session, after=after, limit=limit)
 
     def deny(self, denial: NewDenial) -> None:
         """Store a denial."""
         with self.store.sessions.begin() as session:
-            denials.record_denial(session, denial)
+            chain.record_denial(session, denial)
 
 
 # Diff: compares the values of facts as of two changes of the log.

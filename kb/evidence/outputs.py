@@ -35,7 +35,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.removal.selector import Selector, select_facts
-from colmlm.kb.store.contention import retry_on_contention
+from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import AttributionRow, CheckpointRow, FactRow, GenerationRow
 
 

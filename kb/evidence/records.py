@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypedDict
 
-from colmlm.kb.facts.records import FactRecord, SamplePlace, Source
-from colmlm.kb.facts.reviews import Review
+from colmlm.kb.facts.records import FactRecord, Review, SamplePlace, Source
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.options import KEY
 from colmlm.kb.texts.asked import question_of

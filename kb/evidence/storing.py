@@ -18,7 +18,7 @@ from colmlm.kb.facts.redaction import is_quoted, marked, redacted_stretch
 from colmlm.kb.facts.suppression import ErasedTexts, TextOrigin
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.options import filter_of
-from colmlm.kb.misses.noting import forget_wrong, lock_groups, note_miss, note_wrong
+from colmlm.kb.misses.listing import forget_wrong, lock_groups, note_miss, note_wrong
 from colmlm.kb.removal.quotations import redacted_since, without_quotations
 from colmlm.kb.tables import (
     AttributionRow,

@@ -12,24 +12,27 @@ from typing import Any, Unpack
 from sqlalchemy import Select, column, func, literal, or_, select, table, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.facts import holding, reading
-from colmlm.kb.facts.compared import (
+from colmlm.kb.facts import mending, reading
+from colmlm.kb.facts.edits import storable_ids
+from colmlm.kb.facts.records import (
+    COUNTED,
+    FACTS_LISTED,
     AlsoSaid,
     ComparedCounts,
     ComparedPart,
+    Edit,
     FactPair,
+    FactRecord,
     Kind,
     PairPage,
     PairsSought,
     StaleFact,
     StalePage,
 )
-from colmlm.kb.facts.edits import storable_ids
-from colmlm.kb.facts.records import COUNTED, FACTS_LISTED, Edit, FactRecord
 from colmlm.kb.log.records import OnRecord
-from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.engines import check_limit
 from colmlm.kb.store.store import Store
+from colmlm.kb.store.waits import retry_on_contention
 
 _PAIRS = table(
     "standing_pair",
@@ -127,7 +130,7 @@ class Comparisons:
         Without `holds` it notes that they do not. Raises `PairNotFound`, also where somebody has noted the same before.
         """
         with self.store.sessions.begin() as session:
-            return holding.hold_fact(session, (fact_id, other_id), who["actor"], who["reason"], holds=holds)
+            return mending.hold_fact(session, (fact_id, other_id), who["actor"], who["reason"], holds=holds)
 
 
 def _found(kind: str, corpus: str | None = None, *, held: bool = False) -> Select[*tuple[Any, ...]]:

@@ -1,4 +1,4 @@
-"""Corpora: ingested, exported, counted, and deleted as a whole."""
+"""Corpora: ingested, exported, counted, deleted as a whole, and compared with documents to annotate."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Row, Select, case, delete, exists, func, select
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session, aliased, sessionmaker
 
 from colmlm.kb.corpus.format import NO_TEXT, AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.errors import refusals
@@ -20,7 +21,7 @@ from colmlm.kb.facts.facts import remove_documents
 from colmlm.kb.facts.ingest import COMMIT_EVERY, IngestRun
 from colmlm.kb.facts.reading import DOCUMENT_COLUMNS
 from colmlm.kb.facts.records import CorpusStats, DocumentRecord, Edit, FactRecord, IngestReport
-from colmlm.kb.facts.standing import Standings
+from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.log import audit
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import DocumentRow, FactPastRow, FactRow, FactVersionRow, SyncedFileRow, SyncedFolderRow
@@ -409,3 +410,42 @@ def keep_sync(session: Session, corpus: str, files: Collection[SyncedFile], gone
 def keyed(session: Session, digests: Mapping[str, str]) -> dict[str, str]:
     """Key digests of files with the secret of this database, so that what was erased cannot be guessed by them."""
     return {path: audit.keyed_digest(session, digest) for path, digest in digests.items()}
+
+
+class Standing(StrEnum):
+    """Whether a document is `new` to a corpus, `unchanged`, or `changed`: there with another text, title or address."""
+
+    new = "new"
+    unchanged = "unchanged"
+    changed = "changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """Compares documents with the current ones of a corpus. Facts do not count."""
+
+    sessions: sessionmaker[Session]
+    corpus: str
+
+    def of(self, document: AnnotatedDocument) -> Standing:
+        statement = select(
+            DocumentRow.text, DocumentRow.title, DocumentRow.uri, DocumentRow.licence, DocumentRow.revision
+        ).where(
+            DocumentRow.corpus == self.corpus,
+            DocumentRow.external_id == document.external_id,
+            DocumentRow.replaced_seq.is_(None),
+        )
+        with self.sessions() as session:
+            row = session.execute(statement).one_or_none()
+        if row is None:
+            return Standing.new
+        said = ((stored, getattr(document, name)) for name, stored in row._mapping.items())
+        is_same = all(a == b or (a and b and says_the_same(a, b)) for a, b in said)
+        return Standing.unchanged if is_same else Standing.changed
+
+
+def says_the_same(stored: str, text: str) -> bool:
+    """Say whether a stored text equals this one, apart from what was erased from it."""
+    if stored == text or len(stored) != len(text):
+        return stored == text
+    return MARK in stored and all(a in (b, MARK) for a, b in zip(stored, text, strict=True))

@@ -15,17 +15,19 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import FactNotFound, InvalidValue, refusals
 from colmlm.kb.facts import edits, pairs, sentences, suppression
-from colmlm.kb.facts.records import Edit, FactDraft, Marking
-from colmlm.kb.facts.redaction import MARK, spans_touch
-from colmlm.kb.facts.reviews import (
+from colmlm.kb.facts.records import (
     OUTCOMES,
     REVIEWS,
+    Edit,
+    FactDraft,
+    Marking,
     Review,
     ReviewVerdict,
     Settled,
     SettledBefore,
     VerdictKind,
 )
+from colmlm.kb.facts.redaction import MARK, spans_touch
 from colmlm.kb.facts.suppression import SpanPlace, Suppressor, text_before
 from colmlm.kb.log import audit
 from colmlm.kb.store.database import connection_of

@@ -10,7 +10,7 @@ from sqlalchemy import Row, func, select, text, update
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import FactNotFound, InvalidValue, refusals
-from colmlm.kb.facts import edits, holding, mending, pairs, reading, search, sentences
+from colmlm.kb.facts import edits, mending, pairs, reading, search, sentences
 from colmlm.kb.facts.edits import place_fact, undo_reviews
 from colmlm.kb.facts.mending import FactState
 from colmlm.kb.facts.records import (
@@ -28,8 +28,8 @@ from colmlm.kb.facts.records import (
     Moving,
 )
 from colmlm.kb.log import audit
-from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.store import Store
+from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import (
     ChangeRow,
     DocumentRow,
@@ -198,7 +198,7 @@ def _require_some(count: int) -> None:
 # Undoing: takes the edits of one change back, where nothing has changed its facts since. Session first.
 
 DELETING = ("delete", "reject")
-UNDONE = ("insert", "update", "move", "restore", holding.KIND, *DELETING, *audit.VERDICTS)
+UNDONE = ("insert", "update", "move", "restore", mending.KIND, *DELETING, *audit.VERDICTS)
 INSTEAD = {
     "forget": "a forget run is undone by `colmlm forget undo`",
     "ingest": "ingest the former file again",
@@ -229,8 +229,8 @@ def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
             seq, f"its kind is {kind}; {INSTEAD.get(kind, 'only edits of facts are undone')}"
         )
     pending = audit.begin_change(session, actor, reason)
-    if change.kind == holding.KIND:
-        return holding.undo_hold(session, pending, change)
+    if change.kind == mending.KIND:
+        return mending.undo_hold(session, pending, change)
     ids = edits.storable_ids(change.fact_ids)
     versions = edits.last_versions(session, ids)
     edits.refuse_erased(session, ids)

@@ -17,8 +17,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from colmlm.kb.errors import FactNotFound, InvalidValue
-from colmlm.kb.facts.records import Correction
-from colmlm.kb.facts.reviews import OUTCOMES, REVIEWS, Review, ReviewVerdict, VerdictKind
+from colmlm.kb.facts.records import OUTCOMES, REVIEWS, Correction, Review, ReviewVerdict, VerdictKind
 from colmlm.kb.log.audit import check_text
 
 if TYPE_CHECKING:

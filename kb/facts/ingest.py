@@ -26,15 +26,16 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, check_spans, document_digests
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.facts import edits, pairs, sentences, stated
+from colmlm.kb.facts import edits, pairs, sentences
 from colmlm.kb.facts.edits import accept_edited, end_facts
 from colmlm.kb.facts.facts import put_back
+from colmlm.kb.facts.reading import is_stated_unchanged, keep_stated
 from colmlm.kb.facts.records import IngestReport
 from colmlm.kb.facts.sentences import SearchedText
 from colmlm.kb.facts.suppression import Suppressor
 from colmlm.kb.log import audit
-from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.database import IncomingDocument, checked_at_once, connection_of, copy_documents, reserve
+from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import DocumentRow, FactRow
 
 MANY_FACTS = (
@@ -252,7 +253,7 @@ def ingest_documents(
         if generated:
             payload["generated"] = True
         elif replaced.kept:
-            payload |= accept_edited(session, stated.keep_stated(taken), pending.seq)
+            payload |= accept_edited(session, keep_stated(taken), pending.seq)
         if came_back := suppressor.lift(session):
             payload["allowed_erased"] = came_back
         # The change does not list the facts it inserted, perhaps a million: they have its seq in `created_seq`.
@@ -260,7 +261,7 @@ def ingest_documents(
         seq = audit.append_change(
             session, pending, "ingest", touched, num_facts=num_facts + len(touched), payload=payload
         )
-    if not generated and (fact_ids := stated.is_stated_unchanged(session, unchanged)):
+    if not generated and (fact_ids := is_stated_unchanged(session, unchanged)):
         accepting = audit.begin_change(session, actor, reason) if taken else pending
         accepted = accept_edited(session, fact_ids, accepting.seq)
         seq = edits.done(session, accepting, "accept", fact_ids, accepted).seq

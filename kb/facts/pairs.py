@@ -26,7 +26,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import refusals
 from colmlm.kb.texts.alike import terms_of, wording
-from colmlm.kb.texts.frames import frame_of
+from colmlm.kb.texts.searched import frame_of
 from colmlm.kb.texts.sentences import sentence_ends
 
 _FIND = """

@@ -1,17 +1,21 @@
-"""Reads facts, documents and corpora from the database. The functions take the session first."""
+"""Reads facts, documents and corpora from the database. The functions take the session first.
+
+A corpus comes in few ingests, so its documents lie close together, and so do their sentences and facts. Told between
+which ids, the server leaves out by an index what other corpora say with a word, where it would read all of that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Row, Select, and_, exists, false, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Row, Select, and_, exists, false, func, or_, select, text
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from colmlm.kb.errors import FactNotFound, refusals
 from colmlm.kb.facts.edits import MAX_ID
-from colmlm.kb.facts.records import FACTS_LISTED, CorpusStats, FactRecord, SamplePlace, Source
-from colmlm.kb.facts.reviews import Review
+from colmlm.kb.facts.records import FACTS_LISTED, CorpusStats, FactRecord, Review, SamplePlace, Source
+from colmlm.kb.store.database import IncomingDocument
 from colmlm.kb.tables import CorpusReviewRow, DocumentRow, FactRow, FactVersionRow
 
 # A fact is shown with its last version, which is the live one unless the fact is deleted.
@@ -182,3 +186,59 @@ def list_corpora(session: Session) -> list[CorpusStats]:
         CorpusStats(**{**row._mapping, "characters": int(row.characters)})
         for row in session.execute(statement)
     ]
+
+
+def keep_stated(taken: Iterable[IncomingDocument]) -> list[int]:
+    """Give the facts that newer texts of documents keep since the file marks them."""
+    return [
+        fact_id
+        for row in taken
+        for ordinal, fact_id in row.kept.items()
+        if row.document.facts[ordinal].review != "proposed"
+    ]
+
+
+def is_stated_unchanged(session: Session, documents: Mapping[int, IncomingDocument]) -> list[int]:
+    """Give the proposed facts of documents, by their ids, that the same record states and nobody has edited."""
+    said: dict[tuple[int | None, ...], tuple[str, str | None]] = {
+        (document_id, span.start, span.end): (span.value, span.question)
+        for document_id, row in documents.items()
+        for span in row.document.facts
+        if span.review != "proposed" and not span.deleted
+    }
+    place = (FactRow.document_id, FactRow.span_start, FactRow.span_end)
+    rows = session.execute(
+        select(FactRow.id, *place, FactVersionRow.value, FactRow.question)
+        .join(FactVersionRow, IS_LIVE_VERSION)
+        .where(FactRow.document_id == func.any(list(documents)), IS_PROPOSED)
+        .order_by(FactRow.id)
+    )
+    return [fact_id for fact_id, *at, value, question in rows if said.get(tuple(at)) == (value, question)]
+
+
+Stretches = Sequence[tuple[int, int]]  # of ids, each with the first and the last
+
+_FAR = 1_000  # ids between documents from which on a stretch ends
+_MOST = 8
+_EDGES = text("""
+WITH stood AS (SELECT id, lag(id) OVER (ORDER BY id) AS before FROM document WHERE corpus = :corpus)
+SELECT before, id FROM stood WHERE id - before > :far OR before IS NULL ORDER BY id - before DESC LIMIT :most
+""")
+_LAST = text("SELECT max(id) FROM document WHERE corpus = :corpus")
+
+
+def stretches_of(session: Session, corpus: str) -> Stretches:
+    """Give up to eight stretches, in order, that hold the ids of a corpus's documents, and of others between them."""
+    edges = sorted(
+        (row.id, row.before)
+        for row in session.execute(_EDGES, {"corpus": corpus, "far": _FAR, "most": _MOST})
+    )
+    if not edges:
+        return [(0, 0)]  # no document has this id
+    ends = [before for _, before in edges[1:]] + [session.scalar(_LAST, {"corpus": corpus})]
+    return [(first, last) for (first, _), last in zip(edges, ends, strict=True)]
+
+
+def lies_in(stretches: Stretches, column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
+    """Give whether an id of a document lies in one of the stretches."""
+    return or_(*(column.between(first, last) for first, last in stretches))

@@ -1,4 +1,4 @@
-"""The records that the verbs of facts, documents and corpora take and give."""
+"""The records that the verbs of facts, documents, corpora, comparisons and reviews take and give."""
 
 from __future__ import annotations
 
@@ -6,9 +6,50 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypedDict, get_args
 
+from colmlm.kb.corpus.format import REVIEWS as REVIEWS
 from colmlm.kb.corpus.format import Refusal
-from colmlm.kb.facts.reviews import Review
+from colmlm.kb.corpus.format import Review as Review
 from colmlm.kb.log.records import OnRecord
+
+VerdictKind = Literal["accept", "reject", "propose"]
+OUTCOMES: dict[VerdictKind, Review] = {"accept": "accepted", "reject": "rejected", "propose": "proposed"}
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewVerdict:
+    """A person's verdict on a fact, which counts where the fact still has the version and the review that it saw."""
+
+    fact_id: int
+    verdict: VerdictKind
+    version: int
+    review: Review = "proposed"
+
+    def fits(self, version: int, review: Review, *, live: bool) -> bool:
+        """Whether a fact that is like this is as it was judged, and not yet as the verdict would have it."""
+        return live and (version, review) == (self.version, self.review) and review != OUTCOMES[self.verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class SettledBefore:
+    """A fact whose verdict was not carried out, as it is now: change `seq`, by `actor`, had settled or edited it."""
+
+    fact_id: int
+    verdict: VerdictKind
+    version: int
+    review: Review
+    live: bool
+    seq: int
+    actor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of verdicts: their changes, the facts they settled, and those that others had settled `before`."""
+
+    seqs: tuple[int, ...]
+    fact_ids: tuple[int, ...]
+    before: tuple[SettledBefore, ...]
+
 
 Mentioned = Literal["same-document", "all", "none"]  # where a fact's value is redacted besides its span
 MENTIONED: tuple[Mentioned, ...] = get_args(Mentioned)
@@ -360,3 +401,81 @@ class DocumentRecord:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "uri", address_of(self.uri))
+
+
+Kind = Literal["contradictions", "duplicates"]
+Staleness = Literal["replaced", "corrected-before"]
+
+
+class ComparedPart(TypedDict, total=False):
+    """Which part of a list to give: of a corpus, past the number `after`, at most `limit`."""
+
+    corpus: str | None
+    after: int
+    limit: int
+
+
+class PairsSought(ComparedPart, total=False):
+    """Which pairs to list: where `held`, the contradictions of which somebody said that both hold."""
+
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FactPair:
+    """Two live facts that are compared, the older first. Of two that contradict, the fact `answering` answers.
+
+    They are alike by the words of their questions, or where there is a `score`, by their sentences (1) or their keys;
+    then none answers before the other. `held_seq` is the change by which somebody said that both hold.
+    """
+
+    pair_id: int
+    fact: FactRecord
+    other: FactRecord
+    score: float | None
+    answering: int | None
+    held_seq: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PairPage:
+    """A part of a list of pairs. They are not counted beyond 10,000; `is_exact` is false where there are more."""
+
+    pairs: tuple[FactPair, ...]
+    total: int
+    is_exact: bool
+    next_after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StaleFact(FactRecord):
+    """A live fact whose document has a newer text: it was restored after that came, or corrected before."""
+
+    why: Staleness = "replaced"
+
+
+@dataclass(frozen=True, slots=True)
+class StalePage:
+    """A part of the list of stale facts, counted as pairs are."""
+
+    facts: tuple[StaleFact, ...]
+    total: int
+    is_exact: bool
+    next_after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AlsoSaid:
+    """A fact, and the other live facts that say the same to the same question or in the same sentence."""
+
+    fact_id: int
+    by: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedCounts:
+    """How many contradictions, duplicates and stale facts there are; none is counted beyond 10,000."""
+
+    contradictions: int
+    duplicates: int
+    stale: int

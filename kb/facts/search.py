@@ -39,6 +39,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.facts import reading
+from colmlm.kb.facts.reading import Stretches, lies_in, stretches_of
 from colmlm.kb.facts.records import (
     COUNTED,
     FACTS_LISTED,
@@ -51,10 +52,9 @@ from colmlm.kb.facts.records import (
     Mark,
     Order,
     Place,
+    Review,
     State,
 )
-from colmlm.kb.facts.reviews import Review
-from colmlm.kb.facts.stretches import Stretches, lies_in, stretches_of
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import MAINTENANCE
 from colmlm.kb.store.database import connection_of

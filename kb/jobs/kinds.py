@@ -13,7 +13,7 @@ from msgspec import Meta
 from colmlm.kb.access.records import Right
 from colmlm.kb.corpus.raw.blocks import Fields
 from colmlm.kb.errors import InvalidWork
-from colmlm.kb.jobs.work import MAX_ID, FileName, Id, Kinds, Name, Rate, Reason, Share, UploadId, Work
+from colmlm.kb.jobs.records import MAX_ID, FileName, Id, Kinds, Name, Rate, Reason, Share, UploadId, Work
 from colmlm.kb.keys.records import Adapting
 
 # The kinds of jobs that read raw documents: uploaded ones, and those of a folder.

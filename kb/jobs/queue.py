@@ -16,21 +16,19 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.facts import suppression
-from colmlm.kb.jobs import attendance, tickets
-from colmlm.kb.jobs.attendance import WorkerState
+from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.kinds import WriteSnapshot
-from colmlm.kb.jobs.records import STATES, UNFINISHED, JobRecord, record_of
+from colmlm.kb.jobs.records import MAX_ID, STATES, UNFINISHED, JobRecord, Work, record_of
+from colmlm.kb.jobs.tickets import WorkerState
 from colmlm.kb.jobs.uploads import Uploads
-from colmlm.kb.jobs.work import MAX_ID, Work
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import current_entry, mark_change, signed
 from colmlm.kb.lookup import shared
-from colmlm.kb.lookup.turns import is_turn_to_ask
 from colmlm.kb.removal import quotations
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import outages
-from colmlm.kb.store.contention import retry_on_contention
+from colmlm.kb.store import waits
 from colmlm.kb.store.store import Store
+from colmlm.kb.store.waits import is_turn_to_ask, retry_on_contention
 from colmlm.kb.tables import JobRow
 
 
@@ -132,12 +130,12 @@ class Jobs:
     def num_waiting(self) -> int:
         """Count the jobs that have waited for longer than an idle worker would have let them."""
         with self.store.sessions() as session:
-            return attendance.num_waiting(session)
+            return tickets.num_waiting(session)
 
     def is_wanting(self, state: WorkerState | None) -> bool:
-        """Tell whether a worker is lacking, so that jobs are not done; see `kb.jobs.attendance.is_wanting`."""
+        """Tell whether a worker is lacking, so that jobs are not done; see `kb.jobs.tickets.is_wanting`."""
         with self.store.sessions() as session:
-            return attendance.is_wanting(session, state)
+            return tickets.is_wanting(session, state)
 
     @retry_on_contention
     def cancel(self, job_id: int, *, actor: str) -> JobRecord:
@@ -297,8 +295,8 @@ class Lease:
             try:
                 heard = self.connection.execute(beat.returning(JobRow.cancelled_by)).one_or_none()
             except Exception as error:  # noqa: BLE001 - without a beat another worker may take the job
-                said, fault = "job %d: its lease is lost: %s", outages.fault_of_server(error)
-                _log.warning(said, self.job.job_id, outages.cause_of(error), exc_info=fault)
+                said, fault = "job %d: its lease is lost: %s", waits.fault_of_server(error)
+                _log.warning(said, self.job.job_id, waits.cause_of(error), exc_info=fault)
                 heard = None
             if heard is None:
                 self.lost = True

@@ -1,4 +1,4 @@
-"""Records of jobs as plain data."""
+"""Records of jobs as plain data, and of their work: its arguments, the right that it needs, and its lock."""
 
 from __future__ import annotations
 
@@ -6,13 +6,70 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import msgspec
+from msgspec import Meta
+
+from colmlm.kb.access.records import Right
 from colmlm.kb.principal import Principal
 from colmlm.kb.progress import Reporting
 
 if TYPE_CHECKING:
     from colmlm.kb.tables import JobRow
+
+
+MAX_ID = 2**63 - 1
+
+
+Id = Annotated[int, Meta(ge=1, le=MAX_ID)]
+
+
+Name = Annotated[
+    str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*[^\x00-\x20\x7f][^\x00-\x1f\x7f]*$")
+]
+
+
+Reason = Annotated[
+    str,
+    Meta(
+        max_length=1000, pattern=r"^[^\x00]*[^\x00\s][^\x00]*$", description="Why; it stays in the change log"
+    ),
+]
+
+
+FileName = Annotated[
+    str, Meta(max_length=100, pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", description="A name, no path")
+]
+
+
+UploadId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$")]
+
+
+Kinds = Literal["context", "context,question"]
+
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+Rate = Annotated[float, Meta(ge=0.001, le=0.5)]
+
+
+class Work(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The arguments of a job. Jobs with the same `lock` run one after the other; None locks nothing."""
+
+    kind: ClassVar[str]
+    right: ClassVar[Right]
+
+    @property
+    def lock(self) -> str | None:
+        return self.kind
+
+    @property
+    def uploads(self) -> tuple[str, ...]:
+        """The uploaded files that this work reads, and that are removed when it is over."""
+        return ()
+
 
 POLL_SECONDS = 0.5
 UNFINISHED = ("queued", "running")

@@ -169,10 +169,8 @@ def _removed(folder: Path, limit: float) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        from colmlm.kb.store import (
-            outages,
-        )  # imports the database driver, which clients that upload do without
+        from colmlm.kb.store import waits  # imports the database driver, which clients that upload do without
 
-        outages.tell(_log, "an upload that nobody waits for cannot be removed", error)
+        waits.log_outage(_log, "an upload that nobody waits for cannot be removed", error)
         return False
     return True

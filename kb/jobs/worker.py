@@ -32,19 +32,18 @@ from sqlalchemy.exc import SQLAlchemyError
 from colmlm.kb.errors import DatabaseUnavailable, InvalidValue, KBError
 from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.kinds import uploads_of, work_of
-from colmlm.kb.jobs.problems import Problem, problem_of
 from colmlm.kb.jobs.queue import BEAT_SECONDS, Cancelled, Interrupted, Jobs, Lease, LeaseLost, prune_jobs
-from colmlm.kb.jobs.records import UNFINISHED, JobRecord
+from colmlm.kb.jobs.records import UNFINISHED, JobRecord, Work
+from colmlm.kb.jobs.tickets import Problem, problem_of
 from colmlm.kb.jobs.uploads import Uploads
-from colmlm.kb.jobs.work import Work
 from colmlm.kb.log.audit import Origin, origin
 from colmlm.kb.principal import Principal
 from colmlm.kb.removal.purge import restore_recycling
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import outages
+from colmlm.kb.store import waits
 from colmlm.kb.store.engines import conninfo
 from colmlm.kb.tables import JobRow
-from colmlm.kb.webhooks.positions import Persistence
+from colmlm.kb.webhooks.sending import Persistence
 from colmlm.kb.webhooks.webhooks import Deliverer
 
 GRACE_SECONDS = 20.0
@@ -139,8 +138,8 @@ class Worker:
                 if once:
                     raise
                 failures = 1 if time.monotonic() - began > LONGEST_PAUSE else failures + 1
-                outages.tell(_log, "cannot take jobs, will try again", error)
-                await self._pause(outages.pause_after(failures, LONGEST_PAUSE))
+                waits.log_outage(_log, "cannot take jobs, will try again", error)
+                await self._pause(waits.pause_after(failures, LONGEST_PAUSE))
             if once and self.num_run == before:
                 return
 
@@ -186,7 +185,7 @@ class Worker:
             try:
                 await asyncio.to_thread(self._rescue)
             except Exception as error:  # noqa: BLE001 - else nobody would look until this worker ends
-                outages.tell(_log, "cannot look for jobs whose worker died", error)
+                waits.log_outage(_log, "cannot look for jobs whose worker died", error)
                 self._cut_off(once)
             await asyncio.sleep(min(RESCUE_SECONDS, self.stalled_seconds))
 
@@ -225,9 +224,9 @@ class Worker:
             try:
                 part()
             except Exception as error:
-                if outages.is_outage(error):
+                if waits.is_outage(error):
                     raise
-                outages.tell(_log, f"cannot tidy up ({named}), will try again", error)
+                waits.log_outage(_log, f"cannot tidy up ({named}), will try again", error)
 
     def _take_over(self) -> None:
         uploads = Uploads.of(self.kb.settings)
@@ -274,7 +273,7 @@ class Worker:
 
 # Runs one job: calls its handler under a lease, and stores how the job ended.
 
-_DATABASE_GONE_RUNNER = (*outages.GONE, DatabaseUnavailable)
+_DATABASE_GONE_RUNNER = (*waits.GONE, DatabaseUnavailable)
 _log_runner = logging.getLogger(__name__)
 
 
@@ -327,7 +326,7 @@ class Runner:
             self._hand_back(job_id, ticket)
         except _DATABASE_GONE_RUNNER as error:
             # Nothing can be written now. The job still counts as running, but without a worker: it is taken up again.
-            _log_runner.warning("job %d lost its database: %s", job_id, outages.cause_of(error))
+            _log_runner.warning("job %d lost its database: %s", job_id, waits.cause_of(error))
             lease.close()
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is how its job ends
             if not isinstance(error, KBError):

@@ -1,25 +1,39 @@
-"""Activation: decides which keyset answers lookups. Only this module makes another keyset active.
+"""Activation: decides which keyset answers lookups, by its keys and their threshold.
 
-A keyset that is ready may be activated where its gate passed recently. Three activations need no gate: that of the
-first keyset of a base, where nothing answers yet and so nothing can get worse; rolling back to the keyset that was
-active before; and `force`, which the change log keeps together with the figures of the failed criteria.
+Only this module makes another keyset active. A keyset that is ready may be activated where its gate passed recently.
+Three activations need no gate: that of the first keyset of a base, where nothing answers yet and so nothing can get
+worse; rolling back to the keyset that was active before; and `force`, which the change log keeps together with the
+figures of the failed criteria.
+
+Among millions of keys each count takes seconds. So nothing counts while the log is locked, and nothing that is asked
+often (tests/kb/switching/test_counting.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import Row, case, exists, func, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import NoActiveKeyset, NoFormerKeyset, refusals
-from colmlm.kb.keys import keysets
-from colmlm.kb.keys.keysets import active_keyset_id
-from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetHead
+from colmlm.kb.facts.edits import is_kept
+from colmlm.kb.keys import keysets, predicted
+from colmlm.kb.keys.calibration import (
+    Calibration,
+    asks_by_person,
+    calibrate_threshold,
+    mended_or_marked,
+    question_keys,
+)
+from colmlm.kb.keys.keysets import HEADS, Vectors, active_keyset_id, asked_facts, head_of, valued_keys
+from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetHead, KeysetRecord, Prediction
 from colmlm.kb.log import audit
-from colmlm.kb.tables import ChangeRow, KeysetRow
+from colmlm.kb.store.store import Store
+from colmlm.kb.tables import ChangeRow, FactKeyRow, FactRow, KeysetRow
 
 CALIBRATED = "threshold calibrated"
 
@@ -163,3 +177,108 @@ def former_keyset(session: Session, active: int) -> int:
     if found is None:
         raise NoFormerKeyset(active)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Succession:
+    """The keysets that can answer, by id with the ids of their checkpoints. `next` passed its gate after the active one
+    was made, and is the newest that did.
+    """
+
+    active: int | None
+    next: int | None
+    answering: Mapping[int, str]
+
+
+def key_succession(session: Session) -> Succession:
+    """Give it as it is now."""
+    passed = KeysetRow.gate["passed"].as_boolean().label("passed")
+    statement = select(KeysetRow.id, KeysetRow.state, KeysetRow.checkpoint_id, passed)
+    rows = session.execute(statement.where(KeysetRow.state.in_(("active", "ready")))).all()
+    active = next((row.id for row in rows if row.state == "active"), None)
+    later = [row.id for row in rows if row.state == "ready" and row.passed and row.id > (active or 0)]
+    return Succession(active, max(later, default=None), {row.id: row.checkpoint_id for row in rows})
+
+
+def former(session: Session, active: int) -> int | None:
+    """Give the keyset that a rollback from the active one leads to; None where there was none."""
+    try:
+        return former_keyset(session, active)
+    except NoFormerKeyset:
+        return None
+
+
+def count_keys(session: Session, keyset_id: int) -> KeysetRecord:
+    """Give a keyset with the numbers of its keys, which takes seconds among millions: never while the log is locked.
+
+    Raises `KeysetNotFound`.
+    """
+    found = _records(session, keyset_id)
+    if not found:
+        raise refusals.keyset_not_found(keyset_id)
+    return found[0]
+
+
+def all_counted(session: Session) -> list[KeysetRecord]:
+    """Give all keysets by id, those retired too, with the numbers of their keys."""
+    return _records(session, None)
+
+
+def _records(session: Session, keyset_id: int | None) -> list[KeysetRecord]:
+    num_keys = (
+        select(func.count())
+        .where(FactKeyRow.keyset_id == KeysetRow.id)
+        .correlate(KeysetRow)
+        .scalar_subquery()
+    )
+    numbers = num_keys.label("num_keys"), num_unkeyed().label("num_unkeyed")
+    statement = HEADS.add_columns(*numbers).order_by(KeysetRow.id)
+    if keyset_id is not None:
+        statement = statement.where(KeysetRow.id == keyset_id)
+    made = predicted.list_predictions(session)
+    return [_record(row, made.get(row.keyset_id, ())) for row in session.execute(statement)]
+
+
+def num_unkeyed() -> Any:
+    """Give an expression (SQL) for the length of the rekey queue of the enclosing statement's keyset."""
+    # These are two counts and not one with OR, which would look up a key for every fact instead of joining.
+    keyed = exists().where(FactKeyRow.keyset_id == KeysetRow.id, FactKeyRow.fact_id == FactRow.id)
+    asked = keyed.where(FactKeyRow.kind == "question").correlate(KeysetRow, FactRow)
+    keyed = keyed.correlate(KeysetRow, FactRow)
+    kept = select(func.count()).select_from(FactRow).where(is_kept(FactRow.id))
+    unasked = kept.where(FactRow.document_id.is_not(None), FactRow.question.is_not(None), keyed, ~asked)
+    has_questions = question_keys(KeysetRow.id).correlate(KeysetRow)
+    by_people = unasked.where(FactRow.id.in_(mended_or_marked()), asks_by_person())
+    lacking_question = case((has_questions, unasked.scalar_subquery()), else_=by_people.scalar_subquery())
+    return kept.where(~keyed).scalar_subquery() + lacking_question
+
+
+def _record(row: Row[Any], predictions: tuple[Prediction, ...]) -> KeysetRecord:
+    numbers = {"num_unkeyed": 0} if row.state == "retired" else {}
+    left = sum(one.left for one in predictions)
+    return KeysetRecord(**head_of(row) | numbers, num_predicted=left, predictions=predictions)
+
+
+def num_indexed_keys(session: Session, keyset_id: int) -> int:
+    """Count the keys that an index of this keyset holds."""
+    statement = select(func.count()).where(FactKeyRow.keyset_id == keyset_id, is_kept(FactKeyRow.fact_id))
+    return session.scalar(statement) or 0
+
+
+Encode = Callable[[Sequence[str]], Vectors]
+
+
+def measure_threshold(
+    store: Store, keyset: KeysetHead, encode: Encode, size: int, *, false_accept_rate: float | None = None
+) -> Calibration:
+    """Ask up to `size` questions, spread evenly over the facts, that `encode` makes queries [B, d] of.
+
+    Raises `InvalidValue` where there are none, and where all facts have one value.
+    """
+    with store.reports() as session:
+        asked = asked_facts(session, keyset.keyset_id, size)
+    queries_BD = encode([fact.question for fact in asked])
+    with store.reports() as session:
+        keys = valued_keys(session, keyset.keyset_id, keyset.dim)
+        said = [fact.value for fact in asked]
+        return calibrate_threshold(queries_BD, said, keys, false_accept_rate=false_accept_rate)

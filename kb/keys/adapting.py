@@ -17,11 +17,11 @@ from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session, aliased, sessionmaker
 
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.keys import counting, keysets, predicted, queues
+from colmlm.kb.keys import activation, keysets, predicted
 from colmlm.kb.keys.calibration import asked_by_people
 from colmlm.kb.keys.keycopy import copy_keys
 from colmlm.kb.keys.keysets import Ids, Vectors
-from colmlm.kb.keys.queues import KeyQueue
+from colmlm.kb.keys.predicted import KeyQueue
 from colmlm.kb.keys.records import AdaptedKeys, MapFit, Prediction
 from colmlm.kb.keys.rekey import Encoder, RekeyRun
 from colmlm.kb.log import audit
@@ -107,7 +107,7 @@ class AdaptRun:
         """Give how many facts to key truly: a hundredth, where nobody says how many."""
         if self.sample is not None:
             return self.sample
-        return usual_sample(counting.num_indexed_keys(session, self.from_keyset_id))
+        return usual_sample(activation.num_indexed_keys(session, self.from_keyset_id))
 
     def _adapt(self, kind: str, sample: AdaptSample) -> AdaptedKeys:
         began = monotonic()
@@ -137,7 +137,7 @@ class AdaptRun:
         """Make the true keys of the sample; give the seconds that one took, or None where all were there."""
         with self.sessions() as session:
             waiting = sample.queues(session, kind)
-            number = queues.queue_length(session, waiting, keyset_id=self.keyset_id)
+            number = predicted.queue_length(session, waiting, keyset_id=self.keyset_id)
         began = monotonic()
         RekeyRun(
             self.sessions, self.encoder, self.keyset_id, self.actor, None, self.batch, self.on_facts
@@ -205,7 +205,11 @@ class AdaptRun:
         keys = select(func.count(FactKeyRow.fact_id.distinct())).join(
             FactRow, FactRow.id == FactKeyRow.fact_id
         )
-        of_kind = FactKeyRow.keyset_id == self.keyset_id, FactKeyRow.kind == kind, queues.is_kept()
+        of_kind = (
+            FactKeyRow.keyset_id == self.keyset_id,
+            FactKeyRow.kind == kind,
+            predicted.is_live_or_tombstone(),
+        )
         with self.sessions() as session:
             return session.scalar(of_corpus(keys, self.corpus).where(*of_kind)) or 0
 
@@ -214,12 +218,15 @@ class AdaptRun:
 
     def _lacking(self, kind: str) -> Any:
         """Select the old keys of facts that have no key of the kind in the new keyset."""
-        lacking = ~queues.has_key(self.keyset_id, FactKeyRow.kind == kind)
+        lacking = ~predicted.has_key(self.keyset_id, FactKeyRow.kind == kind)
         if kind == "question":  # a document's fact that has only a question key would look keyed
-            lacking = and_(lacking, or_(FactRow.document_id.is_(None), queues.has_key(self.keyset_id)))
+            lacking = and_(lacking, or_(FactRow.document_id.is_(None), predicted.has_key(self.keyset_id)))
         statement = select(FactKeyRow.id, FactKeyRow.fact_id).join(FactRow, FactRow.id == FactKeyRow.fact_id)
         return of_corpus(statement, self.corpus).where(
-            FactKeyRow.keyset_id == self.from_keyset_id, FactKeyRow.kind == kind, queues.is_kept(), lacking
+            FactKeyRow.keyset_id == self.from_keyset_id,
+            FactKeyRow.kind == kind,
+            predicted.is_live_or_tombstone(),
+            lacking,
         )
 
     def _store(self, kind: str, key_ids: Ids, made_NE: Vectors, prediction: Prediction) -> int:
@@ -294,13 +301,13 @@ class AdaptSample:
     def queues(self, session: Session, kind: str) -> list[KeyQueue]:
         """Give the queues of what has no true key of the kind yet."""
         if kind == "context":
-            return [queues.documents_without_keys(self.keyset_id, self.corpus, self.documents)]
-        asked_before = queues.has_key(self.from_keyset_id, FactKeyRow.kind == "question")
+            return [predicted.documents_without_keys(self.keyset_id, self.corpus, self.documents)]
+        asked_before = predicted.has_key(self.from_keyset_id, FactKeyRow.kind == "question")
         of_documents = select(FactRow.id).where(FactRow.document_id == func.any(list(self.documents)))
         ids = {*session.scalars(of_documents.where(asked_before)), *asked_by_people(session)}
         return [
-            queues.facts_without_keys(self.keyset_id, self.facts),
-            queues.facts_without_question_keys(self.keyset_id, self.corpus, sorted(ids)),
+            predicted.facts_without_keys(self.keyset_id, self.facts),
+            predicted.facts_without_question_keys(self.keyset_id, self.corpus, sorted(ids)),
         ]
 
     def pairs(self, session: Session, kind: str) -> KeyPairs:
@@ -313,7 +320,7 @@ class AdaptSample:
             .join(old, and_(old.fact_id == FactRow.id, old.keyset_id == self.from_keyset_id))
             .join(new, and_(new.fact_id == FactRow.id, new.keyset_id == self.keyset_id))
             .where(old.kind == kind, new.kind == kind, ~predicted.is_predicted(new.id, among))
-            .where(queues.is_kept())
+            .where(predicted.is_live_or_tombstone())
             .order_by(func.hashint8(group), FactRow.id)
             .limit(MOST_FITTED)
         )
@@ -337,10 +344,10 @@ def of_corpus(statement: Any, corpus: str | None) -> Any:
 
 
 def _documents(session: Session, from_keyset_id: int, corpus: str | None, size: int) -> list[int]:
-    keyed_before = queues.has_key(from_keyset_id, FactKeyRow.kind == "context")
+    keyed_before = predicted.has_key(from_keyset_id, FactKeyRow.kind == "context")
     found = (
         select(FactRow.document_id, func.count())
-        .where(FactRow.document_id.is_not(None), queues.is_kept(), keyed_before)
+        .where(FactRow.document_id.is_not(None), predicted.is_live_or_tombstone(), keyed_before)
         .group_by(FactRow.document_id)
         .order_by(func.hashint8(FactRow.document_id), FactRow.document_id)
     )
@@ -355,8 +362,10 @@ def _documents(session: Session, from_keyset_id: int, corpus: str | None, size: 
 
 
 def _facts(session: Session, from_keyset_id: int, size: int) -> list[int]:
-    keyed_before = queues.has_key(from_keyset_id, FactKeyRow.kind == "question")
-    found = select(FactRow.id).where(FactRow.document_id.is_(None), queues.is_kept(), keyed_before)
+    keyed_before = predicted.has_key(from_keyset_id, FactKeyRow.kind == "question")
+    found = select(FactRow.id).where(
+        FactRow.document_id.is_(None), predicted.is_live_or_tombstone(), keyed_before
+    )
     return list(session.scalars(found.order_by(func.hashint8(FactRow.id), FactRow.id).limit(size)))
 
 

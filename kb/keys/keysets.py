@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, NoActiveKeyset, refusals
 from colmlm.kb.facts.edits import IS_LIVE, is_kept
-from colmlm.kb.keys import stored
+from colmlm.kb.keys import records
 from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.keys.records import CheckpointInfo, IndexFit, KeysetHead
 from colmlm.kb.log import audit
@@ -159,7 +159,7 @@ def heads_in_use(session: Session) -> list[KeysetHead]:
 def head_of(row: Row[Any]) -> dict[str, Any]:
     """Give the fields of a row of `HEADS`, and what else is in it."""
     named: dict[str, Any] = {**row._mapping}
-    named["index_fit"] = stored.read_stored(IndexFit, row.index_fit, named.pop("whole_index_fit"))
+    named["index_fit"] = records.read_stored(IndexFit, row.index_fit, named.pop("whole_index_fit"))
     return named
 
 
@@ -237,7 +237,7 @@ def note_snapshot(session: Session, keyset_id: int, applied_seq: int) -> None:
 
 def note_fit(session: Session, keyset_id: int, fit: IndexFit) -> None:
     """Store how this keyset's index was fitted to its keys."""
-    _set(session, keyset_id, index_fit=stored.known_before(fit), whole_index_fit=asdict(fit))
+    _set(session, keyset_id, index_fit=records.known_before(fit), whole_index_fit=asdict(fit))
 
 
 def note_gate(session: Session, keyset_id: int, gate: dict[str, Any] | None) -> None:

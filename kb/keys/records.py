@@ -1,12 +1,42 @@
-"""The records that verbs of checkpoints and keysets take and give."""
+"""The records that verbs of checkpoints and keysets take and give.
+
+Servers of two releases read some of them while the ones take the place of the others, and some releases refuse a record
+with a name that they do not know. So a column has what the release before knows, and one beside it the record as it is
+now. What a server of the release before wrote since is believed: then the one beside it is of what was there before.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TypedDict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar
 
-from colmlm.kb.keys.stored import SINCE
+import msgspec
+
 from colmlm.kb.log.records import OnRecord
+
+T = TypeVar("T")
+
+SINCE = "since"  # in a field's metadata: the migration before which no release knows it
+
+
+def known_before(record: Any) -> dict[str, Any]:
+    """Give the record, a dataclass, as the release before reads it: without fields that it does not know."""
+    named = asdict(record)
+    return {field.name: named[field.name] for field in fields(record) if SINCE not in field.metadata}
+
+
+def read_stored(kind: type[T], known: Mapping[str, Any] | None, whole: Mapping[str, Any] | None) -> T | None:
+    """Give a record from the column that the release before knows and the one beside it; None where there is none.
+
+    Names that only a later release knows are passed over.
+    """
+    if known is None:
+        return None
+    is_of_it = whole is not None and known.items() <= whole.items()
+    return msgspec.convert(whole if is_of_it else known, kind)
+
 
 RECALL = 0.98  # the share of nearest keys that lookups are to find
 MAX_EDITS = 1000  # edits of facts allowed between a gate and the activation that relies on it
@@ -204,3 +234,39 @@ class GateStanding:
     seq: int | None = None
     edits_since: int | None = None
     failed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateLimits:
+    """The limits that a keyset must keep. At most `sample` questions, and as many prefixes, are encoded.
+
+    With it at least `min_right` of the set `questions`, where one is named, must be answered right, and at most
+    `max_wrong` wrongly; one of these must be given.
+    """
+
+    sample: int = 500
+    min_recall_at_1: float = RECALL
+    min_recall_at_10: float = 0.95
+    max_facts_lost: int = 0
+    max_question_loss: float = 0.02
+    min_agreement: float = 0.7
+    min_recall_kept: float = 0.9
+    questions: str | None = None
+    min_right: float | None = None
+    max_wrong: float | None = None
+
+    @property
+    def share_right(self) -> float:
+        return 0.0 if self.min_right is None else self.min_right
+
+    @property
+    def share_wrong(self) -> float:
+        return 1.0 if self.max_wrong is None else self.max_wrong
+
+
+class GateOptions(TypedDict, total=False):
+    """What a keyset is measured with: the models of both keysets (None: where they were last), and a file of plots."""
+
+    plot: Path | None
+    checkpoint: Path | None
+    active_checkpoint: Path | None

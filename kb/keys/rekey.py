@@ -29,10 +29,10 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import InvalidValue, refusals
-from colmlm.kb.keys import keysets, predicted, queues
+from colmlm.kb.keys import keysets, predicted
 from colmlm.kb.keys.calibration import asked_by_people, has_question_keys, seek_question_keys
 from colmlm.kb.keys.keycopy import copy_keys, drop_adopted, require_unit
-from colmlm.kb.keys.queues import KeyQueue
+from colmlm.kb.keys.predicted import KeyQueue
 from colmlm.kb.keys.records import CheckpointInfo, RekeyPart
 from colmlm.kb.log import audit
 from colmlm.kb.tables import IS_SAID, DocumentRow, FactRow, FactVersionRow
@@ -121,8 +121,8 @@ class RekeyRun:
         """
         with self.sessions.begin() as session:
             asked = "question" in self.kinds or seek_question_keys(session, self.keyset_id)
-            waiting = queues.of_facts(session, self.keyset_id, fact_ids, with_questions=asked)
-            if queues.queue_length(session, waiting, keyset_id=self.keyset_id) > most:
+            waiting = predicted.of_facts(session, self.keyset_id, fact_ids, with_questions=asked)
+            if predicted.queue_length(session, waiting, keyset_id=self.keyset_id) > most:
                 return False
         self.work(waiting)
         return True
@@ -131,7 +131,10 @@ class RekeyRun:
         """Make keys until these queues are empty."""
         progress, analyzed = self.progress, 250
         with self.sessions() as session:
-            progress.done, progress.total = 0, queues.queue_length(session, waiting, keyset_id=self.keyset_id)
+            progress.done, progress.total = (
+                0,
+                predicted.queue_length(session, waiting, keyset_id=self.keyset_id),
+            )
         with closing(
             self._stored(waiting)
         ) as batches:  # at once, so that nobody goes on elsewhere after an error
@@ -179,21 +182,21 @@ class RekeyRun:
 
     def _parts(self, queue: KeyQueue) -> list[RekeyPart]:
         with self.sessions() as session:
-            base, found = audit.database_id(session), queues.queue_parts(session, queue, self.batch)
+            base, found = audit.database_id(session), predicted.queue_parts(session, queue, self.batch)
         how = self.actor, self.corpus, self.batch, tuple(self.kinds), self.replace
         return [RekeyPart(base, self.keyset_id, queue.name, first, last, *how) for first, last in found]
 
     def _queues(self, session: Session) -> list[KeyQueue]:
-        found = [queues.documents_without_keys(self.keyset_id, self.corpus)]
+        found = [predicted.documents_without_keys(self.keyset_id, self.corpus)]
         all_asked = "question" in self.kinds or has_question_keys(session, self.keyset_id)
         by_people = None if all_asked else asked_by_people(session)
         if by_people is None or by_people:
-            found.append(queues.facts_without_question_keys(self.keyset_id, self.corpus, by_people))
+            found.append(predicted.facts_without_question_keys(self.keyset_id, self.corpus, by_people))
         if self.corpus is None:
-            found.append(queues.facts_without_keys(self.keyset_id))
+            found.append(predicted.facts_without_keys(self.keyset_id))
         if self.replace and (among := predicted.stretches(session, self.keyset_id)):
-            found.append(queues.documents_with_predicted_keys(self.keyset_id, self.corpus, among))
-            found.append(queues.facts_with_predicted_keys(self.keyset_id, self.corpus, among))
+            found.append(predicted.documents_with_predicted_keys(self.keyset_id, self.corpus, among))
+            found.append(predicted.facts_with_predicted_keys(self.keyset_id, self.corpus, among))
         return found
 
     def _work(self, queue: KeyQueue) -> Iterator[int]:

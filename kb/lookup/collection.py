@@ -27,7 +27,7 @@ import numpy.typing as npt
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.lookup.index import distinct
-from colmlm.kb.store.milvus_address import MilvusAddress
+from colmlm.kb.store.settings import MilvusAddress
 
 MOST_FOUND = 16_384  # rows that Milvus gives at most for one query
 KEYS = "_default"  # the partition of keys; that of marks is named by who owns the collection

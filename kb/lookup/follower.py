@@ -22,9 +22,9 @@ from typing import Any, Self
 import psycopg
 
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.succession import key_succession
+from colmlm.kb.keys.activation import key_succession
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.store import outages
+from colmlm.kb.store import waits
 
 CHANNEL = "colmlm_change"
 POLL_SECONDS = 1.0
@@ -88,8 +88,8 @@ class Follower:
                         self._follow()
             except Exception as error:  # noqa: BLE001 - nobody else follows, so it is tried again whatever it was
                 failures += 1
-                outages.tell(_log, "cannot follow the change log, will try again", error)
-                self._stopping.wait(outages.pause_after(failures, LONGEST_PAUSE))
+                waits.log_outage(_log, "cannot follow the change log, will try again", error)
+                self._stopping.wait(waits.pause_after(failures, LONGEST_PAUSE))
 
     def _follow(self) -> None:
         is_growing = self._growing is not None and self._growing.is_alive()
@@ -105,7 +105,7 @@ class Follower:
             pass
         except Exception as error:  # noqa: BLE001 - the outgrown index answers until another attempt
             self._grow_from = time.monotonic() + GROW_AGAIN_SECONDS
-            outages.tell(_log, "cannot build the index, will try again", error)
+            waits.log_outage(_log, "cannot build the index, will try again", error)
 
     def _grown(self, done: int, total: int) -> None:
         if self._stopping.is_set():

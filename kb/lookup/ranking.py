@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sqlalchemy import Row
 
 from colmlm.kb.errors import InvalidQuery
-from colmlm.kb.facts.reviews import Review
+from colmlm.kb.facts.records import Review
 from colmlm.kb.keys.keysets import STORED, Vectors
 from colmlm.kb.lookup.records import Hit, Lookup, Ranking
 

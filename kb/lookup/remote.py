@@ -35,9 +35,9 @@ from colmlm.kb.lookup.collection import AT_ONCE, Collection, CollectionMark
 from colmlm.kb.lookup.in_process import OnKeys
 from colmlm.kb.lookup.index import KeyIndex, distinct
 from colmlm.kb.lookup.specs import collection_of
-from colmlm.kb.lookup.turns import is_mine, wait_until_mine
 from colmlm.kb.store.database import connection_of
-from colmlm.kb.store.milvus_address import MilvusAddress
+from colmlm.kb.store.settings import MilvusAddress
+from colmlm.kb.store.waits import has_turn, wait_for_turn
 from colmlm.kb.tables import FactKeyRow
 
 # What was confirmed so long ago is seen by every search; Milvus grants 5 seconds (`common.gracefulTime`).
@@ -304,7 +304,7 @@ def _trusted(session: Session, there: Collection) -> CollectionMark:
 
 def hand_on(session: Session, keyset_id: int, there: Collection) -> bool:
     """Write what the log has since the mark, and a new mark; say False while another process does that."""
-    if not is_mine(session, keyset_id):
+    if not has_turn(session, keyset_id):
         return False
     there, connection = there.patient(), connection_of(session)
     mark, writer = _trusted(session, there), CollectionWriter(session, there)
@@ -342,7 +342,7 @@ def write_all(
 
     While it is filled anew, lookups of other processes are refused.
     """
-    wait_until_mine(session, keyset.keyset_id)
+    wait_for_turn(session, keyset.keyset_id)
     head = audit.head_seq(session)  # read before the keys, as in catching up
     writer, mark, mends = CollectionWriter(session, there.patient()), None, False
     try:
@@ -374,7 +374,7 @@ def compact_collection(session: Session, keyset_id: int, there: Collection, seco
     A writer that lost its connection in the midst may have put in what was erased since. So ids are compared before,
     and counted after. Raises `CandidatesRefused` where there are more then.
     """
-    wait_until_mine(session, keyset_id)
+    wait_for_turn(session, keyset_id)
     there = there.patient()
     hand_on(session, keyset_id, there)
     held = there.ids()

@@ -1,24 +1,210 @@
-"""SearchableStore: a Store with lookups in it, on the index of this process.
+"""SearchableStore: a Store with lookups in it, on the index of this process, and with the search by words.
 
-Reading and editing facts needs neither, so Faiss and NumPy are imported with the first lookup.
+Reading and editing facts needs no lookup, so Faiss and NumPy are imported with the first one.
+
+Sentences that share words with a question are ranked by BM25 from the database alone. The rarest words of the question
+choose the candidates, by the index on `sentence.words`, and all words score them. So a search reads a bounded number of
+rows, however many sentences there are. Words that are in very many sentences choose only together, or where the
+question has no others. How common a word is need not be exact, so it is read once a minute; what is found is what the
+sentences say now.
 """
 
 from __future__ import annotations
 
+import math
 import threading
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TYPE_CHECKING, NamedTuple
 
+import psycopg
 from sqlalchemy import Engine
+from sqlalchemy.orm import Session
 
-from colmlm.kb.lookup.words import WordSearch
 from colmlm.kb.store import database
+from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.store.store import Store
 from colmlm.kb.store.waits import Waits
+from colmlm.kb.texts.searched import quoted, searched_words
 
 if TYPE_CHECKING:
     from colmlm.kb.lookup.lookups import Lookups
     from colmlm.kb.lookup.searcher import Searcher
+
+
+K1, B = 1.2, 0.75
+MOST_ASKED = 100  # words of a question that are searched for
+MOST_CANDIDATES = 1_000
+LEADING, PAIRED = 2, 8  # of the words in very many sentences: how many are paired, with how many
+COUNTED = 5_000  # sentences with a word, up to which they are counted
+KEPT_SECONDS = 60.0
+
+_LEXEMES = b"SELECT tsvector_to_array(to_tsvector('pg_catalog.english', %s))"
+_COLLECTION = b"""
+SELECT greatest(seen.number, (SELECT reltuples FROM pg_class WHERE oid = 'sentence'::regclass)), seen.mean,
+       common.most_common_elems::text::text[], common.most_common_elem_freqs
+FROM (
+    SELECT count(*) AS number, avg(length(words)) AS mean FROM (SELECT words FROM sentence LIMIT 10000) AS few
+) AS seen
+LEFT JOIN pg_stats common ON common.schemaname = current_schema() AND common.tablename = 'sentence'
+    AND common.attname = 'words'
+"""
+_COUNT = b"""
+SELECT asked.lexeme, (SELECT count(*) FROM (SELECT FROM sentence WHERE words @@ asked.query LIMIT %s) AS counted)
+FROM unnest(%s::text[], %s::tsquery[]) AS asked (lexeme, query)
+"""
+# The candidates are chosen without a limit in sight, with which the planner might read the table instead of the index.
+# ts_rank_cd of a query of one lexeme, with weights of 1, is how often the lexeme is there.
+_SEARCH = b"""
+WITH chosen AS MATERIALIZED (
+    SELECT id, document_id, fact_id, span_start, span_end, words,
+           %(k1)s * (1 - %(b)s + %(b)s * length(words) / %(mean)s) AS norm
+    FROM sentence WHERE words @@ %(chosen)s::tsquery
+)
+SELECT id, document_id, fact_id, span_start, span_end, score
+FROM (
+    (SELECT * FROM chosen LIMIT %(most)s)
+    UNION
+    SELECT id, document_id, fact_id, span_start, span_end, words,
+           %(k1)s * (1 - %(b)s + %(b)s * length(words) / %(mean)s)
+    FROM sentence WHERE id = ANY(%(also)s::bigint[])
+) AS found CROSS JOIN LATERAL (
+    SELECT coalesce(sum(weight * tf / (tf + norm)), 0) AS score FROM (
+        SELECT asked.weight, ts_rank_cd('{1,1,1,1}', found.words, asked.query) AS tf
+        FROM unnest(%(weights)s::float8[], %(queries)s::tsquery[]) AS asked (weight, query)
+        WHERE found.words @@ asked.query OFFSET 0
+    ) AS counted
+) AS scored
+ORDER BY score DESC, id LIMIT %(limit)s
+"""
+
+
+class SentenceFound(NamedTuple):
+    """A sentence of a document, or of a fact without one (then a span of its question and value), and its score."""
+
+    sentence_id: int
+    document_id: int | None
+    fact_id: int | None
+    start: int
+    end: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Collection:
+    """All sentences in numbers: how many, their mean number of different words, and the frequencies of common words."""
+
+    number: float
+    mean: float
+    common: Mapping[str, float]
+
+    def weight(self, frequency: float) -> float:
+        """Give how much a word counts that so many sentences have."""
+        return math.log(1 + (max(self.number, frequency) - frequency + 0.5) / (frequency + 0.5))
+
+
+@dataclass(slots=True)
+class WordSearch:
+    """Searches the sentences of one database. Threads may share it."""
+
+    _read_at: float = -math.inf
+    _collection: _Collection = field(default_factory=lambda: _Collection(0.0, 1.0, {}))
+    _counted: dict[str, float] = field(default_factory=dict)
+
+    def find(
+        self, session: Session, question: str, limit: int, also: Collection[int] = ()
+    ) -> list[SentenceFound]:
+        """Find up to `limit` sentences, best first; of those with the same score the older first.
+
+        The sentences `also` are scored whether they share words with the question or not, and may come in addition.
+        It gives none where the question has no word but the commonest of the language.
+        """
+        connection = connection_of(session)
+        asked = " ".join(searched_words(question).split(" ")[:MOST_ASKED])
+        lexemes: list[str] = connection.execute(_LEXEMES, (asked,)).fetchall()[0][0]
+        if not lexemes:
+            return []
+        collection, frequencies = self._frequencies(connection, lexemes)
+        rarest_first = sorted(lexemes, key=lambda lexeme: (frequencies[lexeme], lexeme))
+        values = {
+            "most": 2 * MOST_CANDIDATES,
+            "weights": [(K1 + 1) * collection.weight(frequencies[lexeme]) for lexeme in rarest_first],
+            "queries": [quoted(lexeme) for lexeme in rarest_first],
+            "mean": collection.mean,
+            "k1": K1,
+            "b": B,
+            "limit": limit + len(also),
+            "also": list(also),
+        }
+        found: list[SentenceFound] = []
+        for chosen in _choices(rarest_first, frequencies, collection.number):
+            rows = connection.execute(_SEARCH, values | {"chosen": chosen})
+            found = [SentenceFound(*row) for row in rows]
+            if len(found) >= limit + len(also):
+                break
+        return found
+
+    def _frequencies(
+        self, connection: psycopg.Connection, lexemes: Sequence[str]
+    ) -> tuple[_Collection, dict[str, float]]:
+        """Give the collection, and in how many sentences each lexeme is, as of the last minute."""
+        if time.monotonic() - self._read_at > KEPT_SECONDS:
+            self._collection, self._counted = _read(connection), {}
+            self._read_at = time.monotonic()
+        collection, counted = self._collection, self._counted
+        unknown = [lexeme for lexeme in lexemes if lexeme not in counted and lexeme not in collection.common]
+        if unknown:
+            queries = [quoted(lexeme) for lexeme in unknown]
+            counted |= dict(connection.execute(_COUNT, (COUNTED, unknown, queries)).fetchall())
+        return collection, {
+            lexeme: collection.common[lexeme] if lexeme in collection.common else counted[lexeme]
+            for lexeme in lexemes
+        }
+
+
+def _read(connection: psycopg.Connection) -> _Collection:
+    number, mean, lexemes, shares = connection.execute(_COLLECTION).fetchall()[0]
+    # The shares end with the least, the greatest and that of NULL.
+    common = {lexeme: share * number for lexeme, share in zip(lexemes or (), shares or (), strict=False)}
+    return _Collection(number, max(float(mean or 1), 1.0), common)
+
+
+def _choices(rarest_first: Sequence[str], frequencies: Mapping[str, float], number: float) -> Iterator[str]:
+    """Give queries for the candidates, each to be used where those before it found too few sentences.
+
+    There is one where some lexeme, or pair, is rare enough. Where all are in very many sentences, those that have
+    several of them are sought first.
+    """
+    if chosen := list(_rare(rarest_first, frequencies, number)):
+        yield " | ".join(chosen)
+        return
+    together, many = [rarest_first[0]], frequencies[rarest_first[0]]
+    for lexeme in rarest_first[1:]:
+        if many > MOST_CANDIDATES:
+            together.append(lexeme)
+            many *= frequencies[lexeme] / max(number, 1.0)
+    if len(together) > 1:
+        yield " & ".join(map(quoted, together))
+    yield quoted(rarest_first[0])
+
+
+def _rare(rarest_first: Sequence[str], frequencies: Mapping[str, float], number: float) -> Iterator[str]:
+    """Give queries of single lexemes, and then of pairs, as long as all together find few enough sentences."""
+    rare, room = 0, float(MOST_CANDIDATES)
+    for lexeme in rarest_first:
+        if frequencies[lexeme] > room:
+            break
+        rare, room = rare + 1, room - frequencies[lexeme]
+        yield quoted(lexeme)
+    common = rarest_first[rare : rare + PAIRED]
+    for one, other in combinations(common, 2):
+        both = frequencies[one] * frequencies[other] / max(number, 1.0)
+        if one in common[:LEADING] and both <= room:
+            room -= both
+            yield f"({quoted(one)} & {quoted(other)})"
 
 
 class SearchableStore(Store):

@@ -22,7 +22,6 @@ from colmlm.kb.errors import CandidatesUnavailable, IndexBehind, InvalidQuery, K
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.observing import Observer
 from colmlm.kb.lookup.options import FOUND_BY_KEY, USUAL_FACTS, FactFilter, FilteredOptions, Wanted
 from colmlm.kb.lookup.ranking import (
     SPARE,
@@ -34,7 +33,7 @@ from colmlm.kb.lookup.ranking import (
     ranked_with,
     settled,
 )
-from colmlm.kb.lookup.records import Lookup, Ranking
+from colmlm.kb.lookup.records import Lookup, Observer, Ranking
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.replicas import Replicas, open_replica
 from colmlm.kb.store import database

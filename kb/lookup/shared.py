@@ -21,12 +21,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import KBError, SharedSnapshotsUnavailable
-from colmlm.kb.keys import stored
+from colmlm.kb.keys import records
 from colmlm.kb.keys.records import SharedSnapshot
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.snapshot_files import Readable, open_snapshot_file, sha256_of
-from colmlm.kb.lookup.turns import is_mine, wait_until_mine
 from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.waits import has_turn, wait_for_turn
 from colmlm.kb.tables import ChangeRow, KeysetRow
 
 FAR_AHEAD = 10_000  # changes: catching up with so many takes seconds, and so does fetching a snapshot
@@ -76,7 +76,7 @@ def named(session: Session) -> dict[int, SharedSnapshot]:
 def _named(session: Session, which: ColumnElement[bool]) -> dict[int, SharedSnapshot]:
     columns = KeysetRow.id, KeysetRow.shared_snapshot, KeysetRow.whole_shared_snapshot
     read = {
-        n: stored.read_stored(SharedSnapshot, *said)
+        n: records.read_stored(SharedSnapshot, *said)
         for n, *said in session.execute(select(*columns).where(which))
     }
     return {keyset_id: one for keyset_id, one in read.items() if one is not None}
@@ -440,7 +440,7 @@ def _put(
     if not folder.holds(snapshot.file, snapshot.num_bytes, snapshot.sha256):  # somebody may be reading it
         folder.put(snapshot.file, stream)
     note = update(KeysetRow).where(KeysetRow.id == keyset_id)
-    readable, whole = stored.known_before(snapshot), asdict(snapshot)
+    readable, whole = records.known_before(snapshot), asdict(snapshot)
     session.execute(note.values(shared_snapshot=readable, whole_shared_snapshot=whole))
     event.listen(session, "after_commit", partial(_prune_after, folder), once=True)
 
@@ -477,8 +477,8 @@ def _is_due(session: Session, keyset_id: int, snapshot: SharedSnapshot) -> bool:
 def _turn(session: Session, keyset_id: int, must: bool) -> bool:
     """Take this process's turn to write. A server that ends waits for nobody: an erasure looks after the rest."""
     if not must:
-        return is_mine(session, keyset_id)
-    wait_until_mine(session, keyset_id)
+        return has_turn(session, keyset_id)
+    wait_for_turn(session, keyset_id)
     return True
 
 
@@ -487,7 +487,7 @@ def await_turns(session: Session) -> None:
     for keyset_id in session.scalars(
         select(KeysetRow.id).where(KeysetRow.state != "retired").order_by(KeysetRow.id)
     ):
-        wait_until_mine(session, keyset_id)
+        wait_for_turn(session, keyset_id)
 
 
 def prune_snapshots(session: Session, folder: SharedFolder) -> None:
@@ -499,7 +499,7 @@ def prune_snapshots(session: Session, folder: SharedFolder) -> None:
     names = [name for name in left_over(session, folder) if _keyset_of(name) in turns]  # now nobody writes
     folder.remove(names)
     forget_snapshots(session, [n for n, one in named(session).items() if one.file in names])
-    forget_snapshots(session, [n for n in removed(session, folder, folder.names()) if is_mine(session, n)])
+    forget_snapshots(session, [n for n in removed(session, folder, folder.names()) if has_turn(session, n)])
     parts = folder.unfinished().names
     if turns := _turns(session, parts):
         folder.abort(name for name in folder.unfinished().names if _keyset_of(name) in turns)
@@ -508,7 +508,7 @@ def prune_snapshots(session: Session, folder: SharedFolder) -> None:
 def _turns(session: Session, names: Iterable[str]) -> set[int]:
     """Take this process's turn for the keysets of these files, but of those that another process is just writing."""
     ids = {keyset_id for keyset_id in map(_keyset_of, names) if keyset_id is not None}
-    return {keyset_id for keyset_id in sorted(ids) if is_mine(session, keyset_id)}
+    return {keyset_id for keyset_id in sorted(ids) if has_turn(session, keyset_id)}
 
 
 def forget_snapshots(session: Session, keyset_ids: Iterable[int]) -> None:

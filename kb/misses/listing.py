@@ -1,28 +1,45 @@
-"""Lists groups of misses with their questions, which are read from the outputs that asked them. Session first."""
+"""Keeps misses, and lists their groups with their questions. Session first.
+
+A miss names the lookup. What was asked stays with the output alone, from which it is read, so redacting and withholding
+need not know of it.
+
+Questions of a group are asked again to see whether they find the fact that is said to solve it. One that was read, for
+an answer or for a decoder, is asked as an answer is. What a decoder looked up by key or words is looked up again by the
+query that was kept. What was asked for without proposed facts is asked again so.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Protocol, Unpack
 
 import numpy as np
-from sqlalchemy import ColumnElement, Select, and_, exists, func, select, true, tuple_
+from sqlalchemy import ColumnElement, Select, and_, delete, exists, func, insert, select, text, true, tuple_
+from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session, aliased
 
 from colmlm.kb.errors import IndexBehind, InvalidQuery, KeysetMismatch, NoActiveKeyset, refusals
-from colmlm.kb.facts import reading
+from colmlm.kb.facts import reading, suppression
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
-from colmlm.kb.lookup.options import READER, LookupOptions
+from colmlm.kb.lookup.options import READER, FilterOptions, LookupOptions, filter_of
 from colmlm.kb.lookup.records import Hit
-from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.lookup.words import SentenceFound
-from colmlm.kb.misses.records import WHOLE, MissedQuestion, MissGroup, MissOrder, MissState, NearFact
+from colmlm.kb.lookup.searchable import SearchableStore, SentenceFound
+from colmlm.kb.misses.records import (
+    WHOLE,
+    AskedAgain,
+    MissedQuestion,
+    MissGroup,
+    MissOrder,
+    MissState,
+    NearFact,
+)
 from colmlm.kb.tables import (
     AttributionRow,
     ChangeRow,
@@ -301,3 +318,143 @@ def _starts(session: Session, places: Collection[MissPlace]) -> dict[MissPlace, 
         .where(tuple_(*place).in_(places))
     )
     return {MissPlace(*row[:2]): (row[2], row[3]) for row in session.execute(statement)}
+
+
+GROUPS_LOCK = 0x636F6C6D0B
+
+
+AT_ONCE = 10_000  # misses that are pruned in a transaction
+
+
+def lock_groups(session: Session) -> None:
+    """Keep others from writing groups until this transaction ends; to be called before the change log is locked."""
+    session.execute(select(func.pg_advisory_xact_lock(GROUPS_LOCK)))
+
+
+def note_miss(session: Session, generation_id: int, ordinals: Iterable[int]) -> None:
+    """Keep that these lookups of an output found nothing."""
+    if rows := [{"generation_id": generation_id, "ordinal": ordinal} for ordinal in ordinals]:
+        session.execute(insert(MissRow), rows)
+
+
+def groups_of(session: Session, generation_id: int) -> tuple[int, ...]:
+    """Give the groups that the misses of an output are in."""
+    of_output = select(MissRow.group_id).where(
+        MissRow.generation_id == generation_id, MissRow.group_id.is_not(None)
+    )
+    return tuple(sorted({group_id for group_id in session.scalars(of_output) if group_id is not None}))
+
+
+def note_wrong(session: Session, generation_id: int) -> None:
+    """Keep that somebody called an output wrong. One whose lookups found nothing is a miss already."""
+    missed = select(MissRow.ordinal).where(MissRow.generation_id == generation_id, MissRow.ordinal != WHOLE)
+    if session.scalars(missed.limit(1)).first() is None:
+        row = upsert(MissRow).values(generation_id=generation_id, ordinal=WHOLE)
+        session.execute(row.on_conflict_do_nothing())
+
+
+def forget_wrong(session: Session, generation_id: int) -> None:
+    """Take back what `note_wrong` kept, where nobody calls the output wrong any more. Groups must be locked."""
+    gone = delete(MissRow).where(MissRow.generation_id == generation_id, MissRow.ordinal == WHOLE)
+    _recount(session, session.scalars(gone.returning(MissRow.group_id)).all())
+
+
+def prune_misses(session: Session, older_than: timedelta) -> int:
+    """Remove up to 10,000 misses of longer ago, with the outputs that said nothing, and say how many.
+
+    Outputs that said something stay. Groups without any miss go.
+    """
+    suppression.hold_off_erasure(session)
+    lock_groups(session)
+    before: datetime = session.scalars(select(func.clock_timestamp() - older_than)).one()
+    old = select(MissRow.generation_id, MissRow.ordinal, MissRow.group_id).where(MissRow.at < before)
+    rows = session.execute(old.order_by(MissRow.at).limit(AT_ONCE)).all()
+    ids = [row.generation_id for row in rows]
+    silent = select(GenerationRow.id).where(GenerationRow.id == func.any(ids), GenerationRow.output == "")
+    gone = list(session.scalars(silent))
+    touched = set(session.scalars(select(MissRow.group_id).where(MissRow.generation_id == func.any(gone))))
+    session.execute(delete(MissRow).where(MissRow.generation_id == func.any(ids), MissRow.at < before))
+    session.execute(delete(GenerationRow).where(GenerationRow.id == func.any(gone)))
+    _recount(session, touched | {row.group_id for row in rows})
+    return len(rows)
+
+
+# The oldest miss that is left leads the group, as long as its leader is not there.
+_RECOUNT = text("""
+UPDATE miss_group g SET asked = n.asked, wrong = n.wrong, last_at = coalesce(n.last_at, g.last_at),
+    generation_id = coalesce(n.generation_id, g.generation_id), ordinal = coalesce(n.ordinal, g.ordinal)
+FROM (
+    SELECT of.id, count(m.generation_id) AS asked, count(*) FILTER (WHERE m.ordinal = :whole) AS wrong,
+        max(o.at) AS last_at,
+        (array_agg(m.generation_id ORDER BY m.generation_id, m.ordinal))[1] AS generation_id,
+        (array_agg(m.ordinal ORDER BY m.generation_id, m.ordinal))[1] AS ordinal
+    FROM miss_group of LEFT JOIN miss m ON m.group_id = of.id LEFT JOIN generation o ON o.id = m.generation_id
+    WHERE of.id = ANY(CAST(:ids AS bigint[])) GROUP BY of.id
+) AS n
+WHERE g.id = n.id
+""")
+
+
+_DROP_EMPTY = text("DELETE FROM miss_group WHERE id = ANY(CAST(:ids AS bigint[])) AND asked = 0")
+
+
+def _recount(session: Session, group_ids: Collection[int | None]) -> None:
+    """Count the misses of these groups anew, and drop those that have none."""
+    if ids := sorted({group_id for group_id in group_ids if group_id is not None}):
+        session.execute(_RECOUNT, {"ids": ids, "whole": WHOLE})
+        session.execute(_DROP_EMPTY, {"ids": ids})
+
+
+class Asks(Protocol):
+    """Gives the facts that a question is answered with."""
+
+    def __call__(self, question: str, **only: Unpack[FilterOptions]) -> Collection[int]: ...
+
+
+FROM_TEXTS = "read"  # the mode of outputs whose question was answered from texts
+MOST_ASKED = 5  # different questions of a group, the newest
+
+
+class _Kept(NamedTuple):
+    was_read: bool
+    query: Query | None
+
+
+def ask_again(
+    store: SearchableStore, asks: Asks | None, questions: Sequence[MissedQuestion], fact_id: int
+) -> tuple[AskedAgain, ...]:
+    """Say which of the newest five questions find the fact. What nothing was kept to ask with finds none."""
+    asked = questions[:MOST_ASKED]
+    kept = _kept(store, asked)
+    return tuple(
+        AskedAgain(one.question, one.generation_id, fact_id in _found(store, asks, one, kept[place]))
+        for one in asked
+        if (place := MissPlace(one.generation_id, one.ordinal)) in kept
+    )
+
+
+def _kept(store: SearchableStore, asked: Sequence[MissedQuestion]) -> dict[MissPlace, _Kept]:
+    places = [MissPlace(one.generation_id, one.ordinal) for one in asked]
+    with store.sessions() as session:
+        queries = stored_queries(session, places)
+        rows = session.execute(
+            select(GenerationRow.id, GenerationRow.mode, GenerationRow.ranking).where(
+                GenerationRow.id == func.any([place.generation_id for place in places])
+            )
+        )
+        was_read = {row.id: row.ranking == READER or row.mode == FROM_TEXTS for row in rows}
+    return {
+        place: _Kept(was_read[place.generation_id], queries.get(place))
+        for place in places
+        if place.generation_id in was_read
+    }
+
+
+def _found(store: SearchableStore, asks: Asks | None, one: MissedQuestion, kept: _Kept) -> Collection[int]:
+    if kept.was_read and asks is not None:
+        return asks(one.question, **filter_of(one))
+    if kept.query is None:
+        return ()
+    checkpoint_id, query = kept.query
+    hits = looked_up(store, checkpoint_id, [query], k=1, threshold=None, **filter_of(one))
+    return [hit.fact_id for hit in hits[0]] if hits else ()

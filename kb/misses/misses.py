@@ -22,9 +22,18 @@ from colmlm.kb.log import audit
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.misses import listing
-from colmlm.kb.misses.checking import Asks, ask_again
-from colmlm.kb.misses.listing import MAX_ID, MissPlace, ShowTexts, was_read, with_near
-from colmlm.kb.misses.noting import GROUPS_LOCK, lock_groups, prune_misses
+from colmlm.kb.misses.listing import (
+    GROUPS_LOCK,
+    MAX_ID,
+    Asks,
+    MissPlace,
+    ShowTexts,
+    ask_again,
+    lock_groups,
+    prune_misses,
+    was_read,
+    with_near,
+)
 from colmlm.kb.misses.records import (
     MISSES_LISTED,
     WHOLE,
@@ -34,9 +43,9 @@ from colmlm.kb.misses.records import (
     MissState,
     Solving,
 )
-from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.engines import check_limit
 from colmlm.kb.store.store import is_read_only
+from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import AttributionRow, GenerationRow, MissGroupRow, MissRow
 from colmlm.kb.texts.asked import question_of
 from colmlm.kb.texts.searched import searched_words

@@ -40,8 +40,8 @@ from colmlm.kb.questions.records import (
     Way,
 )
 from colmlm.kb.removal import quotations
-from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.store import Store
+from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import (
     DocumentRow,
     FactRow,

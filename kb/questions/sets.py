@@ -29,8 +29,8 @@ from colmlm.kb.questions.records import (
     RunComparison,
     TakenQuestion,
 )
-from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.store import Store
+from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import AttributionRow, ChangeRow, GenerationRow, answer_modes
 
 LISTED = 100

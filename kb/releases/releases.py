@@ -1,4 +1,8 @@
-"""Releases: examined as a whole, and then imported in pieces, each of which stays when the process is killed."""
+"""Releases: examined as a whole, and then imported in pieces, each of which stays when the process is killed.
+
+The keys of a release are adopted as its index gives them back, and marked as approximate. A block of them is one
+transaction with one change of the log, which says how much of the index was read by then.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import BigInteger, cast, func, select
+from sqlalchemy import BigInteger, cast, func, select, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.corpus.format import NO_TEXT, AnnotatedDocument, document_digests
@@ -20,14 +24,22 @@ from colmlm.kb.errors import Invalid, refusals
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.facts.suppression import SpanPlace, Suppressor
 from colmlm.kb.keys import keysets
+from colmlm.kb.keys.keycopy import Keys, copy_keys
 from colmlm.kb.keys.keysets import decode_keys
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.sealed import Ids, SealedIndex, Vectors
+from colmlm.kb.lookup.index import Ids, SealedIndex, Vectors
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.releases.keys import BLOCK, KeysOfRelease, analyze_facts, require_one_index
-from colmlm.kb.store.contention import retry_on_contention
-from colmlm.kb.store.database import checked_at_once, copy_blocks, escaped, joined, reserve
+from colmlm.kb.store.database import (
+    checked_at_once,
+    connection_of,
+    copy_blocks,
+    escaped,
+    id_array,
+    joined,
+    reserve,
+)
+from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import ADOPTED, ChangeRow, DocumentRow, FactKeyRow, FactRow, FactVersionRow, KeysetRow
 
 OnDone = Callable[[int, int], None]
@@ -394,3 +406,91 @@ class FactsOfRelease:
 
 def _is_erased(suppressor: Suppressor, fact: ReleasedFact) -> bool:
     return suppressor.matches([fact.value], None, SpanPlace.in_sample(fact.sample_id, fact.fact_idx))
+
+
+BLOCK = 20_000  # keys in one transaction
+
+# Facts that were deleted since, or keyed otherwise, get none. The others are locked, as a check of each key would do.
+_WANTING = b"""
+SELECT f.id FROM fact f WHERE f.id = ANY(%s::bigint[])
+  AND (f.deleted_seq IS NULL OR EXISTS (SELECT FROM tombstone t WHERE t.fact_id = f.id))
+  AND NOT EXISTS (SELECT FROM fact_key k WHERE k.keyset_id = %s AND k.fact_id = f.id OFFSET 0)
+FOR KEY SHARE OF f
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KeysOfRelease:
+    """Stores blocks of one release's keys in a keyset, for its facts in a corpus."""
+
+    digest: str
+    index_digest: str
+    corpus: str
+    keyset_id: int
+    actor: str
+    reason: str
+
+    def read(self, session: Session) -> int:
+        """Give how many keys of the index were read before, from the log. The release before did not note of which."""
+        payload = ChangeRow.payload
+        upto = select(func.max(cast(payload["upto"].astext, BigInteger))).where(
+            ChangeRow.kind == "key",
+            payload.contains({"release": self.digest, "corpus": self.corpus, "keyset": self.keyset_id}),
+            func.coalesce(payload["index"].astext, self.index_digest) == self.index_digest,
+        )
+        return session.scalar(upto) or 0
+
+    def store(self, session: Session, fact_ids: npt.NDArray[np.int64], keys_ND: Keys, upto: int) -> int:
+        """Store the keys that are wanted and gives their number; `upto` keys of the index are read then.
+
+        Does not commit.
+        """
+        pending = audit.begin_change(session, self.actor, self.reason)
+        asked = (id_array(fact_ids.tolist()), self.keyset_id)
+        rows = connection_of(session).execute(_WANTING, asked).fetchall()
+        wanted = np.isin(fact_ids, np.array([row[0] for row in rows], np.int64))
+        payload: dict[str, Any] = {
+            "keyset": self.keyset_id, "release": self.digest, "index": self.index_digest, "corpus": self.corpus,
+            "upto": upto,
+        }  # fmt: skip
+        if number := int(wanted.sum()):
+            with checked_at_once(session, number):
+                first = copy_keys(
+                    session, self.keyset_id, ADOPTED, fact_ids[wanted].tolist(), keys_ND[wanted]
+                )
+            payload |= {"keys": [first, first + number - 1]}
+        audit.append_change(session, pending, "key", num_facts=number, payload=payload)
+        return number
+
+
+def require_one_index(
+    session: Session, digest: str, corpus: str, checkpoint_id: str, index_digest: str
+) -> None:
+    """Raise where the checkpoint's keyset has keys of these facts from another index, whose makers may differ."""
+    payload = ChangeRow.payload
+    of_another = (
+        select(KeysetRow.id)
+        .join(ChangeRow, payload["keyset"].as_integer() == KeysetRow.id)
+        .where(
+            KeysetRow.checkpoint_id == checkpoint_id, KeysetRow.state != "retired", ChangeRow.kind == "key"
+        )
+        .where(payload.contains({"release": digest, "corpus": corpus}))
+        .where(payload["index"].astext != index_digest)
+    )
+    if (keyset_id := session.scalar(of_another.limit(1))) is not None:
+        remedy = (
+            f"Take that index, import into another corpus, or drop them: colmlm keysets retire {keyset_id}"
+        )
+        raise refusals.invalid_release(
+            f"keyset {keyset_id} has keys of these facts from another index", remedy
+        )
+
+
+def analyze_facts(session: Session) -> None:
+    """Let the planner know how many facts there are now, without reading their texts."""
+    session.execute(
+        text(
+            "ANALYZE document (id, corpus, external_id, replaced_seq), fact (id, document_id, ordinal, deleted_seq)"
+        )
+    )
+    session.execute(text("ANALYZE fact_version (fact_id, version, from_seq, to_seq)"))

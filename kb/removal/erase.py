@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import Select, case, delete, func, select, text, update
 from sqlalchemy.orm import Session, aliased
 
-from colmlm.kb.access import idempotency
+from colmlm.kb.access import access
 from colmlm.kb.access.records import Right, TokenRecord
 from colmlm.kb.access.tokens import verify_token
 from colmlm.kb.errors import FactNotFound, refusals
@@ -46,8 +46,7 @@ from colmlm.kb.removal.quotations import Gone
 from colmlm.kb.removal.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.removal.scan import OnFile, ResidueReport, scan_residue
 from colmlm.kb.removal.traces import Trace, look_for_traces, make_traces
-from colmlm.kb.store.contention import retry_on_contention
-from colmlm.kb.store.waits import unhurried
+from colmlm.kb.store.waits import retry_on_contention, unhurried
 from colmlm.kb.tables import (
     ApiKeyRow,
     ChangeRow,
@@ -191,7 +190,7 @@ def erase_facts(
         return Erased(seq=None, fact_ids=tuple(again), again=tuple(again))
     _end(session, targets, pending.seq)
     _compare_again(session, documents)
-    idempotency.forget_answers(session)
+    access.forget_answers(session)
     dropping = delete(FactKeyRow).where(FactKeyRow.fact_id == func.any(ids)).returning(FactKeyRow.id)
     dropped = sorted(session.scalars(dropping))
     payload: dict[str, Any] = {

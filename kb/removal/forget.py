@@ -41,7 +41,7 @@ from colmlm.kb.removal.records import (
 )
 from colmlm.kb.removal.selector import Selector
 from colmlm.kb.removal.survivors import SurvivorSearch, said_survivors
-from colmlm.kb.store.contention import retry_on_contention
+from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import ForgetRunRow, forget_policies
 
 if TYPE_CHECKING:

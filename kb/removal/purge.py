@@ -30,7 +30,7 @@ from colmlm.kb.errors import (
     SharedSnapshotsUnavailable,
 )
 from colmlm.kb.log import audit
-from colmlm.kb.lookup import elsewhere, shared
+from colmlm.kb.lookup import shared, snapshots
 from colmlm.kb.lookup.remote import compact_collection
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.lookup.shared import await_turns, prune_snapshots
@@ -150,7 +150,7 @@ def _out_of_collections(kb: SearchableStore, on_step: Heard) -> str:
     Collections of keysets that answer nothing, retired or not yet filled, are dropped.
     """
     with kb.sessions() as session:
-        found = elsewhere.named(session, kb.settings)
+        found = snapshots.named_collections(session, kb.settings)
     for one in found:
         on_step(f"Taking deleted keys out of {one.there.where}")
         if (doubt := one.doubt()) is not None:

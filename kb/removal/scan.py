@@ -22,8 +22,8 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, SharedSnapshotsUnavailable
 from colmlm.kb.lookup import shared
-from colmlm.kb.lookup.elsewhere import named
 from colmlm.kb.lookup.snapshot_files import Readable
+from colmlm.kb.lookup.snapshots import named_collections
 from colmlm.kb.store.settings import Settings
 
 LEAST = 8  # bytes of a trace: shorter ones would be found anywhere
@@ -186,7 +186,10 @@ def _sources(engine: Engine, settings: Settings) -> tuple[list[_Source], list[st
         for area, path in _files(data, settings)
     ]
     with Session(engine) as session:
-        unseen += [f"{one.there.where}: Milvus's files are not searched" for one in named(session, settings)]
+        unseen += [
+            f"{one.there.where}: Milvus's files are not searched"
+            for one in named_collections(session, settings)
+        ]
         if (folder := shared.folder_of(session, settings)) is None:
             unseen += filter(None, [shared.unset(session, settings)])
             return sources, unseen

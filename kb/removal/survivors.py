@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.calibrations import confidence_here
 from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidate_sentences
-from colmlm.kb.answers.confidence import Confidence
 from colmlm.kb.answers.places import (
     ReadPlace,
     best_first,
@@ -26,7 +25,7 @@ from colmlm.kb.answers.places import (
     weigh_passage,
     weigh_span,
 )
-from colmlm.kb.answers.reading import JudgedReader
+from colmlm.kb.answers.reading import Confidence, JudgedReader
 from colmlm.kb.answers.records import SaidFact
 from colmlm.kb.answers.windows import SaidWindow, read_stretches, windows
 from colmlm.kb.facts.reading import fact_records

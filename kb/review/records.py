@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
-from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.facts.reviews import Review
+from colmlm.kb.facts.records import FactRecord, Review
 
 Kind = Literal["any", "cited", "doubted", "contradicting", "unasked"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -13,10 +13,8 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.facts import edits, reading
 from colmlm.kb.facts.edits import MAX_ID, settle_review
-from colmlm.kb.facts.reading import IS_PROPOSED
-from colmlm.kb.facts.records import COUNTED, Edit, FactRecord
-from colmlm.kb.facts.reviews import ReviewVerdict, Settled
-from colmlm.kb.facts.stretches import Stretches, lies_in, stretches_of
+from colmlm.kb.facts.reading import IS_PROPOSED, Stretches, lies_in, stretches_of
+from colmlm.kb.facts.records import COUNTED, Edit, FactRecord, ReviewVerdict, Settled
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.review.records import (
@@ -29,9 +27,9 @@ from colmlm.kb.review.records import (
     ReviewProgress,
     Surroundings,
 )
-from colmlm.kb.store.contention import retry_on_contention
 from colmlm.kb.store.engines import check_limit
 from colmlm.kb.store.store import Store
+from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import AttributionRow, CorpusReviewRow, DocumentRow, FactRow, KeysetRow
 
 

@@ -22,7 +22,7 @@ from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.engines import engine_on, shown
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.store.waits import Waits, refusal_of
-from colmlm.kb.texts.frames import frame_of
+from colmlm.kb.texts.searched import frame_of
 from colmlm.kb.texts.sentences import sentence_ends
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from urllib.parse import quote
 import psutil
 
 from colmlm.kb.errors import DatabaseUnavailable, KBError
-from colmlm.kb.store import outages, private_directories
+from colmlm.kb.store import private_directories, waits
 from colmlm.kb.store.private_directories import Exposure, find_exposures, user_name
 from colmlm.kb.store.settings import Settings
 
@@ -528,7 +528,7 @@ class Keeper:
             try:
                 self._watch(server)
             except Exception as error:  # noqa: BLE001 - nobody else starts the server again
-                outages.tell(_log_keeper, "cannot look after the database server, will try again", error)
+                waits.log_outage(_log_keeper, "cannot look after the database server, will try again", error)
                 self._stopping.wait(LONGEST_PAUSE)
 
     def _watch(self, server: EmbeddedServer) -> None:
@@ -545,7 +545,7 @@ class Keeper:
                 joined, was_told = None, True
                 continue
             attempts = 0 if time.monotonic() - tried_at > STEADY_SECONDS else attempts + 1
-            if attempts and self._stopping.wait(outages.pause_after(attempts, LONGEST_PAUSE)):
+            if attempts and self._stopping.wait(waits.pause_after(attempts, LONGEST_PAUSE)):
                 return
             joined, was_told = _revived(server), False
             tried_at = time.monotonic()
@@ -558,7 +558,7 @@ def _revived(server: EmbeddedServer) -> int | None:
         if not server.revive():
             return None
     except (KBError, OSError, psutil.Error) as error:
-        outages.tell(_log_keeper, "the database server cannot be started, will try again", error)
+        waits.log_outage(_log_keeper, "the database server cannot be started, will try again", error)
         return None
     if before is None:
         _log_keeper.warning(

@@ -12,10 +12,28 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
-from colmlm.kb.corpus.raw.wire import Limits
+from colmlm.kb.corpus.raw.files import Limits
 from colmlm.kb.errors import SettingsError
 from colmlm.kb.principal import local_user
-from colmlm.kb.store.milvus_address import MilvusAddress
+
+Uri = Annotated[
+    str,
+    Meta(
+        pattern=r"^https?://[^\s@]+$",
+        description="an address that starts with http:// or https:// and holds no password",
+    ),
+]
+CallSeconds = Annotated[float, Meta(ge=0.1, le=600, description="a number of seconds from 0.1 to 600")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MilvusAddress:
+    """The server that holds the collections of keysets named `milvus:COLLECTION`. None is asked before one is named."""
+
+    uri: Uri = field(default="http://127.0.0.1:19530", repr=False)  # a wrong one may hold a password
+    token: str | None = field(default=None, repr=False)
+    timeout_seconds: CallSeconds = 5.0
+
 
 _POSTGRES = re.compile(r"postgres(?:ql)?(?:\+psycopg)?://")
 

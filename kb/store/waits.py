@@ -1,24 +1,39 @@
-"""Limits how long statements wait for locks and how long they run, and finds who holds the log's lock meanwhile.
+"""Bounds how long statements wait and run, repeats those that met others, and logs why work did not go.
 
 A server's requests are limited, and reports on this machine. An ingest, a migration, a maintenance command and the
-building of an index are not, since they need their time.
+building of an index are not, since they need their time. Of several processes one at a time builds, or writes
+elsewhere, what is kept of a keyset's index.
+
+Locks are taken in one order (docs/design.md, "Edits"), so no verbs of one release should wait for each other in a
+circle. It may happen beside another release, beside an operator's statements, or with locks of PostgreSQL's own.
+
+An outage is logged by one line a minute, however many requests and threads notice it, and all of an outage of the
+database is of one kind. What this program does not know is a fault of it: it is logged with its traceback, and hides
+no outage and no fault of other work.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import math
+import random
 import re
-from dataclasses import dataclass
-from typing import Self
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import ParamSpec, Self, TypeVar
 
 import psycopg
 from psycopg import errors
+from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFailure
 from sqlalchemy import Engine, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import KBError, LockHeld, refusals
+from colmlm.kb.errors import DatabaseUnavailable, KBError, LockHeld, refusals
 from colmlm.kb.store.engines import SPARE_SECONDS, PatientConnection
 from colmlm.kb.store.settings import Settings
 
@@ -132,3 +147,165 @@ def _told_in_words(error: BaseException) -> int | None:
 def _where(error: psycopg.Error) -> str:
     """Give the lock that was waited for, in the server's words: `while locking tuple (0,1) in relation "api_key"`."""
     return (error.diag.context or "for another transaction").splitlines()[0]
+
+
+ATTEMPTS = 4
+PAUSE_SECONDS = 0.05
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def retry_on_contention(transaction: Callable[P, T]) -> Callable[P, T]:
+    """Make a function that is one transaction repeat itself after contention; raise the last failure unchanged.
+
+    `kb.store.waits` translates that.
+    """
+
+    @wraps(transaction)
+    def trying(*arguments: P.args, **options: P.kwargs) -> T:
+        for attempt in range(1, ATTEMPTS):
+            try:
+                return transaction(*arguments, **options)
+            except (DBAPIError, psycopg.Error) as error:
+                if not is_contention(error):
+                    raise
+            time.sleep(random.uniform(0, PAUSE_SECONDS * 2**attempt))  # random, so as not to collide again
+        return transaction(*arguments, **options)
+
+    return trying
+
+
+def is_contention(error: BaseException) -> bool:
+    """Say whether the transaction failed only because of another one: by deadlock or serialisation."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return isinstance(cause, DeadlockDetected | SerializationFailure)
+
+
+TOLD_SECONDS = 60.0
+
+# The errors of a statement where the database does not answer: SQLAlchemy's, and the driver's where it is used
+# directly.
+GONE = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
+
+_AWAY = "away"
+_EXPLAINED = (
+    KBError,
+    OSError,
+    SQLAlchemyError,
+    psycopg.Error,
+)  # the last two may hold texts that were stored
+
+
+@dataclass(slots=True)
+class Teller:
+    """Logs outages. `told` has for each kind the time of its last line, and the number of outages noticed since."""
+
+    clock: Callable[[], float] = time.monotonic
+    told: dict[str, tuple[float, int]] = field(default_factory=dict)
+    _telling: threading.Lock = field(default_factory=threading.Lock)
+
+    def log_outage(self, log: logging.Logger, said: str, error: BaseException) -> None:
+        """Log what could not be done and why, unless something of that kind was already logged within this minute."""
+        if (silent := self._due(_kind(error, said))) is not None:
+            more = f"; {silent} more like this since it was last said" if silent else ""
+            log.warning("%s: %s%s", said, cause_of(error), more, exc_info=fault_of_server(error))
+
+    def is_news(self, record: logging.LogRecord) -> bool:
+        """Filter log records: says whether to log one, and take the traceback out of those about an outage."""
+        error = record.exc_info[1] if record.exc_info else None
+        while error is not None and not isinstance(error, GONE):
+            error = error.__cause__
+        if error is None:
+            return True
+        record.exc_info, record.msg, record.args = None, f"{record.getMessage()}: {cause_of(error)}", ()
+        return self._due(_kind(error, record.name)) is not None
+
+    def _due(self, kind: str) -> int | None:
+        """Give how many lines of this kind were left out since its last, where another is due; else None."""
+        now = self.clock()
+        with self._telling:
+            told_at, silent = self.told.get(kind, (now - TOLD_SECONDS, 0))
+            is_due = now - told_at >= TOLD_SECONDS
+            self.told[kind] = (now, 0) if is_due else (told_at, silent + 1)
+            return silent if is_due else None
+
+
+TELLER = Teller()  # one in each process, since many threads notice the same outage
+log_outage, is_news = TELLER.log_outage, TELLER.is_news
+
+
+def pause_after(attempts: int, longest: float) -> float:
+    """Give the seconds to wait after this many failed attempts: twice as many after each, and at most `longest`."""
+    return min(0.1 * 2.0 ** min(attempts, 16), longest)
+
+
+def cause_of(error: BaseException) -> str:
+    """Give the driver's message in one line, without the statement and its parameters."""
+    found = _driver_error(error)
+    return " ".join(str(found).split()) or type(found).__name__
+
+
+def is_outage(error: BaseException | None) -> bool:
+    """Say whether the database does not answer: a connection broke or was refused, perhaps as another error's cause.
+
+    What the server itself refuses, such as writing to a full disk, is none.
+    """
+    while error is not None and not isinstance(error, (*GONE, DatabaseUnavailable)):
+        error = error.__cause__
+    state = _state(error)
+    return error is not None and (not state or state.startswith(("08", "57P")))
+
+
+def fault_of_server(error: BaseException) -> BaseException | None:
+    """Give an error that this program does not know, which is to be logged with its traceback; None for any other."""
+    return None if is_outage(error) or isinstance(error, _EXPLAINED) else error
+
+
+def _kind(error: BaseException, said: str) -> str:
+    """Give one kind for all of an outage, else one for each work and error: its class, and the code that it has."""
+    if is_outage(error):
+        return _AWAY
+    found = _driver_error(error)
+    code = _state(error) or getattr(found, "errno", None) or ""
+    return f"{said}: {type(found).__name__} {code}"
+
+
+def _state(error: BaseException | None) -> str:
+    return getattr(_driver_error(error), "sqlstate", None) or ""
+
+
+def _driver_error(error: BaseException | None) -> BaseException | None:
+    return error.orig if isinstance(error, DBAPIError) else error
+
+
+_WITHOUT_TIMEOUT = text(
+    "SET LOCAL idle_in_transaction_session_timeout = 0"
+)  # training and filling may take longer
+_KEY = "hashtextextended('index of keyset ' || :keyset_id, 0)"
+_TRY = text(f"SELECT pg_try_advisory_xact_lock({_KEY})")
+_WAIT = text(f"SELECT pg_advisory_xact_lock({_KEY})")
+
+_TRY_TO_ASK = text("SELECT pg_try_advisory_xact_lock(hashtextextended('asking for a shared snapshot', 0))")
+
+
+def is_turn_to_ask(session: Session) -> bool:
+    """Say whether it is this transaction's turn to ask for a shared snapshot, which then lasts to its end."""
+    return bool(session.scalar(_TRY_TO_ASK))
+
+
+def has_turn(session: Session, keyset_id: int) -> bool:
+    """Say whether it is this transaction's turn, which then lasts to its end."""
+    session.execute(_WITHOUT_TIMEOUT)
+    return bool(session.scalar(_TRY, {"keyset_id": keyset_id}))
+
+
+def wait_for_turn(session: Session, keyset_id: int) -> None:
+    """Wait for this transaction's turn, which then lasts to its end. Raises `LockHeld` where that takes too long."""
+    session.execute(_WITHOUT_TIMEOUT)
+    try:
+        session.execute(_WAIT, {"keyset_id": keyset_id})
+    except OperationalError as error:
+        if not isinstance(error.orig, LockNotAvailable):
+            raise
+        raise LockHeld(f"for the turn to write the index of keyset {keyset_id}") from error

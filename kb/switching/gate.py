@@ -26,14 +26,13 @@ import numpy as np
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import InvalidValue, KeysetMismatch, refusals
-from colmlm.kb.keys import counting, keysets
+from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.keysets import Vectors
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.records import GateLimits, KeysetRecord
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.questions.asking import AskedSet, ByAnswers, ask_set
-from colmlm.kb.switching.limits import GateLimits
 from colmlm.kb.switching.measures import (
     Answers,
     Sample,
@@ -164,7 +163,7 @@ def check_keyset(
     limits = limits or GateLimits()
     with kb.sessions() as session:
         session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
-        keyset = counting.count_keys(session, keyset_id)
+        keyset = activation.count_keys(session, keyset_id)
         if keyset.state not in ("ready", "active"):
             raise refusals.keyset_not_ready(keyset_id, keyset.state)
         sample = draw_sample(session, kb.settings, keyset, limits.sample)

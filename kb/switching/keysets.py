@@ -17,7 +17,8 @@ from colmlm.kb.errors import InvalidValue, KBError, refusals
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.ingest import MANY_FACTS
 from colmlm.kb.facts.records import Edit
-from colmlm.kb.keys import activation, counting, keysets, predicted
+from colmlm.kb.keys import activation, keysets, predicted
+from colmlm.kb.keys.activation import Succession, former, key_succession
 from colmlm.kb.keys.adapting import AdaptRun, require_adaptable
 from colmlm.kb.keys.calibration import Calibration, has_question_keys
 from colmlm.kb.keys.keycopy import Keys, store_keys
@@ -28,6 +29,7 @@ from colmlm.kb.keys.records import (
     AdaptedKeys,
     BuiltIndex,
     CheckpointInfo,
+    GateLimits,
     GateStanding,
     KeysetHead,
     KeysetRecord,
@@ -35,15 +37,12 @@ from colmlm.kb.keys.records import (
     RekeyPart,
 )
 from colmlm.kb.keys.rekey import Elsewhere, Encoder, RekeyRun
-from colmlm.kb.keys.succession import Succession, former, key_succession
-from colmlm.kb.lookup import elsewhere
+from colmlm.kb.lookup import snapshots
 from colmlm.kb.lookup.in_process import OnKeys
 from colmlm.kb.lookup.replica import rebuild_replica, save_replica
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.store.contention import retry_on_contention
-from colmlm.kb.store.waits import refusal_of
+from colmlm.kb.store.waits import refusal_of, retry_on_contention
 from colmlm.kb.switching.gate import GateReport, check_keyset
-from colmlm.kb.switching.limits import GateLimits
 
 # Keying: gives keysets their keys, made by a checkpoint, predicted or given, and their indexes.
 
@@ -61,7 +60,7 @@ class KnownKeysets:
     def all(self) -> list[KeysetRecord]:
         """List the keysets by id, retired ones too, and count their keys."""
         with self.store.sessions() as session:
-            return counting.all_counted(session)
+            return activation.all_counted(session)
 
     def in_use(self) -> list[KeysetHead]:
         """List the keysets that are not retired, by id, and count nothing."""
@@ -71,7 +70,7 @@ class KnownKeysets:
     def show(self, keyset_id: int) -> KeysetRecord:
         """Give one keyset and counts its keys, which takes seconds among millions. Raises `KeysetNotFound`."""
         with self.store.sessions() as session:
-            return counting.count_keys(session, keyset_id)
+            return activation.count_keys(session, keyset_id)
 
     def head(self, keyset_id: int) -> KeysetHead:
         """Give one keyset and count nothing. Raises `KeysetNotFound`."""
@@ -407,7 +406,7 @@ class Keysets(FillableKeysets):
         self._edit(lambda session: keysets.retire_keyset(session, keyset_id, *by))
         try:
             with self.store.sessions.begin() as session:
-                for one in elsewhere.named(session, self.store.settings):
+                for one in snapshots.named_collections(session, self.store.settings):
                     if one.keyset_id == keyset_id:
                         one.drop(session)
         except (KBError, DBAPIError) as error:

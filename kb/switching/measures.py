@@ -16,8 +16,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.calibration import normalise_rows
 from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
 from colmlm.kb.keys.records import KeysetHead, KeysetRecord
-from colmlm.kb.lookup.fitting import Nearest, fit_lists
-from colmlm.kb.lookup.in_process import InProcess
+from colmlm.kb.lookup.in_process import InProcess, Nearest, fit_lists
 from colmlm.kb.lookup.options import KEY
 from colmlm.kb.lookup.replica import CandidateKeys, Replica
 from colmlm.kb.lookup.replicas import open_replica

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 from colmlm.kb.tables.declarative import ERASURE, NAMED, REDACTED, TableRow, columns_of, content_of
 from colmlm.kb.tables.facts import (
+    ADOPTED,
     IS_SAID,
+    KEY_IDS,
+    AttributionRow,
     ChangeRow,
+    CheckpointRow,
     CorpusReviewRow,
     DocumentRow,
     ErasedTextRow,
+    FactKeyRow,
     FactPairRow,
     FactPastRow,
     FactRow,
     FactVersionRow,
     ForgetRunRow,
+    GenerationRow,
+    KeysetRow,
     SecretRow,
     SentenceRow,
     SentenceVectorRow,
@@ -25,21 +32,12 @@ from colmlm.kb.tables.facts import (
     SyncedFileRow,
     SyncedFolderRow,
     TombstoneRow,
+    answer_modes,
     forget_policies,
     forget_states,
-    review_states,
-)
-from colmlm.kb.tables.keys import (
-    ADOPTED,
-    KEY_IDS,
-    AttributionRow,
-    CheckpointRow,
-    FactKeyRow,
-    GenerationRow,
-    KeysetRow,
-    answer_modes,
     key_kinds,
     keyset_states,
+    review_states,
 )
 from colmlm.kb.tables.service import (
     AnswerCalibrationRow,

@@ -1,7 +1,12 @@
 """Searched texts: the stretches by which a text is found, and the words it is found by.
 
-What they give is stored (`kb.facts.sentences`), so a change of these rules, or of those in `kb.texts.searched`,
-needs a migration that writes the sentences anew.
+What they give is stored (`kb.facts.sentences`), so a change of these rules, or of those in `kb.texts.structure`, needs
+a migration that writes the sentences anew.
+
+A frame is a digest of the words around a fact in its sentence, by which facts of equal sentences are found. Two facts
+with one frame stand in the same sentence apart from their values. They say the same where the values do, and else
+contradict each other. Case, accents and punctuation do not count. Frames are stored too (the column `frame` of facts),
+and a migration would set them to NULL. The rules for pronouns are made for English.
 """
 
 from __future__ import annotations
@@ -9,10 +14,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from itertools import pairwise
 from typing import NamedTuple
 
-from colmlm.kb.texts.sentences import sentence_ends
+from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 from colmlm.kb.texts.structure import TextStructure, structure_of
 from colmlm.kb.texts.wording import UNSPACED, Span
 
@@ -210,3 +216,41 @@ def _split(start: int, end: int) -> Iterator[Span]:
 def quoted(lexeme: str) -> str:
     """Quote a lexeme for a query of text search."""
     return "'" + lexeme.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+UNFRAMED = 0  # the frame of a fact whose sentence says too little around it, or is none
+
+
+FEWEST_AROUND, LONGEST_FRAMED = 3, 600
+
+
+_ERASED = "\u2588"  # what stands for each erased character
+
+
+# A sentence with one of these speaks of what its document is about.
+_PRONOUN_WORDS = "he she it they we i you his her its their our my him them this these those"
+
+
+_PRONOUNS = frozenset(_PRONOUN_WORDS.split())
+
+
+def frame_of(title: str | None, text: str, ends: Sequence[int], start: int, end: int) -> int:
+    """Compute the frame of the fact at ``text[start:end]``; `ends` is from `sentence_ends`.
+
+    The title counts where the sentence has a pronoun. The value counts where the sentence begins with it, since it
+    then is what the sentence is about: with another value it is another statement and no contradiction.
+    Where words of these were erased, nobody knows what they said, and the sentence is like no other.
+    """
+    first, last = sentence_around(ends, start, end)
+    if last - first > LONGEST_FRAMED:
+        return UNFRAMED
+    before, after = searched_words(text[first:start]), searched_words(text[end:last])
+    words = [*before.split(), *after.split()]
+    if len(words) < FEWEST_AROUND:
+        return UNFRAMED
+    title = "" if _PRONOUNS.isdisjoint(words) else title or ""
+    if _ERASED in text[first:last] or _ERASED in title:
+        return UNFRAMED
+    about, subject = searched_words(title), "" if before else searched_words(text[start:end])
+    digest = blake2b("\n".join((before, after, about, subject)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True) or 1

@@ -17,7 +17,7 @@ from colmlm.kb.facts import pairs
 from colmlm.kb.facts.comparisons import Comparisons
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.facts.pairs import KeptPair, says_the_same
-from colmlm.kb.keys import counting, keysets
+from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
@@ -66,7 +66,7 @@ def compare_index(kb: SearchableStore, radius: float | None, on_part: OnPart) ->
     with kb.sessions() as session:
         began: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
         active = keysets.active_keyset_id(session)
-        keyset = None if active is None else counting.count_keys(session, active)
+        keyset = None if active is None else activation.count_keys(session, active)
     facts = _by_words(kb, on_part)
     keys = 0
     if keyset is not None:

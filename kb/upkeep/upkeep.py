@@ -14,18 +14,18 @@ from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, LockHeld
 from colmlm.kb.facts import sentences
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.facts.sentences import Astray
-from colmlm.kb.keys import activation, counting, keysets
+from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log import audit
 from colmlm.kb.log.chain import verify_chain
-from colmlm.kb.lookup import elsewhere, shared
-from colmlm.kb.lookup.elsewhere import ElsewhereStanding
+from colmlm.kb.lookup import shared, snapshots
 from colmlm.kb.lookup.remote import attach_collection, collection
 from colmlm.kb.lookup.replica import rebuild_replica, save_replica, snapshots_of
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.lookup.shared import await_turns, forget_snapshots, prune_snapshots
 from colmlm.kb.lookup.snapshot_files import sizes_of
 from colmlm.kb.lookup.snapshots import (
+    ElsewhereStanding,
     Inspection,
     SharedFaults,
     Snapshot,
@@ -126,7 +126,7 @@ def snapshot_standing(session: Session, settings: Settings) -> SnapshotStanding 
         .limit(1)
     )
     is_behind = session.scalar(touched) is not None
-    wanted = None if is_behind else counting.num_indexed_keys(session, keyset.keyset_id)
+    wanted = None if is_behind else activation.num_indexed_keys(session, keyset.keyset_id)
     return SnapshotStanding(held, size, applied_seq, head, wanted)
 
 
@@ -278,13 +278,13 @@ def _active(
     keyset_id = active_keyset_id(session)
     if keyset_id is None:
         return Snapshot(0), 0, live_facts
-    keyset = counting.count_keys(session, keyset_id)
+    keyset = activation.count_keys(session, keyset_id)
     good = next(
         (s for s in found.snapshots if s.keyset_id == keyset_id and (s.refused is None or s.is_elsewhere)),
         None,
     )
     active = good or compare_snapshots(session, rebuild_replica(session, keyset, settings))
-    return active, counting.num_indexed_keys(session, keyset_id), keyset.num_unkeyed
+    return active, activation.num_indexed_keys(session, keyset_id), keyset.num_unkeyed
 
 
 def _non_verbatim(session: Session) -> tuple[int, ...]:
@@ -417,7 +417,7 @@ class Repair:
         One with which that cannot be done is told of again afterwards.
         """
         with self.kb.sessions() as session:
-            named = elsewhere.named(session, self.kb.settings)
+            named = snapshots.named_collections(session, self.kb.settings)
         for one in named:
             with suppress(*_TOLD_AGAIN), self.kb.sessions.begin() as session:
                 if one.keyset_id in found.astray:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from sqlalchemy.orm import Session
 
 from colmlm.kb.log import audit
-from colmlm.kb.store import outages
+from colmlm.kb.store import waits
 from colmlm.kb.store.store import Store
-from colmlm.kb.webhooks import positions
-from colmlm.kb.webhooks.positions import Persistence, Position
+from colmlm.kb.webhooks import sending
 from colmlm.kb.webhooks.records import Webhook, WebhookDelivery
 from colmlm.kb.webhooks.sending import (
+    Persistence,
+    Position,
     Reach,
     Sender,
     add_subscription,
@@ -150,7 +151,7 @@ class Deliverer:
                 try:
                     due = self._due()
                 except Exception as error:  # noqa: BLE001 - it goes on delivering for as long as the worker runs
-                    outages.tell(_log, "cannot look for changes to deliver, will try again", error)
+                    waits.log_outage(_log, "cannot look for changes to deliver, will try again", error)
                     continue
                 for webhook_id in set(due) - self._at_work:
                     if time.monotonic() >= self._rests.get(webhook_id, (0, 0.0))[1]:
@@ -164,7 +165,7 @@ class Deliverer:
 
     def _due(self) -> list[int]:
         with self.store.sessions() as session:
-            return positions.due(session)
+            return sending.due(session)
 
     def _work(self, pool: ThreadPoolExecutor, webhook_id: int) -> None:
         has_more = False
@@ -173,7 +174,7 @@ class Deliverer:
             self._rests.pop(webhook_id, None)
         except Exception as error:  # noqa: BLE001 - it must not keep the others from what they are sent
             self._rest(webhook_id)
-            outages.tell(_log, f"cannot deliver to webhook {webhook_id}", error)
+            waits.log_outage(_log, f"cannot deliver to webhook {webhook_id}", error)
         if not has_more or self._stopping.is_set():
             self._at_work.discard(webhook_id)
             return
@@ -192,7 +193,7 @@ class Deliverer:
 
         It does nothing where another process is at it, or nothing is due.
         """
-        with positions.lock_position(self.store, webhook_id) as position:
+        with sending.lock_position(self.store, webhook_id) as position:
             return position is not None and self._deliver(position, most)
 
     def _deliver(self, position: Position, most: int | None) -> bool:

@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import typer
 
-from colmlm.cli.options import examples, wants_json
-from colmlm.cli.output import note, print_json, print_table, say
+from colmlm.cli.options import examples
+from colmlm.cli.output import note
 from colmlm.kb import interpreter
 from colmlm.kb.access import tokens as access
 from colmlm.kb.errors import InvalidValue
@@ -32,7 +32,7 @@ from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.clients import HttpFigures, HttpLoad
-from colmlm.lab.bench.machine import machine, milliseconds, own_folder
+from colmlm.lab.bench.machine import machine, milliseconds, own_folder, print_report
 from colmlm.lab.bench.servers import bare_asgi, chroma, our_server
 
 API_EXAMPLES = examples(
@@ -53,34 +53,6 @@ class MeasuredLoad:
     edits: int
     streams: int
     peers: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiFigures:
-    """The figures. `overhead_ms` is the p50 of one HTTP client minus that of the same lookup in process.
-
-    What is compared is of the most clients: beside the bare application (`vs_bare`), with edits made meanwhile
-    (`vs_without_edits`), at half that rate in an open loop, and beside Chroma's server at no lower recall
-    (`vs_chroma`).
-    """
-
-    facts: int
-    dim: int
-    workers: int
-    in_process_p50_ms: float
-    in_process_p99_ms: float
-    http: list[HttpFigures]
-    overhead_ms: float
-    open_loop: HttpFigures
-    bare_asgi_per_second: float
-    vs_bare: float
-    edits: EditsBeside | None
-    vs_without_edits: float | None
-    chroma: ChromaFigures | None
-    vs_chroma: float | None
-    streams: int
-    first_token_p50_ms: float | None
-    first_token_most_ms: float | None
 
 
 def api(
@@ -125,10 +97,7 @@ def api(
             settings = Settings(home=home, actor="bench")
             _synthetic(settings, facts, dim)
             figures = _measure(settings, asked)
-    if wants_json():
-        print_json(asdict(figures) | {"seconds": seconds, "machine": machine()})
-    else:
-        _show(figures)
+    print_report(figures | {"seconds": seconds, "machine": machine()})
 
 
 def numbers_of(text: str) -> list[int]:
@@ -157,7 +126,13 @@ def _synthetic(settings: Settings, facts: int, dim: int) -> None:
         kb.keysets.finish(keyset.keyset_id)
 
 
-def _measure(settings: Settings, asked: MeasuredLoad) -> ApiFigures:
+def _measure(settings: Settings, asked: MeasuredLoad) -> dict[str, Any]:
+    """Give the figures. `overhead_ms` is the p50 of one HTTP client minus that of the same lookup in process.
+
+    What is compared is of the most clients: beside the bare application (`vs_bare`), with edits made meanwhile
+    (`vs_without_edits`), at half that rate in an open loop, and beside Chroma's server at no lower recall
+    (`vs_chroma`).
+    """
     with KnowledgeBase.open(settings) as kb, token_for(kb) as token:
         keyset = kb.keysets.show(kb.keysets.active().keyset_id)
         with kb.sessions() as session:
@@ -178,25 +153,25 @@ def _measure(settings: Settings, asked: MeasuredLoad) -> ApiFigures:
             bare = sent(replace(load, port=port), clients=best.clients)
         chroma = beside_chroma(kb, keyset, queries, scores, load, best.clients) if asked.peers else None
     alone = next((one.p50_ms for one in http if one.clients == 1), float("nan"))
-    return ApiFigures(
-        facts=keyset.num_keys,
-        dim=keyset.dim,
-        workers=asked.workers,
-        in_process_p50_ms=milliseconds(ours, 50),
-        in_process_p99_ms=milliseconds(ours, 99),
-        http=http,
-        overhead_ms=alone - milliseconds(ours, 50),
-        open_loop=open_loop,
-        bare_asgi_per_second=bare.per_second,
-        vs_bare=best.per_second / bare.per_second,
-        edits=edited,
-        vs_without_edits=edited.http.per_second / best.per_second if edited else None,
-        chroma=chroma,
-        vs_chroma=best.per_second / chroma.http.per_second if chroma else None,
-        streams=len(waits),
-        first_token_p50_ms=statistics.median(waits) if waits else None,
-        first_token_most_ms=waits[-1] if waits else None,
-    )
+    return {
+        "facts": keyset.num_keys,
+        "dim": keyset.dim,
+        "workers": asked.workers,
+        "in_process_p50_ms": milliseconds(ours, 50),
+        "in_process_p99_ms": milliseconds(ours, 99),
+        "http": http,
+        "overhead_ms": alone - milliseconds(ours, 50),
+        "open_loop": open_loop,
+        "bare_asgi_per_second": bare.per_second,
+        "vs_bare": best.per_second / bare.per_second,
+        "edits": edited,
+        "vs_without_edits": edited["http"].per_second / best.per_second if edited else None,
+        "chroma": chroma,
+        "vs_chroma": best.per_second / chroma["http"].per_second if chroma else None,
+        "streams": len(waits),
+        "first_token_p50_ms": statistics.median(waits) if waits else None,
+        "first_token_most_ms": waits[-1] if waits else None,
+    }
 
 
 @contextmanager
@@ -251,57 +226,13 @@ def _first_token(port: int, token: str, prompt: str) -> float:
     return took
 
 
-def _show(f: ApiFigures) -> None:
-    say(f"{f.facts} keys of width {f.dim}, {f.workers} server processes")
-    in_process = ("in process, one after the other", "", f.in_process_p50_ms, f.in_process_p99_ms, "", "")
-    compared = [
-        ("half that rate, open loop", f.open_loop),
-        *([(f"with {f.edits.per_second:.0f} edits a second", f.edits.http)] if f.edits else []),
-        *([("Chroma's server", f.chroma.http)] if f.chroma else []),
-    ]
-    named = [*((f"HTTP, {one.clients} clients", one) for one in f.http), *compared]
-    print_table(
-        ("lookups", "a second", "p50 ms", "p99 ms", "p99.9 ms", "errors"),
-        [
-            in_process,
-            *((name, one.per_second, one.p50_ms, one.p99_ms, one.p999_ms, one.errors) for name, one in named),
-        ],
-    )
-    say(f"HTTP adds {f.overhead_ms:.2f} ms to a lookup")
-    say(f"{f.vs_bare:.2f} of the bare ASGI application's {f.bare_asgi_per_second:.0f} requests a second")
-    if f.vs_chroma is not None:
-        say(f"{f.vs_chroma:.2f} of Chroma's rate")
-    if f.first_token_p50_ms is not None:
-        say(
-            f"first token: p50 {f.first_token_p50_ms:.0f} ms, most {f.first_token_most_ms:.0f} ms of {f.streams}"
-        )
-
-
 # What lookups over HTTP are measured beside: edits that are made meanwhile, and Chroma's own server.
 
 MOST_EDITED = 50  # facts that are deleted and then restored, in turn: some of either each second or two
 
 
-@dataclass(frozen=True, slots=True)
-class EditsBeside:
-    """Lookups beside edits, and how many edits a second were made."""
-
-    http: HttpFigures
-    per_second: float
-
-
-@dataclass(frozen=True, slots=True)
-class ChromaFigures:
-    """The same queries to Chroma's server, with its effort and its recall, and ours."""
-
-    http: HttpFigures
-    ef_search: int
-    recall_at_1: float
-    our_recall_at_1: float
-
-
-def beside_edits(kb: KnowledgeBase, load: HttpLoad, clients: int, per_second: int) -> EditsBeside:
-    """Send the load while facts are deleted and restored in turn, one a change."""
+def beside_edits(kb: KnowledgeBase, load: HttpLoad, clients: int, per_second: int) -> dict[str, Any]:
+    """Send the load while facts are deleted and restored in turn, one a change, and tell how many a second."""
     over = threading.Event()
     made: list[int] = []
     facts = [fact.fact_id for fact in kb.facts.find(limit=MOST_EDITED)]
@@ -326,7 +257,7 @@ def beside_edits(kb: KnowledgeBase, load: HttpLoad, clients: int, per_second: in
     turn, left = divmod(len(made), len(facts))
     if deleted := facts[left:] if turn % 2 else facts[:left]:
         kb.facts.restore(deleted, actor="bench", reason="benchmark is over")
-    return EditsBeside(found, len(made) / took)
+    return {"http": found, "per_second": len(made) / took}
 
 
 def beside_chroma(
@@ -336,7 +267,7 @@ def beside_chroma(
     scores: npt.NDArray[np.float32],
     load: HttpLoad,
     clients: int,
-) -> ChromaFigures:
+) -> dict[str, Any]:
     """Send the same queries to Chroma's server over the same keys, at a recall no lower than that of `scores`."""
     from colmlm.lab.bench.peers.chroma import recall_at_1, stored
 
@@ -348,7 +279,12 @@ def beside_chroma(
         route = stored(port, keys, queries, ours)
         headers = {"Content-Type": "application/json"}
         theirs = replace(load, port=port, path=route.path, headers=headers, bodies=route.bodies)
-        return ChromaFigures(sent(theirs, clients=clients), route.ef_search, route.recall_at_1, ours)
+        return {
+            "http": sent(theirs, clients=clients),
+            "ef_search": route.ef_search,
+            "recall_at_1": route.recall_at_1,
+            "our_recall_at_1": ours,
+        }
 
 
 # Loads of lookups over HTTP, sent by a process of their own.
@@ -373,6 +309,6 @@ def sent(load: HttpLoad, *, clients: int, rate: float = 0.0) -> HttpFigures:
     """Send the load from so many clients and give its figures."""
     note(f"{clients} clients" + (f", {rate:.0f} requests a second" if rate else ""))
     load = replace(load, clients=clients, rate=rate)
-    command = interpreter.command("-m", "colmlm.lab.bench.clients")
+    command = interpreter.command("-m", "colmlm.lab.bench.clients", "lookups")
     ran = subprocess.run(command, input=json.dumps(asdict(load)), text=True, capture_output=True, check=True)
     return HttpFigures(**json.loads(ran.stdout))

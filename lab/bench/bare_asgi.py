@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from colmlm.api.wire.answers import LookupAnswer, LookupAnswers
-from colmlm.api.wire.requests import LookupRequest
+from colmlm.api.wire import LookupAnswer, LookupAnswers, LookupRequest
 from colmlm.kb.lookup.records import Hit
 
 _ANSWER = LookupAnswer(

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import CheckpointPath, examples, wants_json
-from colmlm.cli.output import note, print_json, print_table, say
+from colmlm.cli.options import CheckpointPath, examples
+from colmlm.cli.output import note, progress
+from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
+from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.lookup.options import RANKINGS
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.api import API_EXAMPLES, api
-from colmlm.lab.bench.machine import WorkDirectory, machine, own_folder
-from colmlm.lab.bench.query import QUERY_EXAMPLES, query
+from colmlm.lab.bench.machine import WorkDirectory, machine, own_folder, print_report
 from colmlm.lab.bench.serve import SERVE_EXAMPLES, serve
 
 if TYPE_CHECKING:
     from colmlm.lab.bench.compare import PeerFailure, PeerResult
-    from colmlm.lab.bench.store import StoreFigures
     from colmlm.lab.bench.synthetic import MeasuredKeys
+    from colmlm.model.decoding.rows import QueryEncoder
+    from colmlm.model.evaluate.lookups import QueryCost
     from colmlm.model.lm.checkpoint import Checkpoint
 
 app = typer.Typer(
@@ -32,7 +35,6 @@ app = typer.Typer(
     epilog=examples("colmlm-lab bench store --facts 20000 --json"),
 )
 app.command("api", epilog=API_EXAMPLES)(api)
-app.command("query", epilog=QUERY_EXAMPLES)(query)
 app.command("serve", epilog=SERVE_EXAMPLES)(serve)
 
 
@@ -115,12 +117,7 @@ def store(
     others = _compare(figures) if peers else []
     if plots is not None:
         _plot(plots, figures, others)
-    if wants_json():
-        print_json(asdict(figures) | {"peers": others, "machine": machine()})
-        return
-    _show(figures)
-    if others:
-        _show_peers(others)
+    print_report(figures | {"peers": others, "machine": machine()})
 
 
 def _measure_backend(
@@ -137,14 +134,8 @@ def _measure_backend(
         raise typer.BadParameter(f"{backend!r} is not milvus:COLLECTION.", param_hint="--backend")
     address = Settings.from_environment(os.environ).milvus
     with own_folder(directory) as home:
-        figures = asdict(BackendBench(measured, seed, backend, spec, address, home, note).run())
-    if wants_json():
-        print_json(figures | {"machine": machine()})
-    else:
-        print_table(
-            ("what", "measured"),
-            [(n, f"{v:.3f}" if isinstance(v, float) else str(v)) for n, v in figures.items()],
-        )
+        figures = BackendBench(measured, seed, backend, spec, address, home, note).run()
+    print_report(figures | {"machine": machine()})
 
 
 def _measured(facts: int, dim: int, seed: int, keyset: int | None, checkpoint: Path | None) -> MeasuredKeys:
@@ -156,90 +147,32 @@ def _measured(facts: int, dim: int, seed: int, keyset: int | None, checkpoint: P
         return MeasuredKeys.of_keyset(runtime.kb, keyset, runtime.encoder, facts, seed)
 
 
-def _compare(figures: StoreFigures) -> list[PeerResult | PeerFailure]:
+def _compare(figures: dict[str, Any]) -> list[PeerResult | PeerFailure]:
     from colmlm.lab.bench.compare import compare
 
     return compare(
-        figures.facts, figures.dim, target_recall=figures.recall_at_1, seed=figures.seed, on_progress=note
+        figures["facts"],
+        figures["dim"],
+        target_recall=figures["recall_at_1"],
+        seed=figures["seed"],
+        on_progress=note,
     )
 
 
-def _plot(directory: Path, ours: StoreFigures, others: Sequence[PeerResult | PeerFailure]) -> None:
+def _plot(directory: Path, ours: dict[str, Any], others: Sequence[PeerResult | PeerFailure]) -> None:
     from colmlm.lab.bench.compare import PeerResult, plot_latencies, plot_systems
 
     directory.mkdir(parents=True, exist_ok=True)
-    title = f"{ours.facts:,} facts of width {ours.dim}"
+    title = f"{ours['facts']:,} facts of width {ours['dim']}"
     latencies = {
-        "lookup, to the text": {50.0: ours.lookup_p50_ms, 99.0: ours.lookup_p99_ms},
-        "bare Faiss, to the id": {50.0: ours.faiss_p50_ms, 99.0: ours.faiss_p99_ms},
-        "delete, to the commit": {50.0: ours.delete_p50_ms, 99.0: ours.delete_p99_ms},
+        "lookup, to the text": {50.0: ours["lookup_p50_ms"], 99.0: ours["lookup_p99_ms"]},
+        "bare Faiss, to the id": {50.0: ours["faiss_p50_ms"], 99.0: ours["faiss_p99_ms"]},
+        "delete, to the commit": {50.0: ours["delete_p50_ms"], 99.0: ours["delete_p99_ms"]},
     }
     plot_latencies(latencies, directory / "store.png", title=title)
     systems = [other for other in others if isinstance(other, PeerResult)]
     if systems:
         plot_systems(systems, directory / "peers.png", title=title)
-
-
-def _show_peers(stores: Sequence[PeerResult | PeerFailure]) -> None:
-    """Run every store through the same job and show the figures. This program is one of them."""
-    from colmlm.lab.bench.compare import PeerResult
-
-    columns = (
-        "store",
-        "recall@1",
-        "facts/s",
-        "lookup p50 ms",
-        "p99",
-        "delete p50 ms",
-        "p99",
-        "MB",
-        "deleted left",
-    )
-    rows: list[tuple[str, ...]] = []
-    for store in stores:
-        if isinstance(store, PeerResult):
-            left = store.residue_of_deleted
-            rows.append((
-                f"{store.name} {store.version}", f"{store.recall_at_1:.3f}", f"{store.facts_per_second:.0f}",
-                f"{store.lookup_ms.p50:.2f}", f"{store.lookup_ms.p99:.2f}", f"{store.delete_ms.p50:.2f}",
-                f"{store.delete_ms.p99:.2f}", f"{store.bytes_after_clean_up / 1e6:.0f}",
-                f"{left.values} values, {left.keys} keys of {left.num_facts}",
-            ))  # fmt: skip
-        else:
-            rows.append((store.name, store.reason, *("",) * (len(columns) - 2)))
-    print_table(columns, rows)
-
-
-def _show(f: StoreFigures) -> None:
-    faiss = f"{f.single_vs_faiss:.2f} x bare Faiss ({f.faiss_p50_ms:.2f} ms)"
-    copy_or_add = f"COPY ({f.bare_copy_facts_per_s:.0f}/s) and index add ({f.bare_add_facts_per_s:.0f}/s)"
-    rows = [
-        ("lookup p50", f"{f.lookup_p50_ms:.2f} ms", f"{faiss}; round trip {f.round_trip_p50_ms:.2f} ms"),
-        ("lookup p99", f"{f.lookup_p99_ms:.2f} ms", f"bare Faiss {f.faiss_p99_ms:.2f} ms"),
-        ("in batches", f"{f.batch_queries_per_s:.0f} queries/s", f"{f.batch_vs_faiss:.2f} of bare Faiss"),
-        ("recall@1", f"{f.recall_at_1:.3f}", f"bare Faiss {f.faiss_recall_at_1:.3f}"),
-        ("ingest", f"{f.ingest_facts_per_s:.0f} facts/s", f"{f.ingest_vs_bare:.2f} of bare {copy_or_add}"),
-        (
-            "build",
-            f"{f.index_train_seconds + f.index_add_seconds + f.index_fit_seconds:.1f} s",
-            f"training {f.index_train_seconds:.1f} s, keys {f.index_add_seconds:.1f}, fit {f.index_fit_seconds:.1f}",
-        ),
-        ("delete p50", f"{f.delete_p50_ms:.2f} ms", f"bare commit {f.bare_commit_p50_ms:.2f} ms"),
-        (
-            "delete p99",
-            f"{f.delete_p99_ms:.2f} ms",
-            f"bare commit {f.bare_commit_p99_ms:.2f} ms; found afterwards: {f.deleted_but_found}",
-        ),
-        (
-            "forget",
-            f"{f.forget_seconds:.1f} s",
-            f"{f.forget_facts} facts; committed {f.forget_commit_seconds:.1f} s",
-        ),
-        ("reopen", f"{f.reopen_seconds:.1f} s", "from kill -9 of everything to the first answer"),
-        ("memory", f"{f.bytes_per_fact:.0f} bytes a fact", f"database {f.database_bytes_per_fact:.0f}"),
-    ]
-    say(f"{f.facts} facts of width {f.dim}, keys {f.keys}, {f.spec}, {f.lists_read} of {f.lists} lists read")
-    print_table(("what", "measured", "beside"), rows)
 
 
 class Precision(StrEnum):
@@ -298,35 +231,13 @@ def decode(
             reader=lambda: runtime.reader,
         )
         report = {
-            **asdict(figures),
+            **figures,
             "checkpoint": runtime.checkpoint.config.name,
             "threads": torch.get_num_threads(),
             "allocator": "jemalloc" if "jemalloc" in os.environ.get("LD_PRELOAD", "") else "glibc",
             "machine": machine(),
         }
-    if wants_json():
-        print_json(report)
-        return
-    print_table(
-        ("rows", "tokens/s", "transformers", "ratio", "tokens that agree"),
-        [
-            (f.prompts, f"{f.tokens_per_s:.1f}", f"{f.generate_tokens_per_s:.1f}", f"{f.vs_generate:.2f}",
-             f"{f.agreement:.1%}")
-            for f in (figures.batch1, figures.batch8)
-        ],
-    )  # fmt: skip
-    cost = figures.lookups
-    say(f"{cost.lookups} lookups of {cost.lookup_ms:.1f} ms make answers {cost.lookup_cost:+.1%} slower")
-    say(", ".join(f"{name} {share:.0%}" for name, share in figures.shares.items()))
-    if figures.rankings:
-        print_table(
-            ("ranking", "tokens/s", "of eight rows", "lookups", "hits", "ms a lookup"),
-            [
-                (name, f"{f.tokens_per_s:.1f}", f"{f.tokens_per_s_together:.1f}", f.lookups, f.hits,
-                 f"{f.lookup_ms:.1f}")
-                for name, f in figures.rankings.items()
-            ],
-        )  # fmt: skip
+    print_report(report)
 
 
 def _in_precision(runtime: Runtime, precision: Precision) -> Checkpoint:
@@ -337,3 +248,125 @@ def _in_precision(runtime: Runtime, precision: Precision) -> Checkpoint:
     from colmlm.model.lm.checkpoint import load
 
     return load(checkpoint.path, runtime.settings.home / "models", precision=precision.value)
+
+
+@app.command(
+    epilog=examples(
+        "colmlm-lab bench query --squad dev.jsonl --json",
+        "colmlm-lab bench query --squad dev.jsonl --asker runs/asker --rel-lmlm calls.json --rel runs/rel --sites 500",
+    )
+)
+def query(
+    squad: Annotated[
+        list[Path] | None,
+        typer.Option("--squad", exists=True, dir_okay=False, help="Sites: a SQuAD file; may be repeated."),
+    ] = None,
+    annotated: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--annotated",
+            exists=True,
+            dir_okay=False,
+            help="Sites: an annotated JSONL file; may be repeated.",
+        ),
+    ] = None,
+    rel_lmlm: Annotated[
+        Path | None,
+        typer.Option(
+            "--rel-lmlm", exists=True, dir_okay=False, help="Sites of Rel-LMLM: texts with dblookup calls."
+        ),
+    ] = None,
+    checkpoint: CheckpointPath = None,
+    asker: Annotated[
+        Path | None,
+        typer.Option("--asker", exists=True, file_okay=False, help="A checkpoint of LMLM-Asker."),
+    ] = None,
+    rel: Annotated[
+        Path | None, typer.Option("--rel", exists=True, file_okay=False, help="A checkpoint of Rel-LMLM.")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option("--base", help="What stands in for a method without a checkpoint.")
+    ] = None,
+    sites: Annotated[
+        int, typer.Option("--sites", min=1, help="How many lookups a method is timed at.")
+    ] = 200,
+) -> None:
+    """Time how each method forms a query at gold lookups, in turns, with the text before them in the cache.
+
+    Co-LMLM takes one forward of <FACT>. LMLM-Asker decodes a question and encodes it, Rel-LMLM an entity and a
+    relation. Where no checkpoint of such a method is named, the base stands in for it and writes the gold query.
+    """
+    if not (squad or annotated or rel_lmlm):
+        raise typer.BadParameter("name a file with lookups to time at.", param_hint="--squad")
+    from colmlm.cli.composition.encoders import EncoderName, SentenceKeys
+    from colmlm.model.text.markup import ASKER, REL_LMLM
+
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        ours, encoder = runtime.checkpoint, SentenceKeys.named(EncoderName.minilm).sentences
+        costs: dict[str, QueryCost] = {}
+        questions = _sites_of(chain(map(read_squad, squad or []), map(read_annotated, annotated or [])))
+        if questions:
+            other, gold = _other(runtime, asker, ASKER.method, base)
+            costs["asker"] = _measure_queries(ours, other, gold, encoder, questions, sites)
+        if rel_lmlm is not None:
+            from colmlm.model.text.markup import read_triplets
+
+            other, gold = _other(runtime, rel, REL_LMLM.method, base)
+            calls = _sites_of([read_triplets(rel_lmlm)])
+            costs["rel-lmlm"] = _measure_queries(ours, other, gold, encoder, calls, sites)
+    report = _query_report(ours, encoder.name, costs)
+    print_report(report)
+
+
+def _sites_of(files: Iterable[Iterable[Parsed]]) -> list[AnnotatedDocument]:
+    return [parsed.document for file in files for parsed in file if parsed.document is not None]
+
+
+def _other(runtime: Runtime, path: Path | None, method: str, base: str | None) -> tuple[Checkpoint, bool]:
+    """Give the checkpoint of a method, and whether it is the base standing in for it, which is told the query."""
+    from colmlm.model.lm.checkpoint import WHEEL_BASE, base_checkpoint, load
+    from colmlm.model.text.markup import MARKUPS
+
+    cache = runtime.settings.home / "models"
+    if path is None:
+        return base_checkpoint(base or WHEEL_BASE, cache, markup=MARKUPS[method]), True
+    loaded = load(path, cache)
+    if loaded.config.method != method:
+        raise typer.BadParameter(f"{path} is of method {loaded.config.method}, not {method}.")
+    return loaded, False
+
+
+def _measure_queries(
+    ours: Checkpoint,
+    other: Checkpoint,
+    gold: bool,
+    encoder: QueryEncoder,
+    documents: Sequence[AnnotatedDocument],
+    sites: int,
+) -> QueryCost:
+    from colmlm.model.evaluate.lookups import Former, measure_query_cost
+
+    method = other.config.method
+    with progress(f"Queries beside {method}") as advance:
+        return measure_query_cost(
+            Former(ours),
+            Former(other, encoder, gold=gold),
+            documents,
+            sites=sites,
+            done=lambda number: advance(number, sites),
+        )
+
+
+def _query_report(ours: Checkpoint, encoder: str, costs: dict[str, QueryCost]) -> dict[str, Any]:
+    import torch
+
+    precision = str(ours.lm.inference.embedding.dtype).removeprefix("torch.")
+    return {
+        "checkpoint": ours.config.name,
+        "precision": precision,
+        "threads": torch.get_num_threads(),
+        "device": str(ours.lm.device),
+        "query_encoder": encoder,
+        "machine": machine(),
+        **{name: asdict(cost) for name, cost in costs.items()},
+    }

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,18 +38,6 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Percentiles:
-    """Percentiles of the duration of a call, in milliseconds."""
-
-    p50: float
-    p99: float
-
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> Self:
-        return cls(p50=milliseconds(seconds, 50), p99=milliseconds(seconds, 99))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerResult:
     """The figures of one peer. `residue_*` and `bytes_after_clean_up` are taken after its clean-up."""
 
@@ -64,10 +52,10 @@ class PeerResult:
     effort: int
     recall_at_1: float
     reached_target: bool
-    lookup_ms: Percentiles
+    lookup_ms: dict[str, float]  # p50 and p99
     lookups_per_second_in_batches: float
     num_deletes: int
-    delete_ms: Percentiles
+    delete_ms: dict[str, float]
     deleted_but_found: int
     bytes_before_clean_up: int
     bytes_after_clean_up: int
@@ -251,7 +239,7 @@ def _found_ids(peer: Peer, queries: Keys) -> npt.NDArray[np.int64]:
     return np.array([-1 if hit is None else hit.fact_id for hit in found], np.int64)
 
 
-def _lookups(peer: Peer, queries: Keys) -> Percentiles:
+def _lookups(peer: Peer, queries: Keys) -> dict[str, float]:
     """Time lookups of single queries. Raises where a text is not the one that was stored with its key."""
     for query in queries[:WARM_UP]:
         peer.lookup(query)
@@ -262,10 +250,10 @@ def _lookups(peer: Peer, queries: Keys) -> Percentiles:
         times.append(time.perf_counter() - began)
         if found is not None and found.text != fact_text(found.fact_id).value:
             raise ValueError(f"the text {found.text!r} was found with the key of fact {found.fact_id}")
-    return Percentiles.of(times)
+    return _percentiles(times)
 
 
-def _deletes(peer: Peer, keys: Keys, facts: npt.NDArray[np.int64]) -> tuple[Percentiles, int]:
+def _deletes(peer: Peer, keys: Keys, facts: npt.NDArray[np.int64]) -> tuple[dict[str, float], int]:
     """Time single deletes, and count the deleted facts that the next lookup of their own key still found."""
     times, still_found = [], 0
     for fact in facts.tolist():
@@ -274,7 +262,11 @@ def _deletes(peer: Peer, keys: Keys, facts: npt.NDArray[np.int64]) -> tuple[Perc
         times.append(time.perf_counter() - began)
         found = peer.lookup(keys[fact])
         still_found += found is not None and found.fact_id == fact
-    return Percentiles.of(times), still_found
+    return _percentiles(times), still_found
+
+
+def _percentiles(seconds: Sequence[float]) -> dict[str, float]:
+    return {"p50": milliseconds(seconds, 50), "p99": milliseconds(seconds, 99)}
 
 
 # Searches a store's files for residue of deleted facts.
@@ -357,8 +349,8 @@ def plot_systems(systems: Sequence[PeerResult], path: Path, *, title: str) -> No
     names = [f"{system.name} {system.version}\nrecall@1 {system.recall_at_1:.3f}" for system in systems]
     rows = range(len(systems))
     for offset, label, color, values in (
-        (-0.2, "p50", _BLUE, [system.lookup_ms.p50 for system in systems]),
-        (0.2, "p99", _GREY, [system.lookup_ms.p99 for system in systems]),
+        (-0.2, "p50", _BLUE, [system.lookup_ms["p50"] for system in systems]),
+        (0.2, "p99", _GREY, [system.lookup_ms["p99"] for system in systems]),
     ):
         bars = latency.barh([row + offset for row in rows], values, 0.38, label=label, color=color)
         latency.bar_label(bars, fmt="%.2f", padding=3, fontsize=8)

@@ -34,63 +34,6 @@ _KNOWN = 40  # documents in the knowledge base
 _RANKED = 40  # questions that are looked up by every ranking
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Against:
-    """Figures of greedy decoding without lookups, by this program and by transformers.
-
-    Both use the same weights, precision, repetition penalty and number of tokens. `agreement` is the share of positions
-    with the same token; since two outputs seldom agree again after they differ, `identical` counts the rows that agree
-    throughout.
-    """
-
-    prompts: int
-    tokens: int
-    ours: Seconds
-    generate: Seconds
-    vs_generate: float
-    tokens_per_s: float
-    generate_tokens_per_s: float
-    agreement: float
-    identical: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookupCost:
-    """The cost of lookups when questions are decoded in mode auto, one at a time.
-
-    `replay` is the same forward passes with the lookups' results taken from memory. `lookup_cost` is the share of time
-    that `auto` takes more.
-    """
-
-    questions: int
-    lookups: int
-    hits: int
-    spliced_tokens: int
-    content_tokens: int
-    auto: Seconds
-    replay: Seconds
-    lookup_cost: float
-    lookup_ms: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeFigures:
-    """All figures of decoding. `shares` splits the time in mode auto: forward passes, logits, lookups and the rest.
-
-    `rankings` are the costs of finding facts by each ranking that was asked for, on a base of the whole demo corpus.
-    """
-
-    precision: str
-    batch1: Against
-    batch8: Against
-    vs_generate_batch1: float
-    vs_generate_batch8: float
-    lookups: LookupCost
-    lookup_cost: float
-    shares: dict[str, float]
-    rankings: dict[str, RankingCost]
-
-
 def bench_decode(
     checkpoint: Checkpoint,
     home: Path,
@@ -99,8 +42,12 @@ def bench_decode(
     rounds: int,
     rankings: Sequence[str] = (),
     reader: Callable[[], JudgedReader] | None = None,
-) -> DecodeFigures:
-    """Measure all figures, on knowledge bases of their own under `home`. Rankings that read need the `reader`."""
+) -> dict[str, Any]:
+    """Measure all figures, on knowledge bases of their own under `home`. Rankings that read need the `reader`.
+
+    `shares` splits the time in mode auto: forward passes, logits, lookups and the rest. `rankings` are the costs of
+    finding facts by each ranking that was asked for, on a base of the whole demo corpus.
+    """
     documents = [parsed.document for parsed in read_annotated(DEMO_CORPUS) if parsed.document is not None]
     prompts = [" ".join(document.text.split()[:_WORDS]) for document in documents[:BATCH]]
     questions = _question_prompts(documents[:BATCH])
@@ -114,17 +61,17 @@ def bench_decode(
         with demo_base(checkpoint, home / "rankings", len(documents)) as kb:
             some = _question_prompts(documents)[:_RANKED]
             ranked = bench_rankings(checkpoint, kb, reader, some, rankings, rounds)
-    return DecodeFigures(
-        precision=str(checkpoint.lm.inference.embedding.dtype).removeprefix("torch."),
-        batch1=alone,
-        batch8=together,
-        vs_generate_batch1=alone.vs_generate,
-        vs_generate_batch8=together.vs_generate,
-        lookups=cost,
-        lookup_cost=cost.lookup_cost,
-        shares=shares,
-        rankings=ranked,
-    )
+    return {
+        "precision": str(checkpoint.lm.inference.embedding.dtype).removeprefix("torch."),
+        "batch1": alone,
+        "batch8": together,
+        "vs_generate_batch1": alone["vs_generate"],
+        "vs_generate_batch8": together["vs_generate"],
+        "lookups": cost,
+        "lookup_cost": cost["lookup_cost"],
+        "shares": shares,
+        "rankings": ranked,
+    }
 
 
 def _question_prompts(documents: Sequence[AnnotatedDocument]) -> list[str]:
@@ -132,8 +79,12 @@ def _question_prompts(documents: Sequence[AnnotatedDocument]) -> list[str]:
     return [f"Question: {span.question} Answer:" for d in documents for span in d.facts[:1] if span.question]
 
 
-def against(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int, rounds: int) -> Against:
-    """Time both programs in turns, and compare their outputs token by token."""
+def against(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int, rounds: int) -> dict[str, Any]:
+    """Time greedy decoding without lookups by both programs in turns, and compare their outputs token by token.
+
+    `agreement` is the share of positions with the same token; since two outputs seldom agree again after they differ,
+    `identical` counts the rows that agree throughout.
+    """
     outputs: dict[str, list[list[int]]] = {}
 
     def ours() -> None:
@@ -146,17 +97,17 @@ def against(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int, rounds:
     pairs = list(zip(outputs["ours"], outputs["generate"], strict=True))
     same = [a == b for mine, theirs in pairs for a, b in zip(mine, theirs, strict=True)]
     count = len(prompts) * tokens
-    return Against(
-        prompts=len(prompts),
-        tokens=count,
-        ours=seconds["ours"],
-        generate=seconds["generate"],
-        vs_generate=seconds["generate"].median / seconds["ours"].median,
-        tokens_per_s=count / seconds["ours"].median,
-        generate_tokens_per_s=count / seconds["generate"].median,
-        agreement=float(np.mean(same)),
-        identical=sum(mine == theirs for mine, theirs in pairs),
-    )
+    return {
+        "prompts": len(prompts),
+        "tokens": count,
+        "ours": seconds["ours"],
+        "generate": seconds["generate"],
+        "vs_generate": seconds["generate"].median / seconds["ours"].median,
+        "tokens_per_s": count / seconds["ours"].median,
+        "generate_tokens_per_s": count / seconds["generate"].median,
+        "agreement": float(np.mean(same)),
+        "identical": sum(mine == theirs for mine, theirs in pairs),
+    }
 
 
 def plain_tokens(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int) -> list[list[int]]:
@@ -211,7 +162,9 @@ class _Recorded:
         return found
 
 
-def lookup_cost(checkpoint: Checkpoint, kb: LookupPort, questions: Sequence[str], rounds: int) -> LookupCost:
+def lookup_cost(
+    checkpoint: Checkpoint, kb: LookupPort, questions: Sequence[str], rounds: int
+) -> dict[str, Any]:
     """Time questions in mode auto with lookups, and again with recorded results, which give the same tokens."""
     config = DecodeConfig(mode="auto", max_tokens=24)
     Decoder(checkpoint, kb).generate(questions[:1], config)  # opens the index
@@ -237,17 +190,17 @@ def lookup_cost(checkpoint: Checkpoint, kb: LookupPort, questions: Sequence[str]
         for s in generation.splices
         if s.outcome == "hit"
     ]
-    return LookupCost(
-        questions=len(questions),
-        lookups=num_lookups,
-        hits=sum(s.outcome == "hit" for s in splices),
-        spliced_tokens=sum(len(checkpoint.tokenizer.encode(value)) for value in values),
-        content_tokens=sum(generation.content_tokens for generation in first),
-        auto=seconds["auto"],
-        replay=seconds["replay"],
-        lookup_cost=seconds["auto"].median / seconds["replay"].median - 1,
-        lookup_ms=lookup_ms,
-    )
+    return {
+        "questions": len(questions),
+        "lookups": num_lookups,
+        "hits": sum(s.outcome == "hit" for s in splices),
+        "spliced_tokens": sum(len(checkpoint.tokenizer.encode(value)) for value in values),
+        "content_tokens": sum(generation.content_tokens for generation in first),
+        "auto": seconds["auto"],
+        "replay": seconds["replay"],
+        "lookup_cost": seconds["auto"].median / seconds["replay"].median - 1,
+        "lookup_ms": lookup_ms,
+    }
 
 
 @dataclass(slots=True)
@@ -309,23 +262,6 @@ TOKENS = 24
 TOGETHER = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankingCost:
-    """The cost of a ranking: questions in mode auto, one at a time and eight at once, which go on without a match.
-
-    `tokens` are those of all outputs, spliced ones too; `lookup_ms` is the mean time of a lookup of one row.
-    """
-
-    tokens: int
-    lookups: int
-    hits: int
-    alone: Seconds
-    together: Seconds
-    tokens_per_s: float
-    tokens_per_s_together: float
-    lookup_ms: float
-
-
 def bench_rankings(
     checkpoint: Checkpoint,
     kb: KnowledgeBase,
@@ -333,7 +269,7 @@ def bench_rankings(
     questions: Sequence[str],
     rankings: Sequence[str],
     rounds: int,
-) -> dict[str, RankingCost]:
+) -> dict[str, dict[str, Any]]:
     """Decode the questions by each of the rankings, in turns."""
     lookups = RankedLookups(kb, reader)
     decoder = Decoder(checkpoint, lookups)
@@ -359,16 +295,16 @@ def bench_rankings(
 
 def _cost(
     checkpoint: Checkpoint, outputs: Sequence[DecodedOutput], alone: Seconds, together: Seconds, spent: float
-) -> RankingCost:
+) -> dict[str, Any]:
     splices = [splice for output in outputs for splice in output.splices]
     tokens = sum(len(checkpoint.tokenizer.encode(output.output)) for output in outputs)
-    return RankingCost(
-        tokens=tokens,
-        lookups=len(splices),
-        hits=sum(splice.outcome == "hit" for splice in splices),
-        alone=alone,
-        together=together,
-        tokens_per_s=tokens / alone.median,
-        tokens_per_s_together=tokens / together.median,
-        lookup_ms=1000 * spent / max(1, len(splices)),
-    )
+    return {
+        "tokens": tokens,
+        "lookups": len(splices),
+        "hits": sum(splice.outcome == "hit" for splice in splices),
+        "alone": alone,
+        "together": together,
+        "tokens_per_s": tokens / alone.median,
+        "tokens_per_s_together": tokens / together.median,
+        "lookup_ms": 1000 * spent / max(1, len(splices)),
+    }

@@ -20,8 +20,7 @@ from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.lookup.remote import SETTLED_SECONDS, Remote
 from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.milvus_address import MilvusAddress
-from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.settings import MilvusAddress, Settings
 from colmlm.lab.bench.machine import milliseconds, seconds_of
 from colmlm.lab.bench.synthetic import MeasuredKeys, documents, exact_top1
 
@@ -29,39 +28,6 @@ HERE, ELSEWHERE = "here", "elsewhere"  # checkpoints
 NUM_EDITS, WARM_UP = 200, 50
 ACTOR, REASON = "bench", "benchmark"
 INDEX_SECONDS = 600  # for which the server may build its own index
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendFigures:
-    """The figures: of lookups with Faiss here, and of those whose keys are elsewhere. Times are of one lookup each.
-
-    `same_answers` is the share of queries with the same best fact at the same score. `deleted_but_found` and
-    `restored_not_found` count lookups of a fact's own key right after the edit. `handed_on_seconds` is what all those
-    edits took to be written there.
-    """
-
-    backend: str
-    keys: str
-    facts: int
-    dim: int
-    seed: int
-    here_spec: str
-    fill_seconds: float
-    index_seconds: float
-    here_build_seconds: float
-    recall_at_1: float
-    here_recall_at_1: float
-    same_answers: float
-    lookup_p50_ms: float
-    lookup_p99_ms: float
-    here_p50_ms: float
-    here_p99_ms: float
-    edits: int
-    deleted_but_found: int
-    restored_not_found: int
-    edited_lookup_p50_ms: float
-    handed_on_seconds: float
-    differences: int
 
 
 @dataclass(slots=True)
@@ -76,7 +42,13 @@ class BackendBench:
     home: Path
     say: Callable[[str], None]
 
-    def run(self) -> BackendFigures:
+    def run(self) -> dict[str, Any]:
+        """Give the figures, of one lookup each: with Faiss here, and with keys elsewhere.
+
+        `same_answers` is the share of queries with the same best fact at the same score. `deleted_but_found` and
+        `restored_not_found` count lookups of a fact's own key right after the edit. `handed_on_seconds` is what all
+        those edits took to be written there.
+        """
         settings = Settings(home=self.home, actor="bench", milvus=self.address)
         keys = self.measured.keys
         with KnowledgeBase.open(settings) as kb:
@@ -93,19 +65,19 @@ class BackendBench:
                 here_spec = here.current().candidates.fit.spec
             finally:
                 _candidates(there).collection.drop()
-        return BackendFigures(
-            backend=self.backend,
-            keys=self.measured.source,
-            facts=len(keys),
-            dim=keys.shape[1],
-            seed=self.seed,
-            here_spec=here_spec,
-            here_build_seconds=here_seconds,
-            fill_seconds=fill_seconds,
-            index_seconds=index_seconds,
-            differences=len(report.problems),
+        return {
+            "backend": self.backend,
+            "keys": self.measured.source,
+            "facts": len(keys),
+            "dim": keys.shape[1],
+            "seed": self.seed,
+            "here_spec": here_spec,
+            "here_build_seconds": here_seconds,
+            "fill_seconds": fill_seconds,
+            "index_seconds": index_seconds,
+            "differences": len(report.problems),
             **figures,
-        )
+        }
 
     def _keyed(self, kb: KnowledgeBase, name: str, spec: str | None) -> tuple[Searcher, float]:
         """Store the keys in a keyset of this spec and gives lookups in it, with the seconds that its index took."""

@@ -19,7 +19,8 @@ import psutil
 import typer
 from sqlalchemy import text
 
-from colmlm.cli.output import progress
+from colmlm.cli.options import wants_json
+from colmlm.cli.output import plain, print_json, print_table, progress, say
 
 if TYPE_CHECKING:
     from colmlm.kb.service import KnowledgeBase
@@ -156,3 +157,41 @@ def empty_base() -> Iterator[KnowledgeBase]:
 
     with own_folder() as home, KnowledgeBase.open(Settings(home=home, actor=ACTOR)) as kb:
         yield kb
+
+
+# Prints what a command of the laboratory found.
+
+
+def print_report(report: object) -> None:
+    """Print a report: a table for each list of alike records in it, and all else as one table of figures."""
+    if wants_json():
+        print_json(report)
+        return
+    tables: dict[str, list[dict[str, Any]]] = {}
+    print_table(("figure", "value"), list(_figures("", plain(report), tables)))
+    for name, records in tables.items():
+        say(f"\n{name}")
+        print_table(
+            [column.replace("_", " ") for column in records[0]],
+            [[_cell(value) for value in record.values()] for record in records],
+        )
+
+
+def _figures(name: str, part: Any, tables: dict[str, list[dict[str, Any]]]) -> Iterator[tuple[str, str]]:
+    """Yield the figures below a part of a report by their names, and put its lists of records into the tables."""
+    if isinstance(part, dict):
+        for key, value in part.items():
+            yield from _figures(f"{name} {str(key).replace('_', ' ')}".strip(), value, tables)
+    elif isinstance(part, list) and part and all(isinstance(one, dict) for one in part):
+        tables[name] = [dict(_figures("", one, tables)) for one in part]
+        if any(one.keys() != tables[name][0].keys() for one in tables[name]):
+            for number, record in enumerate(tables.pop(name), start=1):
+                yield from _figures(f"{name} {number}", record, tables)
+    else:
+        yield name, _cell(part)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_cell, value))
+    return f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)

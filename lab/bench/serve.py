@@ -7,20 +7,20 @@ import random
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colmlm.cli.options import examples, wants_json
-from colmlm.cli.output import note, print_json, print_table, say
+from colmlm.cli.options import examples
+from colmlm.cli.output import note
 from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench import api
-from colmlm.lab.bench.machine import machine, own_folder
+from colmlm.lab.bench.clients import WritingFigures, WritingLoad
+from colmlm.lab.bench.machine import machine, own_folder, print_report
 from colmlm.lab.bench.servers import our_server
-from colmlm.lab.bench.writers import WritingFigures, WritingLoad
 
 if TYPE_CHECKING:
     from colmlm.model.lm.checkpoint import Checkpoint
@@ -32,25 +32,6 @@ SERVE_EXAMPLES = examples(
 PROMPTS = 32
 LONG_PROMPTS = 50
 BESIDE = 8  # clients with short prompts beside those with a long one
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeFigures:
-    """The figures. `gain_at_8` is tokens a second of 8 clients over those of one, `ttft_at_8` so of the first token.
-
-    `plain_tokens_per_second` is that of transformers' generate, one prompt after another in a process of its own.
-    `long_beside` is what 8 clients see while prompts of `long_tokens` are read, one after another; `delay_by_long` is
-    its p99 between tokens over that without.
-    """
-
-    max_tokens: int
-    clients: list[WritingFigures]
-    gain_at_8: float | None
-    ttft_at_8: float | None
-    plain_tokens_per_second: float
-    long_tokens: int
-    long_beside: WritingFigures | None
-    delay_by_long: float | None
 
 
 def serve(
@@ -84,10 +65,7 @@ def serve(
         )  # so that the server converts no base model again
         with demo_base(checkpoint, settings.home) as kb:
             figures = _measure(kb, settings, checkpoint, numbers, seconds, tokens, long)
-    if wants_json():
-        print_json(asdict(figures) | {"seconds": seconds, "machine": machine()})
-    else:
-        _show(figures)
+    print_report(figures | {"seconds": seconds, "machine": machine()})
 
 
 def _measure(
@@ -98,7 +76,13 @@ def _measure(
     seconds: float,
     tokens: int,
     long: int,
-) -> ServeFigures:
+) -> dict[str, Any]:
+    """Give the figures. `gain_at_8` is tokens a second of 8 clients over those of one, `ttft_at_8` of the first token.
+
+    `plain_tokens_per_second` is that of transformers' generate, one prompt after another in a process of its own.
+    `long_beside` is what 8 clients see while prompts of `long_tokens` are read, one after another; `delay_by_long` is
+    its p99 between tokens over that without.
+    """
     prompts = api.prompts_of(kb, PROMPTS)
     note("transformers, one prompt after another")
     plain = _plain(checkpoint, prompts[:4], tokens)
@@ -126,16 +110,16 @@ def _measure(
         found = {number: written(number, []) for number in numbers}
         beside = written(BESIDE, ids) if ids else None
     one, eight = found.get(1), found.get(8)
-    return ServeFigures(
-        max_tokens=tokens,
-        clients=list(found.values()),
-        gain_at_8=ratio(eight.tokens_per_second, one.tokens_per_second) if one and eight else None,
-        ttft_at_8=ratio(eight.ttft_p50_ms, one.ttft_p50_ms) if one and eight else None,
-        plain_tokens_per_second=plain,
-        long_tokens=long,
-        long_beside=beside,
-        delay_by_long=ratio(beside.between_p99_ms, eight.between_p99_ms) if beside and eight else None,
-    )
+    return {
+        "max_tokens": tokens,
+        "clients": list(found.values()),
+        "gain_at_8": ratio(eight.tokens_per_second, one.tokens_per_second) if one and eight else None,
+        "ttft_at_8": ratio(eight.ttft_p50_ms, one.ttft_p50_ms) if one and eight else None,
+        "plain_tokens_per_second": plain,
+        "long_tokens": long,
+        "long_beside": beside,
+        "delay_by_long": ratio(beside.between_p99_ms, eight.between_p99_ms) if beside and eight else None,
+    }
 
 
 def ratio(figure: float, other: float) -> float | None:
@@ -155,26 +139,6 @@ def _plain(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int) -> float
 
 
 def _written(load: WritingLoad) -> WritingFigures:
-    command = interpreter.command("-m", "colmlm.lab.bench.writers")
+    command = interpreter.command("-m", "colmlm.lab.bench.clients", "completions")
     ran = subprocess.run(command, input=json.dumps(asdict(load)), text=True, capture_output=True, check=True)
     return WritingFigures(**json.loads(ran.stdout))
-
-
-def _show(f: ServeFigures) -> None:
-    beside = [] if f.long_beside is None else [(f"8, beside {f.long_tokens} tokens", f.long_beside)]
-    rows = [
-        (
-            name,
-            f"{one.tokens_each:.0f}",
-            f"{one.tokens_per_second:.1f}",
-            f"{one.ttft_p50_ms:.0f}",
-            f"{one.between_p50_ms:.0f}",
-            f"{one.between_p99_ms:.0f}",
-            one.refused,
-        )
-        for name, one in [*((str(one.clients), one) for one in f.clients), *beside]
-    ]
-    print_table(("clients", "tokens each", "tokens/s", "first ms", "between p50", "p99", "refused"), rows)
-    if f.gain_at_8 is not None:
-        say(f"8 clients get {f.gain_at_8:.2f} times the tokens of one")
-    say(f"transformers, one prompt after another: {f.plain_tokens_per_second:.1f} tokens a second")

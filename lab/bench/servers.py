@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from colmlm.kb import interpreter
@@ -21,18 +21,35 @@ CHROMA_HEARTBEAT = "/api/v2/heartbeat"
 CHROMA_COMMAND = "import sys; from chromadb.cli.cli import app; sys.argv = ['chroma', *sys.argv[1:]]; app()"
 
 
+def variables_of(settings: Settings) -> dict[str, str]:
+    """Give the environment variables for the home and the database of these settings."""
+    return {
+        "COLMLM_HOME": str(settings.home),
+        "COLMLM_DATABASE_URL": str(settings.database_url or "").replace("+psycopg", ""),
+        "COLMLM_SHARED_SNAPSHOTS": settings.shared_snapshots or "",  # an empty variable counts as unset
+    }
+
+
 @contextmanager
 def our_server(
-    settings: Settings, *, with_model: bool, workers: int = 1, variables: Mapping[str, str] | None = None
+    settings: Settings,
+    *,
+    with_model: bool,
+    workers: int = 1,
+    variables: Mapping[str, str] | None = None,
+    log: Path | None = None,
 ) -> Iterator[int]:
-    """Start `colmlm serve` with these settings and variables, and yield its port once it is ready."""
-    ours = {"COLMLM_HOME": str(settings.home), "COLMLM_LOG_LEVEL": "warning", **(variables or {})}
+    """Start `colmlm serve` with these settings and variables, and yield its port once it is ready.
+
+    It writes its log into a file, where one is named.
+    """
+    ours = {**variables_of(settings), "COLMLM_LOG_LEVEL": "warning", **(variables or {})}
     words = ["--no-worker", "--workers", str(workers), *([] if with_model else ["--no-model"])]
     port = _free_port()
     command = interpreter.command(
         "-m", "colmlm.cli", "serve", "--host", "127.0.0.1", "--port", str(port), *words
     )
-    with _running(command, port, "/readyz", ours):
+    with _running(command, port, "/readyz", ours, log=log):
         yield port
 
 
@@ -62,10 +79,20 @@ def _free_port() -> int:
 
 @contextmanager
 def _running(
-    command: list[str], port: int, path: str, variables: Mapping[str, str], *, is_quiet: bool = False
+    command: list[str],
+    port: int,
+    path: str,
+    variables: Mapping[str, str],
+    *,
+    is_quiet: bool = False,
+    log: Path | None = None,
 ) -> Iterator[None]:
     out = subprocess.DEVNULL if is_quiet else None
-    with subprocess.Popen(command, env={**os.environ, **variables}, stdout=out) as process:
+    environment = {**os.environ, **variables}
+    with (
+        log.open("wb") if log else nullcontext() as errors,
+        subprocess.Popen(command, env=environment, stdout=out, stderr=errors) as process,
+    ):
         try:
             _wait_until_ready(process, port, path)
             yield
@@ -76,12 +103,10 @@ def _running(
 def _wait_until_ready(process: subprocess.Popen[bytes], port: int, path: str) -> None:
     until = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < until:
-        try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)
+        with suppress(OSError), closing(connection):
             connection.request("GET", path)
             if connection.getresponse().status == 200:
                 return
-        except OSError:
-            pass
         time.sleep(0.1)
     raise InvalidValue("server", "it did not become ready; `colmlm doctor` says what is missing")

@@ -43,55 +43,6 @@ WARM_UP = 50
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreFigures:
-    """The figures. Times are in seconds unless the name says milliseconds; `_vs_` is the ratio of ours to theirs.
-
-    `keys` says whose keys they are: "synthetic", or a keyset's. Fitting an index finds how many of its lists are read;
-    it and training are not part of ingest, adding keys is.
-    """
-
-    keys: str
-    facts: int
-    dim: int
-    seed: int
-    spec: str
-    lists: int
-    lists_read: int
-    recall_at_1: float
-    faiss_recall_at_1: float
-    lookup_p50_ms: float
-    lookup_p99_ms: float
-    faiss_p50_ms: float
-    faiss_p99_ms: float
-    round_trip_p50_ms: float
-    single_vs_faiss: float
-    single_vs_budget: float
-    batch_queries_per_s: float
-    faiss_batch_queries_per_s: float
-    batch_vs_faiss: float
-    ingest_facts_per_s: float
-    ingest_documents_seconds: float
-    ingest_keys_seconds: float
-    index_add_seconds: float
-    index_train_seconds: float
-    index_fit_seconds: float
-    bare_copy_facts_per_s: float
-    bare_add_facts_per_s: float
-    ingest_vs_bare: float
-    delete_p50_ms: float
-    delete_p99_ms: float
-    deleted_but_found: int
-    bare_commit_p50_ms: float
-    bare_commit_p99_ms: float
-    forget_facts: int
-    forget_seconds: float
-    forget_commit_seconds: float
-    reopen_seconds: float
-    bytes_per_fact: float
-    database_bytes_per_fact: float
-
-
 @dataclass(slots=True)
 class StoreBench:
     """One run, in a directory of its own. Nothing else should run on the machine."""
@@ -111,7 +62,12 @@ class StoreBench:
     def dim(self) -> int:
         return int(self.measured.keys.shape[1])
 
-    def run(self) -> StoreFigures:
+    def run(self) -> dict[str, Any]:
+        """Give the figures. Times are in seconds unless the name says milliseconds; `_vs_` is ours over theirs.
+
+        `keys` says whose keys they are: "synthetic", or a keyset's. Fitting an index finds how many of its lists are
+        read; it and training are not part of ingest, adding keys is.
+        """
         keys, queries = self.measured.keys, self.measured.queries
         right = exact_top1(keys, queries)
         settings = Settings(home=self.home, actor="bench")
@@ -128,15 +84,15 @@ class StoreBench:
             figures[f"{step}_seconds"] for step in ("ingest_documents", "ingest_keys", "index_add")
         )
         slower = min(figures["bare_copy_facts_per_s"], figures["bare_add_facts_per_s"])
-        return StoreFigures(
-            keys=self.measured.source,
-            facts=self.num_facts,
-            dim=self.dim,
-            seed=self.seed,
-            ingest_facts_per_s=ingest,
-            ingest_vs_bare=ingest / slower,
+        return {
+            "keys": self.measured.source,
+            "facts": self.num_facts,
+            "dim": self.dim,
+            "seed": self.seed,
+            "ingest_facts_per_s": ingest,
+            "ingest_vs_bare": ingest / slower,
             **figures,
-        )
+        }
 
     def _ingest(self, kb: KnowledgeBase, keys: npt.NDArray[np.float32]) -> dict[str, Any]:
         keyset = kb.keysets.create(CheckpointInfo(CHECKPOINT, CHECKPOINT, self.dim), self.spec)

@@ -15,8 +15,8 @@ import numpy as np
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import CheckpointPath, Threshold, examples, wants_json
-from colmlm.cli.output import print_json, say
+from colmlm.cli.options import CheckpointPath, Threshold, examples
+from colmlm.lab.bench.machine import print_report
 from colmlm.lab.evaluate.kept import FromTheFirst, fill_log, open_log
 from colmlm.lab.methods.methods import Method, answerer
 from colmlm.model.evaluate.continuations import (
@@ -103,10 +103,7 @@ def choices(
             _score(loaded, list(with_shots(asked, exemplars, count, one)), likely, log, one)
     by_seed = {one: [ScoredChoices(**log.rows[_name(one, n)]) for n in range(len(asked))] for one in seeds}
     report = {"checkpoint": loaded.config.name, "items": len(asked), **run, **_summary(by_seed)}
-    if wants_json():
-        print_json(report)
-    else:
-        _show(report)
+    print_report(report)
 
 
 def _exemplars(shots: Path | None, at_least: int) -> list[Item]:
@@ -178,17 +175,6 @@ def _summary(by_seed: dict[int, list[ScoredChoices]]) -> dict[str, Any]:
         ],
         "deviation": {name: stdev(shares) if shares[1:] else None for name, shares in each.items()},
     }
-
-
-def _show(report: dict[str, Any]) -> None:
-    shares = [
-        f"{name} {report[name]:.4f} ({low:.4f} to {high:.4f})"
-        for name, (low, high) in report["intervals"].items()
-    ]
-    how = f"{report['shots']} exemplars, mode {report['mode']}"
-    say(f"{report['checkpoint']}: {report['items']} items, {how}, {', '.join(shares)}")
-    for one in report["by_seed"] if report["by_seed"][1:] else []:
-        say(f"  seed {one['seed']}: acc {one['acc']:.4f}, acc_norm {one['acc_norm']:.4f}")
 
 
 def read_items(file: Path, named: str = "ITEMS") -> list[Item]:

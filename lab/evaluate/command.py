@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from typing import Annotated
+
 import typer
 
-from colmlm.cli.options import examples
-from colmlm.lab.evaluate import annotators as evaluate_annotators
+from colmlm.cli.composition.annotators import QuestionGeneratorPath, SpanAnnotatorPath, questions_at, spans_at
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.options import CheckpointPath, examples
+from colmlm.cli.output import progress
+from colmlm.cli.training.tuning import Dense, Squad, read_dense, split_squad
+from colmlm.lab.bench.machine import print_report
 from colmlm.lab.evaluate import choices as evaluate_choices
 from colmlm.lab.evaluate import confidence as evaluate_confidence
 from colmlm.lab.evaluate import deletion as evaluate_deletion
@@ -27,7 +34,6 @@ app = typer.Typer(
         "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl",
     ),
 )
-app.command("annotators", epilog=evaluate_annotators.ANNOTATORS_EXAMPLES)(evaluate_annotators.annotators)
 app.command("recall", epilog=evaluate_recall.RECALL_EXAMPLES)(evaluate_recall.recall_command)
 app.command("qa", epilog=evaluate_qa.QA_EXAMPLES)(evaluate_qa.qa)
 app.command("judge-answers", epilog=evaluate_judged.EXAMPLES)(evaluate_judged.judge_answers)
@@ -50,3 +56,55 @@ app.command("tofu-log", epilog=evaluate_tofu.LOG_EXAMPLES)(evaluate_tofu.tofu_lo
 @app.callback()
 def evaluate() -> None:
     """Measure a checkpoint and its baselines."""
+
+
+class AnnotatorPart(StrEnum):
+    spans = "spans"
+    questions = "questions"
+
+
+@app.command(
+    epilog=examples(
+        "colmlm-lab evaluate annotators --squad dev.jsonl --documents 200 --json",
+        "colmlm-lab evaluate annotators --squad dev.jsonl --span-annotator runs/spans --skip questions",
+    )
+)
+def annotators(
+    squad: Squad = None,
+    annotated: Dense = None,
+    documents: Annotated[
+        int | None, typer.Option("--documents", min=1, help="Draw this many documents. Default: all.")
+    ] = None,
+    span_annotator: SpanAnnotatorPath = None,
+    question_generator: QuestionGeneratorPath = None,
+    skip: Annotated[
+        AnnotatorPart | None, typer.Option("--skip", help="Do not measure this annotator.")
+    ] = None,
+    checkpoint: CheckpointPath = None,
+) -> None:
+    """Measure the annotators against marked documents: agreement of spans, round trip of questions, speed.
+
+    A question passes the round trip where its hidden state at <FACT-q> finds its own fact's key among those of all
+    facts of the documents.
+    """
+    from colmlm.model.evaluate.annotators import measure_annotators
+    from colmlm.model.training.steps import hold_out
+
+    chosen = split_squad(squad or [], 0)[0] + read_dense(annotated or [], demo=False)
+    if documents is not None and documents < len(chosen):
+        chosen = hold_out(chosen, documents)[1]
+    chosen = [document for document in chosen if document.facts]
+    if not chosen:
+        raise typer.BadParameter("no documents with marked facts; name a file with --squad or --annotated.")
+    with Runtime.from_environment(checkpoint=checkpoint) as runtime, progress("documents") as update:
+        measured = measure_annotators(
+            chosen,
+            runtime.checkpoint,
+            runtime.settings.home / "models",
+            span_annotator=None if skip is AnnotatorPart.spans else spans_at(runtime, span_annotator),
+            question_generator=None
+            if skip is AnnotatorPart.questions
+            else questions_at(runtime, question_generator),
+            on_documents=update,
+        )
+    print_report(measured)

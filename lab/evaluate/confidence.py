@@ -20,15 +20,14 @@ from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import note, print_json, progress
 from colmlm.kb.answers.answering import Answering, QuestionReading
 from colmlm.kb.answers.calibration import RIGHT, outcome
-from colmlm.kb.answers.confidence import NAMES, PASSAGE_NAMES, UNFITTED, Confidence, FittedModel
 from colmlm.kb.answers.places import best_first, best_windows, weigh_passage, weigh_span
+from colmlm.kb.answers.reading import NAMES, PASSAGE_NAMES, UNFITTED, Confidence, FittedModel
 from colmlm.kb.answers.windows import said_passages
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.lookup.options import EVERY_FACT
 from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, form_of
-from colmlm.lab.methods.answer_shares import RawTexts, draw
+from colmlm.lab.methods.answer_shares import RawTexts, WildTexts, draw, read_wild, says
 from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base
-from colmlm.lab.methods.wild_texts import WildTexts, read_wild, says
 
 EXAMPLES = examples(
     "colmlm-lab evaluate confidence --squad held-out.jsonl --squad tales.jsonl --wild policies/ --out confidence.json",

@@ -13,37 +13,35 @@ from typing import Annotated, Any
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import CheckpointPath, examples, wants_json
-from colmlm.cli.output import note, print_json, print_table, progress
+from colmlm.cli.options import CheckpointPath, examples
+from colmlm.cli.output import progress
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.records import SPAN, Answer
 from colmlm.kb.lookup.options import KEY, READER
 from colmlm.kb.lookup.options import RANKINGS as DECODED_BY
+from colmlm.lab.bench.machine import print_report
 from colmlm.lab.methods.ablations import RANKINGS, WHOLE, Ablations, Decoding, named
 from colmlm.lab.methods.answer_shares import (
-    NAMES,
     RawAnswer,
     RawQuestion,
     RawTexts,
-    answered,
-    answering_as_many,
-    ask_all,
-    at_shipped,
-    coverage,
-    draw,
-    report,
-)
-from colmlm.lab.methods.generating_baseline import BM25Reading
-from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base, remembering_answers
-from colmlm.lab.methods.wild_texts import (
     WildAnswer,
     WildQuestion,
     WildTexts,
+    answered,
+    answering_as_many,
+    ask_all,
     ask_wild,
+    at_shipped,
+    coverage,
+    draw,
     judge,
     read_wild,
+    report,
     tables,
 )
+from colmlm.lab.methods.generating_baseline import BM25Reading
+from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base, remembering_answers
 
 EXAMPLES = examples(
     "colmlm-lab evaluate documents --squad dev.jsonl --documents 100 --plot curve.png",
@@ -143,7 +141,7 @@ def documents(
         found = wild_report(
             wild, checkpoint, base, spans_of(spans), keys, 0 if no_baselines else generated, out
         )
-        print_json(_rounded(found)) if wants_json() else show_wild(found)
+        print_report(_rounded(found))
         return
     assert squad is not None
     if decoded and keys == NO_KEYS:
@@ -176,10 +174,7 @@ def documents(
         _write(out, said, absent)
     if plot is not None:
         draw_curves({"colmlm": found, **found["baselines"]}, plot)
-    if wants_json():
-        print_json(_rounded(found))
-        return
-    _show(found)
+    print_report(_rounded(found))
 
 
 def _write(path: Path, asked: Sequence[RawAnswer], absent: Sequence[RawAnswer]) -> None:
@@ -205,26 +200,6 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [_rounded(one) for one in value]
     return {name: _rounded(one) for name, one in value.items()} if isinstance(value, dict) else value
-
-
-def _show(found: Mapping[str, Any]) -> None:
-    names = (*NAMES, "false_alarm")
-    ways = {"colmlm": found, **found["baselines"]}
-    ways |= {f"ablation: {name}": of for name, of in found.get("ablations", {}).items()}
-    ways |= {f"decoder by {name}": of for name, of in found.get("decoded", {}).items()}
-    rows = [(who, *(f"{of[name]:.3f}" for name in names)) for who, of in ways.items()]
-    rows += [
-        (f"{who}, {about}", *(f"{of[key][name]:.3f}" for name in names))
-        for key, about in (("no_threshold", "no threshold"), ("at_5_wrong", "where 5 % are wrong"))
-        for who, of in ways.items()
-    ]
-    print_table(("", *(name.replace("_", " ") for name in names)), rows)
-    low, high = found["right_ci"]
-    note(
-        f"{found['questions']} questions, {found['unanswerable']} without an answer; right {low:.3f} to {high:.3f}; "
-        f"{found['facts_per_100_words']:.1f} facts in 100 words, which overlap {found['coverage']:.1%} of what is "
-        f"asked for; {found['milliseconds']:.0f} ms an answer."
-    )
 
 
 # The parts of the product that `colmlm-lab evaluate documents` asks, from its options.
@@ -324,25 +299,6 @@ def wild_report(
         lines = (json.dumps(_row(one), ensure_ascii=False) for one in ours)
         out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return found
-
-
-def show_wild(found: Mapping[str, Any]) -> None:
-    """Print the tables, one below another."""
-    ways = {name: found[name] for name in ("colmlm", "no_threshold")} | found.get("baselines", {})
-    names = ("right", "part", "wrong", "made_up", "silent", "alarms")
-    rows = [
-        (
-            way,
-            group,
-            *(f"{of[name]:.3f}" for name in ("questions", "unanswerable")),
-            *(f"{of[name]:.3f}" for name in names),
-        )
-        for way, by in ways.items()
-        for groups in by.values()
-        for group, of in groups.items()
-    ]
-    print_table(("", "", "questions", "unanswerable", *names), rows)
-    note(f"{found['questions']} questions.")
 
 
 def _ask_questions(way: str, texts: WildTexts, ask: Callable[[str], Answer]) -> list[WildAnswer]:

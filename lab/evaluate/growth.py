@@ -18,9 +18,8 @@ from sqlalchemy import select, text
 
 from colmlm.cli.composition.encoders import describe
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.operating.sizing import readable
-from colmlm.cli.options import CheckpointPath, examples, wants_json
-from colmlm.cli.output import note, print_json, print_table
+from colmlm.cli.options import CheckpointPath, examples
+from colmlm.cli.output import note
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.errors import KeysetMismatch
@@ -29,7 +28,7 @@ from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import FactRow
-from colmlm.lab.bench.machine import WorkDirectory, milliseconds, own_folder, settle
+from colmlm.lab.bench.machine import WorkDirectory, milliseconds, own_folder, print_report, settle
 from colmlm.lab.evaluate.kept import AnsweredTogether, AnswerTokens, open_log
 from colmlm.lab.methods.methods import generate_all
 from colmlm.model.decoding.config import DecodeConfig
@@ -117,7 +116,7 @@ def growth(
             asking.measure(home, left, log)
     rows = [log.rows[str(one)] for one in sizes]
     report = {"checkpoint": loaded.config.name, **run, "sizes": rows}
-    print_json(report) if wants_json() else _show(report)
+    print_report(report)
 
 
 Place = tuple[str, int]
@@ -209,28 +208,6 @@ def _process_bytes(home: Path, checkpoint_id: str) -> int:
     command = interpreter.command("-m", "colmlm.lab.bench.reopen", home, checkpoint_id, "--leave")
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return int(done.stdout.split()[1])
-
-
-def _show(report: dict[str, Any]) -> None:
-    rows = [
-        (
-            f"{row['facts']:,}",
-            f"{row['exact_match']['share']:.3f}",
-            f"{row['right_value']['share']:.3f}",
-            f"{row['lookup_p50_ms']:.2f}",
-            f"{row['lookup_p99_ms']:.2f}",
-            row["context_tokens_per_lookup"],
-            *(readable(row[f"{what}_bytes_per_fact"]) for what in ("database", "index", "process")),
-        )
-        for row in report["sizes"]
-    ]
-    print_table(
-        ("facts", "exact match", "right value", "lookup p50 ms", "p99", "tokens a lookup", "database a fact",
-         "index", "memory"),
-        rows,
-    )  # fmt: skip
-    real = f"{report['real_facts']} real facts of {report['corpus']}, {report['questions']} questions"
-    note(f"{report['checkpoint']}: {real}")
 
 
 # Fills a temporary knowledge base with unrelated facts, and measures it as it grows.

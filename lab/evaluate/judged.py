@@ -15,7 +15,8 @@ import typer
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import CheckpointPath, Threshold, examples, require_somebody, wants_json
-from colmlm.cli.output import counting, note, print_json, print_table, say
+from colmlm.cli.output import counting, note, print_json, say
+from colmlm.lab.bench.machine import print_report
 from colmlm.lab.evaluate.kept import FromTheFirst, fill_log, open_log, read_kept, said_as
 from colmlm.lab.evaluate.qa import QuestionMode
 from colmlm.lab.methods.methods import Answerer, Method, answerer
@@ -200,7 +201,6 @@ EXAMPLES = examples(
     "colmlm-lab evaluate judge-answers answers.jsonl --judge local --json",
 )
 TOKENS_OUT = 10  # tokens of one verdict
-FIGURES = ("correct", "incorrect", "not_attempted", "correct_given_attempted", "f_score")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +262,7 @@ def judge_answers(
         "unjudged": len(kept) - len(told), "counts": dict(Counter(told)), **simple_qa(told),
         "answers_of": answered, "out": str(target), "estimate": cost, "usage": usage,
     }  # fmt: skip
-    show(report, FIGURES)
+    print_report(report)
 
 
 def _kept(row: Row) -> Kept:
@@ -288,24 +288,6 @@ def graded(judge: Judge, one: Kept) -> Row:
     }
 
 
-def show(report: dict[str, Any], figures: tuple[str, ...]) -> None:
-    """Print these figures with their intervals and who judged, or in a dry run what judging would cost."""
-    if wants_json():
-        print_json(report)
-        return
-    if report["dry_run"]:
-        say(f"{report['estimate']}.")
-        return
-    rows = [
-        (name.replace("_", " "), f"{report[name]:.3f}", "{:.3f} to {:.3f}".format(*report["intervals"][name]))
-        for name in figures
-        if name in report
-    ]
-    print_table(("", "figure", "95 % interval"), rows)
-    who = f"judged by {report['judge']}" + ("" if report["comparable"] else ", which compares with nothing")
-    note(f"{report['judged']} {who}; {report['unjudged']} unjudged. Each is in {report['out']}.")
-
-
 # Biographies, and FActScore of them against texts of the knowledge base.
 
 WRITE_EXAMPLES = examples(
@@ -317,7 +299,6 @@ JUDGE_EXAMPLES = examples(
     "--judge-model large --dry-run",
     "colmlm-lab evaluate judge-biographies biographies.jsonl --corpus people --judge local --json",
 )
-CLAIM_FIGURES = ("score", "score_with_length_penalty", "abstained", "claims")
 WORDS_A_CLAIM = 8  # an estimate, since the cost is told before the claims are known
 PENALTY = 1.2  # the penalty of repetition, as the paper has it for biographies
 
@@ -470,7 +451,7 @@ def judge_biographies(
         **_claim_figures([log.rows.get(one.row) for one in people]), "biographies_of": written,
         "estimate": cost, "usage": usage,
     }  # fmt: skip
-    show(report, CLAIM_FIGURES)
+    print_report(report)
 
 
 def _biography(row: Row) -> Biography:

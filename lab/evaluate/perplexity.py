@@ -13,8 +13,8 @@ import typer
 from sqlalchemy import func, select
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import CheckpointPath, Threshold, examples, wants_json
-from colmlm.cli.output import note, print_json, print_table, progress
+from colmlm.cli.options import CheckpointPath, Threshold, examples
+from colmlm.cli.output import note, progress
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts import reading
@@ -30,6 +30,7 @@ from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.lookup.specs import FLAT_SPEC, default_nlist
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow
+from colmlm.lab.bench.machine import print_report
 from colmlm.lab.evaluate.kept import FromTheFirst
 from colmlm.model.evaluate.perplexity import (
     DocumentSums,
@@ -41,8 +42,7 @@ from colmlm.model.evaluate.perplexity import (
     plain_tallies,
     static_tally,
 )
-from colmlm.model.lm.base_models import WHEEL_BASE
-from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
+from colmlm.model.lm.checkpoint import WHEEL_BASE, Checkpoint, base_checkpoint, load
 
 EXAMPLES = examples(
     "colmlm-lab evaluate perplexity --annotated articles.jsonl --limit 200",
@@ -127,7 +127,7 @@ def perplexity(
         "opening_probability": openings(measured.static),
         "perplexity": perplexities(measured.sums(), len(documents)),
     }
-    print_json(report) if wants_json() else _show(report)
+    print_report(report)
 
 
 def _read(file: Path, limit: int | None) -> list[AnnotatedDocument]:
@@ -185,24 +185,6 @@ def _trials(kb: KnowledgeBase, kinds: Sequence[IndexKind], unrelated: Sequence[s
         if unrelated:
             made[f"{kind}, grown"] = TrialIndex.of(kb, kind)
     return made
-
-
-def _show(report: dict[str, Any]) -> None:
-    rows = [
-        (name.replace("_", " "), f"{p['perplexity']:.2f}", f"{p['low']:.2f} to {p['high']:.2f}", p["tokens"])
-        for name, p in report["perplexity"].items()
-    ]
-    print_table(("", "perplexity", "95 % interval", "tokens"), rows)
-    note(
-        f"{report['checkpoint']}, {report['documents']} documents, {report['lookups']} lookups: "
-        f"{report['right_nearest']} found the very span, {report['matched_gated']} matched above the threshold, "
-        f"{report['right_gated']} of these the very span"
-    )
-    opening = report["opening_probability"]
-    note(
-        f"Probability of a lookup: {opening['at_spans']:.3f} where a span follows, "
-        f"{opening['elsewhere']:.3f} elsewhere"
-    )
 
 
 # Looks up in a trial index of another kind than the active one, to measure what compressing keys costs.

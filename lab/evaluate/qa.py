@@ -8,15 +8,15 @@ from dataclasses import asdict
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import CheckpointPath, Threshold, examples, wants_json
-from colmlm.cli.output import note, print_json, print_table
+from colmlm.cli.options import CheckpointPath, Threshold, examples
 from colmlm.kb.corpus.squad import read_questions
 from colmlm.kb.facts.records import FactRecord
+from colmlm.lab.bench.machine import print_report
 from colmlm.lab.evaluate.kept import AnsweredTogether, AnswerTokens, fill_log, open_log
 from colmlm.lab.methods.methods import Answerer, Method, answerer
 from colmlm.model.decoding.config import DecodeConfig
@@ -24,8 +24,6 @@ from colmlm.model.evaluate.answers import (
     FIRST_TOKENS,
     Answered,
     AskedQuestion,
-    Share,
-    Summary,
     digest,
     read_question_set,
     score,
@@ -122,7 +120,7 @@ def qa(
         "covered": round(covered, 4),
         **summary.as_json(),
     }
-    print_json(report) if wants_json() else _show(report, summary)
+    print_report(report)
 
 
 def _of_squad(facts: Sequence[FactRecord], squad: Path) -> list[AskedQuestion]:
@@ -169,20 +167,3 @@ def _answer(
 
     wanted = {question.question_id: question for question in questions}
     fill_log(log, wanted, answered, batch=batch, doing="Answering", what="answers")
-
-
-def _show(report: dict[str, Any], summary: Summary) -> None:
-    names = ("exact_match", "exact_match_without_values", "looked_up", "right_value", "right_fact")
-    shares: list[tuple[str, Share | None]] = [(name, getattr(summary, name)) for name in names]
-    print_table(
-        ("of the questions", "share", "95 % interval"),
-        [
-            (name.replace("_", " "), f"{s.share:.3f}", f"{s.low:.3f} to {s.high:.3f}")
-            for name, s in shares
-            if s
-        ],
-    )
-    who = f"{report['checkpoint']} ({report['method']}, mode {report['mode']})"
-    lookups = f"{summary.lookups} lookups, {summary.hits} hits, {summary.no_matches} no matches"
-    known = f"a right value is known of {report['covered']:.1%}, the very fact of {summary.num_with_fact}"
-    note(f"{who}: {summary.questions} questions, {lookups}; {known}")

@@ -16,22 +16,22 @@ import typer
 from colmlm.cli.composition.bulk.errands import keying_elsewhere, with_questions
 from colmlm.cli.composition.bulk.spreading import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import examples, wants_json
-from colmlm.cli.output import counting, note, print_json, print_table, progress
+from colmlm.cli.options import examples
+from colmlm.cli.output import counting, note, progress
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated, to_record
 from colmlm.kb.facts.records import FactRecord
-from colmlm.lab.methods.ablations import OwnFactShares, shares_found
+from colmlm.lab.bench.machine import print_report
+from colmlm.lab.methods.ablations import shares_found
 from colmlm.model.evaluate.recall import (
     AskedFacts,
     Encodes,
     Floats,
-    Recall,
     Table,
     WrittenQuestions,
     num_encodings,
     table,
 )
-from colmlm.model.lm.base_models import WHEEL_BASE
+from colmlm.model.lm.checkpoint import WHEEL_BASE
 
 if TYPE_CHECKING:
     from colmlm.model.annotate.annotators import QuestionGenerator
@@ -109,7 +109,7 @@ def recall_command(
         report = _report(runtime, corpus, named[1:], questions, baselines, with_decoder_queries)
         if answers:
             report["answers"] = _found(runtime, corpus, answers)
-    print_json(report) if wants_json() else _print(report)
+    print_report(report)
 
 
 def _report(
@@ -233,23 +233,6 @@ def _measure(
     total = num_encodings(asked, has_contexts=has_contexts, generated=generated, as_decoder=as_decoder)
     with counting(f"keys and questions of {name}", total) as done:
         return table(encoder, asked, contexts, generated=generated, as_decoder=as_decoder, done=done)
-
-
-def _print(report: dict[str, Any]) -> None:
-    columns = list(Recall.__dataclass_fields__)
-    rows = [
-        [name, queries, keys, *(getattr(row, column) for column in columns)]
-        for name, by_query in report["tables"].items()
-        for queries, by_keys in by_query.items()
-        for keys, row in by_keys.items()
-    ]
-    print_table(["checkpoint", "queries", "keys", *columns], rows)
-    if found := report.get("answers"):
-        print_table(
-            ["found by", *OwnFactShares.__dataclass_fields__],
-            [[name, *of.values()] for name, of in found.items()],
-        )
-    note(f"corpus {report['corpus']}: {report['questions']} questions over {report['facts']} facts")
 
 
 # Questions that the question generator writes for facts, stored in a file: `colmlm-lab evaluate recall

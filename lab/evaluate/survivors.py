@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,20 +16,21 @@ import typer
 
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import CheckpointPath, examples, wants_json
-from colmlm.cli.output import counting, note, print_json, print_table
+from colmlm.cli.options import CheckpointPath, examples
+from colmlm.cli.output import counting
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.facts.reading import document_text
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.removal.forget import Forgetting
-from colmlm.kb.removal.records import OUTCOMES, ForgetPlan, Rates, Verification
+from colmlm.kb.removal.records import ForgetPlan, Verification
 from colmlm.kb.removal.selector import Selector
 from colmlm.kb.texts.alike import wording
 from colmlm.kb.texts.sentences import sentence_ends
+from colmlm.lab.bench.machine import print_report
 from colmlm.lab.methods.own_base import own_base
-from colmlm.model.evaluate.answers import Share, share
-from colmlm.model.text.questions import statement_of
+from colmlm.model.evaluate.answers import share
+from colmlm.model.text.passages import statement_of
 
 EXAMPLES = examples("colmlm-lab evaluate survivors --squad dev.jsonl --documents 300 --facts 100 --json")
 CORPUS = "squad"
@@ -69,60 +70,14 @@ def survivors(
             measured = audit.measure(done)
         after = audit.after()
     report: dict[str, Any] = {"facts": facts, "documents": documents}
-    report |= {"survivors": [asdict(one) for one in measured], "after": asdict(after)}
-    print_json(report) if wants_json() else _show(measured, after)
-
-
-def _show(measured: list[TextSurvival], after: AfterForgetting) -> None:
-    columns = ("planted", "n", "listed", "would be taken along", "says the value", "other places")
-    rows = [
-        (one.kind, one.planted, str(one.listed), str(one.taken), _counts(one.says), one.unplanted)
-        for one in measured
-    ]
-    print_table(columns, rows)
-    print_table(
-        ("checks afterwards", "n", *OUTCOMES),
-        [
-            (name, r.probes, *(getattr(r, outcome) for outcome in OUTCOMES))
-            for name, r in after.probes.items()
-        ],
-    )
-    note(f"level {after.level}; {after.answered} questions would still be answered were the texts gone, too")
-
-
-def _counts(says: dict[str, int]) -> str:
-    return ", ".join(f"{name} {says[name]}" for name in sorted(says))
+    report |= {"survivors": measured, "after": after}
+    print_report(report)
 
 
 # Measures what a plan to forget finds in texts that were planted, which tell a forgotten fact or only seem
 # to.
 
 ACTOR, REASON = "evaluate survivors", "colmlm-lab evaluate survivors"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextSurvival:
-    """The figures of the texts of one kind, one for each forgotten fact.
-
-    `listed` is the share that the plan lists for their fact, `taken` the share that it would take along, and `says`
-    counts how the listed ones say the value. `unplanted` counts the places of other texts that it lists.
-    """
-
-    kind: str
-    planted: int
-    listed: Share
-    taken: Share
-    says: dict[str, int]
-    unplanted: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AfterForgetting:
-    """What the checks of a verification get, by class, once the sample is forgotten with the policy "abstain"."""
-
-    level: int
-    probes: dict[str, Rates]
-    answered: int
 
 
 class SurvivorAudit:
@@ -142,7 +97,7 @@ class SurvivorAudit:
             documents = {source.document_id for source in sources}
             self.texts = {number: document_text(session, number) for number in documents}
 
-    def measure(self, on_kind: Callable[[int], None]) -> list[TextSurvival]:
+    def measure(self, on_kind: Callable[[int], None]) -> list[dict[str, Any]]:
         """Measure every kind by itself; texts of another are deleted before."""
         measured = []
         for kind in KINDS:
@@ -151,14 +106,14 @@ class SurvivorAudit:
             on_kind(1)
         return measured
 
-    def after(self) -> AfterForgetting:
+    def after(self) -> dict[str, Any]:
         """Forget the sample with what says the same, verifies that, and undoes it."""
         plan = self._plan("include")
         self.forgetting.apply(plan.run_id, actor=ACTOR, reason=REASON)
         found: Verification = self.forgetting.verify(plan.run_id)
         self.forgetting.restore(plan.run_id, actor=ACTOR, reason=REASON)
         answered = len({one.asked_fact_id for one in found.survivors})
-        return AfterForgetting(level=found.level, probes=dict(found.probes), answered=answered)
+        return {"level": found.level, "probes": dict(found.probes), "answered": answered}
 
     def _plan(self, equivalents: str) -> ForgetPlan:
         selector = Selector(fact_ids=tuple(fact.fact_id for fact in self.sample))
@@ -193,7 +148,12 @@ class SurvivorAudit:
         return {number: one.fact.fact_id for number, one in zip(ordered, made, strict=True)}
 
 
-def _survival(kind: str, owners: dict[int, int], plan: ForgetPlan) -> TextSurvival:
+def _survival(kind: str, owners: dict[int, int], plan: ForgetPlan) -> dict[str, Any]:
+    """Give the figures of the texts of one kind, one for each forgotten fact.
+
+    `listed` is the share that the plan lists for their fact, `taken` the share that it would take along, and `says`
+    counts how the listed ones say the value. `unplanted` counts the places of other texts that it lists.
+    """
     says: Counter[str] = Counter()
     listed: set[int] = set()
     unplanted = 0
@@ -203,14 +163,14 @@ def _survival(kind: str, owners: dict[int, int], plan: ForgetPlan) -> TextSurviv
         says.update([one.says] * len(ours - listed))
         listed |= ours
     taken = set(plan.equivalents)
-    return TextSurvival(
-        kind=kind,
-        planted=len(owners),
-        listed=share([fact_id in listed for fact_id in owners]),
-        taken=share([fact_id in taken for fact_id in owners]),
-        says=dict(says),
-        unplanted=unplanted,
-    )
+    return {
+        "kind": kind,
+        "planted": len(owners),
+        "listed": share([fact_id in listed for fact_id in owners]),
+        "taken": share([fact_id in taken for fact_id in owners]),
+        "says": dict(says),
+        "unplanted": unplanted,
+    }
 
 
 # Texts that tell a fact in another document, as templates write them, and texts that only seem to.

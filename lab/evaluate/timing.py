@@ -10,10 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import CheckpointPath, examples, finite, wants_json
-from colmlm.cli.output import counting, print_json, print_table, say
+from colmlm.cli.options import CheckpointPath, examples, finite
+from colmlm.cli.output import counting
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.squad import read_squad
+from colmlm.lab.bench.machine import print_report
 from colmlm.model.evaluate.lookups import BIASES, Curve, Point, measure_biases, num_steps
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.training.steps import hold_out
@@ -74,7 +75,7 @@ def timing(
         report["dev"] = asdict(_measure("dev", loaded, others, questions, least, curve.threshold))
     if save:
         _save(loaded, chosen, curve)
-    print_json(report) if wants_json() else _show(report)
+    print_report(report)
 
 
 def _read(path: Path, least: int) -> list[AnnotatedDocument]:
@@ -113,27 +114,3 @@ def _save(checkpoint: Checkpoint, chosen: Point, curve: Curve) -> None:
         raise typer.BadParameter("a model without a directory keeps nothing.", param_hint="--save")
     kept = {"fact_bias": chosen.bias, "questions": curve.questions, "exact_match": chosen.exact_match}
     replace(checkpoint.config, decoding=kept).save(checkpoint.path)
-
-
-def _show(report: dict[str, Any]) -> None:
-    for name in ("held_out", "dev"):
-        if (curve := report[name]) is None:
-            continue
-        say(
-            f"{name}: {curve['questions']} questions, {curve['sites']} lookups in {curve['positions']} tokens; "
-            f"right {curve['forced_exact_match']:.1%} forced, {curve['off_exact_match']:.1%} without lookups"
-        )
-        columns = (
-            "bias",
-            "of the text's lookups",
-            "false per 100 tokens",
-            "answers begun",
-            "right",
-            "lookups",
-        )
-        print_table(columns, [
-            (f"{p['bias']:g}", f"{p['site_rate']:.1%}", f"{p['false_per_100']:.2f}", f"{p['answer_rate']:.1%}",
-             f"{p['exact_match']:.1%}", f"{p['lookups']:.2f}")
-            for p in curve["points"]
-        ])  # fmt: skip
-    say(f"Bias {report['fact_bias']:g}{', kept with the checkpoint' if report['saved'] else ''}.")

@@ -12,8 +12,9 @@ import typer
 from colmlm.cli.composition.annotators import SpanAnnotatorPath, SpanThreshold
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import CheckpointPath, Threshold, examples, wants_json
-from colmlm.cli.output import counting, note, print_json, print_table, say
+from colmlm.cli.output import counting, note, print_json
 from colmlm.kb.corpus.format import to_record
+from colmlm.lab.bench.machine import print_report
 from colmlm.lab.evaluate.kept import open_log
 from colmlm.model.annotate.annotators import SpanAnnotator
 from colmlm.model.annotate.checkpoint import RELEASED_SPANS
@@ -21,7 +22,7 @@ from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.evaluate.answers import digest, without_values
 from colmlm.model.evaluate.perplexity import Find, Masking, answer_losses, nearest_value
-from colmlm.model.evaluate.run_log import EvaluationFileError, Interval, RunLog, bootstrap
+from colmlm.model.evaluate.run_log import EvaluationFileError, RunLog, bootstrap
 from colmlm.model.evaluate.tofu import (
     Example,
     Scores,
@@ -140,12 +141,8 @@ def tofu(
     for masking in answers.maskings:
         file = out / f"{masking}.json"
         sizes = {name: len(some) for name, some in read.items()}
-        written, reports[str(masking)] = _written(file, _log(log, masking, sizes), references.get(masking))
-        if not wants_json():
-            say(f"{file}:")
-            show(written, reports[str(masking)])
-    if wants_json():
-        print_json({"checkpoint": answers.checkpoint.config.name, **run, **reports})
+        reports[str(masking)] = _written(file, _log(log, masking, sizes), references.get(masking))
+    print_report({"checkpoint": answers.checkpoint.config.name, **run, **reports})
 
 
 class _Answers:
@@ -227,10 +224,8 @@ def _references(retain: Path | None, maskings: Sequence[Masking]) -> dict[Maskin
     return found
 
 
-def _written(
-    file: Path, log: Mapping[str, Mapping[str, Any]], reference: Path | None
-) -> tuple[TofuLog, dict[str, Any]]:
-    """Write a log in both layouts, and give it with its report, compared with the reference's log."""
+def _written(file: Path, log: Mapping[str, Mapping[str, Any]], reference: Path | None) -> dict[str, Any]:
+    """Write a log in both layouts, and give its report, compared with the reference's log."""
     file.write_text(json.dumps(log))
     written, retained = TofuLog.read(file), None
     report = report_of(written)
@@ -242,7 +237,7 @@ def _written(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "TOFU_EVAL.json").write_text(json.dumps(metrics, indent=4))
     (folder / "TOFU_SUMMARY.json").write_text(json.dumps(summary(metrics), indent=4))
-    return written, report
+    return report
 
 
 def _finder(runtime: Runtime, path: Path | None, threshold: float | None) -> SpanAnnotator:
@@ -305,7 +300,7 @@ def tofu_log(
     report = report_of(found, resamples)
     if retain is not None:
         report |= beside(found, _read_log(retain, "--retain"))
-    print_json(report) if wants_json() else show(found, report)
+    print_report(report)
 
 
 def report_of(log: TofuLog, resamples: int = 1000) -> dict[str, Any]:
@@ -351,19 +346,3 @@ def beside(log: TofuLog, retained: TofuLog) -> dict[str, float]:
         )
     statistic, quality = forget_quality(log.forget, retained.forget)
     return {"forget_quality": quality, "forget_ks": statistic}
-
-
-def show(log: TofuLog, report: Mapping[str, Any]) -> None:
-    """Print the report for people, one line per table."""
-    rows, intervals = [], report["intervals"]
-    for name, scores in _log_tables(log).items():
-        numbers = {n: v for n, v in _numbers(log).items() if n.startswith(f"{name}_")}
-        rows.append([name, scores.examples, *(_cell(v, intervals[n]) for n, v in numbers.items())])
-    print_table(["table", "examples", "probability", "ROUGE-L recall", "truth ratio"], rows)
-    say(f"\nModel utility: {_cell(log.utility, intervals['model_utility'])}")
-    if "forget_quality" in report:
-        say(f"Forget quality: p = {report['forget_quality']:.4g} (KS {report['forget_ks']:.4f})")
-
-
-def _cell(value: float, interval: Interval) -> str:
-    return f"{value:.4f} [{interval[0]:.4f}, {interval[1]:.4f}]"

@@ -12,26 +12,27 @@ import typer
 
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import Actor, CheckpointPath, DryRun, Threshold, examples, some_text, wants_json
-from colmlm.cli.output import counting, note, print_json, print_table, say
+from colmlm.cli.options import Actor, CheckpointPath, DryRun, Threshold, examples, some_text
+from colmlm.cli.output import counting, note
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.errors import KeysetMismatch, NoActiveKeyset, NotFound
 from colmlm.kb.facts.records import Correction, FactRecord
 from colmlm.kb.service import KnowledgeBase
+from colmlm.lab.bench.machine import print_report
 from colmlm.lab.evaluate.kept import FromTheFirst, open_log
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
-from colmlm.model.evaluate.answers import digest
-from colmlm.model.evaluate.run_log import EvaluationFileError, RunLog
-from colmlm.model.evaluate.updates import (
+from colmlm.model.evaluate.answers import (
     Answers,
     PromptAnswer,
     Rewrite,
+    digest,
     documents,
     measure,
     prompts,
     read_rewrites,
 )
+from colmlm.model.evaluate.run_log import EvaluationFileError, RunLog
 
 # Updates values of facts, asks for them, and restores them: the method of `colmlm-lab evaluate updates`.
 #
@@ -254,7 +255,7 @@ def updates(
             **measure(rewrites, fact_ids, before, after, undone, seed).as_json(),
             "is_restored": audit.is_restored() and all(undone[p].is_as(before[p]) for p in asked),
         }
-    print_json(report) if wants_json() else _show(report)
+    print_report(report)
     if not report["is_restored"]:
         note("warning: not every answer is as it was; did somebody else edit meanwhile?")
 
@@ -268,39 +269,14 @@ def _read(records: Path, limit: int | None) -> list[Rewrite]:
 
 def _preview(standing: StandingDocuments, corpus: str, rewrites: list[Rewrite]) -> None:
     statements = len(documents(rewrites))
-    if wants_json():
-        print_json(
-            {
-                "dry_run": True,
-                "corpus": corpus,
-                "records": len(rewrites),
-                "documents": statements,
-                "to_ingest": standing.missing,
-                "fact_ids": sorted(fact.fact_id for fact in standing.facts.values()),
-                "prompts": len(prompts(rewrites)),
-            }
-        )
-        return
-    say(f"{standing.missing} of {statements} documents would be ingested into {corpus} and keyed.")
-    say(f"{len(rewrites)} facts would have another value while {len(prompts(rewrites))} prompts are asked.")
-
-
-def _show(report: dict[str, Any]) -> None:
-    names = {
-        "found": "fact looked up before",
-        "efficacy": "new value given",
-        "efficacy_where_found": "of those looked up",
-        "old_value": "old value given still",
-        "paraphrase_found": "paraphrase: fact looked up before",
-        "paraphrase": "paraphrase: new value given",
-        "paraphrase_where_found": "of those looked up",
-        "locality": "neighbours answered as before",
-        "undone": "as before when undone",
-    }
-    rows = [
-        (label, f"{one['share']:.3f}", f"{one['low']:.3f} to {one['high']:.3f}", one["prompts"])
-        for name, label in names.items()
-        if (one := report[name])
-    ]
-    print_table(("of the prompts", "share", "95 % interval", "prompts"), rows)
-    note(f"{report['checkpoint']}: {report['records']} records, {report['live_facts']} live facts")
+    print_report(
+        {
+            "dry_run": True,
+            "corpus": corpus,
+            "records": len(rewrites),
+            "documents": statements,
+            "to_ingest": standing.missing,
+            "fact_ids": sorted(fact.fact_id for fact in standing.facts.values()),
+            "prompts": len(prompts(rewrites)),
+        }
+    )

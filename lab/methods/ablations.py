@@ -15,7 +15,7 @@ from colmlm.kb.facts.reading import get_fact
 from colmlm.kb.facts.records import FactRecord, Source
 from colmlm.kb.lookup.options import KEY, READER, WORDS
 from colmlm.kb.lookup.records import Hit
-from colmlm.kb.lookup.words import SentenceFound, WordSearch
+from colmlm.kb.lookup.searchable import SentenceFound, WordSearch
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
 

@@ -24,10 +24,8 @@ from colmlm.kb.answers.records import Answer
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.facts.records import Source
 from colmlm.kb.texts.sentences import sentence_ends
-from colmlm.lab.methods.answer_shares import RawAnswer, RawQuestion
-from colmlm.lab.methods.wild_texts import says
-from colmlm.model.lm.base_models import WHEEL_BASE
-from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
+from colmlm.lab.methods.answer_shares import RawAnswer, RawQuestion, says
+from colmlm.model.lm.checkpoint import WHEEL_BASE, Checkpoint, base_checkpoint, load
 from colmlm.model.text.markup import STANDARD
 from colmlm.model.text.passages import PassageIndex, passages_of, prompt_with_passages
 from colmlm.model.text.tokens import FactTokenizer

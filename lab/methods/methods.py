@@ -69,8 +69,7 @@ def answerer(
 
 def _loaded(runtime: Runtime, method: Method, path: Path | None) -> Checkpoint:
     """Load the named checkpoint; without a name the settings' for Co-LMLM, and the base model for the baselines."""
-    from colmlm.model.lm.base_models import WHEEL_BASE
-    from colmlm.model.lm.checkpoint import base_checkpoint, load
+    from colmlm.model.lm.checkpoint import WHEEL_BASE, base_checkpoint, load
     from colmlm.model.text.markup import STANDARD
 
     cache = runtime.settings.home / "models"

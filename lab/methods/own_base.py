@@ -19,8 +19,7 @@ from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import progress
 from colmlm.kb.answers.answering import Answering
-from colmlm.kb.answers.confidence import Confidence
-from colmlm.kb.answers.reading import JudgedReader, Passage, PassageReading
+from colmlm.kb.answers.reading import Confidence, JudgedReader, Passage, PassageReading
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated, to_record
 from colmlm.kb.lookup.likeness import fill_words
 from colmlm.kb.lookup.questions import Questions

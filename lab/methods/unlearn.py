@@ -11,7 +11,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import print_json, say
 from colmlm.cli.training.tuning import shown
-from colmlm.model.training.presets import OBJECTIVES
+from colmlm.model.training.config import OBJECTIVES
 
 UNLEARN_EXAMPLES = examples(
     "colmlm-lab unlearn --init runs/full --forget forget05.jsonl --retain retain95.jsonl --out runs/npo",
@@ -53,7 +53,7 @@ def unlearn(
     adapter is trained further as an adapter, another one with all its weights.
     """
     from colmlm.model.evaluate.tofu import read_rows
-    from colmlm.model.training.gather import process_rank
+    from colmlm.model.training.task import process_rank
     from colmlm.model.training.unlearning import UnlearnConfig, Unlearning, continue_config
 
     try:

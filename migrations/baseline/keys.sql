@@ -1,4 +1,4 @@
--- The tables of kb/tables/keys.py.
+-- Of the tables of kb/tables/facts.py: checkpoints, keysets and keys.
 
 -- Checkpoints, keysets and keys
 

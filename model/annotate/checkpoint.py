@@ -25,8 +25,14 @@ from transformers.utils import logging as transformers_logging
 
 from colmlm.model.annotate.config import MINILM, AnnotatorError, TunerConfig
 from colmlm.model.annotate.spans import TAGS
-from colmlm.model.lm.base_models import WEIGHTS, resolve_base
-from colmlm.model.lm.checkpoint import MAX_BYTES, compute_dtype, ship_adapter, with_adapter_from
+from colmlm.model.lm.checkpoint import (
+    MAX_BYTES,
+    WEIGHTS,
+    compute_dtype,
+    resolve_base,
+    ship_adapter,
+    with_adapter_from,
+)
 from colmlm.model.lm.config import DIFFERENCE, SEALED_FILES, CheckpointError, damaged_file, file_digest
 from colmlm.model.lm.config import MINILM as MINILM_WHEEL
 

@@ -6,15 +6,33 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, check_spans, to_record
-from colmlm.model.annotate.checks import Fault, Rejected, Reviewed, review
+from colmlm.kb.texts.sentences import sentence_ends
+from colmlm.model.annotate.checks import Fault, Rejected, Reviewed, review, spans_of
 from colmlm.model.annotate.config import ResultsUnusable
+from colmlm.model.annotate.spans import Wholes, narrow_span
+from colmlm.model.lm.chat_endpoint import (
+    MOST_REFUSED,
+    TOKEN_PIECE,
+    Chat,
+    ConversationRefused,
+    EndpointUnusable,
+    EndpointUsage,
+    Message,
+    Reply,
+    converse_each,
+    repair_messages,
+    rough_tokens,
+    without_fence,
+)
 
 BATCH = 8  # the number of documents whose spans are found together
 
@@ -46,7 +64,7 @@ class QuestionWriter(Protocol):
 
 
 class QuestionVerifier(Protocol):
-    """Give, for a document, what finds that a span's question leads elsewhere (`model.reader.verification`)."""
+    """Give, for a document, what finds that a span's question leads elsewhere (`model.reader.reader`)."""
 
     def of(self, document: AnnotatedDocument) -> Callable[[FactSpan], Fault | None]: ...
 
@@ -222,3 +240,244 @@ def _record(line: bytes) -> dict[str, Any]:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+# The seed annotator: a large model behind a chat endpoint marks the facts of documents (section 3.3, appendix).
+#
+# Each document is one conversation. The specification is the system prompt; the messages are the chunks of the
+# document and the annotated chunks that came back, since a model marks a long text worse and worse if it gets it at
+# once. No reply is trusted: without its tags it must equal the chunk, to the character, and every question and answer
+# goes through `model.annotate.checks`.
+
+# A document cut into chunks of so many tokens, as the seed annotator reads it (appendix, annotation prompt).
+
+CHUNK_TOKENS = 512
+
+
+def text_chunks(text: str, size: int = CHUNK_TOKENS) -> Iterator[tuple[int, int]]:
+    """Yield the offsets of chunks of at most `size` tokens, in order, without the blanks between them.
+
+    A chunk ends where a sentence ends. Only a sentence that is too long by itself is cut, at a blank if there is one.
+    """
+    start = reached = tokens = 0
+    for end in sentence_ends(text):
+        here = rough_tokens(text[reached:end])
+        if tokens and tokens + here > size:
+            yield from _strip_chunk(text, start, reached)
+            start, tokens = reached, 0
+        while here > size:
+            cut = _find_cut(text, start, end, size)
+            yield from _strip_chunk(text, start, cut)
+            start, here = cut, rough_tokens(text[cut:end])
+        tokens += here
+        reached = end
+    yield from _strip_chunk(text, start, reached)
+
+
+def _strip_chunk(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
+    piece = text[start:end]
+    if piece.strip():
+        yield start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
+
+
+def _find_cut(text: str, start: int, end: int, size: int) -> int:
+    """Find where to cut a sentence that is too long: after `size` tokens, at the blank before that if there is one."""
+    pieces = TOKEN_PIECE.finditer(text, start, end)
+    limit = next(found.end() for number, found in enumerate(pieces, start=1) if number == size)
+    blank = max(text.rfind(" ", start, limit), text.rfind("\n", start, limit))
+    return blank + 1 if blank > start else limit
+
+
+PROMPT = Path(__file__).with_name("seed_prompt.md")
+_TAG = re.compile(r"</?FACT\b")
+
+
+def system_prompt(title: str | None) -> str:
+    """Give the system prompt, which begins every conversation."""
+    specification = PROMPT.read_text(encoding="utf-8")
+    return f"{specification}\n## The document\n\nIts title: {title}\n" if title else specification
+
+
+def annotate_document(
+    chat: Chat,
+    document: AnnotatedDocument,
+    *,
+    chunk_tokens: int = CHUNK_TOKENS,
+    drop_unquestioned: bool = False,
+) -> tuple[Reviewed, EndpointUsage]:
+    """Give the document with the facts that the model marked and that passed the checks, the rejects, and the cost.
+
+    A chunk with an unusable reply is asked for once more; if that fails too, it has no facts, and the reply is
+    rejected. Raises what `Chat.reply` raises, and `ConversationRefused` for a text that holds FACT tags itself.
+    """
+    if _TAG.search(document.text):
+        raise ConversationRefused(
+            "the text itself holds FACT tags, so nobody could tell them from the annotator's"
+        )
+    conversation = _Conversation(chat, [{"role": "system", "content": system_prompt(document.title)}])
+    spans: list[FactSpan] = []
+    rejected: list[Rejected] = []
+    wholes = Wholes(document.text)
+    for start, end in text_chunks(document.text, chunk_tokens):
+        found, reply = conversation.annotate_chunk(document.text[start:end])
+        if isinstance(found, Fault):
+            rejected.append(
+                Rejected(
+                    document.external_id, start, end, found.code, f"Chunk given up. {found.reason}", reply
+                )
+            )
+            continue
+        spans += (_place_span(document.text, span, start, wholes) for span in found)
+    rejected += (
+        Rejected(document.external_id, s.start, s.end, "form", "The tag has no question.", s.value)
+        for s in spans
+        if s.question is None
+    )
+    reviewed = review(replace(document, facts=tuple(spans)), drop_unquestioned=drop_unquestioned)
+    return Reviewed(reviewed.document, (*rejected, *reviewed.rejected)), conversation.usage
+
+
+def _place_span(text: str, span: FactSpan, offset: int, wholes: Wholes) -> FactSpan:
+    """Move the span of a chunk to its place in the document, without blanks at its ends."""
+    start, end = narrow_span(text, span.start + offset, span.end + offset, wholes)
+    return replace(span, start=start, end=end, value=text[start:end])
+
+
+class _Conversation:
+    """The messages about one document, of which only those that passed the checks stay."""
+
+    def __init__(self, chat: Chat, messages: list[Message]) -> None:
+        self.chat, self.messages, self.usage = chat, messages, EndpointUsage()
+
+    def annotate_chunk(self, chunk: str) -> tuple[tuple[FactSpan, ...] | Fault, str]:
+        """Give the spans of a chunk, or the fault of the second reply too; and the last reply."""
+        self.messages.append({"role": "user", "content": chunk})
+        reply = self._ask(self.messages)
+        found = _read_spans(chunk, reply)
+        if isinstance(found, Fault):
+            self.usage.repairs += 1
+            reply = self._ask([*self.messages, *repair_messages(reply.text, _repair_words(found))])
+            found = _read_spans(chunk, reply)
+        # After two unusable replies the bare chunk is kept: a broken example would lead the model to break the next.
+        said = chunk if isinstance(found, Fault) else _take_out_of_fence(chunk, reply.text)
+        self.messages.append({"role": "assistant", "content": said})
+        return found, reply.text
+
+    def _ask(self, messages: list[Message]) -> Reply:
+        reply = self.chat.reply(messages)
+        self.usage.add(EndpointUsage(1, 0, reply.tokens_in, reply.tokens_out))
+        return reply
+
+
+def _read_spans(chunk: str, reply: Reply) -> tuple[FactSpan, ...] | Fault:
+    if not reply.finished:
+        return Fault("malformed", "The reply was cut off at the endpoint's limit of tokens.")
+    return spans_of(chunk, _take_out_of_fence(chunk, reply.text))
+
+
+def _take_out_of_fence(chunk: str, reply: str) -> str:
+    """Take a reply out of its fence, unless the chunk itself begins with one."""
+    return reply.strip() if chunk.startswith("```") else without_fence(reply)
+
+
+def _repair_words(fault: Fault) -> str:
+    return (
+        f"That cannot be used. {fault.reason} Answer with the passage once more: copy it exactly, "
+        "character by character, and put the tags in. If you are not sure of a tag, leave it out."
+    )
+
+
+@dataclass(slots=True)
+class SeedRun:
+    """Annotate many documents, `concurrency` conversations at a time, and keep each as soon as it is done."""
+
+    chat: Chat
+    results: Results
+    concurrency: int = 1
+    chunk_tokens: int = CHUNK_TOKENS
+    drop_unquestioned: bool = False
+    on_document: Callable[[Reviewed], None] | None = None
+    usage: EndpointUsage = field(init=False)
+    refused: int = field(init=False)  # in a row
+
+    def run(self, documents: Iterable[AnnotatedDocument]) -> EndpointUsage:
+        """Annotate the documents that are not in the results. If one fails, those in progress are finished and kept.
+
+        A document that the endpoint refuses is a reject, and the next run tries it again; after three refusals in a row
+        `EndpointUnusable` is raised.
+        """
+        self.usage, self.refused = EndpointUsage(), 0
+        converse_each(
+            (document for document in documents if not self.results.has(document)),
+            self._annotate_one,
+            self._keep_result,
+            concurrency=self.concurrency,
+            stop=self.chat.stop,
+        )
+        return self.usage
+
+    def _annotate_one(self, document: AnnotatedDocument) -> tuple[Reviewed, EndpointUsage]:
+        return annotate_document(
+            self.chat, document, chunk_tokens=self.chunk_tokens, drop_unquestioned=self.drop_unquestioned
+        )
+
+    def _keep_result(
+        self, document: AnnotatedDocument, future: Future[tuple[Reviewed, EndpointUsage]]
+    ) -> None:
+        """Keep the result of a document. Raises `EndpointUnusable` where too many in a row were refused."""
+        try:
+            reviewed, used = future.result()
+        except ConversationRefused as error:
+            self.results.reject(
+                Rejected(document.external_id, 0, len(document.text), "refused", f"Not annotated: {error}.")
+            )
+            self.refused += 1
+            if self.refused >= MOST_REFUSED:
+                raise EndpointUnusable(
+                    self.chat.url, f"it refused {self.refused} documents one after the other",
+                    f"See {self.results.rejects_path}; check --model.",
+                ) from error  # fmt: skip
+            return
+        self.refused = 0
+        self.usage.add(used)
+        self.results.append(reviewed)
+        if self.on_document is not None:
+            self.on_document(reviewed)
+
+
+# The estimated cost of a seed annotation, given before the first request is sent.
+
+# A reply has the chunk's own tokens and, with a fact for every 25 of them, some 32 for each tag with its two texts.
+GROWTH = 2.3
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The estimated cost, with one request per chunk; repairs and failed attempts come on top. Tokens are rough."""
+
+    documents: int
+    characters: int
+    chunks: int
+    tokens_in: int
+    tokens_out: int
+
+    def price(self, per_million_in: float, per_million_out: float) -> float:
+        """Give the price, in the currency of the two prices per million tokens."""
+        return (self.tokens_in * per_million_in + self.tokens_out * per_million_out) / 1_000_000
+
+
+def estimate_cost(documents: Iterable[AnnotatedDocument], *, chunk_tokens: int = CHUNK_TOKENS) -> Estimate:
+    """Estimate the cost. Every request repeats the conversation so far, so a long document costs most."""
+    num_documents = characters = num_chunks = tokens_in = tokens_out = 0
+    for document in documents:
+        num_documents += 1
+        characters += len(document.text)
+        conversation = rough_tokens(system_prompt(document.title))
+        for start, end in text_chunks(document.text, chunk_tokens):
+            asked = rough_tokens(document.text[start:end])
+            answered = round(asked * GROWTH)
+            num_chunks += 1
+            tokens_in += conversation + asked
+            tokens_out += answered
+            conversation += asked + answered
+    return Estimate(num_documents, characters, num_chunks, tokens_in, tokens_out)

@@ -39,14 +39,12 @@ from colmlm.model.annotate.checkpoint import (
 )
 from colmlm.model.annotate.config import QuestionConfig, SpanConfig, TunerConfig
 from colmlm.model.annotate.spans import OUTSIDE, tags_of
-from colmlm.model.lm.base_models import WEIGHTS
-from colmlm.model.lm.checkpoint import ADAPTER, compute_dtype, with_adapter_from
+from colmlm.model.lm.checkpoint import ADAPTER, WEIGHTS, compute_dtype, with_adapter_from
 from colmlm.model.lm.config import CheckpointError, file_digest
 from colmlm.model.text.markup import STANDARD
 from colmlm.model.text.tokens import FactTokenizer, WordTokenizer, padded, windows
-from colmlm.model.training.gather import micro_batches, process_rank
 from colmlm.model.training.loop import COSINE, Loop, LoopConfig, Progress, Schedule
-from colmlm.model.training.task import StepContext, StepMetrics, Task
+from colmlm.model.training.task import StepContext, StepMetrics, Task, micro_batches, process_rank
 
 
 class _Sequence(Protocol):

@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.training.steps import question_answer
@@ -256,77 +253,3 @@ def num_encodings(
     contexts = 0 if has_contexts else len(asked.values)
     questions = sum(question is not None for question in generated.of_facts(asked)) if generated else 0
     return contexts + questions + (1 + as_decoder) * len(asked.questions)
-
-
-# A small residual network that corrects keys which a linear map predicts, to be compared with that map.
-
-_BATCH = 256
-_PATIENCE = 10  # epochs without a better figure on what was left out
-
-
-class ResidualMap(nn.Module):
-    """Add to a predicted key what two layers make of the old one. It begins as the linear map alone."""
-
-    def __init__(self, old_dim: int, new_dim: int, hidden: int) -> None:
-        super().__init__()
-        self.inner, self.outer = nn.Linear(old_dim, hidden), nn.Linear(hidden, new_dim)
-        nn.init.zeros_(self.outer.weight)
-        nn.init.zeros_(self.outer.bias)
-
-    def forward(self, old_ND: Tensor, start_NE: Tensor) -> Tensor:
-        made_NE: Tensor = F.normalize(start_NE + self.outer(F.gelu(self.inner(old_ND))), dim=-1)
-        return made_NE
-
-
-def fit_residual(
-    old_ND: Floats,
-    start_NE: Floats,
-    new_NE: Floats,
-    *,
-    hidden: int = 256,
-    epochs: int = 200,
-    rate: float = 1e-3,
-    seed: int = 0,
-) -> Callable[[Floats, Floats], Floats]:
-    """Fit the network to the cosine of true keys; a tenth is left out, and training ends where that gets no better.
-
-    `start_NE` should be predicted by a map that was fitted without each fact, else there is nothing left to correct.
-    """
-    torch.manual_seed(seed)
-    order = torch.randperm(len(old_ND))
-    old, start, new = (
-        torch.from_numpy(rows.astype(np.float32))[order] for rows in (old_ND, start_NE, new_NE)
-    )
-    out = max(1, len(order) // 10)
-    network = ResidualMap(old.shape[1], new.shape[1], hidden)
-    optimiser = torch.optim.AdamW(network.parameters(), rate, weight_decay=0.01)
-    best, kept, waited = float("inf"), _copy_weights(network), 0
-    for _ in range(epochs):
-        for at in range(out, len(order), _BATCH):
-            rows = slice(at, at + _BATCH)
-            optimiser.zero_grad()
-            _loss(network, old[rows], start[rows], new[rows]).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-        with torch.inference_mode():
-            missed = float(_loss(network, old[:out], start[:out], new[:out]))
-        best, kept, waited = (
-            (missed, _copy_weights(network), 0) if missed < best else (best, kept, waited + 1)
-        )
-        if waited == _PATIENCE:
-            break
-    network.load_state_dict(kept)
-
-    @torch.inference_mode()
-    def predict(keys_ND: Floats, begun_NE: Floats) -> Floats:
-        made: Floats = network(torch.from_numpy(keys_ND), torch.from_numpy(begun_NE)).numpy()
-        return made
-
-    return predict
-
-
-def _loss(network: ResidualMap, old: Tensor, start: Tensor, new: Tensor) -> Tensor:
-    return 1 - (network(old, start) * new).sum(dim=-1).mean()
-
-
-def _copy_weights(network: nn.Module) -> dict[str, Tensor]:
-    return {name: values.clone() for name, values in network.state_dict().items()}

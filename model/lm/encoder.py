@@ -21,8 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.texts.sentences import sentence_around, sentence_ends
-from colmlm.model.lm.base_models import WEIGHTS
-from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.checkpoint import WEIGHTS, Checkpoint
 from colmlm.model.lm.config import MINILM, CheckpointError, file_digest
 from colmlm.model.lm.language_model import unit
 from colmlm.model.text.tokens import Encoded, WordTokenizer, length_groups, padded, padded_batches

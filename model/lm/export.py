@@ -25,8 +25,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from colmlm.model.lm.base_models import WHEEL_BASE, WHEEL_HUB_ID
-from colmlm.model.lm.checkpoint import Checkpoint, config_of
+from colmlm.model.lm.checkpoint import WHEEL_BASE, WHEEL_HUB_ID, Checkpoint, config_of
 from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError
 from colmlm.model.lm.language_model import family_of, model_of
 from colmlm.model.text.markup import CO_LMLM

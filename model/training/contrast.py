@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from colmlm.model.lm.language_model import FactLM
-from colmlm.model.training.gather import add_up_tensor, gather_rows
+from colmlm.model.training.task import add_up_tensor, gather_rows
 
 
 @dataclass(frozen=True, slots=True)

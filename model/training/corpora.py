@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import random
+import shutil
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.model.lm.checkpoint import tokenizer_digest
+from colmlm.model.lm.config import damaged_file, file_digest
 from colmlm.model.text.tokens import Encoded, FactTokenizer
 from colmlm.model.training.config import TrainConfig, TrainingRefused
 
@@ -358,95 +365,191 @@ def apportion(count: int, weights: Sequence[float]) -> list[int]:
     return shares
 
 
-# Hard negatives: documents that the model confuses are put into the same step.
+# Corpora as files: tokenised once, checked by their digests, read through memory maps.
 #
-# The current model makes keys and queries for the facts of a window of steps. If a query of one document is
-# near a fact of another document with another question, the two documents belong in one step. No document is
-# added or lost: the steps of the window only exchange them.
+# A shard is a folder of plain arrays with ``shard.json``; a folder of shards has ``shards.json``, written last.
+# Both hold the SHA-256 of the files they describe. Shards belong to one tokenizer and one markup; any other is refused.
 
-FACTS_PER_DOCUMENT = 4
-_ROWS = 2048  # questions scored at once
+SHARDS_FILE, SHARD_FILE = "shards.json", "shard.json"
+FORMAT = 1
+_ARRAYS = tuple(TokenShard.__dataclass_fields__)
 
 
-@dataclass(frozen=True, slots=True)
-class Mined:
-    """A document cut after the last of the facts chosen from it, and the questions of these facts."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made(Tokenising):
+    """The settings that shards were made with; other settings give other tokens."""
 
-    context: Encoded
-    questions: tuple[Encoded, ...]
+    method: str
+    space_inside: bool
+    tokenizer_sha256: str
+    format: int = FORMAT
 
     @classmethod
-    def of(cls, encoded: Encoded, questions: Sequence[tuple[int, ...]]) -> Mined:
-        """Choose at most `FACTS_PER_DOCUMENT` facts with a question, spread over the document."""
-        asked = [i for i, ids in enumerate(questions) if ids]
-        spread = np.linspace(0, len(asked) - 1, min(FACTS_PER_DOCUMENT, len(asked))).round().astype(int)
-        chosen = [asked[i] for i in spread]
-        positions = tuple(encoded.fact_positions[i] for i in chosen)
-        end = positions[-1] + 1 if positions else 0
+    def by(cls, tokenizer: FactTokenizer, config: TrainConfig) -> Made:
         return cls(
-            Encoded(encoded.ids[:end], positions, encoded.masked[:end]),
-            tuple(question_sequence(questions[i]) for i in chosen),
+            **asdict(Tokenising.of(config)),
+            method=tokenizer.markup.method,
+            space_inside=tokenizer.space_inside,
+            tokenizer_sha256=tokenizer_digest(tokenizer),
         )
 
 
-def confusable(
-    steps: Sequence[NDArray[np.int64]],
-    mined: Sequence[Mined],
-    keys: Callable[[Sequence[Encoded]], list[NDArray[np.float32]]],
-    count: int,
-) -> list[NDArray[np.int64]]:
-    """Regroup the documents of `steps` so that each is beside up to `count` documents that it is confused with.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BuiltShards:
+    """The contents of shards in numbers; `kept` counts the shards that an earlier build had finished."""
 
-    Steps keep their sizes. `mined` has one entry per document, in the order of the steps. The first document that is
-    not placed yet takes the nearest ones that are not placed either, and so on; nothing is random.
+    documents: int
+    tokens: int
+    questions: int
+    question_tokens: int
+    shards: int
+    sha256: str
+    kept: int = 0
+
+
+def build_shards(
+    documents: Iterable[AnnotatedDocument],
+    directory: Path,
+    tokenizer: FactTokenizer,
+    config: TrainConfig,
+    *,
+    per_shard: int = 10_000,
+) -> Iterator[BuiltShards]:
+    """Write the documents as shards; yield the totals after each shard, and at the end those of all.
+
+    An interrupted build is continued: finished shards are kept if they hold the same documents with the same settings.
+    Raises `TrainingRefused` if they do not.
     """
-    with_facts = [i for i, document in enumerate(mined) if document.questions]
-    if not with_facts:
-        return list(steps)
-    facts = keys([mined[i].context for i in with_facts])
-    queries = keys([question for i in with_facts for question in mined[i].questions])
-    owners = np.repeat(with_facts, [len(mined[i].questions) for i in with_facts]).astype(np.int64)
-    asked = [question.ids for i in with_facts for question in mined[i].questions]
-    near = _nearest(np.concatenate(facts), np.concatenate(queries), owners, asked, count)
-    ends = np.cumsum([len(step) for step in steps]).tolist()
-    order = _together(ends, near, count)
-    return list(np.split(np.concatenate(steps)[order], ends[:-1]))
+    made = Made.by(tokenizer, config)
+    directory.mkdir(parents=True, exist_ok=True)
+    reading, kept, records = iter(documents), 0, list[dict[str, Any]]()
+    while chunk := list(islice(reading, per_shard)):
+        target = directory / f"{len(records):05d}"
+        record = _read_finished(target, made)
+        if record is None:
+            record = _write_shard(target, chunk, tokenizer, made)
+        elif record["data_sha256"] != data_hash(chunk):
+            raise TrainingRefused(f"{target} was made of other documents; name another folder")
+        else:
+            kept += 1
+        records.append(record)
+        yield _sum_records(records, kept)
+    if not records:
+        raise TrainingRefused("there are no documents to make shards of")
+    _seal(directory, made, records)
 
 
-def _nearest(
-    facts_ND: NDArray[np.float32],
-    queries_ND: NDArray[np.float32],
-    owners: NDArray[np.int64],
-    asked: Sequence[tuple[int, ...]],
-    count: int,
-) -> dict[int, list[int]]:
-    """Give for each document the others whose facts are nearest to its questions, nearest first."""
-    names = {ids: number for number, ids in enumerate(dict.fromkeys(asked))}
-    question_N = np.array([names[ids] for ids in asked])
-    found: dict[int, dict[int, float]] = {}
-    reach = min(len(owners), count + FACTS_PER_DOCUMENT)
-    for start in range(0, len(owners), _ROWS):
-        rows = slice(start, start + _ROWS)
-        scores = queries_ND[rows] @ facts_ND.T
-        scores[owners[rows, None] == owners[None, :]] = -np.inf
-        scores[question_N[rows, None] == question_N[None, :]] = -np.inf  # the same question is no negative
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :reach]
-        for row, columns in enumerate(best):
-            others = found.setdefault(int(owners[start + row]), {})
-            for column in columns:
-                if np.isfinite(score := scores[row, column]):
-                    other = int(owners[column])
-                    others[other] = max(others.get(other, -np.inf), float(score))
-    return {owner: sorted(others, key=lambda o: (-others[o], o)) for owner, others in found.items()}
+def open_shards(directory: Path, tokenizer: FactTokenizer, config: TrainConfig) -> Corpus:
+    """Open a folder of shards as a memory-mapped corpus; all of it is read once, to check its digests.
+
+    Raises `TrainingRefused` for a damaged or unfinished folder, and for one of another tokenizer or other settings.
+    """
+    record = read_manifest(directory)
+    _same_making(directory, record["made"], Made.by(tokenizer, config))
+    for name, digest in record["shards"].items():
+        _check_shard(directory / name, digest)
+    return Corpus(tuple(_map_shard(directory / name) for name in record["shards"]), record["built"]["sha256"])
 
 
-def _together(ends: Sequence[int], near: dict[int, list[int]], count: int) -> list[int]:
-    """Order documents so that each is followed by those near it, while its step has room; steps end at `ends`."""
-    placed: dict[int, None] = {}
-    for document in range(ends[-1]):
-        if document not in placed:
-            placed[document] = None
-            room = next(end for end in ends if end >= len(placed)) - len(placed)
-            free = [other for other in near.get(document, ()) if other not in placed]
-            placed.update(dict.fromkeys(free[: min(count, room)]))
-    return list(placed)
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """Read ``shards.json``: ``made``, ``built`` and the digest of each shard's description."""
+    try:
+        record: dict[str, Any] = json.loads((directory / SHARDS_FILE).read_text())
+    except FileNotFoundError as error:
+        raise TrainingRefused(
+            f"{directory} holds no finished shards; make them with `colmlm train shards`"
+        ) from error
+    except ValueError as error:
+        raise TrainingRefused(f"{directory / SHARDS_FILE} cannot be read ({error})") from error
+    if not (isinstance(record, dict) and {"made", "built", "shards"} <= record.keys()):
+        raise TrainingRefused(f"{directory / SHARDS_FILE} is no manifest of shards")
+    return record
+
+
+def _write_shard(
+    target: Path, documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, made: Made
+) -> dict[str, Any]:
+    """Write a shard whole or not at all; give its description."""
+    shard = shard_of(documents, tokenizer, made)
+    scratch = target.with_name(f".{target.name}")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    for name in _ARRAYS:
+        np.save(scratch / f"{name}.npy", getattr(shard, name), allow_pickle=False)
+    record = {
+        "made": asdict(made),
+        "data_sha256": data_hash(documents),
+        "documents": len(shard),
+        "tokens": int(shard.starts[-1]),
+        "questions": int(np.count_nonzero(np.diff(shard.question_starts))),
+        "question_tokens": len(shard.questions),
+        "files": {f"{name}.npy": file_digest(scratch / f"{name}.npy") for name in _ARRAYS},
+    }
+    (scratch / SHARD_FILE).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
+    shutil.rmtree(target, ignore_errors=True)
+    os.replace(scratch, target)
+    return record
+
+
+def _read_finished(target: Path, made: Made) -> dict[str, Any] | None:
+    """Read the description of an earlier build's shard; give None if there is none, or it is damaged."""
+    try:
+        record: dict[str, Any] = json.loads((target / SHARD_FILE).read_text())
+        whole = damaged_file(target, record["files"]) is None
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
+    if not whole:
+        return None
+    _same_making(target, record["made"], made)
+    return record
+
+
+def _sum_records(records: Sequence[Mapping[str, Any]], kept: int = 0) -> BuiltShards:
+    sums = {
+        name: sum(int(record[name]) for record in records)
+        for name in ("documents", "tokens", "questions", "question_tokens")
+    }
+    digest = hashlib.sha256("".join(record["data_sha256"] for record in records).encode())
+    return BuiltShards(**sums, shards=len(records), kept=kept, sha256=digest.hexdigest())
+
+
+def _seal(directory: Path, made: Made, records: Sequence[Mapping[str, Any]]) -> None:
+    """Write the manifest, which says that the shards are complete."""
+    names = [f"{number:05d}" for number in range(len(records))]
+    found = {path.name for path in directory.glob("[0-9]*")}
+    if extra := sorted(found - set(names)):
+        raise TrainingRefused(f"{directory / extra[0]} is not of these documents; name another folder")
+    manifest = {
+        "made": asdict(made),
+        "built": asdict(_sum_records(records)),
+        "shards": {name: file_digest(directory / name / SHARD_FILE) for name in names},
+    }
+    unfinished = directory / f".{SHARDS_FILE}"
+    unfinished.write_text(json.dumps(manifest, indent=2, sort_keys=True) + "\n")
+    os.replace(unfinished, directory / SHARDS_FILE)
+
+
+def _same_making(where: Path, theirs: Mapping[str, Any], ours: Made) -> None:
+    for name, value in asdict(ours).items():
+        if theirs.get(name) != value:
+            raise TrainingRefused(
+                f"{where} was made with {name} {theirs.get(name)!r}, and here it is {value!r}; "
+                "make the shards again in another folder, or ask for what they have"
+            )
+
+
+def _check_shard(shard: Path, digest: str) -> None:
+    if not (shard / SHARD_FILE).is_file() or file_digest(shard / SHARD_FILE) != digest:
+        raise TrainingRefused(
+            f"{shard / SHARD_FILE} is missing or not the one that was written; make it again"
+        )
+    files = json.loads((shard / SHARD_FILE).read_text())["files"]
+    missing = next((name for name in files if not (shard / name).is_file()), None)
+    if name := missing or damaged_file(shard, files):
+        raise TrainingRefused(f"{shard / name} is missing or damaged; remove {shard} and make it again")
+
+
+def _map_shard(shard: Path) -> TokenShard:
+    return TokenShard(
+        **{name: np.load(shard / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS}
+    )

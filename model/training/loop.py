@@ -32,7 +32,6 @@ from torch import Tensor
 
 from colmlm.model.lm.checkpoint import compute_dtype
 from colmlm.model.training.config import TrainingBroken
-from colmlm.model.training.gather import add_up, process_rank, with_all_ranks
 from colmlm.model.training.logs import TrainingLog
 from colmlm.model.training.state import (
     check_fingerprint,
@@ -49,7 +48,15 @@ from colmlm.model.training.state import (
     whole_weights,
     write_state,
 )
-from colmlm.model.training.task import MicroBatch, StepContext, StepMetrics, Task
+from colmlm.model.training.task import (
+    MicroBatch,
+    StepContext,
+    StepMetrics,
+    Task,
+    add_up,
+    process_rank,
+    with_all_ranks,
+)
 
 _SAVING = ".saving-"  # directories in which a checkpoint is written before its files replace the old ones
 

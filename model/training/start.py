@@ -15,13 +15,15 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from colmlm.model.lm.base_models import WEIGHTS, resolve_base, weights_digest
 from colmlm.model.lm.checkpoint import (
+    WEIGHTS,
     base_of,
     compute_dtype,
     config_of,
+    resolve_base,
     same_vocabulary,
     tokenizer_at,
+    weights_digest,
     with_adapter_from,
     with_token_rows,
 )
@@ -29,9 +31,8 @@ from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointErro
 from colmlm.model.lm.language_model import FactLM, config_at, model_at, model_of
 from colmlm.model.text.markup import STANDARD, Markup
 from colmlm.model.text.tokens import FactTokenizer
-from colmlm.model.training.config import RANDOM, Architecture, TrainConfig
+from colmlm.model.training.config import GPUS, RANDOM, Architecture, TrainConfig
 from colmlm.model.training.contrast import HEAD_POSITIONS
-from colmlm.model.training.presets import GPUS
 
 # The model that a run starts from: random weights, a base model, or a checkpoint.
 
@@ -54,15 +55,25 @@ class Start:
     base_sha256: str | None
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        """Write the trained weights: an adapter over the base, or all weights with their tokenizer."""
+        """Write the trained weights, named as in the run: an adapter over the base, or all with their tokenizer."""
+        named = {name.removeprefix("lm.model."): tensor for name, tensor in weights.items()}
         if isinstance(self.lm.model, PeftModel):
-            self.lm.model.save_pretrained(
-                str(directory), state_dict=dict(weights), save_embedding_layers=False
-            )
+            self.lm.model.save_pretrained(str(directory), state_dict=named, save_embedding_layers=False)
         else:
-            save_file(dict(weights), directory / WEIGHTS, metadata={"format": "pt"})
+            save_file(named, directory / WEIGHTS, metadata={"format": "pt"})
             self.lm.causal.config.save_pretrained(directory)
             self.tokenizer.save(directory / "tokenizer.json")
+
+    def checkpoint_config(self, name: str, method: str, training: dict[str, Any]) -> CheckpointConfig:
+        return CheckpointConfig(
+            name=name,
+            kind=self.kind,
+            base=self.base,
+            dim=self.lm.dim,
+            training=training,
+            method=method,
+            space_inside=self.tokenizer.space_inside,
+        )
 
 
 def start(config: TrainConfig, cache: Path) -> Start:

@@ -23,8 +23,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from colmlm.model.lm.checkpoint import ship_adapter
 from colmlm.model.lm.config import CheckpointConfig, CheckpointError
 from colmlm.model.training.config import TrainingRefused
-from colmlm.model.training.gather import gather_equal, gather_lines, process_rank
 from colmlm.model.training.logs import LOSS_FILE
+from colmlm.model.training.task import gather_equal, gather_lines, process_rank
 
 STATE_FILE = "state.pt"
 FORMAT = 2

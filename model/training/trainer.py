@@ -37,18 +37,20 @@ from colmlm.model.training.contrast import (
     question_ids,
 )
 from colmlm.model.training.corpora import Corpus, apportion, tokenise
-from colmlm.model.training.gather import (
+from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
+from colmlm.model.training.start import start
+from colmlm.model.training.state import STATE_FILE, restore_torch, torch_state
+from colmlm.model.training.steps import Drawn, Rows, Step, Steps, lay_out
+from colmlm.model.training.task import (
+    StepContext,
+    StepMetrics,
+    Task,
     accumulation,
     gather_rows,
     largest_of_ranks,
     micro_batches,
     process_rank,
 )
-from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
-from colmlm.model.training.start import start
-from colmlm.model.training.state import STATE_FILE, restore_torch, torch_state
-from colmlm.model.training.steps import Drawn, Rows, Step, Steps, lay_out
-from colmlm.model.training.task import StepContext, StepMetrics, Task
 
 # Micro-batches as tensors: the input of one forward of the joint objective (section 3.2).
 
@@ -295,7 +297,7 @@ class Trainer(Task[JointBatch]):
         return next_token + self.config.contrastive_weight * contrastive, parts
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        self.begun.save(directory, {name.removeprefix("lm.model."): w for name, w in weights.items()})
+        self.begun.save(directory, weights)
         self.checkpoint_config().save(directory)
 
     def fingerprint(self) -> dict[str, str]:
@@ -323,15 +325,7 @@ class Trainer(Task[JointBatch]):
             "epochs": round(self.source.epochs(self.progress.step), 2),
             "precision": str(self.lm.compute).removeprefix("torch."),
         }
-        return CheckpointConfig(
-            name=self.name,
-            kind=self.begun.kind,
-            base=self.begun.base,
-            dim=self.lm.dim,
-            training=training,
-            method=self.config.method,
-            space_inside=self.tokenizer.space_inside,
-        )
+        return self.begun.checkpoint_config(self.name, self.config.method, training)
 
     def _batches(self, number: int) -> list[JointBatch]:
         """Make this process's micro-batches of a step."""

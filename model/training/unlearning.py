@@ -28,15 +28,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from colmlm.model.lm.checkpoint import config_of
-from colmlm.model.lm.config import CheckpointConfig
 from colmlm.model.lm.language_model import FactLM
 from colmlm.model.text.tokens import FactTokenizer, padded
-from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.gather import micro_batches, process_rank
+from colmlm.model.training.config import NPO, OBJECTIVES, TrainConfig
 from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
-from colmlm.model.training.presets import NPO, OBJECTIVES
 from colmlm.model.training.start import start
-from colmlm.model.training.task import StepContext, StepMetrics, Task
+from colmlm.model.training.task import StepContext, StepMetrics, Task, micro_batches, process_rank
 
 Pair = tuple[str, str]  # a question and its answer
 
@@ -204,22 +201,14 @@ class Unlearning(Task[Batch]):
         return total, parts
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        self.begun.save(directory, {name.removeprefix("lm.model."): w for name, w in weights.items()})
+        self.begun.save(directory, weights)
         training = self.progress.record() | {
             "unlearning": asdict(self.config),
             "config": asdict(self.init),
             "base_sha256": self.begun.base_sha256,
             "data_sha256": self.data_sha256,
         }
-        CheckpointConfig(
-            name=self.name,
-            kind=self.begun.kind,
-            base=self.begun.base,
-            dim=self.begun.lm.dim,
-            training=training,
-            method=self.init.method,
-            space_inside=self.begun.tokenizer.space_inside,
-        ).save(directory)
+        self.begun.checkpoint_config(self.name, self.init.method, training).save(directory)
 
     def fingerprint(self) -> dict[str, str]:
         return {

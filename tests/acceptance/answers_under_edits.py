@@ -17,27 +17,26 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Protocol
 
 from colmlm.kb.answers.answering import Answering
-from colmlm.kb.answers.confidence import UNFITTED
-from colmlm.kb.answers.reading import JudgedReader
+from colmlm.kb.answers.reading import UNFITTED, JudgedReader
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
+from colmlm.lab.faults.harness import Figures, run_scenario, soundness, spawned
 from tests.acceptance.edited import History
-from tests.acceptance.programs import options_of, own_database, report
-from tests.acceptance.spawned import spawned
 from tests.acceptance.towns import question, town
 from tests.fakes import SURE_OF_PASSAGES, NearReader, WordEncoder
 from tests.kb.corpora import ingest
 
 TOWNS = 100
 IN_FLIGHT = 8  # edited and not yet confirmed facts of one asking process, by which the writer may be ahead
+JUDGED = ("said", "withheld", "stale", "leaked", "instead", "misplaced", "missed")
 MOST_MISSED = 0.3  # of the live facts that are asked for; more, and the run shows little
 
 
@@ -68,43 +67,6 @@ class Tally:
     milliseconds: list[float] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of a run: a third of the operations are edits, the others questions.
-
-    `said` facts were answered as they are now, `withheld` ones not at all, as they are deleted or erased. `stale`
-    answers and `leaked` passages say what was taken back, `instead` of a deleted fact something else was said,
-    `misplaced` answers do not stand where they say; `missed` live facts were not answered. `roamed` questions waited
-    for no edit, and `outdated` ones of them got what no longer held when they were decided.
-    """
-
-    operations: int
-    edits: dict[str, int]
-    said: int
-    withheld: int
-    stale: int
-    leaked: int
-    instead: int
-    misplaced: int
-    missed: int
-    roamed: int
-    outdated: int
-    chain_ok: bool
-    index_ok: bool
-    seconds: float
-    answer_p50_ms: float
-    answer_p99_ms: float
-
-    @property
-    def wrong(self) -> int:
-        return self.stale + self.leaked + self.instead + self.misplaced + self.outdated
-
-    @property
-    def is_good(self) -> bool:
-        enough = self.missed <= MOST_MISSED * (self.said + self.missed) and self.said > 0
-        return not self.wrong and enough and self.chain_ok and self.index_ok
-
-
 def fake(kb: KnowledgeBase) -> Sequence[Asks]:
     return _ways(kb, NearReader())
 
@@ -128,8 +90,22 @@ def _ways(kb: KnowledgeBase, reader: JudgedReader) -> Sequence[Asks]:
 READERS: dict[str, MakeAnswerers] = {"fake": fake, "passages": passages, "released": released}
 
 
-def run(settings: Settings, operations: int, make: MakeAnswerers = fake, seed: int = 0) -> Outcome:
-    """Runs about `operations` operations on the empty, migrated database of `settings`."""
+def run(
+    settings: Settings,
+    make: MakeAnswerers | None = None,
+    *,
+    operations: int = 10_000,
+    reader: str = "fake",
+    seed: int = 0,
+) -> Figures:
+    """Let one process edit and two others ask. A third of the operations are edits, the others questions.
+
+    `said` facts were answered as they are now, `withheld` ones not at all, as they are deleted or erased. `stale`
+    answers and `leaked` passages say what was taken back, `instead` of a deleted fact something else was said,
+    `misplaced` answers do not stand where they say; `missed` live facts were not answered. `roamed` questions waited
+    for no edit, and `outdated` ones of them got what no longer held when they were decided.
+    """
+    make = make or READERS[reader]
     with KnowledgeBase.open(settings) as kb:
         ingest(kb, *(town(number) for number in range(TOWNS)))
         kb.keysets.rekey(WordEncoder())
@@ -138,25 +114,23 @@ def run(settings: Settings, operations: int, make: MakeAnswerers = fake, seed: i
             started = time.monotonic()
             _write(history, (one, other), -(-operations // 3))
             tallies: list[Tally] = [one.recv(), other.recv()]
-        report = kb.upkeep.fsck()
+        sound = soundness(kb)
     counts = sum((tally.counts for tally in tallies), Counter[str]())
     heard = [one for tally in tallies for one in tally.heard]
+    said, missed = counts["said"], counts["missed"]
     times = sorted(one for tally in tallies for one in tally.milliseconds)
-    return Outcome(
-        operations=history.edits.total() + len(times) + len(heard),
-        edits=dict(history.edits),
-        **{
-            name: counts[name]
-            for name in ("said", "withheld", "stale", "leaked", "instead", "misplaced", "missed")
-        },
-        roamed=len(heard),
-        outdated=sum(not history.held(one.fact, one.said, one.seq) for one in heard),
-        chain_ok=report.chain_ok,
-        index_ok=report.ok,
-        seconds=round(time.monotonic() - started, 2),
-        answer_p50_ms=round(times[len(times) // 2], 2),
-        answer_p99_ms=round(times[len(times) * 99 // 100], 2),
-    )
+    return {
+        "operations": history.edits.total() + len(times) + len(heard),
+        "edits": dict(history.edits),
+        **{name: counts[name] for name in JUDGED},
+        "roamed": len(heard),
+        "outdated": sum(not history.held(one.fact, one.said, one.seq) for one in heard),
+        **sound,
+        "enough_ok": said > 0 and missed <= MOST_MISSED * (said + missed),
+        "seconds": round(time.monotonic() - started, 2),
+        "answer_p50_ms": round(times[len(times) // 2], 2),
+        "answer_p99_ms": round(times[len(times) * 99 // 100], 2),
+    }
 
 
 def _write(history: History, pipes: Sequence[Connection], edits: int) -> None:
@@ -196,17 +170,5 @@ def ask(settings: Settings, make: MakeAnswerers, seed: int, pipe: Connection) ->
         pipe.send(tally)
 
 
-def main() -> int:
-    parser = options_of(__doc__)
-    parser.add_argument("--operations", type=int, default=10_000)
-    parser.add_argument("--reader", choices=READERS, default="fake")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    with own_database("writer") as settings:
-        outcome = run(settings, options.operations, READERS[options.reader], options.seed)
-    found = {**asdict(outcome), "wrong": outcome.wrong}
-    return report(found, is_good=outcome.is_good, as_json=options.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_scenario(run)

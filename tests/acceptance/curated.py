@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.facts.reviews import Review
+from colmlm.kb.facts.records import FactRecord, Review
 from colmlm.kb.log.records import ChangeRecord
 
 Act = Literal["accept", "reject", "edit", "undo"]

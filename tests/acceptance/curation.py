@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.corpus.format import Parsed
@@ -22,11 +22,10 @@ from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
+from colmlm.lab.faults.harness import Figures, run_scenario, soundness, spawned
 from tests.acceptance.curated import Replay, Standing
 from tests.acceptance.curators import Curator, Tally, Work, work
-from tests.acceptance.programs import options_of, own_database, report
 from tests.acceptance.server import server_process
-from tests.acceptance.spawned import spawned
 from tests.acceptance.towns import town
 from tests.fakes import FakeEncoder
 
@@ -36,64 +35,37 @@ SUPERVISOR = "supervisor"
 SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of a run. An operation is one acknowledged act on one fact.
+def run(
+    settings: Settings,
+    make: Callable[[Work], Curator] = Curator,
+    *,
+    facts: int = 10_000,
+    minutes: float = 1.0,
+    clients: int = 4,
+) -> Figures:
+    """Let people curate so many facts at once. An operation is one acknowledged act on one fact.
 
     `lost` ones are not in the log as they were told, or their fact is not as they and what was told of it since make
     it; `double` ones counted though their fact was no longer as it was seen. `untold` changes nobody was told of.
     `served_rejected` counts facts that were said after their rejection was acknowledged, in the lookups and answers
     that `asked_again` counts. `conflicts` were told to who was slower, of verdicts one for each fact.
     """
-
-    facts: int
-    settled: int
-    seconds: float
-    operations: dict[str, int]
-    per_second: dict[str, float]
-    conflicts: dict[str, int]
-    asked_again: int
-    lost: int
-    double: int
-    untold: int
-    served_rejected: int
-    failed: dict[str, int]
-    chained: bool
-    index_ok: bool
-
-    @property
-    def is_good(self) -> bool:
-        wrong = self.lost or self.double or self.untold or self.served_rejected or self.failed
-        return not wrong and self.chained and self.index_ok
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """The load: so many facts, for so long, by so many clients at once."""
-
-    facts: int = 10_000
-    seconds: float = 60.0
-    clients: int = 4
-
-
-def run(settings: Settings, load: Load, make: Callable[[Work], Curator] = Curator) -> Outcome:
-    """Curates in the empty, migrated database of `settings`."""
     with KnowledgeBase.open(settings) as kb:
-        documents = [Parsed(town(number)) for number in range(load.facts // 2)]
+        documents = [Parsed(town(number)) for number in range(facts // 2)]
         kb.corpora.ingest(documents, "towns", generated=True, actor="annotator", reason="acceptance")
         kb.keysets.rekey(FakeEncoder())
-        names = [f"curator {number}" for number in range(load.clients)]
+        names = [f"curator {number}" for number in range(clients)]
         with kb.sessions.begin() as session:
             tokens = {who: create_token(session, who, "operator") for who in (*names, SUPERVISOR)}
         before, head = _standings(kb), kb.log.head_seq()
         with server_process(settings, "--reads", COLMLM_LOG_LEVEL="error") as server:
-            given = Work(server.address, "", "", 0, tuple(sorted(before)), load.seconds)
+            given = Work(server.address, "", "", 0, tuple(sorted(before)), 60 * minutes)
             works = [replace(given, number=n, who=who, token=tokens[who]) for n, who in enumerate(names)]
             tallies, seconds = _curated(make, works)
             now, log = _standings(kb), {one.seq: one for one in _changes(kb, head)}
             last = replace(given, who=SUPERVISOR, token=tokens[SUPERVISOR])
             tallies.append(_looked_up_again(kb, last))
-        report = kb.upkeep.fsck()
+        sound = soundness(kb)
     told = [one for tally in tallies for one in tally.told]
     heard = [one for tally in tallies for one in tally.heard]
     replay = Replay(before, told)
@@ -101,22 +73,21 @@ def run(settings: Settings, load: Load, make: Callable[[Work], Curator] = Curato
     for one in (*lost[:SHOWN], *double[:SHOWN]):
         print(f"{'lost' if one in lost else 'double'}: {one}", file=sys.stderr)
     acts: Counter[str] = Counter(one.act for one in told)
-    return Outcome(
-        facts=len(before),
-        settled=len({one.fact for one in told}),
-        seconds=round(seconds, 1),
-        operations=dict(acts),
-        per_second={act: round(number / seconds, 1) for act, number in acts.items()},
-        conflicts=dict(sum((tally.conflicts for tally in tallies), Counter[str]())),
-        asked_again=len(heard),
-        lost=len(lost),
-        double=len(double),
-        untold=replay.untold(log, now),
-        served_rejected=replay.served_rejected(heard),
-        failed=dict(sum((tally.failed for tally in tallies), Counter[str]())),
-        chained=report.chain_ok,
-        index_ok=report.ok,
-    )
+    return {
+        "facts": len(before),
+        "settled": len({one.fact for one in told}),
+        "seconds": round(seconds, 1),
+        "operations": dict(acts),
+        "per_second": {act: round(number / seconds, 1) for act, number in acts.items()},
+        "conflicts": dict(sum((tally.conflicts for tally in tallies), Counter[str]())),
+        "asked_again": len(heard),
+        "lost": len(lost),
+        "double": len(double),
+        "untold": replay.untold(log, now),
+        "served_rejected": replay.served_rejected(heard),
+        "failed": dict(sum((tally.failed for tally in tallies), Counter[str]())),
+        **sound,
+    }
 
 
 def _curated(make: Callable[[Work], Curator], works: Sequence[Work]) -> tuple[list[Tally], float]:
@@ -158,17 +129,5 @@ def _changes(kb: KnowledgeBase, after: int) -> Iterator[ChangeRecord]:
         after = found[-1].seq
 
 
-def main() -> int:
-    parser = options_of(__doc__)
-    parser.add_argument("--facts", type=int, default=Load().facts)
-    parser.add_argument("--minutes", type=float, default=Load().seconds / 60)
-    parser.add_argument("--clients", type=int, default=Load().clients)
-    options = parser.parse_args()
-    load = Load(facts=options.facts, seconds=60 * options.minutes, clients=options.clients)
-    with own_database("curation") as settings:
-        outcome = run(settings, load)
-    return report(outcome, is_good=outcome.is_good, as_json=options.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_scenario(run)

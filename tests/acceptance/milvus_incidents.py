@@ -2,12 +2,11 @@
 
 Each incident may give errors. A wrong answer, or no match where a fact is, must not be.
 
-    python -m tests.acceptance.milvus_incidents --milvus milvus-data --beside 100000
+    python -m tests.acceptance.milvus_incidents --milvus milvus-data --beside 100000 --json
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import threading
@@ -19,12 +18,12 @@ from pathlib import Path
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
 from colmlm.kb.lookup.remote import Remote
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.milvus_address import MilvusAddress
-from colmlm.kb.store.settings import Settings
-from tests.acceptance.programs import options_of, own_database
-from tests.acceptance.two_processes import FACTS, WHO, WIDTH, store_beside
-from tests.fakes import FakeEncoder
-from tests.kb.corpora import ask, ingest, numbered
+from colmlm.kb.store.settings import MilvusAddress, Settings
+from colmlm.lab.bench.synthetic import HashEncoder
+from colmlm.lab.faults.harness import Figures, fill_base, run_scenario
+from colmlm.lab.faults.processes import EDITED_FACTS as FACTS
+from colmlm.lab.faults.processes import WIDTH, answer_of, store_beside
+from colmlm.lab.faults.target import WHO
 from tests.milvus_server import MilvusServer, milvus_server
 
 EDITED = 20
@@ -49,7 +48,7 @@ class Incidents:
 
     kb: KnowledgeBase
     milvus: MilvusServer
-    encoder: FakeEncoder
+    encoder: HashEncoder
     answers: dict[str, str | None]
 
     def during(self, name: str, *steps: Callable[[], object]) -> Incident:
@@ -71,14 +70,13 @@ class Incidents:
         all_right = True
         for question, value in self.answers.items():
             try:
-                (lookup,) = ask(self.kb, self.encoder, question)
+                is_right = answer_of(self.kb, self.encoder, question) == value
             except (CandidatesRefused, CandidatesUnavailable) as error:
                 name = type(error).__name__
                 told.errors[name] = told.errors.get(name, 0) + 1
                 all_right = False
                 time.sleep(0.1)
                 break
-            is_right = (lookup.hits[0].value if lookup.hits else None) == value
             told.right, told.wrong = told.right + is_right, told.wrong + (not is_right)
             all_right &= is_right
         return all_right
@@ -110,11 +108,11 @@ class Incidents:
         return found
 
 
-def run(settings: Settings, milvus: MilvusServer, beside: int) -> list[Incident]:
-    """Has all incidents on the empty, migrated database of `settings`."""
-    encoder = FakeEncoder(dim=WIDTH)
-    with KnowledgeBase.open(settings) as kb:
-        ingest(kb, *numbered(FACTS))
+def incidents(settings: Settings, milvus: MilvusServer, beside: int) -> list[Incident]:
+    """Have all incidents on the empty, migrated database of `settings`."""
+    encoder = HashEncoder(0, WIDTH)
+    with KnowledgeBase.open(replace(settings, milvus=MilvusAddress(uri=milvus.uri))) as kb:
+        fill_base(kb, FACTS)
         keyset = kb.keysets.create(encoder.checkpoint, "milvus:incidents")
         store_beside(kb, keyset.keyset_id, beside, seed=0)
         kb.keysets.rekey(encoder)
@@ -122,16 +120,13 @@ def run(settings: Settings, milvus: MilvusServer, beside: int) -> list[Incident]
         return Incidents(kb, milvus, encoder, answers).all()
 
 
-def main() -> int:
-    parser = options_of(__doc__)
-    parser.add_argument("--milvus", type=Path, required=True, help="where the server keeps its data")
-    parser.add_argument("--beside", type=int, default=1000, help="facts beside those that are asked")
-    options = parser.parse_args()
-    with own_database("writer") as settings, milvus_server(options.milvus) as milvus:
-        found = run(replace(settings, milvus=MilvusAddress(uri=milvus.uri)), milvus, options.beside)
-    print(json.dumps([asdict(incident) for incident in found]))
-    return int(any(incident.wrong or not incident.fsck_ok for incident in found))
+def run(settings: Settings, *, milvus: Path, beside: int = 1000) -> Figures:
+    """Kill a Milvus server with its data in a folder, put it back and wipe it, while facts are asked."""
+    with milvus_server(milvus) as server:
+        found = incidents(settings, server, beside)
+    wrong, fsck_ok = sum(one.wrong for one in found), all(one.fsck_ok for one in found)
+    return {"incidents": [asdict(one) for one in found], "wrong": wrong, "fsck_ok": fsck_ok}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_scenario(run)

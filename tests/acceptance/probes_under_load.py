@@ -18,24 +18,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import quantiles
 from typing import Any
 
 import httpx
 import numpy as np
 from sqlalchemy import text
-from sqlalchemy.orm import Session
 
 from colmlm.kb import interpreter
-from colmlm.kb.access.tokens import create_token
 from colmlm.kb.log.audit import CHANGE_LOCK
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from tests.acceptance.programs import options_of, own_database, report
+from colmlm.lab.faults.harness import Figures, fill_base, run_scenario, token_of
 from tests.acceptance.server import server_process
 from tests.fakes import DIM, FakeEncoder
-from tests.kb.corpora import ingest, numbered
 from tests.places import PYTHONPATH, ROOT
 
 PROBE_EVERY = 0.05
@@ -67,18 +64,6 @@ class Phase:
     done: dict[str, int]
     refused: dict[str, int]
     failed: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of a run. `edits_while_held` were done while the log was locked, which should be impossible."""
-
-    load: Load
-    quiet: Phase
-    loaded: Phase
-    lookups_ratio: float
-    edits_while_held: int
-    edits_afterwards: int
 
 
 @dataclass(slots=True)
@@ -122,20 +107,25 @@ class Tally:
         )
 
 
-def run(settings: Settings, load: Load) -> Outcome:
-    """Runs this load against a server on the empty database of `settings`."""
+def run(
+    settings: Settings, load: Load | None = None, *, seconds: float = 20.0, facts: int = 20_000
+) -> Figures:
+    """Measure probes and lookups without other load and beside it, for so many seconds each.
+
+    `edits_while_held` were done while the log was locked, which should be impossible.
+    """
+    load = load or Load(seconds=seconds, facts=facts)
     with KnowledgeBase.open(settings) as kb:
-        ingest(kb, *numbered(load.facts))
+        fill_base(kb, load.facts)
         kb.keysets.rekey(FakeEncoder())
-        with Session(kb.engine) as session, session.begin():
-            token = create_token(session, "the load", "operator")
+        token = token_of(kb)
         # Nobody reads the server's log meanwhile, and a full pipe would block it.
         waits = {"COLMLM_LOCK_TIMEOUT_SECONDS": "3600", "COLMLM_LOG_LEVEL": "error"}
         with server_process(settings, "--pace", "0.05", **waits) as server:
             return _measured(kb, server.address, token, load)
 
 
-def _measured(kb: KnowledgeBase, address: str, token: str, load: Load) -> Outcome:
+def _measured(kb: KnowledgeBase, address: str, token: str, load: Load) -> Figures:
     with ThreadPoolExecutor(load.edits) as editors, _client(address, token) as client:
         client.post("/v1/lookups", json={"questions": ["Question 1?"]}).raise_for_status()  # opens the index
         quiet = Tally()
@@ -155,7 +145,14 @@ def _measured(kb: KnowledgeBase, address: str, token: str, load: Load) -> Outcom
         afterwards = [edit.result() for edit in edits].count(200) - while_held
     before, beside = quiet.phase(load.seconds), loaded.phase(load.seconds)
     ratio = beside.lookups_per_second / before.lookups_per_second if before.lookups_per_second else 0.0
-    return Outcome(load, before, beside, round(ratio, 3), while_held, afterwards)
+    return {
+        "load": asdict(load),
+        "quiet": asdict(before),
+        "loaded": asdict(beside),
+        "lookups_ratio": round(ratio, 3),
+        "edits_while_held": while_held,
+        "edits_afterwards": afterwards,
+    }
 
 
 @contextmanager
@@ -279,21 +276,8 @@ def _ms(seconds: list[float]) -> dict[str, float]:
     return {name: round(1000 * value, 1) for name, value in found.items()}
 
 
-def main() -> int:
-    parser = options_of(__doc__)
-    parser.add_argument("--seconds", type=float, default=Load().seconds, help="Of each of the two phases.")
-    parser.add_argument(
-        "--probe", metavar="ADDRESS", help="Only ask this server's probe until the input ends."
-    )
-    parser.add_argument("--facts", type=int, default=Load().facts)
-    options = parser.parse_args()
-    if options.probe:
-        print(json.dumps(probe(options.probe)))
-        return 0
-    with own_database("load") as settings:
-        outcome = run(settings, Load(seconds=options.seconds, facts=options.facts))
-    return report(outcome, is_good=True, as_json=options.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == ["--probe"]:
+        print(json.dumps(probe(sys.argv[2])))
+    else:
+        run_scenario(run)

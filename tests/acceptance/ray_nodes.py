@@ -13,12 +13,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +30,9 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.keys.keysets import Vectors
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
+from colmlm.lab.faults.harness import Figures, run_scenario, soundness
 from colmlm.model.lm.checkpoint import load
 from tests import servers
-from tests.acceptance.programs import options_of, own_folder, report
 from tests.tiny import tiny_checkpoint
 
 LOOPBACK, WAIT_SECONDS = "127.0.0.1", 240
@@ -69,36 +67,9 @@ def least_cosine(keys: Vectors, others: Vectors) -> float:
     return float(np.min(np.sum(keys * others, axis=1) / lengths))
 
 
-@dataclass(frozen=True, slots=True)
-class OfTwoNodes:
-    """What became of it. Keys are those of Ray's workers beside those of one process.
-
-    `committed_unheard` are the batches that were committed when the node was killed, of which Ray had not heard.
-    """
-
-    facts: int
-    nodes: int
-    keys: int
-    duplicates: int
-    facts_differ: int
-    bytes_equal: bool
-    least_cosine: float
-    committed_unheard: int
-    killed_was_held: bool
-    exit_code: int
-    index_ok: bool
-    seconds: float
-    seconds_alone: float
-
-    @property
-    def is_good(self) -> bool:
-        sound = self.exit_code == 0 and self.index_ok and self.killed_was_held and self.committed_unheard > 0
-        exact = self.keys == self.facts and not self.duplicates and not self.facts_differ
-        return sound and exact and self.least_cosine > 0.999
-
-
-def run(folder: Path, facts: int) -> OfTwoNodes:
-    """Keys so many facts by one process, and in another base by two nodes, of which one is killed."""
+def run(settings: Settings, *, facts: int = 100_000) -> Figures:
+    """Key so many facts by one process, and in another base by two nodes, of which one is killed."""
+    folder = settings.home
     checkpoint = tiny_checkpoint(folder / "checkpoint")
     with servers.started("embedded") as server, servers.clone(server) as one, servers.clone(server) as two:
         alone = Settings(home=folder / "alone", database_url=one, actor="tester")
@@ -117,19 +88,21 @@ def run(folder: Path, facts: int) -> OfTwoNodes:
             ids, keys = kb.keysets.keys(kb.keysets.active().keyset_id)
             with kb.engine.connect() as connection:
                 stored, different = connection.execute(KEYED).one()
-            return OfTwoNodes(
-                facts=facts,
-                nodes=2,
-                keys=stored,
-                duplicates=stored - different,
-                facts_differ=len(set(ids.tolist()) ^ set(ids_alone.tolist())),
-                bytes_equal=np.array_equal(keys, keys_alone),
-                least_cosine=least_cosine(keys, keys_alone) if len(keys) == len(keys_alone) else 0.0,
-                index_ok=kb.upkeep.fsck().ok,
-                seconds=round(seconds, 1),
-                seconds_alone=round(seconds_alone, 1),
+            cosine = least_cosine(keys, keys_alone) if len(keys) == len(keys_alone) else 0.0
+            return {
+                "facts": facts,
+                "nodes": 2,
+                "keys": stored,
+                "duplicates": stored - different,
+                "facts_differ": len(set(ids.tolist()) ^ set(ids_alone.tolist())),
+                "bytes_equal": np.array_equal(keys, keys_alone),
+                "least_cosine": cosine,
+                "keys_ok": stored == facts and cosine > 0.999,
+                "seconds": round(seconds, 1),
+                "seconds_alone": round(seconds_alone, 1),
                 **figures,
-            )
+                **soundness(kb),
+            }
 
 
 def _ingest(kb: KnowledgeBase, facts: int) -> None:
@@ -152,9 +125,9 @@ def _keyed_by_nodes(kb: KnowledgeBase, settings: Settings, checkpoint: Path) -> 
             try:
                 unheard, was_held = _kill_one(kb, nodes, process)
                 return {
-                    "exit_code": process.wait(3600),
+                    "exit_codes": [code for code in (process.wait(3600),) if code],
                     "committed_unheard": unheard,
-                    "killed_was_held": was_held,
+                    "unheard_ok": unheard > 0 and was_held,
                 }
             finally:
                 process.kill()
@@ -215,14 +188,5 @@ def _below(node: psutil.Process) -> list[int]:
     return [process.pid for process in node.children(recursive=True)]
 
 
-def main() -> int:
-    parser = options_of(__doc__)
-    parser.add_argument("--facts", type=int, default=100_000)
-    options = parser.parse_args()
-    with own_folder() as folder:
-        outcome = run(folder, options.facts)
-    return report(outcome, is_good=outcome.is_good, as_json=True)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_scenario(run)

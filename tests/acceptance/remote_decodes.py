@@ -10,55 +10,32 @@ its fact.
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy.orm import Session
 
 from colmlm.api.client.client import Client
 from colmlm.cli.bases.remote import OutputsElsewhere
 from colmlm.cli.composition.encoders import ModelEncoder
 from colmlm.cli.composition.generator import StoringGenerator
-from colmlm.kb import interpreter
-from colmlm.kb.access.tokens import create_token
 from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
+from colmlm.lab.bench.servers import our_server
+from colmlm.lab.faults.harness import Figures, fill_base, run_scenario, token_of
 from colmlm.model.decoding.config import LookupPort as AnyLookup
 from colmlm.model.lm.checkpoint import Checkpoint, load
-from tests.acceptance.programs import options_of, own_database, report
-from tests.kb.corpora import ingest, numbered
-from tests.places import ROOT
 from tests.tiny import tiny_checkpoint
 
 WHO = {"actor": "editor", "reason": "acceptance"}
 FACTS, GONE_AT_ONCE = 60, 20
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of a run. `lookups` counts queries, `lost` outputs that are not stored as they were generated."""
-
-    decodes: int
-    lookups: int
-    splices: int
-    deletes: int
-    restores: int
-    spliced_after_delete: int
-    lost: int
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +107,21 @@ class Editor:
 
 def run(
     settings: Settings,
-    checkpoint_at: Path,
-    decodes: int,
+    checkpoint_at: Path | None = None,
     wrap: Callable[[AnyLookup], AnyLookup] = lambda it: it,
-) -> Outcome:
-    """Decodes `decodes` times against a server on the empty, migrated database of `settings`."""
+    *,
+    decodes: int = 1000,
+) -> Figures:
+    """Decode so many times against a server while facts are deleted and restored."""
+    checkpoint_at = checkpoint_at or tiny_checkpoint(settings.home / "checkpoint", eagerness=5.0)
     checkpoint = load(checkpoint_at, checkpoint_at, precision="fp32")
     with KnowledgeBase.open(settings) as kb:
         key = prepare(kb, checkpoint)
-        with serving(settings, checkpoint_at) as address, _open(address, key, checkpoint) as client:
+        variables = {"COLMLM_CHECKPOINT": str(checkpoint_at)}
+        with (
+            our_server(settings, with_model=True, variables=variables) as port,
+            _open(f"http://127.0.0.1:{port}", key, checkpoint) as client,
+        ):
             watched = Watched(wrap(client.lookups))
             editor = Editor(kb, watched)
             editing = threading.Thread(target=editor.run)
@@ -152,24 +135,23 @@ def run(
                 editor.stop.set()
                 editing.join()
         lost = sum(_is_lost(kb, trace.generation_id, trace.output, len(trace.splices)) for trace in said)
-    return Outcome(
-        decodes=len(said),
-        lookups=watched.queries,
-        splices=sum(splice.outcome == "hit" for trace in said for splice in trace.splices),
-        deletes=editor.deletes,
-        restores=editor.restores,
-        spliced_after_delete=sum(map(editor.was_gone, watched.given)),
-        lost=lost,
-        seconds=round(took, 1),
-    )
+    return {
+        "decodes": len(said),
+        "lookups": watched.queries,
+        "splices": sum(splice.outcome == "hit" for trace in said for splice in trace.splices),
+        "deletes": editor.deletes,
+        "restores": editor.restores,
+        "spliced_after_delete": sum(map(editor.was_gone, watched.given)),
+        "lost": lost,
+        "seconds": round(took, 1),
+    }
 
 
 def prepare(kb: KnowledgeBase, checkpoint: Checkpoint) -> str:
     """Ingests facts with keys of the checkpoint and a threshold that every query passes; gives a decoder's token."""
-    ingest(kb, *numbered(FACTS))
+    fill_base(kb, FACTS)
     kb.keysets.set_threshold(kb.keysets.rekey(ModelEncoder(checkpoint)).keyset_id, -1.0)
-    with Session(kb.engine) as session, session.begin():
-        return create_token(session, "a GPU", "decoder")
+    return token_of(kb, "decoder")
 
 
 def _request(number: int) -> GenerationRequest:
@@ -189,30 +171,6 @@ def _open(address: str, key: str, checkpoint: Checkpoint) -> Client:
     return Client.open(address, key, checkpoint_id=checkpoint.checkpoint_id)
 
 
-@contextmanager
-def serving(settings: Settings, checkpoint_at: Path) -> Iterator[str]:
-    """Gives the address of a server in a process of its own; requests wait for it, since its socket listens first."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    environment = {**os.environ, "COLMLM_HOME": str(settings.home), "COLMLM_CHECKPOINT": str(checkpoint_at)}
-    if settings.database_url:
-        environment["COLMLM_DATABASE_URL"] = settings.database_url
-    command = interpreter.command("-m", "colmlm.cli", "serve", "--port", port)
-    with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stderr=subprocess.PIPE) as process:
-        assert process.stderr is not None
-        draining = threading.Thread(target=process.stderr.read)  # a full pipe would block the server
-        try:
-            first = process.stderr.readline()
-            assert "Serving on" in first, first
-            draining.start()
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(timeout=60)
-            if draining.ident is not None:
-                draining.join()
-
-
 class Stale:
     """A faulty lookup that the check must detect: it repeats an old answer forever."""
 
@@ -226,16 +184,5 @@ class Stale:
         return [self.first] * len(queries_BD)
 
 
-def main() -> int:
-    parser = options_of(__doc__)
-    parser.add_argument("--decodes", type=int, default=1000)
-    options = parser.parse_args()
-    with own_database("remote_decodes") as settings:
-        checkpoint = tiny_checkpoint(settings.home / "checkpoint", eagerness=5.0)
-        outcome = run(settings, checkpoint, options.decodes)
-    is_good = not outcome.spliced_after_delete and not outcome.lost and outcome.deletes > 0
-    return report(outcome, is_good=is_good, as_json=True)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_scenario(run)

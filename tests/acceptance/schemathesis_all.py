@@ -33,7 +33,7 @@ from colmlm.kb.access.records import ROLES
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.service import KnowledgeBase
-from tests.acceptance.programs import own_database
+from colmlm.lab.faults.harness import own_database
 from tests.api.generator import LookupGenerator
 from tests.api.serving import served
 from tests.fakes import FakeEncoder, NearReader

@@ -24,12 +24,13 @@ from colmlm.api.loaded_models import LoadedModel, LoadedModels
 from colmlm.api.serving import run_server
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch import logs
-from colmlm.api.watch.tracing import tracing_from
+from colmlm.api.watch.metrics import tracing_from
 from colmlm.cli.operating.server import ModelKeeper
 from colmlm.kb import interpreter
 from colmlm.kb.evidence.generation import GenerationRequest, Item
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
+from colmlm.lab.bench.servers import variables_of
 from tests.api.generator import LookupGenerator
 from tests.fakes import FakeEncoder, NearReader, salt_at
 from tests.places import PYTHONPATH, ROOT
@@ -58,23 +59,12 @@ class ServerProcess:
         return self.process.communicate(timeout=60)[1]
 
 
-def environment(settings: Settings) -> dict[str, str]:
-    """Gives the environment variables for the home and the database of these settings."""
-    url = str(settings.database_url or "").replace("+psycopg", "")
-    shared = settings.shared_snapshots or ""  # an empty variable counts as unset
-    return {
-        "COLMLM_HOME": str(settings.home),
-        "COLMLM_DATABASE_URL": url,
-        "COLMLM_SHARED_SNAPSHOTS": shared,
-    }
-
-
 @contextmanager
 def server_process(settings: Settings, *words: str, **variables: str) -> Iterator[ServerProcess]:
     """Starts a server on the database of `settings` and waits until it answers; it is killed on leaving."""
     interpreter.shut_out_current_directory()
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("COLMLM_")}
-    env = {**inherited, "PYTHONPATH": PYTHONPATH, **environment(settings), **variables}
+    env = {**inherited, "PYTHONPATH": PYTHONPATH, **variables_of(settings), **variables}
     command = interpreter.command("-m", "tests.acceptance.server", *words)
     with subprocess.Popen(
         command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -8,41 +8,29 @@ size are those of an index of so many keys. Nothing is asked of a database: what
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import faiss
 import numpy as np
 
 from colmlm.kb.keys.records import SharedSnapshot
-from colmlm.kb.lookup.fetching import copy_here
 from colmlm.kb.lookup.index import KeyIndex
+from colmlm.kb.lookup.replicas import copy_here
 from colmlm.kb.lookup.shared import SharedFolder
 from colmlm.kb.lookup.snapshot_files import open_snapshot_file
-from tests.acceptance.programs import options_of, own_folder, report
+from colmlm.kb.store.settings import Settings
+from colmlm.lab.faults.harness import Figures, run_scenario
 
 LISTS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """Seconds to write the snapshot, to copy it to the shared place, to fetch it (with its digest), and to open it."""
-
-    keys: int
-    width: int
-    megabytes: float
-    seconds_saved: float
-    seconds_shared: float
-    seconds_fetched: float
-    seconds_opened: float
-
-
-def run(folder: Path, place: str, keys: int, width: int) -> Opened:
-    """Shares an index of so many keys at `place`, and opens it from an empty directory in `folder`."""
-    there, first, second = SharedFolder(place, "base"), folder / "first", folder / "second"
+def run(settings: Settings, *, keys: int = 10_000_000, width: int = 576, place: str | None = None) -> Figures:
+    """Share an index of so many keys at a place, by default in a directory beside, and open it elsewhere."""
+    folder, beside = settings.home, settings.home / "shared"
+    beside.mkdir()
+    there, first, second = SharedFolder(place or str(beside), "base"), folder / "first", folder / "second"
     there.make()
     saving = saved(filled(keys, width), first)
     with open_snapshot_file(first, 1, width) as (manifest, stream):
@@ -57,8 +45,13 @@ def run(folder: Path, place: str, keys: int, width: int) -> Opened:
     opening = time.monotonic() - began
     found, _ = index.search(np.ones((1, width), np.float32), 10)
     assert len(index) == keys and np.isfinite(found).all()
-    rounded = (round(value, 2) for value in (saving, sharing, fetching, opening))
-    return Opened(keys, width, round(size / 1e6, 1), *rounded)
+    took = {"saved": saving, "shared": sharing, "fetched": fetching, "opened": opening}
+    return {
+        "keys": keys,
+        "width": width,
+        "megabytes": round(size / 1e6, 1),
+        **{f"seconds_{name}": round(value, 2) for name, value in took.items()},
+    }
 
 
 def saved(index: KeyIndex, directory: Path) -> float:
@@ -87,17 +80,5 @@ def seconds(act: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-def main() -> int:
-    parser = options_of(__doc__)
-    parser.add_argument("--keys", type=int, default=10_000_000)
-    parser.add_argument("--width", type=int, default=576)
-    parser.add_argument("--place", help="where to share it, by default a directory beside")
-    options = parser.parse_args()
-    with own_folder() as folder:
-        (folder / "shared").mkdir()
-        outcome = run(folder, options.place or f"{folder}/shared", options.keys, options.width)
-    return report(outcome, is_good=True, as_json=options.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_scenario(run)

@@ -12,11 +12,12 @@ from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.principal import Principal
 from colmlm.kb.store.settings import Settings
+from colmlm.lab.faults.harness import faults_in
 from tests.acceptance.curated import Heard, Replay, Standing, Told
-from tests.acceptance.curation import Load, run
+from tests.acceptance.curation import run
 from tests.acceptance.curators import Curator, Work
 
-SHORT = Load(facts=120, seconds=3)
+SHORT = {"facts": 120, "minutes": 0.05}
 
 
 class Careless(Curator):
@@ -37,16 +38,16 @@ class Careless(Curator):
 
 @pytest.mark.slow(reason="works on a real server for seconds")
 def test_no_verdict_is_lost_or_given_twice_and_nothing_rejected_is_said(settings: Settings):
-    outcome = run(settings, SHORT)
-    assert outcome.is_good, outcome
-    assert {"accept", "reject", "edit"} <= outcome.operations.keys() and outcome.asked_again > 0, outcome
-    assert sum(outcome.conflicts.values()) > 0, "they were at the same facts"
+    outcome = run(settings, **SHORT)
+    assert faults_in(outcome) == [], outcome
+    assert {"accept", "reject", "edit"} <= outcome["operations"].keys() and outcome["asked_again"] > 0
+    assert sum(outcome["conflicts"].values()) > 0, "they were at the same facts"
 
 
 @pytest.mark.slow(reason="works on a real server for seconds")
 def test_a_run_sees_verdicts_that_do_not_name_what_was_judged(settings: Settings):
-    outcome = run(settings, SHORT, make=Careless)
-    assert not outcome.is_good and outcome.double > 0 and outcome.lost == 0, outcome
+    outcome = run(settings, make=Careless, **SHORT)
+    assert "double" in faults_in(outcome) and outcome["lost"] == 0, outcome
 
 
 PROPOSED = Standing(1, "Lima", "proposed", 1, live=True)

@@ -21,7 +21,7 @@ from colmlm.kb import interpreter
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from tests.acceptance.server import environment
+from colmlm.lab.bench.servers import variables_of
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, ingest
 from tests.places import PYTHONPATH, ROOT
@@ -67,7 +67,7 @@ def serving(settings: Settings, **variables: str) -> Iterator[Servers]:
         **inherited,
         "PYTHONPATH": PYTHONPATH,
         "COLMLM_LOG_LEVEL": "warning",
-        **environment(settings),
+        **variables_of(settings),
         **variables,
     }
     words = ("serve", "--port", str(port), "--no-model", "--no-worker", "--workers", "2")

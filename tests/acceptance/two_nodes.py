@@ -12,21 +12,21 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
 from safetensors.torch import load_file
 
 from colmlm.kb import interpreter
-from colmlm.model.lm.base_models import WEIGHTS
+from colmlm.kb.store.settings import Settings
+from colmlm.lab.faults.harness import Figures, run_scenario
+from colmlm.model.lm.checkpoint import WEIGHTS
 from colmlm.model.training.logs import LOSS_FILE, read_log
 from colmlm.model.training.state import STATE_FILE
-from tests.acceptance.programs import options_of, own_folder, report
 from tests.networks import enter_own_network
 from tests.tiny import tiny_base
 
@@ -53,23 +53,6 @@ class Kill:
     after_step: int
     resumed_from: int
     seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of the disturbed run. It differs from the other by so much in any weight, and in any step's loss."""
-
-    steps: int
-    kills: list[Kill]
-    weights_differ_by: float
-    losses_differ_by: float
-    left_behind: list[str]
-
-    @property
-    def is_good(self) -> bool:
-        went_on = all(0 < kill.resumed_from <= kill.after_step for kill in self.kills)
-        same = max(self.weights_differ_by, self.losses_differ_by) <= TOLERANCE
-        return went_on and same and not self.left_behind
 
 
 @dataclass(slots=True)
@@ -149,29 +132,33 @@ class Nodes:
             time.sleep(0.01)
 
 
-def run(folder: Path, steps: int, killed: Sequence[str]) -> Outcome:
-    """Trains undisturbed, then with a kill for each of those named, spread over the steps."""
-    base = tiny_base(folder / "base")
-    with Nodes(base, folder / "undisturbed", steps) as nodes:
+def run(settings: Settings, *, steps: int = 60, kill: list[str] | None = None) -> Figures:
+    """Train undisturbed, then with a kill of a rank and of a node, or of what is named, spread over the steps."""
+    base = tiny_base(settings.home / "base")
+    one, other, killed = settings.home / "undisturbed", settings.home / "disturbed", kill or KILLED
+    with Nodes(base, one, steps) as nodes:
         nodes.finish()
-    with Nodes(base, folder / "disturbed", steps) as nodes:
+    with Nodes(base, other, steps) as nodes:
         share = steps // (len(killed) + 1)
         kills = [nodes.kill(what, share * number) for number, what in enumerate(killed, start=1)]
         nodes.finish()
-    return _outcome(folder / "undisturbed", folder / "disturbed", steps, kills)
-
-
-def _outcome(one: Path, other: Path, steps: int, kills: list[Kill]) -> Outcome:
     weights, same = (load_file(directory / WEIGHTS) for directory in (one, other))
     losses, again = (read_log(directory / LOSS_FILE) for directory in (one, other))
     assert weights.keys() == same.keys() and losses["step"] == again["step"] == [*range(1, steps + 1)]
-    return Outcome(
-        steps=steps,
-        kills=kills,
-        weights_differ_by=max(float((weights[name] - same[name]).abs().max()) for name in weights),
-        losses_differ_by=max(abs(a - b) for a, b in zip(losses["loss"], again["loss"], strict=True)),
-        left_behind=sorted({path.name for path in other.iterdir()} - {path.name for path in one.iterdir()}),
-    )
+    differences = {
+        "weights_differ_by": max(float((weights[name] - same[name]).abs().max()) for name in weights),
+        "losses_differ_by": max(abs(a - b) for a, b in zip(losses["loss"], again["loss"], strict=True)),
+    }
+    return {
+        "steps": steps,
+        "kills": [asdict(one) for one in kills],
+        **differences,
+        "left_behind": sorted(
+            {path.name for path in other.iterdir()} - {path.name for path in one.iterdir()}
+        ),
+        "went_on_ok": all(0 < one.resumed_from <= one.after_step for one in kills),
+        "same_ok": max(differences.values()) <= TOLERANCE,
+    }
 
 
 def _family(pid: int) -> list[psutil.Process]:
@@ -192,16 +179,6 @@ def _in_common(one: Sequence[float], other: Sequence[float]) -> int:
     return next((n for n, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), len(one))
 
 
-def main() -> int:
-    parser = options_of(__doc__)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--kill", choices=KILLED, action="append", help="may be repeated; default: both")
-    options = parser.parse_args()
-    enter_own_network()
-    with own_folder() as folder:
-        outcome = run(folder, options.steps, options.kill or KILLED)
-    return report(outcome, is_good=outcome.is_good, as_json=options.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    enter_own_network()
+    run_scenario(run)

@@ -12,12 +12,11 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from standardwebhooks.webhooks import WebhookVerificationError
@@ -25,7 +24,7 @@ from standardwebhooks.webhooks import WebhookVerificationError
 from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from tests.acceptance.programs import options_of, own_folder, report
+from colmlm.lab.faults.harness import Figures, run_scenario
 from tests.places import PYTHONPATH, ROOT
 from tests.receiver import LOOPBACK, Received, Receiver, receiver
 
@@ -37,27 +36,8 @@ PATIENCE = 200.0  # seconds
 Worker = subprocess.Popen[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of the changes that were made while workers were killed."""
-
-    changes: int
-    kills: int
-    requests: int
-    refused: int
-    repeated: int
-    lost: int
-    overtaken: int
-    unverified: int
-    seconds: float
-
-    @property
-    def is_good(self) -> bool:
-        return not (self.lost or self.overtaken or self.unverified)
-
-
-def run(settings: Settings, kills: int, seed: int = 1) -> Outcome:
-    """Kills so many workers on a new base of these settings."""
+def run(settings: Settings, *, kills: int = 30, seed: int = 1) -> Figures:
+    """Kill so many workers while facts are edited and the receiver fails at times."""
     began, drawn = time.monotonic(), random.Random(seed)
     with KnowledgeBase.open(replace(settings, webhook_networks=LOOPBACK)) as kb, receiver() as hook:
         hook.answer = refusing()
@@ -126,20 +106,21 @@ def kill(one: Worker) -> None:
     one.wait()
 
 
-def outcome(hook: Receiver, seqs: list[int], secret: str, kills: int, seconds: float) -> Outcome:
+def outcome(hook: Receiver, seqs: list[int], secret: str, kills: int, seconds: float) -> Figures:
+    """Say what became of the changes that were made while workers were killed."""
     taken = hook.taken()
     firsts = list(dict.fromkeys(taken))
-    return Outcome(
-        changes=len(seqs),
-        kills=kills,
-        requests=len(hook.received),
-        refused=len(hook.received) - len(taken),
-        repeated=len(taken) - len(firsts),
-        lost=len(set(seqs) - set(taken)),
-        overtaken=sum(later < earlier for earlier, later in pairwise(firsts)),
-        unverified=sum(not _is_verified(one, secret) for one in hook.received),
-        seconds=round(seconds, 1),
-    )
+    return {
+        "changes": len(seqs),
+        "kills": kills,
+        "requests": len(hook.received),
+        "refused": len(hook.received) - len(taken),
+        "repeated": len(taken) - len(firsts),
+        "lost": len(set(seqs) - set(taken)),
+        "overtaken": sum(later < earlier for earlier, later in pairwise(firsts)),
+        "unverified": sum(not _is_verified(one, secret) for one in hook.received),
+        "seconds": round(seconds, 1),
+    }
 
 
 def _is_verified(one: Received, secret: str) -> bool:
@@ -150,15 +131,5 @@ def _is_verified(one: Received, secret: str) -> bool:
     return True
 
 
-def main() -> int:
-    parser = options_of(__doc__)
-    parser.add_argument("--kills", type=int, default=30)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    with own_folder() as folder:
-        found = run(Settings(home=folder / "home"), options.kills, options.seed)
-    return report(found, is_good=found.is_good, as_json=options.json)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run_scenario(run)

@@ -14,9 +14,9 @@ from colmlm.api.app import create_app
 from colmlm.api.middleware.limiters import Tuning
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.operations import Operations
-from colmlm.kb.jobs.attendance import WorkerState, no_worker
 from colmlm.kb.jobs.kinds import Check
 from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.jobs.tickets import WorkerState, no_worker
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Connect
 from tests.api.watch.test_metrics import samples, value

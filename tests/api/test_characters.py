@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from colmlm.api.console import views
-from colmlm.api.console.forms import Form
+from colmlm.api.console.views import Form
 from colmlm.api.middleware.gate import GatedApp
 from colmlm.api.watch.logs import show_all
 from colmlm.kb.service import KnowledgeBase

@@ -11,12 +11,12 @@ import pytest
 from sqlalchemy import create_engine
 
 from colmlm.api.app import create_app
-from colmlm.api.client.errors import error_of
+from colmlm.api.client.connection import error_of
 from colmlm.api.errors import problem_of, status_of
 from colmlm.api.middleware.auth import build_admission
 from colmlm.api.middleware.gate import GatedApp
 from colmlm.api.middleware.limiters import Limiters
-from colmlm.api.wire.requests import MAX_BODY_BYTES
+from colmlm.api.wire import MAX_BODY_BYTES
 from colmlm.kb.access.access import Access
 from colmlm.kb.errors import KBError, refusals
 from colmlm.kb.service import KnowledgeBase

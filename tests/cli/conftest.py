@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from colmlm.cli.composition.readers import CONFIDENCE
 from colmlm.cli.start.root import app
 from colmlm.kb import interpreter
-from colmlm.kb.answers.confidence import UNFITTED
+from colmlm.kb.answers.reading import UNFITTED
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, to_record
 from colmlm.lab import main as lab
 from colmlm.model.annotate.checkpoint import SMALL_READER

@@ -24,7 +24,7 @@ MODULES = (
     "cli",
     "colmlm.lab.bench.clients",
     "colmlm.lab.bench.reopen",
-    "colmlm.lab.crashlab.child",
+    "colmlm.lab.faults.child",
     "colmlm.lab.harness.entry",
 )
 

@@ -2,7 +2,8 @@
 
 A directory is walked by handles. Every name below it is opened relative to the handle of its directory, and no link is
 followed. A directory that is swapped for a link during the walk is refused, and so is a file before it is read.
-It needs a system with `openat` (Linux, macOS), as the reading process needs `setrlimit`.
+It needs a system with `openat` (Linux, macOS), as the reading process needs `setrlimit`. What that process and its
+parent tell each other of a file is JSON after its length.
 """
 
 from __future__ import annotations
@@ -11,14 +12,19 @@ import errno
 import os
 import re
 import stat
+import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, Annotated, Literal, NamedTuple
 
-from colmlm.kb.corpus.format import Refusal, unstorable_characters
+import msgspec
+from msgspec import Meta
+
+from colmlm.kb.corpus.format import Parsed, Refusal, unstorable_characters
+from colmlm.kb.corpus.raw.blocks import Fields
 
 KINDS = {
     ".txt": "text", ".text": "text",
@@ -253,3 +259,78 @@ def path_fault(path: Path) -> str | None:
 def printable(path: str) -> str:
     """Give the path in a form that can be printed and stored, since a name need not be UTF-8."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+LENGTH = struct.Struct(">Q")
+WIDEST = 8  # bytes of a message for each character of a document: its escapes, and its facts
+
+
+class Ask(msgspec.Struct):
+    """A request to read a file past line `after`, of a kind of `KINDS` (`kb.corpus.raw.files`) or `read.FORMATS`."""
+
+    kind: str
+    path: str
+    external_id: str = ""
+    encoding: str | None = None
+    fields: Fields = Fields()
+    uri: str | None = None
+    origin: FolderOrigin | None = None
+    after: int = 0
+
+
+class Told(msgspec.Struct, omit_defaults=True):
+    """A report of a document, of its refusal, or of progress. `line` is the last line done, `reached` its end in bytes.
+
+    `end` marks the end of the file. After a `breach` no report follows; `how` says how the process ended, if known.
+    """
+
+    line: int = 0
+    reached: int = 0
+    parsed: Parsed | None = None
+    breach: Breach | None = None
+    how: str = ""
+    end: bool = False
+
+
+def send_message(stream: IO[bytes], message: bytes) -> None:
+    stream.write(LENGTH.pack(len(message)))
+    stream.write(message)
+    stream.flush()
+
+
+def receive_message(stream: IO[bytes]) -> bytes | None:
+    """Give the next message; None where the other end has closed."""
+    head = stream.read(LENGTH.size)
+    return stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None
+
+
+# The limits for reading one document.
+
+# A reader with less memory than that does not even start.
+Memory = Annotated[int, Meta(ge=128, le=1_000_000, description="a number from 128 to 1000000")]
+Time = Annotated[int, Meta(ge=1, le=86_400, description="a number from 1 to 86400")]
+Characters = Annotated[int, Meta(ge=1000, le=100_000_000, description="a number from 1000 to 100000000")]
+
+# Why reading a document ended: the limit that it exceeded, or "broken" where its reader failed.
+Breach = Literal["memory", "time", "size", "broken"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits for one document: megabytes of memory, seconds of processor time, and characters of its text."""
+
+    memory_mb: Memory = 1024
+    seconds: Time = 60
+    characters: Characters = 20_000_000
+
+    def sentence(self, breach: Breach, how: str = "") -> str:
+        """Give the reason of a refusal; `how` says how the reader ended, as far as that is known."""
+        match breach:
+            case "memory":
+                return f"reading it took more than {self.memory_mb} MB of memory (COLMLM_DOCUMENT_MEMORY_MB)"
+            case "time":
+                return f"reading it took more than {self.seconds} seconds (COLMLM_DOCUMENT_SECONDS)"
+            case "size":
+                return f"it gave more than {self.characters} characters (COLMLM_DOCUMENT_CHARACTERS)"
+            case "broken":
+                return f"its reader broke off ({how}): it is damaged, or takes more than {self.memory_mb} MB of memory"

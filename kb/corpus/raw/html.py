@@ -1,20 +1,40 @@
-"""Reads HTML as title and plain text, with Lexbor: the page's main part, by rules that stay the same in every release.
+"""Reads HTML, and what is made of it or shown as it, as title and plain text.
 
-It leaves out what HTML itself marks as secondary (navigation, asides, footers, forms, scripts, hidden parts). An
-extractor that guesses the article from its looks would do better on pages of the web, but its next release would
-give other texts, and so replace every document.
+Of a page, with Lexbor, it takes the main part, by rules that stay the same in every release. It leaves out what HTML
+itself marks as secondary (navigation, asides, footers, forms, scripts, hidden parts). An extractor that guesses the
+article from its looks would do better on pages of the web, but its next release would give other texts, and so replace
+every document. Of books (EPUB) it reads the pages of their spine, in order. Mammoth makes HTML of Word documents (docx)
+by their styles, and markdown-it tells what a rendered page of Markdown shows.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+from xml.parsers.expat import ExpatError
+from zipfile import BadZipFile, ZipFile
 
 from selectolax.lexbor import LexborHTMLParser
 
-from colmlm.kb.corpus.raw.blocks import CELL_END, HARD_BREAK, Blocks
-from colmlm.kb.corpus.raw.text import Unreadable
+from colmlm.kb.corpus.raw.blocks import (
+    CELL_END,
+    HARD_BREAK,
+    Blocks,
+    Unreadable,
+    declared_encoding,
+    decode_text,
+)
+from colmlm.kb.texts.characters import MOST_BYTES
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
 
 _ASIDE = (
     "aside audio button canvas dialog embed footer form frameset head iframe input link map meta nav noembed noframes"
@@ -195,3 +215,145 @@ def _short(line: str) -> str | None:
     title = " ".join(line.split()).strip("#=*_~ ")
     fits = len(title) <= _LONGEST and len(title.split()) <= _MOST_WORDS
     return title if fits and any(character.isalpha() for character in title) else None
+
+
+CONTAINER, PROTECTION = "META-INF/container.xml", "META-INF/rights.xml"
+_CONTAINER = "{urn:oasis:names:tc:opendocument:xmlns:container}"
+_OPF, _DC = "{http://www.idpf.org/2007/opf}", "{http://purl.org/dc/elements/1.1/}"
+_PAGES = ("application/xhtml+xml", "text/html")
+
+
+def read_epub(data: bytes) -> tuple[str | None, str]:
+    """Give the book's title and the text of its pages, each with its heading. Raises `Unreadable`."""
+    try:
+        with ZipFile(BytesIO(data)) as book:
+            return _book(book)
+    except (BadZipFile, ElementTree.ParseError, KeyError, NotImplementedError, RuntimeError) as error:
+        raise Unreadable(f"no EPUB that can be read ({error})") from error
+
+
+def _book(book: ZipFile) -> tuple[str | None, str]:
+    if PROTECTION in book.namelist():
+        raise Unreadable("the book is protected, so its text cannot be read")
+    if (
+        sum(entry.file_size for entry in book.infolist() if entry.filename.endswith(("html", "htm", "xml")))
+        > MOST_BYTES
+    ):
+        raise Unreadable(f"its pages are more than {MOST_BYTES} bytes; split it")
+    root = ElementTree.fromstring(book.read(CONTAINER)).find(f".//{_CONTAINER}rootfile")
+    if root is None:
+        raise Unreadable("its container names no package")
+    place = root.attrib["full-path"]
+    package = ElementTree.fromstring(book.read(place))
+    title = package.findtext(f".//{_DC}title")
+    texts = [_page(book, page) for page in _spine(package, posixpath.dirname(place))]
+    return (title or "").strip() or None, "\n\n".join(text for text in texts if text)
+
+
+def _spine(package: Element, folder: str) -> Iterator[str]:
+    """Yield where the pages that are read one after another stand in the archive."""
+    items = {item.get("id"): item for item in package.iter(f"{_OPF}item")}
+    for reference in package.iter(f"{_OPF}itemref"):
+        item = items.get(reference.get("idref"))
+        if item is not None and reference.get("linear") != "no" and item.get("media-type") in _PAGES:
+            yield posixpath.normpath(posixpath.join(folder, unquote(item.attrib["href"])))
+
+
+def _page(book: ZipFile, place: str) -> str:
+    """Give the text of a page with its heading; nothing where it has only pictures."""
+    data = book.read(place)
+    try:
+        title, text = read_html(decode_text(data, declared_encoding(data)))
+    except Unreadable:
+        return ""
+    return f"{title}\n\n{text}" if title else text
+
+
+def read_word(data: bytes) -> tuple[str | None, str]:
+    """Give the title (the only first heading) and the text, with lists, tables and notes; pictures are left out.
+
+    Raises `Unreadable`.
+    """
+    import mammoth  # here, as Markdown's: most files are of neither kind
+
+    try:
+        page = mammoth.convert_to_html(BytesIO(data), convert_image=_nothing).value
+    except (BadZipFile, ExpatError, KeyError, OSError) as error:
+        raise Unreadable(f"no Word document that can be read ({error}); save it as docx again") from error
+    if not page:
+        raise Unreadable("no text in it")
+    return read_html(page)
+
+
+def _nothing(_image: Any) -> Sequence[Any]:
+    return []
+
+
+_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?\n)?(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+_FRONT_TITLE = re.compile(r"^title:[ \t]*(?P<quote>[\"']?)(.+?)(?P=quote)[ \t]*$", re.MULTILINE)
+
+
+def read_markdown(text: str) -> tuple[str | None, str]:
+    """Give the title (of the front matter, or the first heading of the first level) and the text without markup.
+
+    A heading at the start that is the title is left out of the text. Code stays as it is; pictures are left out.
+    """
+    from markdown_it import MarkdownIt
+
+    front = _FRONT_MATTER.match(text)
+    title = None
+    if front is not None:
+        found = _FRONT_TITLE.search(front.group(1) or "")
+        title = found.group(2).strip() if found else None
+        text = text[front.end() :]
+    blocks = Blocks()
+    heading = _collect_tokens(MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text), blocks)
+    title = title or heading
+    if title is not None:
+        blocks.drop_first(title)
+    return title, blocks.text()
+
+
+def _collect_tokens(tokens: Sequence[Token], blocks: Blocks) -> str | None:
+    """Add the text of the tokens to the blocks, and give the first heading of the first level."""
+    heading: str | None = None
+    lists = 0
+    for token in tokens:
+        kind = token.type
+        if kind == "inline":
+            for child in token.children or ():
+                blocks.add(_inline(child))
+        elif kind in ("fence", "code_block"):
+            blocks.close()
+            blocks.add(token.content)
+            blocks.close(verbatim=True)
+        elif kind == "html_block":
+            blocks.close()
+            blocks.add(html_text(token.content))
+            blocks.close(verbatim=True)
+        elif kind in ("bullet_list_open", "ordered_list_open"):
+            blocks.close(after="\n")
+            lists += 1
+        elif kind in ("bullet_list_close", "ordered_list_close"):
+            lists -= 1
+            blocks.close(after="\n" if lists else "\n\n")
+        elif kind in ("th_close", "td_close"):
+            blocks.add(CELL_END)
+        elif kind == "tr_close":
+            blocks.strip_end(CELL_END)
+            blocks.close(after="\n")
+        elif kind in ("paragraph_close", "table_close"):
+            blocks.close(after="\n" if lists else "\n\n")
+        elif kind == "heading_close":
+            closed = blocks.close()
+            heading = heading or (closed if token.tag == "h1" and closed else None)
+    return heading
+
+
+def _inline(token: Token) -> str:
+    """Give the text of one inline token."""
+    if token.type in ("text", "code_inline", "text_special"):
+        return token.content
+    if token.type == "softbreak":
+        return " "
+    return HARD_BREAK if token.type == "hardbreak" else ""

@@ -10,8 +10,8 @@ import re
 
 import pypdfium2
 
+from colmlm.kb.corpus.raw.blocks import Unreadable, normalise_text
 from colmlm.kb.corpus.raw.html import heading_line
-from colmlm.kb.corpus.raw.text import Unreadable, normalise_text
 from colmlm.kb.texts.characters import PAGE_END
 
 _NOT_A_TITLE = re.compile(

@@ -1,39 +1,189 @@
-"""Reads one file piece by piece. It runs in the reading process, which confines what a hostile file can do."""
+"""The reading process: reads files piece by piece for its parent, one after the other, under limits.
+
+`kb.corpus.raw.reading` starts it. It confines what a hostile file can do, and holds nothing worth stealing: no secret,
+no connection, and no file but the one it reads.
+
+A dump of MediaWiki (XML) gives a document an article, as its newest revision in the dump says it. Pages of other
+namespaces than that of articles, and redirects, are passed over.
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Mapping
+import os
+import re
+import resource
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from io import BufferedReader, TextIOWrapper
 from itertools import chain
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Any, cast
-from urllib.parse import unquote, urlsplit
+from typing import IO, Any, cast
+from urllib.parse import quote, unquote, urlsplit
+from xml.etree.ElementTree import Element, ParseError, iterparse
+
+import msgspec
 
 from colmlm.kb.corpus.format import (
     AnnotatedDocument,
     Parsed,
     Refusal,
+    is_blank,
     parse_json,
     parse_line,
     parse_record,
     too_long,
     unstorable_characters,
 )
-from colmlm.kb.corpus.raw.blocks import Fields, ReadPiece, refuse_document
-from colmlm.kb.corpus.raw.files import opened_file
-from colmlm.kb.corpus.raw.html import heading_line
-from colmlm.kb.corpus.raw.text import (
+from colmlm.kb.corpus.raw.blocks import (
+    Fields,
+    ReadPiece,
     Unreadable,
     declared_encoding,
     decode_text,
     marked_encoding,
     normalise_text,
+    refuse_document,
 )
-from colmlm.kb.corpus.raw.wiki import read_wiki
-from colmlm.kb.corpus.raw.wire import Ask
+from colmlm.kb.corpus.raw.files import WIDEST, Ask, Limits, Told, opened_file, receive_message, send_message
+from colmlm.kb.corpus.raw.html import heading_line, read_epub, read_html, read_markdown, read_word
 from colmlm.kb.corpus.squad import read_squad, squad_identity
 from colmlm.kb.texts.characters import MOST_BYTES, Damaged, read_lines, unpacked
+
+
+@dataclass(slots=True)
+class _Wiki:
+    """What the head of a dump says: the address of its pages, and what links to files and categories begin with."""
+
+    xmlns: str
+    pages: str = ""
+    beside: set[str] = field(default_factory=lambda: {"file", "image", "category"})
+
+    def take(self, about: Element) -> None:
+        base = about.findtext(f"{self.xmlns}base") or ""
+        self.pages = base.rpartition("/")[0]
+        for namespace in about.iter(f"{self.xmlns}namespace"):
+            if namespace.get("key") in (_FILES, _CATEGORIES) and namespace.text:
+                self.beside.add(namespace.text.casefold())
+
+    def parsed(self, page: Element, revision: Element | None, where: str, path: Path) -> Parsed | None:
+        """Give the document of a page; None where it is no article, or only leads to one."""
+        said = {name: (page.findtext(f"{self.xmlns}{name}") or "").strip() for name in ("ns", "title", "id")}
+        is_redirect = page.find(f"{self.xmlns}redirect") is not None
+        if said["ns"] not in ("", _ARTICLES) or is_redirect or revision is None:
+            return None
+        if (revision.findtext(f"{self.xmlns}model") or "wikitext") != "wikitext":
+            return None
+        title = said["title"]
+        text = plain_text(revision.findtext(f"{self.xmlns}text") or "", self.beside)
+        if is_blank(text):
+            return Parsed(
+                None, (Refusal(title or where, 0, "no text in it, apart from templates and tables"),)
+            )
+        uri = f"{self.pages}/{quote(title.replace(' ', '_'))}" if self.pages and title else path.as_uri()
+        number = revision.findtext(f"{self.xmlns}id")
+        return Parsed(
+            AnnotatedDocument(said["id"] or title or where, text, (), title or None, uri, None, number)
+        )
+
+
+def read_wiki(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
+    """Yield the articles past page `ask.after`, and nothing for each page that is none."""
+    number = 0
+    try:
+        with place.open("rb") as file, unpacked(file, path) as stream:
+            for number, parsed in enumerate(_pages(stream, path, ask.after), start=1):
+                yield ReadPiece(parsed, number, file.tell())
+    except (Damaged, ParseError) as error:
+        what = str(error) if isinstance(error, Damaged) else f"no XML that can be read ({error})"
+        yield refuse_document(path.name, f"{what}, after page {number}; the rest was not read", number)
+
+
+def _pages(stream: IO[bytes], path: Path, after: int) -> Iterator[Parsed | None]:
+    events = iterparse(stream, events=("start", "end"))
+    _, root = next(events)
+    xmlns, _, name = root.tag.rpartition("}")
+    if name != "mediawiki":
+        raise Unreadable(f"XML of another kind ({name}): only MediaWiki dumps are read")
+    wiki, newest, number = _Wiki(f"{xmlns}}}" if xmlns else ""), None, 0
+    for event, element in events:
+        match element.tag.removeprefix(wiki.xmlns), event:
+            case "siteinfo", "end":
+                wiki.take(element)
+            case "revision", "end":
+                if newest is not None:
+                    newest.clear()  # so that a page with its history does not have to fit into memory
+                newest = element
+            case "page", "end":
+                number += 1
+                yield wiki.parsed(element, newest, f"{path.name}:{number}", path) if number > after else None
+                newest = None
+                root.clear()
+
+
+# Turns wikitext into plain text, with mwparserfromhell: sentences, headings and lists.
+#
+# What stands beside the text is left out: templates, tables, notes, files and categories. A template may show
+# text, but only the wiki it belongs to knows which.
+
+_BESIDE = frozenset(
+    [
+        "ref",
+        "references",
+        "gallery",
+        "table",
+        "math",
+        "chem",
+        "timeline",
+        "score",
+        "imagemap",
+        "graph",
+        "mapframe",
+        "templatestyles",
+        "hr",
+    ]
+)
+_SWITCHES = re.compile(r"__[A-Z]+__")
+_HOLLOW = re.compile(r"[ \t]?\([ \t]*[,;:]?[ \t]*\)")  # where only a template stood
+_BLANKS, _LINES = re.compile(r"[ \t\u00a0]+"), re.compile(r" *\n *")
+_EMPTY_LINES = re.compile(r"\n{3,}")
+
+
+def plain_text(wikitext: str, beside: Collection[str] = ()) -> str:
+    """Give what a page says. `beside` has the first words of links that show nothing, such as ``file``, in small.
+
+    Raises `Unreadable` where the parser is not installed.
+    """
+    try:
+        import mwparserfromhell
+    except ImportError as error:
+        raise Unreadable("MediaWiki dumps need a parser: pip install 'colmlm[wiki]'") from error
+    text = "".join(_visible_text(mwparserfromhell.parse(wikitext), beside))
+    text = _HOLLOW.sub("", _SWITCHES.sub("", text))
+    return _EMPTY_LINES.sub("\n\n", _LINES.sub("\n", _BLANKS.sub(" ", text))).strip()
+
+
+def _visible_text(code: Any, beside: Collection[str]) -> Iterator[str]:
+    """Yield what the nodes of parsed wikitext show."""
+    from mwparserfromhell.nodes import ExternalLink, Heading, HTMLEntity, Tag, Text, Wikilink
+
+    for node in code.nodes if code is not None else ():
+        match node:
+            case Text():
+                yield node.value
+            case HTMLEntity():
+                yield node.normalize()
+            case Heading():
+                yield from ("\n\n", *_visible_text(node.title, beside), "\n\n")
+            case Wikilink() if str(node.title).partition(":")[0].strip().casefold() not in beside:
+                shown = node.title if node.text is None else node.text
+                yield "".join(_visible_text(shown, beside)).removeprefix(":")
+            case ExternalLink():
+                yield from _visible_text(node.title if node.brackets else node.url, beside)
+            case Tag() if (tag := str(node.tag).strip().casefold()) not in _BESIDE:
+                yield "\n" if tag == "br" else "".join(_visible_text(node.contents, beside))
+
 
 # Records: JSON Lines, rows of tables and of Parquet, each a document without facts.
 #
@@ -249,21 +399,13 @@ def _text(kind: str, data: bytes, encoding: str | None) -> tuple[str | None, str
 
         return read_pdf(data)
     if kind == "word":
-        from colmlm.kb.corpus.raw.word import read_word
-
         return read_word(data)
     if kind == "epub":
-        from colmlm.kb.corpus.raw.epub import read_epub
-
         return read_epub(data)
     if kind == "html":
-        from colmlm.kb.corpus.raw.html import read_html
-
         return read_html(decode_text(data, encoding or declared_encoding(data)))
     text = decode_text(data, encoding)
     if kind == "markdown":
-        from colmlm.kb.corpus.raw.markdown import read_markdown
-
         return read_markdown(text)
     return None, text
 
@@ -277,3 +419,91 @@ def _place(uri: str) -> PurePosixPath:
 def _named(path: PurePath) -> str:
     """Make a title of the file's name."""
     return " ".join(path.stem.replace("_", " ").replace("-", " ").split()) or path.name
+
+
+_ARTICLES, _FILES, _CATEGORIES = "0", "6", "14"  # numbers of namespaces, the same in every wiki
+
+
+_MOST_REFUSALS = 1000  # refusals reported of one document
+_FARTHEST = 2**53 - 1  # the largest offset that JSON holds exactly
+_MOST_QUOTED = 1000  # characters of each text in a refusal
+
+
+def main() -> None:
+    limits = Limits(*map(int, sys.argv[1:]))
+    asked, telling = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1):  # keeps a parser's own output out of the messages
+        os.dup2(nothing, number)
+    _confine(limits)
+    send_message(telling, _encoded(Told()))  # tells the parent that the process runs
+    while (message := receive_message(asked)) is not None:
+        for told in _answer(msgspec.json.decode(message, type=Ask), limits):
+            send_message(telling, told)
+
+
+def _confine(limits: Limits) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    if sys.platform == "linux":  # on other systems the limit counts something else, or has no effect
+        memory = limits.memory_mb << 20
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+
+
+def _allow(limits: Limits) -> None:
+    """Allow the next document its processor time, after which the kernel ends the process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    until = int(used.ru_utime + used.ru_stime) + 1 + limits.seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
+
+
+def _answer(ask: Ask, limits: Limits) -> Iterator[bytes]:
+    line, reached = ask.after, 0
+    _allow(limits)
+    try:
+        for piece in read_pieces(ask):
+            yield _encode_piece(piece, limits)
+            line, reached = piece.line, piece.reached
+            _allow(limits)
+        yield _encoded(Told(line, reached, end=True))
+    except MemoryError:
+        yield _encoded(Told(line, reached, breach="memory"))
+    except Exception as error:  # noqa: BLE001 - whatever a parser raises is why this document was given up
+        yield _encoded(Told(line, reached, breach="broken", how=type(error).__name__))
+
+
+def _encode_piece(piece: ReadPiece, limits: Limits) -> bytes:
+    parsed = piece.parsed
+    if parsed is not None and parsed.refusals:
+        parsed = Parsed(parsed.document, tuple(_refusals(parsed)), parsed.overlaps_resolved)
+    document = None if parsed is None else parsed.document
+    if document is None or len(document.text) <= limits.characters:
+        message = _encoded(Told(piece.line, piece.reached, parsed))
+        if len(message) <= WIDEST * limits.characters:
+            return message
+    too_large = Refusal(
+        "" if document is None else document.external_id[:_MOST_QUOTED], 0, limits.sentence("size"), "size"
+    )
+    return _encoded(Told(piece.line, piece.reached, Parsed(None, (too_large,))))
+
+
+def _refusals(parsed: Parsed) -> Iterator[Refusal]:
+    """Yield the refusals to report: not too many, and with texts that are cut short and can be stored."""
+    for one in parsed.refusals[:_MOST_REFUSALS]:
+        yield Refusal(_shown(one.document), min(one.offset, _FARTHEST), _shown(one.reason), one.code)
+    if (more := len(parsed.refusals) - _MOST_REFUSALS) > 0:
+        last = parsed.refusals[-1]
+        yield Refusal(_shown(last.document), last.offset, f"... and {more} more like these", last.code)
+
+
+def _shown(words: str) -> str:
+    words = words if len(words) <= _MOST_QUOTED else f"{words[:_MOST_QUOTED]}..."
+    return words.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\ufffd")
+
+
+def _encoded(told: Told) -> bytes:
+    return msgspec.json.encode(told)
+
+
+if __name__ == "__main__":
+    main()

@@ -21,9 +21,19 @@ from msgspec.structs import replace
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import Parsed, Refusal
 from colmlm.kb.corpus.raw.blocks import Fields
-from colmlm.kb.corpus.raw.files import RawFile, path_fault, printable
+from colmlm.kb.corpus.raw.files import (
+    LENGTH,
+    WIDEST,
+    Ask,
+    Breach,
+    Limits,
+    RawFile,
+    Told,
+    path_fault,
+    printable,
+    send_message,
+)
 from colmlm.kb.corpus.raw.read import BY_LINE, BY_ROW, FORMATS
-from colmlm.kb.corpus.raw.wire import LENGTH, WIDEST, Ask, Breach, Limits, Told, send_message
 from colmlm.kb.errors import refusals
 
 MOST_BREACHES = 10  # breaches of one file; each costs the time that a document may take, and a new process
@@ -266,7 +276,7 @@ def _started(limits: Limits) -> subprocess.Popen[bytes]:
     """Start a process with its own environment, so without secrets, and in a session that Ctrl-C does not reach."""
     asked = (limits.memory_mb, limits.seconds, limits.characters)
     return subprocess.Popen(
-        interpreter.command("-m", "colmlm.kb.corpus.raw.child", *asked),
+        interpreter.command("-m", "colmlm.kb.corpus.raw.read", *asked),
         env={
             "PYTHONPATH": str(interpreter.ROOT),
             "ARROW_DEFAULT_MEMORY_POOL": "system",

@@ -18,8 +18,8 @@ from typing import Self
 import httpx2
 
 from colmlm.kb.corpus.format import Refusal
+from colmlm.kb.corpus.raw.blocks import Unreadable
 from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, kind_of
-from colmlm.kb.corpus.raw.text import Unreadable
 from colmlm.kb.network.addresses import Deadline, DeadlineTransport, addresses_of, is_public
 
 MOST_BYTES, MOST_SECONDS, MOST_REDIRECTS = 20_000_000, 60, 5

@@ -12,25 +12,54 @@ from __future__ import annotations
 
 import signal
 import sys
-from dataclasses import asdict
+from collections.abc import Iterator
+from typing import Any
 
-from tests.acceptance.hostile.run import LONG, SHORT, run
-from tests.acceptance.programs import options_of, own_database, report
+from colmlm.kb.store.settings import Settings
+from colmlm.lab.faults.harness import Figures, run_scenario
+from tests.acceptance.hostile import aftermath, bodies, connections, files, headers, races
+from tests.acceptance.hostile.cases import Case
+from tests.acceptance.hostile.world import World, served
+
+SHORT, LONG = 5, 100  # rounds of each race
 
 
-def main() -> int:
-    parser = options_of(__doc__)
-    parser.add_argument("--only", metavar="NAME", help="a group, or a part of the names of cases")
-    parser.add_argument("--long", action="store_true", help=f"{LONG} rounds of each race and not {SHORT}")
-    options = parser.parse_args()
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(143)
-    )  # ends the server, the worker and the database as well
-    with own_database() as settings:
-        outcome = run(settings, only=options.only, rounds=LONG if options.long else SHORT)
-    found = asdict(outcome) if options.json else {"tried": outcome.tried, "failed": outcome.failed}
-    return report(found, is_good=outcome.tried > 0 and not outcome.failed, as_json=options.json)
+def run(
+    settings: Settings, rounds: int | None = None, *, only: str | None = None, long: bool = False
+) -> Figures:
+    """Run the cases of a group, or with a part of a name, by default all: `--long` has 100 rounds of each race."""
+    with served(settings, rounds or (LONG if long else SHORT)) as world:
+        results = list(_results(world, only))
+    failed = sum(not one["ok"] for one in results)
+    return {"tried": len(results), "failed": failed, "tried_ok": bool(results), "cases": results}
+
+
+def _results(world: World, only: str | None) -> Iterator[dict[str, Any]]:
+    chosen = [
+        case
+        for group in (headers, connections, bodies, files, races)
+        for case in group.cases()
+        if only is None or only == case.group or only in case.name
+    ]
+    for case in (*chosen, *aftermath.cases()):
+        result = _tried(world, case)
+        print(
+            f"{'ok  ' if result['ok'] else 'FAIL'} {case.group}: {case.name}: {result['detail'][:300]}",
+            file=sys.stderr,
+        )
+        yield result
+
+
+def _tried(world: World, case: Case) -> dict[str, Any]:
+    try:
+        is_ok, said = True, case.attack(world)
+        world.lives()
+    except Exception as error:
+        is_ok, said = False, f"{type(error).__name__}: {error}"[:2000]
+    return {"name": case.name, "group": case.group, "ok": is_ok, "detail": said}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # It ends the server, the worker and the database as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    run_scenario(run)

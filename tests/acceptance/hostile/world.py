@@ -22,7 +22,8 @@ from colmlm.kb import interpreter
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from tests.acceptance.server import ServerProcess, environment, server_process
+from colmlm.lab.bench.servers import variables_of
+from tests.acceptance.server import ServerProcess, server_process
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, ingest
 from tests.places import ROOT
@@ -234,7 +235,7 @@ def _worker(settings: Settings) -> Iterator[subprocess.Popen[str]]:
     command = interpreter.command("-m", "colmlm.cli", "worker")
     with tempfile.TemporaryDirectory(prefix="colmlm-") as folder:
         weights = {"COLMLM_CHECKPOINT": str(tiny_checkpoint(Path(folder)))}
-        env = {**os.environ, **environment(settings), **LIMITS, **weights}
+        env = {**os.environ, **variables_of(settings), **LIMITS, **weights}
         with subprocess.Popen(command, cwd=ROOT, env=env, text=True, stderr=subprocess.PIPE) as process:
             try:
                 yield process

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from colmlm.cli.composition.handlers import HANDLERS
-from colmlm.kb.backup.kept import backup_folder
+from colmlm.kb.backup.write import backup_folder
 from colmlm.kb.jobs.worker import Worker
 from colmlm.kb.service import KnowledgeBase
 from tests.api.console.conftest import OpenPage

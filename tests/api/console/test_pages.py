@@ -13,8 +13,7 @@ from playwright.sync_api import Page, expect
 from colmlm.api.console.views import PLACES
 from colmlm.kb.access.tokens import create_token, read_token, revoke_token, rotate_token
 from colmlm.kb.answers.answering import Answering
-from colmlm.kb.backup.kept import backup_folder
-from colmlm.kb.backup.write import write_backup
+from colmlm.kb.backup.write import backup_folder, write_backup
 from colmlm.kb.evidence.records import NewFeedback, NewOutput, Splice
 from colmlm.kb.jobs.kinds import AskQuestions, Gate, MakeBackup
 from colmlm.kb.jobs.queue import Jobs

@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from colmlm.kb.answers.answering import Answering
-from colmlm.kb.facts.reviews import ReviewVerdict
+from colmlm.kb.facts.records import ReviewVerdict
 from colmlm.kb.jobs.kinds import AskQuestions
 from colmlm.kb.jobs.worker import JobRun, Worker
 from colmlm.kb.lookup.options import filter_of

@@ -7,7 +7,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
-from colmlm.kb.facts.reviews import ReviewVerdict
+from colmlm.kb.facts.records import ReviewVerdict
 from colmlm.kb.service import KnowledgeBase
 from tests.api.console.conftest import OpenPage
 from tests.fakes import FakeEncoder

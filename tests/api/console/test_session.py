@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from colmlm.api.middleware.gate import GatedApp
-from colmlm.kb.log.denials import list_denials
+from colmlm.kb.log.chain import list_denials
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import ORIGIN, Connect
 from tests.api.console.conftest import OpenPage

@@ -12,8 +12,8 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.api.middleware.gate import GatedApp
-from colmlm.kb.access import idempotency
-from colmlm.kb.access.idempotency import KeptAnswer
+from colmlm.kb.access import access
+from colmlm.kb.access.access import KeptAnswer
 from colmlm.kb.access.tokens import read_token
 from colmlm.kb.jobs.kinds import Check
 from colmlm.kb.jobs.queue import Jobs
@@ -110,12 +110,12 @@ def key_id(atlas: KnowledgeBase, new_token: Callable[[str], str]) -> int:
 
 def claim(kb: KnowledgeBase, key_id: int) -> Claim | KeptAnswer:
     with Session(kb.engine) as session, session.begin():
-        return idempotency.claim_key(session, key_id, "order-1", b"body")
+        return access.claim_key(session, key_id, "order-1", b"body")
 
 
 def settle(kb: KnowledgeBase, held: Claim, answer: KeptAnswer) -> None:
     with Session(kb.engine) as session, session.begin():
-        idempotency.settle_key(session, held, answer)
+        access.settle_key(session, held, answer)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from colmlm.api.app import create_app
-from colmlm.api.openai.errors import speaks_openai
+from colmlm.api.openai.fields import speaks_openai
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Connect
 from tests.api.openai.conftest import LOOKING_UP, MODEL, PROMPT

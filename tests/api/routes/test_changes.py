@@ -15,7 +15,7 @@ from colmlm.api.app import create_app
 from colmlm.api.middleware.gate import GatedApp
 from colmlm.api.middleware.limiters import SIZES, Limiter, Tuning
 from colmlm.kb.log import witness
-from colmlm.kb.log.cloud_events import BATCH, EVENT
+from colmlm.kb.log.records import BATCH, EVENT
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
 from tests.api.serving import served

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from colmlm.api.middleware.gate import GatedApp
+from colmlm.kb.keys.records import GateLimits
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.switching.limits import GateLimits
 from tests.api.conftest import Connect
 from tests.fakes import FakeEncoder
 

@@ -6,7 +6,7 @@ import base64
 import json
 
 from colmlm.api.routes.parameters import place_of
-from colmlm.api.wire.answers import cursor
+from colmlm.api.wire import cursor
 from tests.api.conftest import Client
 from tests.refusals import raises_code
 

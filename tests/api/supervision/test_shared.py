@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.api.supervision.supervisor import Shared
+from colmlm.api.supervision import Shared
 
 
 def test_all_are_up_when_each_has_said_so(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from colmlm.api.app import create_app
 from colmlm.api.middleware.gate import GatedApp
 from colmlm.api.settings import ServerSettings
+from colmlm.api.watch.metrics import tracing_from
 from colmlm.api.watch.operations import Operations
-from colmlm.api.watch.tracing import tracing_from
 from colmlm.kb.errors import SettingsError
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import CAPITAL, Connect

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.kb.facts.standing import says_the_same
+from colmlm.kb.facts.corpora import says_the_same
 from colmlm.kb.service import KnowledgeBase
 from tests.cli.conftest import OPENING, Annotators, Run, annotators_that_ask
 from tests.gates import full_disk, gate, interrupted

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from colmlm.kb.log.denials import NewDenial, record_denial
+from colmlm.kb.log.chain import NewDenial, record_denial
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.cli.conftest import QUESTIONS, Run

@@ -18,8 +18,7 @@ from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.evidence.records import NewFeedback, NewOutput, QuotedStretch, Splice
-from colmlm.kb.facts.records import Correction
-from colmlm.kb.facts.reviews import ReviewVerdict
+from colmlm.kb.facts.records import Correction, ReviewVerdict
 from colmlm.kb.jobs.kinds import AskQuestions
 from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.removal.selector import Selector

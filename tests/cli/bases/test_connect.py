@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from colmlm import connect
-from colmlm.api.client.errors import ServerUnreachable, TokenRefused
+from colmlm.api.client.connection import ServerUnreachable, TokenRefused
 from colmlm.cli.bases.local_base import LocalBase
 from colmlm.kb import interpreter
 from colmlm.kb.errors import KeysetMismatch, NotHeeded

@@ -16,9 +16,8 @@ import pytest
 
 from colmlm.api.client.api import _FileBlocks
 from colmlm.api.client.client import Client
-from colmlm.api.client.connection import Connection, Patience
-from colmlm.api.client.errors import ServerUnreachable, TokenRefused
-from colmlm.api.wire.requests import MAX_QUERIES, MAX_VECTORS
+from colmlm.api.client.connection import Connection, Patience, ServerUnreachable, TokenRefused
+from colmlm.api.wire import MAX_QUERIES, MAX_VECTORS
 from colmlm.cli.bases.remote import OutputsElsewhere
 from colmlm.cli.composition.generator import StoringGenerator
 from colmlm.kb.answers.ranked import RankedLookups

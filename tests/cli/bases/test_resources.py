@@ -18,7 +18,6 @@ from colmlm.kb.evidence import answering_generator
 from colmlm.kb.evidence import records as evidence
 from colmlm.kb.evidence.log import Log
 from colmlm.kb.evidence.outputs import Outputs
-from colmlm.kb.facts import compared
 from colmlm.kb.facts import records as facts
 from colmlm.kb.facts.comparisons import Comparisons
 from colmlm.kb.facts.corpora import Corpora, StoredDocuments
@@ -36,7 +35,6 @@ from colmlm.kb.questions.sets import QuestionSets
 from colmlm.kb.removal import records as forgetting
 from colmlm.kb.review import records as review_records
 from colmlm.kb.review.review import FactReview
-from colmlm.kb.switching import limits
 from colmlm.kb.switching.keysets import Keysets
 from colmlm.kb.upkeep.upkeep import Upkeep
 from colmlm.kb.webhooks.webhooks import Webhooks
@@ -47,7 +45,6 @@ OPTIONS: dict[str, Any] = {
     for module in (
         answer_records,
         audit,
-        compared,
         evidence,
         facts,
         forgetting,
@@ -57,7 +54,6 @@ OPTIONS: dict[str, Any] = {
         question_records,
         miss_records,
         review_records,
-        limits,
     )
     for name, found in vars(module).items()
     if is_typeddict(found)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.cli.composition.worker_process import WorkerProcess
-from colmlm.kb.jobs import attendance
+from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
@@ -38,10 +38,10 @@ def test_what_a_worker_died_of_is_kept_without_secrets(
         state = worker.state()
         assert (state.exit_code, state.restarts) == (5, 1)
         assert "No database at" in state.last_error[-1]
-        assert attendance.noted_attendance(settings.home) == state
+        assert tickets.noted_attendance(settings.home) == state
         file = settings.home / "worker.json"
         assert stat.S_IMODE(file.stat().st_mode) == 0o600 and "hunter2" not in file.read_text()
-    assert attendance.noted_attendance(settings.home) is None, "it was told to end"
+    assert tickets.noted_attendance(settings.home) is None, "it was told to end"
     assert "No database at" in capfd.readouterr().err, "the server's log has it too"
 
 
@@ -51,10 +51,10 @@ def test_a_worker_that_goes_on_is_well_again(kb: KnowledgeBase, settings: Settin
         until(lambda: Jobs(kb).num_workers())
         worker._process.kill()
         until(lambda: worker.state().failures)
-        assert attendance.noted_attendance(settings.home) is not None
+        assert tickets.noted_attendance(settings.home) is not None
         until(lambda: worker.state().running and not worker.state().failures)
         assert worker.state().restarts == 1 and worker.state().exit_code == -9
-        until(lambda: attendance.noted_attendance(settings.home) is None)
+        until(lambda: tickets.noted_attendance(settings.home) is None)
 
 
 @pytest.mark.slow(reason="starts worker processes and waits for their restarts")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.api.mcp.editing import plan_forgetting
+from colmlm.api.mcp.server import plan_forgetting
 from colmlm.api.routes.parameters import SelectorParts
 from colmlm.api.routes.removal import NewRun
 from colmlm.cli.composition.runtime import Runtime

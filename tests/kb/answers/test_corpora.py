@@ -13,7 +13,7 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.lookup.words import MOST_CANDIDATES
+from colmlm.kb.lookup.searchable import MOST_CANDIDATES
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import NearReader, WordEncoder
 from tests.kb.corpora import CAPITAL, CHILE, PERU, document, fact_id, ingest

@@ -10,8 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from colmlm.kb.answers.answering import Answering
-from colmlm.kb.answers.confidence import UNFITTED, Confidence
-from colmlm.kb.answers.reading import Passage, PassageReading
+from colmlm.kb.answers.reading import UNFITTED, Confidence, Passage, PassageReading
 from colmlm.kb.answers.records import PASSAGE, SPAN
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.evidence.attribution import StoredAnswers

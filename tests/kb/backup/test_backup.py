@@ -20,7 +20,7 @@ from colmlm.kb.backup.write import archive_tables, open_backup, verify_backup, w
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.errors import LogRefused, SignatureRefused
 from colmlm.kb.evidence.records import NewOutput
-from colmlm.kb.facts.reviews import ReviewVerdict
+from colmlm.kb.facts.records import ReviewVerdict
 from colmlm.kb.log.signing import KEY_FILE, fingerprint, signing_key
 from colmlm.kb.log.witness import export_log, signed_head
 from colmlm.kb.removal.erase import Erasure

@@ -9,17 +9,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from colmlm.kb.corpus import dataset
-from colmlm.kb.corpus.dataset import MOST_CHARACTERS, write_dataset
+from colmlm.kb.corpus import parquet
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.kb.corpus.parquet import read_parquet
+from colmlm.kb.corpus.parquet import MOST_CHARACTERS, read_parquet, write_dataset
 from tests.kb.corpora import CHILE, PERU
 
 
 def test_a_file_ends_where_it_has_characters_enough(tmp_path: Path) -> None:
     long = replace(CHILE, external_id="long", facts=(), text="x" * MOST_CHARACTERS)
     assert write_dataset([PERU, long, CHILE], tmp_path / "made", "atlas") == 3
-    files = sorted((tmp_path / "made" / dataset.DATA).iterdir())
+    files = sorted((tmp_path / "made" / parquet.DATA).iterdir())
     ids = [[p.document.external_id for p in read_parquet(file) if p.document is not None] for file in files]
     assert ids == [["peru", "long"], ["chile"]]
 
@@ -27,7 +26,7 @@ def test_a_file_ends_where_it_has_characters_enough(tmp_path: Path) -> None:
 @pytest.mark.parametrize("licence", ["CC BY-SA 4.0", "ours: all rights", "# none", '"quoted"'])
 def test_any_licence_leaves_the_card_one_that_is_read(tmp_path: Path, licence: str) -> None:
     write_dataset([replace(PERU, licence=licence)], tmp_path / "made", "atlas")
-    card = (tmp_path / "made" / dataset.CARD_FILE).read_text()
+    card = (tmp_path / "made" / parquet.CARD_FILE).read_text()
     assert yaml.safe_load(card.split("---")[1])["license"] == licence.lower().replace(" ", "-")
     assert f"{licence} (1)" in card
 
@@ -53,5 +52,5 @@ def test_a_folder_that_holds_something_is_left_as_it_is(tmp_path: Path) -> None:
 
 def test_a_corpus_without_documents_is_a_dataset_without_rows(tmp_path: Path) -> None:
     assert write_dataset([], tmp_path / "made", "atlas") == 0
-    (file,) = (tmp_path / "made" / dataset.DATA).iterdir()
+    (file,) = (tmp_path / "made" / parquet.DATA).iterdir()
     assert list(read_parquet(file)) == []

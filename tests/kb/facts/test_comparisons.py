@@ -12,8 +12,7 @@ from sqlalchemy import event, text
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.errors import Conflict
 from colmlm.kb.evidence.shown import Shown
-from colmlm.kb.facts.records import Correction, FactDraft
-from colmlm.kb.facts.reviews import ReviewVerdict
+from colmlm.kb.facts.records import Correction, FactDraft, ReviewVerdict
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.upkeep.comparing import FACTS_AT_ONCE, compare_index

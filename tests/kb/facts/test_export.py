@@ -16,7 +16,7 @@ from colmlm.kb.corpus.format import (
     to_record,
 )
 from colmlm.kb.corpus.parquet import read_parquet, write_parquet
-from colmlm.kb.facts.reviews import ReviewVerdict, VerdictKind
+from colmlm.kb.facts.records import ReviewVerdict, VerdictKind
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder

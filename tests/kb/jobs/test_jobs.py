@@ -28,7 +28,7 @@ from colmlm.kb.jobs.worker import Handler, JobRun, Worker
 from colmlm.kb.log.audit import Origin, origin
 from colmlm.kb.principal import Principal
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import outages
+from colmlm.kb.store import waits
 from colmlm.kb.tables import JobRow, job_states
 from tests.kb.corpora import PERU
 from tests.kb.jobs.process import worker
@@ -296,7 +296,7 @@ def test_an_upload_that_cannot_be_looked_at_keeps_nobody_from_the_others(
     assert {path.name for path in uploads.directory.iterdir()} == {kept.upload_id, "linked"}
     assert "an upload that nobody waits for cannot be removed" in caplog.text
     uploads.directory.chmod(0o744)  # its names can be read, and nothing of what they name
-    outages.TELLER.told.clear()
+    waits.TELLER.told.clear()
     with as_nobody(tmp_path):
         assert uploads.sweep([], older_than=-1) == 0
     assert "Permission denied" in caplog.text

@@ -11,11 +11,10 @@ import pytest
 from colmlm.kb.errors import InvalidValue, NoActiveKeyset
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.keys.adapting import usual_sample
-from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.records import GateLimits, KeysetRecord
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.switching.limits import GateLimits
 from colmlm.lab.bench.synthetic import make_release, synthetic_keys
 from tests.fakes import FakeEncoder, TurnedEncoder, activated, measured
 from tests.kb.corpora import best, ingest, numbered, values

@@ -6,7 +6,7 @@ import msgspec
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
-from colmlm.kb.log.cloud_events import EVENT, cloud_event
+from colmlm.kb.log.records import EVENT, cloud_event
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import PERU, ingest
 

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from colmlm.kb.lookup import elsewhere
+from colmlm.kb.lookup import snapshots
 from colmlm.kb.lookup.collection import Collection
 from colmlm.kb.lookup.remote import Remote
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.milvus_address import MilvusAddress
-from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.settings import MilvusAddress, Settings
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import ingest, numbered
 from tests.milvus_server import MilvusServer
@@ -68,7 +67,7 @@ def indexed_here(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
 def named(kb: KnowledgeBase) -> Collection:
     """Gives the one collection that a keyset of this base names."""
     with kb.sessions() as session:
-        (one,) = elsewhere.named(session, kb.settings)
+        (one,) = snapshots.named_collections(session, kb.settings)
     return one.there
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from colmlm.kb.keys.records import RECALL
-from colmlm.kb.lookup.fitting import Nearest, fit_lists, fitting_spec, moved, parted
+from colmlm.kb.lookup.in_process import Nearest, fit_lists, fitting_spec, moved, parted
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.lab.bench.synthetic import exact_top1, synthetic_keys
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.errors import InvalidQuery
-from colmlm.kb.lookup.history import AsOf
+from colmlm.kb.lookup.lookups import AsOf
 from colmlm.kb.lookup.records import AsOfLookup, Lookup
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase

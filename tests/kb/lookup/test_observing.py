@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from colmlm.kb.lookup.observing import NOBODY
-from colmlm.kb.lookup.records import Lookup
+from colmlm.kb.lookup.records import NOBODY, Lookup
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, PERU, ask, ingest

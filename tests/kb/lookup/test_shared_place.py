@@ -17,10 +17,10 @@ from sqlalchemy import text
 from colmlm.kb.errors import SharedSnapshotsUnavailable
 from colmlm.kb.lookup import shared
 from colmlm.kb.lookup.shared import SharedFolder, publish_snapshot
-from colmlm.kb.lookup.turns import wait_until_mine
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.waits import wait_for_turn
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import fact_id, ingest, numbered
 from tests.kb.lookup.sharing_servers import FACTS, folder_of, here, noted
@@ -41,7 +41,7 @@ def operator(settings: Settings, place: str | None) -> Iterator[KnowledgeBase]:
 def turn_of(kb: KnowledgeBase) -> Iterator[Callable[[], bool]]:
     """Has the turn of keyset 1 in the block. Yields a check of whether another process waits for it."""
     with kb.sessions.begin() as session:
-        wait_until_mine(session, 1)
+        wait_for_turn(session, 1)
         yield lambda: bool(session.scalar(text("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)")))
 
 

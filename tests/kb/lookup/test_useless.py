@@ -8,12 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from colmlm.kb.keys import activation
-from colmlm.kb.lookup import elsewhere
-from colmlm.kb.lookup.turns import wait_until_mine
+from colmlm.kb.lookup import snapshots
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.store.waits import Waits
+from colmlm.kb.store.waits import Waits, wait_for_turn
 from tests.fakes import FakeEncoder
 from tests.gates import await_that, gate, table_locked, watched
 from tests.kb.lookup.milvus_bases import NUMBER, WHO, away, broken_off, built, indexed_here, named, on
@@ -62,7 +61,7 @@ def test_a_collection_is_not_dropped_that_was_filled_while_its_turn_was_awaited(
     there._delete([-1 - mark.seq], there.owner)  # as it is while a process fills it
     dropping = threading.Thread(target=drop, args=[beside])
     with another_process.sessions.begin() as filling, watched(url) as reached:
-        wait_until_mine(filling, keyset_id)
+        wait_for_turn(filling, keyset_id)
         dropping.start()
         await_that(reached)
         there.set_mark(mark)
@@ -98,7 +97,7 @@ def test_a_collection_that_could_not_be_asked_for_is_not_taken_for_useless(
     keyset_id, there = built(beside, SECOND), named(beside)
     with away(milvus):
         with beside.sessions() as session:
-            found = elsewhere.standing(session, beside.settings)
+            found = snapshots.collection_standings(session, beside.settings)
         assert found.useless == {} and there.where in found.unasked[keyset_id]
         for report in (beside.upkeep.repair(dry_run=True), beside.upkeep.repair()):
             assert report.mended == () and report.after.ok
@@ -128,7 +127,7 @@ def test_a_keyset_whose_collection_is_being_written_is_retired_and_its_keys_are_
     keyset_id, there = built(beside, SECOND), named(beside)
     hasty = beside.beside("requests", Waits(lock=1.0, statement=60.0), 4)
     with beside.sessions.begin() as writing:
-        wait_until_mine(writing, keyset_id)
+        wait_for_turn(writing, keyset_id)
         with raises_code("KeysLeftElsewhere", match="turn to write the index of keyset 2"):
             hasty.keysets.retire(keyset_id)
         assert hasty.keysets.show(keyset_id).state == "retired" and there.exists()

@@ -13,11 +13,11 @@ from dataclasses import replace
 import pytest
 
 from colmlm.kb.lookup import shared
-from colmlm.kb.lookup.fetching import fetch_apart
+from colmlm.kb.lookup.replicas import fetch_apart
 from colmlm.kb.lookup.snapshot_files import locked_directory
-from colmlm.kb.lookup.turns import is_mine
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.waits import has_turn
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import ingest, numbered, values
 
@@ -62,7 +62,7 @@ def test_who_waits_for_another_that_builds_says_so_once_a_minute(
         folder = shared.folder_of(session, first.settings)
         assert folder is not None
         folder.remove(folder.names())
-        assert is_mine(session, keyset_id)
+        assert has_turn(session, keyset_id)
         opening = threading.Thread(target=second.lookups.catch_up)
         with caplog.at_level(logging.WARNING):
             opening.start()

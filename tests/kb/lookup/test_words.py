@@ -11,8 +11,7 @@ from sqlalchemy import text
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.facts.ingest import MANY_FACTS
-from colmlm.kb.lookup import words
-from colmlm.kb.lookup.words import K1, B, SentenceFound
+from colmlm.kb.lookup.searchable import K1, MOST_CANDIDATES, B, SentenceFound
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import CHILE, PERU, fact_id, ingest
@@ -147,7 +146,7 @@ def test_what_is_stored_is_found_at_once_and_what_is_gone_is_not(kb: KnowledgeBa
 
 def test_words_that_are_everywhere_still_find_the_sentences_with_most_of_them(kb: KnowledgeBase) -> None:
     """More sentences have each word than are ever candidates."""
-    many = words.MOST_CANDIDATES + 500
+    many = MOST_CANDIDATES + 500
     common = [AnnotatedDocument(f"c{n}", f"A tower or bridge{n % 7}.") for n in range(many)]
     both = AnnotatedDocument("both", "Granite towers. Granite bridges carry towers of granite.")
     granite = [AnnotatedDocument(f"g{n}", "Granite lies here.") for n in range(many)]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.kb.lookup.words import K1, B
+from colmlm.kb.lookup.searchable import K1, B
 
 VOCABULARY = 200_000
 SENTENCES_PER_DOCUMENT = 5

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from colmlm.kb.errors import FactNotFound, InvalidValue
 from colmlm.kb.evidence.records import NewFeedback, NewOutput, Splice
 from colmlm.kb.evidence.storing import give_feedback
-from colmlm.kb.facts.reviews import ReviewVerdict
+from colmlm.kb.facts.records import ReviewVerdict
 from colmlm.kb.misses.misses import Grouping, Misses
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase

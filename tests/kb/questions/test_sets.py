@@ -8,8 +8,8 @@ from sqlalchemy import text
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.errors import InvalidQuestions, InvalidValue, QuestionSetNotFound
 from colmlm.kb.evidence.attribution import StoredAnswers
+from colmlm.kb.facts.records import ReviewVerdict
 from colmlm.kb.facts.redaction import MARK
-from colmlm.kb.facts.reviews import ReviewVerdict
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.questions.asking import KEPT_RUNS, ByAnswers
 from colmlm.kb.questions.reading import MOST

@@ -20,8 +20,7 @@ from sqlalchemy import text
 from colmlm.kb.corpus.release import ENTRIES, IDS, INDEX
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.keys.records import CheckpointInfo
-from colmlm.kb.releases import keys
-from colmlm.kb.releases.releases import PIECE, ImportReport, ReleaseProgress
+from colmlm.kb.releases.releases import BLOCK, PIECE, ImportReport, ReleaseProgress
 from colmlm.kb.removal.certificate import check_here, issue_forget_certificate
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.removal.forget import Forgetting
@@ -128,7 +127,7 @@ class _Killed(Exception):
 @pytest.mark.slow(reason="imports a release several times")
 @pytest.mark.parametrize("when", ["facts", "keys"])
 def test_what_was_broken_off_goes_on_where_it_was(kb: KnowledgeBase, tmp_path: Path, when: str) -> None:
-    num = 2 * max(PIECE, keys.BLOCK) + 500
+    num = 2 * max(PIECE, BLOCK) + 500
     folder = tmp_path / "release"
     make_release(folder, synthetic_keys(num, 8, seed=2), spec="IVF16,PQ4x4")
 
@@ -140,7 +139,7 @@ def test_what_was_broken_off_goes_on_where_it_was(kb: KnowledgeBase, tmp_path: P
     report = take(kb, folder)
     first = PIECE if when == "facts" else num
     assert (report.there, report.facts) == (first, num - first)
-    assert 0 < report.adopted == num - (keys.BLOCK if when == "keys" else 0) or report.adopted < num
+    assert 0 < report.adopted == num - (BLOCK if when == "keys" else 0) or report.adopted < num
     (stats,) = kb.corpora.all()
     keyset = kb.keysets.show(kb.keysets.active().keyset_id)
     assert (stats.facts, keyset.num_keys, keyset.num_unkeyed) == (num, num, 0)
@@ -171,7 +170,7 @@ def test_keys_of_another_index_get_a_keyset_of_their_own(
 
 @pytest.mark.slow(reason="imports a release several times")
 def test_what_was_broken_off_does_not_go_on_in_another_index(kb: KnowledgeBase, tmp_path: Path) -> None:
-    num, checkpoint = 2 * keys.BLOCK + 500, FakeEncoder(dim=8).checkpoint
+    num, checkpoint = 2 * BLOCK + 500, FakeEncoder(dim=8).checkpoint
     for name, seed in (("release", 2), ("other", 3)):
         make_release(tmp_path / name, synthetic_keys(num, 8, seed=seed), spec="IVF16,PQ4x4")
 

@@ -17,7 +17,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import copy_keys
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.sealed import SealedIndex
+from colmlm.kb.lookup.index import SealedIndex
 from colmlm.kb.releases.releases import FactsOfRelease, StoredPieces
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import ADOPTED

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.access import idempotency
-from colmlm.kb.access.idempotency import KeptAnswer
+from colmlm.kb.access import access
+from colmlm.kb.access.access import KeptAnswer
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.facts.redaction import MARK
@@ -224,15 +224,15 @@ def test_answer_that_was_made_before_an_erasure_is_not_kept_after_it(kb: Knowled
     ingest(kb, PERU)
     with kb.sessions.begin() as session:
         create_token(session, "someone", "operator")
-        held = idempotency.claim_key(session, 1, "once", b"request")
-        other = idempotency.claim_key(session, 1, "other", b"request")
+        held = access.claim_key(session, 1, "once", b"request")
+        other = access.claim_key(session, 1, "other", b"request")
     assert isinstance(held, Claim) and isinstance(other, Claim)
     Erasure(kb).erase([fact_id(kb, "Lima")], **BY)
     with kb.sessions.begin() as session:
-        idempotency.settle_key(session, held, KeptAnswer(200, "text/plain", b"Lima"))
-        after = idempotency.claim_key(session, 1, "after", b"request")
+        access.settle_key(session, held, KeptAnswer(200, "text/plain", b"Lima"))
+        after = access.claim_key(session, 1, "after", b"request")
         assert isinstance(after, Claim)
-        idempotency.settle_key(session, after, KeptAnswer(200, "text/plain", b"Cusco"))
+        access.settle_key(session, after, KeptAnswer(200, "text/plain", b"Cusco"))
     with kb.engine.connect() as connection:
         bodies = connection.execute(text("SELECT key, body FROM idempotency WHERE status IS NOT NULL")).all()
     assert {row.key: row.body for row in bodies} == {"once": None, "after": b"Cusco"}

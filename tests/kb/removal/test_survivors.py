@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from colmlm.kb.answers.confidence import UNFITTED
+from colmlm.kb.answers.reading import UNFITTED
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.log import signing
 from colmlm.kb.log.signing import close_envelope

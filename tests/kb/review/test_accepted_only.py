@@ -10,7 +10,7 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.errors import InvalidQuery
-from colmlm.kb.facts.reviews import ReviewVerdict
+from colmlm.kb.facts.records import ReviewVerdict
 from colmlm.kb.lookup.options import EVERY_FACT
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase

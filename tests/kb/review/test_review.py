@@ -11,8 +11,7 @@ from sqlalchemy import text
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
 from colmlm.kb.errors import FactNotFound, InvalidValue
 from colmlm.kb.evidence.records import NewOutput, Splice
-from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.facts.reviews import Review, ReviewVerdict, VerdictKind
+from colmlm.kb.facts.records import FactRecord, Review, ReviewVerdict, VerdictKind
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import CAPITAL, CHILE, PERU, document, fact_id, ingest, numbered
 from tests.refusals import raises_code

@@ -15,8 +15,7 @@ from colmlm.kb.removal.erase import erase_facts
 from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.contention import ATTEMPTS, retry_on_contention
-from colmlm.kb.store.waits import refusal_of
+from colmlm.kb.store.waits import ATTEMPTS, refusal_of, retry_on_contention
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import PERU, fact_id, ingest
 from tests.kb.removal.test_erasure_race import await_lock

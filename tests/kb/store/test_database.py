@@ -24,7 +24,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import TableRow
-from colmlm.lab.crashlab.migration import write_later_release
+from colmlm.lab.faults.migration import write_later_release
 from tests.kb.corpora import PERU, ingest
 from tests.places import PYTHONPATH, ROOT
 from tests.servers import clone

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from colmlm.kb.backup.write import write_backup
-from colmlm.kb.jobs.problems import problem_of
+from colmlm.kb.jobs.tickets import problem_of
 from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.waits import refusal_of

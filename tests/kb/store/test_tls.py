@@ -23,7 +23,7 @@ from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from tests.acceptance.mixed_load import worker_process
+from colmlm.lab.faults.harness import worker_process
 from tests.authority import Authority
 from tests.debian_servers import DebianServer, debian_folder
 from tests.fakes import FakeEncoder

@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import URL, Connection, create_engine, text
 
 from colmlm.kb.store import database
-from colmlm.lab.crashlab.migration import write_later_release
+from colmlm.lab.faults.migration import write_later_release
 
 # Where a migration breaks the rule, and why it may.
 EXEMPT: dict[str, str] = {}

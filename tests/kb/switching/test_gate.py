@@ -11,12 +11,11 @@ import pytest
 from colmlm.kb.errors import InvalidValue, KeysetMismatch, NoFormerKeyset, QuestionSetNotFound
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.records import RECALL, KeysetRecord
-from colmlm.kb.lookup.fitting import moved
+from colmlm.kb.keys.records import RECALL, GateLimits, KeysetRecord
+from colmlm.kb.lookup.in_process import moved
 from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.switching.gate import Criterion, GateReport
-from colmlm.kb.switching.limits import GateLimits
 from tests.fakes import FakeEncoder, NearReader, Vectors, WordEncoder, measured
 from tests.kb.corpora import CAPITAL, PERU, RIVER, ask, fact_id, ingest, lose_key, numbered, values
 from tests.refusals import raises_code

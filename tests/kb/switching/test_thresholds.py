@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from colmlm.kb.errors import InvalidValue
+from colmlm.kb.keys.activation import measure_threshold
 from colmlm.kb.keys.calibration import calibrate_threshold
 from colmlm.kb.keys.keycopy import indexed_ids, indexed_keys
 from colmlm.kb.keys.keysets import asked_facts, context_keys, valued_keys
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.switching.thresholds import measure_threshold
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import document, ingest, numbered
 

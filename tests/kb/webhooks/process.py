@@ -9,7 +9,7 @@ from pathlib import Path
 from colmlm.kb.jobs.worker import Worker
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.webhooks.positions import Persistence
+from colmlm.kb.webhooks.sending import Persistence
 from tests.receiver import LOOPBACK
 
 SOON = Persistence(first_wait=timedelta(milliseconds=50), longest_wait=timedelta(milliseconds=50))

@@ -16,9 +16,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from standardwebhooks.webhooks import WebhookVerificationError
 
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.webhooks.positions import Persistence, lock_position
 from colmlm.kb.webhooks.records import Webhook
-from colmlm.kb.webhooks.sending import held_subscriptions, of_change
+from colmlm.kb.webhooks.sending import Persistence, held_subscriptions, lock_position, of_change
 from colmlm.kb.webhooks.webhooks import Deliverer
 from tests.kb.webhooks.conftest import edit
 from tests.kb.webhooks.process import SOON

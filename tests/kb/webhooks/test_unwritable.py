@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.webhooks.positions import Persistence
+from colmlm.kb.webhooks.sending import Persistence
 from colmlm.kb.webhooks.webhooks import Deliverer
 from tests.debian_servers import replicated_pair
 from tests.kb.webhooks.conftest import edit

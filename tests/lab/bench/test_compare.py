@@ -43,7 +43,7 @@ def test_peers_are_measured_and_one_that_is_missing_or_dies_does_not_stop_the_re
     assert isinstance(result, PeerResult)
     assert (result.reached_target, result.deleted_but_found, result.num_deletes) == (True, 0, 100)
     assert result.residue_of_kept.values == result.residue_of_kept.num_facts == 100
-    assert 0 < result.lookup_ms.p50 <= result.lookup_ms.p99
+    assert 0 < result.lookup_ms["p50"] <= result.lookup_ms["p99"]
     assert any("recall@1" in line for line in said)
 
     plot_systems([result], tmp_path / "plots" / "systems.png", title="Systems")

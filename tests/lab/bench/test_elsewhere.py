@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import tempfile
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from colmlm.lab.bench.elsewhere import BackendFigures
 from colmlm.lab.main import app
 from tests.milvus_server import MilvusServer
 
@@ -28,7 +26,7 @@ def test_lookups_elsewhere_are_measured_beside_those_here(
         )
         assert result.exit_code == 0 and list(Path(folder).iterdir()) == []
     report = json.loads(result.stdout)
-    assert {field.name for field in dataclasses.fields(BackendFigures)} <= set(report)
+    assert {"lookup_p50_ms", "here_p50_ms", "index_seconds", "handed_on_seconds"} <= set(report)
     assert report["recall_at_1"] >= 0.99 and report["here_recall_at_1"] == 1.0
     assert (report["deleted_but_found"], report["restored_not_found"], report["differences"]) == (0, 0, 0)
     assert report["edits"] == 400

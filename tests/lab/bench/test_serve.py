@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.service import KnowledgeBase
+from colmlm.lab.bench.clients import WritingLoad, measure_writing
 from colmlm.lab.bench.serve import ratio
-from colmlm.lab.bench.writers import WritingLoad, measure
 from tests.api.tiny_server import eager_checkpoint, tiny_server
 from tests.cli.conftest import program
 
@@ -25,12 +25,12 @@ def test_clients_count_tokens_pieces_and_refusals(kb: KnowledgeBase, tmp_path: P
             prompts=["The capital", "of Peru"],
             long=[[3] * 200],
         )
-        found = measure(load)
+        found = measure_writing(load)
         assert found.completions >= 3 and found.refused == 0 and found.long_prompts == 1
         assert found.tokens_each == 8
         assert found.tokens_per_second > 0 and found.ttft_p50_ms > 0
         assert found.between_p50_ms <= found.between_p99_ms
-        refused = measure(replace(load, token=tiny.keys["decoder"], seconds=0.1, long=[]))
+        refused = measure_writing(replace(load, token=tiny.keys["decoder"], seconds=0.1, long=[]))
         assert refused.completions == 0 and refused.refused >= 3
 
 

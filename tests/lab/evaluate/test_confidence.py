@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.cli.composition.readers import CONFIDENCE
-from colmlm.kb.answers.confidence import NAMES, PASSAGE_NAMES, UNFITTED, Confidence
+from colmlm.kb.answers.reading import NAMES, PASSAGE_NAMES, UNFITTED, Confidence
 from tests.cli.conftest import Run, annotators_that_ask
 
 TOWNS = {

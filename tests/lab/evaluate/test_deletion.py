@@ -136,7 +136,7 @@ def test_what_a_killed_run_has_left_is_undone_by_the_next(
 @pytest.mark.slow(reason="runs an evaluation to its end")
 def test_people_read_a_table_and_too_few_facts_are_refused(run: Run, halls: str) -> None:
     shown = run("evaluate", "deletion", "--corpus", halls, "--facts", 2, "--others", 2)
-    assert shown.code == 0 and "wrong neighbour" in shown.out and "2 facts of halls" in shown.err
+    assert shown.code == 0 and "wrong neighbour" in shown.out
     refused = run("evaluate", "deletion", "--corpus", halls, "--facts", 12)
     assert refused.code == 2 and "too few facts with a question" in refused.err
     assert run("evaluate", "deletion", "--corpus", "nowhere").code == 3

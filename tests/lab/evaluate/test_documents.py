@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
-from colmlm.kb.answers.confidence import Confidence
+from colmlm.kb.answers.reading import Confidence
 from colmlm.kb.answers.records import PASSAGE
 from colmlm.lab.methods.ablations import RANKINGS, WHOLE, named
 from colmlm.lab.methods.answer_shares import (
@@ -25,7 +25,7 @@ from colmlm.lab.methods.answer_shares import (
     report,
 )
 from colmlm.lab.methods.generating_baseline import CHATS, END_OF_TURN, TURN, judged
-from colmlm.model.lm.base_models import DIGESTS, WEIGHTS, WHEEL_BASE
+from colmlm.model.lm.checkpoint import DIGESTS, WEIGHTS, WHEEL_BASE
 from colmlm.model.lm.config import file_digest
 from colmlm.model.text.markup import STANDARD
 from colmlm.model.text.tokens import FactTokenizer

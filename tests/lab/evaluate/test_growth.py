@@ -64,7 +64,7 @@ def test_each_size_is_measured_once_and_the_users_facts_stay(run: Run, halls: st
     assert run("log", "list", "--json", "--limit", 1000).json == before
     assert run(*words, "--size", 30, "--out", out, "--seed", 1).code == 2
     shown = run(*words, "--size", 30, "--out", tmp_path / "other.jsonl")
-    assert shown.code == 0 and "exact match" in shown.out and "20 real facts of halls" in shown.err
+    assert shown.code == 0 and "exact match" in shown.out and "real facts" in shown.out
 
 
 def test_what_cannot_be_measured_is_refused(run: Run, halls: str) -> None:

@@ -79,7 +79,7 @@ def test_answers_are_judged_and_a_stopped_run_goes_on(
     again = invoke(
         "evaluate", "judge-answers", kept(tmp_path, "It is Lima.", "Titicaca", ""), *judge, "--yes"
     )
-    assert len(chats.requests) == 5 and "0.667" in again.out  # only what was said anew is judged anew
+    assert len(chats.requests) == 5 and "0.6667" in again.out  # only what was said anew is judged anew
 
 
 def test_a_judge_that_talks_nonsense_leaves_a_row_unjudged_until_the_next_run(
@@ -99,7 +99,7 @@ def test_strings_alone_are_labelled_as_not_comparable(tmp_path: Path) -> None:
     report = invoke(*words, "--json").json
     assert report["comparable"] is False and report["judge"] == "local" and report["usage"] is None
     assert report["counts"] == {"correct": 1, "incorrect": 1, "not_attempted": 1}
-    assert "compares with nothing" in invoke(*words).err
+    assert "comparable" in invoke(*words).out
     other = invoke(
         "evaluate", "judge-answers", file, "--judge-url", "http://127.0.0.1:9", "--judge-model", "m", "--yes"
     )

@@ -69,12 +69,7 @@ def test_models_without_lookups_are_scored_on_all_tokens_and_on_the_same(
     assert beside["same tokens"]["tokens"] == report["perplexity"]["static"]["tokens"]
     assert beside["all tokens"]["tokens"] == report["perplexity"]["normalised"]["tokens"]
     shown = invoke(*words)
-    assert (
-        shown.code == 0
-        and "dynamic gated" in shown.out
-        and "where a span follows" in shown.err
-        and "2 lookups" in shown.err
-    )
+    assert shown.code == 0 and "dynamic gated" in shown.out and "opening probability" in shown.out
 
 
 def test_a_file_without_documents_is_refused(known: Path, tmp_path: Path) -> None:

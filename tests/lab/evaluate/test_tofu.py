@@ -56,7 +56,7 @@ def test_people_read_a_table_and_are_warned_of_another_forget_set(tmp_path: Path
     one, other = log(tmp_path / "one.json"), log(tmp_path / "other.json", rows=30)
     done = invoke("evaluate", "tofu-log", one, "--retain", other)
     assert done.code == 0
-    assert "Model utility: " in done.out and "Forget quality: p = " in done.out
+    assert "model utility" in done.out and "forget quality" in done.out
     assert "the forget sets differ, 40 and 30 examples" in done.err
 
 

@@ -12,8 +12,7 @@ import pytest
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
 from colmlm.model.annotate.checks import review, spans_of
 from colmlm.model.annotate.config import ResultsUnusable
-from colmlm.model.annotate.pipeline import Results
-from colmlm.model.annotate.seed import PROMPT, SeedRun, annotate_document, estimate_cost
+from colmlm.model.annotate.pipeline import PROMPT, Results, SeedRun, annotate_document, estimate_cost
 from colmlm.model.lm.chat_endpoint import Chat, ConversationRefused, Endpoint, EndpointUnusable
 from tests.model.annotate.chat_server import ChatServer, chat_server
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from colmlm.model.evaluate.answers import PromptAnswer, Rewrite, documents, measure, prompts, read_rewrites
 from colmlm.model.evaluate.run_log import EvaluationFileError
-from colmlm.model.evaluate.updates import PromptAnswer, Rewrite, documents, measure, prompts, read_rewrites
 
 RECORD = {
     "requested_rewrite": {

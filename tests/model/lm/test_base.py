@@ -18,15 +18,15 @@ from safetensors.torch import load_file, save
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from colmlm import model
-from colmlm.model.lm.base_models import (
+from colmlm.model.lm.checkpoint import (
     DIGESTS,
     MPNET_BASE,
     WEIGHTS,
     WHEEL_BASE,
     WHEEL_HUB_ID,
+    load,
     resolve_base,
 )
-from colmlm.model.lm.checkpoint import load
 from colmlm.model.lm.config import MPNET, SMOLLM2, BaseNotFound, file_digest
 from colmlm.model.text.tokens import FactTokenizer
 from tests.tiny_wheel import tiny_wheel

@@ -13,8 +13,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
-from colmlm.model.lm.base_models import WEIGHTS, resolve_base, weights_digest
-from colmlm.model.lm.checkpoint import Checkpoint, base_checkpoint, load
+from colmlm.model.lm.checkpoint import (
+    WEIGHTS,
+    Checkpoint,
+    base_checkpoint,
+    load,
+    resolve_base,
+    weights_digest,
+)
 from colmlm.model.lm.config import CONFIG_FILE, BaseNotFound, CheckpointError
 from colmlm.model.lm.export import card, export_gguf, export_plain
 from colmlm.model.lm.language_model import TransformersPass

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from colmlm.model.text.questions import keywords_of, statement_of, stopped_sentence
+from colmlm.model.text.passages import keywords_of, statement_of, stopped_sentence
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.reader.config import minilm
+from colmlm.model.annotate.config import reader_minilm
+from colmlm.model.reader.reader import sentences_of, window_around, windows_of
 from colmlm.model.reader.training import ReaderExamples, ReaderQuestion, says_answer
-from colmlm.model.reader.verification import sentences_of, window_around, windows_of
 from tests.strategies import texts
 
 LANDS = {"Peru": ("Lima", "Titicaca"), "Ghana": ("Accra", "Volta"), "Chad": ("N'Djamena", "Chad Basin")}
@@ -45,7 +45,7 @@ VALUES = {one.question: DOCUMENTS[one.document].text[slice(*one.answer)] for one
 
 def drawn(**changes: float) -> ReaderExamples:
     plain = {"keywords": 0.0, "statements": 0.0, "untitled": 0.0}
-    return ReaderExamples(DOCUMENTS, ASKED, replace(minilm(), **plain | changes))
+    return ReaderExamples(DOCUMENTS, ASKED, replace(reader_minilm(), **plain | changes))
 
 
 @pytest.mark.parametrize("neighbours", [0.0, 0.99])
@@ -65,7 +65,7 @@ def test_an_answer_stands_in_its_passage_and_in_no_empty_one(neighbours: float) 
 
 def test_a_question_that_its_document_does_not_answer_is_learnt_and_measured_as_such() -> None:
     vain = ReaderQuestion(0, "What is the smallest lake of Peru?", None)
-    drawn = ReaderExamples(DOCUMENTS, [*ASKED, vain], replace(minilm(), none=0.0))
+    drawn = ReaderExamples(DOCUMENTS, [*ASKED, vain], replace(reader_minilm(), none=0.0))
     asked = [one for number in range(20) for one in drawn.round(number) if "smallest" in one.question]
     assert len(asked) == 20
     assert all(one.answer is None and one.text in DOCUMENTS[0].text for one in asked)

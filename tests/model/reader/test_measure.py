@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from colmlm.kb.answers.reading import Passage, PassageReading
-from colmlm.model.reader.measure import (
+from colmlm.model.reader.training import (
+    ReaderExample,
     auc,
     f1,
     forms_of_asking,
@@ -15,7 +16,6 @@ from colmlm.model.reader.measure import (
     normalise_answer,
     question_kind,
 )
-from colmlm.model.reader.training import ReaderExample
 
 TEXT = "The capital of Peru is the old city of Lima."
 

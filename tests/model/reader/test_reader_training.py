@@ -14,12 +14,17 @@ from safetensors.torch import load_file
 from colmlm.kb.answers.reading import Passage
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.annotate.checkpoint import release_annotator
+from colmlm.model.annotate.config import ReaderConfig, reader_minilm
 from colmlm.model.lm.checkpoint import ADAPTER
 from colmlm.model.lm.config import DIFFERENCE, CheckpointError
-from colmlm.model.reader.config import ReaderConfig, minilm
-from colmlm.model.reader.measure import measure_reader, train_with_curve
 from colmlm.model.reader.reader import ExtractiveReader
-from colmlm.model.reader.training import ReaderExamples, ReaderQuestion, ReaderTask
+from colmlm.model.reader.training import (
+    ReaderExamples,
+    ReaderQuestion,
+    ReaderTask,
+    measure_reader,
+    train_with_curve,
+)
 from colmlm.model.training.config import TrainingRefused
 from tests.tiny_annotators import tiny_encoder
 
@@ -43,7 +48,7 @@ def drawn(config: ReaderConfig) -> ReaderExamples:
 
 def task(encoder: Path, start: Path | None = None, **changes: object) -> ReaderTask:
     small = replace(
-        minilm(), base=str(encoder), batch=4, max_length=64, rounds=4, learning_rate=1e-2, lora_rank=8,
+        reader_minilm(), base=str(encoder), batch=4, max_length=64, rounds=4, learning_rate=1e-2, lora_rank=8,
         lora_alpha=16, keywords=0.0, statements=0.0, neighbours=0.99, precision="fp32",
     )  # fmt: skip
     config = replace(small, **changes)
@@ -82,7 +87,7 @@ def test_a_trained_reader_finds_the_answer_and_says_where_there_is_none(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_resumed_run_goes_on_to_the_bit(encoder: Path, tmp_path: Path, kind: str) -> None:
     short = {"lora_rank": KINDS[kind], "rounds": 2}
-    held_out = list(drawn(minilm()).plain())
+    held_out = list(drawn(reader_minilm()).plain())
     whole = list(task(encoder, **short).run(tmp_path / "whole"))
     measured = list(train_with_curve(task(encoder, **short), tmp_path / "measured", held_out, every=8))
     assert losses(measured) == losses(whole), "measuring changes nothing"

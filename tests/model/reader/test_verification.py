@@ -9,7 +9,7 @@ from colmlm.kb.answers.reading import Passage, PassageReading
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.annotate.annotators import GeneratedQuestion
 from colmlm.model.annotate.pipeline import Annotator, Offsets
-from colmlm.model.reader.verification import OTHERS, Verifier
+from colmlm.model.reader.reader import OTHERS, Verifier
 from tests.fakes import NearReader
 
 TEXT = "The harbour of Lundvik was built in 1834. Its lighthouse burned down in 1871. It was rebuilt by Holm."

@@ -21,8 +21,7 @@ from torch.distributed.tensor import DTensor
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.training.config import TrainConfig, TrainingRefused
-from colmlm.model.training.gather import process_rank
-from colmlm.model.training.task import StepMetrics
+from colmlm.model.training.task import StepMetrics, process_rank
 from colmlm.model.training.trainer import Trainer
 from tests.kb.corpora import document
 from tests.tiny import tiny_base

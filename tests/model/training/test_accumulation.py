@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from colmlm.model.lm.base_models import WEIGHTS
-from colmlm.model.lm.checkpoint import load
+from colmlm.model.lm.checkpoint import WEIGHTS, load
 from colmlm.model.training.contrast import PairMemory, Pairs, info_nce, pull_together, same_question
 from colmlm.model.training.task import StepContext, StepMetrics
 from colmlm.model.training.trainer import JointBatch, Trainer

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.model.training.config import RANDOM, Architecture, TrainConfig
-from colmlm.model.training.presets import GPUS
+from colmlm.model.training.config import GPUS, RANDOM, Architecture, TrainConfig
 from colmlm.model.training.start import Ratios, TrainingPlan, llama_config, plan_run, saved_bytes, start
 from tests.tiny import byte_tokenizer
 

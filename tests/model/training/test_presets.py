@@ -15,7 +15,7 @@ from transformers import LlamaForCausalLM
 from colmlm import model
 from colmlm.model.text.markup import MARKUPS
 from colmlm.model.text.tokens import FactTokenizer
-from colmlm.model.training import presets
+from colmlm.model.training import config as presets
 from colmlm.model.training.config import Architecture, TrainConfig
 from colmlm.model.training.corpora import tokenise
 from colmlm.model.training.start import llama_config

@@ -9,8 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from colmlm.model.lm.base_models import WEIGHTS
-from colmlm.model.lm.checkpoint import ADAPTER
+from colmlm.model.lm.checkpoint import ADAPTER, WEIGHTS
 from tests.model.training.processes import CUTS, KINDS, STEPS, launch, train
 
 pytestmark = [

@@ -14,8 +14,14 @@ import pytest
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training.config import TrainConfig, TrainingRefused
-from colmlm.model.training.corpora import Corpus, TokenShard, tokenise
-from colmlm.model.training.shards import build_shards, open_shards, read_manifest
+from colmlm.model.training.corpora import (
+    Corpus,
+    TokenShard,
+    build_shards,
+    open_shards,
+    read_manifest,
+    tokenise,
+)
 from colmlm.model.training.steps import Steps
 from tests.kb.corpora import PERU, document, numbered
 from tests.tiny import byte_tokenizer, merging_tokenizer

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from colmlm.model.lm.checkpoint import load
-from colmlm.model.training.config import TrainConfig
-from colmlm.model.training.presets import GRAD_ASCENT, NPO
+from colmlm.model.training.config import GRAD_ASCENT, NPO, TrainConfig
 from colmlm.model.training.unlearning import UnlearnConfig, Unlearning, continue_config
 
 FORGET = [("Who wrote Emma?", "Jane Austen"), ("Who wrote Dune?", "Frank Herbert"), ("Who?", "Nobody at all")]

@@ -13,9 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from colmlm.model.training.gather import micro_batches, process_rank
 from colmlm.model.training.loop import LoopConfig, Schedule
-from colmlm.model.training.task import StepContext, Task
+from colmlm.model.training.task import StepContext, Task, micro_batches, process_rank
 
 Rows = list[tuple[Tensor, Tensor]]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from colmlm.cli.contents.corpus_add import MOST_ADDRESSES, read_addresses
+from colmlm.kb.corpus.raw.blocks import Unreadable
 from colmlm.kb.corpus.raw.files import FoundFiles
 from colmlm.kb.corpus.raw.reading import read_raw
-from colmlm.kb.corpus.raw.text import Unreadable
 from colmlm.kb.corpus.raw.web import MOST_BYTES, Fetcher
 from tests.kb.corpus.raw.pages import Page, site
 from tests.kb.corpus.raw.pdfs import pdf
