@@ -70,6 +70,7 @@ from colmlm.kb.facts.records import (
 from colmlm.kb.jobs.kinds import Documents, Ingest, work_of
 from colmlm.kb.log.records import ChangeRecord, OnRecord
 from colmlm.kb.removal.records import (
+    SAMPLE,
     CertificateCheck,
     Drift,
     Erased,
@@ -371,16 +372,18 @@ class RemoteForgetting(Resource):
     The API gives all facts of a plan, and the first hundred entries of its other lists.
     """
 
-    runs = list_verb("/forget-runs", RunRecord, "forget runs", "after", "limit")
+    runs = list_verb("/forget-runs", RunRecord, "forget runs", "after?", "limit?")
     drift = get_verb("/forget-runs/{run_id}/drift", Drift)
     apply = edit_verb("/forget-runs/{run_id}/apply", EditResult, "*", "actor", "reason", to=edit_of)
     restore = edit_verb("/forget-runs/{run_id}/restore", EditResult, "*", "actor", "reason", to=edit_of)
     verify = edit_verb(
-        "/forget-runs/{run_id}/verify", Verification, "questions", "*", "model", "sample", is_edit=False
+        "/forget-runs/{run_id}/verify", Verification, "questions?", "*", "model?", "sample?", is_edit=False
     )
-    survivors = list_verb("/forget-runs/{run_id}/survivors", SaidSurvivor, "survivors", "after", "limit")
+    survivors = list_verb("/forget-runs/{run_id}/survivors", SaidSurvivor, "survivors", "after?", "limit?")
 
-    def plan(self, selector: Selector, *, model: bool, sample: int, **how: Unpack[Planning]) -> ForgetPlan:
+    def plan(
+        self, selector: Selector, *, model: bool = True, sample: int = SAMPLE, **how: Unpack[Planning]
+    ) -> ForgetPlan:
         body = {"selector": selector.to_json(), "model": model, "sample": sample, **options(Planning, how)}
         return self._plan(self.api.edit("/forget-runs", RunView, on_behalf(body)))
 
