@@ -102,10 +102,10 @@ class Answering:
 
     def asked(self, question: str, mode: str, **options: Unpack[AnswerOptions]) -> AnsweredQuestion:
         """Answer in the mode "read" as `ask` does, in the mode "paper" as `nearest_fact`, and give what is stored."""
-        wanted = self._wanted(options)
+        wanted = self._read_options(options)
         return self._looked_up(question, wanted) if mode == "paper" else self._read(question, wanted)
 
-    def _wanted(self, options: AnswerOptions) -> AnswerWanted:
+    def _read_options(self, options: AnswerOptions) -> AnswerWanted:
         """Read the options of a question. Raises `CorpusNotFound`."""
         wanted = AnswerWanted(**options)
         if wanted.corpora:
@@ -135,7 +135,7 @@ class Answering:
             raise InvalidQuery("the texts near it are changed all the time; ask again")
         passages = tuple(nearby_passages(found, read, reading.every)[: wanted.nearest])
         score = self.reader.confidence.of(weigh_span(question, reading.places)) if reading.places else 0.0
-        answer = self._decided(question, contested, score, least, passages, seq)
+        answer = self._answer_from_places(question, contested, score, least, passages, seq)
         if compares(question):
             return AnsweredQuestion(self._silent(replace(answer, withheld=False), is_comparison=True), query)
         if passage is not None and _is_better(question, answer, contested):
@@ -201,7 +201,7 @@ class Answering:
         """
         if mode != "read":
             raise InvalidQuery("the past is read; leave out the mode")
-        wanted = self._wanted(options)
+        wanted = self._read_options(options)
         fact_filter = wanted.fact_filter.of_past()
         threshold = wanted.threshold
         _check(question, threshold)
@@ -215,7 +215,7 @@ class Answering:
             least = confidence_here(session, self.reader).threshold if threshold is None else threshold
             passage = self._passage(session, question, reading, least, fact_filter, as_of=seq)
         passages = tuple(nearby_passages(found, read, reading.every)[: wanted.nearest])
-        answer = self._decided(question, places, score, least, passages, seq)
+        answer = self._answer_from_places(question, places, score, least, passages, seq)
         if compares(question):
             return self._silent(replace(answer, withheld=False), is_comparison=True)
         if passage is not None and _is_better(question, answer, places):
@@ -323,7 +323,7 @@ class Answering:
             read = windows(session, [one.sentence_id for one in found], fact_filter=fact_filter)
         return [one for one in found if one.sentence_id in read], read
 
-    def _decided(
+    def _answer_from_places(
         self,
         question: str,
         places: Sequence[ReadPlace],

@@ -100,13 +100,13 @@ def ask_each(
     for number, one in enumerate(questions, 1):
         reading = answering.read_for(one.text)
         passage = answering.likeliest_passage(one.text, reading)
-        judged = _judged(answering, one, reading, passage)
+        judged = _judgement(answering, one, reading, passage)
         (asked.answerable if one.values else asked.others).append(judged)
         if (gone := _sentences_to_leave_out(answering, one, reading, passage)) and _is_any_left(
             answering, gone
         ):
             left = answering.read_for(one.text, gone)
-            asked.others.append(_judged(answering, one, left, answering.likeliest_passage(one.text, left)))
+            asked.others.append(_judgement(answering, one, left, answering.likeliest_passage(one.text, left)))
         on_asked(number, len(questions))
     return asked
 
@@ -205,7 +205,7 @@ def _shares(asked: SampleAnswers, threshold: float) -> AnswerShares:
     return AnswerShares(threshold, right, near, wrong, share(asked.others, "wrong"))
 
 
-def _judged(
+def _judgement(
     answering: Answering, one: KnownQuestion, reading: QuestionReading, passage: SaidPassage | None
 ) -> Judged:
     confidence, places = answering.reader.confidence, reading.places

@@ -125,7 +125,7 @@ class RankedLookups:
             return self._read(texts, found, wanted)
         return searcher.among(
             queries_BD,
-            [_added(row, keys) for row in found],
+            [_word_weights(row, keys) for row in found],
             checkpoint_id=checkpoint_id,
             threshold=wanted.threshold,
             seq=seq,
@@ -156,7 +156,7 @@ class RankedLookups:
             reader.confidence.of(weigh_span(*both)) if both[1] else 0.0
             for both in zip(texts, places, strict=True)
         ]
-        decided = [_decided(*one, least, seq) for one in zip(contested, scores, strict=True)]
+        decided = [_lookup_from_places(*one, least, seq) for one in zip(contested, scores, strict=True)]
         self.kb.searcher.observer.looked_up(decided)
         return decided
 
@@ -170,7 +170,7 @@ def _check(ranking: str, texts: Sequence[str], wanted: Wanted, number: int) -> N
         raise InvalidQuery(f"the ranking {ranking!r} gives one fact, and k is {wanted.k}; leave k out")
 
 
-def _added(found: Found, keys: Mapping[int, Sequence[int]]) -> dict[int, float]:
+def _word_weights(found: Found, keys: Mapping[int, Sequence[int]]) -> dict[int, float]:
     """Give what the keys in these sentences get for the sentence's words; nothing where none has one of the text's."""
     is_heard = any(one.words for one in found)
     return {
@@ -190,7 +190,7 @@ def _places(
     ]
 
 
-def _decided(places: Sequence[ReadPlace], score: float, threshold: float, seq: int) -> Lookup:
+def _lookup_from_places(places: Sequence[ReadPlace], score: float, threshold: float, seq: int) -> Lookup:
     """Decide on the best of the places: on its fact, on a deleted one, or on none."""
     if not places:
         return Lookup((), None, threshold, seq)

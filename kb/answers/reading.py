@@ -98,13 +98,13 @@ class Confidence(FittedModel):
             return self.passage.threshold
         if not 0 < threshold < 1:
             return 2.0 * threshold
-        return _moved(self.passage.threshold, _logit(threshold) - _logit(self.threshold))
+        return _shift_probability(self.passage.threshold, _logit(threshold) - _logit(self.threshold))
 
     def beside_spans(self, score: float) -> float:
         """Give the highest threshold of spans beside which a passage of this probability is said."""
         if self.passage is None:
             return 0.0
-        return _moved(score, _logit(self.threshold) - _logit(self.passage.threshold))
+        return _shift_probability(score, _logit(self.threshold) - _logit(self.passage.threshold))
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -130,7 +130,7 @@ def _logit(probability: float) -> float:
     return math.log(bounded / (1 - bounded))
 
 
-def _moved(probability: float, logits: float) -> float:
+def _shift_probability(probability: float, logits: float) -> float:
     """Move a probability by so much of its logit."""
     return 1 / (1 + math.exp(-_logit(probability) - logits))
 

@@ -217,7 +217,7 @@ def read_annotated(path: Path, on_bytes: Callable[[int], None] | None = None) ->
 
 def too_long(where: str) -> Parsed:
     """Give the refusal of a line that is too long to be read, even for its id."""
-    return _refused(where, 0, f"a line of more than {MOST_BYTES} bytes")
+    return _refused_document(where, 0, f"a line of more than {MOST_BYTES} bytes")
 
 
 def parse_line(line: bytes | str, where: str) -> Parsed:
@@ -229,21 +229,21 @@ def parse_line(line: bytes | str, where: str) -> Parsed:
 def parse_record(record: object, where: str) -> Parsed:
     """Parse one record, from whatever format, as a document."""
     if not isinstance(record, dict):
-        return _refused(where, 0, "not a JSON object")
+        return _refused_document(where, 0, "not a JSON object")
     external_id, text = record.get("id"), record.get("text")
     if not isinstance(external_id, str) or not external_id.strip():
-        return _refused(where, 0, "no document id ('id' must be a non-empty string)")
+        return _refused_document(where, 0, "no document id ('id' must be a non-empty string)")
     if (fault := unstorable_characters(external_id)) is not None:
-        return _refused(where, 0, f"'id' has {fault[1]}")
+        return _refused_document(where, 0, f"'id' has {fault[1]}")
     if not isinstance(text, str) or is_blank(text):
-        return _refused(external_id, 0, "no text ('text' must be a non-empty string)")
+        return _refused_document(external_id, 0, "no text ('text' must be a non-empty string)")
     if (fault := unstorable_characters(text)) is not None:
-        return _refused(external_id, *fault)
+        return _refused_document(external_id, *fault)
     for name in _ABOUT:
         if not isinstance(record.get(name), str | None):
-            return _refused(external_id, 0, f"{name!r} must be a string")
+            return _refused_document(external_id, 0, f"{name!r} must be a string")
         if (fault := unstorable_characters(record.get(name) or "")) is not None:
-            return _refused(external_id, 0, f"{name!r} has {fault[1]}")
+            return _refused_document(external_id, 0, f"{name!r} has {fault[1]}")
     return _document(external_id, text, record)
 
 
@@ -283,7 +283,7 @@ def _document(external_id: str, text: str, record: Mapping[str, Any]) -> Parsed:
         try:
             text, inline = parse_inline(text)
         except InlineError as error:
-            return _refused(external_id, error.offset, error.reason)
+            return _refused_document(external_id, error.offset, error.reason)
         spans = list(inline)
     kept, refused = check_spans(external_id, text, spans)
     document = AnnotatedDocument(external_id, text, kept, **{name: record.get(name) for name in _ABOUT})
@@ -349,7 +349,7 @@ def _words(record: Mapping[str, Any], name: str) -> str | None:
     return words or None
 
 
-def _refused(document: str, offset: int, reason: str) -> Parsed:
+def _refused_document(document: str, offset: int, reason: str) -> Parsed:
     return Parsed(None, (Refusal(document, offset, reason),))
 
 

@@ -59,13 +59,13 @@ def read_parquet(path: Path, on_bytes: OnBytes | None = None) -> Iterator[Parsed
     of bytes read so far, estimated by rows.
     """
     try:
-        for where, record in read_rows(path, _annotated, on_bytes):
-            yield Parsed(None, (record,)) if isinstance(record, Refusal) else _parsed(record, where)
+        for where, record in read_rows(path, _choose_columns, on_bytes):
+            yield Parsed(None, (record,)) if isinstance(record, Refusal) else _parse_row(record, where)
     except Unreadable as error:
         yield Parsed(None, (Refusal(path.name, 0, str(error)),))
 
 
-def _annotated(names: list[str]) -> list[str]:
+def _choose_columns(names: list[str]) -> list[str]:
     if missing := [name for name in ("id", "text") if name not in names]:
         raise Unreadable(f"no column {' and no column '.join(map(repr, missing))}")
     return [name for name in _SCHEMA.names if name in names]
@@ -109,7 +109,7 @@ def _rows(about: pq.FileMetaData) -> int:
     return max(1, min(_ROWS, fitting))
 
 
-def _parsed(record: dict[str, Any], where: str) -> Parsed:
+def _parse_row(record: dict[str, Any], where: str) -> Parsed:
     if record.get("facts", ()) is None:
         del record["facts"]
     return parse_record(record, where)
@@ -198,7 +198,7 @@ def write_dataset(documents: Iterable[AnnotatedDocument], folder: Path, name: st
         said.update(document.licence or "not said" for document in part)
         written, facts = written + len(part), facts + sum(len(document.facts) for document in part)
     card = _CARD.format(
-        name=name, data=DATA, documents=written, facts=facts, licence=_tag(said), licences=_listed(said)
+        name=name, data=DATA, documents=written, facts=facts, licence=_tag(said), licences=_list_counts(said)
     )
     (unfinished / CARD_FILE).write_text(card, encoding="utf-8")
     unfinished.replace(folder)
@@ -229,5 +229,5 @@ def _tag(said: Counter[str]) -> str:
     )
 
 
-def _listed(said: Counter[str]) -> str:
+def _list_counts(said: Counter[str]) -> str:
     return ", ".join(f"{licence} ({number:,})" for licence, number in said.most_common()) or "none"

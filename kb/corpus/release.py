@@ -118,7 +118,7 @@ class Release:
         with (self.folder / IDS).open("rb") as lines:
             for number, line in enumerate(lines):
                 try:
-                    yield _named(line, number)
+                    yield _read_entry_id(line, number)
                 except ValueError as error:
                     raise refusals.invalid_release(f"line {number + 1} of {IDS} {error}", _AGAIN) from error
 
@@ -149,7 +149,7 @@ class Release:
         rows = entries.execute("SELECT entry_id, data FROM entries")
         while piece := list(islice(rows, 20_000)):
             for entry_id, data in piece:
-                fact = _parsed(str(entry_id), data)
+                fact = _parse_entry(str(entry_id), data)
                 total += _weight(fact.entry_id)
                 contents += _weight(f"{fact.fact_idx} {fact.sample_id}\0{fact.value}\0{fact.entry_id}")
                 places.append(_weight(f"{fact.fact_idx} {fact.sample_id}") >> 64)
@@ -166,7 +166,7 @@ class Release:
         """Name two entries that are the same fact of the same sample; None where only their digests are alike."""
         first: dict[tuple[str, int], str] = {}
         for entry_id, data in entries.execute("SELECT entry_id, data FROM entries"):
-            fact = _parsed(str(entry_id), data)
+            fact = _parse_entry(str(entry_id), data)
             if _weight(f"{fact.fact_idx} {fact.sample_id}") >> 64 in places:
                 other = first.setdefault((fact.sample_id, fact.fact_idx), fact.entry_id)
                 if other != fact.entry_id:
@@ -199,7 +199,7 @@ class Release:
                     raise refusals.invalid_release(
                         f"{ENTRIES} has no entry {entry_id}, which {IDS} names", _AGAIN
                     )
-                yield _parsed(entry_id, data)
+                yield _parse_entry(entry_id, data)
 
 
 _MODULUS = 1 << 128
@@ -210,7 +210,7 @@ def _weight(words: str) -> int:
     return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=16).digest())
 
 
-def _named(line: bytes, number: int) -> str:
+def _read_entry_id(line: bytes, number: int) -> str:
     """Give the entry that a line names. Raises `ValueError`."""
     said = line.decode().rstrip("\r\n")
     before, tab, entry_id = said.rpartition("\t")
@@ -260,25 +260,25 @@ def _is_indexed(entries: sqlite3.Connection) -> bool:
     return ("entry_id",) in first
 
 
-def _parsed(entry_id: str, data: str | bytes) -> ReleasedFact:
+def _parse_entry(entry_id: str, data: str | bytes) -> ReleasedFact:
     """Parse an entry. Raises `InvalidRelease`, which names it."""
     try:
         entry = _DECODER.decode(data)
     except (msgspec.DecodeError, UnicodeError, TypeError) as error:
-        raise _refused(entry_id, f"cannot be read: {error}") from error
+        raise _bad_entry(entry_id, f"cannot be read: {error}") from error
     sample_id, fact_idx, value = str(entry.metadata.sample_id), entry.metadata.fact_idx, entry.fact_span
     if str(entry.id) != entry_id:
-        raise _refused(entry_id, f"says that its id is {str(entry.id)!r}")
+        raise _bad_entry(entry_id, f"says that its id is {str(entry.id)!r}")
     if not 0 <= fact_idx < 2**31 or not sample_id.strip() or len(sample_id) > 1000:
-        raise _refused(entry_id, f"is fact {fact_idx} of sample {sample_id[:100]!r}, which cannot be")
+        raise _bad_entry(entry_id, f"is fact {fact_idx} of sample {sample_id[:100]!r}, which cannot be")
     if is_blank(value) or len(value) > _MAX_WORDS:
-        raise _refused(entry_id, f"has a fact_span of {len(value)} characters, which is blank or too long")
+        raise _bad_entry(entry_id, f"has a fact_span of {len(value)} characters, which is blank or too long")
     if (fault := unstorable_characters(value) or unstorable_characters(sample_id)) is not None:
-        raise _refused(entry_id, f"has {fault[1]}")
+        raise _bad_entry(entry_id, f"has {fault[1]}")
     return ReleasedFact(entry_id, value, sample_id, fact_idx)
 
 
-def _refused(entry_id: str, cause: str) -> Invalid:
+def _bad_entry(entry_id: str, cause: str) -> Invalid:
     return refusals.invalid_release(
         f"entry {entry_id} of {ENTRIES} {cause}", "Nothing says what it was; get a sound copy."
     )

@@ -39,7 +39,7 @@ class SquadQuestion:
 def read_squad(path: Path) -> Iterator[Parsed]:
     """Read every paragraph of a SQuAD file. The id is a hash of title and paragraph, so it is stable and unique."""
     with path.open("rb") as source:
-        paragraphs = _nested(path, source.read()) if path.suffix == ".json" else _flat(path, source)
+        paragraphs = _json_paragraphs(path, source.read()) if path.suffix == ".json" else _flat(path, source)
         for where, paragraph in paragraphs:
             if isinstance(paragraph, Refusal):
                 yield Parsed(None, (paragraph,))
@@ -53,13 +53,13 @@ def read_questions(path: Path, *, unanswered: bool = False) -> Iterator[SquadQue
     With `unanswered` it also gives those that the file says have no answer: a null one, or an empty list.
     """
     with path.open("rb") as source:
-        paragraphs = _nested(path, source.read()) if path.suffix == ".json" else _flat(path, source)
+        paragraphs = _json_paragraphs(path, source.read()) if path.suffix == ".json" else _flat(path, source)
         for _, paragraph in paragraphs:
             if isinstance(paragraph, dict) and isinstance(paragraph.get("context"), str):
-                document = squad_identity(_spaced(paragraph.get("title")), paragraph["context"])
+                document = squad_identity(_title_with_spaces(paragraph.get("title")), paragraph["context"])
                 qas = paragraph.get("qas")
                 for qa in qas if isinstance(qas, list) else ():
-                    one = _quiz(document, qa) or (_unanswered(document, qa) if unanswered else None)
+                    one = _quiz(document, qa) or (_unanswered_question(document, qa) if unanswered else None)
                     if one is not None:
                         yield one
 
@@ -82,7 +82,7 @@ def _quiz(document: str, qa: Any) -> SquadQuestion | None:
     )
 
 
-def _unanswered(document: str, qa: Any) -> SquadQuestion | None:
+def _unanswered_question(document: str, qa: Any) -> SquadQuestion | None:
     """Give a question that is said to have no answer."""
     if not isinstance(qa, dict) or not isinstance(qa.get("question"), str) or not qa["question"].strip():
         return None
@@ -97,7 +97,7 @@ def _flat(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
             yield where, parse_json(line, where)
 
 
-def _nested(path: Path, text: bytes) -> Iterator[tuple[str, Any]]:
+def _json_paragraphs(path: Path, text: bytes) -> Iterator[tuple[str, Any]]:
     record = parse_json(text, path.name)
     if isinstance(record, Refusal):
         yield path.name, record
@@ -125,7 +125,7 @@ def _paragraph(where: str, record: object) -> Parsed:
     context, title, qas = record.get("context"), record.get("title"), record.get("qas", [])
     if not isinstance(context, str) or not context.strip():
         return Parsed(None, (Refusal(where, 0, "no 'context'"),))
-    title = _spaced(title)
+    title = _title_with_spaces(title)
     if (fault := unstorable_characters(context) or unstorable_characters(title or "")) is not None:
         return Parsed(None, (Refusal(where, *fault),))
     external_id = squad_identity(title, context)
@@ -148,7 +148,7 @@ def _paragraph(where: str, record: object) -> Parsed:
     return Parsed(document, tuple(refusals), overlaps_resolved=len(sound) - len(kept))
 
 
-def _spaced(title: Any) -> str | None:
+def _title_with_spaces(title: Any) -> str | None:
     return title.replace("_", " ") if isinstance(title, str) else None
 
 

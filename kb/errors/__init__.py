@@ -35,7 +35,7 @@ class KBError(Exception):
                 given = signature(word).bind(*args, **kwargs)
                 given.apply_defaults()
                 error = cls(word(*args, **kwargs))
-                vars(error).update(_fixed(given.arguments), **more, code=code, title=title)
+                vars(error).update(_freeze_lists(given.arguments), **more, code=code, title=title)
                 return error
 
             return make
@@ -47,7 +47,7 @@ KINDS: dict[str, type[KBError]] = {"KBError": KBError}
 """The kind of each code: that of a class is its name."""
 
 
-def _fixed(arguments: dict[str, object]) -> dict[str, object]:
+def _freeze_lists(arguments: dict[str, object]) -> dict[str, object]:
     """Keep lists as tuples, as the caller may change them."""
     return {
         name: tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value

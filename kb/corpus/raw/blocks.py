@@ -186,16 +186,16 @@ class Fields:
             elif (found := next((usual[name] for name in known if name in usual), None)) is not None:
                 chosen[part] = found
         if missing := [name for name in chosen.values() if name not in there]:
-            raise Unreadable(f"no field {missing[0]!r}; {_listed(there)}")
+            raise Unreadable(f"no field {missing[0]!r}; {_list_names(there)}")
         if "text" not in chosen:
-            raise Unreadable(f"no field 'text'; {_listed(there)}; name the one to read with --text-field")
+            raise Unreadable(f"no field 'text'; {_list_names(there)}; name the one to read with --text-field")
         return chosen
 
 
 USUAL = Fields()
 
 
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     shown = ", ".join(repr(name[:_MOST_LISTED]) for name in names[:_MOST_LISTED])
     return f"there are {shown or 'none'}{' ...' if len(names) > _MOST_LISTED else ''}"
 

@@ -154,17 +154,17 @@ def _opened_file(path: Path, origin: FolderOrigin) -> int:
     if stat.S_ISREG(about.st_mode) and (about.st_dev, about.st_ino) == origin[1:]:
         return handle
     os.close(handle)
-    raise _swapped()
+    raise _swapped_file_error()
 
 
 def _open_below(folder: int, name: str, flags: int) -> int:
     try:
         return os.open(name, flags, dir_fd=folder)
     except OSError as error:
-        raise _swapped() if error.errno in (errno.ELOOP, errno.ENOTDIR) else error from None
+        raise _swapped_file_error() if error.errno in (errno.ELOOP, errno.ENOTDIR) else error from None
 
 
-def _swapped() -> OSError:
+def _swapped_file_error() -> OSError:
     return OSError(errno.ESTALE, "something else is there now than when the directory was read")
 
 

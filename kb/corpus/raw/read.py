@@ -197,15 +197,15 @@ def parse_raw_line(line: bytes, where: str, path: Path, fields: Fields) -> Parse
     if isinstance(record, Refusal):
         return Parsed(None, (record,))
     if not isinstance(record, dict):
-        return _refused(where, "not a JSON object")
+        return _refused_record(where, "not a JSON object")
     name = record.get("id")
     named = str(name) if isinstance(name, str | int) else where
     if record.get("facts"):
-        return _refused(named, "annotated already; ingest the file as it is, with --format annotated")
+        return _refused_record(named, "annotated already; ingest the file as it is, with --format annotated")
     try:
         chosen = fields.of(record)
     except Unreadable as error:
-        return _refused(named, f"no text in it: {error}")
+        return _refused_record(named, f"no text in it: {error}")
     return raw_document(record, chosen, where, path)
 
 
@@ -231,7 +231,7 @@ def _string(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _refused(document: str, reason: str) -> Parsed:
+def _refused_record(document: str, reason: str) -> Parsed:
     return Parsed(None, (Refusal(document, 0, reason),))
 
 
@@ -389,7 +389,7 @@ def _document(ask: Ask, path: Path, place: Path) -> AnnotatedDocument:
     title, text = _text(ask.kind, data, ask.encoding)
     text = normalise_text(text)
     if title is None or unstorable_characters(title) is not None:
-        title = heading_line(text) or _named(path if ask.uri is None else _place(ask.uri))
+        title = heading_line(text) or _title_from_name(path if ask.uri is None else _place(ask.uri))
     return AnnotatedDocument(ask.external_id, text, title=title, uri=ask.uri or path.as_uri())
 
 
@@ -416,7 +416,7 @@ def _place(uri: str) -> PurePosixPath:
     return PurePosixPath(unquote(parts.path).strip("/") or parts.netloc)
 
 
-def _named(path: PurePath) -> str:
+def _title_from_name(path: PurePath) -> str:
     """Make a title of the file's name."""
     return " ".join(path.stem.replace("_", " ").replace("-", " ").split()) or path.name
 
@@ -436,7 +436,7 @@ def main() -> None:
     for number in (0, 1):  # keeps a parser's own output out of the messages
         os.dup2(nothing, number)
     _confine(limits)
-    send_message(telling, _encoded(Told()))  # tells the parent that the process runs
+    send_message(telling, _encode_message(Told()))  # tells the parent that the process runs
     while (message := receive_message(asked)) is not None:
         for told in _answer(msgspec.json.decode(message, type=Ask), limits):
             send_message(telling, told)
@@ -465,11 +465,11 @@ def _answer(ask: Ask, limits: Limits) -> Iterator[bytes]:
             yield _encode_piece(piece, limits)
             line, reached = piece.line, piece.reached
             _allow(limits)
-        yield _encoded(Told(line, reached, end=True))
+        yield _encode_message(Told(line, reached, end=True))
     except MemoryError:
-        yield _encoded(Told(line, reached, breach="memory"))
+        yield _encode_message(Told(line, reached, breach="memory"))
     except Exception as error:  # noqa: BLE001 - whatever a parser raises is why this document was given up
-        yield _encoded(Told(line, reached, breach="broken", how=type(error).__name__))
+        yield _encode_message(Told(line, reached, breach="broken", how=type(error).__name__))
 
 
 def _encode_piece(piece: ReadPiece, limits: Limits) -> bytes:
@@ -478,30 +478,30 @@ def _encode_piece(piece: ReadPiece, limits: Limits) -> bytes:
         parsed = Parsed(parsed.document, tuple(_refusals(parsed)), parsed.overlaps_resolved)
     document = None if parsed is None else parsed.document
     if document is None or len(document.text) <= limits.characters:
-        message = _encoded(Told(piece.line, piece.reached, parsed))
+        message = _encode_message(Told(piece.line, piece.reached, parsed))
         if len(message) <= WIDEST * limits.characters:
             return message
     too_large = Refusal(
         "" if document is None else document.external_id[:_MOST_QUOTED], 0, limits.sentence("size"), "size"
     )
-    return _encoded(Told(piece.line, piece.reached, Parsed(None, (too_large,))))
+    return _encode_message(Told(piece.line, piece.reached, Parsed(None, (too_large,))))
 
 
 def _refusals(parsed: Parsed) -> Iterator[Refusal]:
     """Yield the refusals to report: not too many, and with texts that are cut short and can be stored."""
     for one in parsed.refusals[:_MOST_REFUSALS]:
-        yield Refusal(_shown(one.document), min(one.offset, _FARTHEST), _shown(one.reason), one.code)
+        yield Refusal(_cut_words(one.document), min(one.offset, _FARTHEST), _cut_words(one.reason), one.code)
     if (more := len(parsed.refusals) - _MOST_REFUSALS) > 0:
         last = parsed.refusals[-1]
-        yield Refusal(_shown(last.document), last.offset, f"... and {more} more like these", last.code)
+        yield Refusal(_cut_words(last.document), last.offset, f"... and {more} more like these", last.code)
 
 
-def _shown(words: str) -> str:
+def _cut_words(words: str) -> str:
     words = words if len(words) <= _MOST_QUOTED else f"{words[:_MOST_QUOTED]}..."
     return words.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\ufffd")
 
 
-def _encoded(told: Told) -> bytes:
+def _encode_message(told: Told) -> bytes:
     return msgspec.json.encode(told)
 
 

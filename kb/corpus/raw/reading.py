@@ -128,7 +128,7 @@ def _file(reader: FileReader, ask: Ask) -> Iterator[Told]:
                 yield told
         if told.end:
             return
-        yield _refused(reader.limits, ask, told)
+        yield _refusal_after_breach(reader.limits, ask, told)
         if not _goes_on(ask, told):
             return
         ask = replace(ask, after=told.line + 1)
@@ -136,7 +136,7 @@ def _file(reader: FileReader, ask: Ask) -> Iterator[Told]:
     yield Told(ask.after, told.reached, Parsed(None, (Refusal(_name(ask), 0, reason, "broken"),)))
 
 
-def _refused(limits: Limits, ask: Ask, told: Told) -> Told:
+def _refusal_after_breach(limits: Limits, ask: Ask, told: Told) -> Told:
     """Give the refusal of the document that was being read when the process ended or had to be ended."""
     assert told.breach is not None
     where, reason = ask.external_id, limits.sentence(told.breach, told.how)
@@ -207,7 +207,7 @@ class FileReader:
         """Give the process, once it reports that it runs. Raises `ReaderUnavailable`."""
         if self._process is None:
             try:
-                self._process = _started(self.limits)
+                self._process = _start_process(self.limits)
                 self._next()
             except (OSError, _Breached) as error:
                 raise refusals.reader_unavailable(str(error)) from error
@@ -228,7 +228,7 @@ class FileReader:
             elif block := os.read(stream, _BLOCK):
                 self._arrived += block
             else:
-                raise self._ended()
+                raise self._breach_at_exit()
         return msgspec.json.decode(message, type=Told)
 
     def _whole(self) -> bytes | None:
@@ -244,7 +244,7 @@ class FileReader:
         del self._arrived[:end]
         return message
 
-    def _ended(self) -> _Breached:
+    def _breach_at_exit(self) -> _Breached:
         assert self._process is not None
         code = self._process.wait()
         if code == -signal.SIGXCPU:
@@ -272,7 +272,7 @@ class _Breached(Exception):
         super().__init__(how or breach)
 
 
-def _started(limits: Limits) -> subprocess.Popen[bytes]:
+def _start_process(limits: Limits) -> subprocess.Popen[bytes]:
     """Start a process with its own environment, so without secrets, and in a session that Ctrl-C does not reach."""
     asked = (limits.memory_mb, limits.seconds, limits.characters)
     return subprocess.Popen(

@@ -79,10 +79,10 @@ class Fetcher:
         self._deadline.begin(self.seconds)
         for _ in range(MOST_REDIRECTS + 1):
             request = self._request(url)
-            response = self._connected(url).send(request, stream=True)
+            response = self._client_of_host(url).send(request, stream=True)
             try:
                 if not response.has_redirect_location:
-                    file = _kept(response, url, address, path, self.bytes_left)
+                    file = _store_page(response, url, address, path, self.bytes_left)
                     self.bytes_left -= file.size
                     return file
                 url = url.join(response.headers["location"])
@@ -101,7 +101,7 @@ class Fetcher:
         how = {"sni_hostname": name, "timeout": _TIMEOUT}
         return httpx2.Request("GET", url.copy_with(host=number), headers=headers, extensions=how)
 
-    def _connected(self, url: httpx2.URL) -> httpx2.Client:
+    def _client_of_host(self, url: httpx2.URL) -> httpx2.Client:
         """Give the client of a host: connections are kept by number, and two hosts may share one."""
         if self._client is None or self._host != url.host:
             self._close()
@@ -127,7 +127,7 @@ def _number_of(url: httpx2.URL, allow_private: bool) -> str:
     return str(found[0])
 
 
-def _kept(response: httpx2.Response, url: httpx2.URL, address: str, path: Path, left: int) -> RawFile:
+def _store_page(response: httpx2.Response, url: httpx2.URL, address: str, path: Path, left: int) -> RawFile:
     """Store the page of a response in a file, which is gone where the page is refused."""
     if response.status_code != 200:
         raise Unreadable(f"the server answers {response.status_code} {response.reason_phrase}".rstrip())
@@ -137,14 +137,14 @@ def _kept(response: httpx2.Response, url: httpx2.URL, address: str, path: Path, 
     if kind is None:
         raise Unreadable(f"no reader for what the server calls {said.get_content_type()!r}")
     try:
-        size = _stored(response, path, left)
+        size = _write_body(response, path, left)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
     return RawFile(path, address, kind, size, uri=address, encoding=_encoding(said))
 
 
-def _stored(response: httpx2.Response, path: Path, left: int) -> int:
+def _write_body(response: httpx2.Response, path: Path, left: int) -> int:
     """Write the body of a response, and give its size. Raises `Unreadable` where it is too large."""
     size = 0
     with path.open("wb") as file:
