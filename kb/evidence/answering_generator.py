@@ -50,7 +50,7 @@ class AnsweringGenerator:
             return
         trace = self._answer(request, question)
         yield from _pieces(trace)
-        yield self._finished(request, trace)
+        yield self._end_of_output(request, trace)
         yield trace
 
     def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
@@ -58,14 +58,14 @@ class AnsweringGenerator:
         texts = [request for request, question in zip(requests, questions, strict=True) if question is None]
         decoded = iter(self.generator.complete(texts, top) if texts else [])
         return [
-            next(decoded) if question is None else self._completed(request, question)
+            next(decoded) if question is None else self._complete_request(request, question)
             for request, question in zip(requests, questions, strict=True)
         ]
 
-    def _completed(self, request: GenerationRequest, question: str) -> Completed:
+    def _complete_request(self, request: GenerationRequest, question: str) -> Completed:
         trace = self._answer(request, question)
         assert isinstance(request.prompt, str)
-        return Completed(prompt=request.prompt, trace=trace, finished=self._finished(request, trace))
+        return Completed(prompt=request.prompt, trace=trace, finished=self._end_of_output(request, trace))
 
     def _answer(self, request: GenerationRequest, question: str) -> OutputTrace:
         self.generator.check_prompts([request])
@@ -75,7 +75,7 @@ class AnsweringGenerator:
         asked = answering.asked(question, "read", **filter_of(request))
         return self.store(output_of(asked, "read", **filter_of(request)))
 
-    def _finished(self, request: GenerationRequest, trace: OutputTrace) -> Finished:
+    def _end_of_output(self, request: GenerationRequest, trace: OutputTrace) -> Finished:
         """Tell how it ended. All that is said is spliced, so that no token was chosen."""
         assert isinstance(request.prompt, str)
         num_tokens = self.generator.count_tokens([request.prompt])

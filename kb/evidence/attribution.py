@@ -96,8 +96,8 @@ def _trace(
     predicted_of: Collection[int] = ()
     if stored.keyset_id is not None:
         predicted_of = predicted.predicted_as_of(session, stored.keyset_id, set(hits), stored.seq)
-    splices = tuple(_traced(stored, lookup, used, edits, predicted_of) for lookup in lookups)
-    source = _quoted(session, stored)
+    splices = tuple(_trace_splice(stored, lookup, used, edits, predicted_of) for lookup in lookups)
+    source = _quoted_source(session, stored)
     return copy_columns(
         OutputTrace,
         stored,
@@ -112,7 +112,7 @@ def _trace(
     )
 
 
-def _quoted(session: Session, stored: GenerationRow) -> Source | None:
+def _quoted_source(session: Session, stored: GenerationRow) -> Source | None:
     """Give the stretch that an output quotes, with what its document says of itself."""
     if stored.document_id is None or stored.quoted_start is None or stored.quoted_end is None:
         return None
@@ -120,7 +120,7 @@ def _quoted(session: Session, stored: GenerationRow) -> Source | None:
     return copy_columns(Source, about, document_id=about.id, start=stored.quoted_start, end=stored.quoted_end)
 
 
-def _traced(
+def _trace_splice(
     stored: GenerationRow,
     spliced: AttributionRow,
     used: Mapping[int, FactRecord],
@@ -290,10 +290,10 @@ class StoredAnswers:
         asked = self.answering.asked(question, mode, **options)
         if not self.store.settings.keep_answers:
             return asked.answer
-        return self._stored(asked, output_of(asked, mode, **filter_of(AnswerWanted(**options))))
+        return self._store_output(asked, output_of(asked, mode, **filter_of(AnswerWanted(**options))))
 
     @retry_on_contention
-    def _stored(self, asked: AnsweredQuestion, output: NewOutput) -> Answer:
+    def _store_output(self, asked: AnsweredQuestion, output: NewOutput) -> Answer:
         with self.store.sessions.begin() as session:
             if is_read_only(session):
                 return asked.answer

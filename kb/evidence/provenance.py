@@ -222,20 +222,20 @@ def prov_json(account: Provenance) -> dict[str, Any]:
         if relation.at is not None:
             said["prov:time"] = relation.at.isoformat()
         if relation.kind == "wasQuotedFrom":
-            said["prov:type"] = _qualified("prov:Quotation")
+            said["prov:type"] = _qualified_name("prov:Quotation")
         write_prov.setdefault(form.name, {})[f"_:r{number}"] = said
     return write_prov
 
 
 def _json_attributes(thing: Thing) -> dict[str, Any]:
-    said: dict[str, Any] = {"prov:type": [_qualified(kind) for kind in _kinds(thing)]}
+    said: dict[str, Any] = {"prov:type": [_qualified_name(kind) for kind in _kinds(thing)]}
     for name, value in (("startTime", thing.start), ("endTime", thing.end)):
         if value is not None:
             said[f"prov:{name}"] = value.isoformat()
     return said | {_term(name, "prov:label"): value for name, value in thing.said.items()}
 
 
-def _qualified(name: str) -> dict[str, str]:
+def _qualified_name(name: str) -> dict[str, str]:
     return {"$": name, "type": "prov:QUALIFIED_NAME"}
 
 

@@ -137,7 +137,7 @@ def withheld_text(session: Session, document_id: int) -> str:
     rows = session.execute(of_document).all()
     standings = _standings(session, [row.id for row in rows])
     spans = [(standings[row.id].is_as_said, (row.span_start, row.span_end)) for row in rows]
-    return _blotted(found, spans)
+    return _blank_past_spans(found, spans)
 
 
 def withhold_inbox(session: Session, items: Sequence[InboxItem]) -> Iterator[InboxItem]:
@@ -155,7 +155,7 @@ def withhold_inbox(session: Session, items: Sequence[InboxItem]) -> Iterator[Inb
         yield replace(item, fact=fact, around=around)
 
 
-def _blotted(found: str, spans: Sequence[tuple[bool, Span]]) -> str:
+def _blank_past_spans(found: str, spans: Sequence[tuple[bool, Span]]) -> str:
     """Withhold the past spans of a text; each span comes with whether it is current."""
     standing = [span for stands, span in spans if stands]
     return blank_out(
@@ -189,7 +189,7 @@ def withhold_corpus(exported: Iterable[AnnotatedDocument]) -> Iterator[Annotated
     """Withhold, in documents exported with every fact, all facts that are deleted or do not say what the text says."""
     for document in exported:
         spans = [(not fact.deleted and fact.current is None, fact) for fact in document.facts]
-        shown = _blotted(document.text, [(stands, (fact.start, fact.end)) for stands, fact in spans])
+        shown = _blank_past_spans(document.text, [(stands, (fact.start, fact.end)) for stands, fact in spans])
         yield replace(document, text=shown, facts=tuple(fact for stands, fact in spans if stands))
 
 
@@ -251,7 +251,7 @@ def _quotations(
     shown: dict[int, Texts] = {}
     for stored, replaced_seq, stretch in rows:
         stands = stretch if replaced_seq is None else MARK * len(stretch)
-        stands = _blotted(stands, spans.get(stored.id, []))
+        stands = _blank_past_spans(stands, spans.get(stored.id, []))
         prompt, output = said[stored.id]
         marks = marked(
             len(output), (stored.quoted_start, stored.quoted_end), by_output.get(stored.id, ()), stands

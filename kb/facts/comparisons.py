@@ -74,12 +74,12 @@ class Comparisons:
         after, limit = sought.get("after", 0), sought.get("limit", FACTS_LISTED)
         corpus = sought.get("corpus")
         check_limit(limit)
-        found = _found(kind, corpus, held=sought.get("held", False))
+        found = _pairs(kind, corpus, held=sought.get("held", False))
         page = found.where(_PAIRS.c.id > after).order_by(_PAIRS.c.id).limit(limit + 1)
         with self.store.sessions() as session:
             if corpus is not None:
                 reading.require_corpus(session, corpus)
-            total = _counted(session, found)
+            total = _num_pairs(session, found)
             rows = session.execute(page).all()
             records = reading.fact_records(session, [n for row in rows for n in (row.fact_id, row.other_id)])
         pairs = tuple(_pair(row, records) for row in rows[:limit])
@@ -107,7 +107,7 @@ class Comparisons:
     def counts(self) -> ComparedCounts:
         """Count what the three lists hold."""
         with self.store.sessions() as session:
-            against, alike = (_counted(session, _found(kind)) for kind in ("contradictions", "duplicates"))
+            against, alike = (_num_pairs(session, _pairs(kind)) for kind in ("contradictions", "duplicates"))
             stale = _num_stale(session)
         return ComparedCounts(*(min(COUNTED, number) for number in (against, alike, stale)))
 
@@ -133,7 +133,7 @@ class Comparisons:
             return mending.hold_fact(session, (fact_id, other_id), who["actor"], who["reason"], holds=holds)
 
 
-def _found(kind: str, corpus: str | None = None, *, held: bool = False) -> Select[*tuple[Any, ...]]:
+def _pairs(kind: str, corpus: str | None = None, *, held: bool = False) -> Select[*tuple[Any, ...]]:
     """Give the pairs of a kind, with what each of their facts yields to."""
     named = (_PAIRS.c.id, _PAIRS.c.fact_id, _PAIRS.c.other_id, _PAIRS.c.score, _PAIRS.c.held_seq)
     found = select(*named, _YIELDS_TO.label("yields_to"), _OTHER_YIELDS_TO.label("other_yields_to")).where(
@@ -145,7 +145,7 @@ def _found(kind: str, corpus: str | None = None, *, held: bool = False) -> Selec
     return found.where(or_(_PAIRS.c.corpus == corpus, _PAIRS.c.other_corpus == corpus))
 
 
-def _counted(session: Session, found: Select[*tuple[Any, ...]]) -> int:
+def _num_pairs(session: Session, found: Select[*tuple[Any, ...]]) -> int:
     """Count pairs, one beyond `COUNTED` at most."""
     bounded = found.with_only_columns(_PAIRS.c.id).limit(COUNTED + 1).subquery()
     return session.scalar(select(func.count()).select_from(bounded)) or 0

@@ -115,7 +115,7 @@ def move_fact(
     )  # fmt: skip
     if (after.place, after.value) == (before.place, before.value):
         raise refusals.invalid_span(before.document_id, f"fact {fact_id} stands there already")
-    payload = _lifted(session, suppressor) | accept_edited(session, now, pending.seq)
+    payload = _lift_suppression(session, suppressor) | accept_edited(session, now, pending.seq)
     done = amend_fact(session, pending, "move", now, [after], payload)
     return replace(done, also_said_by=pairs.keep_pairs(session, [fact_id], anyway=anyway))
 
@@ -155,11 +155,11 @@ def mark_fact(
         "values": {str(fact.id): pending.digest(placed.value)},
         "places": {str(fact.id): [document_id, placed.start, placed.end]},
     }
-    done = edits.done(session, pending, "insert", [fact.id], payload | _lifted(session, suppressor))
+    done = edits.done(session, pending, "insert", [fact.id], payload | _lift_suppression(session, suppressor))
     return replace(done, keyed=False, also_said_by=pairs.keep_pairs(session, [fact.id], anyway=anyway))
 
 
-def _lifted(session: Session, suppressor: Suppressor) -> dict[str, Any]:
+def _lift_suppression(session: Session, suppressor: Suppressor) -> dict[str, Any]:
     came_back = suppressor.lift(session)
     return {"allowed_erased": came_back} if came_back else {}
 
@@ -257,7 +257,7 @@ def hold_fact(session: Session, pair: Sequence[int], actor: str, reason: str, *,
 
     Raises `PairNotFound`, also where somebody has noted the same before.
     """
-    return _noted(session, audit.begin_change(session, actor, reason), pair, {"holds": holds})
+    return _set_hold(session, audit.begin_change(session, actor, reason), pair, {"holds": holds})
 
 
 def undo_hold(session: Session, pending: audit.Pending, change: ChangeRow) -> Edit:
@@ -269,12 +269,12 @@ def undo_hold(session: Session, pending: audit.Pending, change: ChangeRow) -> Ed
         raise refusals.not_undoable(change.seq, since, pair)
     payload = {"holds": not change.payload["holds"], "undoes": change.seq}
     try:
-        return _noted(session, pending, pair, payload)
+        return _set_hold(session, pending, pair, payload)
     except NotFound as error:
         raise refusals.not_undoable(change.seq, since, pair) from error
 
 
-def _noted(session: Session, pending: audit.Pending, pair: Sequence[int], payload: dict[str, Any]) -> Edit:
+def _set_hold(session: Session, pending: audit.Pending, pair: Sequence[int], payload: dict[str, Any]) -> Edit:
     one, other = sorted(pair)
     holds = payload["holds"]
     given = {

@@ -176,7 +176,7 @@ def keep_pairs(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tu
 
     Raises `AnsweredAlready` for a contradiction that was not there before the edit, unless `anyway`.
     """
-    rows, pairs = _found(session, _WITH_IDS, ids=list(fact_ids))
+    rows, pairs = _find_pairs(session, _WITH_IDS, ids=list(fact_ids))
     if not pairs:
         return ()
     edited = set(fact_ids)
@@ -191,7 +191,7 @@ def keep_pairs(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tu
 def keep_range(session: Session, first: int, last: int) -> tuple[int, int]:
     """Keep the pairs of the facts with these ids and those between; give how many contradict, and how many do not."""
     session.execute(_BY_INDEX)  # tables just filled have no statistics yet
-    _, pairs = _found(session, _IN_RANGE, first=first, last=last)
+    _, pairs = _find_pairs(session, _IN_RANGE, first=first, last=last)
     store_pairs(session, pairs)
     alike = sum(pair.same_value for pair in pairs)
     return len(pairs) - alike, alike
@@ -223,7 +223,7 @@ def _fill_frames(session: Session, which: str, **given: Any) -> None:
         session.execute(_SET_FRAMES, {"ids": list(frames), "frames": list(frames.values())})
 
 
-def _found(session: Session, which: str, **given: Any) -> tuple[Sequence[Any], list[KeptPair]]:
+def _find_pairs(session: Session, which: str, **given: Any) -> tuple[Sequence[Any], list[KeptPair]]:
     """Find the pairs of some facts by their questions and then by their frames; give the rows, too.
 
     It drops those of their pairs by sentence that hold no more.

@@ -167,7 +167,7 @@ def _redact_mentions(
     ids = [row.id for row in rows if any(said.spans(text) for text in row[1:] if text)]
     changed: dict[int, bool] = {}
     for row in (session.get_one(DocumentRow, document_id, populate_existing=True) for document_id in ids):
-        changed |= _redact_document(session, row, partial(_mentioned, row.text, said), said, erased)
+        changed |= _redact_document(session, row, partial(_mentioned_spans, row.text, said), said, erased)
     return changed
 
 
@@ -180,7 +180,7 @@ def redact_about(session: Session, fact_id: int, said: Finder) -> Iterator[int]:
         yield from _redact_document(session, row, lambda _: [], said, [])
 
 
-def _mentioned(text: str, said: Phrases, apart_from: Sequence[Span]) -> list[Span]:
+def _mentioned_spans(text: str, said: Phrases, apart_from: Sequence[Span]) -> list[Span]:
     return split_apart(said.spans(text), apart_from)
 
 

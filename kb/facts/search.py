@@ -325,7 +325,7 @@ def chosen(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[Ranked]:
             ranked.join(ChangeRow, ChangeRow.seq == FactRow.created_seq).where(edits),
             ranked.join(edited, edited.c.id == FactRow.id),
         ]
-    if (review := _settled(**filters)) is not None:
+    if (review := _rare_review(**filters)) is not None:
         return [ranked.where(FactRow.review == review, FactRow.review_seq.is_not(None))]
     if (corpus := filters.get("corpus")) is not None:
         of_corpus = select(DocumentRow.id).where(DocumentRow.corpus == corpus).scalar_subquery()
@@ -336,11 +336,11 @@ def chosen(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[Ranked]:
 def left_by(**filters: Unpack[FactFilters]) -> FactFilters:
     """Give the filters that what `chosen` gives leaves to be heeded."""
     if _edits(**filters) is None:
-        return {**filters, "corpus": None} if _settled(**filters) is None else {**filters, "review": None}
+        return {**filters, "corpus": None} if _rare_review(**filters) is None else {**filters, "review": None}
     return {**filters, "actor": None, "kind": None, "since": None, "until": None}
 
 
-def _settled(review: Review | None = None, **others: Any) -> Review | None:
+def _rare_review(review: Review | None = None, **others: Any) -> Review | None:
     """Give the review that is filtered by, where an index finds it: most facts are accepted."""
     return None if review == "accepted" else review
 

@@ -94,7 +94,7 @@ def write_sentences(session: Session, texts: Iterable[SearchedText]) -> None:
 def write_documents(session: Session, document_ids: Collection[int]) -> None:
     """Write the sentences of these documents, which have none any more, as far as they are current."""
     write_sentences(
-        session, _read(session, _streamed(_DOCUMENTS.where(DocumentRow.id == func.any(list(document_ids)))))
+        session, _read(session, _in_batches(_DOCUMENTS.where(DocumentRow.id == func.any(list(document_ids)))))
     )
 
 
@@ -166,7 +166,7 @@ _OF_GONE = (
 )
 
 
-def _streamed(statement: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
+def _in_batches(statement: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
     return statement.execution_options(yield_per=FETCHED)
 
 
@@ -176,8 +176,8 @@ def _read(session: Session, statement: Select[*tuple[Any, ...]]) -> Iterator[Sea
 
 def _every(session: Session) -> Iterator[SearchedText]:
     """Read every text that has sentences."""
-    yield from _read(session, _streamed(_DOCUMENTS))
-    yield from _read(session, _streamed(_FACTS))
+    yield from _read(session, _in_batches(_DOCUMENTS))
+    yield from _read(session, _in_batches(_FACTS))
 
 
 _Row = tuple[int | str | None, ...]

@@ -83,7 +83,7 @@ class Jobs:
 
     def get(self, job_id: int) -> JobRecord:
         with self.store.sessions() as session:
-            return record_of(_required(session, job_id))
+            return record_of(_require_job(session, job_id))
 
     def list(
         self,
@@ -146,7 +146,7 @@ class Jobs:
         audit.check_name("actor", actor)
         with self.store.sessions.begin() as session:
             suppression.hold_off_erasure(session)
-            job = _required(session, job_id, lock=True)
+            job = _require_job(session, job_id, lock=True)
             if job.state not in UNFINISHED:
                 raise refusals.job_finished(job_id, job.state)
             job.cancelled_by = job.cancelled_by or actor
@@ -160,7 +160,7 @@ class Jobs:
         return record
 
 
-def _required(session: Session, job_id: int, *, lock: bool = False) -> JobRow:
+def _require_job(session: Session, job_id: int, *, lock: bool = False) -> JobRow:
     job = session.get(JobRow, job_id, with_for_update=lock) if 0 < job_id <= MAX_ID else None
     if job is None:
         raise refusals.job_not_found(job_id)

@@ -109,7 +109,7 @@ class Uploads:
             return 0
         keep, limit = set(claimed), time.time() - older_than
         unclaimed = [folder for folder in self.directory.iterdir() if folder.name not in keep]
-        return sum(_removed(folder, limit) for folder in unclaimed)
+        return sum(_remove_old_folder(folder, limit) for folder in unclaimed)
 
     def _free(self) -> int:
         """Give how many bytes may still be uploaded in all."""
@@ -153,7 +153,7 @@ def _check_name(name: str) -> None:
         )
 
 
-def _removed(folder: Path, limit: float) -> bool:
+def _remove_old_folder(folder: Path, limit: float) -> bool:
     """Remove a folder that is older than `limit`, and say whether it did. What the system refuses is logged.
 
     It is left for the next time: a folder that another worker removes meanwhile is no reason to leave the others.
