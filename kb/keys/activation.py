@@ -80,11 +80,11 @@ def activate_keyset(
     if (
         keyset.state == "ready"
         and was is not None
-        and (refusal := _refusal(found, max_edits) or _unasked(gate, questions))
+        and (refusal := _refusal(found, max_edits) or _unasked_questions(gate, questions))
     ):
         if not force:
             raise refusals.gate_refused(keyset_id, refusal)
-        figures = [_kept(criterion) for criterion in _failing(gate, keyset)] if gate else []
+        figures = [_logged_criterion(criterion) for criterion in _failing(gate, keyset)] if gate else []
         evidence |= {"forced": True, "refusal": refusal, "failed": figures}
     _flip(session, keyset_id, actor, reason, evidence)
 
@@ -140,7 +140,7 @@ def _failing(gate: Mapping[str, Any], keyset: KeysetHead) -> list[Mapping[str, A
     return failing
 
 
-def _kept(criterion: Mapping[str, Any]) -> dict[str, Any]:
+def _logged_criterion(criterion: Mapping[str, Any]) -> dict[str, Any]:
     """Give a criterion as the log keeps it: floats are texts, since JSON may respell a number and break the hash."""
     return {name: criterion[name] for name in ("name", "note")} | {
         name: None if criterion[name] is None else repr(float(criterion[name]))
@@ -160,7 +160,7 @@ def _refusal(gate: GateStanding, max_edits: int) -> str | None:
     return None
 
 
-def _unasked(gate: Mapping[str, Any] | None, questions: str | None) -> str | None:
+def _unasked_questions(gate: Mapping[str, Any] | None, questions: str | None) -> str | None:
     if questions is None or (gate is not None and gate.get("questions") == questions):
         return None
     return f"its gate did not ask the questions {questions!r}"

@@ -120,7 +120,7 @@ class AdaptRun:
         num_predicted = 0
         if num_lacking:
             fitted = best_map(self.method, pairs.old_ND, pairs.new_NE, pairs.groups_N)
-            prediction = self._measured(kind, pairs, fitted)
+            prediction = self._measure_prediction(kind, pairs, fitted)
             num_predicted = self._fill(kind, fitted, prediction, num_lacking)
         num_facts = self._num_keyed(kind)
         return AdaptedKeys(
@@ -150,7 +150,7 @@ class AdaptRun:
         true = Prediction(kind, self.from_keyset_id, "none", num_pairs, 0)
         return next((one for one in before if one.kind == kind), true)
 
-    def _measured(self, kind: str, pairs: KeyPairs, fitted: FittedMap) -> Prediction:
+    def _measure_prediction(self, kind: str, pairs: KeyPairs, fitted: FittedMap) -> Prediction:
         """Ask some questions of the fit among its facts, by predicted keys, by true ones, and by the old ones."""
         asked = [n for n, question in enumerate(pairs.questions_N) if question]
         asked = asked[:: max(1, -(-len(asked) // _ASKED))]
@@ -445,20 +445,20 @@ def unit_rows(rows: npt.NDArray[Any]) -> Vectors:
 
 def procrustes(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
     """Give the rotation, or reflection, with the least squared distance to the new keys."""
-    old, new, mean_D, mean_E = _centred(old_ND, new_NE)
+    old, new, mean_D, mean_E = _centre_keys(old_ND, new_NE)
     return LinearMap(_rotation(old, new), mean_D, mean_E)
 
 
 def held_to_identity(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
     """Give the ridge held to the identity, for any strength. Both spaces have one width."""
-    old, new, mean_D, mean_E = _centred(old_ND, new_NE)
-    return _corrected(np.eye(old.shape[1]), old, new, mean_D, mean_E)
+    old, new, mean_D, mean_E = _centre_keys(old_ND, new_NE)
+    return _corrected_map(np.eye(old.shape[1]), old, new, mean_D, mean_E)
 
 
 def held_to_rotation(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
     """Give the ridge held to the rotation of `procrustes`, for any strength."""
-    old, new, mean_D, mean_E = _centred(old_ND, new_NE)
-    return _corrected(_rotation(old, new), old, new, mean_D, mean_E)
+    old, new, mean_D, mean_E = _centre_keys(old_ND, new_NE)
+    return _corrected_map(_rotation(old, new), old, new, mean_D, mean_E)
 
 
 def require_fit(method: str, sample: int) -> None:
@@ -485,7 +485,7 @@ def best_map(method: str, old_ND: Vectors, new_NE: Vectors, groups_N: Sequence[i
     tried = (
         one
         for name, fitter, strengths in _ways(method, same_width)
-        for one in _fitted(name, fitter, strengths, old_ND, new_NE, fold_N)
+        for one in _fit_strengths(name, fitter, strengths, old_ND, new_NE, fold_N)
     )
     return max(tried, key=lambda one: one.cosine)
 
@@ -500,7 +500,7 @@ def _ways(method: str, same_width: bool) -> Iterator[tuple[str, Fitter, Sequence
         yield "ridge to the rotation", held_to_rotation, _STRENGTHS
 
 
-def _fitted(
+def _fit_strengths(
     name: str,
     fitter: Fitter,
     strengths: Sequence[float],
@@ -531,7 +531,7 @@ def _folds(groups_N: Sequence[int]) -> npt.NDArray[np.int64]:
     return folds
 
 
-def _corrected(known_DE: Matrix, old: Matrix, new: Matrix, mean_D: Matrix, mean_E: Matrix) -> LinearMap:
+def _corrected_map(known_DE: Matrix, old: Matrix, new: Matrix, mean_D: Matrix, mean_E: Matrix) -> LinearMap:
     left_NR, lengths_R, axes_RD = np.linalg.svd(old, full_matrices=False)
     targets_RE = left_NR.T @ (new - old @ known_DE)
     return LinearMap(known_DE, mean_D, mean_E, (axes_RD.T, lengths_R, targets_RE), 1.0)
@@ -548,7 +548,7 @@ def shares_found(queries_BD: Vectors, own_B: Sequence[int], keys_ND: Vectors) ->
     return {k: float(np.mean(rank_B <= k)) for k in (1, 10)}
 
 
-def _centred(old_ND: Vectors, new_NE: Vectors) -> tuple[npt.NDArray[np.float64], ...]:
+def _centre_keys(old_ND: Vectors, new_NE: Vectors) -> tuple[npt.NDArray[np.float64], ...]:
     old, new = old_ND.astype(np.float64), new_NE.astype(np.float64)
     mean_D, mean_E = old.mean(axis=0), new.mean(axis=0)
     return old - mean_D, new - mean_E, mean_D, mean_E

@@ -69,7 +69,7 @@ def calibrate_threshold(
     if not len(genuine) or not np.isfinite(impostor).any():
         raise InvalidValue("threshold", "calibration needs questions, and keyed facts of at least two values")
     threshold = (
-        _balanced(genuine, impostor) if false_accept_rate is None else _at_rate(impostor, false_accept_rate)
+        _threshold(genuine, impostor) if false_accept_rate is None else _at_rate(impostor, false_accept_rate)
     )
     return Calibration(
         threshold=threshold,
@@ -110,7 +110,7 @@ def normalise_rows(value: str) -> str:
     return " ".join(value.casefold().split()).strip(" .,;:!?\"'")
 
 
-def _balanced(genuine: Scores, impostor: Scores) -> float:
+def _threshold(genuine: Scores, impostor: Scores) -> float:
     """Give the threshold with the least sum of false rejects and false accepts, or the highest that may be chosen."""
     candidates = np.unique(np.concatenate([genuine[np.isfinite(genuine)], impostor[np.isfinite(impostor)]]))
     edges = np.concatenate(
@@ -177,12 +177,12 @@ def asked_by_people(session: Session, among: Sequence[int] | None = None) -> lis
 
 def has_question_keys(session: Session, keyset_id: int) -> bool:
     """Tell whether this keyset has question keys of documents' facts beside those that people asked for."""
-    return _sought(session, keyset_id).found
+    return _seek_question_keys(session, keyset_id).found
 
 
 def seek_question_keys(session: Session, keyset_id: int) -> bool:
     """Say whether this keyset has any, and where it has none, notes now and then up to which key that is so."""
-    sought = _sought(session, keyset_id)
+    sought = _seek_question_keys(session, keyset_id)
     if not sought.found and sought.since > _NOTED_EACH:
         note = update(KeysetRow).where(KeysetRow.id == keyset_id)
         session.execute(note.values(no_question_keys_upto=sought.last))
@@ -205,7 +205,7 @@ class _Sought:
     since: int
 
 
-def _sought(session: Session, keyset_id: int) -> _Sought:
+def _seek_question_keys(session: Session, keyset_id: int) -> _Sought:
     # Keys get their ids while the log is locked, so that none below the last one is still to be committed.
     last = select(func.max(FactKeyRow.id)).where(FactKeyRow.keyset_id == keyset_id).scalar_subquery()
     ids = select(func.coalesce(last, 0), KeysetRow.no_question_keys_upto).where(KeysetRow.id == keyset_id)

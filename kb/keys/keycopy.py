@@ -101,7 +101,7 @@ def indexed_keys(session: Session, keyset_id: int, dim: int) -> Iterator[tuple[I
     """
     width = dim * STORED.itemsize
     layout = _layout([("id", ">i8", 8), ("key", f"V{width}", width)])
-    with closing(_indexed(session, keyset_id, ("id", "key"), layout)) as batches:
+    with closing(_read_indexed_keys(session, keyset_id, ("id", "key"), layout)) as batches:
         for rows in batches:
             keys = np.ascontiguousarray(rows["key"]).view(STORED).reshape(-1, dim)
             yield rows["id"].astype(np.int64), keys.astype(np.float32)
@@ -109,11 +109,11 @@ def indexed_keys(session: Session, keyset_id: int, dim: int) -> Iterator[tuple[I
 
 def indexed_ids(session: Session, keyset_id: int) -> Ids:
     """Read the ids alone of the same keys, ascending: eight bytes each, where a row in Python would be a hundred."""
-    batches = _indexed(session, keyset_id, ("id",), _layout([("id", ">i8", 8)]))
+    batches = _read_indexed_keys(session, keyset_id, ("id",), _layout([("id", ">i8", 8)]))
     return np.concatenate([np.empty(0, np.int64), *(rows["id"].astype(np.int64) for rows in batches)])
 
 
-def _indexed(
+def _read_indexed_keys(
     session: Session, keyset_id: int, columns: Sequence[str], layout: np.dtype[Any]
 ) -> Generator[Keys]:
     """Read these columns of the keys that an index holds, in batches of rows of this layout."""

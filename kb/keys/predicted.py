@@ -46,7 +46,7 @@ _FIGURES = tuple(field.name for field in fields(Prediction) if field.name.starts
 def stretches(session: Session, keyset_id: int) -> Stretches:
     """Give the ids of all keys of a keyset that were ever predicted."""
     rows = session.execute(select(*_SAID).where(*_PREDICTING))
-    return _merged(stretch for _, of, keys, _ in rows if of == keyset_id and (stretch := _stretch(keys)))
+    return _runs(stretch for _, of, keys, _ in rows if of == keyset_id and (stretch := _stretch(keys)))
 
 
 def is_predicted(key_id: Any, among: Stretches) -> Any:
@@ -83,7 +83,7 @@ def list_predictions(session: Session) -> dict[int, tuple[Prediction, ...]]:
     found: dict[int, tuple[Prediction, ...]] = {}
     for keyset_id, by_map in made.items():
         left = (
-            _read_prediction(told, _left(session, keyset_id, _merged(among)).get(str(told.get("kind")), 0))
+            _read_prediction(told, _keys_left(session, keyset_id, _runs(among)).get(str(told.get("kind")), 0))
             for told, among in by_map.values()
         )
         found[keyset_id] = _worst_of_kinds([one for one in left if one is not None and one.left])
@@ -122,7 +122,7 @@ def _any_in(ids: Any, among: Stretches) -> bool:
     return any(first <= one <= last for one in known if type(one) is int for first, last in among)
 
 
-def _left(session: Session, keyset_id: int, among: Stretches) -> dict[str, int]:
+def _keys_left(session: Session, keyset_id: int, among: Stretches) -> dict[str, int]:
     """Count the predicted keys of live facts and tombstones that are left, by kind."""
     of_kind = select(FactKeyRow.kind, func.count()).where(
         FactKeyRow.keyset_id == keyset_id,
@@ -156,7 +156,7 @@ def _was_predicted(session: Session, keyset_id: int, fact_id: int, seq: int) -> 
     """Tell whether as of change `seq` a key of this fact in the keyset was a predicted one."""
     naming = ChangeRow.fact_ids.contains([fact_id])
     before = session.execute(select(*_SAID).where(naming, *_PREDICTING, ChangeRow.seq <= seq))
-    among = _merged(stretch for _, of, keys, _ in before if of == keyset_id and (stretch := _stretch(keys)))
+    among = _runs(stretch for _, of, keys, _ in before if of == keyset_id and (stretch := _stretch(keys)))
     if not among:
         return False
     still = select(FactKeyRow.id).where(
@@ -177,7 +177,7 @@ def _stretch(keys: Any) -> tuple[int, int] | None:
     return (first, last) if 0 < first <= last < MAX_ID else None
 
 
-def _merged(found: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def _runs(found: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Join stretches that touch."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted(found):
@@ -278,13 +278,13 @@ def _by_document(session: Session, uses: Counter[int | None]) -> Counter[int | N
 
 def documents_without_keys(keyset_id: int, corpus: str | None, only: Sequence[int] | None = None) -> KeyQueue:
     """Give the queue of documents that have facts without a key of the checkpoint's own."""
-    wanted = (FactRow.span_start.is_not(None), *_unkeyed(keyset_id))
+    wanted = (FactRow.span_start.is_not(None), *_unkeyed_conditions(keyset_id))
     return KeyQueue("context", "context", True, wanted, corpus, only)
 
 
 def facts_without_keys(keyset_id: int, only: Sequence[int] | None = None) -> KeyQueue:
     """Give the queue of facts that have a question and no text before them, and no key of the checkpoint's own."""
-    wanted = (FactRow.span_start.is_(None), FactRow.question.is_not(None), *_unkeyed(keyset_id))
+    wanted = (FactRow.span_start.is_(None), FactRow.question.is_not(None), *_unkeyed_conditions(keyset_id))
     return KeyQueue("question", "question", False, wanted, None, only)
 
 
@@ -368,7 +368,7 @@ def has_key(keyset_id: int, *of: Any) -> Any:
     return exists(keyed.correlate(FactRow).offset(0))
 
 
-def _unkeyed(keyset_id: int) -> tuple[Any, ...]:
+def _unkeyed_conditions(keyset_id: int) -> tuple[Any, ...]:
     """Give conditions (SQL): the fact is live or a tombstone, and have no key in the keyset, or an adopted one."""
     return is_live_or_tombstone(), ~has_key(keyset_id, FactKeyRow.kind != ADOPTED)
 

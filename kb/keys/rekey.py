@@ -136,7 +136,7 @@ class RekeyRun:
                 predicted.queue_length(session, waiting, keyset_id=self.keyset_id),
             )
         with closing(
-            self._stored(waiting)
+            self._work_queues(waiting)
         ) as batches:  # at once, so that nobody goes on elsewhere after an error
             for stored in batches:
                 progress.done += stored
@@ -163,7 +163,7 @@ class RekeyRun:
         within = part.first, part.last
         return sum(stored for queue in waiting for stored in self._work(replace(queue, within=within)))
 
-    def _stored(self, waiting: Sequence[KeyQueue]) -> Generator[int, None, None]:
+    def _work_queues(self, waiting: Sequence[KeyQueue]) -> Generator[int, None, None]:
         """Work the queues, one after the other; yield how many keys were stored."""
         for queue in waiting:
             if self.elsewhere is not None:
@@ -258,7 +258,7 @@ class RekeyRun:
         return {"scope": f"colmlm keysets fill {self.keyset_id} {queue.name}", "ids": list(ids)}
 
     def _of_documents(self, session: Session, ids: Sequence[int]) -> _Keys | None:
-        documents = _annotated(session, ids)
+        documents = _annotated_documents(session, ids)
         if not documents:
             return None
         made: list[Vectors] = []
@@ -273,16 +273,16 @@ class RekeyRun:
             for document_id, fact_ids, document in documents
             for fact_id, span in zip(fact_ids, document.facts, strict=True)
         }
-        return _Keys(made_of, self._checked(np.concatenate(made)))
+        return _Keys(made_of, self._check_keys(np.concatenate(made)))
 
     def _of_questions(self, session: Session, ids: Sequence[int]) -> _Keys | None:
         rows = session.execute(select(*_MADE_OF).where(FactRow.id == func.any(list(ids)))).all()
         if not rows:
             return None
         made = self.encoder.encode_questions([row.question for row in rows])
-        return _Keys({row[0]: tuple(row[1:]) for row in rows}, self._checked(made))
+        return _Keys({row[0]: tuple(row[1:]) for row in rows}, self._check_keys(made))
 
-    def _checked(self, keys: Vectors) -> Vectors:
+    def _check_keys(self, keys: Vectors) -> Vectors:
         checkpoint = self.encoder.checkpoint
         require_unit(keys, checkpoint.dim, checkpoint.checkpoint_id)
         return keys
@@ -345,7 +345,7 @@ def _parts(documents: Sequence[AnnotatedDocument]) -> Iterator[list[AnnotatedDoc
         yield part
 
 
-def _annotated(
+def _annotated_documents(
     session: Session, document_ids: Sequence[int]
 ) -> list[tuple[int, list[int], AnnotatedDocument]]:
     """Give documents by id, with all their spans as they were ingested and the ids of their facts.

@@ -115,7 +115,7 @@ class Chain:
 
     def end(self) -> Chained:
         """Give the result, once every entry was taken."""
-        looked_up = [self._sealed(found) for found in self._breaks]
+        looked_up = [self._sealed_break(found) for found in self._breaks]
         return Chained(
             self.checked,
             self.seq,
@@ -124,7 +124,7 @@ class Chain:
             tuple(found for found in looked_up if found.sealed_by is not None),
         )
 
-    def _sealed(self, found: Break) -> Break:
+    def _sealed_break(self, found: Break) -> Break:
         """Give the break with the number of the first later change that seals exactly it."""
         said = found.statement()
         by = next(
@@ -208,7 +208,7 @@ class DenialRecord(NewDenial):
 def record_denial(session: Session, denial: NewDenial) -> None:
     """Records a denial, and delete those older than `KEPT`."""
     session.execute(delete(DenialRow).where(DenialRow.at < func.now() - KEPT))
-    session.add(DenialRow(**asdict(denial) | {"method": _shown(denial.method), "path": _shown(denial.path)}))
+    session.add(DenialRow(**asdict(denial) | {"method": _clean(denial.method), "path": _clean(denial.path)}))
 
 
 def list_denials(session: Session, *, after: int = 0, limit: int = 100) -> list[DenialRecord]:
@@ -219,6 +219,6 @@ def list_denials(session: Session, *, after: int = 0, limit: int = 100) -> list[
     return [copy_columns(DenialRecord, row, denial_id=row.id) for row in session.scalars(statement)]
 
 
-def _shown(text: str) -> str:
+def _clean(text: str) -> str:
     """Give the start of a text that a stranger sent, without characters that would act on a log or a terminal."""
     return "".join(c if c.isprintable() else "?" for c in text[:MAX_PATH])

@@ -69,7 +69,7 @@ class Collection:
     def where(self) -> str:
         return f"Collection {self.name} of Milvus at {self.address.uri}"
 
-    def _connected(self) -> Any:
+    def _connected_client(self) -> Any:
         if self._client is None:
             from pymilvus import MilvusClient
 
@@ -90,7 +90,7 @@ class Collection:
             cause = "its client is not installed; run: pip install 'colmlm[milvus]'"
             raise CandidatesUnavailable(self.where, cause) from error
         try:
-            yield self._connected()
+            yield self._connected_client()
         except MilvusException as error:
             if error.code == _NOT_FOUND:
                 raise CandidatesRefused(self.where, "it does not exist") from error

@@ -261,7 +261,7 @@ def build_all(
         session
     )  # read before the keys: what is committed in between is applied again later
     num_keys = activation.num_indexed_keys(session, keyset.keyset_id)
-    index, queries = _trained(session, keyset, num_keys)
+    index, queries = _trained_index(session, keyset, num_keys)
     nearest, report = Nearest(queries), on_keys or (lambda done, total: None)
     report(0, num_keys)
     for ids, keys in indexed_keys(session, keyset.keyset_id, keyset.dim):
@@ -271,7 +271,7 @@ def build_all(
     return InProcess(index, head, fit_lists(index, nearest, goal) if index.lists else None)
 
 
-def _trained(session: Session, keyset: KeysetHead, num_keys: int) -> tuple[KeyIndex, Vectors]:
+def _trained_index(session: Session, keyset: KeysetHead, num_keys: int) -> tuple[KeyIndex, Vectors]:
     """Give an empty index, trained for all keys of the keyset, and queries to fit it with.
 
     Where the keys are too few for its spec, it is exact and needs none.

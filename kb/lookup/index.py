@@ -512,10 +512,10 @@ class SealedIndex:
             held.append((numbers, codes))
             many += len(numbers)
             if many >= size:
-                yield self._decoded(held)
+                yield self._decode_keys(held)
                 held, many = [], 0
         if held:
-            yield self._decoded(held)
+            yield self._decode_keys(held)
 
     def _pieces(self, size: int, start: int) -> Iterator[tuple[Ids, npt.NDArray[np.uint8]]]:
         """Give the numbers and codes of each list, of at most `size` at once; a code begins with its list's number."""
@@ -535,7 +535,7 @@ class SealedIndex:
                     np.hstack([np.broadcast_to(prefix, (len(some), len(prefix))), some]),
                 )
 
-    def _decoded(self, held: list[tuple[Ids, npt.NDArray[np.uint8]]]) -> tuple[Ids, Vectors]:
+    def _decode_keys(self, held: list[tuple[Ids, npt.NDArray[np.uint8]]]) -> tuple[Ids, Vectors]:
         numbers, codes = (np.concatenate(parts) for parts in zip(*held, strict=True))
         try:
             return numbers, self._index.sa_decode(np.ascontiguousarray(codes))

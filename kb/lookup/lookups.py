@@ -265,7 +265,7 @@ class AsOf:
             for first in range(0, len(queries_BD), self.queries_at_once):
                 scores_BN = queries_BD[first : first + self.queries_at_once] @ chunk.keys_ND.T
                 for b, scores_N in enumerate(scores_BN, start=first):
-                    candidates[b] = _needed([*candidates[b], *chunk.nearest(scores_N, k)], queries_BD[b], k)
+                    candidates[b] = _best_of([*candidates[b], *chunk.nearest(scores_N, k)], queries_BD[b], k)
         return [
             rank_candidates(query_D, near, k) for query_D, near in zip(queries_BD, candidates, strict=True)
         ]
@@ -341,18 +341,18 @@ def _with_values(session: Session, rankings: Sequence[Ranking], seq: int) -> lis
         replace(
             ranking,
             hits=tuple(
-                _valued(hit, *then[hit.fact_id], approximate=hit.key_id in adopted) for hit in ranking.hits
+                _fill_hit(hit, *then[hit.fact_id], approximate=hit.key_id in adopted) for hit in ranking.hits
             ),
         )
         for ranking in rankings
     ]
 
 
-def _valued(hit: Hit, version: int, value: str, review: Review, *, approximate: bool) -> Hit:
+def _fill_hit(hit: Hit, version: int, value: str, review: Review, *, approximate: bool) -> Hit:
     return replace(hit, version=version, value=value, review=review, approximate=approximate)
 
 
-def _needed(candidates: list[Candidate], query_D: Vectors, k: int) -> list[Candidate]:
+def _best_of(candidates: list[Candidate], query_D: Vectors, k: int) -> list[Candidate]:
     """Keep the candidates that may still decide the answer, so that memory does not grow with the base."""
     ranking = rank_candidates(query_D, candidates, k)
     tombstone = ranking.tombstone

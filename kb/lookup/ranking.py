@@ -53,22 +53,22 @@ def rank_candidates(
     scores = _scores(query_D[None], [rows])
     if added is not None:
         scores = [score + added[row.key_id] for score, row in zip(scores, rows, strict=True)]
-    return _ranked(rows, scores, k)
+    return _rank_rows(rows, scores, k)
 
 
 def rank_each(queries_BD: Vectors, rows_B: Sequence[Rows], k: int) -> list[Ranking]:
     """Rank for each query, among the rows that were found for it, as `rank` does."""
     scores = iter(_scores(queries_BD, rows_B))
-    return [_ranked(rows, list(islice(scores, len(rows))), k) for rows in rows_B]
+    return [_rank_rows(rows, list(islice(scores, len(rows))), k) for rows in rows_B]
 
 
 def ranked_with(found: Sequence[Ranking], queries_BD: Vectors, rows: Rows, k: int) -> list[Ranking]:
     """Rank these rows for each query together with what was found for it."""
     more = rank_each(queries_BD, [rows] * len(queries_BD), k)
-    return [_merged(one, other, k) for one, other in zip(found, more, strict=True)]
+    return [_merge_rankings(one, other, k) for one, other in zip(found, more, strict=True)]
 
 
-def _merged(first: Ranking, second: Ranking, k: int) -> Ranking:
+def _merge_rankings(first: Ranking, second: Ranking, k: int) -> Ranking:
     """Rank the facts of two rankings for the same query, each once: the k best, or as many as the first has."""
     hits: dict[int, Hit] = {}
     for hit in sorted((*first.hits, *second.hits), key=lambda hit: (-hit.score, hit.fact_id)):
@@ -91,7 +91,7 @@ def _scores(queries_BD: Vectors, rows_B: Sequence[Rows]) -> list[float]:
     return found
 
 
-def _ranked(rows: Rows, scores: Sequence[float], k: int) -> Ranking:
+def _rank_rows(rows: Rows, scores: Sequence[float], k: int) -> Ranking:
     order = sorted(range(len(rows)), key=lambda i: (-scores[i], rows[i].fact_id, rows[i].key_id))
     hits: dict[int, Hit] = {}
     tombstone: tuple[int, float] | None = None

@@ -289,11 +289,11 @@ def attach_collection(session: Session, there: Collection) -> Remote:
     """
     if not there.exists():
         raise CandidatesRefused(there.where, "it does not exist")
-    mark = _trusted(session, there)
+    mark = _trusted_mark(session, there)
     return Remote(there, mark, age=_now(session) - mark.at)
 
 
-def _trusted(session: Session, there: Collection) -> CollectionMark:
+def _trusted_mark(session: Session, there: Collection) -> CollectionMark:
     mark = there.mark(strong=True)
     if mark is None:
         raise CandidatesRefused(there.where, "it was never filled to the end")
@@ -307,7 +307,7 @@ def hand_on(session: Session, keyset_id: int, there: Collection) -> bool:
     if not has_turn(session, keyset_id):
         return False
     there, connection = there.patient(), connection_of(session)
-    mark, writer = _trusted(session, there), CollectionWriter(session, there)
+    mark, writer = _trusted_mark(session, there), CollectionWriter(session, there)
     found = touched(connection, keyset_id, mark.seq)
     has_changed = False
     for keys in renewed(connection, keyset_id, found):
@@ -348,7 +348,7 @@ def write_all(
     try:
         if there.exists():
             there.load()
-            mark = _trusted(session, writer.there)
+            mark = _trusted_mark(session, writer.there)
             mends = _mend(writer, keyset)
     except CandidatesRefused:
         there.exists()  # refused again where it is another's
@@ -389,7 +389,7 @@ def compact_collection(session: Session, keyset_id: int, there: Collection, seco
 def is_filled(session: Session, there: Collection) -> bool:
     """Say whether the collection, which is there, was filled to the end by this base."""
     try:
-        _trusted(session, there)
+        _trusted_mark(session, there)
     except CandidatesRefused:
         return False
     return True
@@ -509,13 +509,13 @@ def renewed(connection: psycopg.Connection, keyset_id: int, found: Touched) -> I
     facts = sorted(found.facts)
     for start in range(0, len(facts), BATCH):
         yield dict(_rows(connection, _OF_FACTS, keyset_id=keyset_id, ids=facts[start : start + BATCH]))
-    for first, last in _bounded(connection, keyset_id, found.stored):
+    for first, last in _bound_ranges(connection, keyset_id, found.stored):
         for start in range(first, last + 1, BATCH):
             ends = {"first": start, "last": min(start + BATCH - 1, last)}
             yield dict(_rows(connection, _BETWEEN, keyset_id=keyset_id, **ends))
 
 
-def _bounded(
+def _bound_ranges(
     connection: psycopg.Connection, keyset_id: int, stored: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """Cut these ranges of key ids at the last id that exists, since a forged range could be endless."""

@@ -53,8 +53,8 @@ def fetch_snapshot(
 
     Says whether it did. What keeps it from that is logged, since the index can be built without it.
     """
-    found = _wanted(session, keyset_id, dim, settings, anyway=anyway)
-    return found is not None and _copied(*found, keyset_id, dim, settings)
+    found = _better_snapshot(session, keyset_id, dim, settings, anyway=anyway)
+    return found is not None and _fetch_snapshot(*found, keyset_id, dim, settings)
 
 
 def fetch_apart(
@@ -64,17 +64,17 @@ def fetch_apart(
 
     One that has written nothing for so long is ended, since a server cannot start before it: storage may never answer.
     """
-    if (found := _wanted(session, keyset_id, dim, settings)) is None:
+    if (found := _better_snapshot(session, keyset_id, dim, settings)) is None:
         return
     copying = multiprocessing.get_context("fork").Process(
-        target=_copied, args=(*found, keyset_id, dim, settings)
+        target=_fetch_snapshot, args=(*found, keyset_id, dim, settings)
     )
     copying.start()
     directory = settings.index_directory / found[0].name
-    before, now = None, _written(directory)
+    before, now = None, _file_sizes(directory)
     while copying.is_alive() and before != now:
         copying.join(stalled_seconds)
-        before, now = now, _written(directory)
+        before, now = now, _file_sizes(directory)
     if copying.is_alive():
         copying.kill()
         _log.warning(
@@ -85,7 +85,7 @@ def fetch_apart(
     copying.join(ENDED_SECONDS)  # one that waits for a disk that is gone cannot even be killed
 
 
-def _written(directory: Path) -> dict[str, int]:
+def _file_sizes(directory: Path) -> dict[str, int]:
     """Give the bytes of each file in a directory, which another process is writing and renaming."""
     found = {}
     for file in directory.glob("*"):
@@ -94,7 +94,7 @@ def _written(directory: Path) -> dict[str, int]:
     return found
 
 
-def _wanted(
+def _better_snapshot(
     session: Session, keyset_id: int, dim: int, settings: Settings, *, anyway: bool = False
 ) -> tuple[SharedFolder, SharedSnapshot] | None:
     """Give a keyset's shared snapshot and its folder, where that is better than what is in the index directory."""
@@ -106,7 +106,7 @@ def _wanted(
     return (folder, there) if is_better else None
 
 
-def _copied(
+def _fetch_snapshot(
     folder: SharedFolder, there: SharedSnapshot, keyset_id: int, dim: int, settings: Settings
 ) -> bool:
     try:
@@ -284,17 +284,17 @@ class Replicas:
         kept elsewhere is brought up to the log, or filled.
         """
         for _ in range(_SHARE_TRIES):
-            if self._prepared(keyset_id, on_keys, share=share) or not share:
+            if self._prepare_replica(keyset_id, on_keys, share=share) or not share:
                 return
         where = self.settings.shared_snapshots or ""
         raise SharedSnapshotsUnavailable(where, "each time facts were erased before a snapshot was there")
 
-    def _prepared(self, keyset_id: int, on_keys: OnKeys | None, *, share: bool) -> bool:
+    def _prepare_replica(self, keyset_id: int, on_keys: OnKeys | None, *, share: bool) -> bool:
         held = self._replica
         with self.sessions.begin() as session:
             keyset = keysets.keyset_head(session, keyset_id)
             if held is None or held.keyset_id != keyset_id or held.candidates.is_lost:
-                held = self._opened(session, keyset, on_keys)
+                held = self._open_or_rebuild(session, keyset, on_keys)
             held.candidates.take(keyset.index_fit)
             held.catch_up(database.connection_of(session))
             if held.candidates.has_outgrown(keyset.index_spec):
@@ -303,7 +303,7 @@ class Replicas:
                     self._replica = held
             return save_replica(session, held, self.settings, share=share)
 
-    def _opened(self, session: Session, keyset: KeysetHead, on_keys: OnKeys | None) -> Replica:
+    def _open_or_rebuild(self, session: Session, keyset: KeysetHead, on_keys: OnKeys | None) -> Replica:
         try:
             return open_replica(session, keyset, self.settings, on_keys, once=True)
         except CandidatesRefused:

@@ -68,7 +68,7 @@ class Searcher(Replicas):
             if wanted.min_seq is not None:
                 self.await_change(wanted.min_seq)
             spare = SPARE if by_rule else 0
-            rankings, decision, seq = self._ranked(as_queries(queries_BD), checkpoint_id, wanted, spare)
+            rankings, decision, seq = self._rank_facts(as_queries(queries_BD), checkpoint_id, wanted, spare)
             least = decision.threshold if wanted.threshold is None else wanted.threshold
             if by_rule and (yields := decision.yields):
                 rankings = [settled(ranking, yields, least, wanted.k) for ranking in rankings]
@@ -90,7 +90,7 @@ class Searcher(Replicas):
         """
         with self.observer.timed("lookup"):
             wanted = Wanted(k, fact_filter=fact_filter)
-            rankings, _, _ = self._ranked(as_queries(queries_BD), checkpoint_id, wanted)
+            rankings, _, _ = self._rank_facts(as_queries(queries_BD), checkpoint_id, wanted)
         return rankings
 
     def among(
@@ -121,7 +121,7 @@ class Searcher(Replicas):
         self.observer.looked_up(found)
         return found
 
-    def _ranked(
+    def _rank_facts(
         self, queries: Vectors, checkpoint_id: str, wanted: Wanted, spare: int = 0
     ) -> tuple[list[Ranking], Decision, int]:
         """Rank the nearest facts of each query, and give the decision behind that and the change of the index.

@@ -63,17 +63,17 @@ def noted(session: Session) -> dict[int, SharedSnapshot]:
     """Give what the shared snapshot of each keyset in use has to be, where there is one of this log."""
     return {
         n: one
-        for n, one in _named(session, KeysetRow.state != "retired").items()
+        for n, one in _read_snapshots(session, KeysetRow.state != "retired").items()
         if one.log_hash == audit.hash_at(session, one.applied_seq)
     }
 
 
 def named(session: Session) -> dict[int, SharedSnapshot]:
     """Give every shared snapshot that the database knows of, those of retired keysets too until they are removed."""
-    return _named(session, true())
+    return _read_snapshots(session, true())
 
 
-def _named(session: Session, which: ColumnElement[bool]) -> dict[int, SharedSnapshot]:
+def _read_snapshots(session: Session, which: ColumnElement[bool]) -> dict[int, SharedSnapshot]:
     columns = KeysetRow.id, KeysetRow.shared_snapshot, KeysetRow.whole_shared_snapshot
     read = {
         n: records.read_stored(SharedSnapshot, *said)
@@ -108,7 +108,7 @@ def removed(session: Session, folder: SharedFolder, files: Collection[str]) -> s
     """
     if not any(one.file in files for one in named(session).values()):
         return set()
-    retired = _named(session, KeysetRow.state == "retired").items()
+    retired = _read_snapshots(session, KeysetRow.state == "retired").items()
     return {n for n, one in retired if one.file not in files and one.place in (None, folder.address)}
 
 
@@ -213,18 +213,18 @@ class SharedFolder:
 
     def make(self) -> None:
         """Make the folder in its place, where a folder is more than how files are named."""
-        with self._reached() as (storage, root):
+        with self._reach_storage() as (storage, root):
             if _is_local(storage):
                 _require_place(storage, root)
                 Path(root).mkdir(mode=0o700, exist_ok=True)  # keys are their owner's alone
 
     def is_made(self) -> bool:
-        with self._reached() as (storage, root):
+        with self._reach_storage() as (storage, root):
             return not _is_local(storage) or Path(root).is_dir()
 
     def put(self, name: str, stream: IO[bytes]) -> None:
         """Write a file there, over one that is there. Nobody reads it before the database names it."""
-        with self._opened(name, "wb") as target:
+        with self._open_file(name, "wb") as target:
             shutil.copyfileobj(stream, target, BLOCK)
 
     def get(self, name: str, to: Path, num_bytes: int) -> None:
@@ -244,7 +244,7 @@ class SharedFolder:
             return sha256_of(stream) == sha256
 
     def names(self) -> list[str]:
-        with self._reached() as (storage, root):
+        with self._reach_storage() as (storage, root):
             try:
                 return sorted(str(path).rpartition("/")[2] for path in storage.ls(root, detail=False))
             except FileNotFoundError:
@@ -252,7 +252,7 @@ class SharedFolder:
                 return []  # nothing was put there yet
 
     def remove(self, names: Iterable[str]) -> None:
-        with self._reached() as (storage, root):
+        with self._reach_storage() as (storage, root):
             for name in names:
                 try:
                     storage.rm_file(f"{root}/{name}")
@@ -261,7 +261,7 @@ class SharedFolder:
 
     def unfinished(self) -> UnfinishedUploads:
         """Give the files whose upload to S3 was never finished: their parts stay, and no listing has them."""
-        with self._reached() as (storage, root):
+        with self._reach_storage() as (storage, root):
             try:
                 return UnfinishedUploads(tuple(sorted({_name(upload) for upload in _uploads(storage, root)})))
             except PermissionError as error:
@@ -272,7 +272,7 @@ class SharedFolder:
     def abort(self, names: Iterable[str]) -> None:
         """Drop the unfinished uploads of these files, as far as that is permitted: `unfinished` has the others."""
         wanted = set(names)
-        with self._reached() as (storage, root), suppress(PermissionError):
+        with self._reach_storage() as (storage, root), suppress(PermissionError):
             for upload in _uploads(storage, root) if wanted else ():
                 if _name(upload) in wanted:
                     found = {"Key": upload["Key"], "UploadId": upload["UploadId"]}
@@ -280,17 +280,17 @@ class SharedFolder:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[Readable]:
-        with self._opened(name, "rb") as stream:
+        with self._open_file(name, "rb") as stream:
             yield stream
 
     def size(self, name: str) -> int:
-        with self._reached() as (storage, root):
+        with self._reach_storage() as (storage, root):
             return int(storage.size(f"{root}/{name}"))
 
     @contextmanager
-    def _opened(self, name: str, mode: str) -> Iterator[_There]:
+    def _open_file(self, name: str, mode: str) -> Iterator[_There]:
         """Open a file there. What its storage raises is explained; what the block raises is not of the storage."""
-        with self._reached() as (storage, root):
+        with self._reach_storage() as (storage, root):
             there = _There(self, storage.open(f"{root}/{name}", mode))
         try:
             yield there
@@ -298,9 +298,9 @@ class SharedFolder:
             there.close()
 
     @contextmanager
-    def _reached(self) -> Iterator[tuple[Any, str]]:
+    def _reach_storage(self) -> Iterator[tuple[Any, str]]:
         """Give the storage and the folder's path there, for a block that does nothing else than to ask it."""
-        with self._explained():
+        with self._explain_errors():
             from fsspec.core import url_to_fs
 
             storage, root = url_to_fs(self.where)
@@ -308,7 +308,7 @@ class SharedFolder:
             yield storage, root.rstrip("/")
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         """Explain whatever the library of a storage raises: each has errors of its own."""
         try:
             yield
@@ -325,15 +325,15 @@ class _There:
     file: Any
 
     def read(self, size: int = -1, /) -> bytes:
-        with self.folder._explained():
+        with self.folder._explain_errors():
             return bytes(self.file.read(size))
 
     def write(self, data: bytes, /) -> int:
-        with self.folder._explained():
+        with self.folder._explain_errors():
             return int(self.file.write(data))
 
     def close(self) -> None:
-        with self.folder._explained():
+        with self.folder._explain_errors():
             self.file.close()
 
 
@@ -410,7 +410,7 @@ def publish_snapshot(
     if folder is None:
         return True
     with open_snapshot_file(settings.index_directory / folder.name, keyset_id, dim) as (manifest, stream):
-        snapshot = _described(session, folder, manifest, stream.seek(0, 2))
+        snapshot = _describe_snapshot(session, folder, manifest, stream.seek(0, 2))
         stream.seek(0)
         if not (anyway or _is_due(session, keyset_id, snapshot)) or not _turn(session, keyset_id, must):
             return True
@@ -453,7 +453,7 @@ def _prune_after(folder: SharedFolder, session: Session) -> None:
         _log.warning("former snapshots were not removed from the shared place: %s", error)
 
 
-def _described(
+def _describe_snapshot(
     session: Session, folder: SharedFolder, manifest: dict[str, Any], num_bytes: int
 ) -> SharedSnapshot:
     seq = int(manifest["applied_seq"])
