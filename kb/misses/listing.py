@@ -130,7 +130,7 @@ def asked_in(session: Session, group_id: int, show: ShowTexts | None) -> tuple[M
     for row in rows:
         question = asked.get(MissPlace(row.generation_id, row.ordinal), "")
         found.setdefault((question, row.accepted_only), []).append(row)
-    proposed = _proposed(session, [row.generation_id for row in rows]) if show is None else {}
+    proposed = _proposed_values(session, [row.generation_id for row in rows]) if show is None else {}
     return tuple(
         MissedQuestion(
             question,
@@ -155,7 +155,7 @@ def _newest(group_id: int) -> Select[*tuple[Any, ...]]:
     )
 
 
-def _proposed(session: Session, generation_ids: Sequence[int]) -> dict[int, str]:
+def _proposed_values(session: Session, generation_ids: Sequence[int]) -> dict[int, str]:
     """Give the value that was proposed last for each of these outputs."""
     said = select(FeedbackRow.generation_id, FeedbackRow.value).where(
         FeedbackRow.generation_id == func.any(list(generation_ids)), FeedbackRow.value.is_not(None)
@@ -421,15 +421,15 @@ def ask_again(
 ) -> tuple[AskedAgain, ...]:
     """Say which of the newest five questions find the fact. What nothing was kept to ask with finds none."""
     asked = questions[:MOST_ASKED]
-    kept = _kept(store, asked)
+    kept = _stored_misses(store, asked)
     return tuple(
-        AskedAgain(one.question, one.generation_id, fact_id in _found(store, asks, one, kept[place]))
+        AskedAgain(one.question, one.generation_id, fact_id in _fact_ids(store, asks, one, kept[place]))
         for one in asked
         if (place := MissPlace(one.generation_id, one.ordinal)) in kept
     )
 
 
-def _kept(store: SearchableStore, asked: Sequence[MissedQuestion]) -> dict[MissPlace, _Kept]:
+def _stored_misses(store: SearchableStore, asked: Sequence[MissedQuestion]) -> dict[MissPlace, _Kept]:
     places = [MissPlace(one.generation_id, one.ordinal) for one in asked]
     with store.sessions() as session:
         queries = stored_queries(session, places)
@@ -446,7 +446,7 @@ def _kept(store: SearchableStore, asked: Sequence[MissedQuestion]) -> dict[MissP
     }
 
 
-def _found(store: SearchableStore, asks: Asks | None, one: MissedQuestion, kept: _Kept) -> Collection[int]:
+def _fact_ids(store: SearchableStore, asks: Asks | None, one: MissedQuestion, kept: _Kept) -> Collection[int]:
     if kept.was_read and asks is not None:
         return asks(one.question, **filter_of(one))
     if kept.query is None:

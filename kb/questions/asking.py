@@ -98,13 +98,13 @@ def run(
     audit.check_name("actor", actor)
     begun = time.monotonic()
     asked = ask_set(store, name, asker, on_asked)
-    run_id = _stored(store, name, asked, asker, (signed(actor).actor, time.monotonic() - begun))
+    run_id = _store_run(store, name, asked, asker, (signed(actor).actor, time.monotonic() - begun))
     with store.sessions() as session:
         return reading.run_record(session, run_id)
 
 
 @retry_on_contention
-def _stored(store: Store, name: str, asked: AskedSet, asker: Asker, about: tuple[str, float]) -> int:
+def _store_run(store: Store, name: str, asked: AskedSet, asker: Asker, about: tuple[str, float]) -> int:
     actor, seconds = about
     with store.sessions.begin() as session:
         suppression.hold_off_erasure(session)

@@ -76,7 +76,7 @@ class QuestionSets:
         with self.store.sessions.begin() as session:
             suppression.hold_off_erasure(session)
             put_set(session, opened(session, name, corpus, actor).id, questions)
-            return _marked(session, name)
+            return _read_marked_set(session, name)
 
     @retry_on_contention
     def take(self, name: str, generation_id: int, *, actor: str, **said: Unpack[TakenQuestion]) -> KeptSet:
@@ -93,7 +93,7 @@ class QuestionSets:
             )
             check_items([draft])
             put_set(session, opened(session, name, None, actor).id, [draft], fact_ids)
-            return _marked(session, name)
+            return _read_marked_set(session, name)
 
     def taken(self, generation_id: int) -> DraftQuestion:
         """Give the question that `take` would add of an output."""
@@ -108,7 +108,7 @@ class QuestionSets:
         with self.store.sessions.begin() as session:
             suppression.hold_off_erasure(session)
             edit_set(session, reading.set_row(session, name, lock=True).id, question_id, draft)
-            return _marked(session, name)
+            return _read_marked_set(session, name)
 
     @retry_on_contention
     def remove(self, name: str, question_ids: Sequence[int] | None = None) -> KeptSet:
@@ -118,7 +118,7 @@ class QuestionSets:
         """
         with self.store.sessions.begin() as session:
             kept = reading.set_row(session, name, lock=True)
-            before = _marked(session, name)
+            before = _read_marked_set(session, name)
             if question_ids is None:
                 session.delete(kept)
             else:
@@ -151,7 +151,7 @@ class QuestionSets:
             return compare_runs(session, name, before, after)
 
 
-def _marked(session: Session, name: str) -> KeptSet:
+def _read_marked_set(session: Session, name: str) -> KeptSet:
     mark_change(
         session, audit.head_seq(session)
     )  # so that a repeated request with one idempotency key writes once

@@ -197,8 +197,8 @@ def _of_run(session: Session, run: ForgetRunRow, found: Verification) -> dict[st
             "checkpoint": found.checkpoint_id,
             "threshold": repr(found.threshold),
         },
-        "before": _rated(plan.before),
-        "after": _rated(found.probes),
+        "before": _leak_rates(plan.before),
+        "after": _leak_rates(found.probes),
         "checks": {
             "at": found.at,
             "seq": found.seq,
@@ -235,7 +235,7 @@ def _surviving(found: Verification) -> dict[str, Any]:
     return {"survivors": {**counts, "rate": _rate(answered, found.read)}}
 
 
-def _rated(classes: Mapping[str, Rates]) -> dict[str, dict[str, Any]]:
+def _leak_rates(classes: Mapping[str, Rates]) -> dict[str, dict[str, Any]]:
     return {
         name: {**asdict(rates), "leak_rate": _rate(rates.leaks, rates.probes)}
         for name, rates in classes.items()

@@ -300,7 +300,7 @@ def _cut_out(
 ) -> Iterator[QuestionToRead]:
     for fact in facts:
         own = sentences.get(fact.fact_id)
-        if own is not None and (asked := _stopped(own.before, own.after)):
+        if own is not None and (asked := _sentence_to_value(own.before, own.after)):
             around = f"{own.before} {own.after}"
             about = "" if _names(own.title, asked) else f"{own.title} "
             key = keys.get(fact.fact_id)
@@ -309,7 +309,7 @@ def _cut_out(
             )
 
 
-def _stopped(before: str, after: str) -> str:
+def _sentence_to_value(before: str, after: str) -> str:
     """Give a sentence up to its value, or without it where too little stands before it to go on from."""
     said = before.split()
     return " ".join(

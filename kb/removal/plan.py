@@ -94,8 +94,8 @@ class PlannedBase:
             KeySpace.tombstones(session, keyset),
             np.array([row.id for row in rows], dtype=np.int64),
             [row.question for row in rows],
-            _numbered([normalise_rows(row.value) for row in rows]),
-            _numbered([normalise_rows(row.question) if row.question else None for row in rows]),
+            _number_texts([normalise_rows(row.value) for row in rows]),
+            _number_texts([normalise_rows(row.question) if row.question else None for row in rows]),
         )
 
     def has(self, fact_ids: Sequence[int]) -> npt.NDArray[np.bool_]:
@@ -170,7 +170,7 @@ class PlannedBase:
         return rows
 
 
-def _numbered(texts: list[str | None]) -> Ids:
+def _number_texts(texts: list[str | None]) -> Ids:
     classes: dict[str, int] = {}
     return np.array([-1 if t is None else classes.setdefault(t, len(classes)) for t in texts], dtype=np.int64)
 

@@ -273,7 +273,7 @@ def only_purge(
             connection.execute(text("SELECT pg_advisory_unlock(:key)"), lock)
 
 
-def _settled(look: Callable[[], T]) -> T:
+def _look_until_none(look: Callable[[], T]) -> T:
     """Look until nothing is found, for some seconds, and give what was found last."""
     deadline = time.monotonic() + WAIT_SECONDS
     while (found := look()) and time.monotonic() < deadline:
@@ -296,7 +296,7 @@ def _out_of_the_heap(connection: Connection, on_step: Heard) -> str:
     on_step("Waiting for a checkpoint")
     # The old files of a rewritten table are unlinked by the next checkpoint.
     connection.execute(text("CHECKPOINT"))
-    if files := _settled(lambda: connection.scalars(_ORPHANS).all()):
+    if files := _look_until_none(lambda: connection.scalars(_ORPHANS).all()):
         raise LevelNotReached(
             "left",
             f"files that no table has, as a crash of the server leaves them: {', '.join(files)}",
@@ -311,7 +311,7 @@ def _begin(connection: Connection) -> str:
     From then on a row that was dead before is removed by any VACUUM FULL, since no later snapshot sees it.
     """
     begun = str(connection.scalar(text("SELECT CAST(pg_snapshot_xmax(pg_current_snapshot()) AS xid)")))
-    if _settled(lambda: _holders(connection, begun)):
+    if _look_until_none(lambda: _holders(connection, begun)):
         raise _rows_held(connection, begun)
     return begun
 
@@ -544,4 +544,4 @@ SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND 
 def _reload(connection: Connection, awaited: str) -> None:
     """Have the server read its files, and wait until this backend has, as the checkpointer is told at the same time."""
     connection.execute(text("SELECT pg_reload_conf()"))
-    _settled(lambda: _scalar(connection, "SHOW wal_recycle") != awaited)
+    _look_until_none(lambda: _scalar(connection, "SHOW wal_recycle") != awaited)

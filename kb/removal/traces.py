@@ -70,14 +70,14 @@ def make_traces(
     made = (*_of_words(session, targets), *_of_facts(targets, mentions), *_of_outputs(session, targets))
     texts = {trace.needle: trace for trace in made}
     long_enough = [trace for trace in texts.values() if len(trace.needle) >= LEAST]
-    shared = _shared(session, targets, mentions, [trace.needle for trace in long_enough])
+    shared = _shared_needles(session, targets, mentions, [trace.needle for trace in long_enough])
     marked = [replace(trace, shared=trace.shared or n in shared) for n, trace in enumerate(long_enough)]
     return (*marked, *_of_keys(session, targets))
 
 
 def _of_facts(targets: Sequence[ErasureTarget], mentions: Mentioned) -> Iterator[Trace]:
     for target in targets:
-        for start, end in _mentioned([target], target) if mentions != "none" else ():
+        for start, end in _mentions([target], target) if mentions != "none" else ():
             # As bytes these are other texts where the document spells the value otherwise.
             yield Trace(
                 target.fact_id, "context", target.text[max(0, start - AROUND) : end + AROUND].encode()
@@ -158,7 +158,7 @@ def _of_keys(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Tra
             yield Trace(row.fact_id, "key", needle[:KEY_BYTES], is_shared)
 
 
-def _shared(
+def _shared_needles(
     session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned, needles: list[bytes]
 ) -> set[int]:
     """Give the numbers of the needles that also stand in texts which an erasure of these facts leaves alone."""
@@ -193,7 +193,7 @@ def _of_documents(session: Session, targets: Sequence[ErasureTarget], mentions: 
     for state in (state for target in targets for state in target.states):
         spans.setdefault(state.document_id, []).append((state.start, state.end))
     sources = {(target.corpus, target.external_id) for target in targets}
-    mentioned = {target.document_id: _mentioned(targets, target) for target in targets if mentions != "none"}
+    mentioned = {target.document_id: _mentions(targets, target) for target in targets if mentions != "none"}
     documents = select(DocumentRow.id, *columns_of(DocumentRow, REDACTED, NAMED))
     for row in session.execute(documents.execution_options(yield_per=200)):
         is_own = (row.corpus, row.external_id) in sources
@@ -206,7 +206,7 @@ def _of_documents(session: Session, targets: Sequence[ErasureTarget], mentions: 
         yield from filter(None, about)
 
 
-def _mentioned(targets: Sequence[ErasureTarget], target: ErasureTarget) -> list[Span]:
+def _mentions(targets: Sequence[ErasureTarget], target: ErasureTarget) -> list[Span]:
     """Find the places where the target's document says it, or another target of it, beside the spans of facts."""
     of_document = [other for other in targets if other.document_id == target.document_id]
     values = Phrases(value for other in of_document for value in other.values)
@@ -257,15 +257,15 @@ def look_for_traces(session: Session, targets: Sequence[ErasureTarget]) -> Menti
         return Mentions()
     said, strings = _Search(session, values), sorted(strings_of(targets))
     ids = [target.fact_id for target in targets]
-    facts = [*_searched(FactVersionRow), *_searched(FactRow)]
+    facts = [*_searched_columns(FactVersionRow), *_searched_columns(FactRow)]
     others = (
         select(FactRow.id, *facts)
         .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
         .where(FactRow.erased_seq.is_(None), FactRow.id != func.all(ids))
     )
-    past = _searched(FactPastRow)
+    past = _searched_columns(FactPastRow)
     pasts = select(FactPastRow.fact_id, *past).where(FactPastRow.fact_id != func.all(ids))
-    about = [column for column in _searched(DocumentRow) if column.name != "text"]
+    about = [column for column in _searched_columns(DocumentRow) if column.name != "text"]
     return Mentions(
         documents=tuple(_documents(session, targets, values, said.phrases)),
         titles=said.ids(select(DocumentRow.id, *about), about),
@@ -289,12 +289,12 @@ def sorted_rows() -> list[type[TableRow]]:
     """Give the tables with texts that have no part of their own in `Mentions`, in the order of their names."""
     mapped = (one.class_ for one in TableRow.registry.mappers)
     return sorted(
-        (row for row in mapped if _searched(row) and row not in _OF_THEIR_OWN),
+        (row for row in mapped if _searched_columns(row) and row not in _OF_THEIR_OWN),
         key=lambda row: row.__tablename__,
     )
 
 
-def _searched(row: type[TableRow]) -> list[Any]:
+def _searched_columns(row: type[TableRow]) -> list[Any]:
     return columns_of(row, REDACTED, NAMED)
 
 
@@ -306,7 +306,7 @@ class _Search:
 
     def ids_of(self, row: type[TableRow]) -> tuple[int, ...]:
         """Find the rows of a table that say one of the texts, by their primary key."""
-        columns = _searched(row)
+        columns = _searched_columns(row)
         return self.ids(select(*inspect(row).primary_key, *columns), columns)
 
     def ids(self, statement: Select[Any], columns: Sequence[Any]) -> tuple[int, ...]:
@@ -315,7 +315,7 @@ class _Search:
 
     def rows(self, row: type[TableRow]) -> Iterator[LeftRows]:
         """Find the rows of a table that say one of the texts, by column."""
-        key, columns = inspect(row).primary_key, _searched(row)
+        key, columns = inspect(row).primary_key, _searched_columns(row)
         by_column: dict[str, list[Any]] = {}
         for found, names in self._saying(select(key[0], *columns), columns):
             for name in names:

@@ -330,7 +330,7 @@ class Stakes:
             FactRow.id == func.any(sorted({fact_id for pair in pairs for fact_id in pair})), *which
         )
         against = {row.id: row.doubted for row in session.execute(asked)}
-        return cls(_cited(session, which), against, len(pairs) < NEWEST_PAIRS)
+        return cls(_count_citations(session, which), against, len(pairs) < NEWEST_PAIRS)
 
     def places(self, kind: Kind = "any") -> list[int]:
         """Give the places, in order, of all facts of a kind that is known one by one; of any, those of cited facts."""
@@ -353,7 +353,7 @@ def past_verdicts(places: Iterable[int], after: int, limit: int) -> list[int]:
     return [place for place in places if place > after][:limit]
 
 
-def _cited(session: Session, which: list[ColumnElement[bool]]) -> dict[int, int]:
+def _count_citations(session: Session, which: list[ColumnElement[bool]]) -> dict[int, int]:
     """Give how many of the newest outputs cite each fact that fits; facts that none cites are left out."""
     newest = (
         select(AttributionRow.generation_id, AttributionRow.fact_id)

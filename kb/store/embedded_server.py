@@ -131,12 +131,12 @@ class EmbeddedServer:
 
     def pid(self) -> int | None:
         """Give the process id of the server; None where it does not run, since `postmaster.pid` may be out of date."""
-        noted = self._noted()
+        noted = self._pid_file_lines()
         return int(noted[0]) if noted and _is_alive(noted, self.data) else None
 
     def url(self) -> str | None:
         """Give the libpq URL at which the server listens; None where it does not run."""
-        noted = self._noted()
+        noted = self._pid_file_lines()
         if len(noted) < 5 or self.pid() is None:
             return None
         where = f"host={quote(os.fsencode(noted[4]), safe='/')}&requirepeer={quote(self._account().pw_name)}"
@@ -144,7 +144,7 @@ class EmbeddedServer:
 
     def socket_directory(self) -> Path | None:
         """Get the directory of the socket; None where a server whose path is too long was never started."""
-        if self.pid() is not None and len(noted := self._noted()) > 4:
+        if self.pid() is not None and len(noted := self._pid_file_lines()) > 4:
             return Path(noted[4])
         if self._holds_socket:
             return self.data
@@ -166,12 +166,12 @@ class EmbeddedServer:
     @property
     def _holds_socket(self) -> bool:
         """Whether the path of the data leaves room for the name of a socket, and is UTF-8, as a URL has to be."""
-        socket = self._resolved / f".s.PGSQL.{_PORT}"
+        socket = self._resolved_data / f".s.PGSQL.{_PORT}"
         encoded = os.fsencode(socket)
         return encoded == str(socket).encode(errors="ignore") and len(encoded) <= _LONGEST_SOCKET
 
     @property
-    def _resolved(self) -> Path:
+    def _resolved_data(self) -> Path:
         return self.data.resolve()
 
     def _start(self) -> str:
@@ -211,7 +211,7 @@ class EmbeddedServer:
         if account.pw_uid != os.geteuid():
             if any(made.data.iterdir()):  # it may be a link to files of others
                 raise OSError(f"{made.data} is not empty and holds no database")
-            _admit(account, made._resolved)
+            _admit(account, made._resolved_data)
             os.chown(made.data, account.pw_uid, account.pw_gid)
         rules = ("--auth-local=peer", "--auth-host=reject", "--no-instructions")
         made._run(account, "initdb", *rules, "--encoding=UTF8", f"--username={SUPERUSER}")
@@ -221,7 +221,7 @@ class EmbeddedServer:
         directory = str(self._make_socket_directory(account)).replace('"', '""')
         options = ("-h", "", "-p", str(_PORT), "-k", f'"{directory}"', "-c", "unix_socket_permissions=0700")
         if account.pw_uid != os.geteuid():
-            _admit(account, self._resolved)
+            _admit(account, self._resolved_data)
         wait = ("-w", "-t", str(ATTEMPT_SECONDS))
         self._run(account, "pg_ctl", "start", *wait, "-l", "log", "-o", shlex.join(options))
 
@@ -233,7 +233,7 @@ class EmbeddedServer:
             [_programs() / program, *arguments],
             check=True,
             cwd=self.data,
-            env={**os.environ, "PGDATA": str(self._resolved)},
+            env={**os.environ, "PGDATA": str(self._resolved_data)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -264,8 +264,8 @@ class EmbeddedServer:
     def _make_socket_directory(self, account: pwd.struct_passwd) -> Path:
         """Get the data's own directory or, where its path does not fit, a private one, the same at each start."""
         if self._holds_socket:
-            private_directories.close_to_others(self._resolved, account)
-            return self._resolved
+            private_directories.close_to_others(self._resolved_data, account)
+            return self._resolved_data
         noted = self.socket_directory()
         if noted is None or not private_directories.is_private(noted, account):
             noted = private_directories.make_private(account)
@@ -330,7 +330,7 @@ class EmbeddedServer:
                 os.kill(pid, signal.SIGQUIT)  # at once; the next one recovers from the write-ahead log
         return True
 
-    def _noted(self) -> list[str]:
+    def _pid_file_lines(self) -> list[str]:
         """Give the lines of `postmaster.pid`; none where the file is missing or its first line is not yet a number."""
         with suppress(OSError):
             lines = os.fsdecode((self.data / "postmaster.pid").read_bytes()).rstrip("\n").split("\n")
@@ -339,7 +339,7 @@ class EmbeddedServer:
 
     def _remove_remains(self) -> None:
         """Remove what a killed server left. To be called under the lock, and where no server runs."""
-        if not (noted := self._noted()):
+        if not (noted := self._pid_file_lines()):
             return
         orphans = [process for process in psutil.process_iter() if _is_backend(process, self.data)]
         for process in orphans:
@@ -547,11 +547,11 @@ class Keeper:
             attempts = 0 if time.monotonic() - tried_at > STEADY_SECONDS else attempts + 1
             if attempts and self._stopping.wait(waits.pause_after(attempts, LONGEST_PAUSE)):
                 return
-            joined, was_told = _revived(server), False
+            joined, was_told = _revive_server(server), False
             tried_at = time.monotonic()
 
 
-def _revived(server: EmbeddedServer) -> int | None:
+def _revive_server(server: EmbeddedServer) -> int | None:
     """Give the process id of the server, once it is started or joined; None where that did not succeed."""
     began, before = time.monotonic(), server.pid()
     try:

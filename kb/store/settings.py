@@ -157,11 +157,11 @@ def read(kind: type[T], env: Mapping[str, str], prefix: str = "COLMLM_", **given
         if is_dataclass(hint):
             given[setting.name] = read(hint, env, prefix=f"{variable}_")  # type: ignore[arg-type]
         elif (text := env.get(variable) if setting.repr else _secret(env, variable)) and text.strip():
-            given[setting.name] = _converted(variable, text.strip(), hint, is_secret=not setting.repr)
+            given[setting.name] = _convert_setting(variable, text.strip(), hint, is_secret=not setting.repr)
     return kind(**given)
 
 
-def _converted(variable: str, text: str, hint: Any, *, is_secret: bool) -> Any:
+def _convert_setting(variable: str, text: str, hint: Any, *, is_secret: bool) -> Any:
     inner = _without_none(hint)
     bare = get_args(inner)[0] if get_origin(inner) is Annotated else inner
     if bare is Path:
@@ -175,7 +175,7 @@ def _converted(variable: str, text: str, hint: Any, *, is_secret: bool) -> Any:
         found = msgspec.convert(value, inner, strict=False)
     except msgspec.ValidationError as error:
         said = "its value" if is_secret else repr(text)
-        raise SettingsError(variable, f"{said} is not {_described(inner)}") from error
+        raise SettingsError(variable, f"{said} is not {_describe_type(inner)}") from error
     return found == "yes" if bare is bool else found
 
 
@@ -186,7 +186,7 @@ def _without_none(hint: Any) -> Any:
     return Union[tuple(arg for arg in get_args(hint) if arg is not type(None))]  # noqa: UP007  made at run time
 
 
-def _described(hint: Any) -> str:
+def _describe_type(hint: Any) -> str:
     """What a value of this type is, for a message."""
     if get_origin(hint) is Literal:
         return f"one of {', '.join(get_args(hint))}"

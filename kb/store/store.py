@@ -103,7 +103,7 @@ class GroupCommit:
         if group is None:
             with Session(self._engine, expire_on_commit=False) as session:
                 yield session
-                self._timed(session.commit)
+                self._time_commit(session.commit)
             return
         try:
             with group.member() as session:
@@ -137,13 +137,13 @@ class GroupCommit:
             if self._waiting and group.admits_another:
                 self._waiting.popleft().come(group)
                 return
-        self._timed(group.end)  # whoever arrives meanwhile waits, and makes the next group
+        self._time_commit(group.end)  # whoever arrives meanwhile waits, and makes the next group
         with self._mutex:
             self._is_taken = bool(self._waiting)
             if self._waiting:
                 self._waiting.popleft().come(_Group(self._engine))
 
-    def _timed(self, commit: Callable[[], None]) -> None:
+    def _time_commit(self, commit: Callable[[], None]) -> None:
         started = time.monotonic()
         commit()
         self._commit_seconds += LATELY * (time.monotonic() - started - self._commit_seconds)

@@ -227,7 +227,7 @@ def _report(
     criteria = (
         *_index_recall(sample, questions_BD, limits),
         _index_ids(sample),
-        _at_most("facts lost", len(sample.lost), limits.max_facts_lost, _listed(sample.lost)),
+        _at_most("facts lost", len(sample.lost), limits.max_facts_lost, _list_facts(sample.lost)),
         _tombstones(sample),
         *_questions(sample, ours, theirs, limits),
         _agreement(sample, contexts_CD, limits),
@@ -235,8 +235,8 @@ def _report(
             _at_least(name, kept, limits.min_recall_kept, note)
             for name, kept, note in recall_kept(sample.keyset)
         ),
-        _calibrated(sample),
-        *_kept(kept, limits),
+        _threshold_criterion(sample),
+        *_question_criteria(kept, limits),
     )
     drift = _drift(sample, ours, theirs)
     return GateReport(
@@ -262,7 +262,7 @@ def _at_most(name: str, figure: float, limit: float, note: str = "") -> Criterio
     return Criterion(name, figure <= limit, float(figure), float(limit), note)
 
 
-def _listed(fact_ids: Sequence[int]) -> str:
+def _list_facts(fact_ids: Sequence[int]) -> str:
     more = f" and {len(fact_ids) - 5} more" if len(fact_ids) > 5 else ""
     return f"facts {', '.join(map(str, fact_ids[:5]))}{more}" if fact_ids else ""
 
@@ -308,7 +308,7 @@ def _questions(
             _at_least(name, figure, 0.0, "no other keyset is active to compare with")
             for name, figure in zip(names, figures, strict=True)
         )
-    before = (theirs.recall_at_1, theirs.mrr) if theirs is not None else _noted(sample, names)
+    before = (theirs.recall_at_1, theirs.mrr) if theirs is not None else _active_gate_figures(sample, names)
     if before is None:
         note = (
             f"keyset {sample.active.keyset_id} was not measured; its encoder is needed, or a gate of its own"
@@ -322,7 +322,7 @@ def _questions(
     )
 
 
-def _noted(sample: Sample, names: Sequence[str]) -> tuple[float, float] | None:
+def _active_gate_figures(sample: Sample, names: Sequence[str]) -> tuple[float, float] | None:
     """Give the figures that the active keyset had when its own gate was measured."""
     noted = {c["name"]: c["figure"] for c in (sample.active_gate or {}).get("criteria", ())}
     first, second = (noted.get(name) for name in names)
@@ -336,7 +336,7 @@ def _agreement(sample: Sample, contexts_CD: Vectors, limits: GateLimits) -> Crit
     return _at_least("agreement@1", answers.recall_at_1, limits.min_agreement)
 
 
-def _calibrated(sample: Sample) -> Criterion:
+def _threshold_criterion(sample: Sample) -> Criterion:
     if not sample.has_questions:
         return _at_least("threshold calibrated", None, 1.0, "no fact has a question to calibrate with")
     remedy = (
@@ -345,7 +345,7 @@ def _calibrated(sample: Sample) -> Criterion:
     return _at_least("threshold calibrated", float(sample.keyset.calibrated), 1.0, remedy)
 
 
-def _kept(kept: AskedSet | None, limits: GateLimits) -> tuple[Criterion, ...]:
+def _question_criteria(kept: AskedSet | None, limits: GateLimits) -> tuple[Criterion, ...]:
     """Give the criteria of kept questions, where the limits name a set of them."""
     if kept is None:
         return ()

@@ -133,16 +133,16 @@ class Answers:
 def ask_sample(queries_BD: Vectors, asked: ClassedTexts, keys: Keys) -> Answers:
     """Score queries against live keys. Those of facts with the value asked for are right; ties count as wrong."""
     genuine, impostor = (np.full(len(queries_BD), -np.inf) for _ in range(2))
-    for rows, right_BN, scores_BN in _scored(queries_BD, asked, keys):
+    for rows, right_BN, scores_BN in _score_blocks(queries_BD, asked, keys):
         for best, side_BN in ((genuine[rows], right_BN), (impostor[rows], ~right_BN)):
             np.maximum(best, scores_BN.max(axis=1, where=side_BN, initial=-np.inf), out=best)
     rank = np.ones(len(queries_BD), dtype=np.int64)
-    for rows, right_BN, scores_BN in _scored(queries_BD, asked, keys):
+    for rows, right_BN, scores_BN in _score_blocks(queries_BD, asked, keys):
         rank[rows] += (~right_BN & (scores_BN >= genuine[rows, None])).sum(axis=1)
     return Answers(genuine, impostor, rank)
 
 
-def _scored(
+def _score_blocks(
     queries_BD: Vectors, asked: ClassedTexts, keys: Keys
 ) -> Iterator[tuple[slice, npt.NDArray[np.bool_], Scores]]:
     """Give the scores of some queries with some live keys at a time, which queries they are, and what is right."""

@@ -66,7 +66,7 @@ def wording(value: str, text: str) -> Wording | None:
         return None
     if sorted(wanted) == sorted(said) or _is_short(value, text) or _is_short(text, value):
         return "same"
-    return "longer" if _at(wanted, said) >= 0 else None
+    return "longer" if _index_of_part(wanted, said) >= 0 else None
 
 
 @lru_cache(4096)
@@ -78,7 +78,7 @@ def terms_of(text: str) -> tuple[str, ...]:
     plain = _MONEY.sub(r"\2 \1", plain)
     for form in _DATES:
         plain = form.sub(_date, plain)
-    return tuple(_counted([_term(word) for word in _TERM.findall(plain) if word not in _ARTICLES]))
+    return tuple(_join_numbers([_term(word) for word in _TERM.findall(plain) if word not in _ARTICLES]))
 
 
 def _date(found: re.Match[str]) -> str:
@@ -98,7 +98,7 @@ def _term(word: str) -> str:
     return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
-def _counted(words: Sequence[str]) -> Iterator[str]:
+def _join_numbers(words: Sequence[str]) -> Iterator[str]:
     """Yield the words, with each run of words and digits that is one number as that number."""
     run: list[str] = []
     for word in (*words, ""):
@@ -150,10 +150,10 @@ def _is_short(name: str, short: str) -> bool:
         return False
     if len(part[0]) == 1 and len(part) > 1:  # "M. Curie"
         return whole[0].startswith(part[0]) and part[-1] == whole[-1]
-    return _at(part, whole) >= 0
+    return _index_of_part(part, whole) >= 0
 
 
-def _at(part: Sequence[str], whole: Sequence[str]) -> int:
+def _index_of_part(part: Sequence[str], whole: Sequence[str]) -> int:
     """Give where one sequence stands in another, or -1."""
     width = len(part)
     return next((n for n in range(len(whole) - width + 1) if whole[n : n + width] == part), -1)

@@ -107,12 +107,12 @@ def resolved(turns: Sequence[str]) -> str:
     if about is None and not _REFERS.search(last) and len(last.split()) >= _FEWEST_ALONE:
         return last
     before = resolved(earlier)
-    if about is not None and (exchanged := _exchanged(before, about["other"].strip())) is not None:
+    if about is not None and (exchanged := _exchange_words(before, about["other"].strip())) is not None:
         return exchanged
     return f"{before} {last}"[-MOST_CHARACTERS:]
 
 
-def _exchanged(question: str, other: str) -> str | None:
+def _exchange_words(question: str, other: str) -> str | None:
     """Put other words in the place of those of a question that end in the same word, or of its last name."""
     words, said = other.split(), question.rstrip("? ").split()
     ends = [at for at, word in enumerate(said) if word.casefold() == words[-1].casefold()]

@@ -62,10 +62,10 @@ def written(character: str) -> str:
 
 def json_visible(text: str) -> str:
     """Give JSON of the same meaning, with the characters of its strings that do not show written out."""
-    return _UNSEEN_ONE.sub(lambda found: found[0] if found[0] == "\n" else _escaped(found[0]), text)
+    return _UNSEEN_ONE.sub(lambda found: found[0] if found[0] == "\n" else _escape_character(found[0]), text)
 
 
-def _escaped(character: str) -> str:
+def _escape_character(character: str) -> str:
     """Write a character as JSON does, in units of UTF-16."""
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

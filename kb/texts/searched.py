@@ -46,10 +46,10 @@ def searched_words(text: str) -> str:
     """
     if text.isascii():
         return " ".join(_ASCII_SEARCHED.findall(text.lower()))
-    return " ".join(_SEARCHED.findall(_folded(text)))
+    return " ".join(_SEARCHED.findall(_fold_text(text)))
 
 
-def _folded(text: str) -> str:
+def _fold_text(text: str) -> str:
     bare = _DROPPED.sub("", unicodedata.normalize("NFKD", text)).casefold()
     return unicodedata.normalize("NFKC", bare)
 

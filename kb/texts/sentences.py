@@ -44,7 +44,7 @@ def sentence_ends(text: str) -> list[int]:
     ends = [
         found.end()
         for found in _BREAK.finditer(text)
-        if found.group("stop") != "." or not _abbreviated(text, found.start())
+        if found.group("stop") != "." or not _is_abbreviation_stop(text, found.start())
     ]
     if text and (not ends or ends[-1] != len(text)):
         ends.append(len(text))
@@ -64,7 +64,7 @@ def sentence_around(ends: Sequence[int], start: int, end: int) -> tuple[int, int
     return (ends[before - 1] if before else 0), ends[after]
 
 
-def _abbreviated(text: str, stop: int) -> bool:
+def _is_abbreviation_stop(text: str, stop: int) -> bool:
     """Tell whether the full stop at `stop` belongs to an abbreviation or an initial."""
     found = _LAST_WORD.search(text[max(0, stop - _LONGEST_WORD) : stop])
     if found is None:

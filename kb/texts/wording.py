@@ -125,14 +125,14 @@ class ComparedText(NamedTuple):
     @classmethod
     def of(cls, text: str) -> ComparedText:
         """Cut a text into words."""
-        return cls.of_folded(*_folded(text))
+        return cls.of_folded(*_fold_text(text))
 
     @classmethod
     def of_folded(cls, folded: str, places: FoldedPlaces | None) -> ComparedText:
         """Cut a folded text into words."""
         found, markup = list(_WORD.finditer(folded)), WordMarkup.of(folded)
-        joined = _joined(_cuts(folded, markup), found)
-        return cls(_placed(found, places), joined, *markup.numbered(folded, found))
+        joined = _join_cut_words(_cuts(folded, markup), found)
+        return cls(_place_words(found, places), joined, *markup.numbered(folded, found))
 
     def steps(self, at: int) -> Iterator[tuple[str, int]]:
         """Yield the words that can be read from this one on, each with the number of the next word."""
@@ -284,8 +284,8 @@ def _sides(folded: str, start: int, end: int) -> tuple[bool, bool]:
 
 def words(text: str) -> list[ComparedWord]:
     """Give the words of a text without markup, with cut words in pieces."""
-    folded, places = _folded(text)
-    return _placed(list(_WORD.finditer(WordMarkup.of(folded).dropped(folded))), places)
+    folded, places = _fold_text(text)
+    return _place_words(list(_WORD.finditer(WordMarkup.of(folded).dropped(folded))), places)
 
 
 def words_before(text: str) -> list[ComparedWord] | None:
@@ -293,12 +293,12 @@ def words_before(text: str) -> list[ComparedWord] | None:
     folded, places = _folded_letters(text)
     if not (_OTHERWISE_BEFORE.search(text) or _OTHERWISE_BEFORE.search(folded)):
         return None
-    return _placed(list(_WORD_BEFORE.finditer(folded)), None if places is None else FoldedPlaces(places))
+    return _place_words(list(_WORD_BEFORE.finditer(folded)), None if places is None else FoldedPlaces(places))
 
 
 def normalise_wording(text: str) -> str:
     """Give the text's words alone without markup, with cut words in pieces."""
-    folded, _ = _folded(text)
+    folded, _ = _fold_text(text)
     return " ".join(_WORD.findall(WordMarkup.of(folded).dropped(folded)))
 
 
@@ -309,13 +309,13 @@ def normalised_before(text: str) -> str:
 
 def forms(text: str) -> tuple[str, ...]:
     """Give the text's words alone in every reading, first as `normalised` does. Texts that share one say the same."""
-    folded, _ = _folded(text)
+    folded, _ = _fold_text(text)
     return _forms(folded, WordMarkup.of(folded))
 
 
 def forms_said(text: str) -> tuple[str, ...]:
     """Give the forms of the values that a text as a whole says: its own, and those without what it may leave out."""
-    folded, _ = _folded(text)
+    folded, _ = _fold_text(text)
     markup = WordMarkup.of(folded)
     without = markup._replace(wrapping=markup.wrapping + markup.others)
     return tuple(dict.fromkeys((*_forms(folded, markup), *_forms(folded, without))))
@@ -343,7 +343,7 @@ class Phrases:
 
     def spans(self, text: str) -> list[Span]:
         """Find the spans where `text` says one of them, the longest first and none within another."""
-        folded, places = _folded(text)
+        folded, places = _fold_text(text)
         if not self._may_be_in(folded):
             return []
         said = ComparedText.of_folded(folded, places)
@@ -423,7 +423,7 @@ def _as_ascii(composed: ColumnElement[str]) -> ColumnElement[str]:
     return composed
 
 
-def _placed(found: Sequence[re.Match[str]], places: FoldedPlaces | None) -> list[ComparedWord]:
+def _place_words(found: Sequence[re.Match[str]], places: FoldedPlaces | None) -> list[ComparedWord]:
     if places is None:
         return [ComparedWord(m[0], *m.span()) for m in found]
     return [ComparedWord(m[0], *places.span(*m.span())) for m in found]
@@ -446,7 +446,7 @@ def _cuts(folded: str, markup: WordMarkup) -> list[Span]:
     ]
 
 
-def _joined(cuts: Sequence[Span], found: Sequence[re.Match[str]]) -> dict[int, list[tuple[str, int]]]:
+def _join_cut_words(cuts: Sequence[Span], found: Sequence[re.Match[str]]) -> dict[int, list[tuple[str, int]]]:
     """Join the pieces of cut words: gives, by the number of the first, each whole word and the next word's number."""
     if not cuts:
         return {}
@@ -498,7 +498,7 @@ class FoldedPlaces(NamedTuple):
         )
 
 
-def _folded(text: str) -> tuple[str, FoldedPlaces | None]:
+def _fold_text(text: str) -> tuple[str, FoldedPlaces | None]:
     """Give the text in the form that is compared, and each character's place in the original (None: the same)."""
     plain, starts, read = _read(text)
     if not plain.isascii():

@@ -101,7 +101,7 @@ def _by_keys(kb: SearchableStore, keyset: KeysetRecord, radius: float, on_part: 
             k=NEAREST + 1,
         )
         near = {
-            _ordered(row, hit): (row, hit)
+            _ordered_ids(row, hit): (row, hit)
             for row, ranking in zip(rows, rankings, strict=True)
             for hit in ranking.hits
             if hit.fact_id != row.fact_id
@@ -139,7 +139,7 @@ def _keys(kb: SearchableStore, keyset_id: int) -> Iterator[Sequence[Any]]:
         after = rows[-1].id
 
 
-def _ordered(row: Any, hit: Hit) -> tuple[int, int]:
+def _ordered_ids(row: Any, hit: Hit) -> tuple[int, int]:
     return min(row.fact_id, hit.fact_id), max(row.fact_id, hit.fact_id)
 
 
@@ -154,7 +154,7 @@ def _store(kb: SearchableStore, near: Sequence[tuple[Any, Hit]]) -> None:
 
 def _pair(row: Any, hit: Hit, given: Mapping[int, Any]) -> KeptPair:
     versions = {row.fact_id: row.version, hit.fact_id: hit.version}
-    one, other = _ordered(row, hit)
+    one, other = _ordered_ids(row, hit)
     return KeptPair(
         one, other, versions[one], versions[other], given[one].seq, given[other].seq,
         given[one].corpus, given[other].corpus,

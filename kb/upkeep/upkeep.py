@@ -347,7 +347,7 @@ class Repair:
             after = check_consistency(session, self.kb.settings)
         still = found.unreached() if dry_run else (*after.mendable, *after.problems, *after.quoting)
         mended = tuple(said for said in to_mend if said not in still)
-        return RepairReport(dry_run, mended, _left(after, mended), after)
+        return RepairReport(dry_run, mended, _problems_left(after, mended), after)
 
     def _write_sentences(self, astray: Astray) -> None:
         with self.kb.sessions.begin() as session:
@@ -407,7 +407,7 @@ class Repair:
                     one.drop(session)
 
 
-def _left(after: FsckReport, mended: Collection[str]) -> tuple[Left, ...]:
+def _problems_left(after: FsckReport, mended: Collection[str]) -> tuple[Left, ...]:
     """List the problems that a repair cannot mend. In a dry run, `mended` is what it would mend."""
     left = []
     if after.non_verbatim_facts:

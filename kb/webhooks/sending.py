@@ -256,8 +256,8 @@ class Reach:
 
     def target(self, text: str) -> tuple[httpx2.URL, Address]:
         """Give the URL and an address of its host that may be reached now. Raises `WebhookRefused`."""
-        url = _parsed(text)
-        resolved = _resolved(url)
+        url = _parse_url(text)
+        resolved = _resolve_addresses(url)
         allowed = [address for address in resolved if self.allows(address)]
         if not allowed:
             raise WebhookRefused(
@@ -274,7 +274,7 @@ class Reach:
         return any(found in network for network in self.networks) or is_public(address)
 
 
-def _resolved(url: httpx2.URL) -> list[Address]:
+def _resolve_addresses(url: httpx2.URL) -> list[Address]:
     port = url.port or _PORTS[url.scheme]
     try:
         return addresses_of(url.raw_host.decode(), port)
@@ -282,7 +282,7 @@ def _resolved(url: httpx2.URL) -> list[Address]:
         raise WebhookRefused(f"its host {url.host} is not known ({error})") from error
 
 
-def _parsed(text: str) -> httpx2.URL:
+def _parse_url(text: str) -> httpx2.URL:
     check_text("URL of the webhook", text, blank=False, limit=LONGEST_URL)
     try:
         url = httpx2.URL(text)
