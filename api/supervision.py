@@ -71,7 +71,7 @@ class Supervisor:
                 self._fill()
                 self._renew()
                 if (caught := signal.sigtimedwait(_SIGNALS, TICK_SECONDS)) is not None:
-                    self._heed(caught.si_signo)
+                    self._handle_signal(caught.si_signo)
                 self._reap()
 
     @property
@@ -110,7 +110,7 @@ class Supervisor:
                 self._leaving.add(former)
             self._renewing.popleft()
 
-    def _heed(self, number: int) -> None:
+    def _handle_signal(self, number: int) -> None:
         if number in (signal.SIGTERM, signal.SIGINT):
             self._num_stops += 1
             self.stop_listening()
@@ -132,9 +132,9 @@ class Supervisor:
                 return
             if not pid:
                 return
-            self._ended(pid, os.waitstatus_to_exitcode(status))
+            self._handle_exit(pid, os.waitstatus_to_exitcode(status))
 
-    def _ended(self, pid: int, code: int) -> None:
+    def _handle_exit(self, pid: int, code: int) -> None:
         for place in range(self.shared.num_servers):
             if self.shared.up(place) == pid:
                 self.shared.tell_up(place, 0)
@@ -253,7 +253,7 @@ class Shared:
 
     def counted_since(self, head: int) -> int:
         """Give the change since which changes are counted: `head`, where no process was asked before."""
-        with self._locked():
+        with self._file_lock():
             if not (since := _CELL.unpack_from(self._memory, 0)[0]):
                 since = head + 1
                 _CELL.pack_into(self._memory, 0, since)
@@ -263,7 +263,7 @@ class Shared:
         """Give what takes a permit of a token at a rate, and say how long to wait where there is none."""
 
         def take(token_id: int, per_minute: int) -> float:
-            with self._locked():
+            with self._file_lock():
                 at = self._bucket(token_id)
                 named, rate, permits, since = _BUCKET.unpack_from(self._memory, at)
                 now = clock()
@@ -282,7 +282,7 @@ class Shared:
         return min(found, key=lambda one: one[0][3])[1] if own is None else own
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _file_lock(self) -> Iterator[None]:
         fcntl.lockf(self._file, fcntl.LOCK_EX)
         try:
             yield

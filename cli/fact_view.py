@@ -77,7 +77,7 @@ def _start_of(words: str, room: int) -> str:
 
 def _row(fact: FactRecord, about: str) -> tuple[object, ...]:
     said = (fact.fact_id, shorten(fact.value), shorten(about, SENTENCE_WIDTH + 2), where(fact))
-    return (*said, "" if fact.review == "accepted" else fact.review, _deleted(fact))
+    return (*said, "" if fact.review == "accepted" else fact.review, _describe_deletion(fact))
 
 
 def where(fact: FactRecord) -> str:
@@ -95,7 +95,7 @@ def in_sample(sample: SamplePlace) -> str:
     return f"{sample.corpus}, sample {sample.sample_id}, fact {sample.fact_idx} (of a release: no text, no offsets)"
 
 
-def _deleted(fact: FactRecord) -> str:
+def _describe_deletion(fact: FactRecord) -> str:
     if fact.erased_seq is not None:
         return f"erased by change {fact.erased_seq}"
     return "" if fact.deleted_seq is None else f"by change {fact.deleted_seq}"
@@ -119,7 +119,7 @@ def one(fact: FactRecord, page: int | None = None) -> None:
         say(f"page:     {page}")
     if fact.review_seq is not None:
         say(f"review:   {fact.review}, by change {fact.review_seq}")
-    gone = _deleted(fact) if fact.erased_seq is not None else f"deleted {_deleted(fact)}"
+    gone = _describe_deletion(fact) if fact.erased_seq is not None else f"deleted {_describe_deletion(fact)}"
     say(f"live since change {fact.created_seq}" if fact.deleted_seq is None else gone)
 
 

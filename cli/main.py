@@ -21,7 +21,7 @@ def offered(program: str, env: Mapping[str, str]) -> str | None:
     asked, _, shell = env.get(f"_{program.upper()}_COMPLETE", "").partition("_")
     if asked != "complete" or shell not in _SHELLS:
         return None
-    *before, begun = _typed(shell, env)
+    *before, begun = _typed_words(shell, env)
     names = {name: said for name, said in _following(before).items() if name.startswith(begun)}
     return _SHELLS[shell](names, env) if names else None
 
@@ -33,7 +33,7 @@ def _following(before: list[str]) -> Names:
     return VERBS.get(before[0], {}) if len(before) == 1 else {}
 
 
-def _typed(shell: str, env: Mapping[str, str]) -> list[str]:
+def _typed_words(shell: str, env: Mapping[str, str]) -> list[str]:
     """Give the words after the program's name, up to the one that is being typed, which may be empty."""
     if shell == "bash":
         words, at = env.get("COMP_WORDS", "").split(), int(env.get("COMP_CWORD", "0"))

@@ -302,7 +302,7 @@ class RemoteCorpora(Resource):
         result: dict[str, Any] = {}
         if found.files:
             _check_files(found.files)
-        if ids := list(self._uploaded(found)):
+        if ids := list(self._upload_files(found)):
             about = {
                 "corpus": corpus,
                 "reason": who["reason"],
@@ -315,7 +315,7 @@ class RemoteCorpora(Resource):
             result = RemoteJobs(self.api).done(work_of(Documents.kind, work))
         return _addition_report(found, corpus, result)
 
-    def _uploaded(self, found: FoundFiles) -> Iterator[str]:
+    def _upload_files(self, found: FoundFiles) -> Iterator[str]:
         """Upload the files, and refuse those that cannot be opened any more, or are others by now."""
         from colmlm.kb.corpus.raw.files import opened_file, unreadable
 

@@ -250,10 +250,10 @@ class RemoteOutputs(Resource):
         decoder makes. It is sent again only where the server was not reached, since a second request would store a
         second output.
         """
-        return self.api.once("/generations/records", OutputTrace, _decoded(generation))
+        return self.api.once("/generations/records", OutputTrace, _output_body(generation))
 
 
-def _decoded(generation: NewOutput) -> dict[str, Any]:
+def _output_body(generation: NewOutput) -> dict[str, Any]:
     made: dict[str, Any] = msgspec.to_builtins(generation)
     del made["quotes"]
     for splice in made["splices"]:

@@ -45,10 +45,10 @@ def with_columns(table: Markup) -> Markup:
     """Write the heading of its column on every cell of a table, where the style finds it."""
     head, body, rows = str(table).partition("<tbody>")
     names = [Markup(name).striptags() for name in _HEADING.findall(head)]
-    return Markup(head + body + _ROW.sub(lambda row: _named(row[0], names), rows))  # its texts are escaped
+    return Markup(head + body + _ROW.sub(lambda row: _label_cells(row[0], names), rows))  # texts are escaped
 
 
-def _named(row: str, names: list[str]) -> str:
+def _label_cells(row: str, names: list[str]) -> str:
     first, *cells = _CELL.split(row)
     labels = [str(Markup('<td data-column="{}"').format(name)) for name in names[: len(cells)]]
     return first + "".join(label + cell for label, cell in zip_longest(labels, cells, fillvalue="<td"))
@@ -165,12 +165,12 @@ def query(**parts: Any) -> str:
 
 
 class AsTyped(str):
-    """A text that is put back into a field unescaped by `_shown`, so that sending the form again changes nothing."""
+    """A text put back into a field unescaped by `_visible_value`, so that sending the form again changes nothing."""
 
     __slots__ = ()
 
 
-def _shown(value: Any) -> Any:
+def _visible_value(value: Any) -> Any:
     """Escape invisible characters of the texts that a template inserts; markup and form fields stay as they are."""
     return (
         visible_text(value) if isinstance(value, str) and not isinstance(value, Markup | AsTyped) else value
@@ -199,7 +199,7 @@ templates = Environment(
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
-    finalize=_shown,
+    finalize=_visible_value,
 )
 templates.filters.update(
     as_typed=AsTyped,

@@ -111,7 +111,7 @@ class Offer:
         """Add the tool to a server. Its parameters are those of the function, but for the caller."""
 
         def run(context: Context, **given: Any) -> dict[str, Any]:
-            return self._done(caller_of(context.request_context), given)
+            return self._call_tool(caller_of(context.request_context), given)
 
         run.__name__ = self.name
         told = inspect.signature(self.do, eval_str=True)
@@ -121,7 +121,7 @@ class Offer:
         said = inspect.cleandoc(self.do.__doc__ or "")
         server.add_tool(run, name=self.name, title=self.title, description=said, annotations=self.annotations)
 
-    def _done(self, caller: Caller, given: dict[str, Any]) -> dict[str, Any]:
+    def _call_tool(self, caller: Caller, given: dict[str, Any]) -> dict[str, Any]:
         try:
             if not self.is_for(caller):
                 raise right_missing(caller.role, self.right)

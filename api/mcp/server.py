@@ -176,10 +176,10 @@ def plan_forgetting(
         selector, model=with_model, sample=SAMPLE, actor=caller.actor, reason=reason,
         equivalents=equivalents, policy=policy,
     )  # fmt: skip
-    return _planned(caller, plan)
+    return _describe_plan(caller, plan)
 
 
-def _planned(caller: Caller, plan: ForgetPlan) -> dict[str, Any]:
+def _describe_plan(caller: Caller, plan: ForgetPlan) -> dict[str, Any]:
     shown = [*plan.fact_ids[:SHOWN], *plan.equivalents[:SHOWN], *plan.conflicting[:SHOWN]]
     texts = caller.base.forgetting.facts(shown)
     listed = {
@@ -285,7 +285,7 @@ class DryRun:
     def or_done(self, confirm: str, edit: Callable[[], Edit], **more: Any) -> dict[str, Any]:
         """Show the edit; where `confirm` is its code, does it. Raise `DryRunNeeded` where it is another."""
         if not confirm:
-            return self._shown(more)
+            return self._describe_edit(more)
         if not hmac.compare_digest(confirm.encode(), self.code.encode()):
             raise dry_run_needed(self.tool)
         done = edit()
@@ -294,7 +294,7 @@ class DryRun:
         unkeyed = {} if done.keyed else {"unkeyed": "Lookups find it after the next `colmlm keysets fill`."}
         return {**told, **said, **unkeyed, "reason": self.reason}
 
-    def _shown(self, more: dict[str, Any]) -> dict[str, Any]:
+    def _describe_edit(self, more: dict[str, Any]) -> dict[str, Any]:
         return {
             "dry_run": True,
             "would": self.would,

@@ -299,7 +299,7 @@ def update_completion(
     generation_id, said = _generation(completion_id), data.metadata
     made = NewFeedback(said.feedback, said.comment, said.value)
     ports.kb.outputs.give_feedback(generation_id, made, actor=request.user.name)
-    return _judged(shown_to(request, ports).trace_output(generation_id), said)
+    return _judged_completion(shown_to(request, ports).trace_output(generation_id), said)
 
 
 def _generation(completion_id: str) -> int:
@@ -308,7 +308,7 @@ def _generation(completion_id: str) -> int:
     raise completion_not_found(completion_id)
 
 
-def _judged(trace: OutputTrace, said: FeedbackMetadata) -> JudgedCompletion:
+def _judged_completion(trace: OutputTrace, said: FeedbackMetadata) -> JudgedCompletion:
     message = ChatMessage(
         role="assistant", content=trace.output or None, refusal=NOTHING if trace.abstained else None
     )

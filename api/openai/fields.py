@@ -370,20 +370,20 @@ def chunks(items: Iterator[msgspec.Struct]) -> Response[Any]:
 
     An error before the first is raised here, while its status can still be sent.
     """
-    return _streamed(_unnamed(chain([next(items)], items)))
+    return _event_stream(_encode_chunks(chain([next(items)], items)))
 
 
 def named_events(items: Iterator[dict[str, Any]]) -> Response[Any]:
     """Give a stream of events named by their `type`. An error before the first is raised here."""
-    return _streamed(_named(chain([next(items)], items)))
+    return _event_stream(_encode_events(chain([next(items)], items)))
 
 
-def _streamed(events: Iterator[ServerSentEventMessage]) -> Response[Any]:
+def _event_stream(events: Iterator[ServerSentEventMessage]) -> Response[Any]:
     streamed: Response[Any] = ServerSentEvent(events, status_code=200)
     return streamed
 
 
-def _unnamed(items: Iterator[msgspec.Struct]) -> Iterator[ServerSentEventMessage]:
+def _encode_chunks(items: Iterator[msgspec.Struct]) -> Iterator[ServerSentEventMessage]:
     try:
         for item in items:
             yield _event(msgspec.json.encode(item).decode())
@@ -393,7 +393,7 @@ def _unnamed(items: Iterator[msgspec.Struct]) -> Iterator[ServerSentEventMessage
         yield _event(DONE)
 
 
-def _named(items: Iterator[dict[str, Any]]) -> Iterator[ServerSentEventMessage]:
+def _encode_events(items: Iterator[dict[str, Any]]) -> Iterator[ServerSentEventMessage]:
     number = 0
     try:
         for item in items:

@@ -55,10 +55,10 @@ def respond(
     if data.stream:
         return named_events(_events(generator, decoding, response, base_url))
     (done,) = generator.complete([decoding])
-    return Response(_answered(response, decoding, done, base_url))
+    return Response(_answered_response(response, decoding, done, base_url))
 
 
-def _answered(
+def _answered_response(
     response: AnsweredResponse, decoding: GenerationRequest, done: Completed, base_url: str
 ) -> AnsweredResponse:
     assert done.trace is not None, "something was to be decoded"

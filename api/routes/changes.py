@@ -297,12 +297,12 @@ class _ChangesFollower:
         if changes:
             self.seq = changes[-1].seq
         messages = [
-            ServerSentEventMessage(event="change", id=str(change.seq), data=self._written(change))
+            ServerSentEventMessage(event="change", id=str(change.seq), data=self._encode_change(change))
             for change in changes
         ]
         return Glance(messages, has_more=len(changes) == PIECE)
 
-    def _written(self, change: ChangeRecord) -> str:
+    def _encode_change(self, change: ChangeRecord) -> str:
         event = change if self.database is None else cloud_event(change, self.database)
         return msgspec.json.encode(event).decode()
 

@@ -113,7 +113,7 @@ def state_of(ports: Ports) -> Health:
     """Collect what is present and what is missing now."""
     at_head = database.is_at_head(ports.kb.engine)
     keyset = _active_keyset(ports) if at_head else None
-    checkpoint_id = _loaded(ports, keyset)
+    checkpoint_id = _loaded_checkpoint(ports, keyset)
     missing = [
         what
         for what, is_missing in {
@@ -148,7 +148,7 @@ def state_of(ports: Ports) -> Health:
     )
 
 
-def _loaded(ports: Ports, keyset: KeysetHead | None) -> str | None:
+def _loaded_checkpoint(ports: Ports, keyset: KeysetHead | None) -> str | None:
     """Give the checkpoint of the keyset if it is loaded, else another that is."""
     if keyset is not None and keyset.checkpoint_id in ports.models:
         return keyset.checkpoint_id

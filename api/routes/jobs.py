@@ -255,7 +255,7 @@ class _Moving:
 
     def look(self) -> Glance:
         job = self.jobs.get(self.job_id)
-        if self.told is not None and _moved(self.told) == _moved(job):
+        if self.told is not None and _progress_fields(self.told) == _progress_fields(job):
             return Glance([])
         self.told = job
         name = "end" if job.is_over else "progress"
@@ -263,7 +263,7 @@ class _Moving:
         return Glance([message], is_over=job.is_over)
 
 
-def _moved(job: JobRecord) -> tuple[Any, ...]:
+def _progress_fields(job: JobRecord) -> tuple[Any, ...]:
     """Give the fields whose change is progress. A heartbeat is none."""
     return job.state, job.done, job.total, job.message, job.attempts, job.cancelled_by
 

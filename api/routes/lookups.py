@@ -84,7 +84,7 @@ async def encode_texts(ports: FromPorts, data: JSONBody[TextsToEncode]) -> Encod
     """
     _require_few(data.documents)
     with ports.limiters.instead(Limiter.long_reads) if data.documents else nullcontext():
-        return await sync_to_thread(_encoded, ports, data)
+        return await sync_to_thread(_encode_texts, ports, data)
 
 
 def _require_few(documents: Sequence[DocumentToEncode]) -> None:
@@ -98,7 +98,7 @@ def _require_few(documents: Sequence[DocumentToEncode]) -> None:
         )
 
 
-def _encoded(ports: Ports, data: TextsToEncode) -> EncodedTexts:
+def _encode_texts(ports: Ports, data: TextsToEncode) -> EncodedTexts:
     model = ports.need_model(ports.kb.keysets.active().checkpoint_id)
     made = model.encoder.encode_documents(list(map(_document, data.documents))) if data.documents else []
     asked = model.encoder.encode_questions(data.questions).tolist() if data.questions else []
@@ -144,11 +144,11 @@ def move_past_lookup(ports: Ports, as_of: int | None) -> AbstractContextManager[
 
 def _look_up(ports: Ports, data: LookupRequest) -> LookupAnswers:
     if not data.questions:
-        return _found(ports, data, None)
-    return ports.encoded(lambda encoder: _found(ports, data, encoder))
+        return _lookup_answers(ports, data, None)
+    return ports.encoded(lambda encoder: _lookup_answers(ports, data, encoder))
 
 
-def _found(ports: Ports, data: LookupRequest, encoder: QuestionEncoder | None) -> LookupAnswers:
+def _lookup_answers(ports: Ports, data: LookupRequest, encoder: QuestionEncoder | None) -> LookupAnswers:
     checkpoint_id = _checkpoint_id(encoder, data)
     queries_BD = _queries(encoder, data)
     asked = ports.lookups if data.as_of is None else ports.kb.lookups.as_of(data.as_of)

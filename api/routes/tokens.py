@@ -47,7 +47,7 @@ def list_tokens(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> 
     In order of creation, with expired and revoked ones; never with a secret.
     """
     found = ports.kb.access.all(after=after_of(cursor, "tokens"), limit=limit + 1)
-    return page([_shown(token) for token in found], limit, "tokens", lambda token: (token.key_id,))
+    return page([_convert_token(token) for token in found], limit, "tokens", lambda token: (token.key_id,))
 
 
 @get("/tokens/own", opt=needs(Right.lookup), responses=PROBLEMS)
@@ -56,7 +56,7 @@ async def read_own_token(request: WithToken) -> Token:
 
     Its name, role and limits, by which a program knows what it may ask for.
     """
-    return _shown(request.user)
+    return _convert_token(request.user)
 
 
 @post("/tokens", **in_thread(Right.admin, extra=TELLS_SECRET))
@@ -67,7 +67,7 @@ def create_token(ports: FromPorts, data: JSONBody[NewToken]) -> TokenWithSecret:
     """
     ends = _span(data.expires_in_seconds)
     secret, made = ports.kb.access.create(data.name, data.role, expires_in=ends, rate_limit=data.rate_limit)
-    return TokenWithSecret(token=_shown(made), secret=secret)
+    return TokenWithSecret(token=_convert_token(made), secret=secret)
 
 
 @post("/tokens/{token_id:int}/rotate", status_code=200, **in_thread(Right.admin, extra=TELLS_SECRET))
@@ -79,7 +79,7 @@ def rotate_token(ports: FromPorts, token_id: PathId, data: JSONBody[Rotation]) -
     access = ports.kb.access
     grace, ends = timedelta(seconds=data.grace_seconds), _span(data.expires_in_seconds)
     secret, rotated = access.rotate(access.name_of(token_id), grace=grace, expires_in=ends)
-    return TokenWithSecret(token=_shown(rotated), secret=secret)
+    return TokenWithSecret(token=_convert_token(rotated), secret=secret)
 
 
 @delete("/tokens/{token_id:int}", status_code=200, **in_thread(Right.admin))
@@ -89,7 +89,7 @@ def revoke_token(ports: FromPorts, token_id: PathId) -> Token:
     It and every secret of it stop working for good, in every process.
     """
     access = ports.kb.access
-    return _shown(access.revoke(access.name_of(token_id)))
+    return _convert_token(access.revoke(access.name_of(token_id)))
 
 
 HANDLERS = (list_tokens, read_own_token, create_token, rotate_token, revoke_token)
@@ -99,6 +99,6 @@ def _span(seconds: int | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
-def _shown(token: TokenRecord) -> Token:
+def _convert_token(token: TokenRecord) -> Token:
     kept = {name: getattr(token, name) for name in Token.__struct_fields__ if name != "state"}
     return Token(state=token.state(), **kept)

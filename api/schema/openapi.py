@@ -69,7 +69,7 @@ from colmlm.kb.log.signing import PAYLOAD_TYPE
 _CREATED, _MODEL = 1_769_860_800, "co-lmlm-135m"
 
 
-def _cited(start: int) -> Citation:
+def _citation_at(start: int) -> Citation:
     """Give a citation of the value Lima, `start` characters into the choice."""
     document = CitedDocument(
         document_id=3,
@@ -101,18 +101,18 @@ _COMPLETED = answers.Completion(
     model=_MODEL,
     choices=[
         answers.CompletionChoice(
-            index=0, text=" Lima.", finish_reason="stop", generation_id=7, citations=[_cited(1)]
+            index=0, text=" Lima.", finish_reason="stop", generation_id=7, citations=[_citation_at(1)]
         )
     ],
     usage=_USAGE,
-    citations=[_cited(1)],
+    citations=[_citation_at(1)],
 )
 _TOLD = answers.ChatChoice(
     index=0,
-    message=answers.ChatMessage(role="assistant", content="Lima.", annotations=annotated([_cited(0)])),
+    message=answers.ChatMessage(role="assistant", content="Lima.", annotations=annotated([_citation_at(0)])),
     finish_reason="stop",
     generation_id=7,
-    citations=[_cited(0)],
+    citations=[_citation_at(0)],
 )
 _CHUNK = answers.ChatChunk(
     id="chatcmpl-0f3a",
@@ -134,12 +134,12 @@ _RESPONDED = AnsweredResponse(
         OutputMessage(
             id="msg_0f3a",
             status="completed",
-            content=[OutputText(text="Lima.", annotations=[text_citation(_cited(0))])],
+            content=[OutputText(text="Lima.", annotations=[text_citation(_citation_at(0))])],
         )
     ],
     usage=ResponseUsage(input_tokens=14, output_tokens=1, total_tokens=15),
     generation_id=7,
-    citations=[_cited(0)],
+    citations=[_citation_at(0)],
 )
 _SERVED = Model(id=_MODEL, checkpoint_id="c0ffee")
 
@@ -180,19 +180,19 @@ OPENAI_EXAMPLES: tuple[Any, ...] = (
 )
 
 
-def _streamed(chunk: msgspec.Struct) -> str:
+def _chunk_events(chunk: msgspec.Struct) -> str:
     return f"data: {msgspec.json.encode(chunk).decode()}\r\n\r\ndata: {DONE}\r\n\r\n"
 
 
-def _completed(response: AnsweredResponse) -> str:
+def _completed_event(response: AnsweredResponse) -> str:
     data = {"type": "response.completed", "sequence_number": 9, "response": response}
     return f"event: response.completed\r\ndata: {msgspec.json.encode(data).decode()}\r\n\r\n"
 
 
 OPENAI_EVENTS: Mapping[str, str] = {
-    "complete": _streamed(_COMPLETED),
-    "chat": _streamed(_CHUNK),
-    "respond": _completed(_RESPONDED),
+    "complete": _chunk_events(_COMPLETED),
+    "chat": _chunk_events(_CHUNK),
+    "respond": _completed_event(_RESPONDED),
 }
 
 

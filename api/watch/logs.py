@@ -107,10 +107,10 @@ def blot_secrets(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 def show_all(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """Escape invisible characters, so that no name in a log line can control a terminal or start another line."""
-    return {name: _shown(name, value) for name, value in event.items()}
+    return {name: _visible_field(name, value) for name, value in event.items()}
 
 
-def _shown(name: str, value: Any) -> Any:
+def _visible_field(name: str, value: Any) -> Any:
     return visible_text(value, LINES if name == "exception" else "") if isinstance(value, str) else value
 
 
@@ -143,11 +143,11 @@ class Journal:
     async def note(self, scope: HTTPScope, request: RequestState) -> None:
         """Log an answered request if it was denied or was an edit."""
         if request.status in _DENIED and request.refusal is not None:
-            await self._denied(scope, request)
+            await self._record_denial(scope, request)
         elif (request.status or 500) < 400 and is_edit(scope) and not request.is_replay:
             _log.info("edited", extra=_fields(scope, request))
 
-    async def _denied(self, scope: HTTPScope, request: RequestState) -> None:
+    async def _record_denial(self, scope: HTTPScope, request: RequestState) -> None:
         fields = _fields(scope, request)
         _log.info("denied", extra={**fields, "cause": request.refusal})
         actor = fields["actor"]

@@ -167,12 +167,12 @@ class Watch:
                 try:
                     yield
                 finally:
-                    self._done(scope, request, time.perf_counter() - started)
+                    self._record_request(scope, request, time.perf_counter() - started)
         finally:
             self.metrics.in_progress.dec()
             self.drain.num_running -= 1
 
-    def _done(self, scope: HTTPScope, request: RequestState, took: float) -> None:
+    def _record_request(self, scope: HTTPScope, request: RequestState, took: float) -> None:
         method, route = method_of(scope), route_of(scope)
         status = status_of(request)
         self.metrics.answered(method, route, status, took)
@@ -217,20 +217,20 @@ class Readiness:
         """Give the names of what is missing; none where the server is ready. A drain is reported at once."""
         if self.drain.has_begun:
             return ("draining",)
-        missing, _ = await self._looked()
+        missing, _ = await self._recent_check()
         return missing if self.others is None or self.others() else (*missing, "servers")
 
     async def degraded(self) -> tuple[str, ...]:
         """Give the names of what is degraded though requests should be sent: `active keyset`, where nothing can be
         looked up yet, `worker`, where no jobs are done, and `model`, where one that may be wanted next is not loaded.
         """
-        _, degraded = await self._looked()
+        _, degraded = await self._recent_check()
         return degraded
 
-    async def _looked(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    async def _recent_check(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         async with self._asking:
             if self._kept is None or time.monotonic() - self._kept[0] > self.keep_seconds:
-                self._kept = time.monotonic(), *await self._found()
+                self._kept = time.monotonic(), *await self._run_check()
             return self._kept[1:]
 
     def ailing(self) -> tuple[str, ...]:
@@ -249,7 +249,7 @@ class Readiness:
     def _models(self) -> tuple[str, ...]:
         return ("model",) if self.models.refused else ()
 
-    async def _found(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    async def _run_check(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Run the check. On a timeout the database counts as missing, since it may hang with its connections open."""
         try:
             looking = self.limiters.run(Limiter.probes, self._look_twice)

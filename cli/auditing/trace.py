@@ -261,7 +261,7 @@ def show_changes(changes: tuple[ChangeRecord, ...] | list[ChangeRecord]) -> None
     """Print changes of the log as a table."""
     columns = ("seq", "kind", "facts", "actor", "principal", "reason", "at")
     rows = [
-        (c.seq, _kind(c), c.num_facts, _named(c), c.principal, shorten(c.reason), f"{c.at:%Y-%m-%d %H:%M:%S}")
+        (c.seq, _kind(c), c.num_facts, _actor(c), c.principal, shorten(c.reason), f"{c.at:%Y-%m-%d %H:%M:%S}")
         for c in changes
     ]
     print_table(columns, rows)
@@ -271,7 +271,7 @@ def _kind(change: ChangeRecord) -> str:
     return change.kind if change.undoes is None else f"{change.kind} (undo of {change.undoes})"
 
 
-def _named(change: ChangeRecord) -> str:
+def _actor(change: ChangeRecord) -> str:
     """Name the actor, and whom the actor acts for where that is somebody else."""
     behalf = change.on_behalf_of
     return change.actor if behalf in (None, change.actor) else f"{change.actor} for {behalf}"

@@ -73,12 +73,12 @@ class LocalFacts(Facts):
 
     def add(self, question: str, value: str, *, keyed: bool = True, **how: Unpack[Proposing]) -> Edit:
         edit = self.runtime.kb.facts.add(question, value, **how)
-        return self._keyed(replace(edit, keyed=False), keyed)
+        return self._key_edited_facts(replace(edit, keyed=False), keyed)
 
     def add_to(
         self, document_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[MarkedAddition]
     ) -> Edit:
-        return self._keyed(self.runtime.kb.facts.add_to(document_id, span, **how), keyed)
+        return self._key_edited_facts(self.runtime.kb.facts.add_to(document_id, span, **how), keyed)
 
     def edit(
         self,
@@ -88,20 +88,20 @@ class LocalFacts(Facts):
         keyed: bool = True,
         **how: Unpack[CorrectingOne],
     ) -> Edit:
-        return self._keyed(self.runtime.kb.facts.edit(fact_id, value, **how), keyed)
+        return self._key_edited_facts(self.runtime.kb.facts.edit(fact_id, value, **how), keyed)
 
     def edit_many(
         self, corrections: Sequence[Correction], *, keyed: bool = True, **how: Unpack[Correcting]
     ) -> Edit:
-        return self._keyed(self.runtime.kb.facts.edit_many(corrections, **how), keyed)
+        return self._key_edited_facts(self.runtime.kb.facts.edit_many(corrections, **how), keyed)
 
     def move(self, fact_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[Moving]) -> Edit:
-        return self._keyed(self.runtime.kb.facts.move(fact_id, span, **how), keyed)
+        return self._key_edited_facts(self.runtime.kb.facts.move(fact_id, span, **how), keyed)
 
     def undo(self, seq: int, *, keyed: bool = True, actor: str, reason: str) -> Edit:
-        return self._keyed(self.runtime.kb.facts.undo(seq, actor=actor, reason=reason), keyed)
+        return self._key_edited_facts(self.runtime.kb.facts.undo(seq, actor=actor, reason=reason), keyed)
 
-    def _keyed(self, edit: Edit, wanted: bool) -> Edit:
+    def _key_edited_facts(self, edit: Edit, wanted: bool) -> Edit:
         """Give the edit as it is after its facts got the keys that they lack, where that is wanted."""
         if edit.keyed or not wanted:
             return edit

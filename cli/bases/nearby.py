@@ -145,7 +145,7 @@ class NearEncoder:
         import numpy as np
 
         pieces = [questions[at : at + MAX_QUERIES] for at in range(0, len(questions), MAX_QUERIES)]
-        made = [self._made(TextsToEncode(questions=list(piece))) for piece in pieces]
+        made = [self._server_keys(TextsToEncode(questions=list(piece))) for piece in pieces]
         if None in made:
             return self._own().encode_questions(questions)
         rows = [row for piece in made if piece is not None for row in piece.questions]
@@ -158,7 +158,7 @@ class NearEncoder:
         for document in documents:
             facts = [SpanToEncode(start=span.start, end=span.end) for span in document.facts]
             sent = DocumentToEncode(text=document.text, title=document.title or None, facts=facts)
-            if (made := self._made(TextsToEncode(documents=[sent]))) is None:
+            if (made := self._server_keys(TextsToEncode(documents=[sent]))) is None:
                 return self._own().encode_documents(documents)
             found.append(np.array(made.documents[0], dtype=np.float32))
         return found
@@ -166,7 +166,7 @@ class NearEncoder:
     def encode_contexts(self, texts: Sequence[str]) -> NDArray[np.float32]:
         return self._own().encode_contexts(texts)
 
-    def _made(self, texts: TextsToEncode) -> EncodedTexts | None:
+    def _server_keys(self, texts: TextsToEncode) -> EncodedTexts | None:
         """Give the server's keys; None where it gives none, or those of another checkpoint."""
         try:
             made = self.api.ask("/encodings", EncodedTexts, texts)
@@ -197,7 +197,7 @@ def _answers_by(runtime: Runtime, checkpoint: Path | None) -> str:
 
 def write_secret(file: Path, secret: str) -> None:
     """Write a secret, in place of the one before."""
-    _written(file, secret).close()
+    _write_secret(file, secret).close()
 
 
 @contextmanager
@@ -207,7 +207,7 @@ def held_secret(file: Path, secret: str) -> Iterator[None]:
     Until then the file is locked. The system takes the lock back from a process that is killed, so that what this
     leaves behind is known to be of nobody.
     """
-    held = _written(file, secret)
+    held = _write_secret(file, secret)
     try:
         yield
     finally:
@@ -237,7 +237,7 @@ def _is_held(opened: TextIO) -> bool:
     return False
 
 
-def _written(file: Path, secret: str) -> TextIO:
+def _write_secret(file: Path, secret: str) -> TextIO:
     """Give the file, open and locked. It is a new one under a name of its own until it is complete."""
     file.parent.mkdir(parents=True, exist_ok=True)
     descriptor, scratch = mkstemp(dir=file.parent, prefix=f".{file.name}.")

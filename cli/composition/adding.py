@@ -127,7 +127,7 @@ class Adding:
         for parsed in reading:
             self.tally.refusals += parsed.refusals
             if parsed.document is not None:
-                document = self._addressed(parsed.document)
+                document = self._drop_upload_uri(parsed.document)
                 standing = standings.of(document)
                 self.tally.standings[standing] += 1
                 if standing is not Standing.unchanged or self.again:
@@ -160,7 +160,7 @@ class Adding:
             for _ in self.wanted():
                 self.pending.clear()
 
-    def _addressed(self, document: AnnotatedDocument) -> AnnotatedDocument:
+    def _drop_upload_uri(self, document: AnnotatedDocument) -> AnnotatedDocument:
         if self.kept_in is None or not (document.uri or "").startswith(self.kept_in.as_uri()):
             return document
         return replace(document, uri=None)
@@ -332,7 +332,7 @@ def answered_fact(runtime: Runtime, corpus: str, to_try: Sequence[QuestionToTry]
     except (CheckpointError, BaseNotFound):
         return None
     ranked = sorted(to_try, key=_num_words)
-    found = (_found(answers.ask(one.question, nearest=0), corpus, one) for one in ranked)
+    found = (_fact_asked_for(answers.ask(one.question, nearest=0), corpus, one) for one in ranked)
     return next((fact_id for fact_id in found if fact_id is not None), None)
 
 
@@ -341,7 +341,7 @@ def is_told_by(value: str, answer: str) -> bool:
     return value in answer and len(answer.split()) <= 2 * len(value.split()) + WORDS_BESIDE
 
 
-def _found(answer: Answer, corpus: str, asked: QuestionToTry) -> int | None:
+def _fact_asked_for(answer: Answer, corpus: str, asked: QuestionToTry) -> int | None:
     """Give the fact that was asked for where the answer is its place, and say its value."""
     source = answer.source
     if source is None or (source.corpus, source.external_id) != (corpus, asked.document):

@@ -135,12 +135,12 @@ class GatheringEncoder(EncoderAround):
             self._waiting.append(mine)
         with self._turn:  # whoever has the turn encodes for all that wait
             while mine.rows is None:
-                self._encode(self._taken())
+                self._encode(self._take_batch())
         if isinstance(mine.rows, Exception):
             raise mine.rows
         return mine.rows
 
-    def _taken(self) -> list[_Asked]:
+    def _take_batch(self) -> list[_Asked]:
         """Take those who have waited longest: the first, and as many more as `MOST_GATHERED` allows."""
         with self._changing:
             count, num_questions = 1, len(self._waiting[0].questions)

@@ -107,7 +107,7 @@ class StoringGenerator:
                 said += item
                 yield item
             elif isinstance(item, DecodedOutput):
-                yield _finished(item)
+                yield _finish_details(item)
                 yield self._store(item, request)
             else:
                 yield self._looked_up(item, said)
@@ -121,7 +121,7 @@ class StoringGenerator:
         else:
             scores = logprobs(self.checkpoint, [request.prompt for request in requests], generations, top)
         return [
-            self._completed(request, generation, own)
+            self._store_completion(request, generation, own)
             for request, generation, own in zip(requests, generations, scores, strict=True)
         ]
 
@@ -149,7 +149,7 @@ class StoringGenerator:
                 generations += self._decoder().generate(prompts, seeded, self.check)
         return generations
 
-    def _completed(
+    def _store_completion(
         self,
         request: GenerationRequest,
         generation: DecodedOutput | None,
@@ -161,7 +161,7 @@ class StoringGenerator:
         return Completed(
             prompt=prompt if isinstance(prompt, str) else tokenizer.decode(prompt),
             trace=self._store(generation, request) if generation else None,
-            finished=_finished(generation) if generation else nothing,
+            finished=_finish_details(generation) if generation else nothing,
             prompt_logprobs=scores.prompt,
             output_logprobs=scores.output,
         )
@@ -225,7 +225,7 @@ class StoringGenerator:
         return self.outputs.head_seq() if self.seq is None else self.seq
 
 
-def _finished(generation: DecodedOutput) -> Finished:
+def _finish_details(generation: DecodedOutput) -> Finished:
     return Finished(
         reason=generation.finish,
         prompt_tokens=generation.prompt_tokens,
@@ -273,7 +273,7 @@ def logprobs(
     tokenizer = checkpoint.tokenizer
     started = [tokenizer.prompt(prompt) for prompt in prompts]
     sequences = [
-        [*ids, *_kept(checkpoint, generation)] for ids, generation in zip(started, generations, strict=True)
+        [*ids, *_tokens(checkpoint, generation)] for ids, generation in zip(started, generations, strict=True)
     ]
     try:
         scored = score_tokens(checkpoint, sequences, top=top)
@@ -283,14 +283,14 @@ def logprobs(
     for prompt, ids, scores in zip(prompts, started, scored, strict=True):
         is_start_given = not isinstance(prompt, str) and prompt[:1] == (tokenizer.begin,)
         first, after = (ids[:1], 0) if is_start_given else (ids[1:2], 1)
-        unscored = [_reported(checkpoint, token, None, ()) for token in first]
-        reported = [_reported(checkpoint, one.token, one.logprob, one.top) for one in scores]
+        unscored = [_token_logprob(checkpoint, token, None, ()) for token in first]
+        reported = [_token_logprob(checkpoint, one.token, one.logprob, one.top) for one in scores]
         ends = len(ids) - 1
         found.append(Logprobs((*unscored, *reported[after:ends]), tuple(reported[ends:])))
     return found
 
 
-def _kept(checkpoint: Checkpoint, generation: DecodedOutput | None) -> tuple[int, ...]:
+def _tokens(checkpoint: Checkpoint, generation: DecodedOutput | None) -> tuple[int, ...]:
     """Give the tokens of an output, with the one that ended it and without those that a stop string cut off."""
     if generation is None or generation.finish != "stop":
         return generation.tokens if generation else ()
@@ -300,7 +300,7 @@ def _kept(checkpoint: Checkpoint, generation: DecodedOutput | None) -> tuple[int
     return generation.tokens[:kept]
 
 
-def _reported(
+def _token_logprob(
     checkpoint: Checkpoint, token: int, logprob: float | None, top: tuple[tuple[int, float], ...]
 ) -> TokenLogprob:
     tokenizer = checkpoint.tokenizer

@@ -102,16 +102,16 @@ def named(refusals: Sequence[Refusal]) -> list[dict[str, Any]]:
     """List what was refused and why, without the texts that reasons quote, so that no result of a job holds them."""
     return [
         {
-            "document": _stored(one.document),
+            "document": _replace_nul(one.document),
             "offset": one.offset,
-            "reason": _stored(_QUOTED.sub("(...)", one.reason)),
+            "reason": _replace_nul(_QUOTED.sub("(...)", one.reason)),
             "code": one.code,
         }
         for one in refusals[:MOST_NAMED]
     ]
 
 
-def _stored(words: str) -> str:
+def _replace_nul(words: str) -> str:
     """Replace NUL characters, which PostgreSQL cannot store in JSON."""
     return words.replace("\x00", "\ufffd")
 
@@ -193,10 +193,10 @@ def handlers(runtime: Runtime) -> dict[str, Handler]:
         AskQuestions.kind: models.ask_questions,
         VerifyForgetting.kind: models.verify,
     }
-    return {**HANDLERS, **{kind: _refreshed(runtime, handler) for kind, handler in need_one.items()}}
+    return {**HANDLERS, **{kind: _refreshing_handler(runtime, handler) for kind, handler in need_one.items()}}
 
 
-def _refreshed(runtime: Runtime, handler: Handler) -> Handler:
+def _refreshing_handler(runtime: Runtime, handler: Handler) -> Handler:
     """Let a job begin with the model of the keyset that is active then."""
 
     def handle(run: JobRun, work: Any) -> object:

@@ -101,7 +101,7 @@ def _keys_are_questions(encoder: Encoder) -> bool:
     return isinstance(encoder, SentenceKeys) and encoder.sentences.keys == "question"
 
 
-def _registered(runtime: Runtime, path: str | None, elsewhere: Path | None) -> Encoder:
+def _load_encoder(runtime: Runtime, path: str | None, elsewhere: Path | None) -> Encoder:
     """Load the encoder that was registered under `path`, or is `elsewhere` now; by default that of the settings."""
     if elsewhere is None and path is not None and path.startswith(REGISTERED):
         return SentenceKeys.named(EncoderName(path.removeprefix(REGISTERED)))
@@ -115,7 +115,7 @@ def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> E
     Raises `KeysetMismatch` where another checkpoint is found there.
     """
     known = runtime.kb.keysets.checkpoint(keyset_id)
-    encoder = _registered(runtime, known.path, named)
+    encoder = _load_encoder(runtime, known.path, named)
     if encoder.checkpoint.checkpoint_id != known.checkpoint_id:
         raise KeysetMismatch(encoder.checkpoint.checkpoint_id, known.checkpoint_id)
     return encoder

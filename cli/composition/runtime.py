@@ -94,11 +94,11 @@ class Runtime:
         from colmlm.model.lm.checkpoint import load
 
         return load(
-            self.user.checkpoint or self._registered() or released_checkpoint(),
+            self.user.checkpoint or self._active_checkpoint_path() or released_checkpoint(),
             self.settings.home / "models",
         )
 
-    def _registered(self) -> Path | None:
+    def _active_checkpoint_path(self) -> Path | None:
         """Give the directory of the active keyset's checkpoint; None where it is none or no base is open."""
         from colmlm.kb.errors import NoActiveKeyset
 
@@ -113,7 +113,7 @@ class Runtime:
     def refresh(self) -> None:
         """Forget a model whose keyset is no longer the active one, unless the settings name it."""
         if self.user.checkpoint is None and "checkpoint" in self.__dict__:
-            found = self._registered()
+            found = self._active_checkpoint_path()
             if found is not None and found != self.checkpoint.path:
                 for part in ("checkpoint", "encoder", "generator", "answers"):
                     self.__dict__.pop(part, None)

@@ -76,7 +76,7 @@ class Syncing:
 
     def look(self, plan: SyncPlan) -> Synced:
         """Read what is new or changed, and count what a sync would do. Changes nothing."""
-        adding, read = self._prepared(plan)
+        adding, read = self._prepare_adding(plan)
         adding.look()
         files = list(_read(plan, read))
         return Synced(plan, adding, len(_gone_documents(plan, files)))
@@ -84,7 +84,7 @@ class Syncing:
     def run(self, plan: SyncPlan, load: Load, **who: Unpack[OnRecord]) -> Synced:
         """Add, takes out, and then notes what was read. `load` loads the annotator where there is something to add."""
         self.kb.corpora.follow(self.corpus, self.places)
-        adding, read = self._prepared(plan)
+        adding, read = self._prepare_adding(plan)
         report = adding.ingest(load, **who)
         files = list(_read(plan, read))
         gone = _gone_documents(plan, files)
@@ -105,7 +105,7 @@ class Syncing:
                 advance(done // 1000, total)
         return digests
 
-    def _prepared(self, plan: SyncPlan) -> tuple[Adding, FilesRead]:
+    def _prepare_adding(self, plan: SyncPlan) -> tuple[Adding, FilesRead]:
         read = FilesRead({path: [] for path in plan.to_read})
         files = [file for file in self.found.files if file.external_id in plan.to_read]
         kept = frozenset(name for path in plan.unchanged for name in plan.known[path].documents)

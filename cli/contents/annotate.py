@@ -185,22 +185,22 @@ def annotate(
         cost = _estimate(job, options) if annotator is AnnotatorKind.seed or dry_run else None
         usage: Any = None
         if not dry_run:
-            if cost is not None and not _agreed(cost, options, yes=yes):
+            if cost is not None and not _confirm_cost(cost, options, yes=yes):
                 raise typer.Abort
             if annotator is AnnotatorKind.seed:
-                usage = _seed(runtime, job, options)
+                usage = _run_seed_annotator(runtime, job, options)
             else:
                 chosen = annotators.light(
                     runtime, span_annotator, question_generator, asks=questions, verifies=verify,
                     threshold=span_threshold, drop_unquestioned=drop_unquestioned,
                 )  # fmt: skip
-                _light(chosen, job)
+                _run_light_annotator(chosen, job)
     _report(job, cost, options, usage, dry_run=dry_run, skip_unknown=skip_unknown)
     if job.refusals or (job.found.passed_over and not skip_unknown):
         raise typer.Exit(REFUSED)
 
 
-def _light(chosen: DocumentAnnotator, job: AnnotationRun) -> None:
+def _run_light_annotator(chosen: DocumentAnnotator, job: AnnotationRun) -> None:
     from colmlm.model.annotate.pipeline import Results
 
     with Results(job.out) as results:
@@ -210,7 +210,7 @@ def _light(chosen: DocumentAnnotator, job: AnnotationRun) -> None:
             job.count(reviewed)
 
 
-def _seed(runtime: Runtime, job: AnnotationRun, options: SeedOptions) -> Any:
+def _run_seed_annotator(runtime: Runtime, job: AnnotationRun, options: SeedOptions) -> Any:
     from colmlm.model.annotate.pipeline import Results, SeedRun
     from colmlm.model.lm.chat_endpoint import Chat, Endpoint
 
@@ -254,9 +254,9 @@ def _estimate(job: AnnotationRun, options: SeedOptions) -> Estimate:
         )
 
 
-def _agreed(cost: Estimate, options: SeedOptions, *, yes: bool) -> bool:
+def _confirm_cost(cost: Estimate, options: SeedOptions, *, yes: bool) -> bool:
     """Print the estimated cost, and tell whether --yes, or somebody at the terminal, agrees to it."""
-    for line in _priced(cost, options):
+    for line in _cost_lines(cost, options):
         note(line)
     if yes or cost.documents == 0:
         return True
@@ -264,7 +264,7 @@ def _agreed(cost: Estimate, options: SeedOptions, *, yes: bool) -> bool:
     return typer.confirm(f"Send {cost.documents} documents to {options.url}?", err=True)
 
 
-def _priced(cost: Estimate, options: SeedOptions) -> Iterable[str]:
+def _cost_lines(cost: Estimate, options: SeedOptions) -> Iterable[str]:
     yield (
         f"{cost.documents} documents of {cost.characters} characters, {cost.chunks} requests: about "
         f"{cost.tokens_in} tokens sent and {cost.tokens_out} received; repairs come on top."
@@ -303,7 +303,7 @@ def _report(
         )  # fmt: skip
         return
     if dry_run and cost is not None:
-        for line in _priced(cost, options):
+        for line in _cost_lines(cost, options):
             say(line)
     else:
         say(

@@ -283,7 +283,7 @@ def delete(
     require_somebody(yes or dry_run, "delete")
     documents, facts = base.corpora.count(corpus, document)
     if not (dry_run or yes):
-        typer.confirm(f"Delete {_counted(documents, facts)} of {corpus!r}?", abort=True, err=True)
+        typer.confirm(f"Delete {_content_counts(documents, facts)} of {corpus!r}?", abort=True, err=True)
     edit = None
     if not dry_run:
         assert reason is not None
@@ -291,7 +291,7 @@ def delete(
     _show_deleted(corpus, documents, edit, facts)
 
 
-def _counted(documents: int, facts: int) -> str:
+def _content_counts(documents: int, facts: int) -> str:
     return f"{counted(facts, 'live fact')} in {counted(documents, 'document')}"
 
 
@@ -301,9 +301,9 @@ def _show_deleted(corpus: str, documents: int, edit: Edit | None, facts: int) ->
         done = {"facts": facts} if edit is None else {"facts": len(edit.fact_ids), **_as_edit(edit)}
         print_json({**counts, **done})
     elif edit is None:
-        say(f"Would delete {_counted(documents, facts)} of {corpus!r}.")
+        say(f"Would delete {_content_counts(documents, facts)} of {corpus!r}.")
     elif edit.fact_ids:
-        say(f"Change {edit.seq}: deleted {_counted(documents, len(edit.fact_ids))} of {corpus!r}.")
+        say(f"Change {edit.seq}: deleted {_content_counts(documents, len(edit.fact_ids))} of {corpus!r}.")
     else:
         say(f"No live fact in {corpus!r} to delete; nothing was changed.")
 

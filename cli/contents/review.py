@@ -144,7 +144,7 @@ def settle(
     require_reason(reason, unless=dry_run)
     if not (verdict and fact_ids) if file is None else verdict is not None:
         raise typer.BadParameter("give a verdict with the ids of facts, or --file.", param_hint="VERDICT")
-    verdicts = _named(base, fact_ids or [], verdict) if verdict else _read(base, file, dry_run)
+    verdicts = _verdicts_by_id(base, fact_ids or [], verdict) if verdict else _read(base, file, dry_run)
     if dry_run:
         _preview(base, verdicts)
         return
@@ -152,7 +152,7 @@ def settle(
     _settle(base, verdicts, reason, actor)
 
 
-def _named(base: Base, fact_ids: list[int], verdict: VerdictChoice) -> Sequence[ReviewVerdict]:
+def _verdicts_by_id(base: Base, fact_ids: list[int], verdict: VerdictChoice) -> Sequence[ReviewVerdict]:
     from colmlm.kb.facts.files import judge_named
 
     return judge_named(each_once(fact_ids), verdict.value, base.facts.show_many)

@@ -168,17 +168,17 @@ def activate(
         actor=base.actor(actor),
         reason=reason,
     )
-    _switched(keyset)
+    _print_active_keyset(keyset)
 
 
 @anywhere
 def rollback(base: Base, reason: Reason = "rollback", actor: Actor = None) -> None:
     """Activate again, at once, the keyset that was active before this one. A second rollback undoes the first."""
     keyset = base.keysets.rollback(actor=base.actor(actor), reason=reason)
-    _switched(keyset)
+    _print_active_keyset(keyset)
 
 
-def _switched(keyset: KeysetRecord) -> None:
+def _print_active_keyset(keyset: KeysetRecord) -> None:
     print_json(keyset) if wants_json() else say(
         f"Keyset {keyset.keyset_id} ({keyset.checkpoint_name}) is active."
     )
@@ -501,7 +501,7 @@ def _build_index(keyset_id: int, recall: float) -> None:
     if wants_json():
         print_json(built)
     else:
-        fit = _fitted(built.index_spec, built.fit)
+        fit = _describe_index(built.index_spec, built.fit)
         say(f"Keyset {keyset_id}: {built.num_keys} keys in {fit}, up to change {built.seq}.")
 
 
@@ -535,14 +535,14 @@ def _show(keysets: list[KeysetRecord], gates: Sequence[GateStanding | None] | No
     )  # fmt: skip
     rows = [
         (k.keyset_id, k.checkpoint_name, k.state, k.num_keys, k.num_predicted, k.num_unkeyed,
-         f"{k.threshold:.3f}{'' if k.calibrated else ' (not calibrated)'}", _fitted(k.index_spec, k.index_fit),
+         f"{k.threshold:.3f}{'' if k.calibrated else ' (not calibrated)'}", _describe_index(k.index_spec, k.index_fit),
          k.applied_seq, gate)
         for k, gate in zip(keysets, [_format_gate(gate) for gate in gates or [None] * len(keysets)], strict=True)
     ]  # fmt: skip
     print_table(columns, rows)
 
 
-def _fitted(spec: str, fit: IndexFit | None) -> str:
+def _describe_index(spec: str, fit: IndexFit | None) -> str:
     """Give the spec of an index, how many of its lists a search reads, and how many candidates a lookup scores."""
     if fit is None or not fit.lists:
         return spec

@@ -66,17 +66,17 @@ def prune(
         from colmlm.kb.jobs.queue import prune_jobs
 
         if not (yes or dry_run):
-            count = _counted(prune_jobs(runtime.kb, older_than, dry_run=True))
+            count = _pruned_jobs(prune_jobs(runtime.kb, older_than, dry_run=True))
             typer.confirm(f"Remove {count}?", abort=True, err=True)
         pruned = prune_jobs(runtime.kb, older_than, dry_run=dry_run)
     if wants_json():
         print_json(pruned)
         return
     ended = ", ".join(f"{number} {state}" for state, number in pruned.states.items())
-    say(f"{'Would remove' if dry_run else 'Removed'} {_counted(pruned)}{f': {ended}' if ended else ''}.")
+    say(f"{'Would remove' if dry_run else 'Removed'} {_pruned_jobs(pruned)}{f': {ended}' if ended else ''}.")
 
 
-def _counted(pruned: Pruned) -> str:
+def _pruned_jobs(pruned: Pruned) -> str:
     ended = f"that ended before {pruned.before:%Y-%m-%d %H:%M} UTC"
     return f"{counted(pruned.num_jobs, 'job')} {ended}"
 
@@ -115,7 +115,7 @@ def start(
     actor: Actor = None,
 ) -> None:
     """Queue a job. A worker does it: the server's own, or `colmlm worker`."""
-    work = work_of(kind.value, dict(_named(argument) for argument in arguments or ()), strict=False)
+    work = work_of(kind.value, dict(_split_argument(argument) for argument in arguments or ()), strict=False)
     base.only_here(actor=actor)
     job = base.jobs.submit(work, actor=base.actor(actor))
     if base.jobs.num_workers() == 0:
@@ -125,7 +125,7 @@ def start(
     )
 
 
-def _named(argument: str) -> tuple[str, str]:
+def _split_argument(argument: str) -> tuple[str, str]:
     name, equals, value = argument.partition("=")
     if not equals:
         raise typer.BadParameter(f"{argument!r} is not NAME=VALUE.")

@@ -138,7 +138,7 @@ def serve_shared(
         logs.configure(runtime.serving)
         wide_threads = cores(len(listeners))
         with _one_thread():
-            models = _loaded(runtime, wide_threads, with_model=with_model)
+            models = _load_models(runtime, wide_threads, with_model=with_model)
         local = at_end.enter_context(told_of(runtime, listeners[0], address) if with_model else nullcontext())
         shared = Shared(len(listeners), Path(folder))
         gc.collect()
@@ -169,7 +169,7 @@ def serve_shared(
         Supervisor(shared, serve, attend, stop_listening).run()
 
 
-def _loaded(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> LoadedModels:
+def _load_models(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> LoadedModels:
     """Load the models, and open the index where there is one, without a thread or a connection that stays."""
     models = load(runtime, wide_threads, with_model=with_model)
     with suppress(KBError):  # each server says what is missing
@@ -261,7 +261,7 @@ class ModelKeeper:
         line = self.kb.keysets.line()
         if line.active is None:
             return
-        wanted = [self.kb.keysets.checkpoint(keyset_id) for keyset_id in self._wanted(line, line.active)]
+        wanted = [self.kb.keysets.checkpoint(keyset_id) for keyset_id in self._keysets(line, line.active)]
         for checkpoint in wanted:
             if checkpoint.checkpoint_id not in self.models and not self._stopping.is_set():
                 self._take(checkpoint)
@@ -272,7 +272,7 @@ class ModelKeeper:
             key: said for key, (_, said) in self._failed.items() if key in there - self.models.checkpoints
         }
 
-    def _wanted(self, line: Succession, active: int) -> Iterator[int]:
+    def _keysets(self, line: Succession, active: int) -> Iterator[int]:
         """Give the keysets whose models are wanted, the most important first."""
         if self._former is None or self._former[0] != active:  # the log is asked once for each activation
             self._former = active, self.kb.keysets.former(active)
@@ -285,7 +285,7 @@ class ModelKeeper:
         if failed is not None and time.monotonic() < failed[0] + self.again_seconds:
             return
         try:
-            model = self._loaded(checkpoint)
+            model = self._load_model(checkpoint)
         except Exception as error:  # noqa: BLE001 - files of a model may be broken in more ways than can be listed
             self._failed[checkpoint.checkpoint_id] = time.monotonic(), waits.cause_of(error)
             _log.warning("the model %s is not loaded: %s", checkpoint.name, waits.cause_of(error))
@@ -294,7 +294,7 @@ class ModelKeeper:
         self.models.put(model)
         _log.info("loaded the model %s", checkpoint.name)
 
-    def _loaded(self, checkpoint: CheckpointInfo) -> LoadedModel:
+    def _load_model(self, checkpoint: CheckpointInfo) -> LoadedModel:
         """Raise `ValueError` where the checkpoint is not where it was registered, or has no room in memory."""
         if checkpoint.path is None or not Path(checkpoint.path).is_dir():
             raise ValueError(f"its files are not at {checkpoint.path}, where it was registered")

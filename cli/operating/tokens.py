@@ -76,7 +76,7 @@ def create(
         name, role, expires_in=expires_in, rate_limit=rate_limit, dry_run=dry_run
     )
     if dry_run:
-        print_json({"dry_run": True, **_shown(made)}) if wants_json() else say(_would("make", made))
+        print_json({"dry_run": True, **_fields(made)}) if wants_json() else say(_would("make", made))
         return
     _give(secret, made)
 
@@ -87,7 +87,7 @@ def list_tokens(base: Base) -> None:
     """List every token, the ended ones too; never a secret."""
     tokens = base.tokens.all()
     if wants_json():
-        print_json({"keys": [_shown(token) for token in tokens]})
+        print_json({"keys": [_fields(token) for token in tokens]})
         return
     columns = ("name", "role", "secret", "made", "used last", "ends", "a minute", "state")
     print_table(columns, map(_row, tokens))
@@ -137,7 +137,7 @@ def rotate(
         typer.confirm(f"End the secret of {name} that is in use now?", abort=True, err=True)
     secret, rotated = base.tokens.rotate(name, grace=grace, expires_in=expires_in, dry_run=dry_run)
     if dry_run:
-        print_json({"dry_run": True, **_shown(rotated)}) if wants_json() else say(_would("rotate", rotated))
+        print_json({"dry_run": True, **_fields(rotated)}) if wants_json() else say(_would("rotate", rotated))
         return
     _give(secret, rotated)
 
@@ -152,20 +152,20 @@ def revoke(base: Base, name: TokenName, dry_run: DryRun = False, yes: Yes = Fals
         typer.confirm(f"Revoke the token {name}?", abort=True, err=True)
     revoked = base.tokens.revoke(name, dry_run=dry_run)
     if dry_run:
-        print_json({"dry_run": True, **_shown(revoked)}) if wants_json() else say(_would("revoke", revoked))
+        print_json({"dry_run": True, **_fields(revoked)}) if wants_json() else say(_would("revoke", revoked))
         return
     print_json({"name": name, "revoked": True}) if wants_json() else say(f"Revoked {name}.")
 
 
 def _give(secret: str, token: TokenRecord) -> None:
     if wants_json():
-        print_json({**_shown(token), "token": secret})
+        print_json({**_fields(token), "token": secret})
         return
     say(secret)
     note("This secret is not shown again.")
 
 
-def _shown(token: TokenRecord) -> dict[str, object]:
+def _fields(token: TokenRecord) -> dict[str, object]:
     return {
         "name": token.name,
         "role": token.role,

@@ -238,7 +238,7 @@ def apply(
     if not yes:
         typer.confirm(f"Forget {counted(record.num_facts, 'fact')} of run {run_id}?", abort=True, err=True)
     edit = base.forgetting.apply(run_id, actor=base.actor(actor), reason=reason or record.reason)
-    _done(run_id, edit, drift=drift)
+    _print_edit(run_id, edit, drift=drift)
 
 
 def _warn(drift: Drift) -> None:
@@ -265,7 +265,7 @@ def _preview(record: RunRecord, **more: object) -> None:
                 say(f"It is stale and would be refused. Edited since: {some_ids(drift.stale)}")
 
 
-def _done(run_id: int, edit: Edit, **more: object) -> None:
+def _print_edit(run_id: int, edit: Edit, **more: object) -> None:
     if wants_json():
         print_json({"run_id": run_id, "seq": edit.seq, "kind": edit.kind, "fact_ids": edit.fact_ids, **more})
     else:
@@ -294,7 +294,7 @@ def undo(
             f"Bring {counted(record.num_facts, 'fact')} of run {run_id} back?", abort=True, err=True
         )
     edit = base.forgetting.restore(run_id, actor=base.actor(actor), reason=reason or "")
-    _done(run_id, edit)
+    _print_edit(run_id, edit)
 
 
 @app.command(

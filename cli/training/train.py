@@ -73,10 +73,10 @@ class Sources:
         from colmlm.model.training.corpora import open_shards
 
         mapped = [open_shards(folder, tokenizer, config) for folder in self.shards]
-        files = _kept([list(readable(path)) for path in self._readers()], self.held_out)
+        files = _drop_held_out([list(readable(path)) for path in self._readers()], self.held_out)
         files += [list(readable(read_annotated(DEMO_CORPUS)))] * self.demo
         with progress("documents tokenised") as advance:
-            mapped += [_tokenised(documents, tokenizer, config, advance) for documents in files]
+            mapped += [_tokenise_documents(documents, tokenizer, config, advance) for documents in files]
         return mapped
 
     def ratios(self) -> Ratios | None:
@@ -135,7 +135,7 @@ def shards(
         )
 
 
-def _tokenised(
+def _tokenise_documents(
     documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, config: TrainConfig, advance: Advance
 ) -> Corpus:
     from colmlm.model.training.corpora import merge_corpora, tokenise
@@ -162,7 +162,7 @@ def _build(
     return built
 
 
-def _kept(files: Sequence[list[AnnotatedDocument]], held_out: int) -> list[list[AnnotatedDocument]]:
+def _drop_held_out(files: Sequence[list[AnnotatedDocument]], held_out: int) -> list[list[AnnotatedDocument]]:
     """Give the files without `held_out` documents, which are drawn from all of them."""
     from colmlm.model.training.steps import hold_out
 

@@ -54,7 +54,7 @@ def main() -> None:
     with _cluster(order):
         _say(answers, CONNECTED)
         while True:
-            for told in _worked(order, waiting.get()):
+            for told in _process_rows(order, waiting.get()):
                 _say(answers, told)
 
 
@@ -113,7 +113,7 @@ def _cluster(order: Order) -> Iterator[None]:
         ray.shutdown()
 
 
-def _worked(order: Order, rows: list[str]) -> Iterator[str]:
+def _process_rows(order: Order, rows: list[str]) -> Iterator[str]:
     """Give what came of each row. A row whose worker or node died is worked again, and its outcome given once."""
     import ray
     from ray.data import ActorPoolStrategy, DataContext

@@ -162,10 +162,10 @@ def with_questions(runtime: Runtime, encoder: Encoder, keyset_id: int, questions
         return encoder
     made_by = encoder.checkpoint
     by = EncodingBy(runtime.kb.log.database_id(), keyset_id, made_by.checkpoint_id)
-    return EncoderElsewhere(encoder, _encoded(spreading, by, made_by.dim, questions))
+    return EncoderElsewhere(encoder, _encode_questions(spreading, by, made_by.dim, questions))
 
 
-def _encoded(
+def _encode_questions(
     spreading: Spreading, by: EncodingBy, dim: int, questions: Sequence[str]
 ) -> dict[str, NDArray[np.float32]]:
     import numpy as np

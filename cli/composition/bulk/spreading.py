@@ -262,7 +262,7 @@ class _Driver:
         except Empty:
             return None
         if not line:
-            raise self._ended()
+            raise self._exit_error()
         if line.strip() == CONNECTED.encode():
             self._is_connected = True
             return None
@@ -273,7 +273,7 @@ class _Driver:
             raise FailedElsewhere(Failure(told.exit_code, f"A worker of Ray failed: {told.line}"))
         return told
 
-    def _ended(self) -> Exception:
+    def _exit_error(self) -> Exception:
         """Give the error of a driver that has ended: of the cluster where it did not come in, unless it was killed."""
         code, words = self._process.wait(), self._last_words()
         if self._address is not None and not self._is_connected and code > 0:
@@ -322,10 +322,10 @@ def scratch() -> Iterator[str]:
     usual = tempfile.gettempdir()
     where = usual if len(usual) < _SHORT else "/tmp"
     for left in Path(where).glob(f"{PREFIX}*"):
-        if (held := _locked(left)) is not None:
+        if (held := _lock_directory(left)) is not None:
             _remove(left, held)
     directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
-    while (held := _locked(directory)) is None:  # somebody swept it before it was locked
+    while (held := _lock_directory(directory)) is None:  # somebody swept it before it was locked
         directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=where))
     try:
         yield str(directory)
@@ -333,7 +333,7 @@ def scratch() -> Iterator[str]:
         _remove(directory, held)
 
 
-def _locked(directory: Path) -> int | None:
+def _lock_directory(directory: Path) -> int | None:
     """Open a directory of this user with a lock, which lasts as long as this process; None where another has it."""
     try:
         held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
