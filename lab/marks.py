@@ -248,8 +248,8 @@ class Candidates:
 def candidates(doc: Any) -> Candidates:
     """Find the candidates in a text that spaCy has parsed."""
     kinds: dict[tuple[int, int], set[str]] = {}
-    for kind, first, last in _found(doc):
-        first, last = _tightened(doc, first, last, kind)
+    for kind, first, last in _candidate_ranges(doc):
+        first, last = _trim_range(doc, first, last, kind)
         if first < last and last - first <= MOST_TOKENS and _WORD.search(doc[first:last].text):
             kinds.setdefault((first, last), set()).add(kind)
     reader = _Reader(doc)
@@ -259,7 +259,7 @@ def candidates(doc: Any) -> Candidates:
     return Candidates(spans, np.array(rows, dtype=np.float32).reshape(-1, width))
 
 
-def _found(doc: Any) -> Iterator[tuple[str, int, int]]:
+def _candidate_ranges(doc: Any) -> Iterator[tuple[str, int, int]]:
     """Yield candidates as token ranges, before articles and the like are taken off their ends."""
     for entity in doc.ents:
         yield "entity", entity.start, entity.end
@@ -341,7 +341,7 @@ def _capital_runs(doc: Any) -> Iterator[tuple[str, int, int]]:
             first, last = token.i, token.i + 1
 
 
-def _tightened(doc: Any, first: int, last: int, kind: str) -> tuple[int, int]:
+def _trim_range(doc: Any, first: int, last: int, kind: str) -> tuple[int, int]:
     """Take articles, signs and the like off the ends of a token range; a title in quotation marks keeps its words."""
     while first < last and _is_loose(doc[first], "$£€#", kind, _LOOSE_FIRST):
         first += 1

@@ -94,7 +94,7 @@ def _measure(
 
         def written(number: int, ids: list[list[int]]) -> WritingFigures:
             note(f"{number} clients" + (" beside a long prompt" if ids else ""))
-            return _written(
+            return _run_clients(
                 WritingLoad(
                     port=port,
                     token=token,
@@ -138,7 +138,7 @@ def _plain(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int) -> float
     return len(prompts) * tokens / (time.perf_counter() - began)
 
 
-def _written(load: WritingLoad) -> WritingFigures:
+def _run_clients(load: WritingLoad) -> WritingFigures:
     command = interpreter.command("-m", "colmlm.lab.bench.clients", "completions")
     ran = subprocess.run(command, input=json.dumps(asdict(load)), text=True, capture_output=True, check=True)
     return WritingFigures(**json.loads(ran.stdout))

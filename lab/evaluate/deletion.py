@@ -153,7 +153,7 @@ def set_back(kb: KnowledgeBase, actor: str) -> tuple[int, int]:
 
 
 def _runs(forgetting: Forgetting) -> Iterator[RunRecord]:
-    return _paged(lambda after: forgetting.runs(after, PAGE), lambda run: run.run_id)
+    return _read_pages(lambda after: forgetting.runs(after, PAGE), lambda run: run.run_id)
 
 
 def _inserts(kb: KnowledgeBase) -> Iterator[ChangeRecord]:
@@ -161,10 +161,10 @@ def _inserts(kb: KnowledgeBase) -> Iterator[ChangeRecord]:
         with kb.sessions() as session:
             return audit.list_changes(session, after, PAGE, kind="insert")
 
-    return _paged(page, lambda change: change.seq)
+    return _read_pages(page, lambda change: change.seq)
 
 
-def _paged(page: Callable[[int], Sequence[_Record]], key: Callable[[_Record], int]) -> Iterator[_Record]:
+def _read_pages(page: Callable[[int], Sequence[_Record]], key: Callable[[_Record], int]) -> Iterator[_Record]:
     after = 0
     while found := page(after):
         yield from found
@@ -232,12 +232,12 @@ class DeletionAudit:
         self.keyset = self.kb.keysets.active()
         if self.keyset.checkpoint_id != self.checkpoint.checkpoint_id:
             raise KeysetMismatch(self.checkpoint.checkpoint_id, self.keyset.checkpoint_id)
-        self.queries = self._encoded(self.sample)
-        self.other_queries = self._encoded(self.others)
+        self.queries = self._encode_questions(self.sample)
+        self.other_queries = self._encode_questions(self.others)
         self.neighbours = self._nearest(neighbours)
-        self.neighbour_queries = self._encoded(self.neighbours)
+        self.neighbour_queries = self._encode_questions(self.neighbours)
 
-    def _encoded(self, facts: Sequence[FactRecord]) -> NDArray[np.float32]:
+    def _encode_questions(self, facts: Sequence[FactRecord]) -> NDArray[np.float32]:
         return self.encoder.encode_questions([_question(fact) for fact in facts])
 
     def _nearest(self, most: int) -> Sequence[FactRecord]:
@@ -297,7 +297,7 @@ class DeletionAudit:
             stays = np.array([fact.fact_id not in gone for fact in self.others], dtype=bool)
             now = self.found()
             said = None if on_said is None else self.said("forced", on_said)
-        probes = _added(list(verified.probes.values()))
+        probes = _sum_rates(list(verified.probes.values()))
         return {
             "policy": policy,
             "radius": plan.radius,
@@ -385,7 +385,7 @@ def _values(generation: DecodedOutput) -> list[str]:
     ]
 
 
-def _added(classes: Sequence[Rates]) -> Rates:
+def _sum_rates(classes: Sequence[Rates]) -> Rates:
     names = ("probes", *OUTCOMES)
     return Rates(**{name: sum(getattr(one, name) for one in classes) for name in names})
 

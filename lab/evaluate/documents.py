@@ -141,7 +141,7 @@ def documents(
         found = wild_report(
             wild, checkpoint, base, spans_of(spans), keys, 0 if no_baselines else generated, out
         )
-        print_report(_rounded(found))
+        print_report(_round_floats(found))
         return
     assert squad is not None
     if decoded and keys == NO_KEYS:
@@ -174,7 +174,7 @@ def documents(
         _write(out, said, absent)
     if plot is not None:
         draw_curves({"colmlm": found, **found["baselines"]}, plot)
-    print_report(_rounded(found))
+    print_report(_round_floats(found))
 
 
 def _write(path: Path, asked: Sequence[RawAnswer], absent: Sequence[RawAnswer]) -> None:
@@ -194,12 +194,12 @@ def _write(path: Path, asked: Sequence[RawAnswer], absent: Sequence[RawAnswer]) 
             target.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
-def _rounded(value: Any) -> Any:
+def _round_floats(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 4)
     if isinstance(value, list):
-        return [_rounded(one) for one in value]
-    return {name: _rounded(one) for name, one in value.items()} if isinstance(value, dict) else value
+        return [_round_floats(one) for one in value]
+    return {name: _round_floats(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 # The parts of the product that `colmlm-lab evaluate documents` asks, from its options.
@@ -321,14 +321,14 @@ def _baselines(
         told = Generating(generator(runtime, None), texts.documents, CHATS).ask_all(asked, advance)
     for name, those in told.items():
         said[name] = [
-            _generated(*one)
+            _judge_generated(*one)
             for one in zip(texts.questions, ((o.said, o.score, o.outcome) for o in those), strict=True)
         ]
     given = sum(one.outcome != "silent" for one in ours)
     return {name: tables(_as_many(those, given)) for name, those in said.items()}
 
 
-def _generated(question: WildQuestion, told: tuple[str | None, float, str]) -> WildAnswer:
+def _judge_generated(question: WildQuestion, told: tuple[str | None, float, str]) -> WildAnswer:
     said, score, found = told
     if said is None:
         judged = "silent"
@@ -412,9 +412,9 @@ class Asking:
         ways = {named(one): partial(without.ask, ranking=one) for one in RANKINGS if keyed or KEY not in one}
         whole = WHOLE if keyed else WHOLE - {KEY}
         ways["any span"] = partial(without.ask, ranking=whole, any_span=True)
-        return {name: self._untimed(name, ask) for name, ask in ways.items()}
+        return {name: self._measure_ablation(name, ask) for name, ask in ways.items()}
 
-    def _untimed(self, name: str, ask: Ask) -> dict[str, Any]:
+    def _measure_ablation(self, name: str, ask: Ask) -> dict[str, Any]:
         threshold = self.answers.reader.confidence.threshold if READER in name or name == "any span" else None
         asked, absent = self.all(name, ask)
         return untimed(report(asked, absent, -float("inf") if threshold is None else threshold, self.seed))
@@ -444,11 +444,11 @@ class Asking:
         if generated:
             found |= {
                 name: self._beside(ours, threshold, *both)
-                for name, both in self._generated(generated, generators).items()
+                for name, both in self._ask_generators(generated, generators).items()
             }
         return found
 
-    def _generated(
+    def _ask_generators(
         self, number: int, others: Sequence[Path]
     ) -> dict[str, tuple[list[RawAnswer], list[RawAnswer]]]:
         from colmlm.lab.methods.generating_baseline import AS_THE_PAPER, CHATS, Generating, generator

@@ -240,7 +240,7 @@ def judge_answers(
         kind=judge, url=judge_url, model=judge_model, key_file=judge_key_file, temperature=temperature,
         concurrency=concurrency,
     )  # fmt: skip
-    answered, kept = read_kept(file, _kept, "qa")
+    answered, kept = read_kept(file, _parse_answer, "qa")
     kept, target = kept[:limit], judged_beside(file, out)
     if not dry_run:
         options.require()
@@ -265,7 +265,7 @@ def judge_answers(
     print_report(report)
 
 
-def _kept(row: Row) -> Kept:
+def _parse_answer(row: Row) -> Kept:
     said, question, references = row["output"], row["question"], tuple(row["answers"])
     if not (isinstance(said, str) and isinstance(question, str) and references):
         raise TypeError("a row without a question and its answers")

@@ -101,7 +101,7 @@ class SurvivorAudit:
         """Measure every kind by itself; texts of another are deleted before."""
         measured = []
         for kind in KINDS:
-            with self._planted(kind) as owners:
+            with self._plant_texts(kind) as owners:
                 measured.append(_survival(kind, owners, self._plan("only-list")))
             on_kind(1)
         return measured
@@ -122,17 +122,17 @@ class SurvivorAudit:
         )
 
     @contextmanager
-    def _planted(self, kind: str) -> Iterator[dict[int, int]]:
+    def _plant_texts(self, kind: str) -> Iterator[dict[int, int]]:
         """Plant texts with keys; give for each of their facts the fact that it was planted for."""
         made = [
             planted_text(kind, number, fact, other, self.texts, self.random)
             for number, (fact, other) in enumerate(zip(self.sample, self.others, strict=True))
         ]
-        owners = self._ingested(kind, made)
+        owners = self._ingest_with_keys(kind, made)
         yield owners
         self.kb.facts.delete(list(owners), actor=ACTOR, reason=REASON)
 
-    def _ingested(self, kind: str, made: Sequence[PlantedText]) -> dict[int, int]:
+    def _ingest_with_keys(self, kind: str, made: Sequence[PlantedText]) -> dict[int, int]:
         documents = [one.document for one in made]
         self.kb.corpora.ingest([Parsed(one) for one in documents], kind, actor=ACTOR, reason=REASON)
         ids = {fact.source.external_id: fact.fact_id for fact in self.kb.facts.every(kind) if fact.source}

@@ -141,7 +141,7 @@ def tofu(
     for masking in answers.maskings:
         file = out / f"{masking}.json"
         sizes = {name: len(some) for name, some in read.items()}
-        reports[str(masking)] = _written(file, _log(log, masking, sizes), references.get(masking))
+        reports[str(masking)] = _write_log(file, _log(log, masking, sizes), references.get(masking))
     print_report({"checkpoint": answers.checkpoint.config.name, **run, **reports})
 
 
@@ -224,7 +224,7 @@ def _references(retain: Path | None, maskings: Sequence[Masking]) -> dict[Maskin
     return found
 
 
-def _written(file: Path, log: Mapping[str, Mapping[str, Any]], reference: Path | None) -> dict[str, Any]:
+def _write_log(file: Path, log: Mapping[str, Mapping[str, Any]], reference: Path | None) -> dict[str, Any]:
     """Write a log in both layouts, and give its report, compared with the reference's log."""
     file.write_text(json.dumps(log))
     written, retained = TofuLog.read(file), None

@@ -97,7 +97,7 @@ def judge(opened: KnowledgeBase, world: World, journals: Sequence[StepJournal], 
     world, findings = min(held, key=lambda pair: len(pair[1]))
     ids = {question: fact.fact_id for question, fact in seen.facts.items()}
     world = world.seen(ids, seen.keysets)
-    findings += [*_reported_failures(journals), *_logged(seen, journals), *_inside(opened, world)]
+    findings += [*_reported_failures(journals), *_miscounted_changes(seen, journals), *_inside(opened, world)]
     return Verdict(tuple(findings), world, opened.log.head_seq())
 
 
@@ -221,7 +221,7 @@ def _reported_failures(journals: Sequence[StepJournal]) -> Iterator[Violation]:
 _LOGGED_AS = {"purge": "erase"}
 
 
-def _logged(seen: StoredState, journals: Sequence[StepJournal]) -> Iterator[Violation]:
+def _miscounted_changes(seen: StoredState, journals: Sequence[StepJournal]) -> Iterator[Violation]:
     """Find fault unless the log has one change for each acknowledged edit, at most one for each in doubt, and no
     others.
     """

@@ -148,12 +148,12 @@ def database(settings: Settings, *, kills: int = 20, pause: float = 1.0) -> Figu
             load = EditLoad([f"http://127.0.0.1:{port}"], token_of(kb), ids)
             with load.running():
                 load.await_steps()
-                seconds = [_survived(load, settings.home / "postgres", pause) for _ in range(kills)]
+                seconds = [_time_recovery(load, settings.home / "postgres", pause) for _ in range(kills)]
                 is_done = _succeeds(kb)
         return {"kills": kills, **load.judged(kb, seconds, log), "job_ok": is_done}
 
 
-def _survived(load: EditLoad, data: Path, pause: float) -> float:
+def _time_recovery(load: EditLoad, data: Path, pause: float) -> float:
     """Kill the server's parent process; give the seconds until each client had a later request answered."""
     load.await_steps(pause)
     pid, killed = _postmaster(data), time.monotonic()
@@ -285,7 +285,7 @@ def erasure(settings: Settings, *, erasures: int = 500, decoders: int = 4) -> Fi
             "outputs_with_value": _keeping(outputs, facts.values()),
             "plans_with_value": _keeping(plans, facts.values()),
             "fsck_ok": fsck_ok,
-            **_planted(kb, facts),
+            **_repair_planted_value(kb, facts),
         }
 
 
@@ -306,7 +306,7 @@ def _keeping(texts: Sequence[str], values: Iterable[str]) -> int:
     return sum(any(value in said.casefold() for value in folded) for said in texts)
 
 
-def _planted(kb: KnowledgeBase, facts: Mapping[int, str]) -> Figures:
+def _repair_planted_value(kb: KnowledgeBase, facts: Mapping[int, str]) -> Figures:
     """Put a value back into an output; tell whether fsck finds it, and whether a repair redacts it."""
     fact_id, value = next(iter(facts.items()))
     with kb.engine.begin() as connection:

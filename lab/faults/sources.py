@@ -162,11 +162,11 @@ class FollowedFolder(CrashSource):
         if random.random() < 0.6:
             self._write(before)
             sync(target)
-            self.world = _ingested(self.world, before)
+            self.world = _world_after_ingest(self.world, before)
             for gone in before.keys() - after.keys():
                 (self.target.followed / f"{gone}.txt").unlink()
         self._write(after)
-        self.world = _followed(self.world, after)
+        self.world = _world_after_sync(self.world, after)
 
     def _write(self, texts: dict[str, Text]) -> None:
         for name, said in texts.items():
@@ -179,15 +179,15 @@ class FollowedFolder(CrashSource):
         yield from judge_as(taken, self.world)
 
 
-def _ingested(world: World, texts: dict[str, Text]) -> World:
+def _world_after_ingest(world: World, texts: dict[str, Text]) -> World:
     return world.after(WorkloadStep("ingest", documents=tuple((f"{n}.txt", t) for n, t in texts.items())))
 
 
-def _followed(world: World, texts: dict[str, Text]) -> World:
+def _world_after_sync(world: World, texts: dict[str, Text]) -> World:
     """Give the world once the folder with these texts is synced, and keyed."""
     gone = {name: said for name, said in world.documents.items() if name.removesuffix(".txt") not in texts}
     dead = tuple(question for said in gone.values() for question, _ in said.spans)
-    world = _ingested(world, texts).after(WorkloadStep("delete", dead))
+    world = _world_after_ingest(world, texts).after(WorkloadStep("delete", dead))
     kept = {name: said for name, said in world.documents.items() if name not in gone}
     return replace(world, documents=kept).after(WorkloadStep("rekey")).after(WorkloadStep("activate"))
 

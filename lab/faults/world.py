@@ -115,22 +115,22 @@ class World:
         return fact.value if fact.live else None
 
     def _insert(self, step: WorkloadStep) -> World:
-        return self._with({q: Known(step.value) for q in step.questions})
+        return self._with_facts({q: Known(step.value) for q in step.questions})
 
     def _update(self, step: WorkloadStep) -> World:
-        return self._with({q: self.facts[q].corrected(step.value) for q in step.questions})
+        return self._with_facts({q: self.facts[q].corrected(step.value) for q in step.questions})
 
     def _delete(self, step: WorkloadStep) -> World:
-        return self._with(
+        return self._with_facts(
             {q: replace(self.facts[q], live=False, abstain=step.abstain) for q in step.questions}
         )
 
     def _restore(self, step: WorkloadStep) -> World:
-        return self._with({q: replace(self.facts[q], live=True, abstain=False) for q in step.questions})
+        return self._with_facts({q: replace(self.facts[q], live=True, abstain=False) for q in step.questions})
 
     def _erase(self, step: WorkloadStep) -> World:
         gone = {q: replace(self.facts[q], live=False, abstain=False, erased=True) for q in step.questions}
-        return self._with(gone, gone)
+        return self._with_facts(gone, gone)
 
     @property
     def erased(self) -> frozenset[str]:
@@ -146,7 +146,7 @@ class World:
             gone = [q for q in old if q not in new and self.facts[q].live]
             facts |= {q: replace(self.facts[q], live=False) for q in gone}
             unkeyed |= {*old, *new}
-        world = self._with(facts, unkeyed)
+        world = self._with_facts(facts, unkeyed)
         return replace(world, documents={**self.documents, **dict(step.documents)})
 
     def _rekey(self, step: WorkloadStep) -> World:
@@ -200,7 +200,7 @@ class World:
         keyed = (self.keyed[0] - questions, self.keyed[1] - questions)
         return replace(self, keyed=keyed, predicted=(first, second))
 
-    def _with(self, facts: Mapping[str, Known], unkeyed: Iterable[str] = ()) -> World:
+    def _with_facts(self, facts: Mapping[str, Known], unkeyed: Iterable[str] = ()) -> World:
         keyed = (self.keyed[0].difference(unkeyed), self.keyed[1].difference(unkeyed))
         return replace(self, facts={**self.facts, **facts}, keyed=keyed)
 

@@ -66,7 +66,7 @@ def filled(
     home = runtime.settings.home
     wanted = {"threshold": threshold, "keys": keys, "checkpoint": str(runtime.user.checkpoint)}
     if (home / MADE_OF).is_file():
-        return _kept(home, texts, wanted)
+        return _filled_documents(home, texts, wanted)
     documents = list(marked(runtime, texts, threshold, asks="question" in keys))
     take(runtime, documents, keys)
     with (home / MARKS).open("w", encoding="utf-8") as target:
@@ -75,7 +75,7 @@ def filled(
     return documents
 
 
-def _kept(
+def _filled_documents(
     home: Path, texts: Sequence[AnnotatedDocument], wanted: Mapping[str, str | float | None]
 ) -> list[AnnotatedDocument]:
     documents = [one.document for one in read_annotated(home / MARKS) if one.document is not None]
