@@ -310,16 +310,12 @@ def fit(read: Sequence[ReadQuestion], most_wrong: float, most_alarms: float) -> 
         else weigh_passage(one.text, best_windows(one.reading.every, of_passages), one.reading.every)
         for one, said in zip(read, passages, strict=True)
     ]
-    model, span_scores = _fit_model(NAMES, span_rows, _right(spans), by_kind, search)
-    of_passage, passage_scores = _fit_model(
-        PASSAGE_NAMES, passage_rows, _right(passages), by_kind, of_passages
-    )
+    span, span_scores = _fit_model(NAMES, span_rows, _right(spans), by_kind, search)
+    passage, passage_scores = _fit_model(PASSAGE_NAMES, passage_rows, _right(passages), by_kind, of_passages)
     span_level, passage_level = _thresholds(
         read, spans, passages, span_scores, passage_scores, most_wrong, most_alarms
     )
-    confidence = Confidence(
-        **_parts(model, span_level), passage=FittedModel(**_parts(of_passage, passage_level))
-    )
+    confidence = Confidence(**_parts(span, span_level), passage=FittedModel(**_parts(passage, passage_level)))
     return Fit(confidence, span_scores, passage_scores, tuple(spans), tuple(passages))
 
 

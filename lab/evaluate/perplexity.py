@@ -234,7 +234,7 @@ class TrialIndex:
             head = keysets.active_head(session)
             seq = audit.head_seq(session)  # read before the keys
             left_out = _keys_of(session, head.keyset_id, without)
-            num_keys = sum(len(ids) for ids, _ in _remaining_keys(session, head, left_out))
+            num_keys = sum(len(ids) for ids, _ in _kept_keys(session, head, left_out))
             if num_keys == 0:
                 raise InvalidValue("index", "there is no key to put into it")
             made = FirstFound if kind.endswith(AS_FOUND) else KeyIndex
@@ -246,9 +246,9 @@ class TrialIndex:
             if index.train_min:
                 every = max(1, num_keys // index.train_size)
                 index.train(
-                    np.concatenate([keys[::every] for _, keys in _remaining_keys(session, head, left_out)])
+                    np.concatenate([keys[::every] for _, keys in _kept_keys(session, head, left_out)])
                 )
-            for ids, keys in _remaining_keys(session, head, left_out):
+            for ids, keys in _kept_keys(session, head, left_out):
                 index.add(ids, keys)
         replica = Replica(head.keyset_id, head.checkpoint_id, head.dim, InProcess(index, seq))
         return cls(kb.searcher.of_keyset(head.keyset_id, replica), index.spec, num_keys)
@@ -266,7 +266,7 @@ def _keys_of(session: Any, keyset_id: int, corpora: Sequence[str]) -> Ids:
     return np.sort(np.array(found, dtype=np.int64))
 
 
-def _remaining_keys(session: Any, head: KeysetHead, left_out: Ids) -> Iterator[tuple[Ids, Vectors]]:
+def _kept_keys(session: Any, head: KeysetHead, left_out: Ids) -> Iterator[tuple[Ids, Vectors]]:
     for ids, keys in indexed_keys(session, head.keyset_id, head.dim):
         kept = ~np.isin(ids, left_out)
         yield ids[kept], keys[kept]
