@@ -92,7 +92,7 @@ def _measure(
     most = {"COLMLM_PROMPT_MAX_TOKENS": "8192"}
     with api.token_for(kb) as token, our_server(settings, with_model=True, variables=most) as port:
 
-        def written(number: int, ids: list[list[int]]) -> WritingFigures:
+        def run_load(number: int, ids: list[list[int]]) -> WritingFigures:
             note(f"{number} clients" + (" beside a long prompt" if ids else ""))
             return _run_clients(
                 WritingLoad(
@@ -106,9 +106,9 @@ def _measure(
                 )
             )
 
-        written(1, [])  # a warm-up: the server's first requests open what later ones find open
-        found = {number: written(number, []) for number in numbers}
-        beside = written(BESIDE, ids) if ids else None
+        run_load(1, [])  # a warm-up: the server's first requests open what later ones find open
+        found = {number: run_load(number, []) for number in numbers}
+        beside = run_load(BESIDE, ids) if ids else None
     one, eight = found.get(1), found.get(8)
     return {
         "max_tokens": tokens,

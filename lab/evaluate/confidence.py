@@ -27,7 +27,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.lookup.options import EVERY_FACT
 from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, form_of
 from colmlm.lab.methods.answer_shares import RawTexts, WildTexts, draw, read_wild, says
-from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base
+from colmlm.lab.methods.own_base import NO_KEYS, fill_own_base, own_base
 
 EXAMPLES = examples(
     "colmlm-lab evaluate confidence --squad held-out.jsonl --squad tales.jsonl --wild policies/ --out confidence.json",
@@ -121,11 +121,11 @@ def _answering(
 ) -> Iterator[Answering]:
     """Give answers from a base of these documents, by a reader whose confidence is not fitted."""
     with own_base(checkpoint, bases / name if bases else None) as runtime:
-        filled(runtime, documents, None, keys)
-        yield runtime.answering(unfitted(runtime), keys=keys != NO_KEYS)
+        fill_own_base(runtime, documents, None, keys)
+        yield runtime.answering(unfitted_reader(runtime), keys=keys != NO_KEYS)
 
 
-def unfitted(runtime: Runtime) -> Any:
+def unfitted_reader(runtime: Runtime) -> Any:
     """Give the reader of the settings without what was fitted to it."""
     return reader(reader_at(runtime.user, None), runtime.settings.home / "models", UNFITTED)
 

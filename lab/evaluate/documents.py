@@ -28,20 +28,20 @@ from colmlm.lab.methods.answer_shares import (
     WildAnswer,
     WildQuestion,
     WildTexts,
-    answered,
     answering_as_many,
     ask_all,
     ask_wild,
-    at_shipped,
     coverage,
     draw,
     judge,
+    num_answered,
     read_wild,
     report,
+    report_shipped,
     tables,
 )
 from colmlm.lab.methods.generating_baseline import BM25Reading
-from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base, remembering_answers
+from colmlm.lab.methods.own_base import NO_KEYS, fill_own_base, own_base, remembering_answers
 
 EXAMPLES = examples(
     "colmlm-lab evaluate documents --squad dev.jsonl --documents 100 --plot curve.png",
@@ -151,7 +151,7 @@ def documents(
     if not texts.questions:
         raise typer.BadParameter("it has no question with an answer.", param_hint="--squad")
     with own_base(checkpoint, base) as runtime:
-        documents = filled(runtime, texts.documents, threshold, keys)
+        documents = fill_own_base(runtime, texts.documents, threshold, keys)
         answers = remembering_answers(runtime, keys=keys != NO_KEYS)
         asking = Asking(runtime, answers, texts, seed)
         asked, absent = asking.all("colmlm", way_of(answers, parts, mode, any_span=spans == ANY_SPAN))
@@ -161,12 +161,12 @@ def documents(
             said, absent = asking.all(
                 "at the shipped thresholds", partial(answers.ask, threshold=least, nearest=0)
             )
-            found, least = at_shipped(said, absent, found, seed), 0.0
+            found, least = report_shipped(said, absent, found, seed), 0.0
         found |= coverage(texts, documents)
         if ablations:
             found["ablations"] = asking.ablations()
         if decoded:
-            found["decoded"] = asking.decoded()
+            found["decoded"] = asking.measure_decoder()
         found["baselines"] = (
             {} if no_baselines else asking.baselines(said, least, generated, generators or ())
         )
@@ -283,7 +283,7 @@ def wild_report(
     """
     texts = read_wild(folder)
     with own_base(checkpoint, base) as runtime:
-        filled(runtime, texts.documents, spans, keys)
+        fill_own_base(runtime, texts.documents, spans, keys)
         answers = remembering_answers(runtime, keys=keys != NO_KEYS)
         ours = _ask_questions("colmlm", texts, lambda question: answers.ask(question, nearest=0))
         found: dict[str, Any] = {"questions": len(ours), "threshold": answers.reader.confidence.threshold}
@@ -417,9 +417,9 @@ class Asking:
     def _measure_ablation(self, name: str, ask: Ask) -> dict[str, Any]:
         threshold = self.answers.reader.confidence.threshold if READER in name or name == "any span" else None
         asked, absent = self.all(name, ask)
-        return untimed(report(asked, absent, -float("inf") if threshold is None else threshold, self.seed))
+        return drop_time(report(asked, absent, -float("inf") if threshold is None else threshold, self.seed))
 
-    def decoded(self) -> dict[str, Any]:
+    def measure_decoder(self) -> dict[str, Any]:
         """Measure what the decoder splices first, by each ranking of its lookups at that one's own threshold."""
         decoding = Decoding(self.runtime)
         return {
@@ -435,11 +435,11 @@ class Asking:
         self, ours: Sequence[RawAnswer], threshold: float, generated: int, generators: Sequence[Path]
     ) -> dict[str, Any]:
         """Measure others on the same questions, each at the threshold at which it answers as many as we do."""
-        others: dict[str, Ask] = {"reader": BM25Reading(self.answers.reader, self.texts.documents).ask}
+        ways: dict[str, Ask] = {"reader": BM25Reading(self.answers.reader, self.texts.documents).ask}
         if self.answers.questions is not None:
-            others["paper"] = partial(self.answers.nearest_fact, threshold=-1.0)
+            ways["paper"] = partial(self.answers.nearest_fact, threshold=-1.0)
         found = {
-            name: untimed(self._beside(ours, threshold, *self.all(name, ask))) for name, ask in others.items()
+            name: drop_time(self._beside(ours, threshold, *self.all(name, ask))) for name, ask in ways.items()
         }
         if generated:
             found |= {
@@ -471,10 +471,10 @@ class Asking:
     ) -> dict[str, Any]:
         least = -float("inf")
         if threshold > least:
-            least = answering_as_many(asked, answered(ours[: len(asked)], threshold))
+            least = answering_as_many(asked, num_answered(ours[: len(asked)], threshold))
         return report(asked, absent, least, self.seed)
 
 
-def untimed(found: dict[str, Any]) -> dict[str, Any]:
+def drop_time(found: dict[str, Any]) -> dict[str, Any]:
     """Leave out the time of a way that found a part of its work done."""
     return {name: value for name, value in found.items() if name != "milliseconds"}

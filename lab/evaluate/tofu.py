@@ -230,7 +230,7 @@ def _write_log(file: Path, log: Mapping[str, Mapping[str, Any]], reference: Path
     written, retained = TofuLog.read(file), None
     report = report_of(written)
     if reference is not None:
-        report |= beside(written, TofuLog.read(reference))
+        report |= compare_logs(written, TofuLog.read(reference))
         retained = json.loads(reference.read_text())
     metrics = evaluation(log, retained)
     folder = file.parent / "open-unlearning" / file.stem
@@ -299,7 +299,7 @@ def tofu_log(
     found = _read_log(log, "LOG")
     report = report_of(found, resamples)
     if retain is not None:
-        report |= beside(found, _read_log(retain, "--retain"))
+        report |= compare_logs(found, _read_log(retain, "--retain"))
     print_report(report)
 
 
@@ -337,7 +337,7 @@ def _counts(log: TofuLog) -> dict[str, int]:
     return {f"{table}_n": s.examples for table, s in _log_tables(log).items()}
 
 
-def beside(log: TofuLog, retained: TofuLog) -> dict[str, float]:
+def compare_logs(log: TofuLog, retained: TofuLog) -> dict[str, float]:
     """Give the forget quality of a log against that of a model that never saw the forget set."""
     if len(log.forget) != len(retained.forget):
         note(

@@ -66,14 +66,14 @@ class Planner:
             quotes = name in _QUOTING
             for step in self._quoting(world, name) if quotes else getattr(self, f"_{name}")(world):
                 steps.append(step)
-                world = world.after(step)
+                world = world.apply(step)
         return steps
 
     def copy(self, world: World) -> list[WorkloadStep]:
         """Plan a backup, edits and an erasure after it, and its restore."""
         steps = self.plan(world, self.random.randint(1, 4))
         for step in steps:
-            world = world.after(step)
+            world = world.apply(step)
         return [
             *steps,
             WorkloadStep("back_up"),
@@ -90,10 +90,10 @@ class Planner:
         """Plan edits, an erasure that is purged from the files, and an edit after it."""
         steps = self.plan(world, self.random.randint(1, 4))
         for step in steps:
-            world = world.after(step)
+            world = world.apply(step)
         chosen = (*self._some(world, live=False, most=1), *self._some(world, live=True, most=2))
         purge = WorkloadStep("purge", chosen)
-        return [*steps, purge, *self._update(world.after(purge))]
+        return [*steps, purge, *self._update(world.apply(purge))]
 
     def folder(self) -> tuple[dict[str, Text], dict[str, Text]]:
         """Draw the documents of a folder, and those after some were changed, removed and added."""

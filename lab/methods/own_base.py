@@ -55,7 +55,7 @@ def own_base(checkpoint: Path | None, directory: Path | None = None) -> Iterator
             yield runtime
 
 
-def filled(
+def fill_own_base(
     runtime: Runtime, texts: Sequence[AnnotatedDocument], threshold: float | None, keys: str
 ) -> list[AnnotatedDocument]:
     """Fill the base with these texts, marked at this threshold of the annotator (None: its own), with keys of these
@@ -67,7 +67,7 @@ def filled(
     wanted = {"threshold": threshold, "keys": keys, "checkpoint": str(runtime.user.checkpoint)}
     if (home / MADE_OF).is_file():
         return _filled_documents(home, texts, wanted)
-    documents = list(marked(runtime, texts, threshold, asks="question" in keys))
+    documents = list(mark_facts(runtime, texts, threshold, asks="question" in keys))
     take(runtime, documents, keys)
     with (home / MARKS).open("w", encoding="utf-8") as target:
         target.writelines(json.dumps(to_record(one), ensure_ascii=False) + "\n" for one in documents)
@@ -88,7 +88,7 @@ def _filled_documents(
     return documents
 
 
-def marked(
+def mark_facts(
     runtime: Runtime,
     texts: Sequence[AnnotatedDocument],
     threshold: float | None = None,
