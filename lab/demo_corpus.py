@@ -56,7 +56,7 @@ def pick(options: list[str], *key: str) -> str:
     return options[digest(*key) % len(options)]
 
 
-def capitalised(sentence: str) -> str:
+def capitalise_first(sentence: str) -> str:
     """Give the sentence with its first letter in upper case."""
     return sentence[:1].upper() + sentence[1:]
 
@@ -67,7 +67,7 @@ def compose(doc_id: str, title: str, sentences: Iterable[str]) -> Document:
     for sentence in sentences:
         text += " " if text else ""
         last = 0
-        marked = capitalised(sentence)
+        marked = capitalise_first(sentence)
         for mark in MARK.finditer(marked):
             text += marked[last : mark.start()]
             value, question = mark[1], mark[2]

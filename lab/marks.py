@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     import spacy
 
     texts, asked = squad_texts(options.squad)
-    kept, _ = held_out(texts, options.hold_out)
+    kept, _ = split_by_title(texts, options.hold_out)
     nlp = spacy.load(MODEL)
     parsed = [candidates(doc) for doc in nlp.pipe((d.text for d in kept), batch_size=64)]
     places = [asked[d.external_id] for d in kept]
@@ -66,27 +66,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for document, found, values in chain(
             zip(kept, parsed, places, strict=True), zip(others, read, repeat(()), strict=False)
         ):
-            out.write(json.dumps(to_record(marked(document, found, prior, values))) + "\n")
+            out.write(json.dumps(to_record(mark_document(document, found, prior, values))) + "\n")
 
 
-def marked(
+def mark_document(
     document: AnnotatedDocument, found: Candidates, prior: AskedValues, asked: Sequence[Span]
 ) -> AnnotatedDocument:
     """Give the document with its marks."""
     rng = random.Random(hashlib.sha256(document.text.encode()).digest())
-    shares = chosen(document.text, found, prior, asked)
+    shares = choose_spans(document.text, found, prior, asked)
     spans = [span for span, share in shares if rng.random() < likelihood(share)]
     completed = whole_spans(document.text, spans)
     facts = tuple(FactSpan(start, end, document.text[start:end]) for start, end in completed)
     return replace(document, facts=facts)
 
 
-def chosen(
+def choose_spans(
     text: str, found: Candidates, prior: AskedValues, asked: Sequence[Span] = ()
 ) -> list[tuple[Span, float]]:
     """Give the flat set of spans of this text with their shares of being asked for; what was asked for has 1."""
     shares = prior.shares(found)
-    wanted = labelled(text, found, asked)
+    wanted = label_candidates(text, found, asked)
     weights = [
         1.0 if one else share if share >= LEAST else 0.0 for one, share in zip(wanted, shares, strict=True)
     ]
@@ -109,7 +109,7 @@ def squad_texts(paths: Sequence[Path]) -> tuple[list[AnnotatedDocument], dict[st
     return list(unique.values()), asked
 
 
-def held_out(
+def split_by_title(
     documents: Sequence[AnnotatedDocument], titles: int
 ) -> tuple[list[AnnotatedDocument], list[AnnotatedDocument]]:
     """Split paragraphs into those to learn from and those of so many titles, drawn at random."""
@@ -157,7 +157,7 @@ class AskedValues:
             max_iter=300, learning_rate=0.06, max_leaf_nodes=63, min_samples_leaf=60, l2_regularization=1.0,
             categorical_features=list(range(len(CATEGORIES))), early_stopping=False, random_state=SEED,
         )  # fmt: skip
-        labels = [labelled(*one) for one in zip(texts, found, asked, strict=True)]
+        labels = [label_candidates(*one) for one in zip(texts, found, asked, strict=True)]
         self.model.fit(np.concatenate([one.features_NF for one in found]), np.concatenate(labels))
 
     def shares(self, found: Candidates) -> NDArray[np.float64]:
@@ -168,7 +168,7 @@ class AskedValues:
         return shares_N
 
 
-def labelled(text: str, found: Candidates, asked: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+def label_candidates(text: str, found: Candidates, asked: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
     """Give 1 for each candidate that is, up to articles and punctuation, a value that was asked for at this place."""
     labels_N = np.zeros(len(found.spans), dtype=np.int64)
     for begin, end in set(asked):
@@ -248,8 +248,8 @@ class Candidates:
 def candidates(doc: Any) -> Candidates:
     """Find the candidates in a text that spaCy has parsed."""
     kinds: dict[tuple[int, int], set[str]] = {}
-    for kind, first, last in _found(doc):
-        first, last = _tightened(doc, first, last, kind)
+    for kind, first, last in _candidate_ranges(doc):
+        first, last = _trim_range(doc, first, last, kind)
         if first < last and last - first <= MOST_TOKENS and _WORD.search(doc[first:last].text):
             kinds.setdefault((first, last), set()).add(kind)
     reader = _Reader(doc)
@@ -259,7 +259,7 @@ def candidates(doc: Any) -> Candidates:
     return Candidates(spans, np.array(rows, dtype=np.float32).reshape(-1, width))
 
 
-def _found(doc: Any) -> Iterator[tuple[str, int, int]]:
+def _candidate_ranges(doc: Any) -> Iterator[tuple[str, int, int]]:
     """Yield candidates as token ranges, before articles and the like are taken off their ends."""
     for entity in doc.ents:
         yield "entity", entity.start, entity.end
@@ -341,7 +341,7 @@ def _capital_runs(doc: Any) -> Iterator[tuple[str, int, int]]:
             first, last = token.i, token.i + 1
 
 
-def _tightened(doc: Any, first: int, last: int, kind: str) -> tuple[int, int]:
+def _trim_range(doc: Any, first: int, last: int, kind: str) -> tuple[int, int]:
     """Take articles, signs and the like off the ends of a token range; a title in quotation marks keeps its words."""
     while first < last and _is_loose(doc[first], "$£€#", kind, _LOOSE_FIRST):
         first += 1

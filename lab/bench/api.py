@@ -143,14 +143,14 @@ def _measure(settings: Settings, asked: MeasuredLoad) -> dict[str, Any]:
         note("starting a server")
         with our_server(settings, with_model=bool(asked.streams), workers=asked.workers) as port:
             load = lookup_load(port, token, queries, keyset.checkpoint_id, asked.seconds)
-            http = [sent(load, clients=number) for number in asked.clients]
+            http = [send_load(load, clients=number) for number in asked.clients]
             best = http[-1]
-            open_loop = sent(load, clients=best.clients, rate=best.per_second / 2)
+            open_loop = send_load(load, clients=best.clients, rate=best.per_second / 2)
             edited = beside_edits(kb, load, best.clients, asked.edits) if asked.edits else None
             waits = sorted(_first_token(port, token, prompt) for prompt in prompts_of(kb, asked.streams))
         note("the bare application")
         with bare_asgi() as port:
-            bare = sent(replace(load, port=port), clients=best.clients)
+            bare = send_load(replace(load, port=port), clients=best.clients)
         chroma = beside_chroma(kb, keyset, queries, scores, load, best.clients) if asked.peers else None
     alone = next((one.p50_ms for one in http if one.clients == 1), float("nan"))
     return {
@@ -249,7 +249,7 @@ def beside_edits(kb: KnowledgeBase, load: HttpLoad, clients: int, per_second: in
     editing.start()
     started = time.monotonic()
     try:
-        found = sent(load, clients=clients)
+        found = send_load(load, clients=clients)
     finally:
         over.set()
         editing.join()
@@ -269,18 +269,18 @@ def beside_chroma(
     clients: int,
 ) -> dict[str, Any]:
     """Send the same queries to Chroma's server over the same keys, at a recall no lower than that of `scores`."""
-    from colmlm.lab.bench.peers.chroma import recall_at_1, stored
+    from colmlm.lab.bench.peers.chroma import recall_at_1, store_in_chroma
 
     with kb.sessions() as session:
         keys = keysets.sample_keys(session, keyset.keyset_id, keyset.dim, keyset.num_keys, keyset.num_keys)
     ours = recall_at_1(scores, queries, keys)
     with tempfile.TemporaryDirectory(prefix="colmlm-chroma-") as folder, chroma(Path(folder)) as port:
         note("Chroma stores the keys")
-        route = stored(port, keys, queries, ours)
+        route = store_in_chroma(port, keys, queries, ours)
         headers = {"Content-Type": "application/json"}
         theirs = replace(load, port=port, path=route.path, headers=headers, bodies=route.bodies)
         return {
-            "http": sent(theirs, clients=clients),
+            "http": send_load(theirs, clients=clients),
             "ef_search": route.ef_search,
             "recall_at_1": route.recall_at_1,
             "our_recall_at_1": ours,
@@ -305,7 +305,7 @@ def lookup_load(
     )
 
 
-def sent(load: HttpLoad, *, clients: int, rate: float = 0.0) -> HttpFigures:
+def send_load(load: HttpLoad, *, clients: int, rate: float = 0.0) -> HttpFigures:
     """Send the load from so many clients and give its figures."""
     note(f"{clients} clients" + (f", {rate:.0f} requests a second" if rate else ""))
     load = replace(load, clients=clients, rate=rate)

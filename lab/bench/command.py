@@ -100,7 +100,7 @@ def store(
             "other stores get synthetic keys, in a run without a backend.", param_hint="--peers"
         )
     note("making keys")
-    measured = _measured(facts, dim, seed, keyset, checkpoint)
+    measured = _make_keys(facts, dim, seed, keyset, checkpoint)
     if backend is not None:
         _measure_backend(measured, seed, backend, spec, directory)
         return
@@ -138,7 +138,7 @@ def _measure_backend(
     print_report(figures | {"machine": machine()})
 
 
-def _measured(facts: int, dim: int, seed: int, keyset: int | None, checkpoint: Path | None) -> MeasuredKeys:
+def _make_keys(facts: int, dim: int, seed: int, keyset: int | None, checkpoint: Path | None) -> MeasuredKeys:
     from colmlm.lab.bench.synthetic import MeasuredKeys
 
     if keyset is None:

@@ -51,7 +51,7 @@ def bench_decode(
     documents = [parsed.document for parsed in read_annotated(DEMO_CORPUS) if parsed.document is not None]
     prompts = [" ".join(document.text.split()[:_WORDS]) for document in documents[:BATCH]]
     questions = _question_prompts(documents[:BATCH])
-    alone, together = (against(checkpoint, some, tokens, rounds) for some in (prompts[:1], prompts))
+    alone, together = (time_decoding(checkpoint, some, tokens, rounds) for some in (prompts[:1], prompts))
     with demo_base(checkpoint, home) as kb:
         cost = lookup_cost(checkpoint, kb.lookups, questions, rounds)
         shares = time_shares(checkpoint, kb.lookups, questions)
@@ -79,7 +79,7 @@ def _question_prompts(documents: Sequence[AnnotatedDocument]) -> list[str]:
     return [f"Question: {span.question} Answer:" for d in documents for span in d.facts[:1] if span.question]
 
 
-def against(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int, rounds: int) -> dict[str, Any]:
+def time_decoding(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int, rounds: int) -> dict[str, Any]:
     """Time greedy decoding without lookups by both programs in turns, and compare their outputs token by token.
 
     `agreement` is the share of positions with the same token; since two outputs seldom agree again after they differ,
@@ -220,7 +220,7 @@ class _Timed:
         if name not in self.names:
             return attribute
 
-        def timed(*args: Any, **options: Any) -> Any:
+        def run_timed(*args: Any, **options: Any) -> Any:
             started = time.perf_counter()
             result = attribute(*args, **options)
             self.spent[self.names[name]] = (
@@ -228,7 +228,7 @@ class _Timed:
             )
             return result
 
-        return timed
+        return run_timed
 
 
 def time_shares(checkpoint: Checkpoint, kb: LookupPort, questions: Sequence[str]) -> dict[str, float]:

@@ -55,10 +55,10 @@ class BackendBench:
             self.say("ingesting documents and storing keys")
             made = [Parsed(document) for document in documents(len(keys))]
             kb.corpora.ingest(made, "bench", actor=ACTOR, reason=REASON)
-            here, here_seconds = self._keyed(kb, HERE, self.spec)
-            there, fill_seconds = self._keyed(kb, ELSEWHERE, self.backend)
+            here, here_seconds = self._store_keys(kb, HERE, self.spec)
+            there, fill_seconds = self._store_keys(kb, ELSEWHERE, self.backend)
             try:
-                index_seconds = self._indexed(there)
+                index_seconds = self._await_server_index(there)
                 figures = self._lookups(here, there)
                 figures |= self._edits(kb, there)
                 report = kb.upkeep.fsck()
@@ -79,7 +79,7 @@ class BackendBench:
             **figures,
         }
 
-    def _keyed(self, kb: KnowledgeBase, name: str, spec: str | None) -> tuple[Searcher, float]:
+    def _store_keys(self, kb: KnowledgeBase, name: str, spec: str | None) -> tuple[Searcher, float]:
         """Store the keys in a keyset of this spec and gives lookups in it, with the seconds that its index took."""
         keys = self.measured.keys
         keyset = kb.keysets.create(CheckpointInfo(name, name, keys.shape[1]), spec)
@@ -93,7 +93,7 @@ class BackendBench:
         seconds = seconds_of(lambda: kb.searcher.prepare(keyset.keyset_id))
         return kb.lookups.in_keyset(keyset.keyset_id), seconds
 
-    def _indexed(self, there: Searcher) -> float:
+    def _await_server_index(self, there: Searcher) -> float:
         """Wait until the server has built its own index and every search sees all keys, and give the seconds."""
         self.say("waiting for the server's own index")
         started = time.perf_counter()

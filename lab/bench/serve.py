@@ -92,9 +92,9 @@ def _measure(
     most = {"COLMLM_PROMPT_MAX_TOKENS": "8192"}
     with api.token_for(kb) as token, our_server(settings, with_model=True, variables=most) as port:
 
-        def written(number: int, ids: list[list[int]]) -> WritingFigures:
+        def run_load(number: int, ids: list[list[int]]) -> WritingFigures:
             note(f"{number} clients" + (" beside a long prompt" if ids else ""))
-            return _written(
+            return _run_clients(
                 WritingLoad(
                     port=port,
                     token=token,
@@ -106,9 +106,9 @@ def _measure(
                 )
             )
 
-        written(1, [])  # a warm-up: the server's first requests open what later ones find open
-        found = {number: written(number, []) for number in numbers}
-        beside = written(BESIDE, ids) if ids else None
+        run_load(1, [])  # a warm-up: the server's first requests open what later ones find open
+        found = {number: run_load(number, []) for number in numbers}
+        beside = run_load(BESIDE, ids) if ids else None
     one, eight = found.get(1), found.get(8)
     return {
         "max_tokens": tokens,
@@ -138,7 +138,7 @@ def _plain(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int) -> float
     return len(prompts) * tokens / (time.perf_counter() - began)
 
 
-def _written(load: WritingLoad) -> WritingFigures:
+def _run_clients(load: WritingLoad) -> WritingFigures:
     command = interpreter.command("-m", "colmlm.lab.bench.clients", "completions")
     ran = subprocess.run(command, input=json.dumps(asdict(load)), text=True, capture_output=True, check=True)
     return WritingFigures(**json.loads(ran.stdout))

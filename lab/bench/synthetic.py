@@ -188,14 +188,14 @@ class MeasuredKeys:
         asked = [fact.question for fact in kb.facts.show_many(some.tolist()) if fact.question][:wanted]
         if len(keys) < LEAST or len(asked) < wanted:
             raise InvalidValue("keyset", f"{len(keys)} keys and {len(asked)} questions are too few")
-        return cls(keys, _encoded(encoder, asked), f"keyset {keyset_id}")
+        return cls(keys, _encode_questions(encoder, asked), f"keyset {keyset_id}")
 
 
 def _num_queries(num_facts: int) -> int:
     return min(NUM_QUERIES, num_facts // 8)
 
 
-def _encoded(encoder: Encoder, questions: list[str]) -> npt.NDArray[np.float32]:
+def _encode_questions(encoder: Encoder, questions: list[str]) -> npt.NDArray[np.float32]:
     parts = [
         encoder.encode_questions(questions[start : start + _ENCODED_AT_ONCE])
         for start in range(0, len(questions), _ENCODED_AT_ONCE)

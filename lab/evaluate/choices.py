@@ -136,14 +136,14 @@ def _score(
 ) -> None:
     """Score the items that the log lacks."""
 
-    def scored(some: Sequence[Item]) -> list[Row]:
+    def score_items(some: Sequence[Item]) -> list[Row]:
         try:
             return [asdict(one) for one in choose(checkpoint, some, likely)]
         except ValueError as error:
             raise typer.BadParameter(f"{error}.", param_hint="ITEMS") from error
 
     wanted = {_name(seed, number): item for number, item in enumerate(asked)}
-    fill_log(log, wanted, scored, batch=ITEMS_TOGETHER, doing="Scoring", what="scores")
+    fill_log(log, wanted, score_items, batch=ITEMS_TOGETHER, doing="Scoring", what="scores")
 
 
 def _name(seed: int, number: int) -> str:

@@ -27,7 +27,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.lookup.options import EVERY_FACT
 from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, form_of
 from colmlm.lab.methods.answer_shares import RawTexts, WildTexts, draw, read_wild, says
-from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base
+from colmlm.lab.methods.own_base import NO_KEYS, fill_own_base, own_base
 
 EXAMPLES = examples(
     "colmlm-lab evaluate confidence --squad held-out.jsonl --squad tales.jsonl --wild policies/ --out confidence.json",
@@ -121,11 +121,11 @@ def _answering(
 ) -> Iterator[Answering]:
     """Give answers from a base of these documents, by a reader whose confidence is not fitted."""
     with own_base(checkpoint, bases / name if bases else None) as runtime:
-        filled(runtime, documents, None, keys)
-        yield runtime.answering(unfitted(runtime), keys=keys != NO_KEYS)
+        fill_own_base(runtime, documents, None, keys)
+        yield runtime.answering(unfitted_reader(runtime), keys=keys != NO_KEYS)
 
 
-def unfitted(runtime: Runtime) -> Any:
+def unfitted_reader(runtime: Runtime) -> Any:
     """Give the reader of the settings without what was fitted to it."""
     return reader(reader_at(runtime.user, None), runtime.settings.home / "models", UNFITTED)
 
@@ -310,14 +310,12 @@ def fit(read: Sequence[ReadQuestion], most_wrong: float, most_alarms: float) -> 
         else weigh_passage(one.text, best_windows(one.reading.every, of_passages), one.reading.every)
         for one, said in zip(read, passages, strict=True)
     ]
-    model, span_scores = _fitted(NAMES, span_rows, _right(spans), by_kind, search)
-    of_passage, passage_scores = _fitted(PASSAGE_NAMES, passage_rows, _right(passages), by_kind, of_passages)
+    span, span_scores = _fit_model(NAMES, span_rows, _right(spans), by_kind, search)
+    passage, passage_scores = _fit_model(PASSAGE_NAMES, passage_rows, _right(passages), by_kind, of_passages)
     span_level, passage_level = _thresholds(
         read, spans, passages, span_scores, passage_scores, most_wrong, most_alarms
     )
-    confidence = Confidence(
-        **_parts(model, span_level), passage=FittedModel(**_parts(of_passage, passage_level))
-    )
+    confidence = Confidence(**_parts(span, span_level), passage=FittedModel(**_parts(passage, passage_level)))
     return Fit(confidence, span_scores, passage_scores, tuple(spans), tuple(passages))
 
 
@@ -360,7 +358,7 @@ def _right(said: Sequence[Said | None]) -> Floats:
     return np.array([one == "right" for one in said], dtype=np.float64)
 
 
-def _fitted(
+def _fit_model(
     names: Sequence[str], rows: Sequence[object | None], right_N: Floats, weights_N: Floats, search: float
 ) -> tuple[FittedModel, Floats]:
     """Fit a model to the rows that are there; give it with the scores by folds, 0 where there is no row."""
@@ -476,13 +474,13 @@ def curves(read: Sequence[ReadQuestion], fitted: Fit) -> dict[str, dict[str, obj
         chosen = [number for number, one in enumerate(read) if one.kind == kind]
         found[kind] = {"at": _shares(read, outcomes(read, fitted, *levels), chosen)}
         found[kind]["curve"] = [
-            _shares(read, outcomes(read, fitted, *(_shifted(level, shift) for level in levels)), chosen)
+            _shares(read, outcomes(read, fitted, *(_shift_level(level, shift) for level in levels)), chosen)
             for shift in shifts.tolist()
         ]
     return found
 
 
-def _shifted(level: float, shift: float) -> float:
+def _shift_level(level: float, shift: float) -> float:
     logit = np.log(max(level, 1e-6) / max(1 - level, 1e-6)) + shift
     return float(1 / (1 + np.exp(-logit)))
 

@@ -98,11 +98,11 @@ def deletion(
             "others": len(audit.others),
             "neighbours": len(audit.neighbours),
         }
-        before = audit.found()
+        before = audit.measure_found()
         radii: list[float | None] = list(radius) if radius else [None]
         with counting("Asking", (len(ASKED) + len(POLICIES)) * len(audit.sample)) as done:
             for name, mode in ASKED.items():
-                report[name] = audit.said(mode, done)
+                report[name] = audit.ask_model(mode, done)
             runs = [
                 audit.run(policy, at, before, done if number == 0 else None)
                 for policy in POLICIES
@@ -111,7 +111,7 @@ def deletion(
         if survivors:
             with counting("Planting", len(KINDS) * len(POLICIES) * (len(radii) + 1)) as done:
                 report["survivors"] = survive(audit, POLICIES, radii, done)
-        is_restored = audit.found().is_as(before)
+        is_restored = audit.measure_found().is_as(before)
     report["runs"] = runs
     print_report(report)
     if not (is_restored and all(run["is_restored"] for run in runs)):
@@ -153,7 +153,7 @@ def set_back(kb: KnowledgeBase, actor: str) -> tuple[int, int]:
 
 
 def _runs(forgetting: Forgetting) -> Iterator[RunRecord]:
-    return _paged(lambda after: forgetting.runs(after, PAGE), lambda run: run.run_id)
+    return _read_pages(lambda after: forgetting.runs(after, PAGE), lambda run: run.run_id)
 
 
 def _inserts(kb: KnowledgeBase) -> Iterator[ChangeRecord]:
@@ -161,10 +161,10 @@ def _inserts(kb: KnowledgeBase) -> Iterator[ChangeRecord]:
         with kb.sessions() as session:
             return audit.list_changes(session, after, PAGE, kind="insert")
 
-    return _paged(page, lambda change: change.seq)
+    return _read_pages(page, lambda change: change.seq)
 
 
-def _paged(page: Callable[[int], Sequence[_Record]], key: Callable[[_Record], int]) -> Iterator[_Record]:
+def _read_pages(page: Callable[[int], Sequence[_Record]], key: Callable[[_Record], int]) -> Iterator[_Record]:
     after = 0
     while found := page(after):
         yield from found
@@ -232,12 +232,12 @@ class DeletionAudit:
         self.keyset = self.kb.keysets.active()
         if self.keyset.checkpoint_id != self.checkpoint.checkpoint_id:
             raise KeysetMismatch(self.checkpoint.checkpoint_id, self.keyset.checkpoint_id)
-        self.queries = self._encoded(self.sample)
-        self.other_queries = self._encoded(self.others)
+        self.queries = self._encode_questions(self.sample)
+        self.other_queries = self._encode_questions(self.others)
         self.neighbours = self._nearest(neighbours)
-        self.neighbour_queries = self._encoded(self.neighbours)
+        self.neighbour_queries = self._encode_questions(self.neighbours)
 
-    def _encoded(self, facts: Sequence[FactRecord]) -> NDArray[np.float32]:
+    def _encode_questions(self, facts: Sequence[FactRecord]) -> NDArray[np.float32]:
         return self.encoder.encode_questions([_question(fact) for fact in facts])
 
     def _nearest(self, most: int) -> Sequence[FactRecord]:
@@ -253,7 +253,7 @@ class DeletionAudit:
         near = [records[i] for i in ids.tolist() if records[i].question and _said_by(records[i]) not in same]
         return sample_evenly(near, most) if near else []
 
-    def said(self, mode: str, on_done: OnDone) -> dict[str, Any]:
+    def ask_model(self, mode: str, on_done: OnDone) -> dict[str, Any]:
         """Ask the model for the sample, with lookups "forced", without any ("off"), or with no match for each ("null").
 
         `says`: it says the value. `splices`: it splices a fact of that value, this one or another. `wrong_neighbour`:
@@ -289,15 +289,15 @@ class DeletionAudit:
         begun = perf_counter()
         plan = self.plan(policy, radius)
         planned = perf_counter()
-        with self.applied(plan.run_id):
+        with self.apply_run(plan.run_id):
             applied = perf_counter()
             forgetting = self.forgetting if on_said is None else self.reading
             verified = forgetting.verify(plan.run_id)
             gone = set(plan.fact_ids)
             stays = np.array([fact.fact_id not in gone for fact in self.others], dtype=bool)
-            now = self.found()
-            said = None if on_said is None else self.said("forced", on_said)
-        probes = _added(list(verified.probes.values()))
+            now = self.measure_found()
+            said = None if on_said is None else self.ask_model("forced", on_said)
+        probes = _sum_rates(list(verified.probes.values()))
         return {
             "policy": policy,
             "radius": plan.radius,
@@ -312,11 +312,11 @@ class DeletionAudit:
             "neighbours": _share(now.neighbours),
             "neighbours_lost": _share(~now.neighbours[before.neighbours]),
             "neighbours_forgotten": sum(fact.fact_id in gone for fact in self.neighbours),
-            "is_restored": self.found().is_as(before),
+            "is_restored": self.measure_found().is_as(before),
             "seconds": {"plan": round(planned - begun, 3), "apply": round(applied - planned, 3)},
         }
 
-    def found(self) -> FoundShares:
+    def measure_found(self) -> FoundShares:
         others = self.first(self.other_queries)
         finds = [h is not None and h.fact_id == f.fact_id for h, f in zip(others, self.others, strict=True)]
         sample = self.first(self.queries)
@@ -345,7 +345,7 @@ class DeletionAudit:
         )  # fmt: skip
 
     @contextmanager
-    def applied(self, run_id: int) -> Iterator[None]:
+    def apply_run(self, run_id: int) -> Iterator[None]:
         """Apply a forget run for the length of the context, and restore it at the end."""
         self.forgetting.apply(run_id, actor=self.actor, reason=REASON)
         try:
@@ -385,7 +385,7 @@ def _values(generation: DecodedOutput) -> list[str]:
     ]
 
 
-def _added(classes: Sequence[Rates]) -> Rates:
+def _sum_rates(classes: Sequence[Rates]) -> Rates:
     names = ("probes", *OUTCOMES)
     return Rates(**{name: sum(getattr(one, name) for one in classes) for name in names})
 
@@ -451,7 +451,7 @@ def choose(
 
 
 @contextmanager
-def planted(
+def plant_facts(
     kb: KnowledgeBase, keyset_id: int, wordings: Sequence[Wording], kind: str, actor: str
 ) -> Iterator[list[int]]:
     """Plant facts, yield their ids in the order of the wordings, and delete them at the end."""
@@ -494,7 +494,7 @@ def survive(
     chosen = choose(audit.kb, audit.keyset, audit.encoder, audit.sample, audit.queries)
     measured = []
     for kind in KINDS:
-        with planted(audit.kb, audit.keyset.keyset_id, chosen, kind, audit.actor) as ids:
+        with plant_facts(audit.kb, audit.keyset.keyset_id, chosen, kind, audit.actor) as ids:
             ways = [(radius, False) for radius in radii] + [(radii[0], True)]
             for policy in policies:
                 for radius, reading in ways:
@@ -514,11 +514,11 @@ def _survival(
 ) -> dict[str, Any]:
     gone, ours = set(plan.fact_ids), set(ids)
     listed = gone | {fact_id for one in plan.survivors for fact_id in one.fact_ids}
-    with audit.applied(plan.run_id):
+    with audit.apply_run(plan.run_id):
         by_question = audit.first(audit.queries)
         by_wording = audit.first(np.stack([one.key for one in chosen]))
 
-    def told(hits: Sequence[Hit | None]) -> Share:
+    def share_told(hits: Sequence[Hit | None]) -> Share:
         pairs = zip(hits, audit.sample, strict=True)
         return share([h is not None and h.fact_id in ours and gives(f.value, h.value) for h, f in pairs])
 
@@ -532,6 +532,6 @@ def _survival(
         "similarity": (least, median, most),
         "found": share([i in gone for i in ids]),
         "listed": share([i in listed for i in ids]),
-        "by_question": told(by_question),
-        "by_wording": told(by_wording),
+        "by_question": share_told(by_question),
+        "by_wording": share_told(by_wording),
     }

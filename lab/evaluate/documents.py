@@ -28,20 +28,20 @@ from colmlm.lab.methods.answer_shares import (
     WildAnswer,
     WildQuestion,
     WildTexts,
-    answered,
     answering_as_many,
     ask_all,
     ask_wild,
-    at_shipped,
     coverage,
     draw,
     judge,
+    num_answered,
     read_wild,
     report,
+    report_shipped,
     tables,
 )
 from colmlm.lab.methods.generating_baseline import BM25Reading
-from colmlm.lab.methods.own_base import NO_KEYS, filled, own_base, remembering_answers
+from colmlm.lab.methods.own_base import NO_KEYS, fill_own_base, own_base, remembering_answers
 
 EXAMPLES = examples(
     "colmlm-lab evaluate documents --squad dev.jsonl --documents 100 --plot curve.png",
@@ -141,7 +141,7 @@ def documents(
         found = wild_report(
             wild, checkpoint, base, spans_of(spans), keys, 0 if no_baselines else generated, out
         )
-        print_report(_rounded(found))
+        print_report(_round_floats(found))
         return
     assert squad is not None
     if decoded and keys == NO_KEYS:
@@ -151,7 +151,7 @@ def documents(
     if not texts.questions:
         raise typer.BadParameter("it has no question with an answer.", param_hint="--squad")
     with own_base(checkpoint, base) as runtime:
-        documents = filled(runtime, texts.documents, threshold, keys)
+        documents = fill_own_base(runtime, texts.documents, threshold, keys)
         answers = remembering_answers(runtime, keys=keys != NO_KEYS)
         asking = Asking(runtime, answers, texts, seed)
         asked, absent = asking.all("colmlm", way_of(answers, parts, mode, any_span=spans == ANY_SPAN))
@@ -161,12 +161,12 @@ def documents(
             said, absent = asking.all(
                 "at the shipped thresholds", partial(answers.ask, threshold=least, nearest=0)
             )
-            found, least = at_shipped(said, absent, found, seed), 0.0
+            found, least = report_shipped(said, absent, found, seed), 0.0
         found |= coverage(texts, documents)
         if ablations:
             found["ablations"] = asking.ablations()
         if decoded:
-            found["decoded"] = asking.decoded()
+            found["decoded"] = asking.measure_decoder()
         found["baselines"] = (
             {} if no_baselines else asking.baselines(said, least, generated, generators or ())
         )
@@ -174,7 +174,7 @@ def documents(
         _write(out, said, absent)
     if plot is not None:
         draw_curves({"colmlm": found, **found["baselines"]}, plot)
-    print_report(_rounded(found))
+    print_report(_round_floats(found))
 
 
 def _write(path: Path, asked: Sequence[RawAnswer], absent: Sequence[RawAnswer]) -> None:
@@ -194,12 +194,12 @@ def _write(path: Path, asked: Sequence[RawAnswer], absent: Sequence[RawAnswer]) 
             target.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
-def _rounded(value: Any) -> Any:
+def _round_floats(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 4)
     if isinstance(value, list):
-        return [_rounded(one) for one in value]
-    return {name: _rounded(one) for name, one in value.items()} if isinstance(value, dict) else value
+        return [_round_floats(one) for one in value]
+    return {name: _round_floats(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 # The parts of the product that `colmlm-lab evaluate documents` asks, from its options.
@@ -283,7 +283,7 @@ def wild_report(
     """
     texts = read_wild(folder)
     with own_base(checkpoint, base) as runtime:
-        filled(runtime, texts.documents, spans, keys)
+        fill_own_base(runtime, texts.documents, spans, keys)
         answers = remembering_answers(runtime, keys=keys != NO_KEYS)
         ours = _ask_questions("colmlm", texts, lambda question: answers.ask(question, nearest=0))
         found: dict[str, Any] = {"questions": len(ours), "threshold": answers.reader.confidence.threshold}
@@ -321,14 +321,14 @@ def _baselines(
         told = Generating(generator(runtime, None), texts.documents, CHATS).ask_all(asked, advance)
     for name, those in told.items():
         said[name] = [
-            _generated(*one)
+            _judge_generated(*one)
             for one in zip(texts.questions, ((o.said, o.score, o.outcome) for o in those), strict=True)
         ]
     given = sum(one.outcome != "silent" for one in ours)
     return {name: tables(_as_many(those, given)) for name, those in said.items()}
 
 
-def _generated(question: WildQuestion, told: tuple[str | None, float, str]) -> WildAnswer:
+def _judge_generated(question: WildQuestion, told: tuple[str | None, float, str]) -> WildAnswer:
     said, score, found = told
     if said is None:
         judged = "silent"
@@ -412,14 +412,14 @@ class Asking:
         ways = {named(one): partial(without.ask, ranking=one) for one in RANKINGS if keyed or KEY not in one}
         whole = WHOLE if keyed else WHOLE - {KEY}
         ways["any span"] = partial(without.ask, ranking=whole, any_span=True)
-        return {name: self._untimed(name, ask) for name, ask in ways.items()}
+        return {name: self._measure_ablation(name, ask) for name, ask in ways.items()}
 
-    def _untimed(self, name: str, ask: Ask) -> dict[str, Any]:
+    def _measure_ablation(self, name: str, ask: Ask) -> dict[str, Any]:
         threshold = self.answers.reader.confidence.threshold if READER in name or name == "any span" else None
         asked, absent = self.all(name, ask)
-        return untimed(report(asked, absent, -float("inf") if threshold is None else threshold, self.seed))
+        return drop_time(report(asked, absent, -float("inf") if threshold is None else threshold, self.seed))
 
-    def decoded(self) -> dict[str, Any]:
+    def measure_decoder(self) -> dict[str, Any]:
         """Measure what the decoder splices first, by each ranking of its lookups at that one's own threshold."""
         decoding = Decoding(self.runtime)
         return {
@@ -435,20 +435,20 @@ class Asking:
         self, ours: Sequence[RawAnswer], threshold: float, generated: int, generators: Sequence[Path]
     ) -> dict[str, Any]:
         """Measure others on the same questions, each at the threshold at which it answers as many as we do."""
-        others: dict[str, Ask] = {"reader": BM25Reading(self.answers.reader, self.texts.documents).ask}
+        ways: dict[str, Ask] = {"reader": BM25Reading(self.answers.reader, self.texts.documents).ask}
         if self.answers.questions is not None:
-            others["paper"] = partial(self.answers.nearest_fact, threshold=-1.0)
+            ways["paper"] = partial(self.answers.nearest_fact, threshold=-1.0)
         found = {
-            name: untimed(self._beside(ours, threshold, *self.all(name, ask))) for name, ask in others.items()
+            name: drop_time(self._beside(ours, threshold, *self.all(name, ask))) for name, ask in ways.items()
         }
         if generated:
             found |= {
                 name: self._beside(ours, threshold, *both)
-                for name, both in self._generated(generated, generators).items()
+                for name, both in self._ask_generators(generated, generators).items()
             }
         return found
 
-    def _generated(
+    def _ask_generators(
         self, number: int, others: Sequence[Path]
     ) -> dict[str, tuple[list[RawAnswer], list[RawAnswer]]]:
         from colmlm.lab.methods.generating_baseline import AS_THE_PAPER, CHATS, Generating, generator
@@ -471,10 +471,10 @@ class Asking:
     ) -> dict[str, Any]:
         least = -float("inf")
         if threshold > least:
-            least = answering_as_many(asked, answered(ours[: len(asked)], threshold))
+            least = answering_as_many(asked, num_answered(ours[: len(asked)], threshold))
         return report(asked, absent, least, self.seed)
 
 
-def untimed(found: dict[str, Any]) -> dict[str, Any]:
+def drop_time(found: dict[str, Any]) -> dict[str, Any]:
     """Leave out the time of a way that found a part of its work done."""
     return {name: value for name, value in found.items() if name != "milliseconds"}

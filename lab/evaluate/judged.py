@@ -119,7 +119,7 @@ class Cost:
         return f"about {self.requests} requests, {self.tokens_in} tokens sent and {self.tokens_out} received"
 
 
-def agreed(cost: Cost, options: JudgeOptions, *, yes: bool) -> None:
+def ask_consent(cost: Cost, options: JudgeOptions, *, yes: bool) -> None:
     """Tell what it may cost, and ask for consent on a terminal. Raises `Abort` or `BadParameter` without consent."""
     if options.kind is JudgeSort.local or cost.requests == 0:
         return
@@ -166,7 +166,7 @@ class OpenedJudge:
 
 
 @contextmanager
-def opened(options: JudgeOptions, out: Path) -> Iterator[OpenedJudge]:
+def open_judge(options: JudgeOptions, out: Path) -> Iterator[OpenedJudge]:
     """Yield the judge of these options. If it fails, tells what is stored."""
     if options.kind is JudgeSort.local:
         yield OpenedJudge(LocalJudge(), None)
@@ -240,7 +240,7 @@ def judge_answers(
         kind=judge, url=judge_url, model=judge_model, key_file=judge_key_file, temperature=temperature,
         concurrency=concurrency,
     )  # fmt: skip
-    answered, kept = read_kept(file, _kept, "qa")
+    answered, kept = read_kept(file, _parse_answer, "qa")
     kept, target = kept[:limit], judged_beside(file, out)
     if not dry_run:
         options.require()
@@ -251,9 +251,9 @@ def judge_answers(
     if not dry_run:
         if len(waiting) < len(kept):
             note(f"{len(kept) - len(waiting)} verdicts are there already.")
-        agreed(cost, options, yes=yes)
-        with opened(options, target) as judging:
-            judging.each({one.name: one for one in waiting}, partial(graded, judging.judge), log, concurrency)
+        ask_consent(cost, options, yes=yes)
+        with open_judge(options, target) as judging:
+            judging.each({one.name: one for one in waiting}, partial(grade, judging.judge), log, concurrency)
             usage = judging.usage
     verdicts = [log.rows.get(one.name, {}).get("verdict") for one in kept]
     told = [verdict for verdict in verdicts if verdict is not None]
@@ -265,7 +265,7 @@ def judge_answers(
     print_report(report)
 
 
-def _kept(row: Row) -> Kept:
+def _parse_answer(row: Row) -> Kept:
     said, question, references = row["output"], row["question"], tuple(row["answers"])
     if not (isinstance(said, str) and isinstance(question, str) and references):
         raise TypeError("a row without a question and its answers")
@@ -277,7 +277,7 @@ def _cost(waiting: list[Kept]) -> Cost:
     return Cost(len(waiting), sent, TOKENS_OUT * len(waiting))
 
 
-def graded(judge: Judge, one: Kept) -> Row:
+def grade(judge: Judge, one: Kept) -> Row:
     """Give the judge's verdict on an answer, and what it said."""
     opinion = judge.grade(one.question, one.references, one.said)
     return {
@@ -374,7 +374,7 @@ def biographies(
 def _write(who: Answerer, config: DecodeConfig, people: Sequence[str], log: RunLog, batch: int) -> None:
     """Write the biographies that the log lacks."""
 
-    def written(names: Sequence[str]) -> list[Row]:
+    def write_people(names: Sequence[str]) -> list[Row]:
         outputs = who.decoder.generate(who.prompts([f"{name}\n\n{name}" for name in names]), config)
         return [
             {
@@ -388,7 +388,7 @@ def _write(who: Answerer, config: DecodeConfig, people: Sequence[str], log: RunL
         ]
 
     wanted = {name: name for name in people}
-    fill_log(log, wanted, written, batch=batch, doing="Writing", what="biographies")
+    fill_log(log, wanted, write_people, batch=batch, doing="Writing", what="biographies")
 
 
 def judge_biographies(
@@ -436,11 +436,11 @@ def judge_biographies(
     waiting = [one for one in people if not _is_done(log.rows.get(one.row))]
     cost, usage = _cost_of_claims(waiting, log, evidence), None
     if not dry_run:
-        agreed(cost, options, yes=yes)
-        with opened(options, target) as judging:
+        ask_consent(cost, options, yes=yes)
+        with open_judge(options, target) as judging:
             judging.each(
                 {one.row: one for one in waiting},
-                lambda one: checked(judging.judge, one, log.rows.get(one.row), evidence),
+                lambda one: check_claims(judging.judge, one, log.rows.get(one.row), evidence),
                 log,
                 concurrency,
             )
@@ -480,7 +480,7 @@ def _cost_of_claims(waiting: Sequence[Biography], log: RunLog, evidence: Evidenc
     return Cost(requests, sent, received)
 
 
-def checked(judge: Judge, one: Biography, before: Row | None, evidence: Evidence) -> Row:
+def check_claims(judge: Judge, one: Biography, before: Row | None, evidence: Evidence) -> Row:
     """Give the claims of a biography, and which are supported. It asks only for what a row in `before` lacks."""
     claims, said = (before["claims"], before["judge_said"]) if before else (None, None)
     if one.is_empty:

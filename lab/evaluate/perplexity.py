@@ -157,7 +157,7 @@ def _measure(
     }
     found = DocumentSums([], [], [], beside, {name: [] for name in trials})
     looked_up = (found.nearest, found.gated, *found.indexes.values())
-    for document in _counted(documents):
+    for document in _show_progress(documents):
         found.static.append(static_tally(checkpoint, document, max_tokens=max_tokens))
         readings = dynamic_tallies(checkpoint, document, finds, max_tokens=max_tokens)
         for tallies, tally in zip(looked_up, readings, strict=True):
@@ -169,7 +169,7 @@ def _measure(
     return found
 
 
-def _counted(documents: Sequence[AnnotatedDocument]) -> Iterator[AnnotatedDocument]:
+def _show_progress(documents: Sequence[AnnotatedDocument]) -> Iterator[AnnotatedDocument]:
     with progress("Reading") as advance:
         for number, document in enumerate(documents, start=1):
             yield document
@@ -234,7 +234,7 @@ class TrialIndex:
             head = keysets.active_head(session)
             seq = audit.head_seq(session)  # read before the keys
             left_out = _keys_of(session, head.keyset_id, without)
-            num_keys = sum(len(ids) for ids, _ in _kept(session, head, left_out))
+            num_keys = sum(len(ids) for ids, _ in _kept_keys(session, head, left_out))
             if num_keys == 0:
                 raise InvalidValue("index", "there is no key to put into it")
             made = FirstFound if kind.endswith(AS_FOUND) else KeyIndex
@@ -245,8 +245,10 @@ class TrialIndex:
                 )
             if index.train_min:
                 every = max(1, num_keys // index.train_size)
-                index.train(np.concatenate([keys[::every] for _, keys in _kept(session, head, left_out)]))
-            for ids, keys in _kept(session, head, left_out):
+                index.train(
+                    np.concatenate([keys[::every] for _, keys in _kept_keys(session, head, left_out)])
+                )
+            for ids, keys in _kept_keys(session, head, left_out):
                 index.add(ids, keys)
         replica = Replica(head.keyset_id, head.checkpoint_id, head.dim, InProcess(index, seq))
         return cls(kb.searcher.of_keyset(head.keyset_id, replica), index.spec, num_keys)
@@ -264,7 +266,7 @@ def _keys_of(session: Any, keyset_id: int, corpora: Sequence[str]) -> Ids:
     return np.sort(np.array(found, dtype=np.int64))
 
 
-def _kept(session: Any, head: KeysetHead, left_out: Ids) -> Iterator[tuple[Ids, Vectors]]:
+def _kept_keys(session: Any, head: KeysetHead, left_out: Ids) -> Iterator[tuple[Ids, Vectors]]:
     for ids, keys in indexed_keys(session, head.keyset_id, head.dim):
         kept = ~np.isin(ids, left_out)
         yield ids[kept], keys[kept]

@@ -158,12 +158,12 @@ def _answer(
     """Answer the questions that the log lacks."""
     tokenizer = who.decoder.checkpoint.tokenizer
 
-    def opening(output: str) -> str:
+    def cut_answer(output: str) -> str:
         return tokenizer.decode(tokenizer.encode(output)[:FIRST_TOKENS])
 
-    def answered(asked: Sequence[AskedQuestion]) -> list[Row]:
+    def answer_batch(asked: Sequence[AskedQuestion]) -> list[Row]:
         outputs = who.decoder.generate(who.prompts([question.prompt for question in asked]), config)
-        return [asdict(score(one, output, opening)) for one, output in zip(asked, outputs, strict=True)]
+        return [asdict(score(one, output, cut_answer)) for one, output in zip(asked, outputs, strict=True)]
 
     wanted = {question.question_id: question for question in questions}
-    fill_log(log, wanted, answered, batch=batch, doing="Answering", what="answers")
+    fill_log(log, wanted, answer_batch, batch=batch, doing="Answering", what="answers")

@@ -105,10 +105,10 @@ def recall_command(
     with Runtime.from_environment(checkpoint=named[0] if named else None) as runtime:
         runtime.use_ray(ray, ray_workers)
         runtime.open()
-        questions = _generated(runtime, corpus, generated, questions_by)
+        questions = _load_questions(runtime, corpus, generated, questions_by)
         report = _report(runtime, corpus, named[1:], questions, baselines, with_decoder_queries)
         if answers:
-            report["answers"] = _found(runtime, corpus, answers)
+            report["answers"] = _measure_answers(runtime, corpus, answers)
     print_report(report)
 
 
@@ -162,7 +162,7 @@ def _report(
     return report | {"tables": tables}
 
 
-def _found(runtime: Runtime, corpus: str, number: int) -> dict[str, dict[str, Any]]:
+def _measure_answers(runtime: Runtime, corpus: str, number: int) -> dict[str, dict[str, Any]]:
     asked = [fact for fact in runtime.kb.facts.every(corpus) if fact.question is not None]
     drawn = random.Random(0).sample(asked, min(number, len(asked)))
     with progress("Asking") as advance:
@@ -176,7 +176,7 @@ def _asked_facts(facts: Sequence[FactRecord]) -> AskedFacts:
     return AskedFacts.where(places, [fact.value for fact in facts], [fact.question for fact in facts])
 
 
-def _generated(
+def _load_questions(
     runtime: Runtime, corpus: str, file: Path | None, questions_by: Path | None
 ) -> WrittenQuestions | None:
     """Read the questions of the file, after the generator, if one is named, has added the missing ones."""

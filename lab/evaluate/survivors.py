@@ -68,7 +68,7 @@ def survivors(
             raise typer.BadParameter("it has too few facts with a question.", param_hint="--facts")
         with counting("Planning", len(KINDS)) as done:
             measured = audit.measure(done)
-        after = audit.after()
+        after = audit.measure_after()
     report: dict[str, Any] = {"facts": facts, "documents": documents}
     report |= {"survivors": measured, "after": after}
     print_report(report)
@@ -101,12 +101,12 @@ class SurvivorAudit:
         """Measure every kind by itself; texts of another are deleted before."""
         measured = []
         for kind in KINDS:
-            with self._planted(kind) as owners:
+            with self._plant_texts(kind) as owners:
                 measured.append(_survival(kind, owners, self._plan("only-list")))
             on_kind(1)
         return measured
 
-    def after(self) -> dict[str, Any]:
+    def measure_after(self) -> dict[str, Any]:
         """Forget the sample with what says the same, verifies that, and undoes it."""
         plan = self._plan("include")
         self.forgetting.apply(plan.run_id, actor=ACTOR, reason=REASON)
@@ -122,17 +122,17 @@ class SurvivorAudit:
         )
 
     @contextmanager
-    def _planted(self, kind: str) -> Iterator[dict[int, int]]:
+    def _plant_texts(self, kind: str) -> Iterator[dict[int, int]]:
         """Plant texts with keys; give for each of their facts the fact that it was planted for."""
         made = [
             planted_text(kind, number, fact, other, self.texts, self.random)
             for number, (fact, other) in enumerate(zip(self.sample, self.others, strict=True))
         ]
-        owners = self._ingested(kind, made)
+        owners = self._ingest_with_keys(kind, made)
         yield owners
         self.kb.facts.delete(list(owners), actor=ACTOR, reason=REASON)
 
-    def _ingested(self, kind: str, made: Sequence[PlantedText]) -> dict[int, int]:
+    def _ingest_with_keys(self, kind: str, made: Sequence[PlantedText]) -> dict[int, int]:
         documents = [one.document for one in made]
         self.kb.corpora.ingest([Parsed(one) for one in documents], kind, actor=ACTOR, reason=REASON)
         ids = {fact.source.external_id: fact.fact_id for fact in self.kb.facts.every(kind) if fact.source}
@@ -217,7 +217,7 @@ def sort_of(value: str) -> str:
     return "name" if _NAME.fullmatch(value) else "words"
 
 
-def reworded(value: str, rng: random.Random) -> str:
+def reword_value(value: str, rng: random.Random) -> str:
     """Give another wording of a value, by what people write and not by what a program may know."""
     if date := _MONTH_FIRST.fullmatch(value) or _DAY_FIRST.fullmatch(value):
         month, day, year = date["m"], int(date["d"]), date["y"]
@@ -263,7 +263,7 @@ def planted_text(
     or the question with its value in a frame.
     """
     told = fact if kind in TELLING else other
-    value = reworded(fact.value, rng) if kind == "reworded text" else told.value
+    value = reword_value(fact.value, rng) if kind == "reworded text" else told.value
     if kind == "other subject, same value":
         value = fact.value
     before, after = rng.choice(_sides(told, texts, rng))

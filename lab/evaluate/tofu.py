@@ -141,7 +141,7 @@ def tofu(
     for masking in answers.maskings:
         file = out / f"{masking}.json"
         sizes = {name: len(some) for name, some in read.items()}
-        reports[str(masking)] = _written(file, _log(log, masking, sizes), references.get(masking))
+        reports[str(masking)] = _write_log(file, _log(log, masking, sizes), references.get(masking))
     print_report({"checkpoint": answers.checkpoint.config.name, **run, **reports})
 
 
@@ -224,13 +224,13 @@ def _references(retain: Path | None, maskings: Sequence[Masking]) -> dict[Maskin
     return found
 
 
-def _written(file: Path, log: Mapping[str, Mapping[str, Any]], reference: Path | None) -> dict[str, Any]:
+def _write_log(file: Path, log: Mapping[str, Mapping[str, Any]], reference: Path | None) -> dict[str, Any]:
     """Write a log in both layouts, and give its report, compared with the reference's log."""
     file.write_text(json.dumps(log))
     written, retained = TofuLog.read(file), None
     report = report_of(written)
     if reference is not None:
-        report |= beside(written, TofuLog.read(reference))
+        report |= compare_logs(written, TofuLog.read(reference))
         retained = json.loads(reference.read_text())
     metrics = evaluation(log, retained)
     folder = file.parent / "open-unlearning" / file.stem
@@ -299,7 +299,7 @@ def tofu_log(
     found = _read_log(log, "LOG")
     report = report_of(found, resamples)
     if retain is not None:
-        report |= beside(found, _read_log(retain, "--retain"))
+        report |= compare_logs(found, _read_log(retain, "--retain"))
     print_report(report)
 
 
@@ -337,7 +337,7 @@ def _counts(log: TofuLog) -> dict[str, int]:
     return {f"{table}_n": s.examples for table, s in _log_tables(log).items()}
 
 
-def beside(log: TofuLog, retained: TofuLog) -> dict[str, float]:
+def compare_logs(log: TofuLog, retained: TofuLog) -> dict[str, float]:
     """Give the forget quality of a log against that of a model that never saw the forget set."""
     if len(log.forget) != len(retained.forget):
         note(

@@ -101,8 +101,8 @@ class UpdateAudit:
     def run(self, log: RunLog, batch: int, done: OnDone) -> list[Answers]:
         """Collect the answers of each phase. Prompts whose answers the log has are not asked again."""
         self._ask("before", log, batch, done)
-        if self._left("after", log):
-            with self._updated():
+        if self._unasked_prompts("after", log):
+            with self._apply_rewrites():
                 self._ask("after", log, batch, done)
         else:
             done(len(prompts(self.rewrites)))
@@ -112,11 +112,11 @@ class UpdateAudit:
             for phase in PHASES
         ]
 
-    def _left(self, phase: str, log: RunLog) -> list[str]:
+    def _unasked_prompts(self, phase: str, log: RunLog) -> list[str]:
         return [one for one in prompts(self.rewrites) if f"{phase}: {one}" not in log.rows]
 
     def _ask(self, phase: str, log: RunLog, batch: int, done: OnDone) -> None:
-        left = self._left(phase, log)
+        left = self._unasked_prompts(phase, log)
         done(len(prompts(self.rewrites)) - len(left))
         for start in range(0, len(left), batch):
             some = left[start : start + batch]
@@ -125,7 +125,7 @@ class UpdateAudit:
             done(len(some))
 
     @contextmanager
-    def _updated(self) -> Iterator[None]:
+    def _apply_rewrites(self) -> Iterator[None]:
         values = [Correction(self.facts[one.document].fact_id, one.new_value) for one in self.rewrites]
         try:
             self.kb.facts.edit_many(values, actor=self.actor, reason=REASON, anyway=True)

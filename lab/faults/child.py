@@ -200,7 +200,7 @@ class StepWorker:
     def _ingest(self, step: WorkloadStep) -> None:
         parsed = [Parsed(text.document(external_id)) for external_id, text in step.documents]
         self.kb.corpora.ingest(
-            parsed, CORPUS, on_document=lambda _: self.trap.passing("while documents are read"), **WHO
+            parsed, CORPUS, on_document=lambda _: self.trap.pass_point("while documents are read"), **WHO
         )
         for fact in self.kb.facts.find(
             corpus=CORPUS, after=max(self.fact_ids.values(), default=0), limit=100
@@ -219,7 +219,7 @@ class StepWorker:
         self.kb.keysets.adapt(
             encoder,
             batch=8,
-            on_facts=lambda *_: self.trap.passing("while keys are predicted"),
+            on_facts=lambda *_: self.trap.pass_point("while keys are predicted"),
             sample=SAMPLE,
             method="procrustes",
         )
@@ -245,20 +245,20 @@ class StepWorker:
         self.kb.lookups.catch_up()
 
     def _back_up(self, step: WorkloadStep) -> None:
-        back_up(self.kb, self._target, lambda _: self.trap.passing("while a backup is written"))
+        back_up(self.kb, self._target, lambda _: self.trap.pass_point("while a backup is written"))
 
     def _restore_backup(self, step: WorkloadStep) -> None:
-        restore(self.kb, self._target, lambda _: self.trap.passing("while rows are copied in"))
+        restore(self.kb, self._target, lambda _: self.trap.pass_point("while rows are copied in"))
 
     def _migrate(self, step: WorkloadStep) -> None:
         migrate(self._target)
 
     def _sync(self, step: WorkloadStep) -> None:
-        sources.sync(self._target, lambda: self.trap.passing("while documents are read"))
+        sources.sync(self._target, lambda: self.trap.pass_point("while documents are read"))
 
     def _import_release(self, step: WorkloadStep) -> None:
         sources.store_small_pieces()
-        sources.import_release(self._target, lambda *_: self.trap.passing("while a release is stored"))
+        sources.import_release(self._target, lambda *_: self.trap.pass_point("while a release is stored"))
 
     @property
     def _target(self) -> CrashTarget:

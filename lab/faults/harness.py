@@ -118,7 +118,7 @@ def own_database(actor: str = WHO["actor"]) -> Iterator[Settings]:
 
 
 @contextmanager
-def spawned(work: Callable[..., None], *given: Any) -> Iterator[Connection]:
+def spawn_work(work: Callable[..., None], *given: Any) -> Iterator[Connection]:
     """Run `work` with these arguments and a pipe in a process that shares nothing with this one but the database."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=work, args=(*given, theirs))

@@ -96,8 +96,8 @@ def judge(opened: KnowledgeBase, world: World, journals: Sequence[StepJournal], 
     held = [(w, list(_compare(w, seen))) for w in outcomes(world, journals)]
     world, findings = min(held, key=lambda pair: len(pair[1]))
     ids = {question: fact.fact_id for question, fact in seen.facts.items()}
-    world = world.seen(ids, seen.keysets)
-    findings += [*_reported_failures(journals), *_logged(seen, journals), *_inside(opened, world)]
+    world = world.with_stored(ids, seen.keysets)
+    findings += [*_reported_failures(journals), *_miscounted_changes(seen, journals), *_inside(opened, world)]
     return Verdict(tuple(findings), world, opened.log.head_seq())
 
 
@@ -106,7 +106,7 @@ def judge_as(opened: KnowledgeBase, world: World) -> list[Violation]:
     with opened.engine.connect() as connection:
         seen = _see(connection, opened.log.head_seq())
     ids = {question: fact.fact_id for question, fact in seen.facts.items()}
-    return [*_compare(world, seen), *_inside(opened, world.seen(ids, seen.keysets))]
+    return [*_compare(world, seen), *_inside(opened, world.with_stored(ids, seen.keysets))]
 
 
 def _inside(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
@@ -124,7 +124,7 @@ def outcomes(world: World, journals: Sequence[StepJournal]) -> list[World]:
     """Give every allowed world: with all acknowledged steps, and each step in doubt done or not done."""
     for journal in journals:
         for step in journal.acknowledged:
-            world = world.after(step)
+            world = world.apply(step)
     worlds = [world]
     for journal in journals:
         if journal.in_doubt is not None:
@@ -137,7 +137,7 @@ def outcomes(world: World, journals: Sequence[StepJournal]) -> list[World]:
 
 def _done_or_not(world: World, step: WorkloadStep) -> list[World]:
     if step.do not in ("rekey", "adapt", "make_true"):
-        return [world, world.after(step)]
+        return [world, world.apply(step)]
     # These are many transactions: any number of keys may exist, and the keyset be absent, begun, or done.
     if step.do == "adapt":
         world = world.with_predicted(step.encoder, world.facts)
@@ -172,8 +172,8 @@ def _compare(world: World, seen: StoredState) -> Iterator[Violation]:
             yield from _compare_fact(question, fact, seen.facts.get(question))
     for question in seen.facts.keys() - world.facts.keys():
         yield Violation("mismatched", f"{question!r}: nobody inserted it")
-    erased = world.erased
-    texts = {d: t.without(erased).document(d).text for d, t in world.documents.items()}
+    erased = world.erased_questions
+    texts = {d: t.without_values(erased).document(d).text for d, t in world.documents.items()}
     for external_id in sorted(d for d in texts | seen.documents if texts.get(d) != seen.documents.get(d)):
         yield Violation("mismatched", f"document {external_id} has another text, or one too many or too few")
     if world.keysets != seen.keysets:
@@ -221,7 +221,7 @@ def _reported_failures(journals: Sequence[StepJournal]) -> Iterator[Violation]:
 _LOGGED_AS = {"purge": "erase"}
 
 
-def _logged(seen: StoredState, journals: Sequence[StepJournal]) -> Iterator[Violation]:
+def _miscounted_changes(seen: StoredState, journals: Sequence[StepJournal]) -> Iterator[Violation]:
     """Find fault unless the log has one change for each acknowledged edit, at most one for each in doubt, and no
     others.
     """
@@ -321,7 +321,7 @@ def _index(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
     opened.lookups.catch_up()
     with opened.engine.connect() as connection:
         keys = {row.id: row.fact_id for row in connection.execute(_KEYS)}
-    kept = {fact.fact_id for fact in world.facts.values() if fact.kept}
+    kept = {fact.fact_id for fact in world.facts.values() if fact.is_indexed}
     expected = np.array(sorted(i for i, fact_id in keys.items() if fact_id in kept), dtype=np.int64)
     present = opened.searcher.current().candidates.ids
     for key_id in np.setdiff1d(present, expected).tolist():

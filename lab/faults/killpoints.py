@@ -154,7 +154,7 @@ class Trap:
     armed: bool = False
     during: str = ""
 
-    def passing(self, point: str) -> None:
+    def pass_point(self, point: str) -> None:
         if self.is_due(point):
             self.kill(point)
 
@@ -190,9 +190,9 @@ class Trap:
         original = getattr(owner, name)
 
         def wrapped(*arguments: Any, **options: Any) -> Any:
-            self.passing(f"before {what}{self.during}")
+            self.pass_point(f"before {what}{self.during}")
             result = original(*arguments, **options)
-            self.passing(f"after {what}{self.during}")
+            self.pass_point(f"after {what}{self.during}")
             return result
 
         setattr(owner, name, wrapped)

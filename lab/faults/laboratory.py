@@ -289,12 +289,12 @@ class Laboratory:
             world = World()
             for step in steps:
                 _populate(opened, step)
-                world = world.after(step)
+                world = world.apply(step)
             opened.keysets.create(ENCODERS[0].checkpoint, INDEX_SPECS[0])
             opened.keysets.rekey(ENCODERS[0])
-            world = world.after(WorkloadStep("rekey")).after(WorkloadStep("activate"))
+            world = world.apply(WorkloadStep("rekey")).apply(WorkloadStep("activate"))
             facts = {str(f.question): f.fact_id for f in opened.facts.find(deleted=None, limit=10_000)}
-            return BaseUnderTest(settings, world.seen(facts, world.keysets), opened.log.head_seq())
+            return BaseUnderTest(settings, world.with_stored(facts, world.keysets), opened.log.head_seq())
 
 
 def _populate(opened: KnowledgeBase, step: WorkloadStep) -> None:
@@ -395,10 +395,10 @@ def _erased_by(world: World, journal: StepJournal) -> frozenset[str]:
     """Give the facts that were erased when the child's purge began, or by it."""
     for step in (*journal.acknowledged, journal.in_doubt):
         if step:
-            world = world.after(step)
+            world = world.apply(step)
             if step.do == "purge":
                 break
-    return world.erased
+    return world.erased_questions
 
 
 def _complete(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
@@ -407,7 +407,7 @@ def _complete(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
     if report.level < LOG:
         left = [level.left for level in report.levels]
         yield Violation("mismatched", f"the purge after one that did not end reached {report.level}: {left}")
-    yield from _search(opened, world, world.erased, report.level)
+    yield from _search(opened, world, world.erased_questions, report.level)
 
 
 def _search(opened: KnowledgeBase, world: World, erased: Iterable[str], level: int) -> Iterator[Violation]:

@@ -66,14 +66,14 @@ class Planner:
             quotes = name in _QUOTING
             for step in self._quoting(world, name) if quotes else getattr(self, f"_{name}")(world):
                 steps.append(step)
-                world = world.after(step)
+                world = world.apply(step)
         return steps
 
     def copy(self, world: World) -> list[WorkloadStep]:
         """Plan a backup, edits and an erasure after it, and its restore."""
         steps = self.plan(world, self.random.randint(1, 4))
         for step in steps:
-            world = world.after(step)
+            world = world.apply(step)
         return [
             *steps,
             WorkloadStep("back_up"),
@@ -90,16 +90,16 @@ class Planner:
         """Plan edits, an erasure that is purged from the files, and an edit after it."""
         steps = self.plan(world, self.random.randint(1, 4))
         for step in steps:
-            world = world.after(step)
+            world = world.apply(step)
         chosen = (*self._some(world, live=False, most=1), *self._some(world, live=True, most=2))
         purge = WorkloadStep("purge", chosen)
-        return [*steps, purge, *self._update(world.after(purge))]
+        return [*steps, purge, *self._update(world.apply(purge))]
 
     def folder(self) -> tuple[dict[str, Text], dict[str, Text]]:
         """Draw the documents of a folder, and those after some were changed, removed and added."""
         before = dict(self._document() for _ in range(FILES))
         kept = self._sample([*before], FILES * 4 // 5)
-        changed = {name: self._changed(name, before[name]) for name in kept[: FILES // 3]}
+        changed = {name: self._change_text(name, before[name]) for name in kept[: FILES // 3]}
         return before, {n: before[n] for n in kept} | changed | dict(self._document() for _ in range(FILES))
 
     def population(self, documents: int, inserted: int) -> list[WorkloadStep]:
@@ -144,10 +144,10 @@ class Planner:
 
     def _ingest_changed(self, world: World) -> list[WorkloadStep]:
         chosen = self._sample([d for d in world.documents if self._mine(d)], 2)
-        changed = tuple((d, self._changed(d, world.documents[d])) for d in chosen)
+        changed = tuple((d, self._change_text(d, world.documents[d])) for d in chosen)
         return [WorkloadStep("ingest", documents=changed)] if changed else []
 
-    def _changed(self, external_id: str, text: Text) -> Text:
+    def _change_text(self, external_id: str, text: Text) -> Text:
         """Changes a text: gives it another introduction, one sentence less, or one more."""
         kind = self.random.randrange(3)
         if kind == 0 or not text.spans:

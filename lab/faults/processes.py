@@ -32,7 +32,7 @@ from colmlm.kb.switching.keysets import Keysets
 from colmlm.kb.tables import FactKeyRow
 from colmlm.lab.bench.machine import milliseconds
 from colmlm.lab.bench.synthetic import DIM, ENCODERS, HashEncoder, documents, synthetic_keys
-from colmlm.lab.faults.harness import Figures, fill_base, soundness, spawned
+from colmlm.lab.faults.harness import Figures, fill_base, soundness, spawn_work
 from colmlm.lab.faults.target import WHO
 
 IN_FLIGHT = 16  # edited and not yet confirmed facts, by which the writer may be ahead
@@ -60,7 +60,7 @@ def edits(
         keyset = kb.keysets.create(encoder.checkpoint, None if milvus is None else "milvus:faults")
         store_beside(kb, keyset.keyset_id, beside, seed)
         kb.keysets.rekey(encoder)
-        with spawned(_look_up, settings, encoder) as pipe:
+        with spawn_work(_look_up, settings, encoder) as pipe:
             started = time.monotonic()
             kinds = _write(kb, pipe, ids, operations // 2, random.Random(seed))
             wrong, seconds = pipe.recv()
@@ -157,7 +157,7 @@ def switch(settings: Settings, *, seconds: float = 20.0) -> Figures:
         new = keysets[NEW.checkpoint.checkpoint_id]
         assert kb.keysets.check(new, NEW, active_encoder=OLD).passed
         stop = threading.Event()
-        with spawned(_ask_until_told, settings, keysets) as pipe:
+        with spawn_work(_ask_until_told, settings, keysets) as pipe:
             assert pipe.recv() == "asking"
             with ThreadPoolExecutor(max_workers=1) as editor:
                 edited = [fact_id for number, fact_id in ids.items() if number >= ASKED]

@@ -79,7 +79,7 @@ class EditLoad(ServerLoad):
 
     def look_up(self, client: LoadClient, number: int) -> None:
         n = number % self.num_asked
-        client.counts["wrong_answers"] += [hit["value"] for hit in found(client, n)][:1] != [f"value {n}"]
+        client.counts["wrong_answers"] += [hit["value"] for hit in hits_of(client, n)][:1] != [f"value {n}"]
 
     def edit(self, client: LoadClient, number: int) -> None:
         # Each client has facts of its own: those whose id modulo EDITORS is its number's.
@@ -105,7 +105,7 @@ class EditLoad(ServerLoad):
         self.was_alive &= connection.getresponse().status == 200
         connection.close()
 
-    def judged(self, kb: KnowledgeBase, seconds: Sequence[float], log: Path) -> Figures:
+    def report_outcome(self, kb: KnowledgeBase, seconds: Sequence[float], log: Path) -> Figures:
         """Give what became of it; it took so many seconds after each kill until every client was answered again."""
         said = log.read_text()
         sys.stderr.write(said)
@@ -123,7 +123,7 @@ class EditLoad(ServerLoad):
         }
 
 
-def found(client: LoadClient, number: int) -> list[dict[str, object]]:
+def hits_of(client: LoadClient, number: int) -> list[dict[str, object]]:
     """Look up the question of a numbered fact by its key, and give the hits."""
     client.counts["lookups"] += 1
     queries = ENCODER.encode_questions([f"Question {number}?"]).tolist()
@@ -148,12 +148,12 @@ def database(settings: Settings, *, kills: int = 20, pause: float = 1.0) -> Figu
             load = EditLoad([f"http://127.0.0.1:{port}"], token_of(kb), ids)
             with load.running():
                 load.await_steps()
-                seconds = [_survived(load, settings.home / "postgres", pause) for _ in range(kills)]
+                seconds = [_time_recovery(load, settings.home / "postgres", pause) for _ in range(kills)]
                 is_done = _succeeds(kb)
-        return {"kills": kills, **load.judged(kb, seconds, log), "job_ok": is_done}
+        return {"kills": kills, **load.report_outcome(kb, seconds, log), "job_ok": is_done}
 
 
-def _survived(load: EditLoad, data: Path, pause: float) -> float:
+def _time_recovery(load: EditLoad, data: Path, pause: float) -> float:
     """Kill the server's parent process; give the seconds until each client had a later request answered."""
     load.await_steps(pause)
     pid, killed = _postmaster(data), time.monotonic()
@@ -285,7 +285,7 @@ def erasure(settings: Settings, *, erasures: int = 500, decoders: int = 4) -> Fi
             "outputs_with_value": _keeping(outputs, facts.values()),
             "plans_with_value": _keeping(plans, facts.values()),
             "fsck_ok": fsck_ok,
-            **_planted(kb, facts),
+            **_repair_planted_value(kb, facts),
         }
 
 
@@ -306,7 +306,7 @@ def _keeping(texts: Sequence[str], values: Iterable[str]) -> int:
     return sum(any(value in said.casefold() for value in folded) for said in texts)
 
 
-def _planted(kb: KnowledgeBase, facts: Mapping[int, str]) -> Figures:
+def _repair_planted_value(kb: KnowledgeBase, facts: Mapping[int, str]) -> Figures:
     """Put a value back into an output; tell whether fsck finds it, and whether a repair redacts it."""
     fact_id, value = next(iter(facts.items()))
     with kb.engine.begin() as connection:

@@ -94,9 +94,9 @@ class RegisterAdding(Adding):
 
 def sync(target: CrashTarget, on_document: Callable[[], object] = lambda: None) -> None:
     with Runtime(target.settings, telling=Telling()) as runtime:
-        found = find_files([target.followed.resolve()])
+        found = find_files([target.synced_folder.resolve()])
         adding = RegisterAdding(runtime, CORPUS, found, telling=runtime.telling)
-        syncing = Syncing(runtime.kb, CORPUS, places_of(target.followed), found, adding, runtime.telling)
+        syncing = Syncing(runtime.kb, CORPUS, places_of(target.synced_folder), found, adding, runtime.telling)
         syncing.run(syncing.plan(), lambda _: RegisterAnnotator(on_document), **WHO)
 
 
@@ -157,20 +157,20 @@ class FollowedFolder(CrashSource):
         self.target = target
         random = Random(name)
         before, after = Planner(random, f"folder{name}").folder()
-        self.target.followed.mkdir()
+        self.target.synced_folder.mkdir()
         self.world = World()
         if random.random() < 0.6:
             self._write(before)
             sync(target)
-            self.world = _ingested(self.world, before)
+            self.world = _world_after_ingest(self.world, before)
             for gone in before.keys() - after.keys():
-                (self.target.followed / f"{gone}.txt").unlink()
+                (self.target.synced_folder / f"{gone}.txt").unlink()
         self._write(after)
-        self.world = _followed(self.world, after)
+        self.world = _world_after_sync(self.world, after)
 
     def _write(self, texts: dict[str, Text]) -> None:
         for name, said in texts.items():
-            (self.target.followed / f"{name}.txt").write_text(said.document(f"{name}.txt").text)
+            (self.target.synced_folder / f"{name}.txt").write_text(said.document(f"{name}.txt").text)
 
     def take(self) -> None:
         sync(self.target)
@@ -179,17 +179,17 @@ class FollowedFolder(CrashSource):
         yield from judge_as(taken, self.world)
 
 
-def _ingested(world: World, texts: dict[str, Text]) -> World:
-    return world.after(WorkloadStep("ingest", documents=tuple((f"{n}.txt", t) for n, t in texts.items())))
+def _world_after_ingest(world: World, texts: dict[str, Text]) -> World:
+    return world.apply(WorkloadStep("ingest", documents=tuple((f"{n}.txt", t) for n, t in texts.items())))
 
 
-def _followed(world: World, texts: dict[str, Text]) -> World:
+def _world_after_sync(world: World, texts: dict[str, Text]) -> World:
     """Give the world once the folder with these texts is synced, and keyed."""
     gone = {name: said for name, said in world.documents.items() if name.removesuffix(".txt") not in texts}
     dead = tuple(question for said in gone.values() for question, _ in said.spans)
-    world = _ingested(world, texts).after(WorkloadStep("delete", dead))
+    world = _world_after_ingest(world, texts).apply(WorkloadStep("delete", dead))
     kept = {name: said for name, said in world.documents.items() if name not in gone}
-    return replace(world, documents=kept).after(WorkloadStep("rekey")).after(WorkloadStep("activate"))
+    return replace(world, documents=kept).apply(WorkloadStep("rekey")).apply(WorkloadStep("activate"))
 
 
 class ImportedRelease(CrashSource):
@@ -256,7 +256,7 @@ class Copy:
                 yield from self._judge_backup(opened)
                 return
             for step in journal.acknowledged[: done.index("back_up")]:
-                before = before.after(step)
+                before = before.apply(step)
             yield from self._judge_copy(opened, _as_restored(before, now), "restore_backup" in done)
         except (KBError, DBAPIError) as error:
             yield Violation("errors", f"a backup and its restore: {type(error).__name__}: {error}")

@@ -51,7 +51,7 @@ class CrashTarget:
         return self.path / "changes.jsonl"
 
     @property
-    def followed(self) -> Path:
+    def synced_folder(self) -> Path:
         return self.path / "followed"
 
     @property

@@ -35,7 +35,7 @@ class Text:
             text += f"{value}."
         return AnnotatedDocument(external_id, text, tuple(spans))
 
-    def without(self, erased: Container[str]) -> Text:
+    def without_values(self, erased: Container[str]) -> Text:
         """Give this text with the values of these questions redacted."""
         return replace(
             self, spans=tuple((q, MARK * len(value) if q in erased else value) for q, value in self.spans)
@@ -79,11 +79,11 @@ class Known:
     fact_id: int = 0
 
     @property
-    def kept(self) -> bool:
+    def is_indexed(self) -> bool:
         """Whether the index must hold its keys."""
         return self.live or self.abstain
 
-    def corrected(self, value: str) -> Known:
+    def with_value(self, value: str) -> Known:
         return replace(self, value=value, past=(*self.past, self.value))
 
 
@@ -105,7 +105,7 @@ class World:
     def active(self) -> int:
         return self.keysets.index(ACTIVE)
 
-    def after(self, step: WorkloadStep) -> World:
+    def apply(self, step: WorkloadStep) -> World:
         """Give the world after this step."""
         verb = getattr(self, f"_{_LIKE.get(step.do, step.do)}", None)
         return self if verb is None else verb(step)  # lookups, catch-ups and snapshots change nothing
@@ -115,25 +115,25 @@ class World:
         return fact.value if fact.live else None
 
     def _insert(self, step: WorkloadStep) -> World:
-        return self._with({q: Known(step.value) for q in step.questions})
+        return self._with_facts({q: Known(step.value) for q in step.questions})
 
     def _update(self, step: WorkloadStep) -> World:
-        return self._with({q: self.facts[q].corrected(step.value) for q in step.questions})
+        return self._with_facts({q: self.facts[q].with_value(step.value) for q in step.questions})
 
     def _delete(self, step: WorkloadStep) -> World:
-        return self._with(
+        return self._with_facts(
             {q: replace(self.facts[q], live=False, abstain=step.abstain) for q in step.questions}
         )
 
     def _restore(self, step: WorkloadStep) -> World:
-        return self._with({q: replace(self.facts[q], live=True, abstain=False) for q in step.questions})
+        return self._with_facts({q: replace(self.facts[q], live=True, abstain=False) for q in step.questions})
 
     def _erase(self, step: WorkloadStep) -> World:
         gone = {q: replace(self.facts[q], live=False, abstain=False, erased=True) for q in step.questions}
-        return self._with(gone, gone)
+        return self._with_facts(gone, gone)
 
     @property
-    def erased(self) -> frozenset[str]:
+    def erased_questions(self) -> frozenset[str]:
         return frozenset(q for q, fact in self.facts.items() if fact.erased)
 
     def _ingest(self, step: WorkloadStep) -> World:
@@ -146,23 +146,23 @@ class World:
             gone = [q for q in old if q not in new and self.facts[q].live]
             facts |= {q: replace(self.facts[q], live=False) for q in gone}
             unkeyed |= {*old, *new}
-        world = self._with(facts, unkeyed)
+        world = self._with_facts(facts, unkeyed)
         return replace(world, documents={**self.documents, **dict(step.documents)})
 
     def _rekey(self, step: WorkloadStep) -> World:
-        kept = frozenset(q for q, fact in self.facts.items() if fact.kept)
+        kept = frozenset(q for q, fact in self.facts.items() if fact.is_indexed)
         state = ACTIVE if self.keysets[step.encoder] == ACTIVE else READY
         return self._keyset(step.encoder, state, kept | self.keyed[step.encoder])
 
     def _adapt(self, step: WorkloadStep) -> World:
         """Give keys to what the active keyset has keys of, predicted from those."""
-        kept = frozenset(q for q in self.keyed[self.active] if self.facts[q].kept)
+        kept = frozenset(q for q in self.keyed[self.active] if self.facts[q].is_indexed)
         world = self._keyset(step.encoder, READY, kept | self.keyed[step.encoder])
         return world.with_predicted(step.encoder, self.facts)
 
     def _make_true(self, step: WorkloadStep) -> World:
         """Replace the predicted keys of all facts but the deleted ones, which may be restored with theirs."""
-        deleted = (q for q in self.predicted[step.encoder] if not self.facts[q].kept)
+        deleted = (q for q in self.predicted[step.encoder] if not self.facts[q].is_indexed)
         return self._rekey(step).with_predicted(step.encoder, deleted)
 
     def _activate(self, step: WorkloadStep) -> World:
@@ -200,11 +200,11 @@ class World:
         keyed = (self.keyed[0] - questions, self.keyed[1] - questions)
         return replace(self, keyed=keyed, predicted=(first, second))
 
-    def _with(self, facts: Mapping[str, Known], unkeyed: Iterable[str] = ()) -> World:
+    def _with_facts(self, facts: Mapping[str, Known], unkeyed: Iterable[str] = ()) -> World:
         keyed = (self.keyed[0].difference(unkeyed), self.keyed[1].difference(unkeyed))
         return replace(self, facts={**self.facts, **facts}, keyed=keyed)
 
-    def seen(self, fact_ids: Mapping[str, int], keysets: tuple[str, str]) -> World:
+    def with_stored(self, fact_ids: Mapping[str, int], keysets: tuple[str, str]) -> World:
         """Give this world with what only the database knows: the ids of facts, and the keysets' states after a rekey
         in doubt.
         """

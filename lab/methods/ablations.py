@@ -128,7 +128,7 @@ def _orders(answers: Answering, question: str, values: dict[int, str]) -> Mappin
     return {
         BY_THE_KEY: [hit.fact_id for hit in lookup.hits],
         BY_KEY_AND_WORDS: [hit.fact_id for hit, _ in with_words(answers, question, lookup.hits)],
-        READ: list(dict.fromkeys(_touched(answers.read_for(question).places, values))),
+        READ: list(dict.fromkeys(_overlapped_fact_ids(answers.read_for(question).places, values))),
     }
 
 
@@ -144,7 +144,7 @@ def with_words(answers: Answering, question: str, hits: Sequence[Hit]) -> list[t
     return sorted(scored, key=lambda one: -one[1])
 
 
-def _touched(places: Sequence[ReadPlace], values: dict[int, str]) -> Iterator[int]:
+def _overlapped_fact_ids(places: Sequence[ReadPlace], values: dict[int, str]) -> Iterator[int]:
     """Yield the live facts that the places overlap: of each place first the fact that it overlaps most."""
     for place in places:
         live = [fact for fact in place.facts if fact.version is not None]

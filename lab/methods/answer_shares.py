@@ -94,7 +94,7 @@ class RawAnswer:
     cited: tuple[str, int, int] | None = None
     grain: str = SPAN
 
-    def at(self, threshold: float) -> str:
+    def outcome_at(self, threshold: float) -> str:
         """Give the outcome at a threshold."""
         return self.outcome if self.said is not None and self.score >= threshold else "abstained"
 
@@ -181,13 +181,13 @@ def report(asked: Answers, absent: Answers, threshold: float, seed: int) -> dict
         "right_ci": intervals["right"],
         "intervals": intervals,
         "no_threshold": shares(asked, absent, -np.inf),
-        "at_5_wrong": at_wrong(asked, absent, WRONG),
+        "at_5_wrong": shares_at_wrong(asked, absent, WRONG),
         "curve": curve(asked, absent),
         "milliseconds": 1000 * float(np.median([one.seconds for one in asked])),
     }
 
 
-def at_shipped(said: Answers, said_absent: Answers, found: dict[str, Any], seed: int) -> dict[str, Any]:
+def report_shipped(said: Answers, said_absent: Answers, found: dict[str, Any], seed: int) -> dict[str, Any]:
     """Give a report whose shares are those of what was said at the shipped thresholds, of spans and of passages.
 
     `passage` is the share of the questions that got a passage. `no_threshold`, the curve and `at_5_wrong` stay those of
@@ -201,14 +201,14 @@ def at_shipped(said: Answers, said_absent: Answers, found: dict[str, Any], seed:
 
 def shares(asked: Answers, absent: Answers, threshold: float) -> dict[str, float]:
     """Give the share of each outcome at a threshold. `right` is exact or holding."""
-    found = [one.at(threshold) for one in asked]
+    found = [one.outcome_at(threshold) for one in asked]
     by_name = {name: found.count(name) / max(1, len(found)) for name in OUTCOMES}
     by_name["right"] = sum(by_name[name] for name in RIGHT)
-    alarms = sum(one.at(threshold) != "abstained" for one in absent)
+    alarms = sum(one.outcome_at(threshold) != "abstained" for one in absent)
     return {name: by_name[name] for name in NAMES} | {"false_alarm": alarms / max(1, len(absent))}
 
 
-def at_wrong(asked: Answers, absent: Answers, most: float) -> dict[str, float]:
+def shares_at_wrong(asked: Answers, absent: Answers, most: float) -> dict[str, float]:
     """Give the least threshold at which no more than `most` are wrong or made up, and the shares there.
 
     It is read off these very questions, so it compares ways of answering and promises nothing of others.
@@ -220,7 +220,7 @@ def at_wrong(asked: Answers, absent: Answers, most: float) -> dict[str, float]:
 
 
 def _wrong(asked: Answers, threshold: float) -> float:
-    return sum(one.at(threshold) in ("wrong", "made_up") for one in asked) / max(1, len(asked))
+    return sum(one.outcome_at(threshold) in ("wrong", "made_up") for one in asked) / max(1, len(asked))
 
 
 def curve(asked: Answers, absent: Answers) -> list[dict[str, float]]:
@@ -243,13 +243,13 @@ def above(scores: Sequence[float]) -> float:
     return float(np.nextafter(max(scores, default=0.0), np.inf))
 
 
-def answered(asked: Answers, threshold: float) -> int:
-    return sum(one.at(threshold) != "abstained" for one in asked)
+def num_answered(asked: Answers, threshold: float) -> int:
+    return sum(one.outcome_at(threshold) != "abstained" for one in asked)
 
 
 def _intervals(asked: Answers, absent: Answers, threshold: float, seed: int) -> dict[str, list[float]]:
     there = _indicators(asked, threshold)
-    alarms_M = np.array([one.at(threshold) != "abstained" for one in absent], dtype=float)
+    alarms_M = np.array([one.outcome_at(threshold) != "abstained" for one in absent], dtype=float)
 
     def measure(draw: Draw) -> dict[str, float]:
         rows = draw(len(asked))
@@ -262,7 +262,7 @@ def _intervals(asked: Answers, absent: Answers, threshold: float, seed: int) -> 
 
 
 def _indicators(asked: Answers, threshold: float) -> dict[str, NDArray[np.float64]]:
-    outcomes = [one.at(threshold) for one in asked]
+    outcomes = [one.outcome_at(threshold) for one in asked]
     names = {name: (name,) for name in NAMES} | {"right": RIGHT}
     return {name: np.array([one in which for one in outcomes], dtype=float) for name, which in names.items()}
 

@@ -100,7 +100,7 @@ class Generating:
             for name, form in self.forms.items():
                 begun = perf_counter()
                 said, score = reading.answer(*form.prompt(self.checkpoint.tokenizer, question.text, passages))
-                said, found = judged(said, question.answers, passages, may_refuse=form.may_refuse)
+                said, found = judge_output(said, question.answers, passages, may_refuse=form.may_refuse)
                 done[name].append(RawAnswer(question, said, score, found, perf_counter() - begun))
             advance(number, len(questions))
         return done
@@ -148,7 +148,7 @@ class _Reading:
         return int(best.indices), float(best.values)
 
 
-def judged(
+def judge_output(
     said: str | None, golds: Sequence[str], passages: Sequence[str], *, may_refuse: bool
 ) -> tuple[str | None, str]:
     """Give what counts as said, and its outcome. Only what is not right anyway is read as a refusal."""

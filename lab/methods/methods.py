@@ -46,7 +46,7 @@ def answerer(
     """Give the answerer of a method. Refuses a checkpoint of another method, and a mode that the method lacks."""
     from colmlm.model.decoding.decoder import Decoder
 
-    loaded = _loaded(runtime, method, checkpoint)
+    loaded = _load_checkpoint(runtime, method, checkpoint)
     spoken = loaded.config.method
     if method is not Method.rag and spoken != method:
         raise typer.BadParameter(
@@ -67,7 +67,7 @@ def answerer(
     return Answerer(decoder, mode, passages.augment if passages else list, run)
 
 
-def _loaded(runtime: Runtime, method: Method, path: Path | None) -> Checkpoint:
+def _load_checkpoint(runtime: Runtime, method: Method, path: Path | None) -> Checkpoint:
     """Load the named checkpoint; without a name the settings' for Co-LMLM, and the base model for the baselines."""
     from colmlm.model.lm.checkpoint import WHEEL_BASE, base_checkpoint, load
     from colmlm.model.text.markup import STANDARD

@@ -55,7 +55,7 @@ def own_base(checkpoint: Path | None, directory: Path | None = None) -> Iterator
             yield runtime
 
 
-def filled(
+def fill_own_base(
     runtime: Runtime, texts: Sequence[AnnotatedDocument], threshold: float | None, keys: str
 ) -> list[AnnotatedDocument]:
     """Fill the base with these texts, marked at this threshold of the annotator (None: its own), with keys of these
@@ -66,8 +66,8 @@ def filled(
     home = runtime.settings.home
     wanted = {"threshold": threshold, "keys": keys, "checkpoint": str(runtime.user.checkpoint)}
     if (home / MADE_OF).is_file():
-        return _kept(home, texts, wanted)
-    documents = list(marked(runtime, texts, threshold, asks="question" in keys))
+        return _filled_documents(home, texts, wanted)
+    documents = list(mark_facts(runtime, texts, threshold, asks="question" in keys))
     take(runtime, documents, keys)
     with (home / MARKS).open("w", encoding="utf-8") as target:
         target.writelines(json.dumps(to_record(one), ensure_ascii=False) + "\n" for one in documents)
@@ -75,7 +75,7 @@ def filled(
     return documents
 
 
-def _kept(
+def _filled_documents(
     home: Path, texts: Sequence[AnnotatedDocument], wanted: Mapping[str, str | float | None]
 ) -> list[AnnotatedDocument]:
     documents = [one.document for one in read_annotated(home / MARKS) if one.document is not None]
@@ -88,7 +88,7 @@ def _kept(
     return documents
 
 
-def marked(
+def mark_facts(
     runtime: Runtime,
     texts: Sequence[AnnotatedDocument],
     threshold: float | None = None,

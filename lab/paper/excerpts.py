@@ -28,7 +28,7 @@ def spread(source: Path, rows: int | None) -> list[Record]:
     return _evenly(list(lines(source, None)), rows)
 
 
-def covered(source: Path, rows: int | None, *, by: Path) -> list[Record]:
+def covered_articles(source: Path, rows: int | None, *, by: Path) -> list[Record]:
     """Give articles whose subjects have a lead among the vital articles, which says some of it in other words."""
     titles = {lead["title"].casefold() for lead in leads(by, None)}
     return [article for article in lines(source, None) if article["title"].casefold() in titles][:rows]
@@ -61,7 +61,7 @@ def leads(source: Path, rows: int | None) -> Iterator[Record]:
 
 def leads_of(source: Path, rows: int | None, *, articles: Path) -> list[Record]:
     """Give the leads of the articles that `covered` gives."""
-    titles = {article["title"].casefold() for article in covered(articles, rows, by=source)}
+    titles = {article["title"].casefold() for article in covered_articles(articles, rows, by=source)}
     return [lead for lead in leads(source, None) if lead["title"].casefold() in titles]
 
 
@@ -86,7 +86,7 @@ def _parts(data: Path) -> dict[str, Callable[[int | None], Iterable[Record]]]:
         "popqa-questions": lambda rows: questions(popqa, rows),
         "vital": lambda rows: leads(vital, rows),
         "leads": lambda rows: leads_of(vital, rows, articles=articles),
-        "covered": lambda rows: covered(articles, rows, by=vital),
+        "covered": lambda rows: covered_articles(articles, rows, by=vital),
         "articles": lambda rows: lines(articles, rows),
     }
 

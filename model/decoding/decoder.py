@@ -232,7 +232,7 @@ class DecodingRun:
     def step(self) -> None:
         """Feed every row its next tokens; rows whose queue is then empty choose a token or look up."""
         self.num_steps += 1
-        fed, states = self._feed(self._shares())
+        fed, states = self._feed_rows(self._shares())
         ready = [row for row in fed if not row.pending]
         at_once = [row for row in ready if row.opened_at is not None and not self.queries.in_words]
         sampling = [row for row in ready if row not in at_once]
@@ -266,7 +266,7 @@ class DecodingRun:
             short.append((row, share))
         return short
 
-    def _feed(self, shares: Sequence[tuple[Row, int]]) -> tuple[list[Row], dict[Row, Tensor]]:
+    def _feed_rows(self, shares: Sequence[tuple[Row, int]]) -> tuple[list[Row], dict[Row, Tensor]]:
         """Feed these numbers of tokens; give the rows that were fed with the state of each one's last token."""
         rows = [row for row, _ in shares]
         pieces = [Piece(row.feed(share), row.position - share, row.past) for row, share in shares]

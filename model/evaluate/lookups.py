@@ -359,7 +359,7 @@ class Former:
         forward.advance(torch.tensor([site.prefix]), [0], cache)
         self._settle()
         started = time.perf_counter()
-        state = self._feed(self.checkpoint.tokenizer.fact, len(site.prefix), cache)
+        state = self._feed_token(self.checkpoint.tokenizer.fact, len(site.prefix), cache)
         if self.encoder is None:
             vector = unit(state)[0].cpu().numpy()
             return Formed(time.perf_counter() - started, 0.0, 0, vector)
@@ -381,10 +381,10 @@ class Former:
             if said == closes or said in self.ends:
                 break
             words.append(said)
-            state_1D = self._feed(said, len(site.prefix) + len(words), cache)
+            state_1D = self._feed_token(said, len(site.prefix) + len(words), cache)
         return words
 
-    def _feed(self, token: int, position: int, cache: RowCache) -> torch.Tensor:
+    def _feed_token(self, token: int, position: int, cache: RowCache) -> torch.Tensor:
         return self.checkpoint.lm.inference.advance(torch.tensor([[token]]), [position], cache)[:, -1]
 
     def _settle(self) -> None:

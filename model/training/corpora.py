@@ -294,12 +294,12 @@ class Stream:
     def numbers(self, step: int) -> NDArray[np.int64]:
         """Give the pieces of a step, by number."""
         if self._compose is None:
-            return self._drawn(step)
+            return self._draw_pieces(step)
         epoch, within = divmod(step, self.per_epoch)
         first = epoch * self.per_epoch + within // self._window * self._window
         if self._composed is None or self._composed[0] != first:
             last = min(first + self._window, (epoch + 1) * self.per_epoch)
-            self._composed = (first, self._compose([self._drawn(n) for n in range(first, last)]))
+            self._composed = (first, self._compose([self._draw_pieces(n) for n in range(first, last)]))
         return self._composed[1][step - first]
 
     def state(self) -> dict[str, Any]:
@@ -313,7 +313,7 @@ class Stream:
             steps = [np.array(numbers, dtype=np.int64) for numbers in state["steps"]]
             self._composed = (state["first"], steps)
 
-    def _drawn(self, step: int) -> NDArray[np.int64]:
+    def _draw_pieces(self, step: int) -> NDArray[np.int64]:
         epoch, within = divmod(step, self.per_epoch)
         if self._epoch is None or self._epoch[0] != epoch:
             order = epoch_order(len(self.pieces), self._block, f"{self._tag}/{epoch}")

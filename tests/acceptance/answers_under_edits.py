@@ -28,7 +28,7 @@ from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.faults.harness import Figures, run_scenario, soundness, spawned
+from colmlm.lab.faults.harness import Figures, run_scenario, soundness, spawn_work
 from tests.acceptance.edited import History
 from tests.acceptance.towns import question, town
 from tests.fakes import SURE_OF_PASSAGES, NearReader, WordEncoder
@@ -110,7 +110,7 @@ def run(
         ingest(kb, *(town(number) for number in range(TOWNS)))
         kb.keysets.rekey(WordEncoder())
         history = History(kb, 2 * TOWNS, random.Random(seed))
-        with spawned(ask, settings, make, seed) as one, spawned(ask, settings, make, seed + 1) as other:
+        with spawn_work(ask, settings, make, seed) as one, spawn_work(ask, settings, make, seed + 1) as other:
             started = time.monotonic()
             _write(history, (one, other), -(-operations // 3))
             tallies: list[Tally] = [one.recv(), other.recv()]

@@ -22,7 +22,7 @@ from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from colmlm.lab.faults.harness import Figures, run_scenario, soundness, spawned
+from colmlm.lab.faults.harness import Figures, run_scenario, soundness, spawn_work
 from tests.acceptance.curated import Replay, Standing
 from tests.acceptance.curators import Curator, Tally, Work, work
 from tests.acceptance.server import server_process
@@ -93,7 +93,7 @@ def run(
 def _curated(make: Callable[[Work], Curator], works: Sequence[Work]) -> tuple[list[Tally], float]:
     """Runs the clients, which begin at one time; gives the seconds from then on too."""
     with ExitStack() as stack:
-        pipes = [stack.enter_context(spawned(work, make, one)) for one in works]
+        pipes = [stack.enter_context(spawn_work(work, make, one)) for one in works]
         for pipe in pipes:
             pipe.recv()
         began = time.monotonic()

@@ -18,7 +18,7 @@ from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.servers import our_server
 from colmlm.lab.faults.harness import Figures, LoadClient, fill_base, run_scenario, token_of
-from colmlm.lab.faults.served import ENCODER, FACTS, EditLoad, found
+from colmlm.lab.faults.served import ENCODER, FACTS, EditLoad, hits_of
 from tests.debian_servers import ReplicatedPair, replicated_pair
 
 TO_DELETE = 10_000  # facts that are there to be deleted, more than minutes of it get to
@@ -38,7 +38,7 @@ class LoadWithDeletions(EditLoad):
         self.done.append(n)
         for gone in {n, self.done[number % len(self.done)]}:
             client.counts["wrong_answers"] += self.ids[gone] in [
-                hit["fact_id"] for hit in found(client, gone)
+                hit["fact_id"] for hit in hits_of(client, gone)
             ]
 
 

@@ -60,14 +60,14 @@ class Lance:
 
     def lookup(self, query: Keys) -> PeerHit | None:
         rows = self._search(query).to_arrow().to_pylist()
-        return _found(rows[0]) if rows else None
+        return _hit_of_row(rows[0]) if rows else None
 
     def lookup_batch(self, queries: Keys) -> list[PeerHit | None]:
         if len(queries) == 1:
             return [self.lookup(queries[0])]
         found: list[PeerHit | None] = [None] * len(queries)
         for row in self._search(list(queries)).to_arrow().to_pylist():
-            found[row["query_index"]] = _found(row)
+            found[row["query_index"]] = _hit_of_row(row)
         return found
 
     def _search(self, query: Any) -> Any:
@@ -91,5 +91,5 @@ class Lance:
         del self._table
 
 
-def _found(row: dict[str, Any]) -> PeerHit:
+def _hit_of_row(row: dict[str, Any]) -> PeerHit:
     return PeerHit(row["id"], row["text"], row["source"])

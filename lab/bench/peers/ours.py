@@ -61,7 +61,7 @@ class Ours:
 
     def lookup_batch(self, queries: Keys) -> list[PeerHit | None]:
         return [
-            _found(lookup)
+            _first_hit(lookup)
             for lookup in self._kb.lookups.find(queries, checkpoint_id=CHECKPOINT, threshold=-1)
         ]
 
@@ -92,7 +92,7 @@ def _documents(first: int, texts: Sequence[str], sources: Sequence[str]) -> Iter
         yield AnnotatedDocument(f"d{first + at}", "".join(passages), tuple(spans))
 
 
-def _found(lookup: Lookup) -> PeerHit | None:
+def _first_hit(lookup: Lookup) -> PeerHit | None:
     if not lookup.hits:
         return None
     hit = lookup.hits[0]

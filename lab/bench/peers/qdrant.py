@@ -84,11 +84,11 @@ class Qdrant:
         self._effort = effort
 
     def lookup(self, query: Keys) -> PeerHit | None:
-        return _found(self._shard.query(self._request(query)))
+        return _hit_of_points(self._shard.query(self._request(query)))
 
     def lookup_batch(self, queries: Keys) -> list[PeerHit | None]:
         found = self._shard.query_batch(QueryBatchRequest([self._request(query) for query in queries]))
-        return [_found(points) for points in found]
+        return [_hit_of_points(points) for points in found]
 
     def _request(self, query: Keys) -> Any:
         return QueryRequest(
@@ -119,7 +119,7 @@ class Qdrant:
         self._shard.close()
 
 
-def _found(points: list[Any]) -> PeerHit | None:
+def _hit_of_points(points: list[Any]) -> PeerHit | None:
     if not points:
         return None
     (point,) = points

@@ -17,14 +17,14 @@ from colmlm.lab.methods.ablations import RANKINGS, WHOLE, named
 from colmlm.lab.methods.answer_shares import (
     RawAnswer,
     RawQuestion,
-    answered,
     answering_as_many,
-    at_shipped,
-    at_wrong,
     curve,
+    num_answered,
     report,
+    report_shipped,
+    shares_at_wrong,
 )
-from colmlm.lab.methods.generating_baseline import CHATS, END_OF_TURN, TURN, judged
+from colmlm.lab.methods.generating_baseline import CHATS, END_OF_TURN, TURN, judge_output
 from colmlm.model.lm.checkpoint import DIGESTS, WEIGHTS, WHEEL_BASE
 from colmlm.model.lm.config import file_digest
 from colmlm.model.text.markup import STANDARD
@@ -157,16 +157,16 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_filled(ask: Any, 
 
 def test_the_point_of_five_percent_wrong_is_the_least_threshold_with_no_more() -> None:
     asked = answers(*[("exact", 0.9)] * 18, ("wrong", 0.8), ("near", 0.7), ("made_up", 0.6), ("exact", 0.5))
-    found = at_wrong(asked, answers(("wrong", 0.75)), 0.05)
+    found = shares_at_wrong(asked, answers(("wrong", 0.75)), 0.05)
     assert found["threshold"] == 0.7 and found["wrong"] == pytest.approx(1 / 22)
     assert found["right"] == pytest.approx(18 / 22) and found["false_alarm"] == 1
     tied = answers(("exact", 0.9), ("wrong", 0.9))
-    assert at_wrong(tied, [], 0.05)["abstained"] == 1
+    assert shares_at_wrong(tied, [], 0.05)["abstained"] == 1
 
 
 def test_who_answers_as_many_is_compared_at_equal_numbers() -> None:
     asked = answers(("exact", 0.9), ("wrong", 0.5), ("abstained", 0.4), ("near", 0.1))
-    assert [answered(asked, answering_as_many(asked, number)) for number in (0, 1, 2, 4)] == [0, 1, 2, 3]
+    assert [num_answered(asked, answering_as_many(asked, number)) for number in (0, 1, 2, 4)] == [0, 1, 2, 3]
 
 
 def test_a_curve_rises_to_what_is_said_without_a_threshold() -> None:
@@ -184,7 +184,7 @@ def test_shares_at_the_shipped_thresholds_are_of_what_is_said_there_and_the_curv
         answers(("abstained", 0.4))[0],
     ]
     whole = report(asked, [], 0.8, 0)
-    found = at_shipped(said, [], whole, 0)
+    found = report_shipped(said, [], whole, 0)
     assert (found["exact"], found["right"], found["abstained"], found["passage"]) == pytest.approx(
         (1 / 3, 2 / 3, 1 / 3, 1 / 3)
     )
@@ -209,11 +209,11 @@ def test_shares_at_the_shipped_thresholds_are_of_what_is_said_there_and_the_curv
 def test_what_a_model_writes_is_made_up_where_no_passage_says_it(
     said: str | None, may_refuse: bool, outcome: str
 ) -> None:
-    assert judged(said, ["1911"], ["A tram of 1923."], may_refuse=may_refuse)[1] == outcome
+    assert judge_output(said, ["1911"], ["A tram of 1923."], may_refuse=may_refuse)[1] == outcome
 
 
 def test_a_refusal_that_is_the_answer_is_right() -> None:
-    assert judged("not guilty", ["Not guilty"], [], may_refuse=True) == ("not guilty", "exact")
+    assert judge_output("not guilty", ["Not guilty"], [], may_refuse=True) == ("not guilty", "exact")
 
 
 def test_the_base_model_is_asked_in_the_form_of_its_chats() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.facts.records import FactRecord, Source
-from colmlm.lab.evaluate.survivors import KINDS, controls, planted_text, reworded, sort_of
+from colmlm.lab.evaluate.survivors import KINDS, controls, planted_text, reword_value, sort_of
 from tests.cli.conftest import Run
 from tests.lab.evaluate.test_confidence import TOWNS, squad
 
@@ -54,11 +54,13 @@ def test_a_planted_text_says_its_value_where_its_fact_is(kind: str) -> None:
 
 
 def test_a_value_is_worded_otherwise_by_its_sort() -> None:
-    drawn = {value: {reworded(value, random.Random(n)) for n in range(40)} for value in ("1889", "12,480")}
+    drawn = {
+        value: {reword_value(value, random.Random(n)) for n in range(40)} for value in ("1889", "12,480")
+    }
     assert drawn["1889"] == {"the year 1889", "eighteen eighty-nine", "1889 or so"}
     assert "12480" in drawn["12,480"] and "12,480" not in drawn["12,480"]
     assert "the 22nd day of March in 1879" in {
-        reworded("March 22, 1879", random.Random(n)) for n in range(40)
+        reword_value("March 22, 1879", random.Random(n)) for n in range(40)
     }
     assert [sort_of(value) for value in ("March 22, 1879", "1879", "12 km", "Marie Curie", "a dog")] == [
         "date", "year", "number", "name", "words",

@@ -165,7 +165,7 @@ def test_a_fact_whose_insert_was_in_doubt_is_not_among_those_with_a_predicted_ke
     both = [StepJournal(), StepJournal(in_doubt=WorkloadStep("insert", ("New",), "3"))]
     undone, done = outcomes(predicted, both)
     assert undone.predicted[0] == {"Live"} and done.predicted[0] == {"Live", "New"}
-    assert undone.after(WorkloadStep("make_true")).predicted[0] == set()
+    assert undone.apply(WorkloadStep("make_true")).predicted[0] == set()
 
 
 @pytest.mark.slow(reason="kills processes at chosen instants")
@@ -335,12 +335,12 @@ def opened(kb: KnowledgeBase) -> Iterator[KnowledgeBase]:
 
 WORLD = (
     World()
-    .after(WorkloadStep("insert", ("Live",), "1"))
-    .after(WorkloadStep("insert", ("Dead",), "2"))
-    .after(WorkloadStep("delete", ("Dead",)))
-    .after(WorkloadStep("ingest", documents=(("peru", PERU),)))
-    .after(WorkloadStep("rekey"))
-    .after(WorkloadStep("activate"))
+    .apply(WorkloadStep("insert", ("Live",), "1"))
+    .apply(WorkloadStep("insert", ("Dead",), "2"))
+    .apply(WorkloadStep("delete", ("Dead",)))
+    .apply(WorkloadStep("ingest", documents=(("peru", PERU),)))
+    .apply(WorkloadStep("rekey"))
+    .apply(WorkloadStep("activate"))
 )
 
 
