@@ -71,7 +71,7 @@ def run(settings: Settings, pair: ReplicatedPair, *, rounds: int = 3, pause: flo
             "deletions_acknowledged": len(load.done),
             "deletions_lost": len(undead),
             "seconds_of_promotion": promoted,
-            **load.judged(kb, seconds, log),
+            **load.report_outcome(kb, seconds, log),
         }
 
 

@@ -21,6 +21,6 @@ def test_a_run_on_two_nodes_goes_on_after_a_rank_was_killed() -> None:
     outcome = json.loads(ran.stdout)
     (kill,) = outcome["kills"]
     assert ran.returncode == 0 and outcome["steps"] == 30, outcome
-    assert 0 < kill["resumed_from"] <= kill["apply"] < 30
+    assert 0 < kill["resumed_from"] <= kill["after_step"] < 30
     assert max(outcome["weights_differ_by"], outcome["losses_differ_by"]) <= 1e-5
     assert outcome["left_behind"] == []

@@ -50,7 +50,7 @@ class Kill:
     """What was killed, after which step, how many steps of the log stayed, and the seconds until new ones came."""
 
     what: str
-    apply: int
+    after_step: int
     resumed_from: int
     seconds: float
 
@@ -96,12 +96,12 @@ class Nodes:
         if any(codes):
             raise RuntimeError(self.said.read_text()[-3000:])
 
-    def kill(self, what: str, apply: int) -> Kill:
+    def kill(self, what: str, after_step: int) -> Kill:
         """Kills the second node's rank or all of that node, and sees the run go on.
 
         It comes after a save and a later step, whose work is lost.
         """
-        self._wait(lambda: self._has_saved() and len(self._seconds()) > apply)
+        self._wait(lambda: self._has_saved() and len(self._seconds()) > after_step)
         torchrun, *ranks = _family(self.running[1].pid)
         before = self._seconds()
         if what == "node":
@@ -156,7 +156,7 @@ def run(settings: Settings, *, steps: int = 60, kill: list[str] | None = None) -
         "left_behind": sorted(
             {path.name for path in other.iterdir()} - {path.name for path in one.iterdir()}
         ),
-        "went_on_ok": all(0 < one.resumed_from <= one.apply for one in kills),
+        "went_on_ok": all(0 < one.resumed_from <= one.after_step for one in kills),
         "same_ok": max(differences.values()) <= TOLERANCE,
     }
 
