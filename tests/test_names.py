@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,13 @@ HOLE = "_hole_"  # what a formatted string has in place of each value
 FILES = [
     str(file.relative_to(ROOT)) for room in ("tests", "lab") for file in sorted((ROOT / room).rglob("*.py"))
 ]
+
+PACKAGES = ("kb", "api", "cli", "model", "lab")
+BARE_NAME = re.compile(
+    "_([a-z]+ed|said|told|gone|held|known|drawn|made|found|sent|kept|shown|given|against|with|without|at|then|there"
+    "|done|taken|left|seen|written|heard|paid|sought|begun|unset)"
+)
+BARE_NAMES = {"kb/keys/predicted.py: _predicted"}  # still to be renamed; the set may only shrink
 
 # Programs that are written to be refused: their names do not exist on purpose.
 WRONG_ON_PURPOSE = {"tests/test_names.py", "tests/test_patches.py", "tests/test_structure.py"}
@@ -159,6 +167,18 @@ def bound_names(program: ast.Module) -> set[str]:
         for node in ast.walk(program)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     }
+
+
+def test_a_private_function_is_named_after_its_object() -> None:
+    """A participle or a preposition alone, such as `_kept` or `_with`, does not say of what."""
+    found = [
+        f"{file.relative_to(ROOT)}: {node.name}"
+        for package in PACKAGES
+        for file in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and BARE_NAME.fullmatch(node.name)
+    ]
+    assert set(found) == BARE_NAMES
 
 
 def dotted(node: ast.expr) -> str | None:
