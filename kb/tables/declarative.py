@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from dataclasses import fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Protocol, TypeVar
 
 from sqlalchemy import BigInteger, Column, DateTime, LargeBinary, MetaData, Text, inspect
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import DeclarativeBase, mapped_column
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T", bound="DataclassInstance")
+T = TypeVar("T", bound="DataclassRecord")
 
 ERASURE = "erasure"  # the entry of a column's `info` that says what an erasure does with it
 REDACTED: Final = "redacted"
@@ -72,6 +69,12 @@ def columns_of(row: type[TableRow], *treatments: str) -> list[Column[Any]]:
 def content_of(row: type[TableRow]) -> tuple[str, ...]:
     """Give the names of the columns of a table that an erasure redacts."""
     return tuple(column.name for column in columns_of(row, REDACTED))
+
+
+class DataclassRecord(Protocol):
+    """Any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
 def copy_columns(kind: type[T], row: Any, **given: Any) -> T:
