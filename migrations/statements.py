@@ -11,9 +11,9 @@ WHERE NOT i.indisvalid AND c.relname = ANY(:names) AND c.relnamespace = current_
 """)
 
 
-def run(statements: str, connection: Connection | None = None) -> None:
-    """Runs statements as they stand, % and colons too, on this connection or that of the migration."""
-    (connection or op.get_bind()).exec_driver_sql(statements, execution_options={"no_parameters": True})
+def run(statements: str) -> None:
+    """Runs statements as they stand, % and colons too, on the connection of the migration."""
+    op.get_bind().exec_driver_sql(statements, execution_options={"no_parameters": True})
 
 
 def building(indexes: dict[str, str]) -> list[str]:

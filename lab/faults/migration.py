@@ -50,14 +50,15 @@ SELECT * FROM (
 
 
 # A later release, of which each migration is done by functions of this module.
-_NOTES = "ALTER TABLE fact ADD COLUMN IF NOT EXISTS later_note text"
-_NOTE_INDEXES = {"fact_later_note_idx": "fact (later_note, id)"}
+_NOTES = "ALTER TABLE fact ADD COLUMN later_note text"
+# Of columns that are there: to add one beforehand would wait for the longest edit and keep those after it waiting.
+_LATER_INDEXES = {"fact_later_idx": "fact (answer, id)"}
 _FILE = """
 from colmlm.lab.faults.migration import {functions}
 
 revision, down_revision = "{revision}", "{before}"
 """
-_LATER = ("build_notes as beforehand, add_notes as upgrade", "add_accounts as upgrade")
+_LATER = ("build_indexes as beforehand, add_notes as upgrade", "add_accounts as upgrade")
 
 
 def write_later_release(folder: Path) -> tuple[str, ...]:
@@ -72,15 +73,14 @@ def write_later_release(folder: Path) -> tuple[str, ...]:
     return tuple(revisions)
 
 
-def build_notes(connection: Connection) -> None:
-    """Add a column to facts and build its index while edits go on."""
-    run(_NOTES, connection)
-    build_beforehand(connection, _NOTE_INDEXES)
+def build_indexes(connection: Connection) -> None:
+    """Build an index on facts while edits go on."""
+    build_beforehand(connection, _LATER_INDEXES)
 
 
 def add_notes() -> None:
-    """Add what was not built beforehand."""
-    for statement in (_NOTES, *building(_NOTE_INDEXES)):
+    """Add a column to facts, and the index where it was not built beforehand."""
+    for statement in (_NOTES, *building(_LATER_INDEXES)):
         run(statement)
 
 

@@ -25,6 +25,7 @@ from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import TableRow
 from colmlm.lab.faults.migration import write_later_release
+from tests.gates import await_that, watched
 from tests.kb.corpora import PERU, ingest
 from tests.places import PYTHONPATH, ROOT
 from tests.servers import clone
@@ -92,7 +93,7 @@ def test_indexes_on_facts_are_built_while_edits_go_on_and_after_a_failed_start(s
     *_, head = write_later_release(later := tmp_path / "later")
     with clone(server) as url:
         engine = create_engine(url)
-        broken = "fact_later_note_idx"
+        broken = "fact_later_idx"
         with engine.begin() as connection:
             connection.execute(
                 text("INSERT INTO fact (ordinal, question, created_seq) VALUES (0, 'Who?', 1)")
@@ -103,10 +104,12 @@ def test_indexes_on_facts_are_built_while_edits_go_on_and_after_a_failed_start(s
             )
         engines = [engine, create_engine(url)]
         starts = [threading.Thread(target=database.migrate_database, args=[one, later]) for one in engines]
-        with engine.begin() as connection:  # CONCURRENTLY waits for it, and keeps no other edit waiting
+        # CONCURRENTLY waits for it, and keeps no other edit waiting
+        with engine.begin() as connection, watched(url) as reached:
             connection.execute(text("UPDATE fact SET answer = 'One'"))
             for start in starts:
                 start.start()
+            await_that(reached)
             with engine.begin() as other:
                 other.execute(text("SET LOCAL lock_timeout = '20s'"))
                 other.execute(text("INSERT INTO fact (ordinal, question, created_seq) VALUES (0, 'Why?', 1)"))
@@ -117,7 +120,7 @@ def test_indexes_on_facts_are_built_while_edits_go_on_and_after_a_failed_start(s
             assert database.revision_of(engine) == head and connection.scalar(text(invalid)) == 0
             assert connection.scalar(text("SELECT count(*) FROM later_account")) == 2
             defined = connection.scalar(text(f"SELECT pg_get_indexdef('{broken}'::regclass)"))
-            assert "(later_note, id)" in defined
+            assert "(answer, id)" in defined
         for one in engines:
             one.dispose()
 

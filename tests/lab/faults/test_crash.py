@@ -497,7 +497,7 @@ def test_the_judge_sees_a_backup_that_is_none_and_what_a_killed_writer_left(
         ("ALTER TABLE fact ADD COLUMN extra text", "mismatched"),
         ("DROP INDEX fact_key_fact_id_idx", "mismatched"),
         (
-            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'fact_later_note_idx'::regclass",
+            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'fact_later_idx'::regclass",
             "mismatched",
         ),
         ("UPDATE alembic_version SET version_num = '0003'", "errors"),
