@@ -31,6 +31,8 @@ def test_lookups_over_http_are_measured_on_the_knowledge_base_that_is_there(
     assert all('"deleted_seq": null' in run("facts", "show", fact_id, "--json").out for fact_id in keyed), (
         "edits are undone"
     )
+    ran = program("bench", "api", "--existing", "--clients", "2", "--seconds", "0.2", "--json")
+    assert ran.returncode == 0 and json.loads(ran.stdout)["overhead_ms"] is None, "nothing was asked by one"
     keys = run("tokens", "list", "--json").json["keys"]
     assert keys and all(key["revoked_at"] for key in keys), "its key ends with it"
 
