@@ -7,7 +7,7 @@ STAMP := $(VENV)/installed-$(shell { echo $(EXTRAS); cat $(INPUTS); } | cksum | 
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install up demo format style types check test fast test-all test-portable slow bench faults
+.PHONY: help install up demo format style types check test fast test-all test-portable slow docs site bench faults
 
 help:
 	@echo "make up      start the API and the console on http://127.0.0.1:8484"
@@ -15,6 +15,7 @@ help:
 	@echo "make check   format, lint, types, layers, migrations"
 	@echo "make test    make check, and all tests but the slow ones"
 	@echo "make test-all  what make test leaves out: slow tests, clients of others, and numbers as on an older processor"
+	@echo "make docs    build the site into site/; make site serves it on http://127.0.0.1:8000 while you write"
 	@echo "make format  put the code in order"
 	@echo "make bench   measure the store at 100,000 facts; some minutes, on an idle machine"
 	@echo "make faults    kill processes at 500 seeded instants and check that nothing was lost; some minutes"
@@ -55,8 +56,15 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --d
 fast: $(STAMP)
 	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
+docs: $(STAMP)
+	$(BIN)/python -m mkdocs build --strict --quiet
+	@echo "The site is in site/: open site/index.html."
+
+site: $(STAMP)
+	$(BIN)/python -m mkdocs serve
+
 # Clients of others are installed at their current releases, each into an environment of its own.
-test-all: test-portable slow
+test-all: test-portable docs slow
 
 slow: $(STAMP)
 	FOREIGN_CLIENTS=$(VENV)/clients $(PYTEST) -m slow $(PYTEST_ARGS)

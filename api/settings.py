@@ -28,20 +28,37 @@ class ServerSettings:
     """Where a server listens, to whom it answers, and what it writes of that."""
 
     host: str = "127.0.0.1"
+    """The address that the server listens on."""
     port: Port = 8484
+    """The port that the server listens on."""
     allowed_hosts: tuple[HostName, ...] = ()
+    """More names that requests may be for, with commas between them."""
     cors_origins: tuple[Origin, ...] = ()
+    """Origins whose pages may call the API, with commas between them."""
     rate_limit: Rate | None = None
+    """Requests a minute of each token that has no limit of its own, in each process."""
     prompt_max_tokens: Tokens = 4096
+    """The longest prompt in tokens, if the model reads so many."""
     decoding_rows: Rows = 64
+    """How many prompts a server decodes together."""
     decoding_queue: Waiting = 256
+    """How many more prompts may wait for that."""
     decoding_wait_seconds: Seconds = 30.0
+    """How long each prompt waits at most."""
     ranking: Literal["key", "words", "reader"] | None = None
+    """How the decoder's lookups rank facts if the caller names no ranking. Unset: `reader` for questions,
+    `key` for other texts.
+    """
     ready_lag: Changes = 1000
+    """By how many changes the index may lag before `/readyz` answers 503."""
     drain_seconds: Seconds = 30.0
+    """How long a server that is told to stop lets running requests finish."""
     log_format: Literal["auto", "json", "text"] = "auto"
+    """`auto` writes text to a terminal and JSON elsewhere."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least severe level that is logged."""
     metrics_listen: str | None = None
+    """`HOST:PORT` of a second address that gives metrics without a token."""
 
     def __post_init__(self) -> None:
         self.metrics_address()  # a wrong one should not wait for the server's start

@@ -31,8 +31,11 @@ class MilvusAddress:
     """The server that holds the collections of keysets named `milvus:COLLECTION`. None is asked before one is named."""
 
     uri: Uri = field(default="http://127.0.0.1:19530", repr=False)  # a wrong one may hold a password
+    """The address of the Milvus server, for keysets that name a collection."""
     token: str | None = field(default=None, repr=False)
+    """The server's token, or `user:password`."""
     timeout_seconds: CallSeconds = 5.0
+    """How long one request of a lookup there may take. A write may take a minute."""
 
 
 _POSTGRES = re.compile(r"postgres(?:ql)?(?:\+psycopg)?://")
@@ -54,23 +57,43 @@ class Settings:
     """The settings as one frozen value that is passed down; nothing below `cli` reads the environment."""
 
     home: Path
+    """The folder of this installation. Default: `$XDG_DATA_HOME/colmlm`, else `~/.local/share/colmlm`."""
     database_url: str | None = field(default=None, repr=False)  # holds a password
+    """`postgresql://user:password@host/database` of your own server. Unset, the embedded server is used."""
     actor: str = "unknown"
+    """The name that changes made on this machine are recorded under. Default: your user name."""
     index_wait_seconds: Seconds = 5.0
+    """How long a lookup waits for the change that it has to have seen."""
     lock_timeout_seconds: Seconds = 10.0
+    """How long a request to a server waits for a lock, such as that of the change log. 0 waits without
+    end.
+    """
     statement_timeout_seconds: Seconds = 60.0
+    """How long one statement of a request to a server may run. 0 sets no limit."""
     report_timeout_seconds: Seconds = 600.0
+    """How long one statement of a report may run, such as `corpus list --stats`. 0 sets no limit."""
     erase_needs_two: bool = False
+    """`yes`: an erasure waits until a second admin approves it."""
     keep_answers: bool = True
+    """`no`: neither answers nor their questions are stored."""
     upload_max_mb: Megabytes = 256
+    """The largest file that may be uploaded. All files that wait for their jobs may take four times as
+    much.
+    """
     document: Limits = field(default_factory=Limits)
     milvus: MilvusAddress = field(default_factory=MilvusAddress)
     job_retention_days: Days = 90
+    """How long a job is kept after it ended. 0 keeps all jobs."""
     miss_retention_days: Days = 365
+    """How long a miss is kept, with its question. 0 keeps all misses."""
     shared_snapshots: SharedPlace | None = field(default=None, repr=False)  # a wrong one may hold a password
+    """A folder or an address of object storage through which servers of one base share index snapshots."""
     plan_max_facts: Number = 100_000
+    """Up to how many live facts a server works out plans to forget."""
     as_of_max_scores: Number = 100_000_000
+    """How many scores a lookup as of a change may compute: its queries times the keys of the base."""
     webhook_networks: tuple[str, ...] = ()
+    """Private networks that webhooks may reach, such as `10.20.0.0/16`, with commas between them."""
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Settings:

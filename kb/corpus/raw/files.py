@@ -320,8 +320,11 @@ class Limits:
     """The limits for one document: megabytes of memory, seconds of processor time, and characters of its text."""
 
     memory_mb: Memory = 1024
+    """Megabytes of memory that reading one document may take."""
     seconds: Time = 60
+    """Seconds of processor time that reading one document may take."""
     characters: Characters = 20_000_000
+    """The longest text of a document, in characters."""
 
     def sentence(self, breach: Breach, how: str = "") -> str:
         """Give the reason of a refusal; `how` says how the reader ended, as far as that is known."""
