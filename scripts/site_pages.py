@@ -19,6 +19,10 @@ from typing import Any, get_type_hints
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = {"colmlm": "colmlm.cli.start.root:app", "colmlm-lab": "colmlm.lab.main:app"}
+ERROR_FILES = (
+    "kb/errors/__init__.py", "kb/errors/refusals.py", "api/errors.py", "api/openai/fields.py", "api/openai/chat.py",
+    "api/client/connection.py", "api/console/views.py", "api/mcp/server.py", "cli/operating/serving.py",
+)  # fmt: skip
 OPTIONS_OF_ALL = {"--help", "--install-completion", "--show-completion"}
 
 
@@ -133,12 +137,12 @@ def attribute_docstrings(kind: type) -> dict[str, str]:
 def errors_page() -> str:
     """Describe every error code: its HTTP status, and the message with its remedy."""
     from colmlm.api import errors as of_api
-    from colmlm.kb.errors import KBError, refusals
+    from colmlm.kb.errors import KINDS, KBError
 
     rows = []
     for code, (title, text, status) in sorted(_messages().items()):
         if status is None:
-            kind = refusals.kind_of(code) or getattr(of_api, code, KBError)
+            kind = KINDS.get(code, KBError)
             error = kind.__new__(kind)
             error.code = code
             status = of_api.status_of(error)
@@ -154,7 +158,7 @@ def errors_page() -> str:
 def _messages() -> dict[str, tuple[str, str, int | None]]:
     """Give the title and the message of each code as the code words it, and the HTTP status if it names one."""
     found: dict[str, tuple[str, str, int | None]] = {}
-    for file in ("kb/errors/__init__.py", "kb/errors/refusals.py", "api/errors.py"):
+    for file in ERROR_FILES:
         for node in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef):
                 calls = [one for one in node.decorator_list if isinstance(one, ast.Call)]
@@ -258,7 +262,12 @@ def rights_page() -> str:
             )
     return (
         "# Rights by route\n\nEach route needs one right. A role is a set of rights.\n\n"
-        f"| route | right | {' | '.join(ROLES)} |\n|---|---|{'---|' * len(ROLES)}\n" + "\n".join(rows) + "\n"
+        f"| route | right | {' | '.join(ROLES)} |\n|---|---|{'---|' * len(ROLES)}\n"
+        + "\n".join(rows)
+        + "\n\n## The past\n\n"
+        "A role without the right `audit` is shown marks in place of deleted, corrected and replaced values. "
+        "An empty cell is a refusal.\n\n"
+        + (ROOT / "tests" / "api" / "withheld.md").read_text(encoding="utf-8")
     )
 
 

@@ -45,10 +45,6 @@ def variables(kind: type, prefix: str) -> Iterator[str]:
             yield from (name,) if field.repr else (name, f"{name}_FILE")
 
 
-def test_every_setting_is_documented() -> None:
-    assert settings_read() <= set(SETTING.findall((ROOT / "docs" / "operations.md").read_text()))
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_setting_named_exists(page: Path) -> None:
     assert set(SETTING.findall(page.read_text())) <= settings_read()

@@ -1,6 +1,6 @@
-"""Write the API reference `docs/api.md` from the OpenAPI document.
+"""Write the API reference of the site from the OpenAPI document.
 
-python -m colmlm.api.schema.reference > docs/api.md
+python -m colmlm.api.schema.reference > api.md
 python -m colmlm.api.schema.reference --json > openapi.json     the document itself
 """
 
@@ -16,8 +16,7 @@ from colmlm.api.schema.openapi import described
 
 _HEAD = """# API reference
 
-Generated from the description that a server gives at `/schema/openapi.json`; `python -m colmlm.api.schema.reference`
-writes it.
+This page describes the document that a server gives at `/schema/openapi.json`.
 """
 
 

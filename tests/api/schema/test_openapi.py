@@ -12,11 +12,7 @@ from litestar.routes import HTTPRoute
 from colmlm.api.middleware.auth import right_of
 from colmlm.api.middleware.gate import GatedApp
 from colmlm.api.schema.openapi import TAGS, operations
-from colmlm.api.schema.reference import reference
 from tests.api.conftest import Client
-from tests.places import ROOT
-
-DOCS = ROOT / "docs"
 
 
 def test_every_route_is_described(app: GatedApp, operator: Client, description: dict[str, Any]) -> None:
@@ -85,9 +81,3 @@ def within(part: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(part, list):
         for inner in part:
             yield from within(inner)
-
-
-def test_the_reference_page_is_up_to_date(description: dict[str, Any]) -> None:
-    assert (DOCS / "api.md").read_text() == reference(description), (
-        "python -m colmlm.api.schema.reference > docs/api.md"
-    )
