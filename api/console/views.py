@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import wraps
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Any, ParamSpec
 from urllib.parse import urlencode
@@ -70,29 +70,30 @@ Page = Response[Any]
 
 @dataclass(frozen=True, slots=True)
 class NavigationEntry:
-    """An entry of the navigation, and the right that it needs to be shown."""
+    """An entry of the navigation, the right that it needs to be shown, and its group."""
 
     name: str
     href: str
     icon: str
     right: Right
+    group: str
 
 
 PLACES = (
-    NavigationEntry("Ask", "/console/ask", "ask", Right.read),
-    NavigationEntry("Facts", "/console/facts", "facts", Right.read),
-    NavigationEntry("Review", "/console/review", "review", Right.read),
-    NavigationEntry("Questions", "/console/questions", "questions", Right.read),
-    NavigationEntry("Misses", "/console/misses", "misses", Right.read),
-    NavigationEntry("Contradictions", "/console/contradictions", "contradictions", Right.read),
-    NavigationEntry("Forget", "/console/forget", "forget", Right.audit),
-    NavigationEntry("Erasures", "/console/erasures", "erasures", Right.admin),
-    NavigationEntry("Audit", "/console/audit", "audit", Right.audit),
-    NavigationEntry("Keysets", "/console/keysets", "keysets", Right.read),
-    NavigationEntry("Corpora", "/console/corpora", "corpora", Right.read),
-    NavigationEntry("Tokens", "/console/tokens", "tokens", Right.admin),
-    NavigationEntry("Backups", "/console/backups", "backups", Right.admin),
-    NavigationEntry("Status", "/console/status", "status", Right.read),
+    NavigationEntry("Ask", "/console/ask", "ask", Right.read, "Answers"),
+    NavigationEntry("Questions", "/console/questions", "questions", Right.read, "Answers"),
+    NavigationEntry("Misses", "/console/misses", "misses", Right.read, "Answers"),
+    NavigationEntry("Facts", "/console/facts", "facts", Right.read, "Knowledge"),
+    NavigationEntry("Corpora", "/console/corpora", "corpora", Right.read, "Knowledge"),
+    NavigationEntry("Review", "/console/review", "review", Right.read, "Knowledge"),
+    NavigationEntry("Contradictions", "/console/contradictions", "contradictions", Right.read, "Knowledge"),
+    NavigationEntry("Forget", "/console/forget", "forget", Right.audit, "Removal"),
+    NavigationEntry("Erasures", "/console/erasures", "erasures", Right.admin, "Removal"),
+    NavigationEntry("Audit", "/console/audit", "audit", Right.audit, "Audit"),
+    NavigationEntry("Keysets", "/console/keysets", "keysets", Right.read, "Operation"),
+    NavigationEntry("Backups", "/console/backups", "backups", Right.admin, "Operation"),
+    NavigationEntry("Tokens", "/console/tokens", "tokens", Right.admin, "Operation"),
+    NavigationEntry("Status", "/console/status", "status", Right.read, "Operation"),
 )
 
 
@@ -102,7 +103,12 @@ def page(request: PageRequest, template: str, status_code: int = 200, **context:
     filled = render(
         template,
         theme=theme_of(request.cookies),
-        places=[place for place in PLACES if token.may(place.right)],
+        menu=[
+            (group, list(places))
+            for group, places in groupby(
+                (place for place in PLACES if token.may(place.right)), key=lambda place: place.group
+            )
+        ],
         path=request.url.path,
         here=str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
         viewer=token,

@@ -55,6 +55,8 @@ _AS_A_JOB = {
     "corpus sync": "sync folder=NAME corpus=NAME",
 }
 
+_NO_NUMBER = "Input should be a valid integer, unable to parse string as an integer"  # Typer's words
+
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
 
 
@@ -74,7 +76,15 @@ class Root(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         if args and args[0] in self.lazy:
             return args[0], self.lazy[args[0]].command(args[0]), args[1:]
-        return super().resolve_command(ctx, args)
+        try:
+            return super().resolve_command(ctx, args)
+        except typer.TyperException as error:
+            from difflib import get_close_matches
+
+            if args and (near := get_close_matches(args[0], self.lazy)):
+                meant = " or ".join(f"colmlm {name}" for name in near)
+                error.message = f"{error.message.rstrip('.')}. Did you mean {meant}?"
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -134,7 +144,8 @@ def _wrong(error: typer.TyperException, command: str) -> str:
         kind = _AS_A_JOB.get(command.partition(" ")[2])
         remedy = f"a worker there does it as a job: colmlm jobs start {kind}" if kind else "run it there"
         return f"{command}: it works only on the machine of the knowledge base; {remedy}."
-    return f"{command}: {error.format_message().rstrip('.')}. See: {command} --help"
+    message = error.format_message().replace(_NO_NUMBER, "it takes whole numbers").rstrip(".")
+    return f"{command}: {message}{'' if message.endswith('?') else '.'} See: {command} --help"
 
 
 def _report(error: BaseException, *, debug: bool) -> int:

@@ -57,7 +57,7 @@ def test_reader_is_offered_reading_and_refused_the_rest(
 ) -> None:
     page = open_page("reader", f"/console/facts/{fact_id}")
     expect(page.get_by_role("navigation", name="Pages").get_by_role("link")).to_have_text(
-        ["Ask", "Facts", "Review", "Questions", "Misses", "Contradictions", "Keysets", "Corpora", "Status"]
+        ["Ask", "Questions", "Misses", "Facts", "Corpora", "Review", "Contradictions", "Keysets", "Status"]
     )
     expect(page.get_by_role("button", name="Correct")).to_have_count(0)
     expect(page.get_by_role("link", name="Delete…")).to_have_count(0)

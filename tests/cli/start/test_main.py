@@ -202,6 +202,13 @@ def test_a_wrong_command_line_is_one_line_and_exit_code_2(words: list[str]) -> N
     assert (ran.code, is_one_error_line(ran)) == (2, True), ran
 
 
+def test_a_misspelt_command_is_answered_with_the_one_that_was_meant() -> None:
+    for words, meant in ((["facst", "list"], "colmlm facts"), (["facts", "delet", "1"], "'delete'")):
+        ran = invoke(*words)
+        assert f"Did you mean {meant}? See: colmlm" in ran.err and is_one_error_line(ran)
+    assert "it takes whole numbers. See:" in invoke("facts", "delete", "first").err
+
+
 def test_what_does_not_exist_is_one_line_and_exit_code_3(run: Run) -> None:
     for words in UNKNOWN:
         ran = run(*words)
