@@ -126,12 +126,12 @@ def counting(description: str, total: int) -> Iterator[Callable[[int], None]]:
     with progress(description) as update:
         update(0, total)
 
-        def done(more: int) -> None:
+        def add_done(more: int) -> None:
             nonlocal finished
             finished += more
             update(finished, total)
 
-        yield done
+        yield add_done
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ class _Lines:
             self.began = now
         if now - self.last >= self.seconds:
             self.last = now
-            left = lasting((now - self.began) / done * (total - done)) if done and total else None
+            left = format_duration((now - self.began) / done * (total - done)) if done and total else None
             note(
                 f"{self.description}: {done}"
                 + (f" of {total}" if total is not None else "")
@@ -157,14 +157,14 @@ class _Lines:
             )
 
 
-def lasting(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Say about how long something takes."""
     if seconds < 90:
         return f"about {max(10, round(seconds, -1)):.0f} seconds"
     return f"about {seconds / 60:.0f} minutes" if seconds < 5400 else f"about {seconds / 3600:.0f} hours"
 
 
-def counted(number: int, noun: str) -> str:
+def count_of(number: int, noun: str) -> str:
     """Say how many there are: "1 document", "12 documents"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 

@@ -90,7 +90,7 @@ def choose_spans(
     weights = [
         1.0 if one else share if share >= LEAST else 0.0 for one, share in zip(wanted, shares, strict=True)
     ]
-    return [(found.spans[i], weights[i]) for i in heaviest(found.spans, weights)]
+    return [(found.spans[i], weights[i]) for i in heaviest_spans(found.spans, weights)]
 
 
 def likelihood(share: float) -> float:
@@ -182,7 +182,7 @@ def label_candidates(text: str, found: Candidates, asked: Sequence[tuple[int, in
 # The choice of a flat set of spans out of candidates that overlap.
 
 
-def heaviest(spans: Sequence[Span], weights: Sequence[float]) -> list[int]:
+def heaviest_spans(spans: Sequence[Span], weights: Sequence[float]) -> list[int]:
     """Give the indices of the spans without overlap whose weights add up to the most, in order of the text.
 
     Spans of no weight are never chosen; of equal sums the one with the earlier spans is.

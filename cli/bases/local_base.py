@@ -156,7 +156,7 @@ class LocalBase:
         """Have bulk work done by Ray there (None: as the settings say). A server's worker has settings of its own."""
         self.runtime.use_ray(address, workers)
 
-    def answered(
+    def ask_server_first(
         self, ask: Callable[[LocalBase], T], *, checkpoint: Path | None, as_of: int | None, verbose: bool
     ) -> T:
         """Ask the server that runs on this home, unless this is `alone`; where it can't answer, this process does.

@@ -50,7 +50,7 @@ class RemoteBase(Client):
     def use_ray(self, address: str | None, workers: int | None) -> None:
         self.only_here(ray=address, ray_workers=workers)
 
-    def answered(
+    def ask_server_first(
         self, ask: Callable[[Any], T], *, checkpoint: Path | None, as_of: int | None, verbose: bool
     ) -> T:
         found = ask(self)
@@ -111,7 +111,7 @@ class OutputsElsewhere:
 PATIENCE = Patience(answer_seconds=600.0, attempts=6)  # a plan or an erasure may take minutes
 
 
-def connected(server: str, token_file: Path | None, settings: UserSettings) -> Connection:
+def make_connection(server: str, token_file: Path | None, settings: UserSettings) -> Connection:
     """Make a connection to `server`, without a request yet."""
     scheme, host = _parts(server)
     if scheme == "http" and not is_loopback(host):

@@ -99,7 +99,7 @@ class SentenceKeys(EncoderAround):
         super().__init__(encoder, registered)
 
     @classmethod
-    def named(cls, name: EncoderName) -> SentenceKeys:
+    def of_encoder(cls, name: EncoderName) -> SentenceKeys:
         from colmlm.model.lm.encoder import SentenceEncoder
 
         keys = "question" if name is EncoderName.minilm else "sentence"
@@ -183,7 +183,7 @@ def with_known_keys(encoder: Encoder, path: Path) -> Encoder:
         return encoder
 
 
-class Remembering(EncoderAround):
+class KeyRecorder(EncoderAround):
     """An encoder that remembers all keys it makes, to be written into a file."""
 
     def __init__(self, encoder: Encoder) -> None:

@@ -74,14 +74,14 @@ class Syncing:
             {path: digest for path, digest in digests.items() if path not in unchanged},
         )
 
-    def look(self, plan: SyncPlan) -> Synced:
+    def look(self, plan: SyncPlan) -> SyncResult:
         """Read what is new or changed, and count what a sync would do. Changes nothing."""
         adding, read = self._prepare_adding(plan)
         adding.look()
         files = list(_read(plan, read))
-        return Synced(plan, adding, len(_gone_documents(plan, files)))
+        return SyncResult(plan, adding, len(_gone_documents(plan, files)))
 
-    def run(self, plan: SyncPlan, load: Load, **who: Unpack[OnRecord]) -> Synced:
+    def run(self, plan: SyncPlan, load: Load, **who: Unpack[OnRecord]) -> SyncResult:
         """Add, takes out, and then notes what was read. `load` loads the annotator where there is something to add."""
         self.kb.corpora.follow(self.corpus, self.places)
         adding, read = self._prepare_adding(plan)
@@ -91,8 +91,8 @@ class Syncing:
         removed = self.kb.corpora.remove(self.corpus, gone, **who) if gone else None
         keyset = adding.key(changed=report is not None, kb=self.kb)
         self.kb.corpora.keep_synced(self.corpus, files, plan.gone)
-        calibrated = adding.recalibrated(self.kb, changed=report is not None, **who)
-        return Synced(plan, adding, len(gone), report, removed, keyset, calibrated)
+        calibrated = adding.recalibrate_answers(self.kb, changed=report is not None, **who)
+        return SyncResult(plan, adding, len(gone), report, removed, keyset, calibrated)
 
     def _digests(self) -> dict[str, str]:
         total = sum(file.size for file in self.found.files) // 1000
@@ -214,7 +214,7 @@ class FilesRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
+class SyncResult:
     """What a sync did, or would do: its plan, what it added, and the removal of the `num_gone` documents."""
 
     plan: SyncPlan

@@ -46,7 +46,7 @@ STOPPED, FAILED = 3, 4  # exit codes: the database went away; something else wen
 Line = Callable[..., object]
 
 
-def nursery() -> None:
+def run_nursery() -> None:
     """Carry out orders until stdin ends: starts a child and answer its pid, or wait for one and answer its exit
     code.
     """
@@ -287,4 +287,4 @@ def ask(opened: KnowledgeBase, encoder: int, questions: tuple[str, ...]) -> list
 
 
 if __name__ == "__main__":
-    nursery()
+    run_nursery()

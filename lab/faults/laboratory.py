@@ -188,7 +188,7 @@ class Laboratory:
         if last.do not in ("restore_backup", "migrate", "sync", "import_release"):
             yield None
             return
-        url = self.server.fresh(migrated=last.do != "migrate")
+        url = self.server.make_database(migrated=last.do != "migrate")
         target = CrashTarget(url, str(self.folder / f"target-{number}"))
         target.path.mkdir()
         try:
@@ -283,7 +283,7 @@ class Laboratory:
         planner = Planner(Random(f"{self.seed}/base {number}"), f"base{number}")
         steps = planner.population(DOCUMENTS, INSERTED)
         settings = Settings(
-            home=self.folder / f"home-{number}", database_url=self.server.fresh(), actor=WHO["actor"]
+            home=self.folder / f"home-{number}", database_url=self.server.make_database(), actor=WHO["actor"]
         )
         with KnowledgeBase.open(settings) as opened:
             world = World()

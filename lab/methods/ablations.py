@@ -29,7 +29,7 @@ RANKINGS: tuple[frozenset[str], ...] = (
 )
 
 
-def named(ranking: frozenset[str]) -> str:
+def format_ranking(ranking: frozenset[str]) -> str:
     """Give a ranking's parts as they are written on the command line."""
     return ",".join(part for part in (KEY, WORDS, READER) if part in ranking)
 

@@ -97,7 +97,7 @@ class Row:
         return len(self.text)
 
     @property
-    def asked(self) -> tuple[object, ...]:
+    def lookup_group(self) -> tuple[object, ...]:
         """Give what is asked of a lookup beside its query. Rows that ask the same are looked up together."""
         return tuple(self.config.lookup_options.items())
 

@@ -224,7 +224,7 @@ class DecoderTogether:
             self.run.leave(row)
             return True
         if is_over := ticket.tell():
-            self._pace.ended(row.content, row.config.max_tokens)
+            self._pace.note_output(row.content, row.config.max_tokens)
         return is_over
 
     def _fail(self, error: Exception) -> None:
@@ -333,7 +333,7 @@ class Pace:
         self._seconds = KEPT * self._seconds + seconds
         self._tokens = KEPT * self._tokens + tokens
 
-    def ended(self, written: int, asked: int) -> None:
+    def note_output(self, written: int, asked: int) -> None:
         """Note an output that has `written` tokens of the `asked` that it could have."""
         self._written = KEPT * self._written + written
         self._asked_tokens = KEPT * self._asked_tokens + asked

@@ -44,7 +44,7 @@ class Pairs:
     def to(self, device: torch.device) -> Pairs:
         return Pairs(self.facts_ND.to(device), self.queries_ND.to(device), self.ids_N.to(device))
 
-    def first(self, count: int) -> Pairs:
+    def first_pairs(self, count: int) -> Pairs:
         return Pairs(
             self.facts_ND[:count].clone(), self.queries_ND[:count].clone(), self.ids_N[:count].clone()
         )
@@ -94,7 +94,7 @@ class PairMemory:
     def remember(self, pairs: Pairs) -> None:
         """Put a step's pairs, those of all processes, before the remembered ones and drop the oldest."""
         if self.size:
-            self.pairs = self.extend(pairs).first(self.size)
+            self.pairs = self.extend(pairs).first_pairs(self.size)
 
     def state(self) -> dict[str, Any]:
         if self.pairs is None:

@@ -53,7 +53,7 @@ class RayPlace:
     workers: int | None = None
 
     @classmethod
-    def named(cls, address: str, workers: int | None = None) -> RayPlace:
+    def parse_address(cls, address: str, workers: int | None = None) -> RayPlace:
         """Read HOST:PORT, or `auto`: the cluster of RAY_ADDRESS, else this machine. Raises `ValueError`."""
         found = os.environ.get("RAY_ADDRESS", "") if address == AUTO else address
         if found in ("", AUTO, "local"):
@@ -85,7 +85,7 @@ def require_cluster(address: str) -> None:
 def _address(value: str | None) -> str | None:
     if value is not None:
         try:
-            RayPlace.named(value)
+            RayPlace.parse_address(value)
         except ValueError as error:
             raise typer.BadParameter(f"{error}.") from None
     return value
@@ -220,7 +220,7 @@ def spreading_of(runtime: Runtime) -> Spreading | None:
     if user.ray is None:
         return None
     try:
-        place = RayPlace.named(user.ray, user.ray_workers)
+        place = RayPlace.parse_address(user.ray, user.ray_workers)
     except ValueError as error:
         raise SettingsError("COLMLM_RAY", str(error)) from error
     if find_spec("ray") is None:
