@@ -79,14 +79,14 @@ class RankedBy(StrEnum):
     reader = "reader"
 
 
-def refuse_nan(value: float | None) -> float | None:
+def no_nan(value: float | None) -> float | None:
     """Refuse nan and inf, for which comparisons with bounds are meaningless."""
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not a finite number.")
     return value
 
 
-def refuse_zero(value: float) -> float:
+def above_zero(value: float) -> float:
     """Refuse what is not above zero, since the bounds of options are inclusive."""
     if not (math.isfinite(value) and value > 0):
         raise typer.BadParameter(f"{value} is not above 0.")
@@ -182,7 +182,7 @@ Threshold = Annotated[
         "--threshold",
         min=-1,
         max=1,
-        callback=refuse_nan,
+        callback=no_nan,
         help="Least score of a hit. Default: the keyset's own.",
     ),
 ]
@@ -215,9 +215,7 @@ NewDirectory = Annotated[
 ]
 MaxMinutes = Annotated[
     float | None,
-    typer.Option(
-        "--max-minutes", callback=lambda v: v if v is None else refuse_zero(v), help="Most minutes."
-    ),
+    typer.Option("--max-minutes", callback=lambda v: v if v is None else above_zero(v), help="Most minutes."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 

@@ -183,7 +183,7 @@ def main(folder: Path = DEMO_CORPUS.parent) -> int:
 
 def write_keys(path: Path = DEMO_KEYS) -> int:
     """Write the keys by the released checkpoint: keys and calibrates a base as the first start does."""
-    from colmlm.cli.composition.encoders import ModelEncoder, RememberingEncoder
+    from colmlm.cli.composition.encoders import KeyRecorder, ModelEncoder
     from colmlm.cli.composition.keying import key_everything
     from colmlm.cli.composition.runtime import Runtime, released_checkpoint
     from colmlm.kb.corpus.format import read_annotated
@@ -191,7 +191,7 @@ def write_keys(path: Path = DEMO_KEYS) -> int:
     from colmlm.model.lm.checkpoint import load
 
     runtime = Runtime.from_environment()
-    encoder = RememberingEncoder(ModelEncoder(load(released_checkpoint(), runtime.settings.home / "models")))
+    encoder = KeyRecorder(ModelEncoder(load(released_checkpoint(), runtime.settings.home / "models")))
     with empty_base() as kb:
         kb.corpora.ingest(read_annotated(DEMO_CORPUS), "demo", actor=ACTOR, reason=REASON)
         key_everything(runtime, encoder=encoder, kb=kb)

@@ -17,7 +17,7 @@ from colmlm.cli.composition.bulk.errands import (
 from colmlm.cli.composition.bulk.spreading import spreading_of
 from colmlm.cli.composition.readers import reader, verifying_reader_at
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import refuse_nan
+from colmlm.cli.options import no_nan
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.raw.blocks import RawAddition
@@ -37,7 +37,7 @@ SpanThreshold = Annotated[
         "--span-threshold",
         min=0.001,
         max=0.999,
-        callback=refuse_nan,
+        callback=no_nan,
         help="The lower, the more facts. Default: the annotator's own.",
     ),
 ]

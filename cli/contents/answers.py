@@ -23,9 +23,9 @@ from colmlm.cli.options import (
     RankedBy,
     Threshold,
     Verbose,
+    above_zero,
     examples,
-    refuse_nan,
-    refuse_zero,
+    no_nan,
     some_text,
     some_texts,
     wants_json,
@@ -64,7 +64,7 @@ def ask(
             "--threshold",
             min=-1,
             max=1,
-            callback=refuse_nan,
+            callback=no_nan,
             help="The least score of an answer: a probability, or in mode paper a cosine. Default: the fitted one.",
         ),
     ] = None,
@@ -202,14 +202,14 @@ def generate(
         int, typer.Option("--max-tokens", min=1, max=100_000, help="Tokens to sample; spliced text is free.")
     ] = 64,
     temperature: Annotated[
-        float, typer.Option("--temperature", min=0, max=100, callback=refuse_nan, help="0 is greedy.")
+        float, typer.Option("--temperature", min=0, max=100, callback=no_nan, help="0 is greedy.")
     ] = 0.0,
     top_p: Annotated[
         float,
-        typer.Option("--top-p", max=1, callback=refuse_zero, help="Sample from this share of the mass."),
+        typer.Option("--top-p", max=1, callback=above_zero, help="Sample from this share of the mass."),
     ] = 1.0,
     repetition_penalty: Annotated[
-        float, typer.Option("--repetition-penalty", callback=refuse_zero, help="Above 1 discourages repeats.")
+        float, typer.Option("--repetition-penalty", callback=above_zero, help="Above 1 discourages repeats.")
     ] = 1.2,
     stop: Annotated[
         list[str] | None, typer.Option("--stop", help="End before this text; may be repeated.")
@@ -219,7 +219,7 @@ def generate(
         float | None,
         typer.Option(
             "--fact-bias",
-            callback=refuse_nan,
+            callback=no_nan,
             help="What a lookup's logit gets in mode auto: more looks up more. Default: the checkpoint's own.",
         ),
     ] = None,

@@ -21,7 +21,7 @@ from colmlm.cli.options import (
     RankedBy,
     Yes,
     examples,
-    refuse_nan,
+    no_nan,
     require_somebody,
     some_text,
     some_texts,
@@ -150,7 +150,7 @@ def run(
     threshold: Annotated[
         float | None,
         typer.Option(
-            "--threshold", min=-1, max=1, callback=refuse_nan, help="The least score. Default: the base's."
+            "--threshold", min=-1, max=1, callback=no_nan, help="The least score. Default: the base's."
         ),
     ] = None,
     accepted_only: AcceptedOnly = False,
@@ -278,7 +278,7 @@ def threshold(
             "--wrong",
             min=0.001,
             max=0.5,
-            callback=refuse_nan,
+            callback=no_nan,
             help=f"The share that may be answered wrongly. Default: {_DEFAULTS.wrong}.",
         ),
     ] = None,

@@ -27,8 +27,8 @@ from colmlm.cli.options import (
     WhyUnlessDry,
     Yes,
     examples,
+    no_nan,
     parse_time,
-    refuse_nan,
     require_reason,
     require_somebody,
     some_text,
@@ -124,7 +124,7 @@ Radius = Annotated[
         "--radius",
         min=-1,
         max=1,
-        callback=refuse_nan,
+        callback=no_nan,
         help="Least cosine for --like and for equivalents. Default: the keyset's threshold.",
     ),
 ]

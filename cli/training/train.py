@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import MaxMinutes, examples, refuse_zero, wants_json
+from colmlm.cli.options import MaxMinutes, above_zero, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, progress, say
 from colmlm.cli.start.command import RunningGroup
 from colmlm.cli.training import tuning
@@ -271,7 +271,7 @@ def train(
         float | None,
         typer.Option(
             "--learning-rate",
-            callback=lambda v: v if v is None else refuse_zero(v),
+            callback=lambda v: v if v is None else above_zero(v),
             help="Peak learning rate.",
         ),
     ] = None,

@@ -22,9 +22,9 @@ from colmlm.cli.options import (
     DryRun,
     MaxMinutes,
     NewDirectory,
+    above_zero,
     examples,
-    refuse_nan,
-    refuse_zero,
+    no_nan,
     require_empty,
     wants_json,
 )
@@ -58,7 +58,7 @@ Squad = Annotated[
 Epochs = Annotated[
     float | None,
     typer.Option(
-        "--epochs", callback=lambda v: v if v is None else refuse_zero(v), help="Default: the preset's."
+        "--epochs", callback=lambda v: v if v is None else above_zero(v), help="Default: the preset's."
     ),
 ]
 Settings = Annotated[
@@ -197,7 +197,7 @@ def train_spans(
     per_100_words: Annotated[
         float,
         typer.Option(
-            "--per-100-words", callback=refuse_zero, help="How many facts the threshold lets 100 words have."
+            "--per-100-words", callback=above_zero, help="How many facts the threshold lets 100 words have."
         ),
     ] = DENSITY,
     settings: Settings = None,
@@ -295,7 +295,7 @@ HoldOutShare = Annotated[
         "--hold-out",
         min=0,
         max=0.5,
-        callback=refuse_nan,
+        callback=no_nan,
         help="Leave this share of the titles out, to measure with.",
     ),
 ]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import CheckpointPath, examples, refuse_nan
+from colmlm.cli.options import CheckpointPath, examples, no_nan
 from colmlm.cli.output import counting
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.squad import read_squad
@@ -43,7 +43,7 @@ def timing(
     threshold: Annotated[
         float | None,
         typer.Option(
-            "--threshold", min=-1, max=1, callback=refuse_nan, help="Least score of a hit. Default: balanced."
+            "--threshold", min=-1, max=1, callback=no_nan, help="Least score of a hit. Default: balanced."
         ),
     ] = None,
     save: Annotated[
