@@ -141,7 +141,7 @@ def create_app(
 
 @cache
 def build_routes() -> Litestar:
-    """Build the routes once a process: each request brings the ports that they work with."""
+    """Build the routes, once a process; each request brings the ports that its handler works with."""
     return Litestar(
         route_handlers=[*health.HANDLERS, *pages.HANDLERS, _build_v1()],
         dependencies={"ports": Provide(_ports_of, sync_to_thread=False), "form": Provide(read_form)},

@@ -29,7 +29,7 @@ class LoadedModel:
 
 
 class LoadedModels:
-    """LoadedModels by their checkpoints. Threads take them while others come and go.
+    """The loaded models of a server, by checkpoint. Threads read them while models are added and dropped.
 
     `refused` tells of checkpoints that should be loaded and are not, each with the reason.
     """

@@ -103,7 +103,7 @@ class Ports:
         return model is not None and model.generator is not None
 
     def ask_with_encoder(self, ask: Callable[[QuestionEncoder], T]) -> T:
-        """Ask with the encoder that lookups are made with, and again where another keyset was activated meanwhile."""
+        """Call `ask` with the active keyset's encoder; call it again where another keyset was activated meanwhile."""
         for _ in range(ATTEMPTS):
             encoder = self.need_encoder()
             try:

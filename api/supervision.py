@@ -260,7 +260,7 @@ class SharedState:
         return int(since) - 1
 
     def permit_taker(self, clock: Clock = time.monotonic) -> Callable[[int, int], float]:
-        """Give what takes a permit of a token at a rate, and say how long to wait where there is none."""
+        """Give a function that takes a token's permit at its rate: it gives 0, or the seconds to wait for one."""
 
         def take(token_id: int, per_minute: int) -> float:
             with self._file_lock():

@@ -35,13 +35,13 @@ def print_fact_table(base: Base, facts: Iterable[FactRecord]) -> None:
 
 
 def brief_table(facts: Iterable[FactRecord]) -> None:
-    """Print facts as a table of what they say and where."""
+    """Print facts as a table: id, value, question and source."""
     rows = ((fact.fact_id, shorten(fact.value), shorten(fact.question), fact_source(fact)) for fact in facts)
     print_table(("id", "value", "question", "source"), rows)
 
 
 def refuse_rows(refused: Sequence[RefusedRow], file: Path, nothing: str, **told: object) -> NoReturn:
-    """Say which rows of a file cannot be used, and exit with 3. As JSON this has what else is `told`."""
+    """Print which rows of a file cannot be used, and exit with 3. As JSON the object also has the fields `told`."""
     if wants_json():
         print_json({"refused": refused, **told})
     for row in refused:

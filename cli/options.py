@@ -87,7 +87,7 @@ def no_nan(value: float | None) -> float | None:
 
 
 def above_zero(value: float) -> float:
-    """Refuse what is not above zero, since the bounds of options are inclusive."""
+    """Refuse a number that is not above zero, since the bounds of options are inclusive."""
     if not (math.isfinite(value) and value > 0):
         raise typer.BadParameter(f"{value} is not above 0.")
     return value
@@ -128,7 +128,7 @@ def some_texts(values: list[str] | None) -> list[str] | None:
 
 
 def each_once(fact_ids: Sequence[int]) -> list[int]:
-    """Give the ids in their order, each once."""
+    """Remove repeated ids, keeping the order."""
     return list(dict.fromkeys(fact_ids))
 
 

@@ -100,7 +100,7 @@ class Api:
         return self.read(response.content, kind)
 
     def read_form(self, path: str, media_type: str) -> dict[str, Any]:
-        """Read a resource in another form than its own, which is a JSON object too."""
+        """Read a resource as JSON of another media type."""
         asked = {"Accept": media_type}
         response = self.connection.request("GET", f"/v1{path}", is_repeatable=True, headers=asked)
         return self.read(response.content, dict[str, Any])
@@ -148,7 +148,7 @@ class Api:
             raise self.not_ours(error) from error
 
     def not_ours(self, error: Exception) -> ServerUnreachable:
-        """Give the error for a response that this program's server would not send."""
+        """Make the error for a response that this program's server would not send."""
         return ServerUnreachable(self.connection.url, f"its answer cannot be read ({error})")
 
 
@@ -182,14 +182,14 @@ def drop_none(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def on_behalf(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Give parameters as the API takes them: the token is the actor, on behalf of the `actor` that is named."""
+    """Convert the parameter `actor` to `on_behalf_of`, since the API's actor is the token."""
     body = dict(given)
     actor = body.pop("actor")
     return {**body, "on_behalf_of": actor or None}
 
 
 def options(shape: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the options of a call, which a `TypedDict` describes, as what to send.
+    """Convert the options of a call, described by the `TypedDict` `shape`, to the fields of a request.
 
     Raises `TypeError`, as a call does, where it has no such option, or where one is missing.
     """

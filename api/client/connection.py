@@ -193,7 +193,7 @@ class Connection:
             raise ServerUnreachable(self.url, str(error)) from error
 
     def is_of(self, secret: str) -> bool:
-        """Tell whether this is the secret that it sends."""
+        """Tell whether this is the secret that the connection sends."""
         return hmac.compare_digest(self._secret, secret.encode("utf-8", "surrogatepass"))
 
     def close(self) -> None:

@@ -105,7 +105,7 @@ def edit_of(done: EditResult) -> Edit:
 
 
 def batches(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Split ids into as many as one request takes."""
+    """Split ids into batches, each as large as one request may be."""
     return (ids[at : at + MAX_FACTS_PER_EDIT] for at in range(0, len(ids), MAX_FACTS_PER_EDIT))
 
 

@@ -172,7 +172,7 @@ class FactsSearch:
         return self._shown.search(nearest=self._nearest, **self._sought)
 
     def all_found(self) -> Iterator[FactFound]:
-        """Give all that are found, by pages."""
+        """Yield all facts found, reading them page by page."""
         return find_page_by_page(self.page)
 
 
@@ -477,7 +477,7 @@ def _show_inbox(ports: Ports, request: PageRequest, form: Form, fixing: int | No
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """What a person gives a fact, of which they saw this version, in its inbox."""
+    """A reviewer's new span or question for a fact in the inbox, and the version that they saw."""
 
     version: int | None
     question: str | None

@@ -257,7 +257,7 @@ class DocumentPart:
 
 
 def pieces(trace: OutputTrace) -> list[OutputPiece]:
-    """Cut an output at its lookups, in order. Offsets count code points, as Python's do."""
+    """Split an output at its lookups into pieces, in order."""
     found, at, number = [], 0, 0
     for splice in trace.splices:
         found.append(OutputPiece(trace.output[at : splice.output_start]))
@@ -270,7 +270,7 @@ def pieces(trace: OutputTrace) -> list[OutputPiece]:
 
 
 def became_of(splice: TracedSplice) -> str:
-    """Give the present state of a spliced fact: current, corrected, deleted or erased; or why nothing was spliced."""
+    """Describe what a spliced fact is now: current, corrected, deleted or erased; or why nothing was spliced."""
     if splice.outcome != "hit":
         return splice.outcome
     if splice.erased:
@@ -302,7 +302,7 @@ def stretches(text: str, facts: Iterable[FactRecord]) -> list[DocumentPart]:
 
 
 def blocks(parts: Iterable[DocumentPart]) -> list[list[DocumentPart]]:
-    """Group the parts of a document into blocks that end with a line, so that a browser draws what is in sight."""
+    """Group a document's parts into blocks that end with a line, of which a browser draws only the visible ones."""
     found: list[list[DocumentPart]] = [[]]
     length = 0
     for part in parts:
@@ -488,7 +488,7 @@ def verb_of(request: PageRequest) -> str:
 def on_each(
     method: Callable[..., HTTPRouteHandler], *paths: str, right: Right
 ) -> Callable[[Callable[..., Page]], tuple[HTTPRouteHandler, ...]]:
-    """Make a handler of each path. One of several paths would be sent to a thread once for each."""
+    """Make a handler for each path, since a handler of several paths is wrapped in a thread once for each."""
 
     def decorate(act: Callable[..., Page]) -> tuple[HTTPRouteHandler, ...]:
         return tuple(method(path, opt=needs(right), sync_to_thread=True)(act) for path in paths)

@@ -137,7 +137,7 @@ DOCUMENTS, FACTS = "colmlm://documents", "colmlm://facts"
 
 
 def plain(record: Any) -> Any:
-    """Give a record as what JSON holds, without what it does not say (None, and empty lists)."""
+    """Convert a record to JSON values, without fields that are None or empty lists."""
     told = msgspec.to_builtins(
         {field.name: getattr(record, field.name) for field in fields(record)}
         if is_dataclass(record)
@@ -151,7 +151,7 @@ def plain(record: Any) -> Any:
 
 
 def describe_citation(source: Source | None, sample: SamplePlace | None = None) -> dict[str, Any]:
-    """Give where a document says something: in words, as `citation`, and the resource to read it in."""
+    """Describe where a document says something: in words, as `citation`, with the resource of the document."""
     if sample is not None:
         place = f"{sample.corpus}, sample {sample.sample_id}, fact {sample.fact_idx} (a release: its text is not here)"
         return {"citation": place}

@@ -217,7 +217,7 @@ class Limiters:
     def make_batcher(
         self, limiter: Limiter, work: Callable[[list[A]], Sequence[T]], most: int
     ) -> Batcher[A, T]:
-        """Give `work` batched in a thread of that limiter, for requests that each hold a slot already."""
+        """Make a batcher that does `work` in a thread of that limiter, for requests that hold a slot each."""
 
         async def run(asked: list[A]) -> Sequence[T]:
             before = _current.set(self._held[limiter])
@@ -353,7 +353,7 @@ class Bucket:
 
 
 def own_rates(clock: Clock = time.monotonic) -> Take:
-    """Give buckets of this process alone, one for each token."""
+    """Make the function that takes permits from buckets of this process alone, one for each token."""
     buckets: dict[int, Bucket] = {}
 
     def take(token_id: int, per_minute: int) -> float:

@@ -321,7 +321,7 @@ class AnsweredResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def begin_response(data: ResponseRequest, model: str, created_at: int) -> AnsweredResponse:
-    """Give a response to this request with nothing in it yet."""
+    """Make the response to this request, still without output."""
     return AnsweredResponse(
         id=f"resp_{secrets.token_hex(12)}",
         created_at=created_at,
@@ -343,7 +343,7 @@ def message(response: AnsweredResponse, status: str, *content: OutputPart) -> Ou
 def complete_response(
     response: AnsweredResponse, part: OutputPart, took: Finished, trace: OutputTrace, cited: list[Citation]
 ) -> AnsweredResponse:
-    """Give the response with its output, after this was stored."""
+    """Add the stored output to the response, with its usage and citations."""
     is_cut = finish_reason(took) == "length"
     status = "incomplete" if is_cut else "completed"
     changes: dict[str, Any] = {

@@ -234,7 +234,7 @@ class Readiness:
             return self._kept[1:]
 
     def check_degraded_parts(self) -> tuple[str, ...]:
-        """Check now, in the database, what is degraded."""
+        """Ask the database what is degraded at this moment, and give its names."""
         try:
             wanting = Jobs(self.kb).is_wanting(self.worker())
         except SQLAlchemyError:

@@ -145,14 +145,14 @@ def show_output(trace: OutputTrace) -> None:
 
 
 def stored_as(generation_id: int, server: str | None) -> str:
-    """Say which output was stored, and how it is traced, or at which server it is."""
+    """Say under which id an output was stored, and by which command, or at which server, it is traced."""
     if server is not None:
         return f"Stored as output {generation_id} at {server}."
     return f"Stored as output {generation_id}: colmlm trace output {generation_id}"
 
 
 def mark_splices(trace: OutputTrace) -> str:
-    """Put each spliced span of an output in brackets, followed by its number. Names one that says nothing."""
+    """Write an output with each spliced span in brackets and its number behind; name an output that says nothing."""
     if trace.abstained:
         return ABSTAINED
     pieces, at = [], 0

@@ -145,7 +145,7 @@ class LocalBase:
         return self.runtime.actor(named)
 
     def only_here(self, **given: object) -> None:
-        """Refuse those of these options that are given and that an API does not support: none here."""
+        """Refuse given options that an API does not support; here every option is supported."""
 
     def use_checkpoint(self, path: Path | None) -> None:
         """Encode with this checkpoint (None: that of the settings). A server encodes with its own."""

@@ -82,7 +82,7 @@ class NearBase(RemoteBase):
     """The base behind a server that runs on this home with the checkpoint that a command asks for."""
 
     def use_checkpoint(self, path: Path | None) -> None:
-        """Do nothing, since the server has it."""
+        """Do nothing, since the server has loaded this checkpoint."""
 
     @contextmanager
     def generator(
@@ -121,7 +121,7 @@ def make_connection(server: str, token_file: Path | None, settings: UserSettings
 
 @contextmanager
 def token_file_named(token_file: Path | None) -> Iterator[None]:
-    """Name the file of the token where the server refuses what was read from it."""
+    """Within the block, name the token's file in the error where the server refuses its token."""
     try:
         yield
     except TokenRefused as error:

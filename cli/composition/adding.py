@@ -138,7 +138,7 @@ class Adding:
 
     @contextmanager
     def show_progress(self) -> Iterator[None]:
-        """Show in the block how far the files are dealt with."""
+        """Show progress over the bytes of all files while the block runs."""
         total = self.size // 1000
         with self.telling.progress("Reading and annotating (KB)") as advance:
             self.tick = lambda: advance(self.bytes_done // 1000, total)
@@ -155,7 +155,7 @@ class Adding:
         return sum(file.size for file in self.found.files)
 
     def look(self) -> None:
-        """Read all documents and count them; annotates none."""
+        """Read and count all documents to annotate, without annotating one."""
         with self.show_progress():
             for _ in self.documents_to_annotate():
                 self.pending.clear()
@@ -203,7 +203,7 @@ class Adding:
             )
 
     def ingest(self, load: Load, **how: Any) -> IngestReport | None:
-        """Ingest the wanted documents while they are annotated; without any, loads no model and gives None."""
+        """Ingest documents as they are annotated; where there are none to annotate, load no model and give None."""
         with self.show_progress():
             return self._ingest(load, **how)
 
@@ -258,7 +258,7 @@ class Adding:
 
 
 def facts_ingested(report: IngestReport | None) -> dict[str, Any]:
-    """Give what an ingest did with facts, for JSON; None stands for one that had nothing to do."""
+    """Give the counts of facts that an ingest added or left out, for JSON; all are 0 where there was no ingest."""
     names = ("facts", "still_deleted", "suppressed", "contradictions", "duplicates")
     return {name: getattr(report, name, 0) for name in names} | {"seq": report.seq if report else None}
 
@@ -325,7 +325,7 @@ def _num_words(one: QuestionToTry) -> int:
 
 
 def answered_fact(runtime: Runtime, corpus: str, to_try: Sequence[QuestionToTry]) -> int | None:
-    """Ask the questions, and give the first fact found by its own; None where none is, or nothing can read."""
+    """Ask the questions, and give the first fact that its own question finds; None without one, or without a reader."""
     from colmlm.model.lm.config import BaseNotFound, CheckpointError
 
     try:

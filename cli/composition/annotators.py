@@ -139,7 +139,7 @@ def light_annotators(
 
 
 def annotator_loader(runtime: Runtime, how: RawAddition) -> Callable[[Callable[[], None]], DocumentAnnotator]:
-    """Give what loads the annotators, and the encoder before them; it is given what is called while they work.
+    """Give a function that loads the encoder and then the annotators; its argument is called while they work.
 
     A checkpoint that is missing should be known before an hour's annotation.
     """

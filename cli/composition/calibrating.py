@@ -57,7 +57,7 @@ class AnswerCalibrating:
     telling: Telling
 
     def run(self, questions: Path | None, how: Calibrating, **who: Unpack[OnRecord]) -> dict[str, Any]:
-        """Ask, chooses the threshold and, unless it is a dry run, stores it. Raises `CalibrationRefused`."""
+        """Ask the questions, choose the threshold and store it unless it is a dry run. Raises `CalibrationRefused`."""
         from colmlm.kb.answers.calibration import ask_each, calibrate_answers, require_enough
 
         begun = time.monotonic()

@@ -171,7 +171,7 @@ _CHECKPOINT = "checkpoint"
 
 
 def with_known_keys(encoder: Encoder, path: Path) -> Encoder:
-    """Give an encoder that first looks into a file of keys, or the encoder itself where those are of another."""
+    """Give an encoder that takes keys from the file first; the encoder itself if the file has another's keys."""
     from safetensors import SafetensorError, safe_open
 
     try:

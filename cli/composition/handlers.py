@@ -92,14 +92,14 @@ def ingest(run: JobRun, work: Ingest) -> dict[str, Any]:
 
 
 def in_brief(report: IngestReport) -> dict[str, Any]:
-    """Give the report with at most `MOST_NAMED` refusals, and the number of all."""
+    """Convert an ingest report for a job's result, with at most `MOST_NAMED` refusals and the number of all."""
     brief = asdict(report)
     del brief["suppressed_at"]
     return brief | {"refused": len(report.refusals), "refusals": list_refusals(report.refusals)}
 
 
 def list_refusals(refusals: Sequence[Refusal]) -> list[dict[str, Any]]:
-    """List what was refused and why, without the texts that reasons quote, so that no result of a job holds them."""
+    """List refusals with their reasons, without the texts that reasons quote: a job's result must not hold them."""
     return [
         {
             "document": _replace_nul(one.document),

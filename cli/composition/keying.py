@@ -74,7 +74,7 @@ def key_everything(
 def calibrate_keyset(
     kb: KnowledgeBase, encoder: Encoder, keyset: KeysetRecord, telling: Telling, *, again: bool = False
 ) -> KeysetRecord:
-    """Calibrate a keyset that has all its keys and whose threshold nobody has chosen, or `again`; say the outcome."""
+    """Calibrate a complete keyset whose threshold nobody has chosen (with `again`, any), and note the outcome."""
     if keyset.num_unkeyed or keyset.num_keys < 2:
         return keyset
     if not again and kb.keysets.has_threshold(keyset.keyset_id):
@@ -202,7 +202,7 @@ def adapt(
 
 
 def describe_adapted_keys(adapted: AdaptedKeys) -> dict[str, Any]:
-    """Give what was done for a kind of key, in one flat object."""
+    """Give the figures of the keys that were adapted for one kind, as one flat object for JSON."""
     prediction = asdict(adapted.prediction)
     figures = {name: value for name, value in prediction.items() if name.startswith("recall")}
     return {

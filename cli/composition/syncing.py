@@ -82,7 +82,7 @@ class Syncing:
         return SyncResult(plan, adding, len(_gone_documents(plan, files)))
 
     def run(self, plan: SyncPlan, load: Load, **who: Unpack[OnRecord]) -> SyncResult:
-        """Add, takes out, and then notes what was read. `load` loads the annotator where there is something to add."""
+        """Add new documents, remove those gone, then store the files' digests; `load` loads the annotator if needed."""
         self.kb.corpora.follow(self.corpus, self.places)
         adding, read = self._prepare_adding(plan)
         report = adding.ingest(load, **who)
@@ -230,7 +230,7 @@ class SyncResult:
         return [*self.adding.tally.refusals, *(self.report.refusals if self.report else ())]
 
     def summary(self) -> dict[str, Any]:
-        """Give it as JSON, without names of files and documents, and without why something was refused."""
+        """Give the result's counts for JSON, without names of files and documents and without reasons of refusals."""
         removed, standings = self.removed, self.adding.tally.standings
         told = {
             "corpus": self.adding.corpus, "files": self.plan.counts,

@@ -217,7 +217,7 @@ class Demonstration:
         self.tried = self.not_found_before = 0
 
     def runs(self, wanted: int) -> Iterator[DemoRun | None]:
-        """Give up to `wanted` runs, each once it is done, and None for every fact that was not found."""
+        """Yield up to `wanted` runs, each once it is done, and None for every fact that the model did not find."""
         found = 0
         for fact in self.facts[: wanted * TRIES_PER_RUN]:
             if found == wanted:

@@ -292,7 +292,7 @@ _COLUMNS = (
 def predicting_by(
     predict: bool, from_keyset: int | None, sample: int | None, method: MapMethod | None, **others: object
 ) -> Adapting:
-    """Read the options of --predict.
+    """Convert the options that go with --predict; empty without it.
 
     Raises `BadParameter` for those that mean nothing without --predict, and for the `others` with it.
     """

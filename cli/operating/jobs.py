@@ -209,7 +209,7 @@ app.command("prune", epilog=EXAMPLES)(prune)
 
 
 def progress_of(job: JobRecord) -> str:
-    """Say how far a job is, as "12 of 400 facts"."""
+    """Describe a job's progress, such as "12 of 400 facts"."""
     if not job.message:
         return ""
     return f"{job.done}{'' if job.total is None else f' of {job.total}'} {job.message}"

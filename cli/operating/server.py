@@ -90,7 +90,7 @@ def run(
 
 
 def cores_per_server(num_servers: int) -> int | None:
-    """Give this process's part of the cores; None where OMP_NUM_THREADS says how many threads compute."""
+    """Divide the cores among the server processes; None where OMP_NUM_THREADS sets the number of threads."""
     return None if THREADS in os.environ else max(1, len(os.sched_getaffinity(0)) // num_servers)
 
 

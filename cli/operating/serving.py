@@ -58,7 +58,7 @@ NoWorker = Annotated[
 
 @Invalid.coded("PortTaken", "Address not available")
 def port_taken(host: str, port: int, cause: str) -> str:
-    """Word why the server cannot listen at its address: it is taken, or this user may not."""
+    """Word the reason why a server cannot listen: its address is taken, or this user may not use it."""
     return f"Cannot serve on {host}:{port}: {cause}. Pass another --port or --host."
 
 

@@ -227,7 +227,7 @@ def show_asked(asked: ErasureRequest) -> None:
 
 
 def count_erased(erased: Erased) -> dict[str, object]:
-    """Give what an erasure touched, for JSON."""
+    """Count what an erasure removed, by kind, for JSON."""
     return {
         "again": erased.again,
         "documents": erased.documents,
@@ -252,7 +252,7 @@ def as_dict(report: ErasureReport) -> dict[str, object]:
 
 
 def describe_erased(erased: Erased) -> str:
-    """Say what an erasure touched, in words."""
+    """Write the counts of what an erasure removed as words."""
     return (
         f"{len(erased.fact_ids)} facts in {len(erased.documents)} texts, {len(erased.generations)} outputs, "
         f"{len(erased.forget_runs)} forget runs and {len(erased.jobs)} jobs"
@@ -342,7 +342,7 @@ def list_requests(
 
 
 class RequestVerdict(Enum):
-    """What is said to a request."""
+    """The decision on a request to erase."""
 
     approve = "approve"
     withdraw = "withdraw"

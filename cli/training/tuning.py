@@ -127,7 +127,7 @@ def release(
     run: Annotated[Path, typer.Argument(metavar="RUN", exists=True, file_okay=False, help="A training run.")],
     target: NewDirectory,
 ) -> None:
-    """Write what a run trained in half precision, with its config and without optimiser state.
+    """Write the weights that a run trained in half precision, with the config and without optimiser state.
 
     Of a checkpoint that is its adapter with the loss log, of an annotator and the reader 16 MB at most.
     """
@@ -387,7 +387,7 @@ def _title(document: AnnotatedDocument) -> str:
 def reader_examples(
     squad: list[Path], documents: list[AnnotatedDocument], config: ReaderConfig
 ) -> ReaderExamples:
-    """Make examples of what the files ask about these documents."""
+    """Make the reader's examples from the questions that SQuAD files ask about these documents."""
     from colmlm.model.reader.training import ReaderExamples, ReaderQuestion
 
     numbers = {document.external_id: number for number, document in enumerate(documents)}
@@ -405,7 +405,7 @@ def reader_examples(
 def draw_examples(
     examples: Sequence[ReaderExample], questions: int | None = CURVE_QUESTIONS
 ) -> list[ReaderExample]:
-    """Draw the examples of so many questions, in their order."""
+    """Choose the examples of so many questions at random, keeping their order."""
     from colmlm.model.training.steps import hold_out
 
     asked = list(dict.fromkeys(example.question for example in examples))

@@ -330,7 +330,7 @@ class DeletionAudit:
         )
 
     def best_hits(self, queries_BD: NDArray[np.float32]) -> list[Hit | None]:
-        """Give the best hit of each query, or None."""
+        """Look up each query, and give its best hit or None."""
         if not len(queries_BD):
             return []
         found = self.kb.lookups.find(queries_BD, checkpoint_id=self.checkpoint.checkpoint_id)

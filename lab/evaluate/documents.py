@@ -401,7 +401,7 @@ class Asking:
     seed: int
 
     def ask_both(self, way: str, ask: Ask) -> tuple[list[RawAnswer], list[RawAnswer]]:
-        """Ask the questions that the texts answer, and the others."""
+        """Ask the questions that the texts answer and those that they don't; give the answers to each."""
         with progress(f"Asking: {way}") as advance:
             asked = ask_all(self.texts.questions, ask, self.texts.documents, advance)
             return asked, ask_all(self.texts.unanswerable, ask, self.texts.documents, advance)
@@ -481,5 +481,5 @@ class Asking:
 
 
 def drop_time(found: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the time of a way that found a part of its work done."""
+    """Remove the time from the report of a way of answering, some of whose work had been done before."""
     return {name: value for name, value in found.items() if name != "milliseconds"}

@@ -145,7 +145,7 @@ class OpenedJudge:
     def judge_waiting(
         self, waiting: Mapping[str, T], judge: Callable[[T], Row], log: RunLog, concurrency: int
     ) -> None:
-        """Judge all that waits, so many at once, and keep each row under its name as it is made."""
+        """Judge everything in `waiting`, so many at once, and add each row to the log under its name."""
         with counting("Judging", len(waiting)) as done:
 
             def keep(named: tuple[str, T], row: Row) -> None:

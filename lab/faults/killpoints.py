@@ -169,7 +169,7 @@ class Trap:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def install(self) -> None:
-        """Hooks this process's database, files and index."""
+        """Hook the database, files and index of this process, so that it can be killed at their points."""
         for owner, name, what in (
             (psycopg.Cursor, "execute", "a statement"),  # below SQLAlchemy, which some statements bypass
             (psycopg.Connection, "commit", "a commit"),

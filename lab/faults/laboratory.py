@@ -173,7 +173,7 @@ class Laboratory:
     def strike(
         self, number: int, base: BaseUnderTest, children: list[Child], kind: str = "point"
     ) -> BaseUnderTest:
-        """Start these children, kills as `kind` (of `BLOWS`) says, judges, and give the base with its new world."""
+        """Start these children, kill as `kind` (of `BLOWS`) says, judge the base, and give it with its new world."""
         with self._second(number, base, children[0].steps[-1]) as second:
             codes = self._run(base, children, kind, second)
             journals = [read_journal(child.journal, child.steps) for child in children]

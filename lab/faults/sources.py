@@ -63,7 +63,7 @@ class RegisterMarks(NamedTuple):
 
 
 class RegisterAnnotator:
-    """Marks what a register says: an annotator without a model."""
+    """An annotator without a model, which marks the facts that a register lists."""
 
     def __init__(self, on_document: Callable[[], object]) -> None:
         self.on_document = on_document
@@ -118,16 +118,16 @@ def store_small_pieces() -> None:
 
 
 class CrashSource:
-    """What is taken into a second database in many transactions."""
+    """A source that a child takes into a second database in many transactions."""
 
     target: CrashTarget
 
     def take(self) -> None:
-        """Take it in, or what of it is not there."""
+        """Take the source into the second database, or what is still missing there."""
         raise NotImplementedError
 
     def differences(self, taken: KnowledgeBase) -> Iterator[Violation]:
-        """Find how the database differs from one that took all of it in."""
+        """List how the database differs from one that took the whole source in."""
         raise NotImplementedError
 
     def judge(

@@ -30,7 +30,7 @@ RANKINGS: tuple[frozenset[str], ...] = (
 
 
 def format_ranking(ranking: frozenset[str]) -> str:
-    """Give a ranking's parts as they are written on the command line."""
+    """Write a ranking's parts as on the command line, such as "key,words,reader"."""
     return ",".join(part for part in (KEY, WORDS, READER) if part in ranking)
 
 

@@ -239,7 +239,7 @@ def answering_as_many(asked: Answers, number: int) -> float:
 
 
 def threshold_above(scores: Sequence[float]) -> float:
-    """Give a threshold that none of these scores reaches."""
+    """Compute a threshold that none of these scores reaches."""
     return float(np.nextafter(max(scores, default=0.0), np.inf))
 
 

@@ -401,7 +401,7 @@ def cut_prefixes(marked: MarkedDocument, size: int) -> Iterator[Prefix]:
 
 
 def prefix_for_each(prefix: Prefix) -> list[Prefix]:
-    """Give each span its own part of the prefix, as it would be read without sharing."""
+    """Split a prefix into one for each span, as it would be read without sharing."""
     return [
         Prefix(prefix.ids[:stop], [span], [stop])
         for span, stop in zip(prefix.spans, prefix.stops, strict=True)

@@ -90,7 +90,7 @@ class AnnotatorConfig:
 
 @dataclass(frozen=True, slots=True)
 class LoadedAnnotator:
-    """A model ready for inference, its description, and the file of its tokenizer."""
+    """An annotator's model ready for inference, its description, and the file of its tokenizer."""
 
     config: AnnotatorConfig
     model: Any

@@ -227,7 +227,7 @@ class Wholes:
         self._openings, self._closings = _columns([(start - 1, end + 1) for start, end in quotations])
 
     def span_with_wholes(self, start: int, end: int) -> Span:
-        """Give the span with every whole that it cuts, and with both quotation marks where it has one."""
+        """Widen a span to hold every whole that it cuts, and both quotation marks where it has one."""
         wider = self._widen_to_quotation(*self._widen_to_wholes(start, end))
         while wider != (start, end):
             start, end = wider
@@ -235,7 +235,7 @@ class Wholes:
         return wider
 
     def whole_at(self, place: int) -> Span:
-        """Give the whole that the character at `place` is in, or that character."""
+        """Find the whole that holds the character at `place`; where none does, give that character as a span."""
         n = bisect_right(self._starts, place) - 1
         return self.spans[n] if n >= 0 and place < self._ends[n] else (place, place + 1)
 

@@ -102,7 +102,7 @@ class Decoder:
         return DecodingRun(self.checkpoint, self.lookup, self._queries(), prefixes, wide_threads)
 
     def check(self, config: DecodeConfig) -> None:
-        """Raise `ValueError` where what is asked could not be looked up."""
+        """Raise `ValueError` where lookups with this config are impossible."""
         if config.mode != "off":
             self._check_lookups(config.mode)
 
@@ -505,7 +505,7 @@ COMPUTING_TOKENS = 24  # tokens from which on a step computes rather than waits 
 
 @contextmanager
 def threads_for(num_tokens: int, wide: int | None) -> Iterator[None]:
-    """Compute with `wide` threads within the block where so many tokens are many, else as before."""
+    """Compute with `wide` threads within the block where there are many tokens, else with as many as before."""
     before = torch.get_num_threads()
     if wide is None or num_tokens < COMPUTING_TOKENS or wide == before:
         yield

@@ -152,7 +152,7 @@ class Share:
 
 
 def share(holds: Sequence[bool], seed: int = 0, resamples: int = RESAMPLES) -> Share:
-    """Give the share that holds. A resample of the questions is drawn as a binomial with this share."""
+    """Compute the share of True with its 95 % interval; a resample is drawn as a binomial with this share."""
     if not holds:
         raise ValueError("no questions to take a share of")
     mean = float(np.mean(holds))

@@ -319,7 +319,7 @@ class FormedQuery:
 
 @dataclass(slots=True)
 class QueryMaker:
-    """Form queries with one checkpoint. `encoder` makes vectors of words and is None if the state is the query.
+    """Make queries with one checkpoint. `encoder` makes vectors of words and is None if the state is the query.
 
     With `gold` the gold query is written instead of the model's own: the same forwards, with a meaningful length even
     if the model was not trained to ask.
@@ -352,7 +352,7 @@ class QueryMaker:
 
     @torch.inference_mode()
     def make_query(self, site: Site) -> FormedQuery:
-        """Form the query at a site; the time begins once the text before it is in the cache."""
+        """Make the query at a site and time it, from when the text before it is in the cache."""
         forward = self.checkpoint.lm.inference
         cache = forward.cache(1)
         cache.reserve(len(site.prefix) + MAX_QUERY_TOKENS + 1)

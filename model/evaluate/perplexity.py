@@ -48,7 +48,7 @@ _DONE = object()
 
 
 def nearest_value(lookups: LookupPort, checkpoint_id: str, threshold: float | None) -> Find:
-    """Give what finds the value of the nearest fact, from a threshold on (None: the base's own)."""
+    """Make a function that finds the value of the nearest fact, from a threshold on (None: the base's own)."""
 
     def find(query: Query) -> str | None:
         (found,) = lookups.find(query[None], checkpoint_id=checkpoint_id, k=1, threshold=threshold)
@@ -114,7 +114,7 @@ class SequenceReader:
         self.queued += [(token, kind) for token in ids]
 
     def at_once(self) -> Course:
-        """Yield once, so that the queued tokens are read in one pass."""
+        """Yield once, after which the queued tokens have been read in one pass."""
         yield
 
     def with_lookups(self, text: MarkedText, splice: Splice) -> Course:

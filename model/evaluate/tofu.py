@@ -82,7 +82,7 @@ class Examples:
         return len(self.rouge_N)
 
     def draw_rows(self, rows_N: NDArray[np.int64]) -> Examples:
-        """Give the examples of these rows, which may repeat."""
+        """Select the examples of these rows, which may repeat."""
         return Examples(**{column.name: getattr(self, column.name)[rows_N] for column in fields(self)})
 
 
@@ -324,7 +324,7 @@ Columns = dict[str, Any]
 
 
 def columns(example: Example, generated: str, losses: Sequence[Loss]) -> Columns:
-    """Give one example's values, by the names of the published logs. `losses` are of its answers, in their order."""
+    """Compute one example's values, by the names of the published logs. `losses` are of its answers, in their order."""
     right, stated, *wrong = losses
     scores = rouge_scores(example.answer.text, generated)
     return {
@@ -344,7 +344,7 @@ def columns(example: Example, generated: str, losses: Sequence[Loss]) -> Columns
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Columns]:
-    """Give the examples' values by column, as the published logs have them."""
+    """Collect the examples' values by column, as the published logs have them."""
     return {name: {str(i): row[name] for i, row in enumerate(rows)} for name in rows[0]}
 
 

@@ -63,14 +63,14 @@ class ReaderBatch:
 
 
 def join_sequence(tokenizer: WordTokenizer, question: Words, title: Words, text: Sequence[int]) -> JoinedText:
-    """Join the three. Question and title are cut at their longest lengths."""
+    """Join question, title and text to one sequence; question and title are cut at their longest lengths."""
     head = tokenizer.frame_ids(question.ids[:LONGEST_QUESTION])
     named = [*title.ids[:LONGEST_TITLE], tokenizer.sep] if title.ids else []
     return JoinedText([*head, *named, *text, tokenizer.sep], len(head), len(head) + len(named))
 
 
 def reader_batch(sequences: Sequence[JoinedText], pad: int) -> ReaderBatch:
-    """Pad the sequences on the right."""
+    """Pad the sequences on the right to one batch."""
     ids_BT, mask_BT = pad_sequences([sequence.ids for sequence in sequences], pad)
     types_BT, open_BT = torch.zeros_like(ids_BT), torch.zeros_like(ids_BT, dtype=torch.bool)
     open_BT[:, 0] = True
@@ -95,7 +95,7 @@ def uncut_offsets(text: str) -> set[int]:
 
 
 def last_tokens(words: Words) -> list[int]:
-    """Give the last token of each word."""
+    """Find the number of each word's last token."""
     return [after - 1 for after in (*words.first[1:], len(words.ids))] if words.words else []
 
 
@@ -320,7 +320,7 @@ class Verifier:
     margin: float = MARGIN
 
     def for_document(self, document: AnnotatedDocument) -> DocumentVerifier:
-        """Give what verifies the questions of a document."""
+        """Make the verifier of one document's questions."""
         windows = windows_of(sentences_of(document.text))
         said = [telling_words(document.text[start:end]) for start, end in windows]
         return DocumentVerifier(self, document, windows, said)
@@ -328,7 +328,7 @@ class Verifier:
 
 @dataclass(frozen=True, slots=True)
 class DocumentVerifier:
-    """Verifies the questions of one document, whose windows say these words."""
+    """A verifier of one document's questions, with its windows and the words that tell each."""
 
     verifier: Verifier
     document: AnnotatedDocument

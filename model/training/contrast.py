@@ -69,7 +69,7 @@ class Pull:
         return [Pull(*piece) for piece in zip(*(c.split(lengths) for c in columns), strict=True)]
 
     def surrogate(self, facts_ND: Tensor, queries_ND: Tensor) -> Tensor:
-        """Give a scalar with the value of these pairs' loss and the gradient of the step's loss at their vectors."""
+        """Make a scalar with the value of these pairs' loss, whose gradient at their vectors is the step's."""
         linear = (facts_ND * self.facts_ND).sum() + (queries_ND * self.queries_ND).sum()
         return linear - linear.detach() + self.losses_N.sum()
 

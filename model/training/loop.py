@@ -97,7 +97,7 @@ class Progress:
     seconds: float = 0.0
 
     def record(self) -> dict[str, Any]:
-        """Give what a checkpoint tells of its run: how far it got, and on what."""
+        """Convert the progress to a checkpoint's record of its run: how far it got, and on which hardware."""
         return {
             "steps": self.step,
             "tokens": self.tokens,

@@ -305,7 +305,7 @@ class GpuMemory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingPlan:
-    """The needs of a run.
+    """The memory and time that a run needs.
 
     `memory` is by parallelism and checkpointing. `most_rows` is how many documents of `max_length` fit beside it in one
     forward: an upper bound for `micro_rows` (or `micro_documents`).

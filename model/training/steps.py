@@ -96,9 +96,9 @@ def hold_out(documents: Sequence[Item], count: int, seed: int = 5) -> tuple[list
 class Steps:
     """An endless, seeded sequence of steps; step n is the same in every run and with any number of processes.
 
-    `drawn(n)` names the documents of a step. `build` makes sequences of all or some of them, and a document's sequences
-    do not depend on the others. `keys` gives the unit rows at the lookups of sequences, made with the current model and
-    the same in all processes; only hard negatives need it.
+    `draw_documents` names the documents of a step. `build` makes sequences of all or some of them, each document's
+    without regard to the others. `keys` gives the unit rows at the lookups of sequences, made with the current model
+    and the same in all processes; only hard negatives need it.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Steps:
         return (self.build(self.draw_documents(n)) for n in count(step))
 
     def draw_documents(self, step: int) -> list[DrawnDocument]:
-        """Name the documents of a step."""
+        """Draw the documents of a step, each with the seed of its random choices."""
         phase = next(phase for phase in reversed(self._phases) if phase.begin <= step)
         seed = f"{self.config.seed}/{step}"
         return [

@@ -44,7 +44,7 @@ STORE_BYTES = 256 << 20  # rows are small; by default Ray takes a third of the m
 
 
 def main() -> None:
-    """Do what the order on stdin says, until stdin ends."""
+    """Read an order from stdin and run its errand on the rows that follow, until stdin ends."""
     answers = _stdout()
     # Not sys.stdin: Python locks that when it ends, and the thread reads until then.
     source = os.fdopen(0, "rb", closefd=False)
@@ -64,7 +64,7 @@ def _say(answers: TextIO, line: str) -> None:
 
 
 def rounds(source: BinaryIO) -> Iterator[list[str]]:
-    """Give round after round of rows, which are UTF-8 whatever the locale says."""
+    """Read lists of rows from the stream, as UTF-8 whatever the locale says."""
     while rows := [line.decode().rstrip("\n") for line in takewhile(bytes.strip, source)]:
         yield rows
 
@@ -158,7 +158,7 @@ class RayWorker:
 
 
 class Errand(Protocol):
-    """Does one row after another. Rows and what comes of them are what JSON can say."""
+    """Work that is done row by row. Rows and their results are values that JSON can hold."""
 
     def run(self, row: Any) -> Any: ...
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class EncodingBy(msgspec.Struct, frozen=True):
-    """Whose encoder is to encode: that of a keyset, in this base, of this checkpoint."""
+    """The encoder that is to encode: the keyset's, in this base, with this checkpoint."""
 
     database_id: str
     keyset_id: int
@@ -60,7 +60,7 @@ class AnnotatingBy(msgspec.Struct, frozen=True):
 
 
 def locate_model(path: Path) -> ModelAt:
-    """Say where a model is, and what it is. Raises `AnnotatorError` where it is damaged or none."""
+    """Give a model's absolute path with its digest. Raises `AnnotatorError` where it is damaged or no annotator."""
     from colmlm.model.annotate.checkpoint import AnnotatorConfig
 
     AnnotatorConfig.load(path)
