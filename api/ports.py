@@ -93,7 +93,7 @@ class Ports:
 
     @property
     def encoder(self) -> Encoder | None:
-        """The encoder that lookups are made with, as far as this process has seen (`encoded` minds a switch)."""
+        """The encoder that lookups are made with, as this process saw last (`ask_with_encoder` minds a switch)."""
         model = self.models.model_of_lookups()
         return model.encoder if model else None
 

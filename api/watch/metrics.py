@@ -296,7 +296,7 @@ class Tracing:
             yield
 
     def begin(self, name: str) -> Span:
-        """Start a span that is current only inside `within`, since a stream's steps run in several threads."""
+        """Start a span that is current only inside `resume_span`, since a stream's steps run in several threads."""
         return self._tracer.start_span(name)
 
     @contextmanager
