@@ -96,7 +96,7 @@ def create_app(
     auth_kb = kb.beside("door", AT_THE_DOOR, limiters.threads(*CHECKING))
     # One connection for each thread, and one more for an edit that timed out and asks who holds the log's lock.
     asked = kb.beside("requests", Waits.of(kb.settings), limiters.threads(*WORKING, Limiter.edits))
-    rates = shared.rates(tuning.clock) if shared else own_rates(tuning.clock)
+    rates = shared.permit_taker(tuning.clock) if shared else own_rates(tuning.clock)
     limits = RateLimits(settings.rate_limit, rates)
     readiness = Readiness(
         auth_kb,
@@ -112,14 +112,14 @@ def create_app(
     ports = Ports(
         kb=asked,
         models=models,
-        observed=operations.observed,
+        observed=operations.observe_generator,
         answers=None
         if reader is None
         else StoredAnswers(
             asked, Answering(asked, Questions(asked, models.encoders) if models else None, reader, sentences)
         ),
         auth_kb=auth_kb,
-        key_lookups=limiters.batched(
+        key_lookups=limiters.make_batcher(
             Limiter.lookups, partial(find_together, asked.lookups), MOST_LOOKUPS_AT_ONCE
         ),
         limiters=limiters,
@@ -136,12 +136,12 @@ def create_app(
         drain=operations.drain,
     )
     gate = build_gate(auth_kb, settings, limiters, local, limits, around)
-    return GatedApp(gate, routed(), {"ports": ports, "access": asked.access})
+    return GatedApp(gate, build_routes(), {"ports": ports, "access": asked.access})
 
 
 @cache
-def routed() -> Litestar:
-    """Build the routes once a process: each request brings the ports that they work with."""
+def build_routes() -> Litestar:
+    """Build the routes, once a process; each request brings the ports that its handler works with."""
     return Litestar(
         route_handlers=[*health.HANDLERS, *pages.HANDLERS, _build_v1()],
         dependencies={"ports": Provide(_ports_of, sync_to_thread=False), "form": Provide(read_form)},

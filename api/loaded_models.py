@@ -29,7 +29,7 @@ class LoadedModel:
 
 
 class LoadedModels:
-    """LoadedModels by their checkpoints. Threads take them while others come and go.
+    """The loaded models of a server, by checkpoint. Threads read them while models are added and dropped.
 
     `refused` tells of checkpoints that should be loaded and are not, each with the reason.
     """
@@ -59,11 +59,11 @@ class LoadedModels:
 
     def encoders(self) -> Mapping[str, Encoder]:
         """Give the encoders by checkpoint, that of the answering keyset first."""
-        first, loaded = self.now(), self._loaded
+        first, loaded = self.model_of_lookups(), self._loaded
         models = [first, *loaded.values()] if first else []
         return {model.checkpoint.checkpoint_id: model.encoder for model in models}
 
-    def now(self) -> LoadedModel | None:
+    def model_of_lookups(self) -> LoadedModel | None:
         """Give the model that lookups are made with, as far as this process has seen; else any.
 
         It asks nothing, and a lookup raises `KeysetMismatch` where another keyset was activated since.
@@ -71,24 +71,24 @@ class LoadedModels:
         loaded = self._loaded
         return loaded.get(self._kb.searcher.checkpoint_in_use or "") or next(iter(loaded.values()), None)
 
-    def answering(self) -> LoadedModel | None:
+    def model_of_active_keyset(self) -> LoadedModel | None:
         """Give the model of the keyset that is active at this moment; where none is active any, and None without any.
 
         Raises `KeysetMismatch` where the active keyset's model is not loaded.
         """
         try:
-            return self.by(self._kb.keysets.active().checkpoint_id)
+            return self.model_of_checkpoint(self._kb.keysets.active().checkpoint_id)
         except NoActiveKeyset:
-            return self.now()
+            return self.model_of_lookups()
 
-    def by(self, checkpoint_id: str) -> LoadedModel | None:
+    def model_of_checkpoint(self, checkpoint_id: str) -> LoadedModel | None:
         """Give the model of this checkpoint; None where none is loaded. Raises `KeysetMismatch` where others are."""
         loaded = self._loaded
         if loaded and checkpoint_id not in loaded:
             raise KeysetMismatch(next(iter(loaded)), checkpoint_id)
         return loaded.get(checkpoint_id)
 
-    def put(self, model: LoadedModel) -> None:
+    def add_model(self, model: LoadedModel) -> None:
         """Add a model that was loaded."""
         with self._changing:
             self._loaded = {**self._loaded, model.checkpoint.checkpoint_id: model}

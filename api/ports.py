@@ -93,17 +93,17 @@ class Ports:
 
     @property
     def encoder(self) -> Encoder | None:
-        """The encoder that lookups are made with, as far as this process has seen (`encoded` minds a switch)."""
-        model = self.models.now()
+        """The encoder that lookups are made with, as this process saw last (`ask_with_encoder` minds a switch)."""
+        model = self.models.model_of_lookups()
         return model.encoder if model else None
 
     @property
     def generator_loaded(self) -> bool:
-        model = self.models.now()
+        model = self.models.model_of_lookups()
         return model is not None and model.generator is not None
 
-    def encoded(self, ask: Callable[[QuestionEncoder], T]) -> T:
-        """Ask with the encoder that lookups are made with, and again where another keyset was activated meanwhile."""
+    def ask_with_encoder(self, ask: Callable[[QuestionEncoder], T]) -> T:
+        """Call `ask` with the active keyset's encoder; call it again where another keyset was activated meanwhile."""
         for _ in range(ATTEMPTS):
             encoder = self.need_encoder()
             try:
@@ -120,7 +120,7 @@ class Ports:
 
     def need_model(self, checkpoint_id: str) -> LoadedModel:
         """Give the loaded model of this checkpoint. Raise `KeysetMismatch` where others are loaded instead."""
-        if (model := self.models.by(checkpoint_id)) is None:
+        if (model := self.models.model_of_checkpoint(checkpoint_id)) is None:
             raise model_missing("an encoder")
         return model
 
@@ -137,7 +137,7 @@ class Ports:
         return self.observed(self._generator())
 
     def _generator(self) -> Generator:
-        model = self.models.answering()
+        model = self.models.model_of_active_keyset()
         if model is None or model.generator is None:
             raise model_missing("a generator")
         return model.generator

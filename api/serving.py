@@ -17,7 +17,7 @@ from colmlm.api.loaded_models import LoadedModels
 from colmlm.api.middleware.auth import LocalToken
 from colmlm.api.middleware.connections import DrainingServer, limited_protocol
 from colmlm.api.settings import ServerSettings
-from colmlm.api.supervision import Shared
+from colmlm.api.supervision import SharedState
 from colmlm.api.watch.metrics import Metrics, Tracing
 from colmlm.api.watch.operations import Operations
 from colmlm.kb.answers.reading import JudgedReader
@@ -44,7 +44,7 @@ def run_server(
     local: LocalToken | None = None,
     reader: JudgedReader | None = None,
     sentences: SentenceEmbedder | None = None,
-    shared: Shared | None = None,
+    shared: SharedState | None = None,
     on_up: Callable[[], object] | None = None,
 ) -> None:
     """Serve on `listener` until SIGTERM or SIGINT, and return once every running request has ended.
@@ -67,7 +67,7 @@ def run_server(
         ),
         log_config=None,
         access_log=False,
-        http=limited_protocol(report=operations.metrics.incomplete),
+        http=limited_protocol(report=operations.metrics.count_incomplete),
         ws="none",
         lifespan="on",
         timeout_graceful_shutdown=CUT_OFF_SECONDS,

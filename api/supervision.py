@@ -51,7 +51,7 @@ class Supervisor:
 
     def __init__(
         self,
-        shared: Shared,
+        shared: SharedState,
         serve: Callable[[int], None],
         attend: Callable[[], None],
         stop_listening: Callable[[], None],
@@ -102,7 +102,7 @@ class Supervisor:
         post = self._posts[place]
         if not self._next:
             self._next = self._forks.fork(post.work)
-        elif self.shared.up(place) == self._next:
+        elif self.shared.process_at(place) == self._next:
             former, post.pid, self._next = post.pid, self._next, 0
             post.since = time.monotonic()
             if former:
@@ -136,7 +136,7 @@ class Supervisor:
 
     def _handle_exit(self, pid: int, code: int) -> None:
         for place in range(self.shared.num_servers):
-            if self.shared.up(place) == pid:
+            if self.shared.process_at(place) == pid:
                 self.shared.tell_up(place, 0)
         mark_process_dead(pid)  # type: ignore[no-untyped-call]
         if pid in self._leaving:
@@ -227,7 +227,7 @@ _BUCKETS, _NEAR = (
 )  # a token's bucket is one of sixteen; where all are others', the one used longest ago goes
 
 
-class Shared:
+class SharedState:
     """Made before the first fork. Each process uses it from one thread at a time, but for `counted_since`."""
 
     def __init__(self, num_servers: int, metrics_folder: Path) -> None:
@@ -243,13 +243,13 @@ class Shared:
         """Note the process that serves at this place; 0 where there is none."""
         _CELL.pack_into(self._memory, _CELL.size * (1 + place), pid)
 
-    def up(self, place: int) -> int:
+    def process_at(self, place: int) -> int:
         """Give the process that serves at this place; 0 where there is none."""
         pid: int = _CELL.unpack_from(self._memory, _CELL.size * (1 + place))[0]
         return pid
 
     def are_all_up(self) -> bool:
-        return all(self.up(place) for place in range(self.num_servers))
+        return all(self.process_at(place) for place in range(self.num_servers))
 
     def counted_since(self, head: int) -> int:
         """Give the change since which changes are counted: `head`, where no process was asked before."""
@@ -259,8 +259,8 @@ class Shared:
                 _CELL.pack_into(self._memory, 0, since)
         return int(since) - 1
 
-    def rates(self, clock: Clock = time.monotonic) -> Callable[[int, int], float]:
-        """Give what takes a permit of a token at a rate, and say how long to wait where there is none."""
+    def permit_taker(self, clock: Clock = time.monotonic) -> Callable[[int, int], float]:
+        """Give a function that takes a token's permit at its rate: it gives 0, or the seconds to wait for one."""
 
         def take(token_id: int, per_minute: int) -> float:
             with self._file_lock():

@@ -27,7 +27,7 @@ SENTENCE_WIDTH, SENTENCE_SIDE = (
 WITHHELD = "Marks stand for what was deleted or corrected: the server shows that to tokens with the right 'audit' only."
 
 
-def table(base: Base, facts: Iterable[FactRecord]) -> None:
+def print_fact_table(base: Base, facts: Iterable[FactRecord]) -> None:
     """Print facts as a table, those without a question with the sentence around their value."""
     texts: dict[int, str] = {}
     columns = ("id", "value", "question or sentence", "source", "review", "deleted")
@@ -35,13 +35,13 @@ def table(base: Base, facts: Iterable[FactRecord]) -> None:
 
 
 def brief_table(facts: Iterable[FactRecord]) -> None:
-    """Print facts as a table of what they say and where."""
-    rows = ((fact.fact_id, shorten(fact.value), shorten(fact.question), where(fact)) for fact in facts)
+    """Print facts as a table: id, value, question and source."""
+    rows = ((fact.fact_id, shorten(fact.value), shorten(fact.question), fact_source(fact)) for fact in facts)
     print_table(("id", "value", "question", "source"), rows)
 
 
 def refuse_rows(refused: Sequence[RefusedRow], file: Path, nothing: str, **told: object) -> NoReturn:
-    """Say which rows of a file cannot be used, and exit with 3. As JSON this has what else is `told`."""
+    """Print which rows of a file cannot be used, and exit with 3. As JSON the object also has the fields `told`."""
     if wants_json():
         print_json({"refused": refused, **told})
     for row in refused:
@@ -76,16 +76,16 @@ def _start_of(words: str, room: int) -> str:
 
 
 def _row(fact: FactRecord, about: str) -> tuple[object, ...]:
-    said = (fact.fact_id, shorten(fact.value), shorten(about, SENTENCE_WIDTH + 2), where(fact))
+    said = (fact.fact_id, shorten(fact.value), shorten(about, SENTENCE_WIDTH + 2), fact_source(fact))
     return (*said, "" if fact.review == "accepted" else fact.review, _describe_deletion(fact))
 
 
-def where(fact: FactRecord) -> str:
+def fact_source(fact: FactRecord) -> str:
     """Give the fact's source as corpus/document[start:end], or its number in its sample."""
-    return place(fact.source) if fact.sample is None else in_sample(fact.sample)
+    return format_source(fact.source) if fact.sample is None else in_sample(fact.sample)
 
 
-def place(source: Source | None) -> str:
+def format_source(source: Source | None) -> str:
     """Give a source as corpus/document[start:end]."""
     return f"{source.corpus}/{source.external_id}[{source.start}:{source.end}]" if source else "(no document)"
 
@@ -109,12 +109,12 @@ def printed_on(base: Base, fact: FactRecord) -> int | None:
     return page_of(text, fact.source.start)
 
 
-def one(fact: FactRecord, page: int | None = None) -> None:
+def print_fact(fact: FactRecord, page: int | None = None) -> None:
     """Print one fact, with its source, the page there, and its changes."""
     say(f"fact {fact.fact_id}, version {fact.version}: {fact.value}")
     if fact.question:
         say(f"question: {fact.question}")
-    say(f"source:   {where(fact)}" + (f" {fact.source.uri}" if fact.source and fact.source.uri else ""))
+    say(f"source:   {fact_source(fact)}" + (f" {fact.source.uri}" if fact.source and fact.source.uri else ""))
     if page is not None:
         say(f"page:     {page}")
     if fact.review_seq is not None:
@@ -123,16 +123,16 @@ def one(fact: FactRecord, page: int | None = None) -> None:
     say(f"live since change {fact.created_seq}" if fact.deleted_seq is None else gone)
 
 
-def edited(edit: Edit, *, undoes: int | None = None) -> None:
+def print_edit(edit: Edit, *, undoes: int | None = None) -> None:
     """Print the change that an edit made; note what says the same already, and what has no key yet."""
-    done(edit, undoes=undoes, keyed=edit.keyed, also_said_by=edit.also_said_by)
+    print_change(edit, undoes=undoes, keyed=edit.keyed, also_said_by=edit.also_said_by)
     if edit.also_said_by and not wants_json():
         note(f"Said already by fact {', '.join(map(str, edit.also_said_by))}.")
     if not edit.keyed and not wants_json():
         note("What was edited has no key yet, so lookups do not find it. Run: colmlm keysets fill")
 
 
-def done(edit: Edit, *, undoes: int | None = None, **more: object) -> None:
+def print_change(edit: Edit, *, undoes: int | None = None, **more: object) -> None:
     """Print the change that an edit made, which may undo another. As JSON it has `more` fields."""
     undone = {} if undoes is None else {"undoes": undoes}
     if wants_json():

@@ -16,8 +16,8 @@ from colmlm.cli.start.commands import COMMANDS, VERBS
 Names = Mapping[str, str]  # names with their help
 
 
-def offered(program: str, env: Mapping[str, str]) -> str | None:
-    """Give the answer to the shell that asks in `env`; None where no shell asks, or not for a name of a command."""
+def complete_words(program: str, env: Mapping[str, str]) -> str | None:
+    """Give the completions of a command's name that a shell asks for by `env`; None where it asks for none."""
     asked, _, shell = env.get(f"_{program.upper()}_COMPLETE", "").partition("_")
     if asked != "complete" or shell not in _SHELLS:
         return None
@@ -73,8 +73,8 @@ _SHELLS = {"bash": _bash, "zsh": _zsh, "fish": _fish, "powershell": _powershell,
 
 
 def main() -> None:
-    """Complete a name from the tables, or else import what runs commands, which takes a while, and run one."""
-    if (answer := offered("colmlm", os.environ)) is not None:
+    """Print the completions where a shell asks for them; else import the commands, which takes a while, and run one."""
+    if (answer := complete_words("colmlm", os.environ)) is not None:
         sys.stdout.write(answer)
         return
     from colmlm.cli.start.root import app, start

@@ -79,21 +79,21 @@ class RankedBy(StrEnum):
     reader = "reader"
 
 
-def finite(value: float | None) -> float | None:
+def no_nan(value: float | None) -> float | None:
     """Refuse nan and inf, for which comparisons with bounds are meaningless."""
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not a finite number.")
     return value
 
 
-def positive(value: float) -> float:
-    """Refuse what is not above zero, since the bounds of options are inclusive."""
+def above_zero(value: float) -> float:
+    """Refuse a number that is not above zero, since the bounds of options are inclusive."""
     if not (math.isfinite(value) and value > 0):
         raise typer.BadParameter(f"{value} is not above 0.")
     return value
 
 
-def span(text: str) -> timedelta:
+def parse_span(text: str) -> timedelta:
     """Read a span of time such as 90d, 12h or 30m; 0 is none."""
     found = re.fullmatch(r"([0-9]{1,6})([mhd])", text)
     if found is None and text != "0":
@@ -101,7 +101,7 @@ def span(text: str) -> timedelta:
     return timedelta(**{_UNITS[found[2]]: int(found[1])}) if found else timedelta(0)
 
 
-def time(said: str) -> datetime:
+def parse_time(said: str) -> datetime:
     """Read a date, or a time as ISO 8601 has it; one without a zone is UTC."""
     try:
         return moment(said)
@@ -128,7 +128,7 @@ def some_texts(values: list[str] | None) -> list[str] | None:
 
 
 def each_once(fact_ids: Sequence[int]) -> list[int]:
-    """Give the ids in their order, each once."""
+    """Remove repeated ids, keeping the order."""
     return list(dict.fromkeys(fact_ids))
 
 
@@ -179,7 +179,11 @@ CheckpointPath = Annotated[
 Threshold = Annotated[
     float | None,
     typer.Option(
-        "--threshold", min=-1, max=1, callback=finite, help="Least score of a hit. Default: the keyset's own."
+        "--threshold",
+        min=-1,
+        max=1,
+        callback=no_nan,
+        help="Least score of a hit. Default: the keyset's own.",
     ),
 ]
 MinSeq = Annotated[
@@ -211,7 +215,7 @@ NewDirectory = Annotated[
 ]
 MaxMinutes = Annotated[
     float | None,
-    typer.Option("--max-minutes", callback=lambda v: v if v is None else positive(v), help="Most minutes."),
+    typer.Option("--max-minutes", callback=lambda v: v if v is None else above_zero(v), help="Most minutes."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 

@@ -87,7 +87,7 @@ def _print_lines(rows: Sequence[Sequence[str]]) -> None:
 
 @contextmanager
 def progress(description: str) -> Iterator[Advance]:
-    """Show a progress bar on stderr while the block runs; what it gives is to be called with (done, total or None).
+    """Show a progress bar on stderr while the block runs; call the given function with (done, total or None).
 
     Where stderr is no terminal, it prints a line now and then, so that long work does not look like a hang in a log.
     """
@@ -121,17 +121,17 @@ ON_STDERR = Telling(note, progress)
 
 @contextmanager
 def counting(description: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar; what it gives is to be called with the number of further pieces done."""
+    """Show a progress bar; call the given function with the number of further pieces that are done."""
     finished = 0
     with progress(description) as update:
         update(0, total)
 
-        def done(more: int) -> None:
+        def add_done(more: int) -> None:
             nonlocal finished
             finished += more
             update(finished, total)
 
-        yield done
+        yield add_done
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ class _Lines:
             self.began = now
         if now - self.last >= self.seconds:
             self.last = now
-            left = lasting((now - self.began) / done * (total - done)) if done and total else None
+            left = format_duration((now - self.began) / done * (total - done)) if done and total else None
             note(
                 f"{self.description}: {done}"
                 + (f" of {total}" if total is not None else "")
@@ -157,15 +157,15 @@ class _Lines:
             )
 
 
-def lasting(seconds: float) -> str:
-    """Say about how long something takes."""
+def format_duration(seconds: float) -> str:
+    """Write a number of seconds as a rough duration: "about 5 minutes"."""
     if seconds < 90:
         return f"about {max(10, round(seconds, -1)):.0f} seconds"
     return f"about {seconds / 60:.0f} minutes" if seconds < 5400 else f"about {seconds / 3600:.0f} hours"
 
 
-def counted(number: int, noun: str) -> str:
-    """Say how many there are: "1 document", "12 documents"."""
+def count_of(number: int, noun: str) -> str:
+    """Write a number with its noun: "1 document", "12 documents"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 

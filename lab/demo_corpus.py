@@ -62,7 +62,7 @@ def capitalise_first(sentence: str) -> str:
 
 
 def compose(doc_id: str, title: str, sentences: Iterable[str]) -> Document:
-    """Join marked sentences to a document, and turns their marks into facts."""
+    """Join marked sentences to a document, and turn their marks into facts."""
     text, facts = "", list[Fact]()
     for sentence in sentences:
         text += " " if text else ""
@@ -182,8 +182,8 @@ def main(folder: Path = DEMO_CORPUS.parent) -> int:
 
 
 def write_keys(path: Path = DEMO_KEYS) -> int:
-    """Write the keys by the released checkpoint: keys and calibrates a base as the first start does."""
-    from colmlm.cli.composition.encoders import ModelEncoder, Remembering
+    """Key a base with the released checkpoint as the first start does, and write its keys to a file."""
+    from colmlm.cli.composition.encoders import KeyRecorder, ModelEncoder
     from colmlm.cli.composition.keying import key_everything
     from colmlm.cli.composition.runtime import Runtime, released_checkpoint
     from colmlm.kb.corpus.format import read_annotated
@@ -191,7 +191,7 @@ def write_keys(path: Path = DEMO_KEYS) -> int:
     from colmlm.model.lm.checkpoint import load
 
     runtime = Runtime.from_environment()
-    encoder = Remembering(ModelEncoder(load(released_checkpoint(), runtime.settings.home / "models")))
+    encoder = KeyRecorder(ModelEncoder(load(released_checkpoint(), runtime.settings.home / "models")))
     with empty_base() as kb:
         kb.corpora.ingest(read_annotated(DEMO_CORPUS), "demo", actor=ACTOR, reason=REASON)
         key_everything(runtime, encoder=encoder, kb=kb)

@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def mark_document(
     document: AnnotatedDocument, found: Candidates, prior: AskedValues, asked: Sequence[Span]
 ) -> AnnotatedDocument:
-    """Give the document with its marks."""
+    """Mark the chosen spans of a document as its facts."""
     rng = random.Random(hashlib.sha256(document.text.encode()).digest())
     shares = choose_spans(document.text, found, prior, asked)
     spans = [span for span, share in shares if rng.random() < likelihood(share)]
@@ -90,7 +90,7 @@ def choose_spans(
     weights = [
         1.0 if one else share if share >= LEAST else 0.0 for one, share in zip(wanted, shares, strict=True)
     ]
-    return [(found.spans[i], weights[i]) for i in heaviest(found.spans, weights)]
+    return [(found.spans[i], weights[i]) for i in heaviest_spans(found.spans, weights)]
 
 
 def likelihood(share: float) -> float:
@@ -146,7 +146,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 class AskedValues:
-    """The share of candidates like this one that are what somebody asked for."""
+    """A classifier of candidates: how probably somebody asks for one like this."""
 
     def __init__(
         self, texts: Sequence[str], found: Sequence[Candidates], asked: Sequence[Sequence[tuple[int, int]]]
@@ -161,7 +161,7 @@ class AskedValues:
         self.model.fit(np.concatenate([one.features_NF for one in found]), np.concatenate(labels))
 
     def shares(self, found: Candidates) -> NDArray[np.float64]:
-        """Give the share for each candidate of a text."""
+        """Estimate for each candidate of a text how probably somebody asks for it."""
         if not found.spans:
             return np.zeros(0)
         shares_N: NDArray[np.float64] = self.model.predict_proba(found.features_NF)[:, 1]
@@ -182,7 +182,7 @@ def label_candidates(text: str, found: Candidates, asked: Sequence[tuple[int, in
 # The choice of a flat set of spans out of candidates that overlap.
 
 
-def heaviest(spans: Sequence[Span], weights: Sequence[float]) -> list[int]:
+def heaviest_spans(spans: Sequence[Span], weights: Sequence[float]) -> list[int]:
     """Give the indices of the spans without overlap whose weights add up to the most, in order of the text.
 
     Spans of no weight are never chosen; of equal sums the one with the earlier spans is.

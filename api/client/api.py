@@ -43,7 +43,7 @@ class Api:
         response = self.connection.request("GET", f"/v1{path}", is_repeatable=True, params=drop_none(given))
         return self.read(response.content, kind)
 
-    def listed(
+    def read_list(
         self, path: str, kind: type[T], of: str, /, *, after: int = 0, limit: int | None = None, **given: Any
     ) -> list[T]:
         """Read the list `of` page by page from after the place `after`, to its end or up to `limit` items."""
@@ -57,7 +57,7 @@ class Api:
                 break
         return found
 
-    def counted(
+    def read_list_part(
         self, path: str, kind: type[T], of: str, /, *, after: int, limit: int, **given: Any
     ) -> tuple[list[Any], T, int | None]:
         """Read a part of a list whose pages, of the type `kind`, say more than their items.
@@ -88,7 +88,7 @@ class Api:
         except ServerUnreachable as error:
             raise (answer_lost(error) if error.was_sent else error) from error
 
-    def once(self, path: str, kind: type[T], body: Any) -> T:
+    def post_once(self, path: str, kind: type[T], body: Any) -> T:
         """Send a POST that is repeated only where the server was not reached, since each one would be carried out."""
         response = self.connection.request("POST", f"/v1{path}", is_repeatable=False, **_json(body))
         return self.read(response.content, kind)
@@ -99,8 +99,8 @@ class Api:
         response = self.connection.request(method, f"/v1{path}", is_repeatable=True, **request)
         return self.read(response.content, kind)
 
-    def form(self, path: str, media_type: str) -> dict[str, Any]:
-        """Read a resource in another form than its own, which is a JSON object too."""
+    def read_form(self, path: str, media_type: str) -> dict[str, Any]:
+        """Read a resource as JSON of another media type."""
         asked = {"Accept": media_type}
         response = self.connection.request("GET", f"/v1{path}", is_repeatable=True, headers=asked)
         return self.read(response.content, dict[str, Any])
@@ -148,7 +148,7 @@ class Api:
             raise self.not_ours(error) from error
 
     def not_ours(self, error: Exception) -> ServerUnreachable:
-        """Give the error for a response that this program's server would not send."""
+        """Make the error for a response that this program's server would not send."""
         return ServerUnreachable(self.connection.url, f"its answer cannot be read ({error})")
 
 
@@ -182,14 +182,14 @@ def drop_none(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def on_behalf(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Give parameters as the API takes them: the token is the actor, on behalf of the `actor` that is named."""
+    """Convert the parameter `actor` to `on_behalf_of`, since the API's actor is the token."""
     body = dict(given)
     actor = body.pop("actor")
     return {**body, "on_behalf_of": actor or None}
 
 
 def options(shape: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the options of a call, which a `TypedDict` describes, as what to send.
+    """Convert the options of a call, described by the `TypedDict` `shape`, to the fields of a request.
 
     Raises `TypeError`, as a call does, where it has no such option, or where one is missing.
     """
@@ -232,7 +232,7 @@ def list_verb(path: str, kind: type[T], of: str, *given: str, **sent_as: str) ->
     def send(resource: Resource, /, *args: Any, **kwargs: Any) -> list[T]:
         where, query = call(args, kwargs)
         query = {sent_as.get(name, name): _as_text(value) or None for name, value in query.items()}
-        return resource.api.listed(where, kind, of, after=query.pop("after", None) or 0, **query)
+        return resource.api.read_list(where, kind, of, after=query.pop("after", None) or 0, **query)
 
     call = _Call(path, given)
     return call.describe(send)

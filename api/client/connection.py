@@ -76,7 +76,7 @@ def job_not_done(job_id: int, state: str) -> str:
     return f"Job {job_id} is {state}. What it had done stays done; see `colmlm jobs show`."
 
 
-def refused(response: httpx2.Response) -> KBError:
+def error_of_response(response: httpx2.Response) -> KBError:
     """Give the error of a response with a status of 400 or above. It never contains the token's secret."""
     try:
         problem = msgspec.json.decode(response.content, type=Problem)
@@ -193,7 +193,7 @@ class Connection:
             raise ServerUnreachable(self.url, str(error)) from error
 
     def is_of(self, secret: str) -> bool:
-        """Tell whether this is the secret that it sends."""
+        """Tell whether this is the secret that the connection sends."""
         return hmac.compare_digest(self._secret, secret.encode("utf-8", "surrogatepass"))
 
     def close(self) -> None:
@@ -227,7 +227,7 @@ class Connection:
                     return response
                 may_repeat = response.status_code == _TURNED_AWAY or (is_repeatable and _is_passing(response))
                 if last or not may_repeat or not self.budget.spend():
-                    raise refused(response)
+                    raise error_of_response(response)
                 asked = response.headers.get("retry-after", "")
                 least = min(self.patience.longest_wait, int(asked) if asked.isdecimal() else 0)
             time.sleep(least + random.uniform(0, wait))
@@ -241,7 +241,7 @@ class Connection:
             with self._client.stream(method, path, **options) as response:
                 if response.status_code >= 400:
                     response.read()
-                    raise refused(response)
+                    raise error_of_response(response)
                 for block in response.iter_bytes():
                     *whole, rest = (rest + block).split(b"\n")
                     yield from (f"{line.decode()}\n" for line in whole)

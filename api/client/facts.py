@@ -105,7 +105,7 @@ def edit_of(done: EditResult) -> Edit:
 
 
 def batches(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Split ids into as many as one request takes."""
+    """Split ids into batches, each as large as one request may be."""
     return (ids[at : at + MAX_FACTS_PER_EDIT] for at in range(0, len(ids), MAX_FACTS_PER_EDIT))
 
 
@@ -121,7 +121,9 @@ class RemoteFacts(Resource):
     def find(self, **sought: Unpack[FactsSought]) -> list[FactRecord]:
         said = {"limit": FACTS_LISTED, **options(FactsSought, sought)}
         state = _STATES[said.pop("deleted", False)]
-        return self.api.listed("/facts", FactRecord, "facts", state=state, literally=True, sort="id", **said)
+        return self.api.read_list(
+            "/facts", FactRecord, "facts", state=state, literally=True, sort="id", **said
+        )
 
     def search(self, *, near: str | None = None, **sought: Unpack[FactSearch]) -> FactPage:
         said = options(FactSearch, sought)
@@ -129,7 +131,9 @@ class RemoteFacts(Resource):
         said = {**said, "near": near, "sort": said.pop("order", "best")}
         for name in ("since", "until"):
             said[name] = said[name].isoformat() if said.get(name) else None
-        facts, page, after = self.api.counted("/facts", CountedPage[FactFound], "facts", **part, **said)
+        facts, page, after = self.api.read_list_part(
+            "/facts", CountedPage[FactFound], "facts", **part, **said
+        )
         return FactPage(tuple(facts), page.total, page.is_exact, after)
 
     def show_many(self, fact_ids: Sequence[int]) -> list[FactRecord]:
@@ -190,7 +194,7 @@ class RemoteComparisons(Resource):
 
     def _part(self, of: str, kind: Any, said: dict[str, Any]) -> tuple[list[Any], Any, int | None]:
         part = {"limit": said.pop("limit", FACTS_LISTED), "after": said.pop("after", 0)}
-        return self.api.counted(f"/facts/{of}", kind, of, **part, **said)
+        return self.api.read_list_part(f"/facts/{of}", kind, of, **part, **said)
 
     def also_said(self, fact_ids: Sequence[int]) -> list[AlsoSaid]:
         asked = (
@@ -220,7 +224,7 @@ class RemoteReview(Resource):
     def inbox(self, **sought: Unpack[InboxSought]) -> Inbox:
         said = options(InboxSought, sought)
         part = {"limit": said.pop("limit", IN_INBOX), "after": said.pop("after", 0)}
-        items, page, after = self.api.counted("/review", InboxPage, "review", **part, **said)
+        items, page, after = self.api.read_list_part("/review", InboxPage, "review", **part, **said)
         return Inbox(tuple(items), page.total, page.is_exact, after, page.progress)
 
     def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> Settled:
@@ -263,7 +267,7 @@ class RemoteCorpora(Resource):
         done = self._delete(corpus, on_behalf({"reason": reason, "actor": actor}))
         if done.seq is None:
             return Edit(0, "delete", ())
-        (change,) = self.api.listed("/changes", ChangeRecord, "changes", after=done.seq - 1, limit=1)
+        (change,) = self.api.read_list("/changes", ChangeRecord, "changes", after=done.seq - 1, limit=1)
         return Edit(done.seq, change.kind, change.fact_ids)
 
     def _delete(self, corpus: str, body: dict[str, Any]) -> Deleted:
@@ -291,7 +295,7 @@ class RemoteCorpora(Resource):
         if format_ not in _FORMATS:
             raise NotHeeded("format_", f"a server takes {', '.join(_FORMATS)}.")
         about |= {"corpus": corpus, "format": format_, "upload_id": self.api.upload(file)}
-        result = RemoteJobs(self.api).done(work_of(Ingest.kind, about))
+        result = RemoteJobs(self.api).run_to_end(work_of(Ingest.kind, about))
         return msgspec.convert(result, IngestReport), result["refused"]
 
     def add(
@@ -312,7 +316,7 @@ class RemoteCorpora(Resource):
                 **{f"{part}_field": name for part, name in asdict(how.fields).items()},
             }
             work = {"upload_ids": ids, "span_threshold": how.span_threshold, **about}
-            result = RemoteJobs(self.api).done(work_of(Documents.kind, work))
+            result = RemoteJobs(self.api).run_to_end(work_of(Documents.kind, work))
         return _addition_report(found, corpus, result)
 
     def _upload_files(self, found: FoundFiles) -> Iterator[str]:
@@ -413,7 +417,7 @@ class RemoteForgetting(Resource):
 
     def _plan(self, view: RunView) -> ForgetPlan:
         run, plan = view.run, view.plan
-        facts = self.api.listed(f"/forget-runs/{run.run_id}/facts", FactRecord, "facts of a run")
+        facts = self.api.read_list(f"/forget-runs/{run.run_id}/facts", FactRecord, "facts of a run")
         self._note_cut(plan)
         told = {name: getattr(plan, name) for name in ForgetPlan.__dataclass_fields__ if hasattr(plan, name)}
         told |= {name: tuple(told[name]) for name in _LISTS}
@@ -447,7 +451,7 @@ class RemoteErasures(Resource):
         return Erasing(told.report, told.request)
 
     def requests(self, *, waiting: bool) -> list[ErasureRequest]:
-        found = self.api.listed("/erasures", ErasureRequest, "erasures")
+        found = self.api.read_list("/erasures", ErasureRequest, "erasures")
         return [asked for asked in found if not waiting or asked.state == "waiting"]
 
     def read(self, request_id: int) -> ErasureRequest:

@@ -112,7 +112,7 @@ class RemoteLookups(Resource):
     ) -> Answer:
         refuse(as_of=as_of)
         asked = {"question": question, "mode": mode, **options(AnswerOptions, how)}
-        return self.api.once("/answers", Answer, asked)
+        return self.api.post_once("/answers", Answer, asked)
 
     def calibrate_answers(
         self, questions: Path | None, how: Calibrating, **who: Unpack[OnRecord]
@@ -120,7 +120,7 @@ class RemoteLookups(Resource):
         refuse(actor=who["actor"])
         sent = self.api.upload(questions) if questions else None
         work = {**asdict(how), "corpora": list(how.corpora), "upload_id": sent, "reason": who["reason"]}
-        return RemoteJobs(self.api).done(work_of(CalibrateAnswers.kind, work))
+        return RemoteJobs(self.api).run_to_end(work_of(CalibrateAnswers.kind, work))
 
     def find(
         self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **how: Unpack[LookupOptions]
@@ -186,7 +186,7 @@ class RemoteGenerator(Resource):
     """
 
     def generate(self, request: GenerationRequest) -> OutputTrace:
-        return self.api.once(_GENERATIONS, OutputTrace, _request_body(request))
+        return self.api.post_once(_GENERATIONS, OutputTrace, _request_body(request))
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
         """Yield the pieces of text and then the trace, which holds the splices and the lookups without a match."""
@@ -232,15 +232,15 @@ class RemoteOutputs(Resource):
         return self.api.ask(f"/generations/{generation_id}/feedback", Feedback, body)
 
     def provenance(self, generation_id: int, form: ProvForm) -> dict[str, Any]:
-        return self.api.form(f"/generations/{generation_id}", MEDIA_TYPES[form])
+        return self.api.read_form(f"/generations/{generation_id}", MEDIA_TYPES[form])
 
     def provenance_of_fact(self, fact_id: int, form: ProvForm) -> dict[str, Any]:
-        return self.api.form(f"/facts/{fact_id}/trace", MEDIA_TYPES[form])
+        return self.api.read_form(f"/facts/{fact_id}/trace", MEDIA_TYPES[form])
 
     def impact(self, fact_id: int) -> Impact:
         path = f"/facts/{fact_id}/impact"
         about = self.api.get(path, FactImpact, limit=1)
-        uses = self.api.listed(path, ImpactedOutput, "uses")
+        uses = self.api.read_list(path, ImpactedOutput, "uses")
         return Impact(fact_id, about.is_live, about.erased_seq, tuple(uses))
 
     def record_from_elsewhere(self, generation: NewOutput) -> OutputTrace:
@@ -250,7 +250,7 @@ class RemoteOutputs(Resource):
         decoder makes. It is sent again only where the server was not reached, since a second request would store a
         second output.
         """
-        return self.api.once("/generations/records", OutputTrace, _output_body(generation))
+        return self.api.post_once("/generations/records", OutputTrace, _output_body(generation))
 
 
 def _output_body(generation: NewOutput) -> dict[str, Any]:
@@ -272,7 +272,7 @@ class RemoteMisses(Resource):
         said = options(MissSearch, sought)
         part = {"limit": said.pop("limit", MISSES_LISTED), "after": said.pop("after", 0)}
         said["sort"] = said.pop("order", None)
-        groups, page, after = self.api.counted("/misses", MissList, "misses", **part, **said)
+        groups, page, after = self.api.read_list_part("/misses", MissList, "misses", **part, **said)
         return MissPage(tuple(groups), page.total, page.ungrouped, page.kept, after)
 
     def dismiss(self, group_ids: Sequence[int], *, actor: str, reason: str) -> int:
@@ -321,11 +321,11 @@ class RemoteQuestions(Resource):
     def ask(self, name: str, how: AskingSet, *, actor: str) -> QuestionRun:
         self.show(name)  # an unknown set is refused before a job is queued
         work = work_of(AskQuestions.kind, {"question_set": name, **asdict(how)})
-        return msgspec.convert(RemoteJobs(self.api).done(work), QuestionRun)
+        return msgspec.convert(RemoteJobs(self.api).run_to_end(work), QuestionRun)
 
     def runs(self, name: str, before: int | None = None, limit: int = 100) -> list[QuestionRun]:
         path = f"{_set_path(name)}/runs"
-        return self.api.listed(path, QuestionRun, "question-runs", after=before or 0, limit=limit)
+        return self.api.read_list(path, QuestionRun, "question-runs", after=before or 0, limit=limit)
 
 
 def _set_path(name: str) -> str:

@@ -67,14 +67,14 @@ class RemoteJobs(Resource):
         found: list[JobRecord] = []
         at = before or 0
         while len(found) < limit:
-            page = self.api.listed("/jobs", JobRecord, "jobs", after=at, limit=limit, state=states)
+            page = self.api.read_list("/jobs", JobRecord, "jobs", after=at, limit=limit, state=states)
             found += [job for job in page if kinds is None or job.kind in kinds]
             if len(page) < limit:
                 break
             at = page[-1].job_id
         return found[:limit]
 
-    def done(self, work: Work) -> dict[str, Any]:
+    def run_to_end(self, work: Work) -> dict[str, Any]:
         """Queue the work, wait for a remote worker to do it, and give the result.
 
         Raises its error, or `JobNotDone`.
@@ -99,7 +99,7 @@ class RemoteKeysets(Resource):
     activate = edit_verb("/keysets/{keyset_id}/activate", KeysetRecord, shape=Activating)
 
     def listed(self) -> list[tuple[KeysetRecord, GateStanding]]:
-        return [(view.keyset, view.gate) for view in self.api.listed("/keysets", KeysetView, "keysets")]
+        return [(view.keyset, view.gate) for view in self.api.read_list("/keysets", KeysetView, "keysets")]
 
     def show(self, keyset_id: int) -> KeysetRecord:
         return self.api.get(f"/keysets/{keyset_id}", KeysetView).keyset
@@ -107,7 +107,7 @@ class RemoteKeysets(Resource):
     def check(self, keyset_id: int, limits: GateLimits, **using: Unpack[GateOptions]) -> dict[str, Any]:
         refuse(**options(GateOptions, using))
         self.show(keyset_id)  # an unknown id is refused before a job is queued
-        report = RemoteJobs(self.api).done(Gate(keyset_id=keyset_id, **asdict(limits)))
+        report = RemoteJobs(self.api).run_to_end(Gate(keyset_id=keyset_id, **asdict(limits)))
         return {name: value for name, value in report.items() if name != "activated"}
 
     def retirable(self, keyset_id: int) -> KeysetRecord:
@@ -137,14 +137,14 @@ class RemoteKeysets(Resource):
     def _rekey(self, keyset_id: int, how: dict[str, Any]) -> dict[str, Any]:
         if (found := self.show(keyset_id)).state == "retired":  # a rekey would make another keyset
             raise refusals.keyset_not_ready(keyset_id, found.state)
-        return dict(RemoteJobs(self.api).done(work_of(Rekey.kind, {"keyset_id": keyset_id, **how})))
+        return dict(RemoteJobs(self.api).run_to_end(work_of(Rekey.kind, {"keyset_id": keyset_id, **how})))
 
 
 class RemoteTokens(Resource):
     """The verbs of `kb.access.access.Access` that are not a server's own. The API has no dry run for them."""
 
     def all(self, *, after: int = 0, limit: int | None = None) -> list[TokenRecord]:
-        found = self.api.listed("/tokens", Token, "tokens", after=after, limit=limit)
+        found = self.api.read_list("/tokens", Token, "tokens", after=after, limit=limit)
         return [_token_record(token) for token in found]
 
     def own(self) -> TokenRecord:
@@ -235,7 +235,7 @@ class RemoteWebhooks(Resource):
     )  # fmt: skip
 
     def test(self, webhook_id: int) -> WebhookDelivery:
-        return self.api.once(f"/webhooks/{webhook_id}/test", WebhookDelivery, None)
+        return self.api.post_once(f"/webhooks/{webhook_id}/test", WebhookDelivery, None)
 
 
 class RemoteUpkeep(Resource):
@@ -254,11 +254,11 @@ class RemoteLog(Resource):
 
     def changes(self, after: int = 0, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
         said = _as_texts(fitting)
-        return self.api.listed("/changes", ChangeRecord, "changes", after=after, limit=limit, **said)
+        return self.api.read_list("/changes", ChangeRecord, "changes", after=after, limit=limit, **said)
 
     def changes_before(self, before: int, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
         said = _as_texts(fitting) | {"order": "newest"}
-        return self.api.listed("/changes", ChangeRecord, NEWEST_CHANGES, after=before, limit=limit, **said)
+        return self.api.read_list("/changes", ChangeRecord, NEWEST_CHANGES, after=before, limit=limit, **said)
 
     def diff(self, first: int, last: int, **which: Unpack[DiffOptions]) -> Diff:
         from colmlm.kb.evidence.records import DIFFERENCES_LISTED, Diff, DiffOptions, FactDifference
@@ -266,13 +266,13 @@ class RemoteLog(Resource):
         listed = {"limit": DIFFERENCES_LISTED, **options(DiffOptions, which)}
         between = {"first": first, "last": last, "corpus": listed.pop("corpus", None)}
         counts = self.api.get("/changes/diff", Differences, **between, limit=1).counts
-        found = self.api.listed("/changes/diff", FactDifference, "differences", **listed, **between)
+        found = self.api.read_list("/changes/diff", FactDifference, "differences", **listed, **between)
         return Diff(first, last, counts, tuple(found))
 
     def denials(self, *, after: int = 0, limit: int = 100) -> list[DenialRecord]:
         from colmlm.kb.log.chain import DenialRecord
 
-        return self.api.listed("/denials", DenialRecord, "denials", after=after, limit=limit)
+        return self.api.read_list("/denials", DenialRecord, "denials", after=after, limit=limit)
 
     def verify(self, witnessed: Head | None = None) -> AuditReport:
         """Fetch the whole log and verify it locally; only the public key is taken from the server."""

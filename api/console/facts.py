@@ -110,7 +110,9 @@ def confirm_edit(ports: FromPorts, request: PageRequest, form: FromForm) -> Page
     """Ask for confirmation before facts are deleted or restored: show which, and what lookups for them will get."""
     shown, verb = shown_to(request, ports), verb_of(request)
     if form.flag("every"):
-        facts: list[FactRecord] = list(islice(FactsSearch(ports, request, form).every(), MAX_FACTS_PER_EDIT))
+        facts: list[FactRecord] = list(
+            islice(FactsSearch(ports, request, form).all_found(), MAX_FACTS_PER_EDIT)
+        )
     else:
         facts = [shown.fact(fact_id) for fact_id in form.ids("fact")[:MAX_FACTS_PER_EDIT]]
     return form_page(
@@ -169,8 +171,8 @@ class FactsSearch:
         self._sought["after"], self._sought["limit"] = after, limit
         return self._shown.search(nearest=self._nearest, **self._sought)
 
-    def every(self) -> Iterator[FactFound]:
-        """Give all that are found, by pages."""
+    def all_found(self) -> Iterator[FactFound]:
+        """Yield all facts found, reading them page by page."""
         return find_page_by_page(self.page)
 
 
@@ -207,7 +209,7 @@ def find_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
 def download_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Stream:
     """Download all facts that are searched for, as CSV."""
     return Stream(
-        csv_lines(FactsSearch(ports, request, form).every()),
+        csv_lines(FactsSearch(ports, request, form).all_found()),
         media_type="text/csv; charset=utf-8",
         headers={"Content-Disposition": 'attachment; filename="facts.csv"'},
     )
@@ -417,7 +419,7 @@ DOUBTS = {
 def _read_verdicts(form: Form) -> list[ReviewVerdict]:
     """Read the verdict of the button that was pressed: on its own fact, or on the facts that were chosen."""
     kind = next((one for one in OUTCOMES if form.raw(one)), "accept")
-    sent = form.all("fact") if form.raw(kind) == "chosen" else form.all(kind)
+    sent = form.all_values("fact") if form.raw(kind) == "chosen" else form.all_values(kind)
     read = []
     for said in sent[:MAX_FACTS_PER_EDIT]:
         if (seen := _SEEN.fullmatch(said)) is None:
@@ -475,7 +477,7 @@ def _show_inbox(ports: Ports, request: PageRequest, form: Form, fixing: int | No
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """What a person gives a fact, of which they saw this version, in its inbox."""
+    """A reviewer's new span or question for a fact in the inbox, and the version that they saw."""
 
     version: int | None
     question: str | None

@@ -392,7 +392,7 @@ def _draw_histogram(one: dict[str, Any]) -> Bars:
     tallest = max(*one["genuine"], *one["impostor"], 1)
     width = WIDTH / len(one["genuine"])
 
-    def drawn(counts: list[int]) -> tuple[tuple[float, float, float, float], ...]:
+    def draw_bars(counts: list[int]) -> tuple[tuple[float, float, float, float], ...]:
         heights = [HEIGHT * count / tallest for count in counts]
         return tuple(
             (round(n * width + 0.5, 2), round(HEIGHT - height, 2), round(width - 1, 2), round(height, 2))
@@ -407,8 +407,8 @@ def _draw_histogram(one: dict[str, Any]) -> Bars:
         high=high,
         threshold=float(one["threshold"]),
         threshold_x=round(min(max(where, 0), WIDTH), 2),
-        genuine=drawn(one["genuine"]),
-        impostor=drawn(one["impostor"]),
+        genuine=draw_bars(one["genuine"]),
+        impostor=draw_bars(one["impostor"]),
     )
 
 

@@ -275,7 +275,7 @@ def _look_up_then_and_now(ports: Ports, question: str, seq: int) -> tuple[AsOfLo
         (then,) = ports.kb.lookups.as_of(seq).find(**asked)
         return then, now
 
-    return ports.encoded(ask)
+    return ports.ask_with_encoder(ask)
 
 
 @get("/audit", opt=needs(Right.audit), sync_to_thread=True)

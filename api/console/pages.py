@@ -28,9 +28,9 @@ from colmlm.api.console.views import (
     form_page,
     on_each,
     page,
-    refused,
     render,
     show_again,
+    show_problem,
     theme_of,
     verb_of,
 )
@@ -277,6 +277,6 @@ HANDLERS = (
             nowhere,
         ],
         include_in_schema=False,
-        exception_handlers={Exception: refused},
+        exception_handlers={Exception: show_problem},
     ),
 )

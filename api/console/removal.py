@@ -205,7 +205,7 @@ def download_certificate(ports: FromPorts, run_id: PathId) -> Response[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
+class ResidueSearch:
     """Hold what a search of all files found before and after an erasure.
 
     `num_shared` traces prove nothing, since other texts hold the same bytes.
@@ -227,7 +227,7 @@ def _read_fact_ids(form: Form) -> list[int]:
 
 def _search_around(
     ports: Ports, form: Form, fact_ids: Sequence[int], do: Callable[[], ErasureReport]
-) -> tuple[ErasureReport, Searched | None]:
+) -> tuple[ErasureReport, ResidueSearch | None]:
     """Run `do` and give its report and, if the form asks for it, what a search of files found before and after."""
     if not form.flag("scan"):
         return do(), None
@@ -236,7 +236,7 @@ def _search_around(
     traces = erasure.traces(fact_ids)
     before = erasure.residue(traces)
     report = do()
-    return report, Searched(before, erasure.residue(traces), sum(trace.shared for trace in traces))
+    return report, ResidueSearch(before, erasure.residue(traces), sum(trace.shared for trace in traces))
 
 
 def _require_small_files(ports: Ports, form: Form) -> None:

@@ -118,7 +118,7 @@ def page(request: PageRequest, template: str, status_code: int = 200, **context:
     return Response(filled, status_code=status_code, media_type="text/html", headers=HEADERS)
 
 
-def refused(request: Request[Any, Any, Any], error: Exception) -> Page:
+def show_problem(request: Request[Any, Any, Any], error: Exception) -> Page:
     """Answer any exception of the console's routes with its problem document as a page."""
     problem, headers = problem_of(error)
     answer = page(request, "problem.html", problem.status, problem=problem)
@@ -170,7 +170,7 @@ def query(**parts: Any) -> str:
     return f"?{urlencode(said, doseq=True)}" if said else "?"
 
 
-class AsTyped(str):
+class TypedText(str):
     """A text put back into a field unescaped by `_visible_value`, so that sending the form again changes nothing."""
 
     __slots__ = ()
@@ -179,7 +179,7 @@ class AsTyped(str):
 def _visible_value(value: Any) -> Any:
     """Escape invisible characters of the texts that a template inserts; markup and form fields stay as they are."""
     return (
-        visible_text(value) if isinstance(value, str) and not isinstance(value, Markup | AsTyped) else value
+        visible_text(value) if isinstance(value, str) and not isinstance(value, Markup | TypedText) else value
     )
 
 
@@ -208,7 +208,7 @@ templates = Environment(
     finalize=_visible_value,
 )
 templates.filters.update(
-    as_typed=AsTyped,
+    as_typed=TypedText,
     moment=_moment,
     score=_score,
     percent=_percent,
@@ -263,7 +263,7 @@ class DocumentPart:
 
 
 def pieces(trace: OutputTrace) -> list[OutputPiece]:
-    """Cut an output at its lookups, in order. Offsets count code points, as Python's do."""
+    """Split an output at its lookups into pieces, in order."""
     found, at, number = [], 0, 0
     for splice in trace.splices:
         found.append(OutputPiece(trace.output[at : splice.output_start]))
@@ -276,7 +276,7 @@ def pieces(trace: OutputTrace) -> list[OutputPiece]:
 
 
 def became_of(splice: TracedSplice) -> str:
-    """Give the present state of a spliced fact: current, corrected, deleted or erased; or why nothing was spliced."""
+    """Describe what a spliced fact is now: current, corrected, deleted or erased; or why nothing was spliced."""
     if splice.outcome != "hit":
         return splice.outcome
     if splice.erased:
@@ -308,7 +308,7 @@ def stretches(text: str, facts: Iterable[FactRecord]) -> list[DocumentPart]:
 
 
 def blocks(parts: Iterable[DocumentPart]) -> list[list[DocumentPart]]:
-    """Group the parts of a document into blocks that end with a line, so that a browser draws what is in sight."""
+    """Group a document's parts into blocks that end with a line, of which a browser draws only the visible ones."""
     found: list[list[DocumentPart]] = [[]]
     length = 0
     for part in parts:
@@ -374,13 +374,13 @@ class Form:
         """Give a form with the fields of a query string."""
         return cls({name: request.query_params.getall(name) for name in request.query_params})
 
-    def all(self, name: str) -> list[str]:
+    def all_values(self, name: str) -> list[str]:
         found = self.sent.get(name, [])
         return [str(value) for value in found] if isinstance(found, list) else [str(found)]
 
     def raw(self, name: str, default: str = "") -> str:
         """Give the text that was sent, for the field to show again."""
-        found = self.all(name)
+        found = self.all_values(name)
         return found[-1] if found else default
 
     def refuse(self, error: KBError) -> Form:
@@ -451,7 +451,7 @@ class Form:
 
     def ids(self, name: str) -> list[int]:
         """Read ids: several fields, or several ids in one field between commas or spaces."""
-        said = " ".join(self.all(name)).replace(",", " ").split()
+        said = " ".join(self.all_values(name)).replace(",", " ").split()
         if any(not (one.isascii() and one.isdecimal() and len(one) < 19 and int(one)) for one in said):
             self.mistakes[name] = "Give ids, such as 12 or 12, 15."
             return []
@@ -494,7 +494,7 @@ def verb_of(request: PageRequest) -> str:
 def on_each(
     method: Callable[..., HTTPRouteHandler], *paths: str, right: Right
 ) -> Callable[[Callable[..., Page]], tuple[HTTPRouteHandler, ...]]:
-    """Make a handler of each path. One of several paths would be sent to a thread once for each."""
+    """Make a handler for each path, since a handler of several paths is wrapped in a thread once for each."""
 
     def decorate(act: Callable[..., Page]) -> tuple[HTTPRouteHandler, ...]:
         return tuple(method(path, opt=needs(right), sync_to_thread=True)(act) for path in paths)

@@ -137,7 +137,7 @@ DOCUMENTS, FACTS = "colmlm://documents", "colmlm://facts"
 
 
 def plain(record: Any) -> Any:
-    """Give a record as what JSON holds, without what it does not say (None, and empty lists)."""
+    """Convert a record to JSON values, without fields that are None or empty lists."""
     told = msgspec.to_builtins(
         {field.name: getattr(record, field.name) for field in fields(record)}
         if is_dataclass(record)
@@ -150,8 +150,8 @@ def plain(record: Any) -> Any:
     )
 
 
-def cited(source: Source | None, sample: SamplePlace | None = None) -> dict[str, Any]:
-    """Give where a document says something: in words, as `citation`, and the resource to read it in."""
+def describe_citation(source: Source | None, sample: SamplePlace | None = None) -> dict[str, Any]:
+    """Describe where a document says something: in words, as `citation`, with the resource of the document."""
     if sample is not None:
         place = f"{sample.corpus}, sample {sample.sample_id}, fact {sample.fact_idx} (a release: its text is not here)"
         return {"citation": place}
@@ -176,7 +176,7 @@ def fact_of(fact: FactRecord) -> dict[str, Any]:
         "version": fact.version,
         "state": state_of(fact),
         "review": fact.review,
-        **cited(fact.source, fact.sample),
+        **describe_citation(fact.source, fact.sample),
     }
     return {**told, "withheld": True} if fact.withheld else told
 
@@ -240,7 +240,7 @@ def ask(caller: Caller, question: Question) -> dict[str, Any]:
         "output_id": found.generation_id,
     }
     if found.answer is not None:
-        return {**told, **cited(found.source), "unreviewed_facts": list(found.unreviewed)}
+        return {**told, **describe_citation(found.source), "unreviewed_facts": list(found.unreviewed)}
     return {**told, "said": _why_not(found), "nearest": [_passage(one) for one in found.nearest]}
 
 
@@ -249,7 +249,11 @@ def _why_not(found: Answer) -> str:
 
 
 def _passage(passage: Any) -> dict[str, Any]:
-    return {"text": passage.text, "facts": [fact.fact_id for fact in passage.facts], **cited(passage.source)}
+    return {
+        "text": passage.text,
+        "facts": [fact.fact_id for fact in passage.facts],
+        **describe_citation(passage.source),
+    }
 
 
 def find_facts(
@@ -289,7 +293,7 @@ def show_fact(caller: Caller, fact_id: Id) -> dict[str, Any]:
 def trace_output(caller: Caller, output_id: Id) -> dict[str, Any]:
     """Show a stored output or answer with the fact and document behind every spliced span, and edits of them since."""
     trace = caller.base.outputs.trace(output_id)
-    quoted = {"quotes": cited(trace.quotes)} if trace.quotes else {}
+    quoted = {"quotes": describe_citation(trace.quotes)} if trace.quotes else {}
     return {
         "output_id": trace.generation_id,
         "prompt": trace.prompt,
@@ -319,7 +323,7 @@ def _span(splice: TracedSplice) -> dict[str, Any]:
         "version": splice.version,
         "is_live": splice.live,
         "is_current": splice.is_current,
-        **cited(splice.source, splice.sample),
+        **describe_citation(splice.source, splice.sample),
         "changes_since": [_change(change) for change in splice.history],
     }
 

@@ -324,7 +324,7 @@ OFFERS: dict[str, Offer] = {offer.name: offer for offer in (*READING, *EDITING)}
 def server_for(caller_of: CallerOf, *, version: str, read_only: bool = False) -> MCPServer:
     """Make a server whose tools work for the caller of each request; where it is `read_only`, none of them edits."""
 
-    async def shown(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
+    async def filter_listing(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Leave tools out that the caller may not use, and list the documents that are there now."""
         answer = await call_next(ctx)
         if not isinstance(answer, dict):
@@ -347,7 +347,7 @@ def server_for(caller_of: CallerOf, *, version: str, read_only: bool = False) ->
         version=version,
         log_level="WARNING",
         subscriptions=False,
-        middleware=[shown],
+        middleware=[filter_listing],
     )
     for offer in OFFERS.values():
         if not (read_only and offer.edits):

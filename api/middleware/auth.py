@@ -96,7 +96,7 @@ def build_admission(
 ) -> Admission:
     """Make a gate that accepts these host names in upper or lower case. IPv6 addresses have no brackets."""
     names = frozenset(host.strip("[]").lower() for host in hosts)
-    tokens = limiters.batched(Limiter.auth, access.of_secrets, MOST_AT_ONCE)
+    tokens = limiters.make_batcher(Limiter.auth, access.of_secrets, MOST_AT_ONCE)
     return Admission(access, names, limiters, tokens, local)
 
 

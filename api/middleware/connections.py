@@ -134,7 +134,7 @@ class ArrivalLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfinished:
+class UnfinishedRequests:
     """The connections of one server whose request is not complete, with their limits.
 
     The oldest is the first: the one that began a head or a body, or paid for a period of it, before the others.
@@ -159,7 +159,7 @@ def limited_protocol(
     """Make the protocol class of one server, whose connections share the limit on their number."""
 
     class OfOneServer(LimitedProtocol):
-        unfinished = Unfinished(limits or ArrivalLimits(), report)
+        unfinished = UnfinishedRequests(limits or ArrivalLimits(), report)
 
     return OfOneServer
 
@@ -167,7 +167,7 @@ def limited_protocol(
 class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits on what has not arrived yet. One timer runs while a head or body is awaited."""
 
-    unfinished: ClassVar[Unfinished]
+    unfinished: ClassVar[UnfinishedRequests]
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)

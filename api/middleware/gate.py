@@ -112,7 +112,7 @@ class RequestGate:
             raise errors.server_draining()
 
     @property
-    def parting(self) -> dict[str, str]:
+    def closing_header(self) -> dict[str, str]:
         """The header that asks a client to connect again, to the process that takes over."""
         return _PARTING if self.around.drain is not None and self.around.drain.hands_over else {}
 
@@ -179,7 +179,7 @@ class GatedApp:
                 **request_context.id_headers(request),
                 **renamed,
                 **gate.cors.headers(headers),
-                **gate.parting,
+                **gate.closing_header,
             }
             sending = _add_headers(compress_response(scope, headers, send), added, request)
             try:

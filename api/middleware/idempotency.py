@@ -84,7 +84,7 @@ class IdempotencyMiddleware:
             await self.app(scope, replay_messages(messages, receive), recorded)
         finally:
             origin.reset(held)
-        await recorded.settled()
+        await recorded.store_response()
 
 
 async def _settle(limiters: Limiters, access: Access, held: Claim, answer: KeptAnswer) -> None:
@@ -116,11 +116,11 @@ class _Recorded:
             self.body += message.get("body", b"")
         try:
             if message["type"] == "http.response.body" and not message.get("more_body", False):
-                await self.settled()
+                await self.store_response()
         finally:
             await self.send(message)
 
-    async def settled(self) -> None:
+    async def store_response(self) -> None:
         """Store the response as far as it was sent, once."""
         if not self.is_settled:
             self.is_settled = True

@@ -194,7 +194,7 @@ class Limiters:
             _current.reset(before)
 
     @contextmanager
-    def instead(self, limiter: Limiter) -> Iterator[None]:
+    def move_slot(self, limiter: Limiter) -> Iterator[None]:
         """Move the request to a slot in another limiter for the length of the context, and free its own.
 
         Raise `Busy`.
@@ -214,8 +214,10 @@ class Limiters:
         with self.slot(limiter):
             return await sync_to_thread(work, *args, **kwargs)
 
-    def batched(self, limiter: Limiter, work: Callable[[list[A]], Sequence[T]], most: int) -> Batcher[A, T]:
-        """Give `work` batched in a thread of that limiter, for requests that each hold a slot already."""
+    def make_batcher(
+        self, limiter: Limiter, work: Callable[[list[A]], Sequence[T]], most: int
+    ) -> Batcher[A, T]:
+        """Make a batcher that does `work` in a thread of that limiter, for requests that hold a slot each."""
 
         async def run(asked: list[A]) -> Sequence[T]:
             before = _current.set(self._held[limiter])
@@ -230,11 +232,11 @@ class Limiters:
         """Give the largest number of threads that these limiters have together."""
         return sum(self._held[limiter].size.threads for limiter in limiters)
 
-    def taken(self) -> dict[Limiter, int]:
+    def slots_taken(self) -> dict[Limiter, int]:
         """Give the number of slots taken, by limiter."""
         return {limiter: held.num_taken for limiter, held in self._held.items()}
 
-    def refused(self) -> dict[Limiter, int]:
+    def requests_refused(self) -> dict[Limiter, int]:
         """Give the number of requests that found no slot since the server started, by limiter."""
         return {limiter: held.num_refused for limiter, held in self._held.items()}
 
@@ -351,7 +353,7 @@ class Bucket:
 
 
 def own_rates(clock: Clock = time.monotonic) -> Take:
-    """Give buckets of this process alone, one for each token."""
+    """Make the function that takes permits from buckets of this process alone, one for each token."""
     buckets: dict[int, Bucket] = {}
 
     def take(token_id: int, per_minute: int) -> float:

@@ -99,7 +99,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "chat.completion.chunk"
 
 
-def heading(kind: str, model: str) -> dict[str, Any]:
+def response_heading(kind: str, model: str) -> dict[str, Any]:
     """Give the fields that every response and every chunk of one begins with."""
     return {"id": f"{kind}-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
 
@@ -225,7 +225,7 @@ def url_citation(cited: Citation) -> UrlCitation:
     )
 
 
-def annotated(cited: Sequence[Citation]) -> list[Annotation]:
+def annotations_of(cited: Sequence[Citation]) -> list[Annotation]:
     return [Annotation(url_citation=url_citation(one)) for one in cited]
 
 

@@ -22,11 +22,11 @@ from colmlm.api.openai.answers import (
     ChatMessage,
     Citation,
     Delta,
-    annotated,
+    annotations_of,
     chat_logprobs,
     citations,
     finish_reason,
-    heading,
+    response_heading,
     usage,
 )
 from colmlm.api.openai.fields import (
@@ -74,12 +74,12 @@ def chat(
     decodings, base_url = data.decodings(), str(request.base_url)
     await_seen(ports, data.min_seq)
     if data.stream:
-        return chunks(_chunks(generator, data, decodings, heading("chatcmpl", model), base_url))
-    done = generator.complete(decodings, data.top)
+        return chunks(_chunks(generator, data, decodings, response_heading("chatcmpl", model), base_url))
+    done = generator.complete(decodings, data.num_top_logprobs)
     choices = [_choice(index, one, data, decodings[index], base_url) for index, one in enumerate(done)]
     return Response(
         ChatCompletion(
-            **heading("chatcmpl", model),
+            **response_heading("chatcmpl", model),
             choices=choices,
             usage=usage([one.finished for one in done]),
             citations=[citation for choice in choices for citation in choice.citations],
@@ -99,12 +99,14 @@ def _choice(
             role="assistant",
             content=None if refusal else done.trace.output[-shift:],
             refusal=refusal,
-            annotations=annotated(cited),
+            annotations=annotations_of(cited),
         ),
         finish_reason=finish_reason(done.finished),
         generation_id=done.trace.generation_id,
         citations=cited,
-        logprobs=None if data.top is None else chat_logprobs(done.output_logprobs, data.top),
+        logprobs=None
+        if data.num_top_logprobs is None
+        else chat_logprobs(done.output_logprobs, data.num_top_logprobs),
     )
 
 
@@ -155,7 +157,7 @@ def _pieces(
             found = citations(item, base_url, index=index, shift=shift or 0)
             yield ChatChunkChoice(
                 index=index,
-                delta=Delta(annotations=annotated(found) or None),
+                delta=Delta(annotations=annotations_of(found) or None),
                 finish_reason=finish_reason(took),
                 generation_id=item.generation_id,
                 citations=found,
@@ -217,7 +219,7 @@ class ChatRequest(ChoiceFields, frozen=True, kw_only=True):
         return [replace(decoding, mode="off") if self.logprobs else decoding] * self.num_choices
 
     @property
-    def top(self) -> int | None:
+    def num_top_logprobs(self) -> int | None:
         """How many of the likeliest tokens are listed; None where no log-probabilities are wanted."""
         return (self.top_logprobs or 0) if self.logprobs else None
 

@@ -17,8 +17,8 @@ from colmlm.api.openai.answers import (
     CompletionLogprobs,
     citations,
     finish_reason,
-    heading,
     logprobs,
+    response_heading,
     usage,
 )
 from colmlm.api.openai.fields import DECODING, MAX_CHOICES, MAX_TOP, ChoiceFields, Unsupported, chunks
@@ -43,12 +43,12 @@ def complete(
     decodings, base_url = data.decodings(), str(request.base_url)
     await_seen(ports, data.min_seq)
     if data.stream:
-        return chunks(_chunks(generator, data, decodings, heading("cmpl", model), base_url))
+        return chunks(_chunks(generator, data, decodings, response_heading("cmpl", model), base_url))
     done = generator.complete(decodings, data.logprobs)
     choices = [_choice(index, one, data, base_url) for index, one in enumerate(done)]
     return Response(
         Completion(
-            **heading("cmpl", model),
+            **response_heading("cmpl", model),
             choices=choices,
             usage=usage([one.finished for one in done]),
             citations=[citation for choice in choices for citation in choice.citations],

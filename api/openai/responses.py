@@ -51,7 +51,7 @@ def respond(
     model = require_model(generator.model, data.model)
     decoding, base_url = data.request(), str(request.base_url)
     await_seen(ports, data.min_seq)
-    response = begun(data, model, int(time.time()))
+    response = begin_response(data, model, int(time.time()))
     if data.stream:
         return named_events(_events(generator, decoding, response, base_url))
     (done,) = generator.complete([decoding])
@@ -65,7 +65,7 @@ def _answered_response(
     shift = shift_of(done.trace.output)
     cited = citations(done.trace, base_url, shift=shift)
     part = output_part(done.trace.output[-shift:], refusal_of(decoding, done.trace), cited)
-    return ended(response, part, done.finished, done.trace, cited)
+    return complete_response(response, part, done.finished, done.trace, cited)
 
 
 def _events(
@@ -87,7 +87,7 @@ def _events(
         elif isinstance(item, OutputTrace):
             cited = citations(item, base_url, shift=shift or 0)
             part = output_part(said, refusal_of(decoding, item), cited)
-            yield from events.end(part, ended(response, part, took, item, cited))
+            yield from events.end(part, complete_response(response, part, took, item, cited))
 
 
 # The events of a streamed response, numbered in their order.
@@ -320,8 +320,8 @@ class AnsweredResponse(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "response"
 
 
-def begun(data: ResponseRequest, model: str, created_at: int) -> AnsweredResponse:
-    """Give a response to this request with nothing in it yet."""
+def begin_response(data: ResponseRequest, model: str, created_at: int) -> AnsweredResponse:
+    """Make the response to this request, still without output."""
     return AnsweredResponse(
         id=f"resp_{secrets.token_hex(12)}",
         created_at=created_at,
@@ -340,10 +340,10 @@ def message(response: AnsweredResponse, status: str, *content: OutputPart) -> Ou
     return OutputMessage(id=response.id.replace("resp_", "msg_"), status=status, content=list(content))
 
 
-def ended(
+def complete_response(
     response: AnsweredResponse, part: OutputPart, took: Finished, trace: OutputTrace, cited: list[Citation]
 ) -> AnsweredResponse:
-    """Give the response with its output, after this was stored."""
+    """Add the stored output to the response, with its usage and citations."""
     is_cut = finish_reason(took) == "length"
     status = "incomplete" if is_cut else "completed"
     changes: dict[str, Any] = {

@@ -324,7 +324,7 @@ def nearest(ports: Ports, question: str | None, sought: FactSearch) -> list[int]
     if sought.get("text"):
         raise InvalidQuery("facts are sought by a text or by what they are near to, not by both")
     asked = question
-    (ranking,) = ports.encoded(
+    (ranking,) = ports.ask_with_encoder(
         lambda encoder: ports.kb.lookups.nearest(
             encoder.encode_questions([asked]),
             checkpoint_id=encoder.checkpoint.checkpoint_id,

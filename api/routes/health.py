@@ -86,7 +86,7 @@ def alive() -> str:
 @get("/readyz", opt=needs(Right.lookup, Limiter.at_once), include_in_schema=False)
 async def ready(ports: FromPorts) -> Response[Ready]:
     """Answer 200 if this server should be sent requests, else 503 with what is missing, by names of a fixed list."""
-    missing, degraded = await ports.readiness.missing(), await ports.readiness.degraded()
+    missing, degraded = await ports.readiness.missing_parts(), await ports.readiness.degraded_parts()
     found = Ready(ready=not missing, missing=missing, degraded=degraded)
     return Response(found, status_code=503 if missing else 200)
 
@@ -140,7 +140,7 @@ def state_of(ports: Ports) -> Health:
         active_keyset=keyset,
         checkpoint_id=checkpoint_id,
         generator_loaded=ports.generator_loaded,
-        degraded=list(ports.readiness.ailing()),
+        degraded=list(ports.readiness.check_degraded_parts()),
         workers=Jobs(ports.kb).num_workers() if at_head else None,
         worker=_own_worker(ports.readiness.worker()),
         models=sorted(ports.models.checkpoints),

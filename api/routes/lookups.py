@@ -70,7 +70,7 @@ async def look_up(ports: FromPorts, request: WithToken, data: JSONBody[LookupReq
     with (
         move_past_lookup(ports, data.as_of)
         if data.ranking != READER
-        else ports.limiters.instead(Limiter.reading)
+        else ports.limiters.move_slot(Limiter.reading)
     ):
         return await sync_to_thread(_look_up, ports, data)
 
@@ -83,7 +83,7 @@ async def encode_texts(ports: FromPorts, data: JSONBody[TextsToEncode]) -> Encod
     where the documents together have more than 1000 facts, or 200,000 characters.
     """
     _require_few(data.documents)
-    with ports.limiters.instead(Limiter.long_reads) if data.documents else nullcontext():
+    with ports.limiters.move_slot(Limiter.long_reads) if data.documents else nullcontext():
         return await sync_to_thread(_encode_texts, ports, data)
 
 
@@ -139,13 +139,13 @@ def _options_of(data: LookupRequest) -> LookupOptions:
 
 def move_past_lookup(ports: Ports, as_of: int | None) -> AbstractContextManager[None]:
     """Move a lookup in the past to the limiter of long reads, since it reads all keys and would delay others."""
-    return nullcontext() if as_of is None else ports.limiters.instead(Limiter.long_reads)
+    return nullcontext() if as_of is None else ports.limiters.move_slot(Limiter.long_reads)
 
 
 def _look_up(ports: Ports, data: LookupRequest) -> LookupAnswers:
     if not data.questions:
         return _lookup_answers(ports, data, None)
-    return ports.encoded(lambda encoder: _lookup_answers(ports, data, encoder))
+    return ports.ask_with_encoder(lambda encoder: _lookup_answers(ports, data, encoder))
 
 
 def _lookup_answers(ports: Ports, data: LookupRequest, encoder: QuestionEncoder | None) -> LookupAnswers:

@@ -83,7 +83,7 @@ def key_at_once(ports: Ports, fact_ids: Sequence[int]) -> bool:
     answer next, or again, they get keys as well, so that a switch or a rollback loses none.
     """
     try:
-        model = ports.models.answering()
+        model = ports.models.model_of_active_keyset()
     except KeysetMismatch:
         return False
     keysets, most = ports.kb.keysets, ports.tuning.keyed_at_once

@@ -22,7 +22,7 @@ from litestar.routes import HTTPRoute
 
 from colmlm.api.middleware.auth import EDITING, SAFE_METHODS, Right, needs, right_of
 from colmlm.api.openai import answers
-from colmlm.api.openai.answers import Citation, CitedDocument, annotated
+from colmlm.api.openai.answers import Citation, CitedDocument, annotations_of
 from colmlm.api.openai.chat import (
     ChatRequest,
     CompletionUpdate,
@@ -109,7 +109,9 @@ _COMPLETED = answers.Completion(
 )
 _TOLD = answers.ChatChoice(
     index=0,
-    message=answers.ChatMessage(role="assistant", content="Lima.", annotations=annotated([_citation_at(0)])),
+    message=answers.ChatMessage(
+        role="assistant", content="Lima.", annotations=annotations_of([_citation_at(0)])
+    ),
     finish_reason="stop",
     generation_id=7,
     citations=[_citation_at(0)],
@@ -196,7 +198,7 @@ OPENAI_EVENTS: Mapping[str, str] = {
 }
 
 
-def refused(status: int, said: str) -> OpenAIProblem:
+def describe_refusal(status: int, said: str) -> OpenAIProblem:
     """Give an error of this status in OpenAI's form."""
     return describe_error(f"{said}.", status, code="model_not_found" if status == 404 else "refused")
 
@@ -267,7 +269,7 @@ class Description(JsonRenderPlugin):
     """Serve the completed OpenAPI document as JSON."""
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
-        return json.dumps(described(request.app), ensure_ascii=False).encode()
+        return json.dumps(complete_document(request.app), ensure_ascii=False).encode()
 
 
 def config() -> OpenAPIConfig:
@@ -289,7 +291,7 @@ def config() -> OpenAPIConfig:
     )
 
 
-def described(app: Litestar) -> dict[str, Any]:
+def complete_document(app: Litestar) -> dict[str, Any]:
     """Give the completed OpenAPI document of an app."""
     handlers = _handlers(app)
     document = _with_components(copy.deepcopy(app.openapi_schema.to_schema()), handlers.values())
@@ -515,5 +517,5 @@ def _problem(status: int, said: str) -> Any:
 # How to make the example of a refusal from its status and description, by component.
 REFUSALS: Mapping[str, Callable[[int, str], Any]] = {
     "Problem": _problem,
-    "OpenAIProblem": lambda status, said: as_json(refused(status, said)),
+    "OpenAIProblem": lambda status, said: as_json(describe_refusal(status, said)),
 }

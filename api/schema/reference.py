@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from colmlm.api.app import routed
-from colmlm.api.schema.openapi import described
+from colmlm.api.app import build_routes
+from colmlm.api.schema.openapi import complete_document
 
 _HEAD = """# API reference
 
@@ -125,7 +125,7 @@ def _block(example: Any) -> list[str]:
 
 def main() -> None:
     """Write the page, or with `--json` the document, to stdout without connecting to a database."""
-    document = described(routed())
+    document = complete_document(build_routes())
     sys.stdout.write(json.dumps(document, indent=1) if "--json" in sys.argv[1:] else reference(document))
 
 

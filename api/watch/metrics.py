@@ -28,7 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from colmlm.api.middleware.limiters import Limiters
 from colmlm.api.request_context import UNROUTED, method_of, route_of, status_of
-from colmlm.api.supervision import Shared
+from colmlm.api.supervision import SharedState
 from colmlm.kb.errors import KBError, SettingsError
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.jobs.tickets import OwnWorker, WorkerState, no_worker
@@ -65,7 +65,7 @@ class Metrics:
     """The metrics of one process: an `kb.lookup.records.Observer` of lookups, and the counters of the HTTP layer."""
 
     def __init__(
-        self, kb: KnowledgeBase, worker: OwnWorker = no_worker, shared: Shared | None = None
+        self, kb: KnowledgeBase, worker: OwnWorker = no_worker, shared: SharedState | None = None
     ) -> None:
         """With `shared`, counters and histograms are of all its processes together, the other metrics of this one."""
         self.registry = CollectorRegistry()
@@ -109,7 +109,7 @@ class Metrics:
     def timed(self, part: str) -> AbstractContextManager[object]:
         return self._seconds[part].time()
 
-    def took(self, part: str, seconds: float) -> None:
+    def record_duration(self, part: str, seconds: float) -> None:
         """Record a duration that the caller measured."""
         self._seconds[part].observe(seconds)
 
@@ -117,13 +117,13 @@ class Metrics:
         for lookup in lookups:
             self._lookups.labels(outcome_of(lookup)).inc()
 
-    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+    def count_answer(self, method: str, route: str, status: int, seconds: float) -> None:
         self._requests.labels(method, route, str(status)).inc()
         self._request_seconds.labels(route).observe(seconds)
 
-    def incomplete(self, status: int, seconds: float) -> None:
+    def count_incomplete(self, status: int, seconds: float) -> None:
         """Count a request that was refused before it was complete, so that nothing of it is known."""
-        self.answered("other", UNROUTED, status, seconds)
+        self.count_answer("other", UNROUTED, status, seconds)
 
     def text(self) -> bytes:
         """Give all metrics in Prometheus's text format."""
@@ -241,9 +241,9 @@ class LimiterGauges(Collector):
         refused = CounterMetricFamily(
             "colmlm_limiter_refused", "Requests a limiter had no slot for", labels=["limiter"]
         )
-        for limiter, number in self._limiters.taken().items():
+        for limiter, number in self._limiters.slots_taken().items():
             taken.add_metric([limiter.name], number)
-        for limiter, number in self._limiters.refused().items():
+        for limiter, number in self._limiters.requests_refused().items():
             refused.add_metric([limiter.name], number)
         yield taken
         yield refused
@@ -296,11 +296,11 @@ class Tracing:
             yield
 
     def begin(self, name: str) -> Span:
-        """Start a span that is current only inside `within`, since a stream's steps run in several threads."""
+        """Start a span that is current only inside `resume_span`, since a stream's steps run in several threads."""
         return self._tracer.start_span(name)
 
     @contextmanager
-    def within(self, span: Span) -> Iterator[None]:
+    def resume_span(self, span: Span) -> Iterator[None]:
         from opentelemetry.trace import use_span
 
         with use_span(span, end_on_exit=False):

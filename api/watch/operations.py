@@ -18,7 +18,7 @@ from colmlm.api.middleware.connections import Drain
 from colmlm.api.middleware.limiters import Limiter, Limiters
 from colmlm.api.request_context import RequestState, method_of, route_of, status_of
 from colmlm.api.settings import ServerSettings
-from colmlm.api.supervision import Shared
+from colmlm.api.supervision import SharedState
 from colmlm.api.watch.metrics import Metrics, Tracing
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.evidence.generation import Generator
@@ -43,7 +43,7 @@ class Operations:
     drain: Drain
     tracing: Tracing | None = None
     worker: OwnWorker = no_worker
-    shared: Shared | None = None
+    shared: SharedState | None = None
 
     @classmethod
     def of(
@@ -52,7 +52,7 @@ class Operations:
         settings: ServerSettings,
         tracing: Tracing | None = None,
         worker: OwnWorker = no_worker,
-        shared: Shared | None = None,
+        shared: SharedState | None = None,
     ) -> Operations:
         """Make them from the settings. `worker` gives the state of the server's own worker.
 
@@ -70,7 +70,7 @@ class Operations:
         tracing = self.tracing
         kb.searcher.observer = TracingObserver(self.metrics, tracing) if tracing else self.metrics
 
-    def observed(self, generator: Generator) -> Generator:
+    def observe_generator(self, generator: Generator) -> Generator:
         """Wrap a generator so that its outputs are timed."""
         return cast(Generator, ObservedGenerator(generator, self.metrics, self.tracing))
 
@@ -122,14 +122,14 @@ class ObservedGenerator:
         items: Any = self._generator.stream(*request, **options)
         with closing(items), ExitStack() as at_end:
             step = self._step(at_end)
-            at_end.callback(lambda: self._metrics.took("decode", time.perf_counter() - started))
+            at_end.callback(lambda: self._metrics.record_duration("decode", time.perf_counter() - started))
             while True:
                 with step():
                     item = next(items, None)
                 if item is None:
                     return
                 if is_first:
-                    self._metrics.took("first_token", time.perf_counter() - started)
+                    self._metrics.record_duration("first_token", time.perf_counter() - started)
                     is_first = False
                 yield item
 
@@ -140,7 +140,7 @@ class ObservedGenerator:
             return nullcontext
         span = tracing.begin("decode")
         at_end.callback(span.end)
-        return lambda: tracing.within(span)
+        return lambda: tracing.resume_span(span)
 
 
 # Counts, times and logs every request.
@@ -175,7 +175,7 @@ class Watch:
     def _record_request(self, scope: HTTPScope, request: RequestState, took: float) -> None:
         method, route = method_of(scope), route_of(scope)
         status = status_of(request)
-        self.metrics.answered(method, route, status, took)
+        self.metrics.count_answer(method, route, status, took)
         token: TokenRecord | None = scope.get("user")
         _log.log(
             logging.DEBUG if scope["path"] in PROBES else logging.INFO,
@@ -213,14 +213,14 @@ class Readiness:
     _kept: tuple[float, tuple[str, ...], tuple[str, ...]] | None = None
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def missing(self) -> tuple[str, ...]:
+    async def missing_parts(self) -> tuple[str, ...]:
         """Give the names of what is missing; none where the server is ready. A drain is reported at once."""
         if self.drain.has_begun:
             return ("draining",)
         missing, _ = await self._recent_check()
         return missing if self.others is None or self.others() else (*missing, "servers")
 
-    async def degraded(self) -> tuple[str, ...]:
+    async def degraded_parts(self) -> tuple[str, ...]:
         """Give the names of what is degraded though requests should be sent: `active keyset`, where nothing can be
         looked up yet, `worker`, where no jobs are done, and `model`, where one that may be wanted next is not loaded.
         """
@@ -233,8 +233,8 @@ class Readiness:
                 self._kept = time.monotonic(), *await self._run_check()
             return self._kept[1:]
 
-    def ailing(self) -> tuple[str, ...]:
-        """Check now, in the database, what is degraded."""
+    def check_degraded_parts(self) -> tuple[str, ...]:
+        """Ask the database what is degraded at this moment, and give its names."""
         try:
             wanting = Jobs(self.kb).is_wanting(self.worker())
         except SQLAlchemyError:
@@ -259,7 +259,9 @@ class Readiness:
 
     def _look_twice(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         missing, degraded = self._look()
-        ailing = self._own_ailing() if {"database", "migrations"} & {*missing} else self.ailing()
+        ailing = (
+            self._own_ailing() if {"database", "migrations"} & {*missing} else self.check_degraded_parts()
+        )
         return tuple(missing), (*degraded, *ailing)
 
     def _look(self) -> tuple[list[str], list[str]]:

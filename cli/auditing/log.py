@@ -28,13 +28,13 @@ from colmlm.cli.options import (
     Yes,
     each_once,
     examples,
+    parse_time,
     require_somebody,
     some_text,
-    time,
     wants_json,
     without_json,
 )
-from colmlm.cli.output import counted, note, plain, print_json, print_table, progress, say, shorten
+from colmlm.cli.output import count_of, note, plain, print_json, print_table, progress, say, shorten
 
 if TYPE_CHECKING:
     from colmlm.kb.evidence.records import FactDifference
@@ -124,10 +124,10 @@ def list_changes(
     kind: Annotated[str | None, typer.Option("--kind", help="Only this kind, such as delete.")] = None,
     fact: Annotated[int | None, typer.Option("--fact", min=1, help="Only changes of this fact.")] = None,
     since: Annotated[
-        datetime | None, typer.Option("--since", parser=time, metavar="TIME", help="From this time on.")
+        datetime | None, typer.Option("--since", parser=parse_time, metavar="TIME", help="From this time on.")
     ] = None,
     until: Annotated[
-        datetime | None, typer.Option("--until", parser=time, metavar="TIME", help="Before this time.")
+        datetime | None, typer.Option("--until", parser=parse_time, metavar="TIME", help="Before this time.")
     ] = None,
     before: Before = None,
     oldest: Oldest = False,
@@ -248,7 +248,7 @@ def _show_certificate(found: CertificateCheck) -> None:
     if found.applied_seq is None:
         return
     say(f"signed by {found.signed_by}, {found.issued_at}, database {found.database}")
-    forgotten = counted(found.num_facts or 0, "fact")
+    forgotten = count_of(found.num_facts or 0, "fact")
     if found.run_id is None:
         say(f"{forgotten} erased by change {found.applied_seq}")
     else:

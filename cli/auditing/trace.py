@@ -10,7 +10,7 @@ import typer
 
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.fact_view import WITHHELD, in_sample, printed_on, where
+from colmlm.cli.fact_view import WITHHELD, fact_source, in_sample, printed_on
 from colmlm.cli.options import Actor, After, FactId, Limit, examples, some_text, wants_json
 from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
 from colmlm.kb.lookup.options import filter_note
@@ -129,9 +129,9 @@ def show_output(trace: OutputTrace) -> None:
     of = ", ".join(filter(None, (f"mode {trace.mode}", f"ranking {trace.ranking}", filter_note(trace))))
     say(f"output {trace.generation_id}, {of}, {made}, {trace.at:%Y-%m-%d %H:%M}")
     say(f"prompt: {trace.prompt}")
-    say(f"output: {marked(trace)}")
+    say(f"output: {mark_splices(trace)}")
     if trace.quotes is not None:
-        say(f"quotes: {place(trace.quotes)}")
+        say(f"quotes: {describe_source(trace.quotes)}")
     elif trace.uncited:
         say("uncited: all of it; no fact stands behind these words")
     elif sum(splice.output_end - splice.output_start for splice in trace.splices) < len(trace.output):
@@ -145,14 +145,14 @@ def show_output(trace: OutputTrace) -> None:
 
 
 def stored_as(generation_id: int, server: str | None) -> str:
-    """Say which output was stored, and how it is traced, or at which server it is."""
+    """Say under which id an output was stored, and by which command, or at which server, it is traced."""
     if server is not None:
         return f"Stored as output {generation_id} at {server}."
     return f"Stored as output {generation_id}: colmlm trace output {generation_id}"
 
 
-def marked(trace: OutputTrace) -> str:
-    """Put each spliced span of an output in brackets, followed by its number. Names one that says nothing."""
+def mark_splices(trace: OutputTrace) -> str:
+    """Write an output with each spliced span in brackets and its number behind; name an output that says nothing."""
     if trace.abstained:
         return ABSTAINED
     pieces, at = [], 0
@@ -173,11 +173,11 @@ def _splice_row(splice: TracedSplice) -> tuple[object, ...]:
     found = shorten(splice.value) if splice.outcome == "hit" else _MISSED[splice.outcome]
     if splice.part_start is not None:
         found += f" (characters {splice.part_start} to {splice.part_end} of it)"
-    source = place(splice.source) if splice.sample is None else in_sample(splice.sample)
+    source = describe_source(splice.source) if splice.sample is None else in_sample(splice.sample)
     return splice.ordinal, found, splice.fact_id, splice.version, score, source, _now(splice)
 
 
-def place(source: Source | None) -> str:
+def describe_source(source: Source | None) -> str:
     """Describe a source as title (corpus/document) and offsets."""
     if source is None:
         return ""
@@ -236,7 +236,7 @@ def fact(
 
 def _show_fact(trace: FactTrace, page: int | None) -> None:
     say(f"fact {trace.fact.fact_id}: {trace.fact.value}")
-    say(f"source: {where(trace.fact)}{'' if page is None else f', page {page}'}")
+    say(f"source: {fact_source(trace.fact)}{'' if page is None else f', page {page}'}")
     if trace.context:
         say(f"it says: {trace.context}")
     say("versions:")
@@ -369,7 +369,7 @@ def _command_to_add(trace: OutputTrace, value: str | None) -> str:
 
 def _show_mending(trace: OutputTrace, found: dict[str, object]) -> None:
     say(f"asked:  {found['question']}")
-    say(f"said:   {marked(trace)}")
+    say(f"said:   {mark_splices(trace)}")
     facts = found["facts"]
     assert isinstance(facts, list)
     for fact in facts:

@@ -46,10 +46,10 @@ def base_of(server: str | None, token_file: Path | None) -> Iterator[Base]:
     """
     runtime = Runtime.from_environment()
     if address := runtime.user.server if server is None else server:
-        from colmlm.cli.bases.remote import RemoteBase, connected, token_file_named
+        from colmlm.cli.bases.remote import RemoteBase, make_connection, token_file_named
 
         file = token_file or runtime.user.key_file
-        with connected(address, token_file, runtime.user) as connection, token_file_named(file):
+        with make_connection(address, token_file, runtime.user) as connection, token_file_named(file):
             yield cast(Base, RemoteBase(connection, runtime))
         return
     if token_file is not None:

@@ -145,7 +145,7 @@ class LocalBase:
         return self.runtime.actor(named)
 
     def only_here(self, **given: object) -> None:
-        """Refuse those of these options that are given and that an API does not support: none here."""
+        """Refuse given options that an API does not support; here every option is supported."""
 
     def use_checkpoint(self, path: Path | None) -> None:
         """Encode with this checkpoint (None: that of the settings). A server encodes with its own."""
@@ -156,7 +156,7 @@ class LocalBase:
         """Have bulk work done by Ray there (None: as the settings say). A server's worker has settings of its own."""
         self.runtime.use_ray(address, workers)
 
-    def answered(
+    def ask_server_first(
         self, ask: Callable[[LocalBase], T], *, checkpoint: Path | None, as_of: int | None, verbose: bool
     ) -> T:
         """Ask the server that runs on this home, unless this is `alone`; where it can't answer, this process does.

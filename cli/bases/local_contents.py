@@ -195,9 +195,11 @@ class LocalCorpora:
             adding.look()
             return _addition_report(adding, None, None, True) | {"threshold": None}
 
-        report = adding.ingest(annotators.ready(self.runtime, how), **who, allow_erased=how.allow_erased)
+        report = adding.ingest(
+            annotators.annotator_loader(self.runtime, how), **who, allow_erased=how.allow_erased
+        )
         keyset = adding.key(changed=report is not None)
-        calibrated = adding.recalibrated(self.kb, changed=report is not None, **who)
+        calibrated = adding.recalibrate_answers(self.kb, changed=report is not None, **who)
         return _addition_report(adding, report, keyset, False) | {"threshold": calibrated}
 
 

@@ -110,9 +110,9 @@ class LocalErasures:
         traces = erasure.traces(fact_ids, mentions=reach) if scan or traces_out else ()
         if traces_out is not None:
             save_traces(traces, traces_out)
-        before = scanned(self.runtime, traces) if scan else None
+        before = scan_files(self.runtime, traces) if scan else None
         report = erasure.erase(fact_ids, now=now, on_step=self.runtime.telling.note, **how)
-        after = scanned(self.runtime, traces) if scan else None
+        after = scan_files(self.runtime, traces) if scan else None
         return Erasing(report, None, before, after, sum(trace.shared for trace in traces))
 
     def requests(self, *, waiting: bool) -> list[ErasureRequest]:
@@ -136,7 +136,7 @@ class LocalErasures:
         return self._requests.token_of(self.runtime.user.token)
 
 
-def scanned(runtime: Runtime, traces: Sequence[Trace]) -> ResidueReport:
+def scan_files(runtime: Runtime, traces: Sequence[Trace]) -> ResidueReport:
     """Search the files of server, index and home for these traces, without the shared ones, which prove nothing."""
     with runtime.telling.progress("Reading files") as advance:
         return Erasure(runtime.kb).residue(traces, advance)

@@ -50,7 +50,7 @@ ENCODING_SECONDS = 60.0
 
 
 class RunningServer(msgspec.Struct, frozen=True):
-    """What a server tells of itself. `answers_by` is a digest of the settings that its answers depend on."""
+    """What a running server wrote of itself. `answers_by` is a digest of the settings that its answers depend on."""
 
     url: str
     token: str
@@ -62,7 +62,7 @@ class RunningServer(msgspec.Struct, frozen=True):
 
 @contextmanager
 def told_of(runtime: Runtime, listener: socket.socket, url: str) -> Iterator[LocalToken | None]:
-    """Tell of a server while the block runs, and give the token that it has to admit; None where nobody is told."""
+    """Write a running server's address to its home for the block; give the token to admit, None beyond loopback."""
     if not is_loopback(listener.getsockname()[0]):  # the token would be worth something on other machines
         yield None
         return
@@ -132,7 +132,7 @@ def _active_checkpoint(runtime: Runtime) -> CheckpointInfo | None:
 
 @dataclass(frozen=True, slots=True)
 class NearEncoder:
-    """Makes keys with the model of a server of this home; where that cannot, with this process's own.
+    """An encoder that asks a server of this home; where that cannot encode, this process's own model does.
 
     A `kb.keys.rekey.Encoder`. The server stores nothing, so that an edit stays this process's own.
     """
@@ -202,7 +202,7 @@ def write_secret(file: Path, secret: str) -> None:
 
 @contextmanager
 def held_secret(file: Path, secret: str) -> Iterator[None]:
-    """Write a secret that is true while the block runs, and remove it at the end.
+    """Write a secret that is valid while the block runs, and remove it at the end.
 
     Until then the file is locked. The system takes the lock back from a process that is killed, so that what this
     leaves behind is known to be of nobody.

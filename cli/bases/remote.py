@@ -50,7 +50,7 @@ class RemoteBase(Client):
     def use_ray(self, address: str | None, workers: int | None) -> None:
         self.only_here(ray=address, ray_workers=workers)
 
-    def answered(
+    def ask_server_first(
         self, ask: Callable[[Any], T], *, checkpoint: Path | None, as_of: int | None, verbose: bool
     ) -> T:
         found = ask(self)
@@ -82,7 +82,7 @@ class NearBase(RemoteBase):
     """The base behind a server that runs on this home with the checkpoint that a command asks for."""
 
     def use_checkpoint(self, path: Path | None) -> None:
-        """Do nothing, since the server has it."""
+        """Do nothing, since the server has loaded this checkpoint."""
 
     @contextmanager
     def generator(
@@ -111,7 +111,7 @@ class OutputsElsewhere:
 PATIENCE = Patience(answer_seconds=600.0, attempts=6)  # a plan or an erasure may take minutes
 
 
-def connected(server: str, token_file: Path | None, settings: UserSettings) -> Connection:
+def make_connection(server: str, token_file: Path | None, settings: UserSettings) -> Connection:
     """Make a connection to `server`, without a request yet."""
     scheme, host = _parts(server)
     if scheme == "http" and not is_loopback(host):
@@ -121,7 +121,7 @@ def connected(server: str, token_file: Path | None, settings: UserSettings) -> C
 
 @contextmanager
 def token_file_named(token_file: Path | None) -> Iterator[None]:
-    """Name the file of the token where the server refuses what was read from it."""
+    """Within the block, name the token's file in the error where the server refuses its token."""
     try:
         yield
     except TokenRefused as error:

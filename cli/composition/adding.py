@@ -15,7 +15,7 @@ from colmlm.cli.composition.bulk.errands import keying_elsewhere
 from colmlm.cli.composition.calibrating import AnswerCalibrating
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.output import lasting
+from colmlm.cli.output import format_duration
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal
 from colmlm.kb.corpus.raw.blocks import USUAL, Fields
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from colmlm.kb.keys.rekey import Encoder
     from colmlm.kb.log.records import OnRecord
     from colmlm.kb.service import KnowledgeBase
-    from colmlm.model.annotate.checks import Rejected
+    from colmlm.model.annotate.checks import RejectedAnnotation
 
 
 # Documents of a transaction: an interruption loses at most their annotation, and until then none of them is found.
@@ -47,7 +47,7 @@ Load = Callable[
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddedDocument:
     """A document that was added: the number of its facts, of those with a question, and of rejects."""
 
     document: str
@@ -66,7 +66,7 @@ class AddingTally:
 
     standings: Counter[Standing] = field(default_factory=Counter)
     characters: int = 0
-    added: list[Added] = field(default_factory=list)
+    added: list[AddedDocument] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
     rejected: Counter[str] = field(default_factory=Counter)
     to_try: list[QuestionToTry] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Adding:
     pending: deque[int] = field(default_factory=deque)
     tick: Callable[[], None] = lambda: None
 
-    def wanted(self) -> Iterator[AnnotatedDocument]:
+    def documents_to_annotate(self) -> Iterator[AnnotatedDocument]:
         """Read the documents to annotate: new ones, changed ones, and with `again` also unchanged ones."""
         standings = self.runtime.kb.corpora.standings(self.corpus)
         self.tally.refusals += self.found.refusals
@@ -137,15 +137,15 @@ class Adding:
             self.read = reached
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Show in the block how far the files are dealt with."""
+    def show_progress(self) -> Iterator[None]:
+        """Show progress over the bytes of all files while the block runs."""
         total = self.size // 1000
         with self.telling.progress("Reading and annotating (KB)") as advance:
-            self.tick = lambda: advance(self.reached // 1000, total)
+            self.tick = lambda: advance(self.bytes_done // 1000, total)
             yield
 
     @property
-    def reached(self) -> int:
+    def bytes_done(self) -> int:
         """The bytes of the files before the first document that is still to be annotated."""
         return self.pending[0] if self.pending else self.read
 
@@ -155,9 +155,9 @@ class Adding:
         return sum(file.size for file in self.found.files)
 
     def look(self) -> None:
-        """Read all documents and count them; annotates none."""
-        with self.shown():
-            for _ in self.wanted():
+        """Read and count all documents to annotate, without annotating one."""
+        with self.show_progress():
+            for _ in self.documents_to_annotate():
                 self.pending.clear()
 
     def _drop_upload_uri(self, document: AnnotatedDocument) -> AnnotatedDocument:
@@ -165,9 +165,9 @@ class Adding:
             return document
         return replace(document, uri=None)
 
-    def annotated(self, annotator: Any, documents: Iterator[AnnotatedDocument]) -> Iterator[Parsed]:
+    def annotate_documents(self, annotator: Any, documents: Iterator[AnnotatedDocument]) -> Iterator[Parsed]:
         """Annotate the documents, and give them in the form that an ingest takes."""
-        began, first = time.monotonic(), self.reached
+        began, first = time.monotonic(), self.bytes_done
         measured: list[AnnotatedDocument] = []
         for reviewed in annotator.annotate(documents):
             self.pending.popleft()
@@ -177,7 +177,7 @@ class Adding:
             self.tally.to_try += questions_to_try(document)[: MOST_TO_TRY - len(self.tally.to_try)]
             self.tally.rejected.update(one.code for one in rejected)
             self.tally.added.append(
-                Added(
+                AddedDocument(
                     document.external_id, document.title, len(document.facts), len(questions), len(rejected)
                 )
             )
@@ -191,29 +191,30 @@ class Adding:
 
     def _tell_time(self, documents: Sequence[AnnotatedDocument], seconds: float, first: int) -> None:
         """Say how long the rest takes on this machine, measured on these documents, which are behind byte `first`."""
-        done = self.reached - first
+        done = self.bytes_done - first
         if done <= 0 or self.size < WORTH_MEASURING or keying_elsewhere(self.runtime, None) is not None:
             return
         characters = sum(len(document.text) for document in documents) / done * (self.size - first)
         keying = _seconds_of_keys(self.runtime.encoder, documents) * characters
-        if (left := seconds / done * (self.size - self.reached) + keying) >= self.worth_telling:
+        if (left := seconds / done * (self.size - self.bytes_done) + keying) >= self.worth_telling:
             self.telling.note(
-                f"{self.size // 1000} KB: {lasting(left)} left on this machine, {lasting(keying)} of them for keys."
+                f"{self.size // 1000} KB: {format_duration(left)} left on this machine, "
+                f"{format_duration(keying)} of them for keys."
             )
 
     def ingest(self, load: Load, **how: Any) -> IngestReport | None:
-        """Ingest the wanted documents while they are annotated; without any, loads no model and gives None."""
-        with self.shown():
+        """Ingest documents as they are annotated; where there are none to annotate, load no model and give None."""
+        with self.show_progress():
             return self._ingest(load, **how)
 
     def _ingest(self, load: Load, **how: Any) -> IngestReport | None:
-        wanted = self.wanted()
+        wanted = self.documents_to_annotate()
         if (first := next(wanted, None)) is None:
             return None
         annotator = load(self.tick)
         committed: list[IngestReport] = []
         try:
-            parsed = self.annotated(annotator, chain([first], wanted))
+            parsed = self.annotate_documents(annotator, chain([first], wanted))
             piece = COMMIT_EVERY_ASKED if self.asks else COMMIT_EVERY
             return self.runtime.kb.corpora.ingest(
                 parsed,
@@ -243,7 +244,7 @@ class Adding:
         kinds = "context,question" if self.asks and self.verifies else "context"
         return key_everything(self.runtime, corpus=self.corpus, kinds=kinds, telling=self.telling, **how)
 
-    def recalibrated(self, kb: KnowledgeBase, *, changed: bool, **who: Unpack[OnRecord]) -> str | None:
+    def recalibrate_answers(self, kb: KnowledgeBase, *, changed: bool, **who: Unpack[OnRecord]) -> str | None:
         """Calibrate the answers again where documents were added, and say what their threshold is now."""
         if not changed:
             return None
@@ -257,7 +258,7 @@ class Adding:
 
 
 def facts_ingested(report: IngestReport | None) -> dict[str, Any]:
-    """Give what an ingest did with facts, for JSON; None stands for one that had nothing to do."""
+    """Give the counts of facts that an ingest added or left out, for JSON; all are 0 where there was no ingest."""
     names = ("facts", "still_deleted", "suppressed", "contradictions", "duplicates")
     return {name: getattr(report, name, 0) for name in names} | {"seq": report.seq if report else None}
 
@@ -280,7 +281,7 @@ def _seconds_of_keys(encoder: Encoder, documents: Iterable[AnnotatedDocument]) -
     return (time.monotonic() - began) / characters
 
 
-def _doubting(document: AnnotatedDocument, rejected: Iterable[Rejected]) -> AnnotatedDocument:
+def _doubting(document: AnnotatedDocument, rejected: Iterable[RejectedAnnotation]) -> AnnotatedDocument:
     """Note on each fact that lost its question why, since whoever reviews it should know."""
     codes = {(one.start, one.end): one.code for one in rejected if one.question}
     facts = tuple(
@@ -324,7 +325,7 @@ def _num_words(one: QuestionToTry) -> int:
 
 
 def answered_fact(runtime: Runtime, corpus: str, to_try: Sequence[QuestionToTry]) -> int | None:
-    """Ask the questions, and give the first fact found by its own; None where none is, or nothing can read."""
+    """Ask the questions, and give the first fact that its own question finds; None without one, or without a reader."""
     from colmlm.model.lm.config import BaseNotFound, CheckpointError
 
     try:

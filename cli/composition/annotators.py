@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.composition.bulk.errands import AnnotatingBy, AnnotatorElsewhere, DocumentAnnotator, at
+from colmlm.cli.composition.bulk.errands import (
+    AnnotatingBy,
+    AnnotatorElsewhere,
+    DocumentAnnotator,
+    locate_model,
+)
 from colmlm.cli.composition.bulk.spreading import spreading_of
 from colmlm.cli.composition.readers import reader, verifying_reader_at
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import finite
+from colmlm.cli.options import no_nan
 
 if TYPE_CHECKING:
     from colmlm.kb.corpus.raw.blocks import RawAddition
@@ -32,7 +37,7 @@ SpanThreshold = Annotated[
         "--span-threshold",
         min=0.001,
         max=0.999,
-        callback=finite,
+        callback=no_nan,
         help="The lower, the more facts. Default: the annotator's own.",
     ),
 ]
@@ -95,7 +100,7 @@ def known_encoding(name: str | None) -> str | None:
     return name
 
 
-def light(
+def light_annotators(
     runtime: Runtime,
     spans: Path | None,
     questions: Path | None,
@@ -115,9 +120,9 @@ def light(
     if (spreading := spreading_of(runtime)) is not None:
         reading = verifying_reader_at(runtime.user) if asks and verifies else None
         by = AnnotatingBy(
-            at(finding),
-            None if asking is None else at(asking),
-            None if reading is None else at(reading),
+            locate_model(finding),
+            None if asking is None else locate_model(asking),
+            None if reading is None else locate_model(reading),
             threshold,
             drop_unquestioned,
         )
@@ -133,15 +138,15 @@ def light(
     return Annotator(finder, writer, drop_unquestioned, verifier)
 
 
-def ready(runtime: Runtime, how: RawAddition) -> Callable[[Callable[[], None]], DocumentAnnotator]:
-    """Give what loads the annotators, and the encoder before them; it is given what is called while they work.
+def annotator_loader(runtime: Runtime, how: RawAddition) -> Callable[[Callable[[], None]], DocumentAnnotator]:
+    """Give a function that loads the encoder and then the annotators; its argument is called while they work.
 
     A checkpoint that is missing should be known before an hour's annotation.
     """
 
     def load(on_wait: Callable[[], None]) -> DocumentAnnotator:
         runtime.encoder  # noqa: B018
-        return light(
+        return light_annotators(
             runtime,
             how.span_annotator,
             how.question_generator,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from colmlm.cli.composition.readers import digest_of, fitted_to, reader_at
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.output import lasting
+from colmlm.cli.output import format_duration
 from colmlm.cli.settings import UserSettings
 from colmlm.kb.answers.calibrations import AnswerCalibrations
 from colmlm.kb.answers.records import Calibrating
@@ -57,7 +57,7 @@ class AnswerCalibrating:
     telling: Telling
 
     def run(self, questions: Path | None, how: Calibrating, **who: Unpack[OnRecord]) -> dict[str, Any]:
-        """Ask, chooses the threshold and, unless it is a dry run, stores it. Raises `CalibrationRefused`."""
+        """Ask the questions, choose the threshold and store it unless it is a dry run. Raises `CalibrationRefused`."""
         from colmlm.kb.answers.calibration import ask_each, calibrate_answers, require_enough
 
         begun = time.monotonic()
@@ -136,7 +136,7 @@ class AnswerCalibrating:
         if before.given or not (before.corpora or before.question_set):
             return f"{stays}: its questions were those of a file. Ask them again: {HOW} --file FILE"
         if before.seconds > MOST_SECONDS:
-            return f"{stays}: that takes {lasting(before.seconds)}. To do it now: {HOW}"
+            return f"{stays}: that takes {format_duration(before.seconds)}. To do it now: {HOW}"
         measured = before.measured
         how = Calibrating(
             wrong=measured.rate,

@@ -99,7 +99,7 @@ class SentenceKeys(EncoderAround):
         super().__init__(encoder, registered)
 
     @classmethod
-    def named(cls, name: EncoderName) -> SentenceKeys:
+    def of_encoder(cls, name: EncoderName) -> SentenceKeys:
         from colmlm.model.lm.encoder import SentenceEncoder
 
         keys = "question" if name is EncoderName.minilm else "sentence"
@@ -171,7 +171,7 @@ _CHECKPOINT = "checkpoint"
 
 
 def with_known_keys(encoder: Encoder, path: Path) -> Encoder:
-    """Give an encoder that first looks into a file of keys, or the encoder itself where those are of another."""
+    """Give an encoder that takes keys from the file first; the encoder itself if the file has another's keys."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -183,7 +183,7 @@ def with_known_keys(encoder: Encoder, path: Path) -> Encoder:
         return encoder
 
 
-class Remembering(EncoderAround):
+class KeyRecorder(EncoderAround):
     """An encoder that remembers all keys it makes, to be written into a file."""
 
     def __init__(self, encoder: Encoder) -> None:

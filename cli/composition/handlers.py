@@ -92,14 +92,14 @@ def ingest(run: JobRun, work: Ingest) -> dict[str, Any]:
 
 
 def in_brief(report: IngestReport) -> dict[str, Any]:
-    """Give the report with at most `MOST_NAMED` refusals, and the number of all."""
+    """Convert an ingest report for a job's result, with at most `MOST_NAMED` refusals and the number of all."""
     brief = asdict(report)
     del brief["suppressed_at"]
-    return brief | {"refused": len(report.refusals), "refusals": named(report.refusals)}
+    return brief | {"refused": len(report.refusals), "refusals": list_refusals(report.refusals)}
 
 
-def named(refusals: Sequence[Refusal]) -> list[dict[str, Any]]:
-    """List what was refused and why, without the texts that reasons quote, so that no result of a job holds them."""
+def list_refusals(refusals: Sequence[Refusal]) -> list[dict[str, Any]]:
+    """List refusals with their reasons, without the texts that reasons quote: a job's result must not hold them."""
     return [
         {
             "document": _replace_nul(one.document),
@@ -163,11 +163,11 @@ def check(run: JobRun, _: Check) -> dict[str, Any]:
 def compare_all(run: JobRun, work: Compare) -> dict[str, Any]:
     """Compare every fact with all others. A second attempt starts over."""
 
-    def heard(done: int, total: int, of: str) -> None:
+    def report_progress(done: int, total: int, of: str) -> None:
         run.progress(done, total, of)
         run.check()
 
-    return asdict(compare_index(run.kb, work.radius, heard))
+    return asdict(compare_index(run.kb, work.radius, report_progress))
 
 
 HANDLERS: dict[str, Handler] = {
@@ -272,17 +272,17 @@ class _Models:
         adding = self._adding(run, work, find_files(files), kept_in)
         # Not the names of the files, which may say a fact: the log would keep it.
         who = {"actor": run.job.actor, "reason": work.reason or f"{len(files)} uploaded files"}
-        report = adding.ingest(annotators.ready(self.runtime, _how(work)), **who)
+        report = adding.ingest(annotators.annotator_loader(self.runtime, _how(work)), **who)
         run.check()
         keyset = adding.key(changed=report is not None, kb=run.kb)
-        calibrated = adding.recalibrated(run.kb, changed=report is not None, **who)
+        calibrated = adding.recalibrate_answers(run.kb, changed=report is not None, **who)
         tally = adding.tally
         return {
             **(in_brief(report) if report else {"corpus": work.corpus, "documents": 0, "facts": 0}),
             **{standing.value: count for standing, count in tally.standings.items()},
             "rejected": dict(tally.rejected),
             "refused": len(tally.refusals),
-            "refusals": named(tally.refusals),
+            "refusals": list_refusals(tally.refusals),
             "keyset": None if keyset is None else asdict(keyset),
             "citable": keyset is not None and keyset.state == "active",
             "suggested": adding.to_suggest(keyset),
@@ -309,8 +309,8 @@ class _Models:
         plan = syncing.plan()
         run.check()
         who = {"actor": run.job.actor, "reason": work.reason or f"sync with the folder {work.folder}"}
-        done = syncing.run(plan, annotators.ready(self.runtime, _how(work)), **who)
-        return done.summary() | {"refusals": named(done.refusals)}
+        done = syncing.run(plan, annotators.annotator_loader(self.runtime, _how(work)), **who)
+        return done.summary() | {"refusals": list_refusals(done.refusals)}
 
     def _adding(self, run: JobRun, work: RawWork, found: FoundFiles, kept_in: Path | None = None) -> Adding:
         return Adding(

@@ -68,13 +68,13 @@ def key_everything(
         )
     all_true = replace and keyset.calibrated and not keyset.num_predicted
     again = all_true and kb.keysets.outlived_calibration(keyset.keyset_id)
-    return calibrated(kb, encoder, keyset, telling, again=again)
+    return calibrate_keyset(kb, encoder, keyset, telling, again=again)
 
 
-def calibrated(
+def calibrate_keyset(
     kb: KnowledgeBase, encoder: Encoder, keyset: KeysetRecord, telling: Telling, *, again: bool = False
 ) -> KeysetRecord:
-    """Calibrate a keyset that has all its keys and whose threshold nobody has chosen, or `again`; say the outcome."""
+    """Calibrate a complete keyset whose threshold nobody has chosen (with `again`, any), and note the outcome."""
     if keyset.num_unkeyed or keyset.num_keys < 2:
         return keyset
     if not again and kb.keysets.has_threshold(keyset.keyset_id):
@@ -104,7 +104,7 @@ def _keys_are_questions(encoder: Encoder) -> bool:
 def _load_encoder(runtime: Runtime, path: str | None, elsewhere: Path | None) -> Encoder:
     """Load the encoder that was registered under `path`, or is `elsewhere` now; by default that of the settings."""
     if elsewhere is None and path is not None and path.startswith(REGISTERED):
-        return SentenceKeys.named(EncoderName(path.removeprefix(REGISTERED)))
+        return SentenceKeys.of_encoder(EncoderName(path.removeprefix(REGISTERED)))
     found = elsewhere or (Path(path) if path and Path(path).is_dir() else None)
     return runtime.encoder_at(found)
 
@@ -191,18 +191,18 @@ def adapt(
     """
     with telling.progress("Adapting keys") as advance:
         keyset, adapted = kb.keysets.adapt(encoder, corpus=corpus, on_facts=advance, **how)
-    keyset = calibrated(kb, encoder, keyset, telling)
+    keyset = calibrate_keyset(kb, encoder, keyset, telling)
     keyset_id = keyset.keyset_id
     telling.note(
         f"{keyset.num_predicted} of {keyset.num_keys} keys of keyset {keyset_id} are predicted. To let it answer: "
         f"colmlm keysets check {keyset_id}, then: colmlm keysets activate {keyset_id}. "
         f"To make its keys true, those that are asked for first: colmlm keysets fill {keyset_id}"
     )
-    return {"pairs": [pair(one) for one in adapted], "keyset": asdict(keyset)}
+    return {"pairs": [describe_adapted_keys(one) for one in adapted], "keyset": asdict(keyset)}
 
 
-def pair(adapted: AdaptedKeys) -> dict[str, Any]:
-    """Give what was done for a kind of key, in one flat object."""
+def describe_adapted_keys(adapted: AdaptedKeys) -> dict[str, Any]:
+    """Give the figures of the keys that were adapted for one kind, as one flat object for JSON."""
     prediction = asdict(adapted.prediction)
     figures = {name: value for name, value in prediction.items() if name.startswith("recall")}
     return {

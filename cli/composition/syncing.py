@@ -74,15 +74,15 @@ class Syncing:
             {path: digest for path, digest in digests.items() if path not in unchanged},
         )
 
-    def look(self, plan: SyncPlan) -> Synced:
+    def look(self, plan: SyncPlan) -> SyncResult:
         """Read what is new or changed, and count what a sync would do. Changes nothing."""
         adding, read = self._prepare_adding(plan)
         adding.look()
         files = list(_read(plan, read))
-        return Synced(plan, adding, len(_gone_documents(plan, files)))
+        return SyncResult(plan, adding, len(_gone_documents(plan, files)))
 
-    def run(self, plan: SyncPlan, load: Load, **who: Unpack[OnRecord]) -> Synced:
-        """Add, takes out, and then notes what was read. `load` loads the annotator where there is something to add."""
+    def run(self, plan: SyncPlan, load: Load, **who: Unpack[OnRecord]) -> SyncResult:
+        """Add new documents, remove those gone, then store the files' digests; `load` loads the annotator if needed."""
         self.kb.corpora.follow(self.corpus, self.places)
         adding, read = self._prepare_adding(plan)
         report = adding.ingest(load, **who)
@@ -91,8 +91,8 @@ class Syncing:
         removed = self.kb.corpora.remove(self.corpus, gone, **who) if gone else None
         keyset = adding.key(changed=report is not None, kb=self.kb)
         self.kb.corpora.keep_synced(self.corpus, files, plan.gone)
-        calibrated = adding.recalibrated(self.kb, changed=report is not None, **who)
-        return Synced(plan, adding, len(gone), report, removed, keyset, calibrated)
+        calibrated = adding.recalibrate_answers(self.kb, changed=report is not None, **who)
+        return SyncResult(plan, adding, len(gone), report, removed, keyset, calibrated)
 
     def _digests(self) -> dict[str, str]:
         total = sum(file.size for file in self.found.files) // 1000
@@ -214,7 +214,7 @@ class FilesRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Synced:
+class SyncResult:
     """What a sync did, or would do: its plan, what it added, and the removal of the `num_gone` documents."""
 
     plan: SyncPlan
@@ -230,7 +230,7 @@ class Synced:
         return [*self.adding.tally.refusals, *(self.report.refusals if self.report else ())]
 
     def summary(self) -> dict[str, Any]:
-        """Give it as JSON, without names of files and documents, and without why something was refused."""
+        """Give the result's counts for JSON, without names of files and documents and without reasons of refusals."""
         removed, standings = self.removed, self.adding.tally.standings
         told = {
             "corpus": self.adding.corpus, "files": self.plan.counts,

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from colmlm.cli.composition.bulk.errands import DocumentAnnotator
     from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
     from colmlm.kb.corpus.raw.files import Limits
-    from colmlm.model.annotate.checks import Reviewed
+    from colmlm.model.annotate.checks import ReviewedDocument
     from colmlm.model.annotate.pipeline import Estimate, Results
 
 ANNOTATE_EXAMPLES = examples(
@@ -99,7 +99,7 @@ class AnnotationRun:
                 if parsed.document is not None:
                     yield parsed.document
 
-    def count(self, reviewed: Reviewed) -> None:
+    def count(self, reviewed: ReviewedDocument) -> None:
         self.documents += 1
         self.facts += len(reviewed.document.facts)
         self.questions += sum(1 for fact in reviewed.document.facts if fact.question)
@@ -190,7 +190,7 @@ def annotate(
             if annotator is AnnotatorKind.seed:
                 usage = _run_seed_annotator(runtime, job, options)
             else:
-                chosen = annotators.light(
+                chosen = annotators.light_annotators(
                     runtime, span_annotator, question_generator, asks=questions, verifies=verify,
                     threshold=span_threshold, drop_unquestioned=drop_unquestioned,
                 )  # fmt: skip

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.auditing.trace import marked, show_output, stored_as
+from colmlm.cli.auditing.trace import mark_splices, show_output, stored_as
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.fact_view import where
+from colmlm.cli.fact_view import fact_source
 from colmlm.cli.options import (
     MAX_BIGINT,
     AcceptedOnly,
@@ -23,9 +23,9 @@ from colmlm.cli.options import (
     RankedBy,
     Threshold,
     Verbose,
+    above_zero,
     examples,
-    finite,
-    positive,
+    no_nan,
     some_text,
     some_texts,
     wants_json,
@@ -64,7 +64,7 @@ def ask(
             "--threshold",
             min=-1,
             max=1,
-            callback=finite,
+            callback=no_nan,
             help="The least score of an answer: a probability, or in mode paper a cosine. Default: the fitted one.",
         ),
     ] = None,
@@ -90,11 +90,11 @@ def ask(
     if corpora:  # which a server of before does not know
         how["corpora"] = corpora
 
-    def answered(asked: Base) -> Answer:
+    def answer_question(asked: Base) -> Answer:
         asked.use_checkpoint(checkpoint)
         return asked.lookups.answer(question, mode=mode.value, as_of=as_of, **how)
 
-    found = base.answered(answered, checkpoint=checkpoint, as_of=as_of, verbose=verbose)
+    found = base.ask_server_first(answer_question, checkpoint=checkpoint, as_of=as_of, verbose=verbose)
     if wants_json():
         print_json(_as_dict(found))
     else:
@@ -202,13 +202,14 @@ def generate(
         int, typer.Option("--max-tokens", min=1, max=100_000, help="Tokens to sample; spliced text is free.")
     ] = 64,
     temperature: Annotated[
-        float, typer.Option("--temperature", min=0, max=100, callback=finite, help="0 is greedy.")
+        float, typer.Option("--temperature", min=0, max=100, callback=no_nan, help="0 is greedy.")
     ] = 0.0,
     top_p: Annotated[
-        float, typer.Option("--top-p", max=1, callback=positive, help="Sample from this share of the mass.")
+        float,
+        typer.Option("--top-p", max=1, callback=above_zero, help="Sample from this share of the mass."),
     ] = 1.0,
     repetition_penalty: Annotated[
-        float, typer.Option("--repetition-penalty", callback=positive, help="Above 1 discourages repeats.")
+        float, typer.Option("--repetition-penalty", callback=above_zero, help="Above 1 discourages repeats.")
     ] = 1.2,
     stop: Annotated[
         list[str] | None, typer.Option("--stop", help="End before this text; may be repeated.")
@@ -218,7 +219,7 @@ def generate(
         float | None,
         typer.Option(
             "--fact-bias",
-            callback=finite,
+            callback=no_nan,
             help="What a lookup's logit gets in mode auto: more looks up more. Default: the checkpoint's own.",
         ),
     ] = None,
@@ -277,17 +278,17 @@ def generate(
         ranking=ranking.value if ranking else None, accepted_only=accepted_only,
     )  # fmt: skip
 
-    def decoded(asked: Base) -> OutputTrace:
+    def decode_prompt(asked: Base) -> OutputTrace:
         with asked.generator(checkpoint, as_of, there=there) as generator:
             return _stream(generator, request) if stream else generator.generate(request)
 
-    trace = base.answered(decoded, checkpoint=checkpoint, as_of=as_of, verbose=verbose)
+    trace = base.ask_server_first(decode_prompt, checkpoint=checkpoint, as_of=as_of, verbose=verbose)
     abstained = request.abstains and trace.abstained
     if wants_json():
         print_json(trace)
     else:
         if not stream or abstained:
-            say(NOTHING if abstained else marked(trace))
+            say(NOTHING if abstained else mark_splices(trace))
         _show_evidence(trace, base.server)
     if abstained:
         raise typer.Exit(REFUSED)
@@ -349,7 +350,7 @@ def lookup(
         )
         return found, asked.facts.show_many([hit.fact_id for hit in found.hits]) if found.hits else []
 
-    found, facts = base.answered(looked_up, checkpoint=checkpoint, as_of=as_of, verbose=verbose)
+    found, facts = base.ask_server_first(looked_up, checkpoint=checkpoint, as_of=as_of, verbose=verbose)
     if wants_json():
         print_json(_lookup_as_dict(question, found, facts))
     else:
@@ -397,7 +398,7 @@ def _show_lookup(found: Lookup, facts: list[FactRecord]) -> None:
     rows = []
     for hit, fact in zip(found.hits, facts, strict=True):
         rows.append(
-            (f"{hit.score:.3f}", hit.fact_id, shorten(hit.value), shorten(fact.question), where(fact))
+            (f"{hit.score:.3f}", hit.fact_id, shorten(hit.value), shorten(fact.question), fact_source(fact))
         )
     print_table(("score", "fact", "value", "question", "source"), rows)
     if proposed := [str(hit.fact_id) for hit in found.hits if hit.review == "proposed"]:

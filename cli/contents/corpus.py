@@ -44,7 +44,7 @@ from colmlm.cli.options import (
     wants_json,
     without_json,
 )
-from colmlm.cli.output import counted, note, plain, print_json, print_table, say, shorten
+from colmlm.cli.output import count_of, note, plain, print_json, print_table, say, shorten
 from colmlm.kb.corpus.format import to_record
 from colmlm.kb.corpus.raw.blocks import Fields, RawAddition
 from colmlm.kb.corpus.raw.files import find_files
@@ -136,7 +136,7 @@ def sync(
             _agree(len(plan.gone), corpus, yes=yes)
             how = RawAddition(questions=questions, verify=verify, span_threshold=span_threshold)
             who = {"actor": runtime.actor(actor), "reason": reason or "corpus sync"}
-            done = syncing.run(plan, annotators.ready(runtime, how), **who)
+            done = syncing.run(plan, annotators.annotator_loader(runtime, how), **who)
     named = {"new": plan.new, "changed": plan.changed, "gone": plan.gone, "refusals": done.refusals}
     told = {"dry_run": dry_run, **done.summary(), **plain(named)}
     print_json(told) if wants_json() else _show_synced(told, skip_unknown=skip_unknown)
@@ -146,9 +146,9 @@ def sync(
 
 def _agree(gone: int, corpus: str, *, yes: bool) -> None:
     if gone and not yes:
-        require_somebody(yes, f"take the documents of {counted(gone, 'file')} out")
+        require_somebody(yes, f"take the documents of {count_of(gone, 'file')} out")
         typer.confirm(
-            f"Take the documents of {counted(gone, 'file')} that are gone out of {corpus!r}?",
+            f"Take the documents of {count_of(gone, 'file')} that are gone out of {corpus!r}?",
             abort=True,
             err=True,
         )
@@ -158,7 +158,7 @@ def _show_synced(told: dict[str, Any], *, skip_unknown: bool) -> None:
     files, documents = told["files"], told["documents"]
     say(
         ", ".join(f"{number} {what}" for what, number in files.items())
-        + f" of {counted(sum(files.values()), 'file')}."
+        + f" of {count_of(sum(files.values()), 'file')}."
     )
     moved = [(what, path) for what in ("new", "changed", "gone") for path in told[what]]
     if moved:
@@ -171,16 +171,18 @@ def _show_synced(told: dict[str, Any], *, skip_unknown: bool) -> None:
     would = "Would add" if told["dry_run"] else "Added"
     took = "take out" if told["dry_run"] else "took out"
     say(
-        f"{would} {counted(documents['new'], 'new document')} and {documents['changed']} changed, "
+        f"{would} {count_of(documents['new'], 'new document')} and {documents['changed']} changed, "
         f"and {took} {documents['gone']}."
     )
     if told["dry_run"]:
         say("Nothing was done.")
         return
     if told["seq"] is not None:
-        say(f"{counted(told['facts'], 'fact')} added, up to change {told['seq']}.")
+        say(f"{count_of(told['facts'], 'fact')} added, up to change {told['seq']}.")
     if told["removed_seq"] is not None:
-        say(f"Change {told['removed_seq']} deleted {counted(told['deleted_facts'], 'fact')} of what is gone.")
+        say(
+            f"Change {told['removed_seq']} deleted {count_of(told['deleted_facts'], 'fact')} of what is gone."
+        )
     if told["threshold"]:
         say(told["threshold"])
 
@@ -292,7 +294,7 @@ def delete(
 
 
 def _content_counts(documents: int, facts: int) -> str:
-    return f"{counted(facts, 'live fact')} in {counted(documents, 'document')}"
+    return f"{count_of(facts, 'live fact')} in {count_of(documents, 'document')}"
 
 
 def _show_deleted(corpus: str, documents: int, edit: Edit | None, facts: int) -> None:

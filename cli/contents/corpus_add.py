@@ -38,7 +38,7 @@ from colmlm.cli.composition.bulk.spreading import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AllowErased, CheckpointPath, DryRun, examples, some_text, wants_json
-from colmlm.cli.output import counted, note, plain, print_json, print_table, progress, say
+from colmlm.cli.output import count_of, note, plain, print_json, print_table, progress, say
 from colmlm.kb.corpus.format import is_blank
 from colmlm.kb.corpus.raw.blocks import Fields, RawAddition, Unreadable, decode_text
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files
@@ -203,7 +203,7 @@ def _try(base: Base, done: dict[str, Any]) -> str | None:
 
 def _show_added(done: dict[str, Any], *, skip_unknown: bool) -> None:
     say(
-        f"Read {counted(done['documents'], 'document')}: {done['new']} new, {done['changed']} changed, "
+        f"Read {count_of(done['documents'], 'document')}: {done['new']} new, {done['changed']} changed, "
         f"{done['unchanged']} there already."
     )
     if not skip_unknown:
@@ -211,7 +211,7 @@ def _show_added(done: dict[str, Any], *, skip_unknown: bool) -> None:
     _show_left_out(done)
     if done["dry_run"]:
         many = done["new"] + done["changed"]
-        say(f"Would annotate and add {counted(many, 'document')}; nothing was done.")
+        say(f"Would annotate and add {count_of(many, 'document')}; nothing was done.")
         return
     if done["seq"] is None and not done["added"]:
         say(f"Nothing to add to {done['corpus']!r}.")
@@ -237,14 +237,14 @@ def _show_citable(done: dict[str, Any]) -> None:
         )
     elif done["citable"]:
         holding = sum(1 for one in added if one["facts"])
-        of = f" of {counted(holding, 'document')}" if holding else ""
-        say(f"{counted(facts, 'fact')}{of} of {corpus!r} can be cited now.")
+        of = f" of {count_of(holding, 'document')}" if holding else ""
+        say(f"{count_of(facts, 'fact')}{of} of {corpus!r} can be cited now.")
         if done["threshold"]:
             say(done["threshold"])
         if done["try"]:
             say(f"Try: {done['try']}")
     else:
-        say(f"{corpus!r} has {counted(facts, 'fact')} more, to be cited once their keyset is active.")
+        say(f"{corpus!r} has {count_of(facts, 'fact')} more, to be cited once their keyset is active.")
     if facts and added:
         say(f"Nobody has reviewed them yet: colmlm review list --corpus {shlex.quote(corpus)}")
 
@@ -289,7 +289,7 @@ def show_passed_over(passed_over: Mapping[str, int]) -> None:
     if passed_over:
         most = sorted(passed_over.items(), key=lambda item: -item[1])[:8]
         kinds = ", ".join(f"{kind} {number}" for kind, number in most)
-        many = counted(sum(passed_over.values()), "file")
+        many = count_of(sum(passed_over.values()), "file")
         say(f"{many} of other kinds passed over ({kinds}); --skip-unknown takes that for right.")
 
 
@@ -373,7 +373,7 @@ def _as_dict(report: IngestReport) -> dict[str, object]:
 
 
 def _show_ingested(report: IngestReport, refused: int, dry_run: bool) -> None:
-    taken = f"{counted(report.documents, 'document')} with {counted(report.facts, 'new fact')}"
+    taken = f"{count_of(report.documents, 'document')} with {count_of(report.facts, 'new fact')}"
     say(
         f"{'Would take' if dry_run else 'Took'} {taken} into {report.corpus!r}; {report.unchanged} were there already."
     )
@@ -445,15 +445,15 @@ def _made_by(runtime: Runtime, checkpoint: Path | None) -> CheckpointInfo | None
 
 
 def _show_importing(report: ImportReport, keyset: KeysetRecord | None) -> None:
-    release = f"{counted(report.entries, 'fact')}, {report.kind} of width {report.dim}"
+    release = f"{count_of(report.entries, 'fact')}, {report.kind} of width {report.dim}"
     if keyset is None:
         say(f"The release is sound: {release}. {report.there} are in {report.corpus!r} already.")
         return
-    say(f"Took {counted(report.facts, 'fact')} into {report.corpus!r}; {report.there} were there already.")
+    say(f"Took {count_of(report.facts, 'fact')} into {report.corpus!r}; {report.there} were there already.")
     if report.suppressed:
         say(f"{report.suppressed} left out, as they were erased before.")
     say(
-        f"Adopted {counted(report.adopted, 'key')} into keyset {keyset.keyset_id}, {keyset.state}: approximate ones."
+        f"Adopted {count_of(report.adopted, 'key')} into keyset {keyset.keyset_id}, {keyset.state}: approximate ones."
     )
     say("Their facts have no text here, so each is known by its number in a sample, without offsets.")
     if keyset.state == "ready":

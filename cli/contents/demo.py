@@ -59,7 +59,7 @@ def demo(
         runs = _run(demonstration, facts)
     report = _report(demonstration, runs)
     print_json(report) if wants_json() else _show(report, runs)
-    if not runs or not runs[0].passed or any(run.leaked for run in runs):
+    if not runs or not runs[0].has_passed or any(run.leaked for run in runs):
         raise typer.Exit(CHECK_FAILED)
 
 
@@ -77,7 +77,7 @@ def _run(demonstration: Demonstration, wanted: int) -> list[DemoRun]:
 def _report(demonstration: Demonstration, runs: list[DemoRun]) -> dict[str, Any]:
     """Give the fields of the first run, then all runs and the counts, for JSON."""
     nothing = dict.fromkeys(("prompt", "before", "deleted_seq", "after", "restored"))
-    shown = [{**asdict(run), "passed": run.passed} for run in runs]
+    shown = [{**asdict(run), "passed": run.has_passed} for run in runs]
     first = (
         {name: value for name, value in shown[0].items() if name not in ("passed", "reasons")}
         if shown
@@ -88,7 +88,7 @@ def _report(demonstration: Demonstration, runs: list[DemoRun]) -> dict[str, Any]
         "leaked": runs[0].leaked if runs else False,
         "mode": str(demonstration.mode),
         "checkpoint_id": demonstration.checkpoint_id,
-        "passed": sum(run.passed for run in runs),
+        "passed": sum(run.has_passed for run in runs),
         "total": len(runs),
         "tried": demonstration.tried,
         "not_found_before": demonstration.not_found_before,
@@ -133,7 +133,7 @@ def _after(run: DemoRun) -> str:
 def _row(run: DemoRun) -> tuple[object, ...]:
     return (
         run.fact_id, shorten(run.question, 50), shorten(run.before.output, 30), shorten(_after(run), 60),
-        "yes" if run.passed else "NO",
+        "yes" if run.has_passed else "NO",
     )  # fmt: skip
 
 
@@ -182,7 +182,7 @@ class DemoRun:
     reasons: tuple[str, ...]
 
     @property
-    def passed(self) -> bool:
+    def has_passed(self) -> bool:
         return not self.reasons
 
 
@@ -205,7 +205,7 @@ class Demonstration:
         from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 
         self.runtime, self.kb, self.mode = runtime, runtime.kb, mode
-        self.facts = spread([fact for fact in self.kb.facts.every(corpus) if fact.question])
+        self.facts = spread_by_document([fact for fact in self.kb.facts.every(corpus) if fact.question])
         keyset = self.kb.keysets.active()
         self.checkpoint_id = runtime.encoder.checkpoint.checkpoint_id
         fact_ids, keys_ND = self.kb.keysets.keys(keyset.keyset_id)
@@ -217,7 +217,7 @@ class Demonstration:
         self.tried = self.not_found_before = 0
 
     def runs(self, wanted: int) -> Iterator[DemoRun | None]:
-        """Give up to `wanted` runs, each once it is done, and None for every fact that was not found."""
+        """Yield up to `wanted` runs, each once it is done, and None for every fact that the model did not find."""
         found = 0
         for fact in self.facts[: wanted * TRIES_PER_RUN]:
             if found == wanted:
@@ -266,7 +266,7 @@ class Demonstration:
             restored=restored,
             leaked=leaked,
             parametric=says_unaided(trace, fact.value),
-            restated=any(same(s.value, fact.value) for s in _hits(trace)),
+            restated=any(is_same_value(s.value, fact.value) for s in _hits(trace)),
             reasons=_reasons(before, restored, cited & set(statements), returned),
         )
 
@@ -277,7 +277,7 @@ class Demonstration:
         facts: two things may have happened in one year.
         """
         (near,) = self.kb.lookups.find(question_key, checkpoint_id=self.checkpoint_id, k=STATEMENTS_SOUGHT)
-        found = {fact.fact_id} | {hit.fact_id for hit in near.hits if same(hit.value, fact.value)}
+        found = {fact.fact_id} | {hit.fact_id for hit in near.hits if is_same_value(hit.value, fact.value)}
         asked_alike = self.kb.facts.find(text=fact.question, limit=1000)
         return sorted(found | {other.fact_id for other in asked_alike if other.question == fact.question})
 
@@ -337,7 +337,7 @@ def _hits(trace: OutputTrace) -> list[TracedSplice]:
     return [splice for splice in trace.splices if splice.outcome == "hit"]
 
 
-def same(value: str, other: str) -> bool:
+def is_same_value(value: str, other: str) -> bool:
     from colmlm.kb.keys.calibration import normalise_rows
 
     return normalise_rows(value) == normalise_rows(other)
@@ -351,7 +351,7 @@ def says_unaided(trace: OutputTrace, value: str) -> bool:
     return value.casefold() in "".join(said).casefold()
 
 
-def spread(facts: Sequence[FactRecord]) -> list[FactRecord]:
+def spread_by_document(facts: Sequence[FactRecord]) -> list[FactRecord]:
     """Order the facts so that one of every document comes before a second of any.
 
     Documents are ordered by a hash of their names, since a corpus is often ordered by subjects.

@@ -27,14 +27,14 @@ from colmlm.cli.options import (
     Yes,
     each_once,
     examples,
+    parse_time,
     require_reason,
     require_somebody,
     some_text,
-    time,
     wants_json,
 )
 from colmlm.cli.output import (
-    counted,
+    count_of,
     counted_facts,
     note,
     plain,
@@ -151,8 +151,8 @@ def list_facts(
         "state": _state(deleted=deleted, erased=erased, every=every),
         "actor": by,
         "kind": kind,
-        "since": time(since) if since else None,
-        "until": time(until) if until else None,
+        "since": parse_time(since) if since else None,
+        "until": parse_time(until) if until else None,
         "review": review.value if review else None,
         "order": sort.value,
         "after": after,
@@ -167,7 +167,7 @@ def list_facts(
     if wants_json():
         print_json(page)
         return
-    show_.table(base, page.facts)
+    show_.print_fact_table(base, page.facts)
     if page.total > len(page.facts):
         note(f"{counted_facts(page.total, page.is_exact)} in all.")
     if page.next_after is not None:
@@ -200,7 +200,7 @@ def show(base: Base, fact_id: FactId) -> None:
     """Show a fact, live or deleted, and where it comes from. `colmlm trace fact` shows its history."""
     fact = base.facts.show(fact_id)
     page = show_.printed_on(base, fact)
-    print_json(plain(fact) | {"page": page}) if wants_json() else show_.one(fact, page)
+    print_json(plain(fact) | {"page": page}) if wants_json() else show_.print_fact(fact, page)
     if fact.withheld:
         note(show_.WITHHELD)
 
@@ -284,7 +284,7 @@ def add(
         )
     else:
         edit = base.facts.add(question, value, proposed=proposed, keyed=not no_key, **how)
-    show_.edited(edit)
+    show_.print_edit(edit)
 
 
 @app.command(
@@ -355,10 +355,10 @@ def edit(
             "actor": base.actor(actor), "reason": reason, "anyway": anyway, "allow_erased": allow_erased,
             "question": question,
         }  # fmt: skip
-        show_.edited(base.facts.move(fact_id, span, keyed=not no_key, **moving))
+        show_.print_edit(base.facts.move(fact_id, span, keyed=not no_key, **moving))
         return
     done = base.facts.edit(fact_id, value, question=question, keyed=not no_key, **how)
-    show_.edited(done)
+    show_.print_edit(done)
 
 
 @app.command(epilog=examples('colmlm facts undo 41 --reason "the first spelling was right"'))
@@ -372,7 +372,7 @@ def undo(
 ) -> None:
     """Undo an add, edit, move, delete, restore, hold or verdict, all of that change."""
     done = base.facts.undo(seq, keyed=not no_key, actor=base.actor(actor), reason=reason)
-    show_.edited(done, undoes=seq)
+    show_.print_edit(done, undoes=seq)
 
 
 @app.command(
@@ -407,14 +407,14 @@ def delete(
         typer.confirm(f"Delete {these_facts(len(facts))}?", abort=True, err=True)
     assert reason is not None
     done = base.facts.delete(each_once(fact_ids), actor=base.actor(actor), reason=reason, abstain=abstain)
-    show_.done(done)
+    show_.print_change(done)
 
 
 def _preview(base: Base, facts: list[FactRecord], also_said: list[AlsoSaid]) -> None:
     if wants_json():
         print_json({"dry_run": True, "facts": facts, "also_said": also_said})
     else:
-        show_.table(base, facts)
+        show_.print_fact_table(base, facts)
         tell_also_said(also_said)
 
 
@@ -423,7 +423,7 @@ def _preview(base: Base, facts: list[FactRecord], also_said: list[AlsoSaid]) -> 
 def restore(base: Base, fact_ids: FactIds, reason: Reason, actor: Actor = None) -> None:
     """Bring deleted facts back with the value they had last: all of them in one change, or none."""
     done = base.facts.restore(fact_ids, actor=base.actor(actor), reason=reason)
-    show_.done(done)
+    show_.print_change(done)
 
 
 # Edits of many facts from a file, shown before they are done or refused.
@@ -557,7 +557,7 @@ def _print_stale(found: StalePage) -> None:
 
 def _tell_more(found: PairPage | StalePage, shown: int, thing: str) -> None:
     if found.total > shown:
-        note(f"{'' if found.is_exact else 'More than '}{counted(found.total, thing)} in all.")
+        note(f"{'' if found.is_exact else 'More than '}{count_of(found.total, thing)} in all.")
     if found.next_after is not None:
         note(f"More: --after {found.next_after}")
 

@@ -41,7 +41,7 @@ class GroupState(StrEnum):
 
 
 class GroupVerdict(StrEnum):
-    """What is done with groups."""
+    """The decision on groups of misses."""
 
     dismiss = "dismiss"
     solve = "solve"

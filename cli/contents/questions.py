@@ -21,13 +21,13 @@ from colmlm.cli.options import (
     RankedBy,
     Yes,
     examples,
-    finite,
+    no_nan,
     require_somebody,
     some_text,
     some_texts,
     wants_json,
 )
-from colmlm.cli.output import counted, note, print_json, print_table, say, shorten
+from colmlm.cli.output import count_of, note, print_json, print_table, say, shorten
 from colmlm.kb.answers.records import Calibrating
 from colmlm.kb.lookup.options import filter_note
 
@@ -150,7 +150,7 @@ def run(
     threshold: Annotated[
         float | None,
         typer.Option(
-            "--threshold", min=-1, max=1, callback=finite, help="The least score. Default: the base's."
+            "--threshold", min=-1, max=1, callback=no_nan, help="The least score. Default: the base's."
         ),
     ] = None,
     accepted_only: AcceptedOnly = False,
@@ -278,7 +278,7 @@ def threshold(
             "--wrong",
             min=0.001,
             max=0.5,
-            callback=finite,
+            callback=no_nan,
             help=f"The share that may be answered wrongly. Default: {_DEFAULTS.wrong}.",
         ),
     ] = None,
@@ -363,7 +363,7 @@ def _show_calibration(done: dict[str, Any]) -> None:
 def describe_set(found: KeptSet) -> str:
     """Say what a set holds, in a sentence."""
     where = f", answered from {found.corpus}" if found.corpus else ""
-    return f"{found.name}: {counted(found.num_questions, 'question')}{where}."
+    return f"{found.name}: {count_of(found.num_questions, 'question')}{where}."
 
 
 def show_sets(found: Sequence[KeptSet]) -> None:
@@ -440,7 +440,7 @@ def show_comparison(found: RunComparison) -> None:
         changes = ", ".join(map(str, one.seqs[:5]))
         rows.append((shorten(asked.question, 60), _came(one.before), _came(one.after), changes))
     print_table(("question", f"run {found.before.run_id}", f"run {found.after.run_id}", "changes"), rows)
-    say(f"{counted(len(found.items), 'question')} came out otherwise, {found.same} the same.")
+    say(f"{count_of(len(found.items), 'question')} came out otherwise, {found.same} the same.")
     kinds = ", ".join(f"{number} {kind}" for kind, number in found.changes.items())
     between = f"Changes {found.first_seq + 1} to {found.last_seq} between: {kinds}."
     say(between if kinds else "Nothing was changed between.")

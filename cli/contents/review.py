@@ -12,7 +12,7 @@ import typer
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.fact_view import refuse_rows, where
+from colmlm.cli.fact_view import fact_source, refuse_rows
 from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
@@ -110,7 +110,7 @@ def _row(item: InboxItem) -> tuple[object, ...]:
     near = ", ".join(
         f"{one.fact_id} {'says the same' if one.same else shorten(one.value, 20)}" for one in item.neighbours
     )
-    said = (fact.fact_id, fact.version, shorten(fact.value), shorten(fact.question), where(fact))
+    said = (fact.fact_id, fact.version, shorten(fact.value), shorten(fact.question), fact_source(fact))
     return (*said, item.uses or "", item.doubt or "", near)
 
 
@@ -182,7 +182,14 @@ def _preview(base: Base, verdicts: Sequence[ReviewVerdict]) -> None:
         print_json({"dry_run": True, "verdicts": verdicts, "facts": facts, "left": unfit})
     else:
         rows = (
-            (one.verdict, fact.fact_id, fact.review, shorten(fact.value), shorten(fact.question), where(fact))
+            (
+                one.verdict,
+                fact.fact_id,
+                fact.review,
+                shorten(fact.value),
+                shorten(fact.question),
+                fact_source(fact),
+            )
             for one, fact in both
         )
         print_table(("verdict", "id", "review", "value", "question", "source"), rows)

@@ -12,7 +12,7 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.composition.keying import DEFAULT_SAMPLE
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import MAX_BIGINT, CheckpointPath, examples, finite, wants_json
+from colmlm.cli.options import MAX_BIGINT, CheckpointPath, examples, no_nan, wants_json
 from colmlm.cli.output import print_json, say
 from colmlm.kb.errors import KeysetMismatch, refusals
 
@@ -37,7 +37,7 @@ FalseAcceptRate = Annotated[
         "--false-accept-rate",
         min=0,
         max=1,
-        callback=finite,
+        callback=no_nan,
         help="Share of questions without an answer that may be answered. Default: the best balance of both errors.",
     ),
 ]
@@ -100,7 +100,7 @@ def threshold(
     ] = None,
     value: Annotated[
         float | None,
-        typer.Option("--set", min=-1, max=1, callback=finite, help="The new one. Default: say what it is."),
+        typer.Option("--set", min=-1, max=1, callback=no_nan, help="The new one. Default: say what it is."),
     ] = None,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Choose it from the facts' own questions.")

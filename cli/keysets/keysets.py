@@ -26,7 +26,7 @@ from colmlm.cli.options import (
     Reason,
     Yes,
     examples,
-    finite,
+    no_nan,
     require_somebody,
     some_text,
     wants_json,
@@ -63,10 +63,10 @@ def check(
         int, typer.Option("--sample", min=1, max=100_000, help="How many questions, and prefixes, to encode.")
     ] = _DEFAULTS.sample,
     min_recall_at_1: Annotated[
-        float, typer.Option(min=0, max=1, callback=finite, help="Of the index, against exact search.")
+        float, typer.Option(min=0, max=1, callback=no_nan, help="Of the index, against exact search.")
     ] = _DEFAULTS.min_recall_at_1,
     min_recall_at_10: Annotated[
-        float, typer.Option(min=0, max=1, callback=finite, help="The same, of the ten nearest keys.")
+        float, typer.Option(min=0, max=1, callback=no_nan, help="The same, of the ten nearest keys.")
     ] = _DEFAULTS.min_recall_at_10,
     max_facts_lost: Annotated[
         int, typer.Option(min=0, help="How many live facts may be without a key.")
@@ -74,15 +74,18 @@ def check(
     max_question_loss: Annotated[
         float,
         typer.Option(
-            min=0, max=1, callback=finite, help="How far question recall and MRR may fall below the active's."
+            min=0,
+            max=1,
+            callback=no_nan,
+            help="How far question recall and MRR may fall below the active's.",
         ),
     ] = _DEFAULTS.max_question_loss,
     min_agreement: Annotated[
-        float, typer.Option(min=0, max=1, callback=finite, help="With what stored outputs looked up.")
+        float, typer.Option(min=0, max=1, callback=no_nan, help="With what stored outputs looked up.")
     ] = _DEFAULTS.min_agreement,
     min_recall_kept: Annotated[
         float,
-        typer.Option(min=0, max=1, callback=finite, help="Of true keys' recall, by keys that are predicted."),
+        typer.Option(min=0, max=1, callback=no_nan, help="Of true keys' recall, by keys that are predicted."),
     ] = _DEFAULTS.min_recall_kept,
     questions: Annotated[
         str | None,
@@ -91,12 +94,12 @@ def check(
     min_right: Annotated[
         float | None,
         typer.Option(
-            "--min-right", min=0, max=1, callback=finite, help="The least share of them to be right."
+            "--min-right", min=0, max=1, callback=no_nan, help="The least share of them to be right."
         ),
     ] = None,
     max_wrong: Annotated[
         float | None,
-        typer.Option("--max-wrong", min=0, max=1, callback=finite, help="The most of them to be wrong."),
+        typer.Option("--max-wrong", min=0, max=1, callback=no_nan, help="The most of them to be wrong."),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", dir_okay=False, help="Write histograms of scores here, as PNG.")
@@ -289,7 +292,7 @@ _COLUMNS = (
 def predicting_by(
     predict: bool, from_keyset: int | None, sample: int | None, method: MapMethod | None, **others: object
 ) -> Adapting:
-    """Read the options of --predict.
+    """Convert the options that go with --predict; empty without it.
 
     Raises `BadParameter` for those that mean nothing without --predict, and for the `others` with it.
     """
@@ -406,7 +409,7 @@ def _chosen(runtime: Runtime, name: EncoderName | None, checkpoint: Path | None)
         return runtime.encoder
     if checkpoint is not None:
         raise typer.BadParameter("name an encoder or a checkpoint, not both.", param_hint="--encoder")
-    return SentenceKeys.named(name)
+    return SentenceKeys.of_encoder(name)
 
 
 @app.command("fill", epilog=FILL_EXAMPLES)

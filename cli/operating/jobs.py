@@ -24,12 +24,12 @@ from colmlm.cli.options import (
     Limit,
     Yes,
     examples,
+    parse_span,
     require_somebody,
-    span,
     wants_json,
     without_json,
 )
-from colmlm.cli.output import counted, note, print_json, print_table, progress, say, shorten
+from colmlm.cli.output import count_of, note, print_json, print_table, progress, say, shorten
 from colmlm.kb.jobs.kinds import KINDS, work_of
 from colmlm.kb.jobs.records import STATES
 
@@ -51,7 +51,10 @@ def prune(
     older_than: Annotated[
         timedelta,
         typer.Option(
-            "--older-than", parser=span, metavar="SPAN", help="Only what ended so long ago: 90d, 12h or 30m."
+            "--older-than",
+            parser=parse_span,
+            metavar="SPAN",
+            help="Only what ended so long ago: 90d, 12h or 30m.",
         ),
     ],
     dry_run: DryRun = False,
@@ -78,7 +81,7 @@ def prune(
 
 def _pruned_jobs(pruned: Pruned) -> str:
     ended = f"that ended before {pruned.before:%Y-%m-%d %H:%M} UTC"
-    return f"{counted(pruned.num_jobs, 'job')} {ended}"
+    return f"{count_of(pruned.num_jobs, 'job')} {ended}"
 
 
 WORKER_EXAMPLES = examples(
@@ -149,7 +152,9 @@ def list_jobs(
     if wants_json():
         print_json({"jobs": found, "next_before": more})
         return
-    rows = [(j.job_id, j.kind, j.state, far(j), j.actor, f"{j.created_at:%Y-%m-%d %H:%M}") for j in found]
+    rows = [
+        (j.job_id, j.kind, j.state, progress_of(j), j.actor, f"{j.created_at:%Y-%m-%d %H:%M}") for j in found
+    ]
     print_table(("job", "kind", "state", "done", "actor", "asked for"), rows)
     if more is not None:
         note(f"More jobs: --before {more}")
@@ -203,8 +208,8 @@ def cancel(base: Base, job_id: JobId, actor: Actor = None) -> None:
 app.command("prune", epilog=EXAMPLES)(prune)
 
 
-def far(job: JobRecord) -> str:
-    """Say how far a job is, as "12 of 400 facts"."""
+def progress_of(job: JobRecord) -> str:
+    """Describe a job's progress, such as "12 of 400 facts"."""
     if not job.message:
         return ""
     return f"{job.done}{'' if job.total is None else f' of {job.total}'} {job.message}"
@@ -217,7 +222,7 @@ def _show(job: JobRecord) -> None:
     )
     say(f"with: {shorten(given, 200)}")
     if job.message:
-        say(f"done: {far(job)}")
+        say(f"done: {progress_of(job)}")
     if job.attempts > 1:
         say(f"attempts: {job.attempts}")
     if job.cancelled_by is not None:
@@ -273,7 +278,7 @@ def worker(
         with Keeper(settings):
             done = working.run(once=once)
     if once:
-        note(f"Ran {counted(done, 'job')}.")
+        note(f"Ran {count_of(done, 'job')}.")
 
 
 def _stop_at_eof(working: Any) -> None:

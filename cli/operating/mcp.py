@@ -59,7 +59,7 @@ def mcp(
 
     _log_to_stderr()
     callers = _Callers(base)
-    own = callers.of(base.tokens.own())
+    own = callers.make_caller(base.tokens.own())
     if not http:
         _end_by_signals(base)
         server_for(lambda _: own, version=version(), read_only=read_only).run("stdio")
@@ -69,7 +69,7 @@ def mcp(
 
     listener = listen(HOST, port)
     note(f"Serving MCP on http://{HOST}:{port}{PATH}; end with Ctrl-C.")
-    serve(server_for(caller_of, version=version(), read_only=read_only), listener, callers.admitted)
+    serve(server_for(caller_of, version=version(), read_only=read_only), listener, callers.admit_caller)
 
 
 class _Callers:
@@ -80,7 +80,7 @@ class _Callers:
         self._secret = secrets.token_bytes(32)
         self._turn = threading.Lock() if base.server is None else nullcontext()
 
-    def of(self, token: TokenRecord | None) -> Caller:
+    def make_caller(self, token: TokenRecord | None) -> Caller:
         """Give the caller with a token; None: this machine's user, who has every right. Raises `RightMissing`."""
         from colmlm.api.errors import right_missing
         from colmlm.api.mcp.reading import ALL_RIGHTS, Caller
@@ -99,7 +99,7 @@ class _Callers:
             turn=self._turn,
         )
 
-    def admitted(self, secret: str) -> Caller | None:
+    def admit_caller(self, secret: str) -> Caller | None:
         """Give the caller with this token over HTTP; None where it is none that works.
 
         This process withholds nothing, as a server does from who may not see the past. So it asks for that right.
@@ -109,10 +109,10 @@ class _Callers:
         token = self._base.tokens.of_secret(secret)
         if token is not None and self._base.server is None and not token.may(Right.audit):
             raise right_missing(token.role, Right.audit)
-        return None if token is None else self.of(token)
+        return None if token is None else self.make_caller(token)
 
     def _ask_nearby(self, ask: Callable[[Base], T]) -> T:
-        return self._base.answered(ask, checkpoint=None, as_of=None, verbose=False)
+        return self._base.ask_server_first(ask, checkpoint=None, as_of=None, verbose=False)
 
 
 def _end_by_signals(base: Base) -> None:

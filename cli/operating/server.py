@@ -31,7 +31,7 @@ from colmlm.kb.store import waits
 if TYPE_CHECKING:
     from colmlm.api.loaded_models import LoadedModel, LoadedModels
     from colmlm.api.middleware.auth import LocalToken
-    from colmlm.api.supervision import Shared
+    from colmlm.api.supervision import SharedState
     from colmlm.cli.composition.worker_process import WorkerProcess
     from colmlm.kb.keys.activation import Succession
     from colmlm.kb.keys.records import CheckpointInfo
@@ -62,7 +62,7 @@ def run(
     *,
     local: LocalToken | None,
     worker: WorkerProcess | None = None,
-    shared: Shared | None = None,
+    shared: SharedState | None = None,
     num_servers: int = 1,
     on_up: Callable[[], object] | None = None,
 ) -> None:
@@ -89,8 +89,8 @@ def run(
         )
 
 
-def cores(num_servers: int) -> int | None:
-    """Give this process's part of the cores; None where OMP_NUM_THREADS says how many threads compute."""
+def cores_per_server(num_servers: int) -> int | None:
+    """Divide the cores among the server processes; None where OMP_NUM_THREADS sets the number of threads."""
     return None if THREADS in os.environ else max(1, len(os.sched_getaffinity(0)) // num_servers)
 
 
@@ -102,7 +102,7 @@ def _leave_a_core(num_servers: int) -> None:
     """
     import torch
 
-    if (own := cores(num_servers)) is not None:
+    if (own := cores_per_server(num_servers)) is not None:
         torch.set_num_threads(max(1, own - 1))
 
 
@@ -113,7 +113,9 @@ def _keeper(runtime: Runtime, models: LoadedModels, num_servers: int) -> ModelKe
     return ModelKeeper(
         runtime.kb,
         models,
-        partial(runtime.model_at, check=check_client, asker=name_asker, wide_threads=cores(num_servers)),
+        partial(
+            runtime.model_at, check=check_client, asker=name_asker, wide_threads=cores_per_server(num_servers)
+        ),
         partial(weights_bytes, cache=runtime.settings.home / "models"),
     )
 
@@ -132,15 +134,15 @@ def serve_shared(
     """
     with tempfile.TemporaryDirectory(prefix="colmlm-metrics-") as folder, ExitStack() as at_end:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read once, when the library is imported
-        from colmlm.api.supervision import Shared, Supervisor
+        from colmlm.api.supervision import SharedState, Supervisor
         from colmlm.api.watch import logs
 
         logs.configure(runtime.serving)
-        wide_threads = cores(len(listeners))
+        wide_threads = cores_per_server(len(listeners))
         with _one_thread():
             models = _load_models(runtime, wide_threads, with_model=with_model)
         local = at_end.enter_context(told_of(runtime, listeners[0], address) if with_model else nullcontext())
-        shared = Shared(len(listeners), Path(folder))
+        shared = SharedState(len(listeners), Path(folder))
         gc.collect()
         gc.freeze()  # what is never collected is never written to, and stays one copy
 
@@ -195,7 +197,7 @@ def _one_thread() -> Iterator[None]:
             os.environ[THREADS] = before
 
 
-def _attend(runtime: Runtime, shared: Shared, worker: Callable[[], WorkerProcess] | None) -> None:
+def _attend(runtime: Runtime, shared: SharedState, worker: Callable[[], WorkerProcess] | None) -> None:
     """Run what there is once beside all servers, until SIGTERM: the worker for jobs, and the metrics' own address."""
     from colmlm.api.serving import serve_metrics
     from colmlm.api.watch.metrics import Metrics
@@ -291,7 +293,7 @@ class ModelKeeper:
             _log.warning("the model %s is not loaded: %s", checkpoint.name, waits.cause_of(error))
             return
         self._failed.pop(checkpoint.checkpoint_id, None)
-        self.models.put(model)
+        self.models.add_model(model)
         _log.info("loaded the model %s", checkpoint.name)
 
     def _load_model(self, checkpoint: CheckpointInfo) -> LoadedModel:

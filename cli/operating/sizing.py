@@ -64,14 +64,14 @@ def sizing(
         return
     say(f"{facts:,} facts of width {dim}, {found.index_spec}")
     rows = [
-        ("database", readable(found.database), "texts, facts, versions, keys, log"),
-        ("index", readable(found.index_memory), "in the memory of every process that looks up"),
-        ("index training", readable(found.index_training_memory), "in memory while one is built"),
-        ("snapshots", readable(found.snapshots), "on disk, the old one and the new one"),
-        ("disk", readable(found.disk), "with the write-ahead log and room for vacuum"),
+        ("database", format_bytes(found.database), "texts, facts, versions, keys, log"),
+        ("index", format_bytes(found.index_memory), "in the memory of every process that looks up"),
+        ("index training", format_bytes(found.index_training_memory), "in memory while one is built"),
+        ("snapshots", format_bytes(found.snapshots), "on disk, the old one and the new one"),
+        ("disk", format_bytes(found.disk), "with the write-ahead log and room for vacuum"),
         (
             "memory",
-            readable(found.memory),
+            format_bytes(found.memory),
             "index and training; the database's cache and the model come on top",
         ),
         ("one lookup", f"{found.lookup_ms:,.2f} ms", f"of it {found.search_ms:,.2f} ms in the index"),
@@ -80,7 +80,7 @@ def sizing(
     print_table(("what", "size", ""), rows)
 
 
-def readable(size: float) -> str:
+def format_bytes(size: float) -> str:
     """Write a number of bytes in units of 1,000."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:

@@ -10,7 +10,7 @@ import typer
 
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.options import DryRun, Yes, examples, require_somebody, span, wants_json
+from colmlm.cli.options import DryRun, Yes, examples, parse_span, require_somebody, wants_json
 from colmlm.cli.output import note, print_json, print_table, say
 from colmlm.kb.access.records import MAX_RATE
 
@@ -57,7 +57,7 @@ def create(
     expires_in: Annotated[
         Span,
         typer.Option(
-            "--expires-in", parser=span, metavar="SPAN", help="Ends by itself after 90d, 12h or 30m."
+            "--expires-in", parser=parse_span, metavar="SPAN", help="Ends by itself after 90d, 12h or 30m."
         ),
     ] = None,
     rate_limit: Annotated[
@@ -114,13 +114,19 @@ def rotate(
     grace: Annotated[
         timedelta,
         typer.Option(
-            "--grace", parser=span, metavar="SPAN", help="How long the old secret works beside the new one."
+            "--grace",
+            parser=parse_span,
+            metavar="SPAN",
+            help="How long the old secret works beside the new one.",
         ),
     ] = "0",  # type: ignore[assignment]  # parsed as if it were typed
     expires_in: Annotated[
         Span,
         typer.Option(
-            "--expires-in", parser=span, metavar="SPAN", help="A new end, which brings an expired token back."
+            "--expires-in",
+            parser=parse_span,
+            metavar="SPAN",
+            help="A new end, which brings an expired token back.",
         ),
     ] = None,
     dry_run: DryRun = False,

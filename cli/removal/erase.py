@@ -157,10 +157,10 @@ def _preview(base: Base, fact_ids: list[int], mentions: MentionScope) -> None:
     preview = base.erasures.preview(fact_ids, mentions=mentions.value)
     if wants_json():
         facts = base.facts.show_many(fact_ids)
-        print_json({"dry_run": True, "facts": facts, **counts(preview)})
+        print_json({"dry_run": True, "facts": facts, **count_erased(preview)})
         return
     brief_table(base.facts.show_many(fact_ids))
-    say(f"Would redact {touched(preview)}, and drop {preview.num_keys} keys.")
+    say(f"Would redact {describe_erased(preview)}, and drop {preview.num_keys} keys.")
     show_twins(preview)
     show_left(preview)
 
@@ -193,14 +193,14 @@ def scan_residue(
 
     The exit code is 1 where any is found.
     """
-    from colmlm.cli.bases.local_removal import scanned
+    from colmlm.cli.bases.local_removal import scan_files
     from colmlm.kb.removal.traces import Trace, load_traces
 
     if bool(traces) == bool(texts):
         raise typer.BadParameter("pass either --traces or --text.", param_hint="--traces")
     wanted = load_traces(traces) if traces else [Trace(0, "text", said.encode()) for said in texts or ()]
     with Runtime.from_environment() as runtime:
-        report = scanned(runtime, wanted)
+        report = scan_files(runtime, wanted)
     if wants_json():
         print_json(report)
     else:
@@ -226,8 +226,8 @@ def show_asked(asked: ErasureRequest) -> None:
     note(f"Another admin approves it with: colmlm erase settle approve {asked.erasure_request_id}")
 
 
-def counts(erased: Erased) -> dict[str, object]:
-    """Give what an erasure touched, for JSON."""
+def count_erased(erased: Erased) -> dict[str, object]:
+    """Count what an erasure removed, by kind, for JSON."""
     return {
         "again": erased.again,
         "documents": erased.documents,
@@ -247,12 +247,12 @@ def counts(erased: Erased) -> dict[str, object]:
 def as_dict(report: ErasureReport) -> dict[str, object]:
     """Give what was erased and the level that was reached, for JSON."""
     done = report.erased
-    of_change = {"seq": done.seq, "fact_ids": done.fact_ids, **counts(done)} if done else {"seq": None}
+    of_change = {"seq": done.seq, "fact_ids": done.fact_ids, **count_erased(done)} if done else {"seq": None}
     return {**of_change, "level": report.level, "asked_level": report.asked_level, "levels": report.levels}
 
 
-def touched(erased: Erased) -> str:
-    """Say what an erasure touched, in words."""
+def describe_erased(erased: Erased) -> str:
+    """Write the counts of what an erasure removed as words."""
     return (
         f"{len(erased.fact_ids)} facts in {len(erased.documents)} texts, {len(erased.generations)} outputs, "
         f"{len(erased.forget_runs)} forget runs and {len(erased.jobs)} jobs"
@@ -296,7 +296,7 @@ def show_report(report: ErasureReport) -> None:
         if done.seq is None:
             say("Erased before, and nothing says it still: nothing was changed.")
         else:
-            say(f"Change {done.seq}: erased {touched(done)}; {done.num_keys} keys dropped.")
+            say(f"Change {done.seq}: erased {describe_erased(done)}; {done.num_keys} keys dropped.")
         show_twins(done)
         show_left(done)
     say(f"Level {report.level} of {len(report.levels)} is reached:")
@@ -342,7 +342,7 @@ def list_requests(
 
 
 class RequestVerdict(Enum):
-    """What is said to a request."""
+    """The decision on a request to erase."""
 
     approve = "approve"
     withdraw = "withdraw"

@@ -14,7 +14,7 @@ import typer
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.fact_view import brief_table, place
+from colmlm.cli.fact_view import brief_table, format_source
 from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
@@ -27,15 +27,15 @@ from colmlm.cli.options import (
     WhyUnlessDry,
     Yes,
     examples,
-    finite,
+    no_nan,
+    parse_time,
     require_reason,
     require_somebody,
     some_text,
-    time,
     wants_json,
     without_json,
 )
-from colmlm.cli.output import counted, note, print_json, print_table, say, shorten, some_ids
+from colmlm.cli.output import count_of, note, print_json, print_table, say, shorten, some_ids
 from colmlm.kb.removal.records import (
     LEVELS,
     OUTCOMES,
@@ -104,12 +104,14 @@ ToSeq = Annotated[
 ]
 Since = Annotated[
     datetime | None,
-    typer.Option("--since", parser=time, metavar="TIME", help="Added at this time or later (ISO 8601; UTC)."),
+    typer.Option(
+        "--since", parser=parse_time, metavar="TIME", help="Added at this time or later (ISO 8601; UTC)."
+    ),
 ]
 Until = Annotated[
     datetime | None,
     typer.Option(
-        "--until", parser=time, metavar="TIME", help="Added at this time or before (ISO 8601; UTC)."
+        "--until", parser=parse_time, metavar="TIME", help="Added at this time or before (ISO 8601; UTC)."
     ),
 ]
 Like = Annotated[
@@ -122,7 +124,7 @@ Radius = Annotated[
         "--radius",
         min=-1,
         max=1,
-        callback=finite,
+        callback=no_nan,
         help="Least cosine for --like and for equivalents. Default: the keyset's threshold.",
     ),
 ]
@@ -236,7 +238,7 @@ def apply(
         return
     _warn(drift)
     if not yes:
-        typer.confirm(f"Forget {counted(record.num_facts, 'fact')} of run {run_id}?", abort=True, err=True)
+        typer.confirm(f"Forget {count_of(record.num_facts, 'fact')} of run {run_id}?", abort=True, err=True)
     edit = base.forgetting.apply(run_id, actor=base.actor(actor), reason=reason or record.reason)
     _print_edit(run_id, edit, drift=drift)
 
@@ -247,7 +249,7 @@ def _warn(drift: Drift) -> None:
         ("now say the same", drift.newly_equivalent),
     ):
         if fact_ids:
-            late = counted(len(fact_ids), "fact")
+            late = count_of(len(fact_ids), "fact")
             note(
                 f"{late} that came after the plan {what} and stay: {some_ids(fact_ids)}. Plan again for them."
             )
@@ -257,7 +259,9 @@ def _preview(record: RunRecord, **more: object) -> None:
     if wants_json():
         print_json({"dry_run": True, "run": record, **more})
         return
-    say(f"run {record.run_id} is {record.state}: {counted(record.num_facts, 'fact')}, policy {record.policy}")
+    say(
+        f"run {record.run_id} is {record.state}: {count_of(record.num_facts, 'fact')}, policy {record.policy}"
+    )
     for drift in more.values():
         if isinstance(drift, Drift):
             _warn(drift)
@@ -269,7 +273,7 @@ def _print_edit(run_id: int, edit: Edit, **more: object) -> None:
     if wants_json():
         print_json({"run_id": run_id, "seq": edit.seq, "kind": edit.kind, "fact_ids": edit.fact_ids, **more})
     else:
-        say(f"Change {edit.seq}: {edit.kind} of {counted(len(edit.fact_ids), 'fact')}, run {run_id}")
+        say(f"Change {edit.seq}: {edit.kind} of {count_of(len(edit.fact_ids), 'fact')}, run {run_id}")
 
 
 @app.command(epilog=examples('colmlm forget undo 1 --reason "withdrawn"', "colmlm forget undo 1 --dry-run"))
@@ -291,7 +295,7 @@ def undo(
         return
     if not yes:
         typer.confirm(
-            f"Bring {counted(record.num_facts, 'fact')} of run {run_id} back?", abort=True, err=True
+            f"Bring {count_of(record.num_facts, 'fact')} of run {run_id} back?", abort=True, err=True
         )
     edit = base.forgetting.restore(run_id, actor=base.actor(actor), reason=reason or "")
     _print_edit(run_id, edit)
@@ -450,7 +454,7 @@ def plan_json(
 
 def show_plan(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: int) -> None:
     """Print a plan: its facts, equivalent and conflicting ones, and what would be answered instead."""
-    forgets = counted(len(made.fact_ids), "fact")
+    forgets = count_of(len(made.fact_ids), "fact")
     say(f"run {made.run_id}: forget {forgets} of {made.live_facts} live, policy {made.policy}")
     _show_facts(made.fact_ids, texts, limit)
     taken = "included" if made.included else "NOT included"
@@ -460,7 +464,7 @@ def show_plan(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: int) -> 
     ):
         if fact_ids:
             say()
-            say(f"{counted(len(fact_ids), 'fact')} {what}:")
+            say(f"{count_of(len(fact_ids), 'fact')} {what}:")
             _show_facts(fact_ids, texts, limit)
     say()
     _show_successors(made, texts, limit)
@@ -471,7 +475,7 @@ def show_plan(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: int) -> 
     )
     if made.unkeyed:
         say(
-            f"{counted(made.unkeyed, 'fact')} have no key in the active keyset, so no lookup finds them even now."
+            f"{count_of(made.unkeyed, 'fact')} have no key in the active keyset, so no lookup finds them even now."
         )
 
 
@@ -517,15 +521,17 @@ def show_survivors(
         return
     say()
     say(
-        f"{counted(read, 'question')} asked of the whole base as if these facts were gone: "
-        f"{counted(count, 'place')} would still answer"
+        f"{count_of(read, 'question')} asked of the whole base as if these facts were gone: "
+        f"{count_of(count, 'place')} would still answer"
     )
     rows = []
     for one in survivors:
         asked = texts.get(one.asked_fact_id)
         question = shorten(asked.question) if asked and asked.question else f"(fact {one.asked_fact_id})"
         facts = ", ".join(str(fact.fact_id) for fact in one.facts)
-        rows.append((question, shorten(one.text), one.says, f"{one.score:.3f}", facts, place(one.source)))
+        rows.append(
+            (question, shorten(one.text), one.says, f"{one.score:.3f}", facts, format_source(one.source))
+        )
     print_table(("question", "would say", "value", "probability", "facts", "source"), rows)
     if count > len(survivors):
         say(f"and {count - len(survivors)} more")

@@ -33,7 +33,7 @@ class _OwnOptions:
     callback: Any
 
     def program_options(self) -> Iterator[Any]:
-        """Give those options of the program that this command can use."""
+        """List the program's options that this command can use."""
         shared = _declared_options()
         if getattr(self.callback, "takes_json", True):
             yield shared["as_json"]

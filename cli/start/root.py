@@ -165,7 +165,7 @@ def _complain(line: str) -> None:
 
 
 def start(app: typer.Typer, name: str) -> None:
-    """Run a console script."""
+    """Run the program as a console script of this name."""
     interpreter.shut_out_current_directory()
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
     command = (*words[:1], " ".join(words[:2]))

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import MaxMinutes, examples, positive, wants_json
+from colmlm.cli.options import MaxMinutes, above_zero, examples, wants_json
 from colmlm.cli.output import note, print_json, print_table, progress, say
 from colmlm.cli.start.command import RunningGroup
 from colmlm.cli.training import tuning
-from colmlm.cli.training.tuning import Squad, readable, shown
+from colmlm.cli.training.tuning import Squad, readable_documents, show_steps
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_squad
 from colmlm.kb.demo import DEMO_CORPUS
@@ -73,8 +73,8 @@ class Sources:
         from colmlm.model.training.corpora import open_shards
 
         mapped = [open_shards(folder, tokenizer, config) for folder in self.shards]
-        files = _drop_held_out([list(readable(path)) for path in self._readers()], self.held_out)
-        files += [list(readable(read_annotated(DEMO_CORPUS)))] * self.demo
+        files = _drop_held_out([list(readable_documents(path)) for path in self._readers()], self.held_out)
+        files += [list(readable_documents(read_annotated(DEMO_CORPUS)))] * self.demo
         with progress("documents tokenised") as advance:
             mapped += [_tokenise_documents(documents, tokenizer, config, advance) for documents in files]
         return mapped
@@ -92,7 +92,7 @@ class Sources:
 
     def documents(self) -> Iterator[AnnotatedDocument]:
         """Read the documents of all files, one after another."""
-        return chain.from_iterable(readable(path) for path in self._readers())
+        return chain.from_iterable(readable_documents(path) for path in self._readers())
 
     def _readers(self) -> list[Iterable[Parsed]]:
         return [*map(read_annotated, self.annotated), *map(read_squad, self.squad)]
@@ -122,7 +122,7 @@ def shards(
     sources = Sources(annotated=tuple(annotated or ()), squad=tuple(squad or ()))
     if not sources:
         raise typer.BadParameter("nothing to make shards of: name a file with --annotated or --squad.")
-    config = chosen(None, preset, method, settings or [], init=init)
+    config = choose_config(None, preset, method, settings or [], init=init)
     with Runtime.from_environment() as runtime:
         tokenizer = tokenizer_of(config, runtime.settings.home / "models")
     built = _build(sources, out, tokenizer, config, per_shard)
@@ -270,7 +270,9 @@ def train(
     learning_rate: Annotated[
         float | None,
         typer.Option(
-            "--learning-rate", callback=lambda v: v if v is None else positive(v), help="Peak learning rate."
+            "--learning-rate",
+            callback=lambda v: v if v is None else above_zero(v),
+            help="Peak learning rate.",
         ),
     ] = None,
     mix: Annotated[
@@ -313,7 +315,7 @@ def train(
         return
     asked = list(settings or [])
     asked += [f"{n}=[{text}]" for n, text in (("mix", mix), ("cooldown_mix", cooldown_mix)) if text]
-    config = chosen(
+    config = choose_config(
         out, preset, method, asked, init=init, steps=steps, batch=batch, micro=micro, adapt=adapt,
         max_seconds=max_minutes and max_minutes * 60, max_length=max_length, learning_rate=learning_rate,
         hard_negatives=hard_negatives, seed=seed,
@@ -365,7 +367,7 @@ def _train(config: TrainConfig, sources: Sources, out: Path | None, cache: Path,
         name or out.name,
         note if process_rank().is_first else None,
     )
-    with shown() as show:
+    with show_steps() as show:
         for metrics in trainer.run():
             if process_rank().is_first:
                 show(metrics, config.steps)
@@ -392,7 +394,7 @@ Method = Annotated[
 ]
 
 
-def chosen(
+def choose_config(
     out: Path | None,
     preset: str | None,
     method: str | None,

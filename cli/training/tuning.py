@@ -22,9 +22,9 @@ from colmlm.cli.options import (
     DryRun,
     MaxMinutes,
     NewDirectory,
+    above_zero,
     examples,
-    finite,
-    positive,
+    no_nan,
     require_empty,
     wants_json,
 )
@@ -58,7 +58,7 @@ Squad = Annotated[
 Epochs = Annotated[
     float | None,
     typer.Option(
-        "--epochs", callback=lambda v: v if v is None else positive(v), help="Default: the preset's."
+        "--epochs", callback=lambda v: v if v is None else above_zero(v), help="Default: the preset's."
     ),
 ]
 Settings = Annotated[
@@ -70,7 +70,7 @@ Settings = Annotated[
 Name = Annotated[str | None, typer.Option("--name", help="Its name. Default: that of --out.")]
 
 
-def readable(parsed: Iterable[Parsed]) -> Iterator[AnnotatedDocument]:
+def readable_documents(parsed: Iterable[Parsed]) -> Iterator[AnnotatedDocument]:
     """Give the documents of a file, and note how much of it was malformed."""
     refused = 0
     for item in parsed:
@@ -81,7 +81,7 @@ def readable(parsed: Iterable[Parsed]) -> Iterator[AnnotatedDocument]:
         note(f"{refused} malformed spans or documents left out; `colmlm corpus add --dry-run` lists them")
 
 
-def changed(
+def change_preset(
     preset: Config, settings: list[str] | None, epochs: float | None, max_minutes: float | None
 ) -> Config:
     """Give the preset with the settings that were asked for."""
@@ -127,7 +127,7 @@ def release(
     run: Annotated[Path, typer.Argument(metavar="RUN", exists=True, file_okay=False, help="A training run.")],
     target: NewDirectory,
 ) -> None:
-    """Write what a run trained in half precision, with its config and without optimiser state.
+    """Write the weights that a run trained in half precision, with the config and without optimiser state.
 
     Of a checkpoint that is its adapter with the loss log, of an annotator and the reader 16 MB at most.
     """
@@ -197,7 +197,7 @@ def train_spans(
     per_100_words: Annotated[
         float,
         typer.Option(
-            "--per-100-words", callback=positive, help="How many facts the threshold lets 100 words have."
+            "--per-100-words", callback=above_zero, help="How many facts the threshold lets 100 words have."
         ),
     ] = DENSITY,
     settings: Settings = None,
@@ -207,17 +207,16 @@ def train_spans(
 
     With --hold-out the threshold is set to --per-100-words facts in those documents.
     """
-    from colmlm.model.annotate.training import Annotated as Corpus
-    from colmlm.model.annotate.training import SpanTask
+    from colmlm.model.annotate.training import SpanTask, TrainingDocuments
     from colmlm.model.evaluate.annotators import calibrate_threshold
 
     sparse, kept_back = split_squad(squad or [], held_out if squad else 0)
     dense = read_dense(annotated or [], demo)
     if not squad:
         dense, kept_back = _held_out(dense, held_out)
-    config = changed(SPAN_PRESETS[preset](), settings, epochs, max_minutes)
+    config = change_preset(SPAN_PRESETS[preset](), settings, epochs, max_minutes)
     _require([*sparse, *dense], "facts")
-    corpora = [Corpus(sparse, dense=False), Corpus(dense, dense=True)]
+    corpora = [TrainingDocuments(sparse, dense=False), TrainingDocuments(dense, dense=True)]
     with Runtime.from_environment() as runtime:
         cache = runtime.settings.home / "models"
         task = SpanTask(config, corpora, cache, name or out.name)
@@ -252,7 +251,7 @@ def train_questions(
 
     documents = split_squad(squad or [], held_out)[0] + read_dense(annotated or [], demo)
     _require(documents, "facts with questions")
-    config = changed(QUESTION_PRESETS[preset](), settings, epochs, max_minutes)
+    config = change_preset(QUESTION_PRESETS[preset](), settings, epochs, max_minutes)
     with Runtime.from_environment() as runtime:
         task = QuestionTask(config, documents, runtime.settings.home / "models", name or out.name)
         tune(task.run(out), task)
@@ -276,7 +275,7 @@ def _held_out(
 
 def read_dense(annotated: list[Path], demo: bool) -> list[AnnotatedDocument]:
     files = [*annotated, *([DEMO_CORPUS] if demo else [])]
-    return [document for path in files for document in readable(read_annotated(path))]
+    return [document for path in files for document in readable_documents(read_annotated(path))]
 
 
 def _require(documents: list[AnnotatedDocument], what: str) -> None:
@@ -296,7 +295,7 @@ HoldOutShare = Annotated[
         "--hold-out",
         min=0,
         max=0.5,
-        callback=finite,
+        callback=no_nan,
         help="Leave this share of the titles out, to measure with.",
     ),
 ]
@@ -332,21 +331,21 @@ def train_reader(
     """Train the reader on the questions of SQuAD files, with passages that answer them and passages that do not."""
     from colmlm.model.reader.training import ReaderTask, train_with_curve
 
-    config = changed(READER_PRESETS[preset](), settings, epochs, max_minutes)
+    config = change_preset(READER_PRESETS[preset](), settings, epochs, max_minutes)
     learnt, kept_back = split_by_title(squad_documents(squad or []), held_out)
-    examples = drawn(squad or [], learnt, config)
-    measured = list(drawn(squad or [], kept_back, config).plain()) if kept_back else []
+    examples = reader_examples(squad or [], learnt, config)
+    measured = list(reader_examples(squad or [], kept_back, config).plain()) if kept_back else []
     with Runtime.from_environment() as runtime:
         task = ReaderTask(config, examples, runtime.settings.home / "models", name or out.name, start)
         if dry_run:
             _foretell(task)
             return
-        tune(train_with_curve(task, out, some(measured), every), task)
+        tune(train_with_curve(task, out, draw_examples(measured), every), task)
     report(out)
 
 
 def squad_documents(squad: list[Path]) -> list[AnnotatedDocument]:
-    return [document for path in squad for document in readable(read_squad(path))]
+    return [document for path in squad for document in readable_documents(read_squad(path))]
 
 
 def _foretell(task: ReaderTask) -> None:
@@ -385,8 +384,10 @@ def _title(document: AnnotatedDocument) -> str:
     return document.title or document.external_id
 
 
-def drawn(squad: list[Path], documents: list[AnnotatedDocument], config: ReaderConfig) -> ReaderExamples:
-    """Make examples of what the files ask about these documents."""
+def reader_examples(
+    squad: list[Path], documents: list[AnnotatedDocument], config: ReaderConfig
+) -> ReaderExamples:
+    """Make the reader's examples from the questions that SQuAD files ask about these documents."""
     from colmlm.model.reader.training import ReaderExamples, ReaderQuestion
 
     numbers = {document.external_id: number for number, document in enumerate(documents)}
@@ -401,8 +402,10 @@ def drawn(squad: list[Path], documents: list[AnnotatedDocument], config: ReaderC
     return ReaderExamples(documents, asked, config)
 
 
-def some(examples: Sequence[ReaderExample], questions: int | None = CURVE_QUESTIONS) -> list[ReaderExample]:
-    """Draw the examples of so many questions, in their order."""
+def draw_examples(
+    examples: Sequence[ReaderExample], questions: int | None = CURVE_QUESTIONS
+) -> list[ReaderExample]:
+    """Choose the examples of so many questions at random, keeping their order."""
     from colmlm.model.training.steps import hold_out
 
     asked = list(dict.fromkeys(example.question for example in examples))
@@ -452,10 +455,10 @@ def evaluate(
     from colmlm.model.reader.training import forms_of_asking, measure_reader
 
     config = READER_PRESETS[ReaderPreset.minilm]()
-    found = drawn(squad or [], squad_documents(squad or []), config)
-    asked = some(list(found.plain()), questions)
+    found = reader_examples(squad or [], squad_documents(squad or []), config)
+    asked = draw_examples(list(found.plain()), questions)
     is_told = any(one.answer is None for one in found.asked)
-    whole = some(list(found.whole()), questions) if is_told else []
+    whole = draw_examples(list(found.whole()), questions) if is_told else []
     with Runtime.from_environment() as runtime, progress("passages") as update:
         model = load_reader(reader_at(runtime.user, directory), runtime.settings.home / "models")
         asked_in = forms_of_asking(asked) | ({"whole documents": whole} if whole else {})
@@ -491,7 +494,7 @@ class Show(Protocol):
 
 
 @contextmanager
-def shown() -> Iterator[Show]:
+def show_steps() -> Iterator[Show]:
     """Show each step on stderr: as a progress bar on a terminal, else as a line now and then."""
     if not sys.stderr.isatty():
         yield _Lines()

@@ -302,7 +302,7 @@ def query(
     from colmlm.model.text.markup import ASKER, REL_LMLM
 
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
-        ours, encoder = runtime.checkpoint, SentenceKeys.named(EncoderName.minilm).sentences
+        ours, encoder = runtime.checkpoint, SentenceKeys.of_encoder(EncoderName.minilm).sentences
         costs: dict[str, QueryCost] = {}
         questions = _sites_of(chain(map(read_squad, squad or []), map(read_annotated, annotated or [])))
         if questions:
@@ -344,13 +344,13 @@ def _measure_queries(
     documents: Sequence[AnnotatedDocument],
     sites: int,
 ) -> QueryCost:
-    from colmlm.model.evaluate.lookups import Former, measure_query_cost
+    from colmlm.model.evaluate.lookups import QueryMaker, measure_query_cost
 
     method = other.config.method
     with progress(f"Queries beside {method}") as advance:
         return measure_query_cost(
-            Former(ours),
-            Former(other, encoder, gold=gold),
+            QueryMaker(ours),
+            QueryMaker(other, encoder, gold=gold),
             documents,
             sites=sites,
             done=lambda number: advance(number, sites),

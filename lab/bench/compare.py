@@ -147,7 +147,7 @@ def _child(kind: PeerKind, task: PeerTask, sending: Connection) -> None:
 
 
 def measure(kind: PeerKind, task: PeerTask, directory: Path, on_progress: Progress) -> PeerResult:
-    """Run one peer through the whole job in this process."""
+    """Measure one peer in this process: ingest, index build, lookups, deletes and the residue in its files."""
     keys: Keys = task.load("keys")
     queries: Keys = task.load("queries")
     truth: npt.NDArray[np.int64] = task.load("truth")

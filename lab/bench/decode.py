@@ -87,13 +87,13 @@ def time_decoding(checkpoint: Checkpoint, prompts: Sequence[str], tokens: int, r
     """
     outputs: dict[str, list[list[int]]] = {}
 
-    def ours() -> None:
+    def run_ours() -> None:
         outputs["ours"] = plain_tokens(checkpoint, prompts, tokens)
 
     def generate() -> None:
         outputs["generate"] = generated_tokens(checkpoint, prompts, tokens)
 
-    seconds = in_turns({"ours": ours, "generate": generate}, rounds)
+    seconds = in_turns({"ours": run_ours, "generate": generate}, rounds)
     pairs = list(zip(outputs["ours"], outputs["generate"], strict=True))
     same = [a == b for mine, theirs in pairs for a, b in zip(mine, theirs, strict=True)]
     count = len(prompts) * tokens

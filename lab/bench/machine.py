@@ -57,7 +57,7 @@ def _is_installed(name: str) -> bool:
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """Run `work` and gives the seconds that it took."""
+    """Run `work` and give the seconds that it took."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started

@@ -221,7 +221,7 @@ def paper_index(num_facts: int, dim: int) -> str:
 def make_release(
     folder: Path, keys: npt.NDArray[np.float32], *, spec: str | None = None, seed: int = 0
 ) -> None:
-    """Write a release into this folder: fact n is `fact_text(n)` and have key n; `spec` is its index's."""
+    """Write a release into this folder: fact n is `fact_text(n)` with key n; `spec` is the index's factory string."""
     folder.mkdir(parents=True, exist_ok=True)
     order = np.random.default_rng(seed).permutation(len(keys))
     with (folder / IDS).open("w", encoding="ascii") as ids:

@@ -317,20 +317,20 @@ class DeletionAudit:
         }
 
     def measure_found(self) -> FoundShares:
-        others = self.first(self.other_queries)
+        others = self.best_hits(self.other_queries)
         finds = [h is not None and h.fact_id == f.fact_id for h, f in zip(others, self.others, strict=True)]
-        sample = self.first(self.queries)
+        sample = self.best_hits(self.queries)
         tells = _tells(sample, self.sample)
         answered = np.array([hit is not None for hit in sample], dtype=bool)
         return FoundShares(
             others=np.array(finds, dtype=bool),
-            neighbours=_tells(self.first(self.neighbour_queries), self.neighbours),
+            neighbours=_tells(self.best_hits(self.neighbour_queries), self.neighbours),
             sample=tells,
             wrong=answered & ~tells,
         )
 
-    def first(self, queries_BD: NDArray[np.float32]) -> list[Hit | None]:
-        """Give the best hit of each query, or None."""
+    def best_hits(self, queries_BD: NDArray[np.float32]) -> list[Hit | None]:
+        """Look up each query, and give its best hit or None."""
         if not len(queries_BD):
             return []
         found = self.kb.lookups.find(queries_BD, checkpoint_id=self.checkpoint.checkpoint_id)
@@ -515,8 +515,8 @@ def _survival(
     gone, ours = set(plan.fact_ids), set(ids)
     listed = gone | {fact_id for one in plan.survivors for fact_id in one.fact_ids}
     with audit.apply_run(plan.run_id):
-        by_question = audit.first(audit.queries)
-        by_wording = audit.first(np.stack([one.key for one in chosen]))
+        by_question = audit.best_hits(audit.queries)
+        by_wording = audit.best_hits(np.stack([one.key for one in chosen]))
 
     def share_told(hits: Sequence[Hit | None]) -> Share:
         pairs = zip(hits, audit.sample, strict=True)

@@ -20,7 +20,7 @@ from colmlm.kb.answers.records import SPAN, Answer
 from colmlm.kb.lookup.options import KEY, READER
 from colmlm.kb.lookup.options import RANKINGS as DECODED_BY
 from colmlm.lab.bench.machine import print_report
-from colmlm.lab.methods.ablations import RANKINGS, WHOLE, Ablations, Decoding, named
+from colmlm.lab.methods.ablations import RANKINGS, WHOLE, Ablations, Decoding, format_ranking
 from colmlm.lab.methods.answer_shares import (
     RawAnswer,
     RawQuestion,
@@ -88,7 +88,7 @@ def documents(
     ] = "context",
     ranking: Annotated[
         str, typer.Option("--ranking", help="What finds the answer: of key, words and reader, with commas.")
-    ] = named(WHOLE),
+    ] = format_ranking(WHOLE),
     mode: Annotated[
         str, typer.Option("--mode", help="read, or paper: the nearest fact by its key alone.")
     ] = "read",
@@ -154,11 +154,11 @@ def documents(
         documents = fill_own_base(runtime, texts.documents, threshold, keys)
         answers = remembering_answers(runtime, keys=keys != NO_KEYS)
         asking = Asking(runtime, answers, texts, seed)
-        asked, absent = asking.all("colmlm", way_of(answers, parts, mode, any_span=spans == ANY_SPAN))
+        asked, absent = asking.ask_both("colmlm", way_of(answers, parts, mode, any_span=spans == ANY_SPAN))
         least = -math.inf if no_threshold else threshold_of(runtime, answers, parts)
         found, said = report(asked, absent, least, seed), asked
         if not no_threshold and is_product(answers, parts, mode, any_span=spans == ANY_SPAN):
-            said, absent = asking.all(
+            said, absent = asking.ask_both(
                 "at the shipped thresholds", partial(answers.ask, threshold=least, nearest=0)
             )
             found, least = report_shipped(said, absent, found, seed), 0.0
@@ -215,7 +215,7 @@ def ranking_of(said: str, keys: str, mode: str) -> frozenset[str]:
     if keys == NO_KEYS and mode == "read":
         parts -= {KEY}
     if parts not in RANKINGS or (keys == NO_KEYS and KEY in parts):
-        ways = "; ".join(map(named, RANKINGS))
+        ways = "; ".join(map(format_ranking, RANKINGS))
         raise typer.BadParameter(f"it is none of {ways}, or there are no keys.", param_hint="--ranking")
     return parts
 
@@ -400,8 +400,8 @@ class Asking:
     texts: RawTexts
     seed: int
 
-    def all(self, way: str, ask: Ask) -> tuple[list[RawAnswer], list[RawAnswer]]:
-        """Ask the questions that the texts answer, and the others."""
+    def ask_both(self, way: str, ask: Ask) -> tuple[list[RawAnswer], list[RawAnswer]]:
+        """Ask the questions that the texts answer and those that they don't; give the answers to each."""
         with progress(f"Asking: {way}") as advance:
             asked = ask_all(self.texts.questions, ask, self.texts.documents, advance)
             return asked, ask_all(self.texts.unanswerable, ask, self.texts.documents, advance)
@@ -409,14 +409,18 @@ class Asking:
     def ablations(self) -> dict[str, Any]:
         """Measure each way of ranking, and any span of what is read. Thresholds are those of the fitted confidence."""
         without, keyed = Ablations(self.answers), self.answers.questions is not None
-        ways = {named(one): partial(without.ask, ranking=one) for one in RANKINGS if keyed or KEY not in one}
+        ways = {
+            format_ranking(one): partial(without.ask, ranking=one)
+            for one in RANKINGS
+            if keyed or KEY not in one
+        }
         whole = WHOLE if keyed else WHOLE - {KEY}
         ways["any span"] = partial(without.ask, ranking=whole, any_span=True)
         return {name: self._measure_ablation(name, ask) for name, ask in ways.items()}
 
     def _measure_ablation(self, name: str, ask: Ask) -> dict[str, Any]:
         threshold = self.answers.reader.confidence.threshold if READER in name or name == "any span" else None
-        asked, absent = self.all(name, ask)
+        asked, absent = self.ask_both(name, ask)
         return drop_time(report(asked, absent, -float("inf") if threshold is None else threshold, self.seed))
 
     def measure_decoder(self) -> dict[str, Any]:
@@ -424,7 +428,7 @@ class Asking:
         decoding = Decoding(self.runtime)
         return {
             name: report(
-                *self.all(f"decoder by {name}", partial(decoding.ask, ranking=name)),
+                *self.ask_both(f"decoder by {name}", partial(decoding.ask, ranking=name)),
                 decoding.threshold(name),
                 self.seed,
             )
@@ -439,7 +443,8 @@ class Asking:
         if self.answers.questions is not None:
             ways["paper"] = partial(self.answers.nearest_fact, threshold=-1.0)
         found = {
-            name: drop_time(self._beside(ours, threshold, *self.all(name, ask))) for name, ask in ways.items()
+            name: drop_time(self._beside(ours, threshold, *self.ask_both(name, ask)))
+            for name, ask in ways.items()
         }
         if generated:
             found |= {
@@ -476,5 +481,5 @@ class Asking:
 
 
 def drop_time(found: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the time of a way that found a part of its work done."""
+    """Remove the time from the report of a way of answering, some of whose work had been done before."""
     return {name: value for name, value in found.items() if name != "milliseconds"}

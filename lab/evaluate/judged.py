@@ -24,16 +24,16 @@ from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.evaluate.answers import PASSAGES, Evidence
 from colmlm.model.evaluate.judge import (
     ChatJudge,
-    Checked,
+    ClaimCounts,
     Judge,
     LocalJudge,
-    checking,
+    checking_messages,
     fact_score,
-    grading,
+    grading_messages,
     judge_each,
     rubric,
     simple_qa,
-    splitting,
+    splitting_messages,
     tokens_of,
 )
 from colmlm.model.evaluate.run_log import Row, RunLog
@@ -142,10 +142,10 @@ class OpenedJudge:
         if self.chat is not None:
             self.chat.stop()
 
-    def each(
+    def judge_waiting(
         self, waiting: Mapping[str, T], judge: Callable[[T], Row], log: RunLog, concurrency: int
     ) -> None:
-        """Judge all that waits, so many at once, and keep each row under its name as it is made."""
+        """Judge everything in `waiting`, so many at once, and add each row to the log under its name."""
         with counting("Judging", len(waiting)) as done:
 
             def keep(named: tuple[str, T], row: Row) -> None:
@@ -204,7 +204,7 @@ TOKENS_OUT = 10  # tokens of one verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredAnswer:
     """An answer that `colmlm-lab evaluate qa --out` stored. Its name in the log changes with its text."""
 
     name: str
@@ -253,7 +253,9 @@ def judge_answers(
             note(f"{len(kept) - len(waiting)} verdicts are there already.")
         ask_consent(cost, options, yes=yes)
         with open_judge(options, target) as judging:
-            judging.each({one.name: one for one in waiting}, partial(grade, judging.judge), log, concurrency)
+            judging.judge_waiting(
+                {one.name: one for one in waiting}, partial(grade, judging.judge), log, concurrency
+            )
             usage = judging.usage
     verdicts = [log.rows.get(one.name, {}).get("verdict") for one in kept]
     told = [verdict for verdict in verdicts if verdict is not None]
@@ -265,19 +267,19 @@ def judge_answers(
     print_report(report)
 
 
-def _parse_answer(row: Row) -> Kept:
+def _parse_answer(row: Row) -> StoredAnswer:
     said, question, references = row["output"], row["question"], tuple(row["answers"])
     if not (isinstance(said, str) and isinstance(question, str) and references):
         raise TypeError("a row without a question and its answers")
-    return Kept(said_as(row), question, tuple(str(one) for one in references), said)
+    return StoredAnswer(said_as(row), question, tuple(str(one) for one in references), said)
 
 
-def _cost(waiting: list[Kept]) -> Cost:
-    sent = sum(tokens_of(grading(one.question, one.references, one.said)) for one in waiting)
+def _cost(waiting: list[StoredAnswer]) -> Cost:
+    sent = sum(tokens_of(grading_messages(one.question, one.references, one.said)) for one in waiting)
     return Cost(len(waiting), sent, TOKENS_OUT * len(waiting))
 
 
-def grade(judge: Judge, one: Kept) -> Row:
+def grade(judge: Judge, one: StoredAnswer) -> Row:
     """Give the judge's verdict on an answer, and what it said."""
     opinion = judge.grade(one.question, one.references, one.said)
     return {
@@ -438,7 +440,7 @@ def judge_biographies(
     if not dry_run:
         ask_consent(cost, options, yes=yes)
         with open_judge(options, target) as judging:
-            judging.each(
+            judging.judge_waiting(
                 {one.row: one for one in waiting},
                 lambda one: check_claims(judging.judge, one, log.rows.get(one.row), evidence),
                 log,
@@ -470,11 +472,11 @@ def _cost_of_claims(waiting: Sequence[Biography], log: RunLog, evidence: Evidenc
         if row is None or row["claims"] is None:
             count = max(1, len(one.text.split()) // WORDS_A_CLAIM)
             requests += 1
-            split = splitting(one.name, one.text)
+            split = splitting_messages(one.name, one.text)
             sent, received = sent + tokens_of(split), received + 2 * tokens_of(split[-1:])
         else:
             count = row["supported"].count(None)
-        asked = checking(one.name, one.name, evidence.passages(one.name, one.text)[:PASSAGES])
+        asked = checking_messages(one.name, one.name, evidence.passages(one.name, one.text)[:PASSAGES])
         requests, sent = requests + count, sent + count * (tokens_of(asked) + 2 * WORDS_A_CLAIM)
         received += 10 * count
     return Cost(requests, sent, received)
@@ -504,7 +506,7 @@ def _claim_figures(rows: Sequence[Row | None]) -> dict[str, Any]:
     split = [row for row in rows if row is not None and row["claims"] is not None]
     judged = [row for row in split if not row["claims"] or any(held is not None for held in row["supported"])]
     counts = [
-        Checked(sum(held is not None for held in row["supported"]), row["supported"].count(True))
+        ClaimCounts(sum(held is not None for held in row["supported"]), row["supported"].count(True))
         for row in judged
     ]
     return {

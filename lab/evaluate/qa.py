@@ -22,8 +22,8 @@ from colmlm.lab.methods.methods import Answerer, Method, answerer
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.evaluate.answers import (
     FIRST_TOKENS,
-    Answered,
     AskedQuestion,
+    ScoredOutput,
     digest,
     read_question_set,
     score,
@@ -111,7 +111,7 @@ def qa(
         }
         log = open_log(out, run)
         _answer(who, config, questions, log, batch)
-    rows = [Answered(**log.rows[asked.question_id]) for asked in questions]
+    rows = [ScoredOutput(**log.rows[asked.question_id]) for asked in questions]
     summary = summarise(rows, [q.question_id for q in questions if q.fact_id is not None], seed)
     report = {
         "checkpoint": who.decoder.checkpoint.config.name,

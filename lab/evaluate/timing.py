@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import CheckpointPath, examples, finite
+from colmlm.cli.options import CheckpointPath, examples, no_nan
 from colmlm.cli.output import counting
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.squad import read_squad
@@ -27,8 +27,7 @@ EXAMPLES = examples(
 
 def timing(
     squad: Annotated[
-        Path,
-        typer.Option("--squad", exists=True, dir_okay=False, help="The SQuAD file that was trained on."),
+        Path, typer.Option("--squad", exists=True, dir_okay=False, help="The SQuAD file that was trained on.")
     ],
     held_out: Annotated[
         int, typer.Option("--hold-out", min=1, help="How many of its paragraphs training left out.")
@@ -44,7 +43,7 @@ def timing(
     threshold: Annotated[
         float | None,
         typer.Option(
-            "--threshold", min=-1, max=1, callback=finite, help="Least score of a hit. Default: balanced."
+            "--threshold", min=-1, max=1, callback=no_nan, help="Least score of a hit. Default: balanced."
         ),
     ] = None,
     save: Annotated[

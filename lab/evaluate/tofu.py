@@ -305,7 +305,7 @@ def tofu_log(
 
 def report_of(log: TofuLog, resamples: int = 1000) -> dict[str, Any]:
     """Give the metrics of a log, with the interval of each score."""
-    intervals = bootstrap(lambda draw: _numbers(log.drawn(draw)), resamples=resamples)
+    intervals = bootstrap(lambda draw: _numbers(log.resample_tables(draw)), resamples=resamples)
     return {**_numbers(log), **_counts(log), "intervals": intervals}
 
 
@@ -317,7 +317,7 @@ def _read_log(file: Path, hint: str) -> TofuLog:
 
 
 def _log_tables(log: TofuLog) -> dict[str, Scores]:
-    return log.kept | {"forget": Scores.forgotten(log.forget)}
+    return log.kept_scores | {"forget": Scores.of_forgotten_table(log.forget)}
 
 
 def _numbers(log: TofuLog) -> dict[str, float]:

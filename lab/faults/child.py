@@ -46,10 +46,8 @@ STOPPED, FAILED = 3, 4  # exit codes: the database went away; something else wen
 Line = Callable[..., object]
 
 
-def nursery() -> None:
-    """Carry out orders until stdin ends: starts a child and answer its pid, or wait for one and answer its exit
-    code.
-    """
+def run_nursery() -> None:
+    """Carry out orders from stdin: start a child and answer its pid, or await one and answer its exit code."""
     database.head_revision()  # imported and read once, for all children
     importlib.import_module("alembic.command")
     for line in sys.stdin:
@@ -134,7 +132,7 @@ class StepWorker:
         self.kb, self.fact_ids, self.line, self.trap, self.second = opened, fact_ids, line, trap, target
 
     def do(self, step: WorkloadStep) -> list[int]:
-        """Do a step and gives the ids of the facts that it named or made."""
+        """Do a step and give the ids of the facts that it named or made."""
         getattr(self, f"_{step.do}")(step)
         return [self.fact_ids[q] for q in step.questions]
 
@@ -287,4 +285,4 @@ def ask(opened: KnowledgeBase, encoder: int, questions: tuple[str, ...]) -> list
 
 
 if __name__ == "__main__":
-    nursery()
+    run_nursery()

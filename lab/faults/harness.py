@@ -56,7 +56,7 @@ Figures = dict[str, Any]
 
 
 def faults_in(figures: Mapping[str, Any]) -> list[str]:
-    """Name the figures that are not as they must be."""
+    """Name the figures that show a fault."""
     return [
         name
         for name, value in figures.items()
@@ -265,7 +265,7 @@ class ServerLoad:
             time.sleep(0.02)
 
     def probe(self) -> None:
-        """Look at the servers while steps are awaited."""
+        """Watch the servers while steps are awaited; a subclass says for what."""
 
     def figures(self, *names: str) -> Figures:
         """Give the sums of what the clients counted under these names, and causes of failures."""

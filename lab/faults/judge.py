@@ -18,7 +18,16 @@ from colmlm.kb.keys.keysets import decode_keys
 from colmlm.kb.removal.scan import LEAST, Matcher
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.bench.synthetic import DIM, ENCODERS, HashEncoder
-from colmlm.lab.faults.world import ABSENT, ACTIVE, BUILDING, READY, Known, StepJournal, WorkloadStep, World
+from colmlm.lab.faults.world import (
+    ABSENT,
+    ACTIVE,
+    BUILDING,
+    READY,
+    KnownFact,
+    StepJournal,
+    WorkloadStep,
+    World,
+)
 
 # The least cosine with the encoder's own key: half floats round, and a map is fitted.
 TRUE, PREDICTED = 0.999, 0.95
@@ -73,7 +82,7 @@ class Violation:
 class StoredState:
     """The content of the tables: facts by question, ids of erased facts, texts by external id, states of keysets."""
 
-    facts: dict[str, Known]
+    facts: dict[str, KnownFact]
     erased: frozenset[int]
     documents: dict[str, str]
     keysets: tuple[str, str]
@@ -111,7 +120,7 @@ def judge_as(opened: KnowledgeBase, world: World) -> list[Violation]:
 
 def _inside(opened: KnowledgeBase, world: World) -> Iterator[Violation]:
     """Find what fsck reports, residue of erased facts, and lookups that contradict the tables."""
-    yield from unsound(opened)
+    yield from fsck_faults(opened)
     yield from _residue(opened, world)
     yield from _keys(opened, world)
     if ACTIVE in world.keysets:
@@ -149,7 +158,7 @@ def _done_or_not(world: World, step: WorkloadStep) -> list[World]:
 
 def _see(connection: Connection, head: int) -> StoredState:
     facts = {
-        row.question: Known(row.value, live=row.live, abstain=row.abstain, fact_id=row.id)
+        row.question: KnownFact(row.value, live=row.live, abstain=row.abstain, fact_id=row.id)
         for row in connection.execute(_FACTS)
     }
     states = dict(tuple(row) for row in connection.execute(_KEYSETS))  # the newest of a checkpoint wins
@@ -180,7 +189,7 @@ def _compare(world: World, seen: StoredState) -> Iterator[Violation]:
         yield Violation("mismatched", f"keysets are {seen.keysets}, not {world.keysets}")
 
 
-def _compare_fact(question: str, fact: Known, found: Known | None) -> Iterator[Violation]:
+def _compare_fact(question: str, fact: KnownFact, found: KnownFact | None) -> Iterator[Violation]:
     if found is None:
         yield Violation("lost", f"{question!r}: the fact is gone")
     elif fact.fact_id not in (0, found.fact_id):
@@ -195,7 +204,7 @@ def _compare_fact(question: str, fact: Known, found: Known | None) -> Iterator[V
         yield Violation("mismatched", f"{question!r}: a tombstone or none, contrary to its deletion")
 
 
-def _compare_erased(question: str, fact: Known, seen: StoredState) -> Iterator[Violation]:
+def _compare_erased(question: str, fact: KnownFact, seen: StoredState) -> Iterator[Violation]:
     if question in seen.facts:
         yield Violation("resurrected", f"{question!r}: there after its erasure was acknowledged")
     elif fact.fact_id and fact.fact_id not in seen.erased:
@@ -266,7 +275,7 @@ def _saying(named: str, holding: str, kind: str, values: list[str]) -> Select[An
     return select(erased.c.value).distinct().select_from(holder.join(erased, says))
 
 
-def unsound(opened: KnowledgeBase) -> Iterator[Violation]:
+def fsck_faults(opened: KnowledgeBase) -> Iterator[Violation]:
     """Find what `fsck` reports."""
     report = opened.upkeep.fsck()
     if not report.chain_ok:

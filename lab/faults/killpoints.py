@@ -169,7 +169,7 @@ class Trap:
         os.kill(os.getpid(), signal.SIGKILL)
 
     def install(self) -> None:
-        """Hooks this process's database, files and index."""
+        """Hook the database, files and index of this process, so that it can be killed at their points."""
         for owner, name, what in (
             (psycopg.Cursor, "execute", "a statement"),  # below SQLAlchemy, which some statements bypass
             (psycopg.Connection, "commit", "a commit"),
@@ -189,34 +189,34 @@ class Trap:
     def _around(self, owner: Any, name: str, what: str) -> None:
         original = getattr(owner, name)
 
-        def wrapped(*arguments: Any, **options: Any) -> Any:
+        def call_trapped(*arguments: Any, **options: Any) -> Any:
             self.pass_point(f"before {what}{self.during}")
             result = original(*arguments, **options)
             self.pass_point(f"after {what}{self.during}")
             return result
 
-        setattr(owner, name, wrapped)
+        setattr(owner, name, call_trapped)
 
     def _tear_texts(self) -> None:
         original = Path.write_text
 
-        def wrapped(file: Path, text: str, *arguments: Any, **options: Any) -> int:
+        def call_trapped(file: Path, text: str, *arguments: Any, **options: Any) -> int:
             due = self.is_due("text half written")
             written = original(file, text[: len(text) // 2] if due else text, *arguments, **options)
             if due:
                 self.kill("text half written")
             return written
 
-        Path.write_text = wrapped  # type: ignore[method-assign,assignment]
+        Path.write_text = call_trapped  # type: ignore[method-assign,assignment]
 
     def _tear_indexes(self) -> None:
         faiss: Any = key_index.faiss
         original = faiss.write_index
 
-        def wrapped(index: Any, file: str) -> None:
+        def call_trapped(index: Any, file: str) -> None:
             original(index, file)
             if self.is_due("index half written"):
                 os.truncate(file, Path(file).stat().st_size // 2)
                 self.kill("index half written")
 
-        faiss.write_index = wrapped
+        faiss.write_index = call_trapped

@@ -173,7 +173,7 @@ class Laboratory:
     def strike(
         self, number: int, base: BaseUnderTest, children: list[Child], kind: str = "point"
     ) -> BaseUnderTest:
-        """Start these children, kills as `kind` (of `BLOWS`) says, judges, and give the base with its new world."""
+        """Start these children, kill as `kind` (of `BLOWS`) says, judge the base, and give it with its new world."""
         with self._second(number, base, children[0].steps[-1]) as second:
             codes = self._run(base, children, kind, second)
             journals = [read_journal(child.journal, child.steps) for child in children]
@@ -188,7 +188,7 @@ class Laboratory:
         if last.do not in ("restore_backup", "migrate", "sync", "import_release"):
             yield None
             return
-        url = self.server.fresh(migrated=last.do != "migrate")
+        url = self.server.make_database(migrated=last.do != "migrate")
         target = CrashTarget(url, str(self.folder / f"target-{number}"))
         target.path.mkdir()
         try:
@@ -283,7 +283,7 @@ class Laboratory:
         planner = Planner(Random(f"{self.seed}/base {number}"), f"base{number}")
         steps = planner.population(DOCUMENTS, INSERTED)
         settings = Settings(
-            home=self.folder / f"home-{number}", database_url=self.server.fresh(), actor=WHO["actor"]
+            home=self.folder / f"home-{number}", database_url=self.server.make_database(), actor=WHO["actor"]
         )
         with KnowledgeBase.open(settings) as opened:
             world = World()

@@ -22,7 +22,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import KeysetRow, SentenceRow, TableRow
-from colmlm.lab.faults.judge import Violation, unsound
+from colmlm.lab.faults.judge import Violation, fsck_faults
 from colmlm.lab.faults.target import CrashTarget, is_quiet
 from colmlm.lab.faults.world import StepJournal, World
 from colmlm.migrations.statements import build_beforehand, building, run
@@ -133,7 +133,7 @@ class Migration:
                 return
             yield from self._differences(opened.engine, engine)
         with KnowledgeBase(self.target.settings, database.connect_database(self.target.settings)) as migrated:
-            yield from unsound(migrated)
+            yield from fsck_faults(migrated)
 
     def _halfway(self, found: str, *, is_acknowledged: bool) -> Iterator[Violation]:
         if is_acknowledged and found != self.wanted:

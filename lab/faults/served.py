@@ -106,7 +106,7 @@ class EditLoad(ServerLoad):
         connection.close()
 
     def report_outcome(self, kb: KnowledgeBase, seconds: Sequence[float], log: Path) -> Figures:
-        """Give what became of it; it took so many seconds after each kill until every client was answered again."""
+        """Report the edits and errors; `seconds` are those after each kill until every client was answered again."""
         said = log.read_text()
         sys.stderr.write(said)
         return {

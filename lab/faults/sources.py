@@ -39,7 +39,7 @@ from colmlm.lab.bench.synthetic import (
     make_release,
     synthetic_keys,
 )
-from colmlm.lab.faults.judge import Violation, judge_as, unsound
+from colmlm.lab.faults.judge import Violation, fsck_faults, judge_as
 from colmlm.lab.faults.plan import Planner
 from colmlm.lab.faults.target import CORPUS, WHO, CrashTarget, is_quiet
 from colmlm.lab.faults.world import StepJournal, Text, WorkloadStep, World
@@ -63,7 +63,7 @@ class RegisterMarks(NamedTuple):
 
 
 class RegisterAnnotator:
-    """Marks what a register says: an annotator without a model."""
+    """An annotator without a model, which marks the facts that a register lists."""
 
     def __init__(self, on_document: Callable[[], object]) -> None:
         self.on_document = on_document
@@ -87,7 +87,7 @@ class RegisterAdding(Adding):
         keysets.create(ENCODERS[0].checkpoint, None)
         return keysets.rekey(ENCODERS[0], batch=8)
 
-    def recalibrated(self, kb: KnowledgeBase, *, changed: bool, **who: Any) -> str | None:
+    def recalibrate_answers(self, kb: KnowledgeBase, *, changed: bool, **who: Any) -> str | None:
         """Calibrate nothing, since nothing here asks."""
         return None
 
@@ -118,16 +118,16 @@ def store_small_pieces() -> None:
 
 
 class CrashSource:
-    """What is taken into a second database in many transactions."""
+    """A source that a child takes into a second database in many transactions."""
 
     target: CrashTarget
 
     def take(self) -> None:
-        """Take it in, or what of it is not there."""
+        """Take the source into the second database, or what is still missing there."""
         raise NotImplementedError
 
     def differences(self, taken: KnowledgeBase) -> Iterator[Violation]:
-        """Find how the database differs from one that took all of it in."""
+        """List how the database differs from one that took the whole source in."""
         raise NotImplementedError
 
     def judge(
@@ -138,7 +138,7 @@ class CrashSource:
             with KnowledgeBase.open(self.target.settings) as taken:
                 if not is_quiet(taken.engine):
                     yield Violation("errors", "the database still works for a killed child")
-                yield from unsound(taken)
+                yield from fsck_faults(taken)
                 if not journal.acknowledged:
                     self.take()
                 yield from self.differences(taken)
@@ -214,7 +214,7 @@ class ImportedRelease(CrashSource):
             yield Violation("lost", f"entry {entry} of a release is not there, or not as it should be")
         for entry in stored - expected:
             yield Violation("mismatched", f"entry {entry} of a release is there, and should not be so")
-        yield from unsound(taken)
+        yield from fsck_faults(taken)
 
 
 # Backs a base up and restores it into a second database, as a child does, and judges the copy.

@@ -17,14 +17,14 @@ from colmlm.lab.bench.machine import kill_server
 CORPUS = "faults"
 
 
-class Who(TypedDict):
+class ActorAndReason(TypedDict):
     """The actor and the reason that every edit takes."""
 
     actor: str
     reason: str
 
 
-WHO: Who = {"actor": "faults", "reason": "faults"}
+WHO: ActorAndReason = {"actor": "faults", "reason": "faults"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +107,13 @@ class FolderServer:
         EmbeddedServer(self.settings.home / "postgres").stop()
 
     def start(self) -> None:
-        """Start the server, or connects to it if it runs. A killed one recovers first."""
+        """Start the server, or connect to it if it runs. A killed one recovers first."""
         engine = database.connect_database(self.settings)
         self.url: URL = engine.url
         engine.dispose()
 
-    def fresh(self, *, migrated: bool = True) -> str:
-        """Make an empty database and give its URL. Without `migrated` it has no schema either."""
+    def make_database(self, *, migrated: bool = True) -> str:
+        """Create an empty database and give its URL. Without `migrated` it has no schema either."""
         self.count += 1
         self._execute(f"CREATE DATABASE base_{self.count} TEMPLATE {TEMPLATE if migrated else 'template0'}")
         return self.url.set(database=f"base_{self.count}").render_as_string(hide_password=False)

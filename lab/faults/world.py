@@ -68,7 +68,7 @@ class WorkloadStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownFact:
     """A fact in the model. `fact_id` is 0 until it was read from the database; `past` holds former values."""
 
     value: str
@@ -83,7 +83,7 @@ class Known:
         """Whether the index must hold its keys."""
         return self.live or self.abstain
 
-    def with_value(self, value: str) -> Known:
+    def with_value(self, value: str) -> KnownFact:
         return replace(self, value=value, past=(*self.past, self.value))
 
 
@@ -95,7 +95,7 @@ class World:
     has those that may have a predicted one.
     """
 
-    facts: Mapping[str, Known] = field(default_factory=dict)
+    facts: Mapping[str, KnownFact] = field(default_factory=dict)
     documents: Mapping[str, Text] = field(default_factory=dict)
     keysets: tuple[str, str] = (ABSENT, ABSENT)
     keyed: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
@@ -115,7 +115,7 @@ class World:
         return fact.value if fact.live else None
 
     def _insert(self, step: WorkloadStep) -> World:
-        return self._with_facts({q: Known(step.value) for q in step.questions})
+        return self._with_facts({q: KnownFact(step.value) for q in step.questions})
 
     def _update(self, step: WorkloadStep) -> World:
         return self._with_facts({q: self.facts[q].with_value(step.value) for q in step.questions})
@@ -137,12 +137,12 @@ class World:
         return frozenset(q for q, fact in self.facts.items() if fact.erased)
 
     def _ingest(self, step: WorkloadStep) -> World:
-        facts: dict[str, Known] = {}
+        facts: dict[str, KnownFact] = {}
         unkeyed: set[str] = set()
         for external_id, text in step.documents:
             old = dict(self.documents[external_id].spans) if external_id in self.documents else {}
             new = dict(text.spans)
-            facts |= {q: Known(value) for q, value in new.items() if q not in old}
+            facts |= {q: KnownFact(value) for q, value in new.items() if q not in old}
             gone = [q for q in old if q not in new and self.facts[q].live]
             facts |= {q: replace(self.facts[q], live=False) for q in gone}
             unkeyed |= {*old, *new}
@@ -200,7 +200,7 @@ class World:
         keyed = (self.keyed[0] - questions, self.keyed[1] - questions)
         return replace(self, keyed=keyed, predicted=(first, second))
 
-    def _with_facts(self, facts: Mapping[str, Known], unkeyed: Iterable[str] = ()) -> World:
+    def _with_facts(self, facts: Mapping[str, KnownFact], unkeyed: Iterable[str] = ()) -> World:
         keyed = (self.keyed[0].difference(unkeyed), self.keyed[1].difference(unkeyed))
         return replace(self, facts={**self.facts, **facts}, keyed=keyed)
 

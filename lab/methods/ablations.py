@@ -29,8 +29,8 @@ RANKINGS: tuple[frozenset[str], ...] = (
 )
 
 
-def named(ranking: frozenset[str]) -> str:
-    """Give a ranking's parts as they are written on the command line."""
+def format_ranking(ranking: frozenset[str]) -> str:
+    """Write a ranking's parts as on the command line, such as "key,words,reader"."""
     return ",".join(part for part in (KEY, WORDS, READER) if part in ranking)
 
 

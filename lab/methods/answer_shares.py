@@ -107,7 +107,7 @@ def ask_all(
 ) -> list[RawAnswer]:
     """Ask every question, and check each answer against the text that it cites."""
     done: list[RawAnswer] = []
-    heard = hear([question.text for question in questions], answer, texts, advance)
+    heard = ask_questions([question.text for question in questions], answer, texts, advance)
     for question, (got, stands, seconds) in zip(questions, heard, strict=True):
         found = outcome(got.answer, question.answers) if stands else "made_up"
         cited = (got.source.external_id, got.source.start, got.source.end) if got.source else None
@@ -115,7 +115,7 @@ def ask_all(
     return done
 
 
-def hear(
+def ask_questions(
     questions: Sequence[str],
     answer: Callable[[str], Answer],
     texts: Iterable[AnnotatedDocument],
@@ -215,7 +215,7 @@ def shares_at_wrong(asked: Answers, absent: Answers, most: float) -> dict[str, f
     """
     scores = sorted({one.score for one in asked})
     fewest = bisect_left(scores, True, key=lambda least: _wrong(asked, least) <= most)
-    least = scores[fewest] if fewest < len(scores) else above(scores)
+    least = scores[fewest] if fewest < len(scores) else threshold_above(scores)
     return {"threshold": least, **shares(asked, absent, least)}
 
 
@@ -235,11 +235,11 @@ def curve(asked: Answers, absent: Answers) -> list[dict[str, float]]:
 def answering_as_many(asked: Answers, number: int) -> float:
     """Give the threshold at which so many of the questions are answered, or more of equal scores."""
     falling = sorted((one.score for one in asked if one.said is not None), reverse=True)
-    return falling[min(number, len(falling)) - 1] if number and falling else above(falling)
+    return falling[min(number, len(falling)) - 1] if number and falling else threshold_above(falling)
 
 
-def above(scores: Sequence[float]) -> float:
-    """Give a threshold that none of these scores reaches."""
+def threshold_above(scores: Sequence[float]) -> float:
+    """Compute a threshold that none of these scores reaches."""
     return float(np.nextafter(max(scores, default=0.0), np.inf))
 
 
@@ -329,7 +329,7 @@ def ask_wild(
 ) -> list[WildAnswer]:
     """Ask each question, and judge what is said. What its document does not say at its place is made up."""
     done = []
-    heard = hear([question.question for question in questions], ask, documents, advance)
+    heard = ask_questions([question.question for question in questions], ask, documents, advance)
     for question, (got, stands, _) in zip(questions, heard, strict=True):
         cited = None if got.source is None else got.source.external_id
         if got.answer is None:

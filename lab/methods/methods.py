@@ -85,7 +85,7 @@ def _load_checkpoint(runtime: Runtime, method: Method, path: Path | None) -> Che
 
 
 def _in_words() -> SentenceKeys:
-    return SentenceKeys.named(EncoderName.minilm)
+    return SentenceKeys.of_encoder(EncoderName.minilm)
 
 
 def _keyset_of(runtime: Runtime, sentences: CheckpointInfo | None, loaded: Checkpoint) -> KeysetRecord:

@@ -96,7 +96,7 @@ def mark_facts(
     asks: bool = False,
 ) -> Iterator[AnnotatedDocument]:
     """Mark facts as `colmlm corpus add` does, and with `asks` writes questions for them."""
-    annotator = annotators.light(runtime, None, None, asks=asks, threshold=threshold)
+    annotator = annotators.light_annotators(runtime, None, None, asks=asks, threshold=threshold)
     with progress("Marking facts") as advance:
         for done, reviewed in enumerate(annotator.annotate(texts), start=1):
             yield reviewed.document

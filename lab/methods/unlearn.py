@@ -10,7 +10,7 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import print_json, say
-from colmlm.cli.training.tuning import shown
+from colmlm.cli.training.tuning import show_steps
 from colmlm.model.training.config import OBJECTIVES
 
 UNLEARN_EXAMPLES = examples(
@@ -71,7 +71,7 @@ def unlearn(
     task = Unlearning(
         config, continue_config(init), forgotten, kept, out, cache, name or out.name, keep_epochs=keep_epochs
     )
-    with shown() as show:
+    with show_steps() as show:
         for metrics in task.run():
             if process_rank().is_first:
                 show(metrics, config.epochs * task.steps_per_epoch)

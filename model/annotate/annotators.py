@@ -18,7 +18,7 @@ from transformers import DynamicCache
 
 from colmlm.kb.corpus.format import unstorable_characters
 from colmlm.kb.texts.sentences import sentence_around, sentence_ends
-from colmlm.model.annotate.checkpoint import QUESTIONS, SPANS, Loaded, load_annotator
+from colmlm.model.annotate.checkpoint import QUESTIONS, SPANS, LoadedAnnotator, load_annotator
 from colmlm.model.annotate.spans import Wholes, best_tags, spans_of, whole_spans
 from colmlm.model.text.markup import STANDARD, Span
 from colmlm.model.text.tokens import (
@@ -27,7 +27,7 @@ from colmlm.model.text.tokens import (
     WordTokenizer,
     WordWindow,
     length_groups,
-    padded,
+    pad_sequences,
     windows,
 )
 
@@ -37,7 +37,7 @@ from colmlm.model.text.tokens import (
 
 
 @dataclass(frozen=True, slots=True)
-class Tagged:
+class TaggedText:
     """A text's words and, for each, the log-probabilities of O, B and I: [num_words, 3]."""
 
     text: str
@@ -54,7 +54,9 @@ class Tagged:
 class SpanAnnotator:
     """Find the facts of texts. `batch_tokens` bounds the padded tokens of a forward."""
 
-    def __init__(self, loaded: Loaded, *, threshold: float | None = None, batch_tokens: int = 4096) -> None:
+    def __init__(
+        self, loaded: LoadedAnnotator, *, threshold: float | None = None, batch_tokens: int = 4096
+    ) -> None:
         reading = loaded.config.reading
         self.config, self.model, self.device = loaded.config, loaded.model, loaded.device
         self.tokenizer = WordTokenizer.load(loaded.tokenizer_file)
@@ -80,11 +82,11 @@ class SpanAnnotator:
         return [tagged.spans(self.threshold) for tagged in self.tag(texts)]
 
     @torch.inference_mode()
-    def tag(self, texts: Sequence[str]) -> list[Tagged]:
+    def tag(self, texts: Sequence[str]) -> list[TaggedText]:
         """Compute the tags' probabilities of every word, from which spans at any threshold follow."""
         encoded = [self.tokenizer.encode(text) for text in texts]
         tagged = [
-            Tagged(text, e.words, np.zeros((len(e.words), 3), dtype=np.float32), Wholes(text))
+            TaggedText(text, e.words, np.zeros((len(e.words), 3), dtype=np.float32), Wholes(text))
             for text, e in zip(texts, encoded, strict=True)
         ]
         reads = [(i, w) for i, e in enumerate(encoded) for w in windows(e, self.window, self.overlap)]
@@ -101,8 +103,8 @@ class SpanAnnotator:
         self, encoded: Sequence[Words], batch: Sequence[tuple[int, WordWindow]]
     ) -> Iterator[NDArray[np.float32]]:
         """Yield for each window the log-probabilities of its words, read at each word's first token."""
-        framed = [self.tokenizer.framed(encoded[i].ids[w.start : w.end]) for i, w in batch]
-        ids_BT, mask_BT = padded(framed, self.tokenizer.pad)
+        framed = [self.tokenizer.frame_ids(encoded[i].ids[w.start : w.end]) for i, w in batch]
+        ids_BT, mask_BT = pad_sequences(framed, self.tokenizer.pad)
         logits_BT3 = self.model(
             input_ids=ids_BT.to(self.device), attention_mask=mask_BT.to(self.device)
         ).logits
@@ -146,7 +148,7 @@ class _Row:
 class QuestionGenerator:
     """Write questions, greedily. `batch_tokens` bounds the tokens that a batch of rows keeps in its cache."""
 
-    def __init__(self, loaded: Loaded, *, batch_tokens: int = BATCH_TOKENS) -> None:
+    def __init__(self, loaded: LoadedAnnotator, *, batch_tokens: int = BATCH_TOKENS) -> None:
         reading = loaded.config.reading
         self.config, self.model, self.device = loaded.config, loaded.model, loaded.device
         self.tokenizer = FactTokenizer.load(loaded.tokenizer_file, markup=STANDARD)
@@ -210,7 +212,7 @@ class QuestionGenerator:
     @torch.inference_mode()
     def _write(self, passages: Sequence[SpannedText], batch: Sequence[tuple[int, Prefix]]) -> list[_Row]:
         """Read the prefixes, then write the questions of all their spans, as many at a time as the cache may hold."""
-        ids_BT, _ = padded(
+        ids_BT, _ = pad_sequences(
             [prefix.ids for _, prefix in batch], 0
         )  # attention is causal, so padding needs no mask
         cache: Any = DynamicCache()
@@ -226,7 +228,7 @@ class QuestionGenerator:
     def _decode(self, prefilled: Any, width: int, rows: list[_Row]) -> None:
         """Decode rows to their ends. Finished rows are removed from the batch once they are half of it."""
         cache = expand_cache(prefilled, torch.tensor([row.prefix for row in rows], device=self.device))
-        ids_RT, fed_RT = padded([row.suffix for row in rows], 0)
+        ids_RT, fed_RT = pad_sequences([row.suffix for row in rows], 0)
         stops_R = torch.tensor([row.stop for row in rows])
         attended_RS = torch.cat([torch.arange(width) < stops_R[:, None], fed_RT.bool()], dim=1)
         positions_RT = stops_R[:, None] + torch.arange(ids_RT.shape[1])
@@ -312,7 +314,7 @@ class GeneratedQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class MarkedDocument:
     """A document's tokens: the lead of every window of it, its text with the spans marked, and each span's stop.
 
     `stops[i]` counts the tokens of `ids` that span i may see.
@@ -334,7 +336,7 @@ class Prefix:
 
 def mark_spans(
     tokenizer: FactTokenizer, text: str, spans: Sequence[Span], title: str | None, *, first: int = 1
-) -> Marked:
+) -> MarkedDocument:
     """Make the tokens of a document, with `spans` (sorted, without overlap) numbered from `first` on."""
     ends = sentence_stops(text, spans)
     cuts = sorted({0, len(text), *ends, *(offset for span in spans for offset in span)})
@@ -352,7 +354,7 @@ def mark_spans(
         ids += tokenizer.encode(piece)
         reached[end] = len(ids)
     lead = tokenizer.prompt(f"{title}\n\n" if title else "")
-    return Marked(lead, ids, [reached[end] for end in ends])
+    return MarkedDocument(lead, ids, [reached[end] for end in ends])
 
 
 def span_number(index: int, first: int = 1) -> int:
@@ -379,7 +381,7 @@ def parse_question(written: str) -> GeneratedQuestion | None:
     return GeneratedQuestion(" ".join(match["question"].split()), " ".join(match["answer"].split()))
 
 
-def cut_prefixes(marked: Marked, size: int) -> Iterator[Prefix]:
+def cut_prefixes(marked: MarkedDocument, size: int) -> Iterator[Prefix]:
     """Yield the prefixes of at most `size` tokens in which a document's spans ask; there is mostly one.
 
     Windows begin at multiples of half a window, and a span asks in the first that reaches its stop, so it sees at least
@@ -399,7 +401,7 @@ def cut_prefixes(marked: Marked, size: int) -> Iterator[Prefix]:
 
 
 def prefix_for_each(prefix: Prefix) -> list[Prefix]:
-    """Give each span its own part of the prefix, as it would be read without sharing."""
+    """Split a prefix into one for each span, as it would be read without sharing."""
     return [
         Prefix(prefix.ids[:stop], [span], [stop])
         for span, stop in zip(prefix.spans, prefix.stops, strict=True)

@@ -89,8 +89,8 @@ class AnnotatorConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model ready for inference, its description, and the file of its tokenizer."""
+class LoadedAnnotator:
+    """An annotator's model ready for inference, its description, and the file of its tokenizer."""
 
     config: AnnotatorConfig
     model: Any
@@ -98,7 +98,7 @@ class Loaded:
     device: torch.device
 
 
-def load_annotator(path: Path, role: str, cache: Path, *, precision: str = "auto") -> Loaded:
+def load_annotator(path: Path, role: str, cache: Path, *, precision: str = "auto") -> LoadedAnnotator:
     """Load an annotator with its adapter merged and gradients off, on the GPU if there is one.
 
     Raises `AnnotatorError`, and `BaseNotFound` if the base is not available.
@@ -118,7 +118,7 @@ def load_annotator(path: Path, role: str, cache: Path, *, precision: str = "auto
         model = with_adapter_from(model, path).merge_and_unload() if over else with_weights(model, path)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(device=device, dtype=compute_dtype(precision)).requires_grad_(False).eval()
-    return Loaded(config, model, source / "tokenizer.json", device)
+    return LoadedAnnotator(config, model, source / "tokenizer.json", device)
 
 
 def release_annotator(run: Path, target: Path, cache: Path) -> AnnotatorConfig:

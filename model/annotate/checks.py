@@ -167,7 +167,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectedAnnotation:
     """A fact, a question or an answer that was not kept. Offsets are into the document's text.
 
     For a chunk that the endpoint returned broken, `value` is the returned text.
@@ -184,11 +184,11 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
-class Reviewed:
+class ReviewedDocument:
     """A document with the acceptable part of its annotation, and the rejected parts."""
 
     document: AnnotatedDocument
-    rejected: tuple[Rejected, ...] = ()
+    rejected: tuple[RejectedAnnotation, ...] = ()
 
 
 def review(
@@ -196,7 +196,7 @@ def review(
     *,
     drop_unquestioned: bool = False,
     verify: Callable[[FactSpan], Fault | None] = lambda _: None,
-) -> Reviewed:
+) -> ReviewedDocument:
     """Check every fact of a document whose spans are sorted and do not overlap.
 
     `verify` finds what else is wrong with the question of a span; it is asked last, where no rule found a fault.
@@ -204,11 +204,11 @@ def review(
     A fact whose question is rejected stays without one, since its span is a fact all the same and has a context key.
     With `drop_unquestioned` it is dropped, as is a fact that never had a question.
     """
-    rejected: list[Rejected] = []
+    rejected: list[RejectedAnnotation] = []
 
     def reject(span: FactSpan, fault: Fault) -> None:
         rejected.append(
-            Rejected(
+            RejectedAnnotation(
                 document.external_id, span.start, span.end, fault.code, fault.reason,
                 span.value, span.question, span.answer,
             )
@@ -231,7 +231,7 @@ def review(
             span = replace(span, answer=None)
         if span.question is not None or not drop_unquestioned:
             kept.append(span)
-    return Reviewed(replace(document, facts=tuple(kept)), tuple(rejected))
+    return ReviewedDocument(replace(document, facts=tuple(kept)), tuple(rejected))
 
 
 def spans_of(source: str, annotated: str) -> tuple[FactSpan, ...] | Fault:

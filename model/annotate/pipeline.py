@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, check_spans, to_record
 from colmlm.kb.texts.sentences import sentence_ends
-from colmlm.model.annotate.checks import Fault, Rejected, Reviewed, review, spans_of
+from colmlm.model.annotate.checks import Fault, RejectedAnnotation, ReviewedDocument, review, spans_of
 from colmlm.model.annotate.config import ResultsUnusable
 from colmlm.model.annotate.spans import Wholes, narrow_span
 from colmlm.model.lm.chat_endpoint import (
@@ -66,7 +66,7 @@ class QuestionWriter(Protocol):
 class QuestionVerifier(Protocol):
     """Give, for a document, what finds that a span's question leads elsewhere (`model.reader.reader`)."""
 
-    def of(self, document: AnnotatedDocument) -> Callable[[FactSpan], Fault | None]: ...
+    def for_document(self, document: AnnotatedDocument) -> Callable[[FactSpan], Fault | None]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Annotator:
 
     def annotate(
         self, documents: Iterable[AnnotatedDocument], skip: Callable[[AnnotatedDocument], bool] | None = None
-    ) -> Iterator[Reviewed]:
+    ) -> Iterator[ReviewedDocument]:
         """Yield the documents with their facts, in order; facts that they had before are discarded.
 
         Documents for which `skip` is true are left out. The spans of a batch are found together, and batches are made
@@ -101,21 +101,21 @@ class Annotator:
                 if document in wanted:
                     yield self._document(document, spans)
 
-    def _document(self, document: AnnotatedDocument, found: Sequence[Offsets]) -> Reviewed:
+    def _document(self, document: AnnotatedDocument, found: Sequence[Offsets]) -> ReviewedDocument:
         text = document.text
         spans = [FactSpan(start, end, text[start:end]) for start, end in found]
         sound, refusals = check_spans(document.external_id, text, spans)
         rejected = tuple(
-            Rejected(r.document, r.offset, r.offset, "span", f"The span is refused: {r.reason}.")
+            RejectedAnnotation(r.document, r.offset, r.offset, "span", f"The span is refused: {r.reason}.")
             for r in refusals
         )
         asked = replace(document, facts=tuple(self._with_questions(document, sound)))
         reviewed = review(
             asked,
             drop_unquestioned=self.drop_unquestioned and self.question_generator is not None,
-            verify=self.verifier.of(asked) if self.verifier else lambda _: None,
+            verify=self.verifier.for_document(asked) if self.verifier else lambda _: None,
         )
-        return Reviewed(reviewed.document, rejected + reviewed.rejected)
+        return ReviewedDocument(reviewed.document, rejected + reviewed.rejected)
 
     def _with_questions(self, document: AnnotatedDocument, spans: Sequence[FactSpan]) -> Iterator[FactSpan]:
         """Yield the spans, each with a question and an answer if they were written."""
@@ -180,7 +180,7 @@ class Results:
             )
         return known is not None
 
-    def append(self, reviewed: Reviewed) -> None:
+    def append(self, reviewed: ReviewedDocument) -> None:
         """Add a document. Its rejects are written first, so that a document in the file has all its rejects."""
         self.reject(*reviewed.rejected)
         document = reviewed.document
@@ -188,7 +188,7 @@ class Results:
         self._file.flush()
         self._texts[document.external_id] = _digest(document.text)
 
-    def reject(self, *rejected: Rejected) -> None:
+    def reject(self, *rejected: RejectedAnnotation) -> None:
         """Add rejects alone: a document that could not be annotated is tried again by the next run."""
         for one in rejected:
             self._rejects.write(json.dumps(asdict(one), ensure_ascii=False).encode() + b"\n")
@@ -304,7 +304,7 @@ def annotate_document(
     *,
     chunk_tokens: int = CHUNK_TOKENS,
     drop_unquestioned: bool = False,
-) -> tuple[Reviewed, EndpointUsage]:
+) -> tuple[ReviewedDocument, EndpointUsage]:
     """Give the document with the facts that the model marked and that passed the checks, the rejects, and the cost.
 
     A chunk with an unusable reply is asked for once more; if that fails too, it has no facts, and the reply is
@@ -316,25 +316,25 @@ def annotate_document(
         )
     conversation = _Conversation(chat, [{"role": "system", "content": system_prompt(document.title)}])
     spans: list[FactSpan] = []
-    rejected: list[Rejected] = []
+    rejected: list[RejectedAnnotation] = []
     wholes = Wholes(document.text)
     for start, end in text_chunks(document.text, chunk_tokens):
         found, reply = conversation.annotate_chunk(document.text[start:end])
         if isinstance(found, Fault):
             rejected.append(
-                Rejected(
+                RejectedAnnotation(
                     document.external_id, start, end, found.code, f"Chunk given up. {found.reason}", reply
                 )
             )
             continue
         spans += (_place_span(document.text, span, start, wholes) for span in found)
     rejected += (
-        Rejected(document.external_id, s.start, s.end, "form", "The tag has no question.", s.value)
+        RejectedAnnotation(document.external_id, s.start, s.end, "form", "The tag has no question.", s.value)
         for s in spans
         if s.question is None
     )
     reviewed = review(replace(document, facts=tuple(spans)), drop_unquestioned=drop_unquestioned)
-    return Reviewed(reviewed.document, (*rejected, *reviewed.rejected)), conversation.usage
+    return ReviewedDocument(reviewed.document, (*rejected, *reviewed.rejected)), conversation.usage
 
 
 def _place_span(text: str, span: FactSpan, offset: int, wholes: Wholes) -> FactSpan:
@@ -396,7 +396,7 @@ class SeedRun:
     concurrency: int = 1
     chunk_tokens: int = CHUNK_TOKENS
     drop_unquestioned: bool = False
-    on_document: Callable[[Reviewed], None] | None = None
+    on_document: Callable[[ReviewedDocument], None] | None = None
     usage: EndpointUsage = field(init=False)
     refused: int = field(init=False)  # in a row
 
@@ -416,20 +416,22 @@ class SeedRun:
         )
         return self.usage
 
-    def _annotate_one(self, document: AnnotatedDocument) -> tuple[Reviewed, EndpointUsage]:
+    def _annotate_one(self, document: AnnotatedDocument) -> tuple[ReviewedDocument, EndpointUsage]:
         return annotate_document(
             self.chat, document, chunk_tokens=self.chunk_tokens, drop_unquestioned=self.drop_unquestioned
         )
 
     def _keep_result(
-        self, document: AnnotatedDocument, future: Future[tuple[Reviewed, EndpointUsage]]
+        self, document: AnnotatedDocument, future: Future[tuple[ReviewedDocument, EndpointUsage]]
     ) -> None:
         """Keep the result of a document. Raises `EndpointUnusable` where too many in a row were refused."""
         try:
             reviewed, used = future.result()
         except ConversationRefused as error:
             self.results.reject(
-                Rejected(document.external_id, 0, len(document.text), "refused", f"Not annotated: {error}.")
+                RejectedAnnotation(
+                    document.external_id, 0, len(document.text), "refused", f"Not annotated: {error}."
+                )
             )
             self.refused += 1
             if self.refused >= MOST_REFUSED:

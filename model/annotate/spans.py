@@ -226,16 +226,16 @@ class Wholes:
         self._starts, self._ends = _columns(self.spans)
         self._openings, self._closings = _columns([(start - 1, end + 1) for start, end in quotations])
 
-    def around(self, start: int, end: int) -> Span:
-        """Give the span with every whole that it cuts, and with both quotation marks where it has one."""
+    def span_with_wholes(self, start: int, end: int) -> Span:
+        """Widen a span to hold every whole that it cuts, and both quotation marks where it has one."""
         wider = self._widen_to_quotation(*self._widen_to_wholes(start, end))
         while wider != (start, end):
             start, end = wider
             wider = self._widen_to_quotation(*self._widen_to_wholes(start, end))
         return wider
 
-    def at(self, place: int) -> Span:
-        """Give the whole that the character at `place` is in, or that character."""
+    def whole_at(self, place: int) -> Span:
+        """Find the whole that holds the character at `place`; where none does, give that character as a span."""
         n = bisect_right(self._starts, place) - 1
         return self.spans[n] if n >= 0 and place < self._ends[n] else (place, place + 1)
 
@@ -374,7 +374,7 @@ def whole_spans(text: str, spans: Sequence[Span], wholes: Wholes | None = None) 
 def _complete_span(text: str, spans: Sequence[Span], wholes: Wholes) -> list[Span]:
     completed: list[Span] = []
     for start, end in spans:
-        start, end = wholes.around(*_in_one_paragraph(text, start, end))
+        start, end = wholes.span_with_wholes(*_in_one_paragraph(text, start, end))
         if completed and start < completed[-1][1]:
             completed[-1] = (completed[-1][0], max(end, completed[-1][1]))
         else:
@@ -405,4 +405,4 @@ def narrow_span(text: str, start: int, end: int, wholes: Wholes) -> Span:
 
 
 def _is_whole(wholes: Wholes, start: int, end: int) -> bool:
-    return wholes.at(start) == (start, end)
+    return wholes.whole_at(start) == (start, end)

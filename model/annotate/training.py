@@ -42,7 +42,7 @@ from colmlm.model.annotate.spans import OUTSIDE, tags_of
 from colmlm.model.lm.checkpoint import ADAPTER, WEIGHTS, compute_dtype, with_adapter_from
 from colmlm.model.lm.config import CheckpointError, file_digest
 from colmlm.model.text.markup import STANDARD
-from colmlm.model.text.tokens import FactTokenizer, WordTokenizer, padded, windows
+from colmlm.model.text.tokens import FactTokenizer, WordTokenizer, pad_sequences, windows
 from colmlm.model.training.loop import COSINE, Loop, LoopConfig, Progress, Schedule
 from colmlm.model.training.task import StepContext, StepMetrics, Task, micro_batches, process_rank
 
@@ -262,7 +262,7 @@ class TaggedWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class Annotated:
+class TrainingDocuments:
     """Documents to learn from; `dense` if every fact of each is marked."""
 
     documents: Sequence[AnnotatedDocument]
@@ -270,7 +270,7 @@ class Annotated:
 
 
 def tagged_windows(
-    tokenizer: WordTokenizer, corpora: Sequence[Annotated], config: SpanConfig
+    tokenizer: WordTokenizer, corpora: Sequence[TrainingDocuments], config: SpanConfig
 ) -> Iterator[TaggedWindow]:
     """Yield every window of every document, with each word in the one window where it will be read."""
     for corpus in corpora:
@@ -279,7 +279,7 @@ def tagged_windows(
             encoded = tokenizer.encode(document.text)
             tags = tags_of(encoded.words, [(span.start, span.end) for span in document.facts])
             for window in windows(encoded, config.max_length - 2, config.overlap):
-                ids = tokenizer.framed(encoded.ids[window.start : window.end])
+                ids = tokenizer.frame_ids(encoded.ids[window.start : window.end])
                 placed, weights = [_NO_TAG] * len(ids), [0.0] * len(ids)
                 for word in window.words:
                     at = encoded.first[word] - window.start + 1
@@ -290,7 +290,7 @@ def tagged_windows(
 
 def tag_loss(module: Any, batch: Sequence[TaggedWindow], pad: int, device: torch.device) -> Tensor:
     """Sum the weighted cross-entropies of the batch's words."""
-    ids_BT, mask_BT = padded([window.ids for window in batch], pad)
+    ids_BT, mask_BT = pad_sequences([window.ids for window in batch], pad)
     logits_BT3 = module(input_ids=ids_BT.to(device), attention_mask=mask_BT.to(device)).logits
     tags_BT = torch.full(ids_BT.shape, _NO_TAG)
     weights_BT = torch.zeros(ids_BT.shape)
@@ -408,9 +408,9 @@ class QuestionNet(nn.Module):
 
 def question_loss(module: Any, batch: Sequence[QuestionSequence], device: torch.device) -> Tensor:
     """Sum the cross-entropies of the batch's questions and answers."""
-    ids_BT, _ = padded([asked.ids for asked in batch], 0)
-    positions_BT, _ = padded([asked.positions for asked in batch], 0)
-    learnt_BT = padded([[int(x) for x in asked.learnt] for asked in batch], 0)[0].bool()
+    ids_BT, _ = pad_sequences([asked.ids for asked in batch], 0)
+    positions_BT, _ = pad_sequences([asked.positions for asked in batch], 0)
+    learnt_BT = pad_sequences([[int(x) for x in asked.learnt] for asked in batch], 0)[0].bool()
     visible_B1TT = torch.stack([visibility_mask(asked, ids_BT.shape[1]) for asked in batch])[:, None]
     logits_NV = module(
         ids_BT.to(device), positions_BT.to(device), visible_B1TT.to(device), learnt_BT.to(device)
@@ -427,7 +427,9 @@ class SpanTask(TunerTask[TaggedWindow]):
     role = SPANS
     config: SpanConfig
 
-    def __init__(self, config: SpanConfig, corpora: Sequence[Annotated], cache: Path, name: str) -> None:
+    def __init__(
+        self, config: SpanConfig, corpora: Sequence[TrainingDocuments], cache: Path, name: str
+    ) -> None:
         super().__init__(config, cache, name)
         self.module = self.model
         tokenizer = WordTokenizer.load(self.source / "tokenizer.json")

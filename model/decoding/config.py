@@ -56,9 +56,9 @@ class DecodeConfig:
         return self.on_miss == "abstain"
 
     @property
-    def lookup_options(self) -> LookupAsked:
+    def lookup_options(self) -> DecoderLookupOptions:
         """Give what is asked of every lookup."""
-        asked: LookupAsked = {"k": 1, "threshold": self.threshold, "min_seq": self.min_seq}
+        asked: DecoderLookupOptions = {"k": 1, "threshold": self.threshold, "min_seq": self.min_seq}
         if self.ranking != "key":
             asked["ranking"] = self.ranking
         if self.accepted_only:
@@ -114,7 +114,7 @@ class LookupResult(Protocol):
     def abstained(self) -> int | None: ...
 
 
-class LookupAsked(TypedDict, total=False):
+class DecoderLookupOptions(TypedDict, total=False):
     """The options that a decoder has at a lookup: the `k` best facts (1) from a `threshold` on (None: the base's own).
 
     `min_seq` is a change that the answer must include. With a `ranking` by more than the key there are `texts`, one for
@@ -133,7 +133,7 @@ class LookupPort(Protocol):
     """A knowledge base that finds the best facts for unit-norm queries."""
 
     def find(
-        self, queries_BD: NDArray[np.float32], *, checkpoint_id: str, **asked: Unpack[LookupAsked]
+        self, queries_BD: NDArray[np.float32], *, checkpoint_id: str, **asked: Unpack[DecoderLookupOptions]
     ) -> Sequence[LookupResult]:
         """Give one result per query; a result without hits at or above the threshold is *no match*."""
         ...

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from colmlm.kb.texts.asked import asked_text
-from colmlm.model.decoding.config import DecodeConfig, LookupAsked, LookupPort, Prompt
+from colmlm.model.decoding.config import DecodeConfig, DecoderLookupOptions, LookupPort, Prompt
 from colmlm.model.decoding.rows import (
     Prefixes,
     Queries,
@@ -24,7 +24,7 @@ from colmlm.model.decoding.rows import (
 )
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.past import BLOCK, Piece, block_end
-from colmlm.model.text.tokens import FactTokenizer, length_groups, padded
+from colmlm.model.text.tokens import FactTokenizer, length_groups, pad_sequences
 
 OnStep = Callable[[], object]
 
@@ -102,7 +102,7 @@ class Decoder:
         return DecodingRun(self.checkpoint, self.lookup, self._queries(), prefixes, wide_threads)
 
     def check(self, config: DecodeConfig) -> None:
-        """Raise `ValueError` where what is asked could not be looked up."""
+        """Raise `ValueError` where lookups with this config are impossible."""
         if config.mode != "off":
             self._check_lookups(config.mode)
 
@@ -240,7 +240,7 @@ class DecodingRun:
         if sampling:
             logits_NV = self.forward.logits(torch.stack([states[row] for row in sampling]))
             asking += self._sample(sampling, logits_NV)
-        for alike in _group_rows(asking, lambda row: row.asked):
+        for alike in _group_rows(asking, lambda row: row.lookup_group):
             self._look_up(alike, [states[row] for row in alike if row in at_once])
         for row in fed:
             self._check_context(row)
@@ -418,7 +418,7 @@ class DecodingRun:
             return question
         return row.words or asked_text(row.prompt, row.output(self.tokenizer))
 
-    def _lookup_options(self, rows: Sequence[Row]) -> LookupAsked:
+    def _lookup_options(self, rows: Sequence[Row]) -> DecoderLookupOptions:
         """Give what is asked of the lookups, with a text for each where the ranking looks at more than the key."""
         asked = rows[0].config.lookup_options
         if "ranking" in asked:
@@ -505,7 +505,7 @@ COMPUTING_TOKENS = 24  # tokens from which on a step computes rather than waits 
 
 @contextmanager
 def threads_for(num_tokens: int, wide: int | None) -> Iterator[None]:
-    """Compute with `wide` threads within the block where so many tokens are many, else as before."""
+    """Compute with `wide` threads within the block where there are many tokens, else with as many as before."""
     before = torch.get_num_threads()
     if wide is None or num_tokens < COMPUTING_TOKENS or wide == before:
         yield
@@ -551,7 +551,7 @@ def score_tokens(
         raise ValueError(f"{longest} tokens exceed the context of {checkpoint.lm.inference.context}")
     scored: list[list[TokenScore]] = [[] for _ in sequences]
     for group in length_groups([len(ids) for ids in sequences]):
-        ids_BT, _ = padded([sequences[i] for i in group], 0)
+        ids_BT, _ = pad_sequences([sequences[i] for i in group], 0)
         with torch.inference_mode():
             states_BTD = checkpoint.lm.inference.states(ids_BT)
             for row, i in enumerate(group):

@@ -97,8 +97,8 @@ class Row:
         return len(self.text)
 
     @property
-    def asked(self) -> tuple[object, ...]:
-        """Give what is asked of a lookup beside its query. Rows that ask the same are looked up together."""
+    def lookup_group(self) -> tuple[object, ...]:
+        """Give the lookup options of this row beside its query; rows with equal ones are looked up together."""
         return tuple(self.config.lookup_options.items())
 
     @property
@@ -109,11 +109,11 @@ class Row:
 
     @property
     def drawn_by(self) -> tuple[float, float, float]:
-        """Give how tokens are chosen. Rows that choose alike do so together."""
+        """Give the sampling settings of this row; rows with equal ones are sampled together."""
         return self.config.repetition_penalty, self.config.temperature, self.config.top_p
 
     def feed(self, count: int) -> list[int]:
-        """Take so many tokens out of the queue."""
+        """Take `count` tokens from the queue and give them."""
         taken, self.pending = self.pending[:count], self.pending[count:]
         self.position += count
         return taken
@@ -185,7 +185,7 @@ class Row:
         ]
 
     def release(self, tokenizer: FactTokenizer, stop: Sequence[str], only_cited: bool = False) -> str:
-        """Give the text that may be shown now and was not shown before.
+        """Give the text that may be streamed now and was not streamed before.
 
         It holds back half a character, and an end that may turn out to be part of a stop string; with `only_cited` all
         that is said since the last splice.
@@ -319,14 +319,14 @@ MIB = 1 << 20
 
 
 class Prefixes:
-    """Blocks of prompts, of which those used least recently are dropped beyond `most_bytes`."""
+    """A cache of prompts' states in blocks; beyond `most_bytes` the least recently used blocks are dropped."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes, self.num_bytes = most_bytes, 0
         self._blocks: OrderedDict[bytes, Tensor] = OrderedDict()
 
     def recall(self, ids: Sequence[int], past: Past) -> int:
-        """Put the longest beginning of `ids` that is known into the past; give its number of tokens."""
+        """Copy the longest remembered prefix of `ids` into the past; give its number of tokens."""
         known = []
         for name in _names(ids):
             if (block := self._blocks.get(name)) is None:
@@ -339,7 +339,7 @@ class Prefixes:
         return len(known) * BLOCK
 
     def keep(self, ids: Sequence[int], past: Past) -> None:
-        """Keep the whole blocks of these tokens, which the past holds from its start."""
+        """Remember the whole blocks of these tokens, which the past holds from its start."""
         for at, name in enumerate(_names(ids)):
             if name not in self._blocks:
                 block = past.kv[:, :, :, at * BLOCK : (at + 1) * BLOCK].clone()

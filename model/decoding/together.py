@@ -224,7 +224,7 @@ class DecoderTogether:
             self.run.leave(row)
             return True
         if is_over := ticket.tell():
-            self._pace.ended(row.content, row.config.max_tokens)
+            self._pace.note_output(row.content, row.config.max_tokens)
         return is_over
 
     def _fail(self, error: Exception) -> None:
@@ -257,7 +257,7 @@ class Ticket:
     has_left: bool = False
 
     def tell(self) -> bool:
-        """Tell what is new; tell whether that was all."""
+        """Send the news of the row to whoever waits, and tell whether the row is finished."""
         assert self.telling is not None
         row = self.telling.row
         if self.streams and row.failure is None:
@@ -293,7 +293,7 @@ class Queue:
         return ticket
 
     def drop(self, unwanted: Callable[[Ticket], bool]) -> list[Ticket]:
-        """Take out and give the tickets that are unwanted."""
+        """Remove the tickets for which `unwanted` is true, and give them."""
         dropped = [ticket for tickets in self._by_asker.values() for ticket in tickets if unwanted(ticket)]
         for asker, tickets in list(self._by_asker.items()):
             if kept := deque(ticket for ticket in tickets if ticket not in dropped):
@@ -333,8 +333,8 @@ class Pace:
         self._seconds = KEPT * self._seconds + seconds
         self._tokens = KEPT * self._tokens + tokens
 
-    def ended(self, written: int, asked: int) -> None:
-        """Note an output that has `written` tokens of the `asked` that it could have."""
+    def note_output(self, written: int, asked: int) -> None:
+        """Record that an output got `written` tokens of the `asked` that it could have had."""
         self._written = KEPT * self._written + written
         self._asked_tokens = KEPT * self._asked_tokens + asked
 

@@ -25,7 +25,7 @@ from colmlm.model.annotate.annotators import (
     QuestionGenerator,
     SpanAnnotator,
     SpannedText,
-    Tagged,
+    TaggedText,
 )
 from colmlm.model.annotate.checkpoint import AnnotatorConfig
 from colmlm.model.evaluate.recall import Encodes, Recall, document_keys, measure_recall
@@ -354,7 +354,7 @@ def measure_coverage(
 
 
 def coverage_curve(
-    asked: Sequence[Sequence[Span]], tagged: Sequence[Tagged], densities: Sequence[float] = PER_100_WORDS
+    asked: Sequence[Sequence[Span]], tagged: Sequence[TaggedText], densities: Sequence[float] = PER_100_WORDS
 ) -> list[Coverage]:
     """Measure the coverage at the thresholds that give so many facts per 100 words, or as many as there are."""
     texts = [text.text for text in tagged]
@@ -365,7 +365,7 @@ def coverage_curve(
     return curve
 
 
-def threshold_for(tagged: Sequence[Tagged], per_100_words: float) -> float:
+def threshold_for(tagged: Sequence[TaggedText], per_100_words: float) -> float:
     """Find the threshold at which there are so many facts per 100 words, or the lowest where there never are."""
     words = sum(len(text.text.split()) for text in tagged)
     low, high = _LOWEST, 1 - _LOWEST

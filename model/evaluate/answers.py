@@ -67,7 +67,7 @@ class Output(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ScoredOutput:
     """One question's output and its scores. `lookups` counts hits, no matches and abstentions."""
 
     question_id: str
@@ -104,7 +104,7 @@ def without_values(output: str, splices: Sequence[SpliceRecord]) -> str:
     return "".join((*kept, output[at:]))
 
 
-def score(asked: AskedQuestion, generation: Output, opening: Callable[[str], str]) -> Answered:
+def score(asked: AskedQuestion, generation: Output, opening: Callable[[str], str]) -> ScoredOutput:
     """Score one output; `opening` gives its first tokens, in which a statement must be completed."""
     looked_at = opening if asked.is_statement else str
     splices = list(generation.splices)
@@ -113,7 +113,7 @@ def score(asked: AskedQuestion, generation: Output, opening: Callable[[str], str
     bare = without_values(generation.output, splices)
     outcomes = [s.outcome for s in splices]
     wanted = {fold_text(answer) for answer in asked.answers}
-    return Answered(
+    return ScoredOutput(
         question_id=asked.question_id,
         question=asked.text,
         answers=list(asked.answers),
@@ -152,7 +152,7 @@ class Share:
 
 
 def share(holds: Sequence[bool], seed: int = 0, resamples: int = RESAMPLES) -> Share:
-    """Give the share that holds. A resample of the questions is drawn as a binomial with this share."""
+    """Compute the share of True with its 95 % interval; a resample is drawn as a binomial with this share."""
     if not holds:
         raise ValueError("no questions to take a share of")
     mean = float(np.mean(holds))
@@ -187,7 +187,7 @@ class Summary:
         return asdict(self)
 
 
-def summarise(rows: Sequence[Answered], with_fact: Sequence[str], seed: int = 0) -> Summary:
+def summarise(rows: Sequence[ScoredOutput], with_fact: Sequence[str], seed: int = 0) -> Summary:
     """Compute the figures over all rows; `with_fact` are the ids of the questions whose fact is known."""
     known = [row.right_fact for row in rows if row.question_id in set(with_fact)]
     finishes = [row.finish for row in rows]
@@ -439,7 +439,7 @@ class Portion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Updated:
+class UpdateFigures:
     """All figures. `found` is the share of prompts whose own fact was looked up before the update; None: no prompts.
 
     `old_value` is the share of updated prompts that still give the former value. Neighbours whose prompt is itself
@@ -530,14 +530,14 @@ def measure(
     after: Answers,
     undone: Answers,
     seed: int = 0,
-) -> Updated:
+) -> UpdateFigures:
     """Compute the figures from the answers before the updates, with them, and after they are undone.
 
     `fact_ids` are the updated facts by the document they belong to.
     """
     edited = {one.prompt for one in rewrites}
 
-    def found(one: Rewrite, prompt: str) -> bool:
+    def finds_fact(one: Rewrite, prompt: str) -> bool:
         return before[prompt].fact_id == fact_ids[one.document]
 
     def portion(asked: Callable[[Rewrite], Sequence[str]], holds: Callable[[Rewrite, str], bool]) -> Any:
@@ -546,14 +546,16 @@ def measure(
     def gives_new(one: Rewrite, prompt: str) -> bool:
         return after[prompt].gives(one.new_value)
 
-    return Updated(
-        found=portion(lambda one: [one.prompt], found),
+    return UpdateFigures(
+        found=portion(lambda one: [one.prompt], finds_fact),
         efficacy=portion(lambda one: [one.prompt], gives_new),
-        efficacy_where_found=portion(lambda one: [p for p in [one.prompt] if found(one, p)], gives_new),
+        efficacy_where_found=portion(lambda one: [p for p in [one.prompt] if finds_fact(one, p)], gives_new),
         old_value=portion(lambda one: [one.prompt], lambda one, prompt: after[prompt].gives(one.value)),
-        paraphrase_found=portion(lambda one: one.paraphrases, found),
+        paraphrase_found=portion(lambda one: one.paraphrases, finds_fact),
         paraphrase=portion(lambda one: one.paraphrases, gives_new),
-        paraphrase_where_found=portion(lambda one: [p for p in one.paraphrases if found(one, p)], gives_new),
+        paraphrase_where_found=portion(
+            lambda one: [p for p in one.paraphrases if finds_fact(one, p)], gives_new
+        ),
         locality=portion(
             lambda one: [p for p in one.neighbours if p not in edited],
             lambda _, prompt: after[prompt].is_as(before[prompt]),
@@ -570,10 +572,10 @@ def _portion(holds: Sequence[Sequence[bool]], seed: int) -> Portion | None:
     right_N = np.array([sum(one) for one in kept], dtype=np.float64)
     asked_N = np.array([len(one) for one in kept], dtype=np.float64)
 
-    def measured(draw: Callable[[int], NDArray[np.int64]]) -> dict[str, float]:
+    def measure_share(draw: Callable[[int], NDArray[np.int64]]) -> dict[str, float]:
         rows = draw(len(kept))
         return {"share": float(right_N[rows].sum() / asked_N[rows].sum())}
 
     share = float(right_N.sum() / asked_N.sum())
-    low, high = of_share(share, bootstrap(measured, seed=seed)["share"], len(kept))
+    low, high = of_share(share, bootstrap(measure_share, seed=seed)["share"], len(kept))
     return Portion(round(share, 4), round(low, 4), round(high, 4), int(asked_N.sum()))

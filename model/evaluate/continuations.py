@@ -253,7 +253,7 @@ class Item:
     answer: int
 
     @property
-    def solved(self) -> str:
+    def solved_text(self) -> str:
         return f"{self.context} {self.choices[self.answer]}"
 
 
@@ -270,7 +270,7 @@ def with_shots(items: Sequence[Item], shots: Sequence[Item], count: int, seed: i
     """Put `count` solved exemplars before each item, drawn from `shots` as lm_eval draws them."""
     rng = random.Random(seed)
     for item in items:
-        solved = [shot.solved for shot in rng.sample(list(shots), count)] if count else []
+        solved = [shot.solved_text for shot in rng.sample(list(shots), count)] if count else []
         yield replace(item, context="\n\n".join([*solved, item.context]))
 
 

@@ -129,15 +129,15 @@ class ChatJudge:
         self._lock = threading.Lock()
 
     def grade(self, question: str, references: Sequence[str], said: str) -> Opinion[str]:
-        found = self._ask(grading(question, references, said), _Verdict)
+        found = self._ask(grading_messages(question, references, said), _Verdict)
         return Opinion(None if found.value is None else found.value.verdict, found.said)
 
     def claims(self, topic: str, text: str) -> Opinion[list[str]]:
-        found = self._ask(splitting(topic, text), _Claims)
+        found = self._ask(splitting_messages(topic, text), _Claims)
         return Opinion(None if found.value is None else found.value.claims, found.said)
 
     def supports(self, topic: str, claim: str, passages: Sequence[str]) -> Opinion[bool]:
-        found = self._ask(checking(topic, claim, passages), _Support)
+        found = self._ask(checking_messages(topic, claim, passages), _Support)
         return Opinion(None if found.value is None else found.value.supported, found.said)
 
     def _ask(self, messages: list[Message], form: type[T]) -> Opinion[T]:
@@ -181,15 +181,15 @@ def rubric() -> str:
     return sha256("\n".join((GRADE, SPLIT, CHECK)).encode()).hexdigest()[:16]
 
 
-def grading(question: str, references: Sequence[str], said: str) -> list[Message]:
+def grading_messages(question: str, references: Sequence[str], said: str) -> list[Message]:
     return _conversation(GRADE, {"question": question, "references": list(references), "answer": said})
 
 
-def splitting(topic: str, text: str) -> list[Message]:
+def splitting_messages(topic: str, text: str) -> list[Message]:
     return _conversation(SPLIT, {"person": topic, "text": text})
 
 
-def checking(topic: str, claim: str, passages: Sequence[str]) -> list[Message]:
+def checking_messages(topic: str, claim: str, passages: Sequence[str]) -> list[Message]:
     return _conversation(CHECK, {"passages": list(passages), "person": topic, "claim": claim})
 
 
@@ -250,14 +250,14 @@ def _simple_qa(held_N3: NDArray[Any]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class ClaimCounts:
     """The numbers of judged and of supported claims in a biography. No judged claims count as an abstention."""
 
     claims: int
     supported: int
 
 
-def fact_score(biographies: Sequence[Checked]) -> dict[str, Any]:
+def fact_score(biographies: Sequence[ClaimCounts]) -> dict[str, Any]:
     """Compute FActScore's figures.
 
     They are the mean share of supported claims over the biographies that state any, the same with those of fewer than
@@ -286,10 +286,10 @@ def _with_intervals(measure: Any, rows: NDArray[Any]) -> dict[str, Any]:
         return {"intervals": {}}
     figures: Mapping[str, float] = measure(rows)
 
-    def drawn(draw: Draw) -> Mapping[str, float]:
+    def measure_draw(draw: Draw) -> Mapping[str, float]:
         return measure(rows[draw(len(rows))])  # type: ignore[no-any-return]
 
-    return {**figures, "intervals": bootstrap(drawn)}
+    return {**figures, "intervals": bootstrap(measure_draw)}
 
 
 def _mean(values: NDArray[Any]) -> float:

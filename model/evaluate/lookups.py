@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.decoding.config import DecodeConfig, LookupAsked
+from colmlm.model.decoding.config import DecodeConfig, DecoderLookupOptions
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder, penalise_seen
 from colmlm.model.decoding.rows import MAX_QUERY_TOKENS, QueryEncoder
 from colmlm.model.evaluate.answers import exact_match
@@ -22,7 +22,7 @@ from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder
 from colmlm.model.lm.language_model import unit
 from colmlm.model.lm.past import RowCache
-from colmlm.model.text.tokens import Encoded
+from colmlm.model.text.tokens import EncodedText
 
 # The bias on the token that opens a lookup, measured and chosen on held-out text (section 4.7).
 #
@@ -78,7 +78,7 @@ class MemoryLookup:
         self.keys_KD, self.values, self.threshold = keys_KD, values, threshold
 
     def find(
-        self, queries_BD: Floats, *, checkpoint_id: str, **asked: Unpack[LookupAsked]
+        self, queries_BD: Floats, *, checkpoint_id: str, **asked: Unpack[DecoderLookupOptions]
     ) -> list[MemoryFound]:
         """Give the nearest fact of each query if its score reaches the threshold."""
         threshold = asked.get("threshold")
@@ -225,7 +225,7 @@ def text_margins(
     opens, window = checkpoint.tokenizer.fact, checkpoint.lm.inference.context
     for document in documents:
         encoded = checkpoint.tokenizer.document(document, close=False)
-        encoded = Encoded(encoded.ids[:window], (), encoded.masked[:window])
+        encoded = EncodedText(encoded.ids[:window], (), encoded.masked[:window])
         margins_T = _margins(checkpoint, encoded.ids)[:-1]
         is_site = np.array(encoded.ids[1:]) == opens
         is_chosen = ~np.array(encoded.masked[1:], dtype=bool)
@@ -308,7 +308,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Formed:
+class FormedQuery:
     """One query: the seconds to decode and to encode it, its number of tokens in words, and the vector [dim]."""
 
     decode: float
@@ -318,8 +318,8 @@ class Formed:
 
 
 @dataclass(slots=True)
-class Former:
-    """Form queries with one checkpoint. `encoder` makes vectors of words and is None if the state is the query.
+class QueryMaker:
+    """Make queries with one checkpoint. `encoder` makes vectors of words and is None if the state is the query.
 
     With `gold` the gold query is written instead of the model's own: the same forwards, with a meaningful length even
     if the model was not trained to ask.
@@ -351,8 +351,8 @@ class Former:
         return found
 
     @torch.inference_mode()
-    def form(self, site: Site) -> Formed:
-        """Form the query at a site; the time begins once the text before it is in the cache."""
+    def make_query(self, site: Site) -> FormedQuery:
+        """Make the query at a site and time it, from when the text before it is in the cache."""
         forward = self.checkpoint.lm.inference
         cache = forward.cache(1)
         cache.reserve(len(site.prefix) + MAX_QUERY_TOKENS + 1)
@@ -362,12 +362,12 @@ class Former:
         state = self._feed_token(self.checkpoint.tokenizer.fact, len(site.prefix), cache)
         if self.encoder is None:
             vector = unit(state)[0].cpu().numpy()
-            return Formed(time.perf_counter() - started, 0.0, 0, vector)
+            return FormedQuery(time.perf_counter() - started, 0.0, 0, vector)
         words = self._write(state, site, cache)
         self._settle()
         decoded = time.perf_counter()
         (vector,) = self.encoder.encode_questions([self.checkpoint.tokenizer.query_in_words(words)])
-        return Formed(decoded - started, time.perf_counter() - decoded, len(words), vector)
+        return FormedQuery(decoded - started, time.perf_counter() - decoded, len(words), vector)
 
     def _write(self, state_1D: torch.Tensor, site: Site, cache: RowCache) -> list[int]:
         """Decode the query up to the token that ends it."""
@@ -410,8 +410,8 @@ class QueryCost:
 
 
 def measure_query_cost(
-    state: Former,
-    words: Former,
+    state: QueryMaker,
+    words: QueryMaker,
     documents: Sequence[AnnotatedDocument],
     *,
     sites: int,
@@ -422,15 +422,15 @@ def measure_query_cost(
     One site is measured twice to warm up. Raises `ValueError` if there is no site.
     """
     ours: list[float] = []
-    theirs: list[Formed] = []
+    theirs: list[FormedQuery] = []
     lengths: list[int] = []
     for number, (mine, other) in enumerate(_pairs(state, words, documents)):
         if number == 0:
-            state.form(mine), words.form(other)
+            state.make_query(mine), words.make_query(other)
         if number == sites:
             break
-        ours.append(state.form(mine).decode)
-        theirs.append(words.form(other))
+        ours.append(state.make_query(mine).decode)
+        theirs.append(words.make_query(other))
         lengths.append(len(other.prefix))
         done(number + 1)
     if not ours:
@@ -452,7 +452,7 @@ def measure_query_cost(
 
 
 def _pairs(
-    state: Former, words: Former, documents: Sequence[AnnotatedDocument]
+    state: QueryMaker, words: QueryMaker, documents: Sequence[AnnotatedDocument]
 ) -> Iterator[tuple[Site, Site]]:
     """Yield the sites that fit the context of both methods."""
     for document in documents:

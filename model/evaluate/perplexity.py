@@ -31,7 +31,7 @@ from colmlm.model.evaluate.run_log import bootstrap
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.language_model import unit
 from colmlm.model.lm.past import RowCache
-from colmlm.model.text.tokens import Encoded, FactTokenizer
+from colmlm.model.text.tokens import EncodedText, FactTokenizer
 
 # Texts with marked facts, read token by token as a decoder would, and the losses of their tokens.
 #
@@ -48,7 +48,7 @@ _DONE = object()
 
 
 def nearest_value(lookups: LookupPort, checkpoint_id: str, threshold: float | None) -> Find:
-    """Give what finds the value of the nearest fact, from a threshold on (None: the base's own)."""
+    """Make a function that finds the value of the nearest fact, from a threshold on (None: the base's own)."""
 
     def find(query: Query) -> str | None:
         (found,) = lookups.find(query[None], checkpoint_id=checkpoint_id, k=1, threshold=threshold)
@@ -65,7 +65,7 @@ class MarkedText:
     spans: list[list[int]]
 
     @classmethod
-    def of(cls, encoded: Encoded, tokenizer: FactTokenizer, room: int) -> MarkedText:
+    def of(cls, encoded: EncodedText, tokenizer: FactTokenizer, room: int) -> MarkedText:
         """Take as much of the sequence as fits in `room`, with whole lookups only."""
         ids = list(encoded.ids)
         outside: list[list[int]] = []
@@ -114,7 +114,7 @@ class SequenceReader:
         self.queued += [(token, kind) for token in ids]
 
     def at_once(self) -> Course:
-        """Yield once, so that the queued tokens are read in one pass."""
+        """Yield once, after which the queued tokens have been read in one pass."""
         yield
 
     def with_lookups(self, text: MarkedText, splice: Splice) -> Course:
@@ -135,7 +135,7 @@ class SequenceReader:
         self.queue(text.outside[-1], SAID)
         yield
 
-    def hear(self, states_TD: Tensor) -> None:
+    def take_states(self, states_TD: Tensor) -> None:
         """Take the states [T, D] of the queued tokens."""
         self._score(states_TD)
         self.states = [*self.states[-1:], *states_TD[-2:]][-2:]
@@ -199,7 +199,7 @@ def _advance(readers: Sequence[SequenceReader], cache: RowCache) -> None:
         ids_BT[row, : len(reader.queued)] = torch.tensor([token for token, _ in reader.queued])
     states_BTD = readers[0].forward.advance(ids_BT, [reader.position for reader in readers], cache, lengths)
     for states_TD, length, reader in zip(states_BTD, lengths, readers, strict=True):
-        reader.hear(states_TD[:length])
+        reader.take_states(states_TD[:length])
 
 
 # The losses of answers under a model that may look facts up, from which TOFU's metrics are computed.

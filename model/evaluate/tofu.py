@@ -81,8 +81,8 @@ class Examples:
     def __len__(self) -> int:
         return len(self.rouge_N)
 
-    def drawn(self, rows_N: NDArray[np.int64]) -> Examples:
-        """Give the examples of these rows, which may repeat."""
+    def draw_rows(self, rows_N: NDArray[np.int64]) -> Examples:
+        """Select the examples of these rows, which may repeat."""
         return Examples(**{column.name: getattr(self, column.name)[rows_N] for column in fields(self)})
 
 
@@ -96,13 +96,13 @@ class Scores:
     examples: int
 
     @classmethod
-    def kept(cls, examples: Examples, *, choice: bool) -> Scores:
+    def of_kept_table(cls, examples: Examples, *, choice: bool) -> Scores:
         """Score a table that a model should know. With `choice` the probability is that among the named answers."""
         probability_N = examples.choice_N if choice else examples.probability_N
         return cls._of(examples, probability_N, np.maximum(0, 1 - examples.truth_ratio_N))
 
     @classmethod
-    def forgotten(cls, examples: Examples) -> Scores:
+    def of_forgotten_table(cls, examples: Examples) -> Scores:
         """Score a table that a model should have forgotten; a truth ratio near 1 tells right from wrong least."""
         ratio_N = examples.truth_ratio_N
         return cls._of(examples, examples.probability_N, np.minimum(ratio_N, 1 / (ratio_N + _TINY)))
@@ -134,28 +134,28 @@ class TofuLog:
             forget=_examples("eval_log_forget.json", log.forget, restated=True),
         )
 
-    def drawn(self, draw: Callable[[int], NDArray[np.int64]]) -> TofuLog:
+    def resample_tables(self, draw: Callable[[int], NDArray[np.int64]]) -> TofuLog:
         """Resample each table's examples with `draw`, which gives rows for a number of examples."""
         return TofuLog(
-            retain=self.retain.drawn(draw(len(self.retain))),
-            real_authors=self.real_authors.drawn(draw(len(self.real_authors))),
-            world_facts=self.world_facts.drawn(draw(len(self.world_facts))),
-            forget=self.forget.drawn(draw(len(self.forget))),
+            retain=self.retain.draw_rows(draw(len(self.retain))),
+            real_authors=self.real_authors.draw_rows(draw(len(self.real_authors))),
+            world_facts=self.world_facts.draw_rows(draw(len(self.world_facts))),
+            forget=self.forget.draw_rows(draw(len(self.forget))),
         )
 
     @property
-    def kept(self) -> dict[str, Scores]:
+    def kept_scores(self) -> dict[str, Scores]:
         """Give the scores of the three tables that a model should still know, under their usual short names."""
         return {
-            "retain": Scores.kept(self.retain, choice=False),
-            "ra": Scores.kept(self.real_authors, choice=True),
-            "wf": Scores.kept(self.world_facts, choice=True),
+            "retain": Scores.of_kept_table(self.retain, choice=False),
+            "ra": Scores.of_kept_table(self.real_authors, choice=True),
+            "wf": Scores.of_kept_table(self.world_facts, choice=True),
         }
 
     @property
     def utility(self) -> float:
         """Compute model utility: the harmonic mean of nine numbers, 0 if one of them is."""
-        nine = [n for s in self.kept.values() for n in (s.probability, s.rouge, s.truth_ratio)]
+        nine = [n for s in self.kept_scores.values() for n in (s.probability, s.rouge, s.truth_ratio)]
         return float(hmean(nine))
 
 
@@ -324,7 +324,7 @@ Columns = dict[str, Any]
 
 
 def columns(example: Example, generated: str, losses: Sequence[Loss]) -> Columns:
-    """Give one example's values, by the names of the published logs. `losses` are of its answers, in their order."""
+    """Compute one example's values, by the names of the published logs. `losses` are of its answers, in their order."""
     right, stated, *wrong = losses
     scores = rouge_scores(example.answer.text, generated)
     return {
@@ -344,7 +344,7 @@ def columns(example: Example, generated: str, losses: Sequence[Loss]) -> Columns
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Columns]:
-    """Give the examples' values by column, as the published logs have them."""
+    """Collect the examples' values by column, as the published logs have them."""
     return {name: {str(i): row[name] for i, row in enumerate(rows)} for name in rows[0]}
 
 

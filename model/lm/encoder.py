@@ -24,7 +24,7 @@ from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 from colmlm.model.lm.checkpoint import WEIGHTS, Checkpoint
 from colmlm.model.lm.config import MINILM, CheckpointError, file_digest
 from colmlm.model.lm.language_model import unit
-from colmlm.model.text.tokens import Encoded, WordTokenizer, length_groups, padded, padded_batches
+from colmlm.model.text.tokens import EncodedText, WordTokenizer, length_groups, pad_sequences, padded_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Window:
     """A stretch of a document that fits the context, and the facts whose keys are read from it."""
 
     document: int
-    encoded: Encoded
+    encoded: EncodedText
     facts: tuple[int, ...]
     positions: tuple[int, ...]
 
@@ -99,7 +99,7 @@ class KeyEncoder:
 
     @torch.inference_mode()
     def _at_markers(
-        self, sequences: Sequence[Encoded], positions: Sequence[tuple[int, ...]]
+        self, sequences: Sequence[EncodedText], positions: Sequence[tuple[int, ...]]
     ) -> list[NDArray[np.float32]]:
         states = self.checkpoint.lm.forward_sequences(sequences, max_tokens=self.batch_tokens, keep=positions)
         return [unit(state).cpu().numpy() for state in states]
@@ -123,9 +123,9 @@ class KeyEncoder:
         return windows
 
 
-def _cut_sequence(encoded: Encoded, start: int, end: int) -> Encoded:
+def _cut_sequence(encoded: EncodedText, start: int, end: int) -> EncodedText:
     positions = tuple(p - start for p in encoded.fact_positions if start <= p < end)
-    return Encoded(encoded.ids[start:end], positions, encoded.masked[start:end])
+    return EncodedText(encoded.ids[start:end], positions, encoded.masked[start:end])
 
 
 # Sentence encoders. One makes keys and queries in place of the decoder's states, for LMLM-Asker and Rel-LMLM.
@@ -210,7 +210,7 @@ class SentenceEncoder:
         encoded = self.tokenizer.encode_batch([" ".join(question.split()) for question in questions])
         rows_ND = np.zeros((len(encoded), self.dim), dtype=np.float32)
         for group in length_groups([len(e.ids) for e in encoded], max_tokens=self.batch_tokens):
-            ids_BT, mask_BT = padded([encoded[i].ids for i in group], 0)
+            ids_BT, mask_BT = pad_sequences([encoded[i].ids for i in group], 0)
             rows_ND[group] = mean_states(self.model, ids_BT.to(self.device), mask_BT.to(self.device))
         return rows_ND
 
@@ -249,11 +249,11 @@ class MeanSentenceEncoder:
     @torch.inference_mode()
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode texts, [N, d]; those of similar length together."""
-        framed = [self.tokenizer.framed(self.tokenizer.encode(text).ids[:MOST_TOKENS]) for text in texts]
+        framed = [self.tokenizer.frame_ids(self.tokenizer.encode(text).ids[:MOST_TOKENS]) for text in texts]
         order = sorted(range(len(framed)), key=lambda number: len(framed[number]))
         vectors_ND = np.zeros((len(texts), self.model.config.hidden_size), dtype=np.float32)
         for start in range(0, len(order), ROWS):
             rows = order[start : start + ROWS]
-            ids_BT, mask_BT = padded([framed[row] for row in rows], self.tokenizer.pad)
+            ids_BT, mask_BT = pad_sequences([framed[row] for row in rows], self.tokenizer.pad)
             vectors_ND[rows] = mean_states(self.model, ids_BT, mask_BT)
         return vectors_ND

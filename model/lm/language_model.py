@@ -23,7 +23,7 @@ from transformers.utils import logging as transformers_logging
 from colmlm.model.lm.config import CheckpointError
 from colmlm.model.lm.llama import Llama
 from colmlm.model.lm.past import ForwardPass, Past, Piece, block_end
-from colmlm.model.text.tokens import Encoded, padded_batches
+from colmlm.model.text.tokens import EncodedText, padded_batches
 
 
 class FactLM(nn.Module):
@@ -78,7 +78,7 @@ class FactLM(nn.Module):
 
     def forward_sequences(
         self,
-        sequences: Sequence[Encoded],
+        sequences: Sequence[EncodedText],
         *,
         max_tokens: int = 8192,
         keep: Sequence[Sequence[int]] | None = None,

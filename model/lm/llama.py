@@ -431,7 +431,7 @@ def keep_large_tensors() -> bool:
 
 
 def collapse(address: int, num_bytes: int) -> int:
-    """Move this memory into huge pages, where the system can, and give their number; what it holds stays as it is.
+    """Move this memory into huge pages where the system can, keeping its content, and give their number.
 
     Each page is asked for by itself, outwards to its bounds: small tensors share a page with their neighbours, and one
     that is not mapped as a whole stays as it was.

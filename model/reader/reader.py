@@ -20,11 +20,11 @@ from torch import Tensor
 from colmlm.kb.answers.reading import MOST_SPANS, Passage, PassageReading, Reader
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.texts.sentences import sentence_ends
-from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, Loaded, load_annotator
+from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, LoadedAnnotator, load_annotator
 from colmlm.model.annotate.checks import Fault, telling_words
 from colmlm.model.annotate.spans import trim_span
 from colmlm.model.text.markup import Span
-from colmlm.model.text.tokens import Words, WordTokenizer, padded
+from colmlm.model.text.tokens import Words, WordTokenizer, pad_sequences
 
 # A question with a passage as the encoder reads them, and the spans of a passage that may be an answer.
 #
@@ -44,7 +44,7 @@ _UNCUT = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class JoinedText:
     """Question, title and text as one sequence: `second` is where the second token type begins, `text` the text."""
 
     ids: list[int]
@@ -62,16 +62,16 @@ class ReaderBatch:
     open_BT: Tensor
 
 
-def join_sequence(tokenizer: WordTokenizer, question: Words, title: Words, text: Sequence[int]) -> Joined:
-    """Join the three. Question and title are cut at their longest lengths."""
-    head = tokenizer.framed(question.ids[:LONGEST_QUESTION])
+def join_sequence(tokenizer: WordTokenizer, question: Words, title: Words, text: Sequence[int]) -> JoinedText:
+    """Join question, title and text to one sequence; question and title are cut at their longest lengths."""
+    head = tokenizer.frame_ids(question.ids[:LONGEST_QUESTION])
     named = [*title.ids[:LONGEST_TITLE], tokenizer.sep] if title.ids else []
-    return Joined([*head, *named, *text, tokenizer.sep], len(head), len(head) + len(named))
+    return JoinedText([*head, *named, *text, tokenizer.sep], len(head), len(head) + len(named))
 
 
-def pad_sequences(sequences: Sequence[Joined], pad: int) -> ReaderBatch:
-    """Pad the sequences on the right."""
-    ids_BT, mask_BT = padded([sequence.ids for sequence in sequences], pad)
+def reader_batch(sequences: Sequence[JoinedText], pad: int) -> ReaderBatch:
+    """Pad the sequences on the right to one batch."""
+    ids_BT, mask_BT = pad_sequences([sequence.ids for sequence in sequences], pad)
     types_BT, open_BT = torch.zeros_like(ids_BT), torch.zeros_like(ids_BT, dtype=torch.bool)
     open_BT[:, 0] = True
     for row, sequence in enumerate(sequences):
@@ -95,7 +95,7 @@ def uncut_offsets(text: str) -> set[int]:
 
 
 def last_tokens(words: Words) -> list[int]:
-    """Give the last token of each word."""
+    """Find the number of each word's last token."""
     return [after - 1 for after in (*words.first[1:], len(words.ids))] if words.words else []
 
 
@@ -115,7 +115,7 @@ _SPARE = 3  # pairs of words looked at for each span that is given, since trimmi
 class ExtractiveReader:
     """Find answers as spans. It reads the first tokens of a longer passage, as many as its description says."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: LoadedAnnotator) -> None:
         self.config, self.model, self.device = loaded.config, loaded.model, loaded.device
         self.tokenizer = WordTokenizer.load(loaded.tokenizer_file)
         self.window = int(loaded.config.reading["window"])
@@ -154,7 +154,7 @@ class ExtractiveReader:
             for (question, window), text in zip(pairs, texts, strict=True)
         ]
         scores_BT2 = (
-            reader_logits(self.model, pad_sequences(sequences, self.tokenizer.pad), self.device).cpu().numpy()
+            reader_logits(self.model, reader_batch(sequences, self.tokenizer.pad), self.device).cpu().numpy()
         )
         return [
             PassageReading(
@@ -319,8 +319,8 @@ class Verifier:
     reader: Reader
     margin: float = MARGIN
 
-    def of(self, document: AnnotatedDocument) -> DocumentVerifier:
-        """Give what verifies the questions of a document."""
+    def for_document(self, document: AnnotatedDocument) -> DocumentVerifier:
+        """Make the verifier of one document's questions."""
         windows = windows_of(sentences_of(document.text))
         said = [telling_words(document.text[start:end]) for start, end in windows]
         return DocumentVerifier(self, document, windows, said)
@@ -328,7 +328,7 @@ class Verifier:
 
 @dataclass(frozen=True, slots=True)
 class DocumentVerifier:
-    """Verifies the questions of one document, whose windows say these words."""
+    """A verifier of one document's questions, with its windows and the words that tell each."""
 
     verifier: Verifier
     document: AnnotatedDocument

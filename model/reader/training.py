@@ -23,16 +23,16 @@ from torch.nn import functional as F
 
 from colmlm.kb.answers.reading import Passage, PassageReading, Reader
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, Loaded
+from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, LoadedAnnotator
 from colmlm.model.annotate.checks import telling_words
 from colmlm.model.annotate.config import ReaderConfig
 from colmlm.model.annotate.training import TunerTask
 from colmlm.model.reader.reader import (
     ExtractiveReader,
-    Joined,
+    JoinedText,
     join_sequence,
     last_tokens,
-    pad_sequences,
+    reader_batch,
     reader_logits,
     sentences_of,
     usual_window,
@@ -189,7 +189,7 @@ WINDOW = 320
 
 
 @dataclass(frozen=True, slots=True)
-class ReadingExample(Joined):
+class ReadingExample(JoinedText):
     """A question with a passage as tokens, and the first and last token of its answer; both 0 for none."""
 
     start: int
@@ -238,7 +238,7 @@ def reading_loss(
     module: Any, batch: Sequence[ReadingExample], pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Sum the losses of the batch; give beside it how many of the examples' answers are the likeliest of all."""
-    logits_BT2 = reader_logits(module, pad_sequences(batch, pad), device)
+    logits_BT2 = reader_logits(module, reader_batch(batch, pad), device)
     gold_B2 = torch.tensor([(example.start, example.end) for example in batch], device=device)
     loss = F.cross_entropy(logits_BT2, gold_B2, reduction="sum") / 2
     return loss, (logits_BT2.argmax(dim=1) == gold_B2).all(dim=1).sum()
@@ -293,7 +293,7 @@ class ReaderTask(TunerTask[ReadingExample]):
         )
         device = next(self.model.parameters()).device
         self.model.eval()
-        yield ExtractiveReader(Loaded(config, self.model, self.source / "tokenizer.json", device))
+        yield ExtractiveReader(LoadedAnnotator(config, self.model, self.source / "tokenizer.json", device))
         self.model.train()
 
 

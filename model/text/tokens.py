@@ -26,7 +26,7 @@ _SPACED = " a  b"
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedText:
     """One sequence: its ids, the positions where its lookups begin, and the tokens that the loss leaves out.
 
     `fact_positions` are indices in `ids` of the opening token (``<FACT>``, or ``<FACT-q>`` of a question), in the order
@@ -136,17 +136,17 @@ class FactTokenizer:
         ids = list(prompt)
         return ids if ids[:1] == [self.begin] else [self.begin, *ids]
 
-    def question(self, question: str, max_length: int = 128) -> Encoded:
+    def question(self, question: str, max_length: int = 128) -> EncodedText:
         """Encode a question closed by ``<FACT-q>``, keeping the end of one that is too long (paper: 128 tokens)."""
         ids = [self.begin, *self.encode(question.strip())[-(max_length - 2) :], self.fact_q]
-        return Encoded(tuple(ids), (len(ids) - 1,), (True,) * len(ids))
+        return EncodedText(tuple(ids), (len(ids) - 1,), (True,) * len(ids))
 
-    def context(self, text: str, max_length: int) -> Encoded:
+    def context(self, text: str, max_length: int) -> EncodedText:
         """Encode a text closed by ``<FACT>``, as a document has it up to there; of a longer text the end is kept."""
         if self.space_inside:
             text = text.removesuffix(" ")  # the space belongs to the value
         ids = [*self.prompt(text), self.fact][-max_length:]
-        return Encoded(tuple(ids), (len(ids) - 1,), (False,) * len(ids))
+        return EncodedText(tuple(ids), (len(ids) - 1,), (False,) * len(ids))
 
     def bytes_of(self, token: int) -> bytes:
         """Give the bytes that a token stands for, which may be part of a character. A special token gives its name."""
@@ -168,12 +168,12 @@ class FactTokenizer:
 
     def document(
         self, document: AnnotatedDocument, *, with_title: bool = True, close: bool = True
-    ) -> Encoded:
+    ) -> EncodedText:
         """Encode a document with its lookups, and with its title, if any, as the first line."""
         lead = f"{document.title}\n\n" if with_title and document.title else ""
         return self.spans(lead, document.text, document.facts, close=close)
 
-    def spans(self, lead: str, text: str, facts: Sequence[FactSpan], *, close: bool = True) -> Encoded:
+    def spans(self, lead: str, text: str, facts: Sequence[FactSpan], *, close: bool = True) -> EncodedText:
         """Encode `lead` and `text` as one sequence with each fact of `text` as a lookup; `close` appends end-of-text.
 
         A markup without lookups leaves the text unchanged. One with queries in words writes each fact's question as the
@@ -195,7 +195,7 @@ class FactTokenizer:
             masked += [*[False] * len(outside), *[True] * (len(inside) + 1)]
             at = span.end
         tail = self.encode(lead + text[at:]) + [self.end_of_text] * close
-        return Encoded(tuple(ids + tail), tuple(positions), tuple(masked + [False] * len(tail)))
+        return EncodedText(tuple(ids + tail), tuple(positions), tuple(masked + [False] * len(tail)))
 
     def save(self, path: Path) -> None:
         self.tokenizer.save(str(path))
@@ -292,7 +292,7 @@ class SpaceAlphabet:
 # together.
 
 
-def padded(sequences: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+def pad_sequences(sequences: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Pad sequences on the right: give [B, T] ids, and [B, T] with 1 where there is a token."""
     longest = max(map(len, sequences))
     ids_BT = torch.full((len(sequences), longest), pad, dtype=torch.long)
@@ -304,11 +304,11 @@ def padded(sequences: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, 
 
 
 def padded_batches(
-    sequences: Sequence[Encoded], *, max_tokens: int = 8192
+    sequences: Sequence[EncodedText], *, max_tokens: int = 8192
 ) -> Iterator[tuple[list[int], torch.Tensor]]:
     """Group sequences into batches padded on the right; yield the indices of each batch and its ids [B, T]."""
     for group in length_groups([len(s) for s in sequences], max_tokens=max_tokens):
-        yield group, padded([sequences[i].ids for i in group], 0)[0]
+        yield group, pad_sequences([sequences[i].ids for i in group], 0)[0]
 
 
 def length_groups(lengths: Sequence[int], waste: float = 0.15, max_tokens: int = 8192) -> list[list[int]]:
@@ -382,7 +382,7 @@ class WordTokenizer:
             word_before = word
         return Words(list(encoding.ids), words, first)
 
-    def framed(self, ids: list[int]) -> list[int]:
+    def frame_ids(self, ids: list[int]) -> list[int]:
         """Put the ids between the tokens that begin and end a sequence."""
         return [self.cls, *ids, self.sep]
 

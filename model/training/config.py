@@ -306,7 +306,7 @@ ASKING: Mapping[str, Callable[[str, random.Random], str]] = {
 }
 
 
-def forms() -> Sequence[str]:
+def list_forms() -> Sequence[str]:
     """List all forms of `many`."""
     return [form for kind in _KINDS for form in kind]
 

@@ -44,7 +44,7 @@ class Pairs:
     def to(self, device: torch.device) -> Pairs:
         return Pairs(self.facts_ND.to(device), self.queries_ND.to(device), self.ids_N.to(device))
 
-    def first(self, count: int) -> Pairs:
+    def first_pairs(self, count: int) -> Pairs:
         return Pairs(
             self.facts_ND[:count].clone(), self.queries_ND[:count].clone(), self.ids_N[:count].clone()
         )
@@ -69,7 +69,7 @@ class Pull:
         return [Pull(*piece) for piece in zip(*(c.split(lengths) for c in columns), strict=True)]
 
     def surrogate(self, facts_ND: Tensor, queries_ND: Tensor) -> Tensor:
-        """Give a scalar with the value of these pairs' loss and the gradient of the step's loss at their vectors."""
+        """Make a scalar with the value of these pairs' loss, whose gradient at their vectors is the step's."""
         linear = (facts_ND * self.facts_ND).sum() + (queries_ND * self.queries_ND).sum()
         return linear - linear.detach() + self.losses_N.sum()
 
@@ -94,7 +94,7 @@ class PairMemory:
     def remember(self, pairs: Pairs) -> None:
         """Put a step's pairs, those of all processes, before the remembered ones and drop the oldest."""
         if self.size:
-            self.pairs = self.extend(pairs).first(self.size)
+            self.pairs = self.extend(pairs).first_pairs(self.size)
 
     def state(self) -> dict[str, Any]:
         if self.pairs is None:

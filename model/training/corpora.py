@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.lm.checkpoint import tokenizer_digest
 from colmlm.model.lm.config import damaged_file, file_digest
-from colmlm.model.text.tokens import Encoded, FactTokenizer
+from colmlm.model.text.tokens import EncodedText, FactTokenizer
 from colmlm.model.training.config import TrainConfig, TrainingRefused
 
 
@@ -45,7 +45,7 @@ class TokenShard:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def piece(self, document: int, start: int, end: int) -> tuple[Encoded, range]:
+    def piece(self, document: int, start: int, end: int) -> tuple[EncodedText, range]:
         """Give tokens `start` to `end` of a document, and the facts whose lookups begin there."""
         at = int(self.starts[document])
         first, last = (int(n) for n in self.fact_starts[document : document + 2])
@@ -53,7 +53,7 @@ class TokenShard:
         facts = range(int(found[0]), int(found[1]))
         positions = tuple(int(p) - start for p in self.positions[facts.start : facts.stop])
         ids = tuple(self.ids[at + start : at + end].tolist())
-        return Encoded(ids, positions, self._mask_of(at + start, at + end)), facts
+        return EncodedText(ids, positions, self._mask_of(at + start, at + end)), facts
 
     def question(self, fact: int) -> tuple[int, ...]:
         """Give the ids of a fact's question with its closing token, or none if it has no question."""
@@ -93,9 +93,9 @@ class Corpus:
         return sum(int(np.count_nonzero(np.diff(shard.question_starts))) for shard in self.shards)
 
 
-def question_sequence(ids: Sequence[int]) -> Encoded:
+def question_sequence(ids: Sequence[int]) -> EncodedText:
     """Make the sequence of a question's ids. Its key is read at the last token; the next-token loss leaves it out."""
-    return Encoded(tuple(ids), (len(ids) - 1,), (True,) * len(ids))
+    return EncodedText(tuple(ids), (len(ids) - 1,), (True,) * len(ids))
 
 
 def merge_corpora(corpora: Sequence[Corpus]) -> Corpus:
@@ -186,15 +186,15 @@ def splice_answers(document: AnnotatedDocument, fraction: float) -> AnnotatedDoc
         return document
     rng = random.Random(f"paraphrase/{document.external_id}")
 
-    def said(span: FactSpan) -> FactSpan:
+    def paraphrase(span: FactSpan) -> FactSpan:
         drawn = rng.random() < fraction
         return replace(span, value=span.answer) if drawn and span.answer else span
 
-    return replace(document, facts=tuple(map(said, document.facts)))
+    return replace(document, facts=tuple(map(paraphrase, document.facts)))
 
 
 def _questions(
-    document: AnnotatedDocument, encoded: Encoded, tokenizer: FactTokenizer, max_length: int
+    document: AnnotatedDocument, encoded: EncodedText, tokenizer: FactTokenizer, max_length: int
 ) -> Iterator[tuple[int, ...]]:
     """Yield for each lookup of the document its question's ids, empty where the method makes no keys of questions."""
     if tokenizer.markup.key is None:
@@ -376,7 +376,7 @@ _ARRAYS = tuple(TokenShard.__dataclass_fields__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Made(Tokenising):
+class ShardSettings(Tokenising):
     """The settings that shards were made with; other settings give other tokens."""
 
     method: str
@@ -385,7 +385,7 @@ class Made(Tokenising):
     format: int = FORMAT
 
     @classmethod
-    def by(cls, tokenizer: FactTokenizer, config: TrainConfig) -> Made:
+    def of_run(cls, tokenizer: FactTokenizer, config: TrainConfig) -> ShardSettings:
         return cls(
             **asdict(Tokenising.of(config)),
             method=tokenizer.markup.method,
@@ -420,7 +420,7 @@ def build_shards(
     An interrupted build is continued: finished shards are kept if they hold the same documents with the same settings.
     Raises `TrainingRefused` if they do not.
     """
-    made = Made.by(tokenizer, config)
+    made = ShardSettings.of_run(tokenizer, config)
     directory.mkdir(parents=True, exist_ok=True)
     reading, kept, records = iter(documents), 0, list[dict[str, Any]]()
     while chunk := list(islice(reading, per_shard)):
@@ -445,7 +445,7 @@ def open_shards(directory: Path, tokenizer: FactTokenizer, config: TrainConfig) 
     Raises `TrainingRefused` for a damaged or unfinished folder, and for one of another tokenizer or other settings.
     """
     record = read_manifest(directory)
-    _same_making(directory, record["made"], Made.by(tokenizer, config))
+    _same_making(directory, record["made"], ShardSettings.of_run(tokenizer, config))
     for name, digest in record["shards"].items():
         _check_shard(directory / name, digest)
     return Corpus(tuple(_map_shard(directory / name) for name in record["shards"]), record["built"]["sha256"])
@@ -467,7 +467,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def _write_shard(
-    target: Path, documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, made: Made
+    target: Path, documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, made: ShardSettings
 ) -> dict[str, Any]:
     """Write a shard whole or not at all; give its description."""
     shard = shard_of(documents, tokenizer, made)
@@ -491,7 +491,7 @@ def _write_shard(
     return record
 
 
-def _read_finished(target: Path, made: Made) -> dict[str, Any] | None:
+def _read_finished(target: Path, made: ShardSettings) -> dict[str, Any] | None:
     """Read the description of an earlier build's shard; give None if there is none, or it is damaged."""
     try:
         record: dict[str, Any] = json.loads((target / SHARD_FILE).read_text())
@@ -513,7 +513,7 @@ def _sum_records(records: Sequence[Mapping[str, Any]], kept: int = 0) -> BuiltSh
     return BuiltShards(**sums, shards=len(records), kept=kept, sha256=digest.hexdigest())
 
 
-def _seal(directory: Path, made: Made, records: Sequence[Mapping[str, Any]]) -> None:
+def _seal(directory: Path, made: ShardSettings, records: Sequence[Mapping[str, Any]]) -> None:
     """Write the manifest, which says that the shards are complete."""
     names = [f"{number:05d}" for number in range(len(records))]
     found = {path.name for path in directory.glob("[0-9]*")}
@@ -529,7 +529,7 @@ def _seal(directory: Path, made: Made, records: Sequence[Mapping[str, Any]]) -> 
     os.replace(unfinished, directory / SHARDS_FILE)
 
 
-def _same_making(where: Path, theirs: Mapping[str, Any], ours: Made) -> None:
+def _same_making(where: Path, theirs: Mapping[str, Any], ours: ShardSettings) -> None:
     for name, value in asdict(ours).items():
         if theirs.get(name) != value:
             raise TrainingRefused(

@@ -97,7 +97,7 @@ class Progress:
     seconds: float = 0.0
 
     def record(self) -> dict[str, Any]:
-        """Give what a checkpoint tells of its run: how far it got, and on what."""
+        """Convert the progress to a checkpoint's record of its run: how far it got, and on which hardware."""
         return {
             "steps": self.step,
             "tokens": self.tokens,
@@ -147,16 +147,16 @@ class Loop(Generic[MicroBatch]):
                 log.close()
 
     @property
-    def done(self) -> float:
+    def share_done(self) -> float:
         """Give the share of the run that is done, by steps or by time, whichever is more."""
-        return self.config.schedule.done(self.progress.step, self.progress.seconds)
+        return self.config.schedule.share_done(self.progress.step, self.progress.seconds)
 
     @property
     def is_over(self) -> bool:
         """Tell whether the run is done, or another step like those before would end after its time."""
         limit, progress = self.config.schedule.max_seconds, self.progress
-        if self.done >= 1.0 or limit is None or not progress.step:
-            return self.done >= 1.0
+        if self.share_done >= 1.0 or limit is None or not progress.step:
+            return self.share_done >= 1.0
         return progress.seconds + (self._latest or progress.seconds / progress.step) > limit
 
     def fingerprint(self) -> dict[str, str]:
@@ -354,7 +354,7 @@ class Loop(Generic[MicroBatch]):
             learning_rate=rate,
             gradient_norm=norm,
             tokens_per_second=all_tokens / max(seconds, 1e-9),
-            done=min(1.0, self.done),
+            done=min(1.0, self.share_done),
             parts=parts,
         )
 
@@ -432,7 +432,7 @@ class Schedule:
         if not 0 <= self.final <= self.peak or self.warmup_steps < 0 or not 0 <= self.cooldown <= 1:
             raise ValueError("0 <= final <= peak, warmup_steps >= 0 and cooldown within [0, 1] must hold")
 
-    def done(self, step: int, seconds: float) -> float:
+    def share_done(self, step: int, seconds: float) -> float:
         """Give the share of the run that is done after `step` steps and `seconds`; 1 or more at its end."""
         by_time = seconds / self.max_seconds if self.max_seconds else 0.0
         return max(step / self.steps, by_time)
@@ -441,7 +441,7 @@ class Schedule:
         """Give the learning rate of step number `step`, counted from 0, which begins after `seconds`."""
         if step < self.warmup_steps:
             return self.peak * (step + 1) / self.warmup_steps
-        return self.final + (self.peak - self.final) * self._height(self.done(step, seconds))
+        return self.final + (self.peak - self.final) * self._height(self.share_done(step, seconds))
 
     def _height(self, done: float) -> float:
         """Give how far the rate is between `final` (0) and `peak` (1), after the warm-up."""

@@ -295,17 +295,17 @@ class GpuMemory:
     logits: int
 
     @property
-    def fixed(self) -> int:
+    def fixed_bytes(self) -> int:
         return self.weights + self.gradients + self.optimiser + self.communication + self.logits
 
     @property
     def total(self) -> int:
-        return self.fixed + self.activations
+        return self.fixed_bytes + self.activations
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingPlan:
-    """The needs of a run.
+    """The memory and time that a run needs.
 
     `memory` is by parallelism and checkpointing. `most_rows` is how many documents of `max_length` fit beside it in one
     forward: an upper bound for `micro_rows` (or `micro_documents`).
@@ -355,7 +355,8 @@ def plan_run(
         mfu=mfu,
         memory=memory,
         most_rows={
-            name: max(0, (GPUS[gpu].memory - m.fixed) // max(1, m.activations)) for name, m in memory.items()
+            name: max(0, (GPUS[gpu].memory - m.fixed_bytes) // max(1, m.activations))
+            for name, m in memory.items()
         },
         tokens_per_step=per_step,
         question_tokens_per_step=questions,

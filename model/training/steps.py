@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.text.tokens import Encoded, FactTokenizer, length_groups
+from colmlm.model.text.tokens import EncodedText, FactTokenizer, length_groups
 from colmlm.model.training.config import ASKING, QA_FORMS, TrainConfig, TrainingRefused
 from colmlm.model.training.corpora import (
     Corpus,
@@ -28,7 +28,7 @@ from colmlm.model.training.corpora import (
 )
 
 Item = TypeVar("Item")
-Keys = Callable[[Sequence[Encoded]], list[NDArray[np.float32]]]
+Keys = Callable[[Sequence[EncodedText]], list[NDArray[np.float32]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Step:
     `scored[i]` says whether sequence i carries the next-token loss; bare questions do not.
     """
 
-    sequences: tuple[Encoded, ...]
+    sequences: tuple[EncodedText, ...]
     scored: tuple[bool, ...]
     pairs: tuple[Pair, ...]
 
@@ -59,7 +59,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnDocument:
     """One document of a step, or a piece of a longer one. `draw` seeds the random choices made for it."""
 
     corpus: int
@@ -96,9 +96,9 @@ def hold_out(documents: Sequence[Item], count: int, seed: int = 5) -> tuple[list
 class Steps:
     """An endless, seeded sequence of steps; step n is the same in every run and with any number of processes.
 
-    `drawn(n)` names the documents of a step. `build` makes sequences of all or some of them, and a document's sequences
-    do not depend on the others. `keys` gives the unit rows at the lookups of sequences, made with the current model and
-    the same in all processes; only hard negatives need it.
+    `draw_documents` names the documents of a step. `build` makes sequences of all or some of them, each document's
+    without regard to the others. `keys` gives the unit rows at the lookups of sequences, made with the current model
+    and the same in all processes; only hard negatives need it.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Steps:
         """Compute how often `steps` steps go through the corpus that the run begins with."""
         return min(steps, self._ends(0)) / self._phases[0].streams[0][1].per_epoch
 
-    def micro(self, count: int) -> int | None:
+    def most_per_forward(self, count: int) -> int | None:
         """Give how many of a step's `count` documents one forward may take; None: all."""
         rows, batch = self.config.micro_rows, self.config.batch_rows
         if batch is None:
@@ -147,20 +147,21 @@ class Steps:
         return self.starting_at(0)
 
     def starting_at(self, step: int) -> Iterator[Step]:
-        return (self.build(self.drawn(n)) for n in count(step))
+        return (self.build(self.draw_documents(n)) for n in count(step))
 
-    def drawn(self, step: int) -> list[Drawn]:
-        """Name the documents of a step."""
+    def draw_documents(self, step: int) -> list[DrawnDocument]:
+        """Draw the documents of a step, each with the seed of its random choices."""
         phase = next(phase for phase in reversed(self._phases) if phase.begin <= step)
+        seed = f"{self.config.seed}/{step}"
         return [
-            Drawn(corpus, self._pieces[corpus].place(int(number)), f"{self.config.seed}/{step}/{corpus}/{number}")
+            DrawnDocument(corpus, self._pieces[corpus].place(int(number)), f"{seed}/{corpus}/{number}")
             for corpus, stream in phase.streams
             for number in stream.numbers(step - phase.begin)
         ]  # fmt: skip
 
-    def build(self, documents: Sequence[Drawn]) -> Step:
+    def build(self, documents: Sequence[DrawnDocument]) -> Step:
         """Make the sequences of these documents, with a question or a question-answer document for each fact."""
-        sequences: list[Encoded] = []
+        sequences: list[EncodedText] = []
         scored: list[bool] = []
         pairs: list[Pair] = []
         for drawn in documents:
@@ -194,7 +195,7 @@ class Steps:
             for stream, kept in zip(streams, state["streams"], strict=True):
                 stream.restore(kept)
 
-    def _question_document(self, lead: str, value_ids: Sequence[int], question: str) -> Encoded:
+    def _question_document(self, lead: str, value_ids: Sequence[int], question: str) -> EncodedText:
         value = self.tokenizer.decode(value_ids)
         if self.tokenizer.space_inside:
             value = value.removeprefix(" ")
@@ -233,16 +234,16 @@ class Steps:
         def compose(steps: Sequence[NDArray[np.int64]]) -> list[NDArray[np.int64]]:
             mined = [self._mined_document(corpus, int(number)) for step in steps for number in step]
             assert self._keys is not None
-            return confusable(steps, mined, self._keys, self.config.hard_negatives)
+            return regroup_by_confusion(steps, mined, self._keys, self.config.hard_negatives)
 
         return compose
 
-    def _mined_document(self, corpus: int, number: int) -> Mined:
+    def _mined_document(self, corpus: int, number: int) -> MinedDocument:
         """Give a document's facts and their questions, from which its hard negatives are found."""
         place = self._pieces[corpus].place(number)
         shard = self.corpora[corpus].shards[place.shard]
         encoded, facts = shard.piece(place.document, place.start, place.end)
-        return Mined.of(encoded, [shard.question(fact) for fact in facts])
+        return MinedDocument.of(encoded, [shard.question(fact) for fact in facts])
 
     def _ends(self, phase: int) -> int:
         return self._phases[phase + 1].begin if phase + 1 < len(self._phases) else self.config.steps
@@ -282,7 +283,7 @@ class Rows(NamedTuple):
 
 
 def lay_out(
-    sequences: Sequence[Encoded], *, layout: str = "padded", row_length: int = 512, max_tokens: int = 8192
+    sequences: Sequence[EncodedText], *, layout: str = "padded", row_length: int = 512, max_tokens: int = 8192
 ) -> tuple[tuple[Rows, ...], list[int]]:
     """Lay out sequences as rows for successive forwards; also gives the position where each sequence begins.
 
@@ -340,7 +341,7 @@ def packed_batches(lengths: Sequence[int], row_length: int, max_tokens: int) -> 
 
 
 def _rows(
-    sequences: Sequence[Encoded], rows: Sequence[Sequence[int]], *, positions: bool
+    sequences: Sequence[EncodedText], rows: Sequence[Sequence[int]], *, positions: bool
 ) -> tuple[Rows, dict[int, int]]:
     """Make tensors of rows; also gives the place where each sequence begins in them, counted line by line.
 
@@ -373,14 +374,14 @@ _ROWS = 2048  # questions scored at once
 
 
 @dataclass(frozen=True, slots=True)
-class Mined:
+class MinedDocument:
     """A document cut after the last of the facts chosen from it, and the questions of these facts."""
 
-    context: Encoded
-    questions: tuple[Encoded, ...]
+    context: EncodedText
+    questions: tuple[EncodedText, ...]
 
     @classmethod
-    def of(cls, encoded: Encoded, questions: Sequence[tuple[int, ...]]) -> Mined:
+    def of(cls, encoded: EncodedText, questions: Sequence[tuple[int, ...]]) -> MinedDocument:
         """Choose at most `FACTS_PER_DOCUMENT` facts with a question, spread over the document."""
         asked = [i for i, ids in enumerate(questions) if ids]
         spread = np.linspace(0, len(asked) - 1, min(FACTS_PER_DOCUMENT, len(asked))).round().astype(int)
@@ -388,15 +389,15 @@ class Mined:
         positions = tuple(encoded.fact_positions[i] for i in chosen)
         end = positions[-1] + 1 if positions else 0
         return cls(
-            Encoded(encoded.ids[:end], positions, encoded.masked[:end]),
+            EncodedText(encoded.ids[:end], positions, encoded.masked[:end]),
             tuple(question_sequence(questions[i]) for i in chosen),
         )
 
 
-def confusable(
+def regroup_by_confusion(
     steps: Sequence[NDArray[np.int64]],
-    mined: Sequence[Mined],
-    keys: Callable[[Sequence[Encoded]], list[NDArray[np.float32]]],
+    mined: Sequence[MinedDocument],
+    keys: Callable[[Sequence[EncodedText]], list[NDArray[np.float32]]],
     count: int,
 ) -> list[NDArray[np.int64]]:
     """Regroup the documents of `steps` so that each is beside up to `count` documents that it is confused with.

@@ -31,7 +31,7 @@ class ProcessRank:
 
 
 def process_rank() -> ProcessRank:
-    """Give this process's place; (0, 1) before accelerate has started a group."""
+    """Give the rank of this process and their number; (0, 1) before accelerate has started a group."""
     if not (dist.is_available() and dist.is_initialized()):
         return ProcessRank()
     return ProcessRank(dist.get_rank(), dist.get_world_size())
@@ -113,7 +113,7 @@ def _gather(tensor: Tensor, place: ProcessRank) -> list[Tensor]:
 
 
 def accumulation(batch: int, micro: int | None, world: int) -> int:
-    """Give how many micro-batches each of `world` processes takes a step.
+    """Compute how many micro-batches each of `world` processes takes a step.
 
     The number is such that a batch holds `batch` items on any hardware (appendix A, Compute). `micro` is the maximum
     size of a micro-batch; None: no maximum.

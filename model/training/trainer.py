@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig
 from colmlm.model.lm.language_model import FactLM, unit
-from colmlm.model.text.tokens import Encoded, FactTokenizer
+from colmlm.model.text.tokens import EncodedText, FactTokenizer
 from colmlm.model.training.config import TrainConfig, TrainingRefused
 from colmlm.model.training.contrast import (
     PairMemory,
@@ -40,7 +40,7 @@ from colmlm.model.training.corpora import Corpus, apportion, tokenise
 from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
 from colmlm.model.training.start import start
 from colmlm.model.training.state import STATE_FILE, restore_torch, torch_state
-from colmlm.model.training.steps import Drawn, Rows, Step, Steps, lay_out
+from colmlm.model.training.steps import DrawnDocument, Rows, Step, Steps, lay_out
 from colmlm.model.training.task import (
     StepContext,
     StepMetrics,
@@ -118,7 +118,7 @@ def joint_batch(
     )  # fmt: skip
 
 
-def lookups_batch(sequences: Sequence[Encoded]) -> JointBatch:
+def lookups_batch(sequences: Sequence[EncodedText]) -> JointBatch:
     """Lay out sequences without a loss; `facts_P` are the positions of all their lookups, in order."""
     rows, starts = lay_out(sequences)
     nothing = torch.zeros(0, dtype=torch.long)
@@ -129,7 +129,7 @@ def lookups_batch(sequences: Sequence[Encoded]) -> JointBatch:
     return JointBatch(rows, nothing, nothing, at_P, nothing, nothing, sum(map(len, sequences)))
 
 
-def _kept_positions(sequence: Encoded, fraction: float, salt: int) -> Tensor:
+def _kept_positions(sequence: EncodedText, fraction: float, salt: int) -> Tensor:
     """Give the positions of a sequence whose tokens carry the next-token loss."""
     outside = ~torch.tensor(sequence.masked)
     outside[:1] = False  # no token before it predicts it
@@ -249,14 +249,14 @@ class Trainer(Task[JointBatch]):
 
     def probes(self) -> Sequence[JointBatch]:
         """Make two of the beginning of the first document, and one of all of it."""
-        first = self.source.drawn(0)[0]
+        first = self.source.draw_documents(0)[0]
         place = replace(first.place, end=min(first.place.end, first.place.start + FIRST_TOKENS))
         return [self._batch([one], 0) for one in (*[replace(first, place=place)] * 2, first)]
 
     def fit(self, seconds_per_token: float, seconds: float) -> None:
         """Take fewer documents a step where this many do not fit. Raises TrainingRefused where no step does."""
-        drawn = self.source.drawn(0)
-        several = accumulation(len(drawn), self.source.micro(len(drawn)), process_rank().world) > 1
+        drawn = self.source.draw_documents(0)
+        several = accumulation(len(drawn), self.source.most_per_forward(len(drawn)), process_rank().world) > 1
         cost = (
             seconds_per_token
             / process_rank().world
@@ -329,11 +329,11 @@ class Trainer(Task[JointBatch]):
 
     def _batches(self, number: int) -> list[JointBatch]:
         """Make this process's micro-batches of a step."""
-        drawn = self.source.drawn(number)
-        shares = micro_batches(drawn, self.source.micro(len(drawn)), process_rank())
+        drawn = self.source.draw_documents(number)
+        shares = micro_batches(drawn, self.source.most_per_forward(len(drawn)), process_rank())
         return [self._batch(share, number) for share in shares]
 
-    def _batch(self, share: Sequence[Drawn], number: int) -> JointBatch:
+    def _batch(self, share: Sequence[DrawnDocument], number: int) -> JointBatch:
         config = self.config
         return joint_batch(
             self.source.build(share),
@@ -363,7 +363,7 @@ class Trainer(Task[JointBatch]):
             for turn, random, pull in zip(self._turns, randoms, pulls, strict=True)
         )
 
-    def _keys(self, sequences: Sequence[Encoded]) -> list[NDArray[np.float32]]:
+    def _keys(self, sequences: Sequence[EncodedText]) -> list[NDArray[np.float32]]:
         """Give the unit rows at the lookups of sequences with the current model; each process computes a share."""
         context = self.loop.context()
         batches = [lookups_batch(some) for some in micro_batches(sequences, KEYS_AT_ONCE, process_rank())]

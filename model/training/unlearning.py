@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from colmlm.model.lm.checkpoint import config_of
 from colmlm.model.lm.language_model import FactLM
-from colmlm.model.text.tokens import FactTokenizer, padded
+from colmlm.model.text.tokens import FactTokenizer, pad_sequences
 from colmlm.model.training.config import NPO, OBJECTIVES, TrainConfig
 from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
 from colmlm.model.training.start import start
@@ -108,7 +108,7 @@ class AnswerModule(nn.Module):
                 .sum()
                 .reshape(1)[:0]
             )
-        ids_BT = padded([one.ids for one in answers], 0)[0].to(self.lm.device)
+        ids_BT = pad_sequences([one.ids for one in answers], 0)[0].to(self.lm.device)
         states_BTD = self.lm.hidden(ids_BT)
         scored = [(row, at) for row, one in enumerate(answers) for at in range(one.start, len(one.ids))]
         rows_N, at_N = torch.tensor(scored, device=ids_BT.device).T

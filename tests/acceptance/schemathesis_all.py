@@ -28,7 +28,7 @@ from sqlalchemy.orm import Session
 from colmlm.api.app import create_app
 from colmlm.api.middleware.gate import GatedApp
 from colmlm.api.middleware.limiters import Tuning
-from colmlm.api.schema.openapi import described
+from colmlm.api.schema.openapi import complete_document
 from colmlm.kb.access.records import ROLES
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.corpus.format import Parsed
@@ -123,7 +123,7 @@ def run(
 def description_of(app: Litestar) -> dict[str, Any]:
     """Gives the app's description with only the served model allowed, since made-up model names are all refused."""
     served_here = FakeEncoder().checkpoint.name
-    document = copy.deepcopy(described(app))  # its examples are those of every document
+    document = copy.deepcopy(complete_document(app))  # its examples are those of every document
     schemas = document["components"]["schemas"]
     for name in ("CompletionRequest", "ChatRequest", "ResponseRequest", "EmbeddingRequest"):
         schemas[name]["properties"]["model"] = {"enum": [served_here]}

@@ -12,10 +12,10 @@ from litestar.testing import TestClient
 from sqlalchemy import URL
 from sqlalchemy.orm import Session
 
-from colmlm.api.app import create_app, routed
+from colmlm.api.app import build_routes, create_app
 from colmlm.api.middleware.gate import GatedApp
 from colmlm.api.middleware.limiters import Tuning
-from colmlm.api.schema.openapi import described
+from colmlm.api.schema.openapi import complete_document
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.service import KnowledgeBase
@@ -91,7 +91,7 @@ def app(atlas: KnowledgeBase, encoder: FakeEncoder, tuning: Tuning) -> GatedApp:
 @pytest.fixture(scope="session")
 def description() -> dict[str, Any]:
     """The description of the API, to be read alone: to complete it takes most of a second."""
-    return described(routed())
+    return complete_document(build_routes())
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colmlm.lab.marks import Span, heaviest
+from colmlm.lab.marks import Span, heaviest_spans
 
 candidates = st.lists(
     st.tuples(st.integers(0, 12), st.integers(1, 5), st.integers(0, 8)),
@@ -24,7 +24,7 @@ def is_flat(spans: list[Span]) -> bool:
 def test_no_other_flat_set_weighs_more(drawn: list[tuple[int, int, int]]) -> None:
     spans = [(start, start + length) for start, length, _ in drawn]
     weights = [float(weight) for *_, weight in drawn]
-    chosen = heaviest(spans, weights)
+    chosen = heaviest_spans(spans, weights)
     found = [spans[i] for i in chosen]
     assert found == sorted(found) and is_flat(found) and all(weights[i] > 0 for i in chosen)
     subsets = (s for size in range(len(spans) + 1) for s in combinations(range(len(spans)), size))
@@ -34,6 +34,6 @@ def test_no_other_flat_set_weighs_more(drawn: list[tuple[int, int, int]]) -> Non
 
 def test_two_likely_parts_beat_a_less_likely_whole() -> None:
     spans = [(0, 7), (9, 14), (0, 14)]
-    assert heaviest(spans, [0.05, 0.05, 0.06]) == [0, 1]
-    assert heaviest(spans, [0.05, 0.05, 0.2]) == [2]
-    assert heaviest([], []) == []
+    assert heaviest_spans(spans, [0.05, 0.05, 0.06]) == [0, 1]
+    assert heaviest_spans(spans, [0.05, 0.05, 0.2]) == [2]
+    assert heaviest_spans([], []) == []

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, TextIO
 
 import msgspec
 
-from colmlm.cli.composition.bulk.errands import AnnotatingBy, EncodingBy, found
+from colmlm.cli.composition.bulk.errands import AnnotatingBy, EncodingBy, find_model
 from colmlm.cli.composition.bulk.spreading import CONNECTED, STOP_SECONDS, Order, RowOutcome
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import explain
@@ -37,14 +37,14 @@ from colmlm.kb.progress import Telling
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.rekey import Encoder
-    from colmlm.model.annotate.checks import Reviewed
+    from colmlm.model.annotate.checks import ReviewedDocument
 
 LOOPBACK = "127.0.0.1"
 STORE_BYTES = 256 << 20  # rows are small; by default Ray takes a third of the memory
 
 
 def main() -> None:
-    """Do what the order on stdin says, until stdin ends."""
+    """Read an order from stdin and run its errand on the rows that follow, until stdin ends."""
     answers = _stdout()
     # Not sys.stdin: Python locks that when it ends, and the thread reads until then.
     source = os.fdopen(0, "rb", closefd=False)
@@ -64,7 +64,7 @@ def _say(answers: TextIO, line: str) -> None:
 
 
 def rounds(source: BinaryIO) -> Iterator[list[str]]:
-    """Give round after round of rows, which are UTF-8 whatever the locale says."""
+    """Read lists of rows from the stream, as UTF-8 whatever the locale says."""
     while rows := [line.decode().rstrip("\n") for line in takewhile(bytes.strip, source)]:
         yield rows
 
@@ -158,7 +158,7 @@ class RayWorker:
 
 
 class Errand(Protocol):
-    """Does one row after another. Rows and what comes of them are what JSON can say."""
+    """Work that is done row by row. Rows and their results are values that JSON can hold."""
 
     def run(self, row: Any) -> Any: ...
 
@@ -223,13 +223,13 @@ class Annotating:
         by, runtime = msgspec.convert(given, AnnotatingBy), _runtime()
         questions = None
         if by.questions is not None:
-            questions = found(by.questions, annotators.questions_at(runtime, None))
+            questions = find_model(by.questions, annotators.questions_at(runtime, None))
         if by.reader is not None:
-            reader = found(by.reader, readers.verifying_reader_at(runtime.user))
+            reader = find_model(by.reader, readers.verifying_reader_at(runtime.user))
             runtime.user = replace(runtime.user, reader=reader)
-        self.annotator = annotators.light(
+        self.annotator = annotators.light_annotators(
             runtime,
-            found(by.spans, annotators.spans_at(runtime, None)),
+            find_model(by.spans, annotators.spans_at(runtime, None)),
             questions,
             asks=questions is not None,
             verifies=by.reader is not None,
@@ -237,7 +237,7 @@ class Annotating:
             drop_unquestioned=by.drop_unquestioned,
         )
 
-    def run(self, row: Any) -> list[Reviewed]:
+    def run(self, row: Any) -> list[ReviewedDocument]:
         documents = msgspec.convert(row["documents"], list[AnnotatedDocument])
         left_out = set(row["skip"])
         return list(self.annotator.annotate(documents, skip=lambda one: one.external_id in left_out))

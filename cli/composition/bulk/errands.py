@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
     from colmlm.cli.composition.runtime import Runtime
     from colmlm.kb.keys.rekey import Encoder
-    from colmlm.model.annotate.checks import Reviewed
+    from colmlm.model.annotate.checks import ReviewedDocument
 
 
 class EncodingBy(msgspec.Struct, frozen=True):
-    """Whose encoder is to encode: that of a keyset, in this base, of this checkpoint."""
+    """The encoder that is to encode: the keyset's, in this base, with this checkpoint."""
 
     database_id: str
     keyset_id: int
@@ -59,15 +59,15 @@ class AnnotatingBy(msgspec.Struct, frozen=True):
 # Annotators and readers by path and digest, so that a worker elsewhere takes what the command has, or says so.
 
 
-def at(path: Path) -> ModelAt:
-    """Say where a model is, and what it is. Raises `AnnotatorError` where it is damaged or none."""
+def locate_model(path: Path) -> ModelAt:
+    """Give a model's absolute path with its digest. Raises `AnnotatorError` where it is damaged or no annotator."""
     from colmlm.model.annotate.checkpoint import AnnotatorConfig
 
     AnnotatorConfig.load(path)
     return ModelAt(str(path.absolute()), _digest(path))
 
 
-def found(model: ModelAt, own: Path) -> Path:
+def find_model(model: ModelAt, own: Path) -> Path:
     """Find the command's model on this machine: at the same path, else as `own`, which that of the settings is.
 
     Raises `AnnotatorError` where another is there.
@@ -98,7 +98,7 @@ class DocumentAnnotator(Protocol):
 
     def annotate(
         self, documents: Iterable[AnnotatedDocument], skip: Callable[[AnnotatedDocument], bool] | None = None
-    ) -> Iterator[Reviewed]: ...
+    ) -> Iterator[ReviewedDocument]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,8 @@ class AnnotatorElsewhere:
 
     def annotate(
         self, documents: Iterable[AnnotatedDocument], skip: Callable[[AnnotatedDocument], bool] | None = None
-    ) -> Iterator[Reviewed]:
-        from colmlm.model.annotate.checks import Reviewed
+    ) -> Iterator[ReviewedDocument]:
+        from colmlm.model.annotate.checks import ReviewedDocument
 
         rows = _rows(iter(documents), skip or (lambda _: False))
         with closing(self.spreading.outcomes("annotate", self.by, rows, at_once=_ROWS)) as outcomes:
@@ -124,7 +124,7 @@ class AnnotatorElsewhere:
                 if outcome is None:
                     self.on_wait()
                 else:
-                    yield from msgspec.convert(outcome, list[Reviewed])
+                    yield from msgspec.convert(outcome, list[ReviewedDocument])
 
 
 def _rows(

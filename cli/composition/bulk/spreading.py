@@ -53,7 +53,7 @@ class RayPlace:
     workers: int | None = None
 
     @classmethod
-    def named(cls, address: str, workers: int | None = None) -> RayPlace:
+    def parse_address(cls, address: str, workers: int | None = None) -> RayPlace:
         """Read HOST:PORT, or `auto`: the cluster of RAY_ADDRESS, else this machine. Raises `ValueError`."""
         found = os.environ.get("RAY_ADDRESS", "") if address == AUTO else address
         if found in ("", AUTO, "local"):
@@ -85,7 +85,7 @@ def require_cluster(address: str) -> None:
 def _address(value: str | None) -> str | None:
     if value is not None:
         try:
-            RayPlace.named(value)
+            RayPlace.parse_address(value)
         except ValueError as error:
             raise typer.BadParameter(f"{error}.") from None
     return value
@@ -131,7 +131,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class RowOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What came of a row: what the errand made of it, or the exit code and the line of its failure."""
+    """The result of a row: what the errand returned, or the exit code and the error line of its failure."""
 
     made: Any = None
     exit_code: int = 0
@@ -160,7 +160,7 @@ class Spreading:
     def outcomes(
         self, errand: str, given: Any, rows: Iterable[Any], *, at_once: int = ROUND
     ) -> Generator[Any, None, None]:
-        """Have the rows worked; give what came of each, in the order in which they are done, and None every second.
+        """Run the errand on all rows; yield each result as soon as it is there, and None every second without one.
 
         Raises `ClusterUnavailable`, and what a worker failed of as `FailedElsewhere` or `DatabaseUnavailable`; then the
         others are ended, too.
@@ -212,7 +212,7 @@ class Spreading:
 
 
 def spreading_of(runtime: Runtime) -> Spreading | None:
-    """Give what spreads the bulk work of this runtime; None where its settings name no place for that.
+    """Give the workers for this runtime's bulk work; None where its settings name no place for it.
 
     Raises `SettingsError`, and `ModuleNotFoundError` without the extra `ray`.
     """
@@ -220,7 +220,7 @@ def spreading_of(runtime: Runtime) -> Spreading | None:
     if user.ray is None:
         return None
     try:
-        place = RayPlace.named(user.ray, user.ray_workers)
+        place = RayPlace.parse_address(user.ray, user.ray_workers)
     except ValueError as error:
         raise SettingsError("COLMLM_RAY", str(error)) from error
     if find_spec("ray") is None:
@@ -315,7 +315,7 @@ _SHORT = 20  # characters: Ray's sockets have long names, and the system takes 1
 
 @contextmanager
 def scratch() -> Iterator[str]:
-    """Give a directory of this user alone, which goes with the block; sweeps those of commands that were killed.
+    """Make a private directory that is removed after the block; remove those that killed commands left.
 
     Ray has its sockets and logs in one below, since it lets everybody into what it is given.
     """

@@ -97,7 +97,7 @@ class PeerKind:
 PEERS = {
     kind.name: kind
     for kind in (
-        PeerKind("colmlm", "colmlm", "colmlm.lab.bench.peers.ours:Ours"),
+        PeerKind("colmlm", "colmlm", "colmlm.lab.bench.peers.ours:ColmlmPeer"),
         PeerKind("pgvector", "pgvector", "colmlm.lab.bench.peers.pgvector:Pgvector"),
         PeerKind("qdrant", "qdrant-edge-py", "colmlm.lab.bench.peers.qdrant:Qdrant"),
         PeerKind("lancedb", "lancedb", "colmlm.lab.bench.peers.lance:Lance"),

@@ -24,7 +24,7 @@ CHECKPOINT = "synthetic"
 FACTS_A_DOCUMENT = 20
 
 
-class Ours:
+class ColmlmPeer:
     """This program.
 
     Fact `i` of the comparison has id `i + 1` here. A lookup gives the value; its source is another read.

@@ -51,4 +51,4 @@ def test_the_head_of_a_stream_ends_it(atlas: KnowledgeBase, new_token: Callable[
     with served(app) as address:
         head = httpx.head(f"{address}/v1/changes/events", headers=headers, timeout=30)
         assert head.status_code == 200 and head.headers["content-type"].startswith("text/event-stream")
-        wait_for(lambda: sum(app.gate.limiters.taken().values()) == 0)
+        wait_for(lambda: sum(app.gate.limiters.slots_taken().values()) == 0)

@@ -157,7 +157,7 @@ def test_a_full_limiter_says_which_it_is_and_the_others_go_on(
     ):
         with log_held(atlas):
             edited = [editors.submit(client.patch, "/v1/facts/1", json=EDIT) for _ in range(2)]
-            while app.gate.limiters.taken()[Limiter.edits] < 2:
+            while app.gate.limiters.slots_taken()[Limiter.edits] < 2:
                 pass
             answer = client.patch("/v1/facts/1", json=EDIT)
             assert answer.status_code == 503 and "All 2 slots for edits are taken" in answer.json()["detail"]
@@ -257,8 +257,8 @@ def test_no_route_runs_in_a_thread_without_a_limiter(app: GatedApp) -> None:
 def test_slots_are_counted_and_given_back() -> None:
     limiters = Limiters({limiter: LimiterSize(1, 1) for limiter in SIZES})
     with limiters.slot(Limiter.edits):
-        assert limiters.taken()[Limiter.edits] == 1
-    assert set(limiters.taken().values()) == {0}
+        assert limiters.slots_taken()[Limiter.edits] == 1
+    assert set(limiters.slots_taken().values()) == {0}
 
 
 def test_long_reads_rest_as_long_as_they_worked_while_the_present_is_asked() -> None:
@@ -272,9 +272,9 @@ def test_long_reads_rest_as_long_as_they_worked_while_the_present_is_asked() -> 
     anyio.run(two_long_reads)
     assert rests == []
     with limiters.slot(Limiter.lookups):
-        with limiters.instead(Limiter.long_reads):  # a lookup in the past is none of the present
+        with limiters.move_slot(Limiter.long_reads):  # a lookup in the past is none of the present
             anyio.run(two_long_reads)
-        assert rests == [] and limiters.taken()[Limiter.lookups] == 1
+        assert rests == [] and limiters.slots_taken()[Limiter.lookups] == 1
         anyio.run(two_long_reads)
     assert len(rests) in (1, 2) and 0 < max(rests) <= LONGEST_REST
 

@@ -240,7 +240,7 @@ def test_client_that_leaves_before_the_answer_gives_its_place_back(
         for _ in range(3):
             with pytest.raises(httpx.ReadTimeout):
                 client.post("/v1/generations", json={"prompt": "x"}, timeout=0.5)
-            while limiters.taken()[Limiter.decoding]:
+            while limiters.slots_taken()[Limiter.decoding]:
                 time.sleep(0.01)
         answer = client.post("/v1/generations", json={"prompt": "x", "mode": "off"}, timeout=20)
         assert answer.status_code == 201

@@ -6,28 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.api.supervision import Shared
+from colmlm.api.supervision import SharedState
 
 
 def test_all_are_up_when_each_has_said_so(tmp_path: Path) -> None:
-    shared = Shared(2, tmp_path)
+    shared = SharedState(2, tmp_path)
     shared.tell_up(0, 17)
     assert not shared.are_all_up()
     shared.tell_up(1, 18)
-    assert shared.are_all_up() and (shared.up(0), shared.up(1)) == (17, 18)
+    assert shared.are_all_up() and (shared.process_at(0), shared.process_at(1)) == (17, 18)
     shared.tell_up(0, 0)
     assert not shared.are_all_up()
 
 
 def test_changes_are_counted_from_where_the_first_process_was_asked(tmp_path: Path) -> None:
-    shared = Shared(1, tmp_path)
+    shared = SharedState(1, tmp_path)
     assert [shared.counted_since(head) for head in (0, 4)] == [0, 0]
 
 
 def test_permits_are_taken_from_one_bucket_whoever_takes_them(tmp_path: Path) -> None:
     now = 100.0
-    shared = Shared(2, tmp_path)
-    one, other = shared.rates(lambda: now), shared.rates(lambda: now)
+    shared = SharedState(2, tmp_path)
+    one, other = shared.permit_taker(lambda: now), shared.permit_taker(lambda: now)
     assert [take(1, 4) for take in (one, other, other, one)] == [0.0] * 4
     assert one(1, 4) == other(1, 4) == pytest.approx(15)
     assert other(2, 4) == 0.0, "another token has a bucket of its own"
@@ -38,7 +38,7 @@ def test_permits_are_taken_from_one_bucket_whoever_takes_them(tmp_path: Path) ->
 
 def test_where_too_many_tokens_ask_the_one_that_asked_longest_ago_begins_anew(tmp_path: Path) -> None:
     now = 100.0
-    take = Shared(1, tmp_path).rates(lambda: now)
+    take = SharedState(1, tmp_path).permit_taker(lambda: now)
     alike = [1 + 4096 * n for n in range(17)]
     for token_id in alike:
         now += 0.001

@@ -13,7 +13,7 @@ import pytest
 
 from colmlm.cli.composition.adding import Adding
 from colmlm.cli.composition.bulk.driver import Annotating, Encoding
-from colmlm.cli.composition.bulk.errands import AnnotatingBy, AnnotatorElsewhere, EncodingBy, at
+from colmlm.cli.composition.bulk.errands import AnnotatingBy, AnnotatorElsewhere, EncodingBy, locate_model
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import MODEL, USAGE, explain
 from colmlm.kb.corpus.raw.files import find_files
@@ -52,14 +52,16 @@ def test_questions_are_encoded_for_the_base_and_the_checkpoint_of_the_command(
 
 def annotating(light: Annotators, **others: Any) -> Annotating:
     """What a worker makes of a command whose annotators are these, in place of which `others` are said."""
-    by = AnnotatingBy(at(light.span_annotator), at(light.question_generator), None, None, False)
+    by = AnnotatingBy(
+        locate_model(light.span_annotator), locate_model(light.question_generator), None, None, False
+    )
     return Annotating(msgspec.to_builtins(msgspec.structs.replace(by, **others)))
 
 
 def test_a_worker_annotates_by_its_own_copies_where_the_paths_of_the_command_are_not_there(
     home: Path, light: Annotators
 ) -> None:
-    spans = msgspec.structs.replace(at(light.span_annotator), path="/nowhere/spans")
+    spans = msgspec.structs.replace(locate_model(light.span_annotator), path="/nowhere/spans")
     (reviewed,) = annotating(light, spans=spans).run({"documents": [TEXT], "skip": []})
     assert [(fact.value, fact.question) for fact in reviewed.document.facts] == [("1804", OPENING)]
 
@@ -81,7 +83,7 @@ def test_a_worker_with_other_annotators_or_another_reader_than_the_command_is_re
     confidence = others["reader"] / "confidence.json"
     confidence.write_text(confidence.read_text().replace("0", "1", 1))
     for name, path in others.items():
-        theirs = msgspec.structs.replace(at(path), path=f"/nowhere/{name}")
+        theirs = msgspec.structs.replace(locate_model(path), path=f"/nowhere/{name}")
         with pytest.raises(
             AnnotatorError, match=rf"is not what the command has in /nowhere/{name}"
         ) as refused:
@@ -107,7 +109,7 @@ def test_a_job_that_is_cancelled_while_all_documents_are_elsewhere_ends_at_the_n
     home: Path, kb: KnowledgeBase, light: Annotators, tmp_path: Path
 ) -> None:
     (tmp_path / "house.txt").write_text(str(TEXT["text"]))
-    slow, by = Slow(), AnnotatingBy(at(light.span_annotator), None, None, None, False)
+    slow, by = Slow(), AnnotatingBy(locate_model(light.span_annotator), None, None, None, False)
 
     @contextmanager
     def progress(description: str) -> Iterator[Advance]:

@@ -20,13 +20,13 @@ from tests.refusals import raises_code
 @pytest.mark.parametrize("address", ["auto", "local", ""])
 def test_auto_is_this_machine(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    assert RayPlace.named(address, 3) == RayPlace(None, 3)
+    assert RayPlace.parse_address(address, 3) == RayPlace(None, 3)
 
 
 def test_auto_is_the_cluster_that_ray_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.5:6379")
-    assert RayPlace.named("auto") == RayPlace("10.0.0.5:6379")
-    assert RayPlace.named("[fd00::5]:6379") == RayPlace("[fd00::5]:6379")
+    assert RayPlace.parse_address("auto") == RayPlace("10.0.0.5:6379")
+    assert RayPlace.parse_address("[fd00::5]:6379") == RayPlace("[fd00::5]:6379")
 
 
 def test_what_is_no_address_is_refused(

@@ -13,12 +13,12 @@ import pytest
 
 from colmlm.cli.composition.adding import Adding
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.output import lasting
+from colmlm.cli.output import format_duration
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.progress import Advance, Telling
 from colmlm.kb.service import KnowledgeBase
-from colmlm.model.annotate.checks import Reviewed
+from colmlm.model.annotate.checks import ReviewedDocument
 
 WHO = {"actor": "tester", "reason": "test"}
 
@@ -30,16 +30,16 @@ class Eight:
     """
 
     def __init__(self, kb: KnowledgeBase, piece: int, reached: list[tuple[int, int | None]]) -> None:
-        self.kb, self.piece, self.reached = kb, piece, reached
+        self.kb, self.piece, self.bytes_done = kb, piece, reached
         self.seen: list[int] = []
 
-    def annotate(self, documents: Iterable[AnnotatedDocument]) -> Iterator[Reviewed]:
+    def annotate(self, documents: Iterable[AnnotatedDocument]) -> Iterator[ReviewedDocument]:
         remaining = iter(documents)
         while batch := list(islice(remaining, 8)):
             for document in batch:
                 self._wait(len(self.seen) // self.piece * self.piece)
-                self.seen.append(self.reached[-1][0])
-                yield Reviewed(document)
+                self.seen.append(self.bytes_done[-1][0])
+                yield ReviewedDocument(document)
 
     def _wait(self, stored: int) -> None:
         deadline = time.monotonic() + 60
@@ -80,6 +80,6 @@ def test_progress_is_of_what_is_annotated_and_documents_are_found_while_others_a
 
 
 def test_how_long_it_takes_is_told_roughly() -> None:
-    assert [lasting(seconds) for seconds in (3, 33, 200, 20_000)] == [
+    assert [format_duration(seconds) for seconds in (3, 33, 200, 20_000)] == [
         "about 10 seconds", "about 30 seconds", "about 3 minutes", "about 6 hours"
     ]  # fmt: skip

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from colmlm.cli.composition.encoders import ModelEncoder, Remembering, with_known_keys
+from colmlm.cli.composition.encoders import KeyRecorder, ModelEncoder, with_known_keys
 from colmlm.cli.composition.runtime import released_checkpoint
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, read_annotated
 from colmlm.kb.demo import DEMO_CORPUS, DEMO_KEYS
@@ -52,7 +52,7 @@ class Released(Counting):
 @pytest.fixture
 def known(tmp_path: Path) -> Path:
     """A file with the keys of one document and one question."""
-    remembering = Remembering(Counting())
+    remembering = KeyRecorder(Counting())
     remembering.encode_documents([LIMA])
     remembering.encode_questions(["Who wrote Emma?"])
     remembering.write(tmp_path / "keys.safetensors")

@@ -69,13 +69,13 @@ def test_the_next_model_is_loaded_when_its_keyset_has_passed_and_the_former_is_k
     trial.kb.keysets.retire(made)
     new = trial.passed("new")
     assert trial.loaded() == ["fakenew", "fakeold"]
-    old = trial.models.answering()
+    old = trial.models.model_of_active_keyset()
     trial.kb.keysets.activate(new)
-    now = trial.models.answering()
+    now = trial.models.model_of_active_keyset()
     assert old and now and (old.checkpoint.name, now.checkpoint.name) == ("fake model old", "fake model new")
     assert trial.loaded() == ["fakenew", "fakeold"], "for a rollback"
     trial.kb.keysets.rollback()
-    assert trial.models.answering() == old and trial.loaded() == ["fakenew", "fakeold"]
+    assert trial.models.model_of_active_keyset() == old and trial.loaded() == ["fakenew", "fakeold"]
     trial.kb.keysets.activate(new)
     trial.kb.keysets.retire(trial.keysets["old"])
     assert trial.loaded() == ["fakenew"]
@@ -84,9 +84,9 @@ def test_the_next_model_is_loaded_when_its_keyset_has_passed_and_the_former_is_k
 def test_a_keyset_that_was_activated_without_a_gate_gets_its_model_too(trial: Trial):
     activated(trial.kb, trial.made("new"))
     with pytest.raises(KeysetMismatch):
-        trial.models.answering()
+        trial.models.model_of_active_keyset()
     assert trial.loaded() == ["fakenew", "fakeold"]
-    assert trial.models.answering() is not None
+    assert trial.models.model_of_active_keyset() is not None
 
 
 def test_what_is_not_loaded_is_told_with_the_reason_and_tried_again(trial: Trial):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.contents.demo import Demonstration, DemoRun, says_unaided, spread
+from colmlm.cli.contents.demo import Demonstration, DemoRun, says_unaided, spread_by_document
 from colmlm.kb.facts.records import FactRecord, Source
 from colmlm.kb.lookup.lookups import Lookups
 from colmlm.kb.lookup.records import Lookup
@@ -94,7 +94,7 @@ class StaleLookups(Lookups):
 def test_a_lookup_that_still_answers_is_a_leak(runtime: Runtime) -> None:
     runtime.kb = StaleBase.open(runtime.settings)
     leaking = first(Demonstration(runtime, "atlas", "forced"))
-    assert leaking.leaked and not leaking.passed
+    assert leaking.leaked and not leaking.has_passed
     assert "cites deleted facts" in leaking.reasons[0]
 
 
@@ -131,7 +131,8 @@ def fact(fact_id: int, external_id: str) -> FactRecord:
 
 def test_facts_are_spread_over_documents() -> None:
     order = [
-        f.fact_id for f in spread([fact(1, "a"), fact(2, "a"), fact(3, "a"), fact(4, "b"), fact(5, "b")])
+        f.fact_id
+        for f in spread_by_document([fact(1, "a"), fact(2, "a"), fact(3, "a"), fact(4, "b"), fact(5, "b")])
     ]
     assert {order[0], order[1]} == {1, 4} and {order[2], order[3]} == {2, 5} and order[4] == 3
 

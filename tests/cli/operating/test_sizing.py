@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from colmlm.cli.operating.sizing import Load, key_row_bytes, readable, sizes
+from colmlm.cli.operating.sizing import Load, format_bytes, key_row_bytes, sizes
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.lookup.index import KeyIndex
 from tests.cli.conftest import invoke
@@ -42,7 +42,7 @@ def test_every_row_of_the_guide_is_what_the_formulas_give() -> None:
             load = Load(facts=load.facts, dim=load.dim, code_bytes=int(code))
         found = sizes(load)
         said = (
-            *map(readable, (found.database, found.index_memory, found.index_training_memory, found.disk)),
+            *map(format_bytes, (found.database, found.index_memory, found.index_training_memory, found.disk)),
             f"{found.search_ms:,.1f} ms",
             f"{found.lookups_per_second_and_core:,.1f}",
         )

@@ -13,7 +13,7 @@ import pytest
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from colmlm.cli.main import offered
+from colmlm.cli.main import complete_words
 from colmlm.cli.start.commands import COMMANDS, VERBS
 from colmlm.cli.start.root import app
 from colmlm.kb import interpreter
@@ -99,7 +99,7 @@ def test_every_shell_is_told_of_names_as_typer_tells_it(
     for env in asking(shell, line):
         for name, value in env.items():
             monkeypatch.setenv(name, value)
-        said = offered("colmlm", env)
+        said = complete_words("colmlm", env)
         assert said is not None
         assert said == by_typer(capsys)
 
@@ -109,9 +109,9 @@ def test_every_shell_is_told_of_names_as_typer_tells_it(
     "line", ["colmlm -", "colmlm nothing", "colmlm facts list ", "colmlm --debug f", "colmlm 'fa"]
 )
 def test_what_is_no_name_is_left_to_typer(shell: str, line: str) -> None:
-    assert [offered("colmlm", env) for env in asking(shell, line)] in ([None], [None, None])
+    assert [complete_words("colmlm", env) for env in asking(shell, line)] in ([None], [None, None])
 
 
 def test_nobody_is_offered_names_who_does_not_ask() -> None:
-    assert offered("colmlm", {}) is None
-    assert offered("colmlm", {"_COLMLM_COMPLETE": "source_bash"}) is None
+    assert complete_words("colmlm", {}) is None
+    assert complete_words("colmlm", {"_COLMLM_COMPLETE": "source_bash"}) is None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.cli.training.train import chosen
+from colmlm.cli.training.train import choose_config
 from colmlm.kb.corpus.format import AnnotatedDocument, to_record
 from colmlm.model.lm.checkpoint import load
 from colmlm.model.lm.encoder import KeyEncoder
@@ -92,7 +92,7 @@ def test_a_run_from_random_weights_is_a_checkpoint(whole: Path):
 def test_options_and_settings_are_judged_together(tmp_path: Path):
     """A peak below the preset's final rate is possible beside a lower final rate, and not without it."""
     out, low = tmp_path / "run", "1e-7"
-    config = chosen(out, None, None, ["final_learning_rate=1e-8"], learning_rate=float(low))
+    config = choose_config(out, None, None, ["final_learning_rate=1e-8"], learning_rate=float(low))
     assert (config.learning_rate, config.final_learning_rate) == (1e-7, 1e-8)
     refused = invoke("train", "--out", out, "--learning-rate", low, "--dry-run")
     assert refused.code == 2 and "the final one at most the peak" in refused.err

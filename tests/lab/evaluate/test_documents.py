@@ -13,7 +13,7 @@ from tokenizers import AddedToken
 
 from colmlm.kb.answers.reading import Confidence
 from colmlm.kb.answers.records import PASSAGE
-from colmlm.lab.methods.ablations import RANKINGS, WHOLE, named
+from colmlm.lab.methods.ablations import RANKINGS, WHOLE, format_ranking
 from colmlm.lab.methods.answer_shares import (
     RawAnswer,
     RawQuestion,
@@ -107,8 +107,8 @@ def test_parts_are_left_out_on_the_same_base_and_right_against_wrong_is_drawn(
     told = ask("--ablations", "--decoded", "--generated", 0, "--plot", plot).json
     assert list(told["decoded"]) == ["key", "words", "reader"]
     assert all(of["questions"] == told["questions"] for of in told["decoded"].values())
-    assert set(told["ablations"]) == {*map(named, RANKINGS), "any span"}
-    assert told["ablations"][named(WHOLE)]["no_threshold"] == told["no_threshold"]
+    assert set(told["ablations"]) == {*map(format_ranking, RANKINGS), "any span"}
+    assert told["ablations"][format_ranking(WHOLE)]["no_threshold"] == told["no_threshold"]
     assert (
         told["ablations"]["key"]["no_threshold"]["right"]
         == told["baselines"]["paper"]["no_threshold"]["right"]

@@ -59,7 +59,7 @@ class SharedServer:
     def __init__(self, server: URL, stack: ExitStack) -> None:
         self.server, self.stack = server, stack
 
-    def fresh(self, *, migrated: bool = True) -> str:
+    def make_database(self, *, migrated: bool = True) -> str:
         return self.stack.enter_context(clone(self.server, TEMPLATE if migrated else "template0"))
 
     def drop(self, url: str) -> None:
@@ -141,11 +141,11 @@ class FaultyServer(SharedServer):
 
     asked = 0
 
-    def fresh(self, *, migrated: bool = True) -> str:
+    def make_database(self, *, migrated: bool = True) -> str:
         self.asked += 1
         if self.asked == 2:
             raise RuntimeError("no such database")
-        return super().fresh(migrated=migrated)
+        return super().make_database(migrated=migrated)
 
 
 @pytest.mark.slow(reason="kills processes at chosen instants")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.model.annotate.annotators import QuestionGenerator, SpanAnnotator
-from colmlm.model.annotate.checkpoint import QUESTIONS, Loaded, load_annotator
+from colmlm.model.annotate.checkpoint import QUESTIONS, LoadedAnnotator, load_annotator
 from tests.tiny_annotators import tiny_line_writer, tiny_question_generator, tiny_span_annotator
 
 
@@ -27,7 +27,7 @@ def generator(tmp_path_factory: pytest.TempPathFactory) -> QuestionGenerator:
 
 
 @pytest.fixture(scope="session")
-def loaded_writer(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+def loaded_writer(tmp_path_factory: pytest.TempPathFactory) -> LoadedAnnotator:
     """Random weights that write a question and an answer of a few letters for each span."""
     path = tiny_line_writer(tmp_path_factory.mktemp("writer"))
     loaded = load_annotator(path, QUESTIONS, path, precision="fp32")
@@ -36,5 +36,5 @@ def loaded_writer(tmp_path_factory: pytest.TempPathFactory) -> Loaded:
 
 
 @pytest.fixture
-def writer(loaded_writer: Loaded) -> QuestionGenerator:
+def writer(loaded_writer: LoadedAnnotator) -> QuestionGenerator:
     return QuestionGenerator(loaded_writer)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, parse_inline
-from colmlm.model.annotate.checks import Fault, Reviewed, review, span_fault, spans_of, words_of_text
+from colmlm.model.annotate.checks import Fault, ReviewedDocument, review, span_fault, spans_of, words_of_text
 from tests.kb.corpora import inline
 from tests.strategies import texts
 
@@ -36,7 +36,7 @@ def test_a_title_of_one_word_may_be_a_part_of_another_name() -> None:
     ]
 
 
-def reviewed(value: str, question: str | None, answer: str | None = None, *later: str) -> Reviewed:
+def reviewed(value: str, question: str | None, answer: str | None = None, *later: str) -> ReviewedDocument:
     """Reviews TEXT with this one fact, and with `later` values as further facts without a question."""
     values = sorted((value, *later), key=TEXT.index)
     spans = (FactSpan(TEXT.index(v), TEXT.index(v) + len(v), v) for v in values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from colmlm.model.annotate.annotators import Tagged
+from colmlm.model.annotate.annotators import TaggedText
 from colmlm.model.annotate.spans import Wholes
 from colmlm.model.evaluate.annotators import coverage_curve, measure_coverage, normalise_value, threshold_for
 
@@ -12,10 +12,10 @@ TEXT = "Lima is old. The Cusco is older. 1981 is late."
 LIMA, THE_CUSCO, CUSCO, YEAR = (0, 4), (13, 22), (17, 22), (33, 37)
 
 
-def tagged() -> Tagged:
+def tagged() -> TaggedText:
     begin = np.array([0.9, 0.62, 0.31])
     log_probs_N3 = np.log(np.stack([1 - begin, begin, np.full(3, 1e-9)], axis=1))
-    return Tagged(TEXT, [LIMA, CUSCO, YEAR], log_probs_N3, Wholes(TEXT))
+    return TaggedText(TEXT, [LIMA, CUSCO, YEAR], log_probs_N3, Wholes(TEXT))
 
 
 def test_an_asked_value_is_a_fact_up_to_articles_overlaps_one_or_lies_in_one() -> None:

@@ -14,7 +14,7 @@ from colmlm.model.annotate.annotators import (
     question_suffix,
     span_number,
 )
-from colmlm.model.annotate.checkpoint import Loaded
+from colmlm.model.annotate.checkpoint import LoadedAnnotator
 
 TEXT = (
     "The capital of Peru is Lima. Its great lake (Titicaca) is old. In 1911 a man came to the city of Cusco. "
@@ -65,7 +65,9 @@ def test_every_question_is_what_it_would_be_without_cache_batch_or_sharing(write
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 600, 100_000])
-def test_a_shared_prefix_gives_what_a_prefix_for_each_span_gives(loaded_writer: Loaded, batch_tokens: int):
+def test_a_shared_prefix_gives_what_a_prefix_for_each_span_gives(
+    loaded_writer: LoadedAnnotator, batch_tokens: int
+):
     writer = QuestionGenerator(loaded_writer, batch_tokens=batch_tokens)
     shared = writer.annotate(PASSAGES)
     assert shared == writer.annotate(PASSAGES, share_prefix=False)

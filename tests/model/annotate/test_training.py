@@ -18,10 +18,10 @@ from colmlm.model.annotate.annotators import QuestionGenerator, SpanAnnotator
 from colmlm.model.annotate.checkpoint import AnnotatorConfig, release_annotator
 from colmlm.model.annotate.config import minilm, smollm2_135m
 from colmlm.model.annotate.training import (
-    Annotated,
     LengthBatches,
     QuestionTask,
     SpanTask,
+    TrainingDocuments,
     question_loss,
     question_sequences,
     tagged_windows,
@@ -63,7 +63,7 @@ def span_task(encoder: Path, documents: Sequence[AnnotatedDocument] = DOCUMENTS,
         final_learning_rate=1e-3, lora_dropout=0.0, precision="fp32",
     )  # fmt: skip
     config = replace(small, **changes)
-    return SpanTask(config, [Annotated(documents, dense=False)], Path(), "tiny spans")
+    return SpanTask(config, [TrainingDocuments(documents, dense=False)], Path(), "tiny spans")
 
 
 def question_task(base: Path, documents: Sequence[AnnotatedDocument] = DOCUMENTS, **changes) -> QuestionTask:
@@ -178,7 +178,9 @@ def test_a_word_outside_weighs_less_where_not_every_fact_is_marked():
     tokenizer = WordTokenizer(letter_tokenizer())
     config = replace(minilm(), max_length=64, overlap=16, outside_weight=0.25)
     sparse, dense = tagged_windows(
-        tokenizer, [Annotated(DOCUMENTS[:1], dense=False), Annotated(DOCUMENTS[:1], dense=True)], config
+        tokenizer,
+        [TrainingDocuments(DOCUMENTS[:1], dense=False), TrainingDocuments(DOCUMENTS[:1], dense=True)],
+        config,
     )
     assert {(t, w) for t, w in zip(sparse.tags, sparse.weights, strict=True)} == {
         (-100, 0.0),

@@ -232,7 +232,7 @@ def test_the_pace_is_that_of_the_steps_and_of_what_outputs_use_of_their_most():
         pace.note_step(0.1, 4)  # what an idle hour in between would not change
     assert pace.seconds(100) == pytest.approx(2.5)
     for _ in range(500):
-        pace.ended(written=10, asked=40)
+        pace.note_output(written=10, asked=40)
     assert pace.seconds(100) == pytest.approx(0.625)
     for _ in range(500):
         pace.note_step(0.4, 4)

@@ -10,8 +10,8 @@ import pytest
 from colmlm.model.decoding.decoder import DecodedOutput
 from colmlm.model.decoding.rows import SpliceRecord
 from colmlm.model.evaluate.answers import (
-    Answered,
     AskedQuestion,
+    ScoredOutput,
     Share,
     exact_match,
     score,
@@ -90,7 +90,7 @@ def test_intervals_are_those_of_the_bootstrap_and_the_same_every_time():
         share([])
 
 
-def rows(count: int) -> list[Answered]:
+def rows(count: int) -> list[ScoredOutput]:
     """Makes rows of which every second looked up and found the fact, and every third has the answer."""
     made = []
     for n in range(count):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from colmlm.model.evaluate.judge import Checked, fact_score, judge_each, simple_qa
+from colmlm.model.evaluate.judge import ClaimCounts, fact_score, judge_each, simple_qa
 
 
 def test_simple_qas_figures_are_those_of_its_definitions() -> None:
@@ -24,7 +24,7 @@ def test_simple_qas_figures_are_those_of_its_definitions() -> None:
 
 
 def test_fact_scores_figures_are_those_of_its_definitions() -> None:
-    found = fact_score([Checked(20, 10), Checked(5, 5), Checked(0, 0), Checked(10, 1)])
+    found = fact_score([ClaimCounts(20, 10), ClaimCounts(5, 5), ClaimCounts(0, 0), ClaimCounts(10, 1)])
     assert found["score"] == pytest.approx((0.5 + 1 + 0.1) / 3)
     assert found["score_with_length_penalty"] == pytest.approx((0.5 + math.exp(1 - 10 / 5) + 0.1) / 3)
     assert found["abstained"] == 0.25 and found["claims"] == pytest.approx(35 / 3)

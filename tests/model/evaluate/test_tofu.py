@@ -46,7 +46,7 @@ def test_published_logs_give_the_published_numbers(name: str):
     log = TofuLog.read(GOLDEN / f"{name}.json.gz")
     found = {
         f"{table}_{number}": getattr(scores, field)
-        for table, scores in (log.kept | {"forget": Scores.forgotten(log.forget)}).items()
+        for table, scores in (log.kept_scores | {"forget": Scores.of_forgotten_table(log.forget)}).items()
         for number, field in (
             ("prob", "probability"),
             ("rougeL_recall", "rouge"),
@@ -83,9 +83,9 @@ def test_scores_of_one_example_worked_out_by_hand():
     ratio = np.sqrt(1 / 4 * 1 / 8) / (1 / 4)
     assert one.truth_ratio_N == pytest.approx([ratio])
     kept, chosen, forgotten = (
-        Scores.kept(one, choice=False),
-        Scores.kept(one, choice=True),
-        Scores.forgotten(one),
+        Scores.of_kept_table(one, choice=False),
+        Scores.of_kept_table(one, choice=True),
+        Scores.of_forgotten_table(one),
     )
     assert (kept.probability, kept.rouge, kept.truth_ratio) == pytest.approx((0.5, 0.5, 1 - ratio))
     assert chosen.probability == pytest.approx(0.5 / (0.5 + 1 / 4 + 1 / 8))
@@ -94,14 +94,14 @@ def test_scores_of_one_example_worked_out_by_hand():
 
 def test_a_wrong_answer_that_is_likelier_counts_as_unknown_and_as_told_apart():
     one = examples([3.0], [3.0], [[1.0]])
-    assert Scores.kept(one, choice=False).truth_ratio == 0
-    assert Scores.forgotten(one).truth_ratio == pytest.approx(np.exp(-2))
+    assert Scores.of_kept_table(one, choice=False).truth_ratio == 0
+    assert Scores.of_forgotten_table(one).truth_ratio == pytest.approx(np.exp(-2))
 
 
 def test_answers_without_any_probability_still_give_numbers():
     one = examples([1e4], [1e4], [[1e4]])
-    assert Scores.kept(one, choice=True).probability == 0
-    assert np.isfinite(Scores.forgotten(one).truth_ratio)
+    assert Scores.of_kept_table(one, choice=True).probability == 0
+    assert np.isfinite(Scores.of_forgotten_table(one).truth_ratio)
 
 
 def table(**columns) -> dict:

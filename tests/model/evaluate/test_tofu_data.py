@@ -86,7 +86,7 @@ def test_examples_become_tables_that_a_log_is_read_from(tmp_path: Path) -> None:
     names = ("eval_log", "eval_real_author_wo_options", "eval_real_world_wo_options", "eval_log_forget")
     file = tmp_path / "log.json"
     file.write_text(json.dumps({f"{name}.json": table(rows) for name in names}))
-    assert TofuLog.read(file).kept["retain"].rouge == 3 / 4
+    assert TofuLog.read(file).kept_scores["retain"].rouge == 3 / 4
 
 
 @pytest.mark.parametrize("text", ["", '{"question": "Who?"}\n', "no\n"])

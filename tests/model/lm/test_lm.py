@@ -6,11 +6,11 @@ import torch
 
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.language_model import unit
-from colmlm.model.text.tokens import Encoded
+from colmlm.model.text.tokens import EncodedText
 
 
-def plain(ids: list[int]) -> Encoded:
-    return Encoded(tuple(ids), (), (False,) * len(ids))
+def plain(ids: list[int]) -> EncodedText:
+    return EncodedText(tuple(ids), (), (False,) * len(ids))
 
 
 def test_states_do_not_depend_on_what_shares_the_batch(checkpoint: Checkpoint):

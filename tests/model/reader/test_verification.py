@@ -23,7 +23,7 @@ def asked(value: str, question: str, text: str = TEXT) -> tuple[AnnotatedDocumen
 
 def fault(verifier: Verifier, value: str, question: str, text: str = TEXT) -> str | None:
     document, span = asked(value, question, text)
-    found = verifier.of(document)(span)
+    found = verifier.for_document(document)(span)
     assert found is None or found.code == "unverified"
     return None if found is None else found.reason
 

@@ -12,7 +12,7 @@ from tokenizers.models import BPE
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, parse_inline
 from colmlm.model.text.markup import ASKER, CO_LMLM, REL_LMLM, Markup
-from colmlm.model.text.tokens import END_OF_TEXT, Encoded, FactTokenizer
+from colmlm.model.text.tokens import END_OF_TEXT, EncodedText, FactTokenizer
 from tests.strategies import documents, texts
 from tests.tiny import TEXTS, bare_tokenizer, byte_tokenizer, merging_tokenizer
 
@@ -37,7 +37,7 @@ def mask_of_the_paper(tokenizer: FactTokenizer, ids: tuple[int, ...]) -> tuple[b
     return tuple(masked)
 
 
-def spans_in(tokenizer: FactTokenizer, encoded: Encoded) -> list[str]:
+def spans_in(tokenizer: FactTokenizer, encoded: EncodedText) -> list[str]:
     values = []
     for position in encoded.fact_positions:
         assert encoded.ids[position] == tokenizer.fact

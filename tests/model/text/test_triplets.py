@@ -9,7 +9,7 @@ import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, InlineError, check_spans
 from colmlm.model.text.markup import ASKER, MARKUPS, REL_LMLM, STANDARD, parse_calls, read_triplets
-from colmlm.model.text.tokens import Encoded, FactTokenizer
+from colmlm.model.text.tokens import EncodedText, FactTokenizer
 from tests.kb.corpora import PERU
 from tests.places import SHARED_DATA
 from tests.tiny import bare_tokenizer
@@ -93,7 +93,7 @@ def test_nearly_every_document_of_the_shared_files_is_read():
     assert all(check_spans(d.external_id, d.text, d.facts)[1] == () for d in documents)
 
 
-def said(tokenizer: FactTokenizer, encoded: Encoded) -> tuple[str, str]:
+def said(tokenizer: FactTokenizer, encoded: EncodedText) -> tuple[str, str]:
     """The whole sequence with its tags, and of it what carries no loss."""
     masked = [token for token, is_masked in zip(encoded.ids, encoded.masked, strict=True) if is_masked]
     return tuple(

@@ -27,7 +27,7 @@ class Slow(Trainer):
     """A run on a machine where a step of four documents is the largest that fits."""
 
     def fit(self, seconds_per_token: float, seconds: float) -> None:
-        tokens = self.source.build(self.source.drawn(0)).num_tokens
+        tokens = self.source.build(self.source.draw_documents(0)).num_tokens
         super().fit(seconds / FEWEST_STEPS / tokens * 1.9, seconds)
 
 

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.text.tokens import Encoded
+from colmlm.model.text.tokens import EncodedText
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.corpora import tokenise
 from colmlm.model.training.steps import Step, Steps
@@ -34,7 +34,7 @@ def topical(count: int) -> list[AnnotatedDocument]:
     ]
 
 
-def by_topic(sequences: Sequence[Encoded]) -> list[NDArray[np.float32]]:
+def by_topic(sequences: Sequence[EncodedText]) -> list[NDArray[np.float32]]:
     """Makes keys that depend on the topic of a text and on almost nothing else."""
     keys = []
     for sequence in sequences:
@@ -67,7 +67,9 @@ def test_mining_loses_nothing_and_takes_nothing_twice():
         plain = steps(topical(26), replace(CONFIG, hard_negatives=0))
         for start in (0, 6, 12):  # six steps an epoch
             taken, expected = (
-                sorted(p.question for n in range(start, start + 6) for p in s.build(s.drawn(n)).pairs)
+                sorted(
+                    p.question for n in range(start, start + 6) for p in s.build(s.draw_documents(n)).pairs
+                )
                 for s in (made, plain)
             )
             assert taken == expected and len(set(taken)) == 24
@@ -96,14 +98,14 @@ def test_a_resumed_run_keeps_what_an_earlier_model_chose():
     before = list(islice(cut, 8))
     state = json.loads(json.dumps(cut.state()))
 
-    def changed(sequences: Sequence[Encoded]) -> list[NDArray[np.float32]]:
+    def changed(sequences: Sequence[EncodedText]) -> list[NDArray[np.float32]]:
         raise AssertionError("the window that was begun is not composed again")
 
     again = Steps([tokenise(topical(24), TOKENIZER, CONFIG)], TOKENIZER, CONFIG, keys=changed)
     again.restore(state)
     assert before + list(islice(again.starting_at(8), 4)) == whole[:12]
     with pytest.raises(AssertionError, match="not composed again"):
-        again.drawn(12)
+        again.draw_documents(12)
 
 
 def test_without_hard_negatives_there_is_no_state_and_with_them_keys_are_needed():

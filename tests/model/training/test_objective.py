@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from colmlm.model.lm.language_model import FactLM, unit
-from colmlm.model.text.tokens import Encoded, FactTokenizer
+from colmlm.model.text.tokens import EncodedText, FactTokenizer
 from colmlm.model.training.contrast import PairMemory, Pairs, next_token_sum, pull_together, question_ids
 from colmlm.model.training.steps import Pair, Step
 from colmlm.model.training.trainer import JointModule, joint_batch, lookups_batch
@@ -95,7 +95,7 @@ def step(tokenizer: FactTokenizer) -> Step:
             sequences.append(query)
             scored.append(False)
     again = tokenizer.spans("", "Q:  ", [])
-    asked = Encoded((*again.ids[:-1], tokenizer.fact), (len(again) - 1,), (*again.masked[:-1], False))
+    asked = EncodedText((*again.ids[:-1], tokenizer.fact), (len(again) - 1,), (*again.masked[:-1], False))
     pairs.append(
         Pair(
             0, sequences[0].fact_positions[0], len(sequences), len(asked) - 1, "what IS the  capital of Peru?"

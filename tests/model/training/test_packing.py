@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colmlm.model.lm.language_model import FactLM
-from colmlm.model.text.tokens import Encoded
+from colmlm.model.text.tokens import EncodedText
 from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.steps import lay_out, packed_batches, rows_of
 from colmlm.model.training.trainer import Trainer
@@ -27,16 +27,16 @@ def lm(request: pytest.FixtureRequest) -> FactLM:
     return FactLM(model.double(), compute=torch.float32)
 
 
-def sequences(*lengths: int) -> list[Encoded]:
+def sequences(*lengths: int) -> list[EncodedText]:
     random = torch.Generator().manual_seed(1)
     return [
-        Encoded(tuple(torch.randint(0, 260, (n,), generator=random).tolist()), (), (False,) * n)
+        EncodedText(tuple(torch.randint(0, 260, (n,), generator=random).tolist()), (), (False,) * n)
         for n in lengths
     ]
 
 
 def forward(
-    lm: FactLM, made: list[Encoded], layout: str, row_length: int, max_tokens: int = 10_000
+    lm: FactLM, made: list[EncodedText], layout: str, row_length: int, max_tokens: int = 10_000
 ) -> list[torch.Tensor]:
     """Gives the states of each sequence as the trainer gets them."""
     rows, starts = lay_out(made, layout=layout, row_length=row_length, max_tokens=max_tokens)

@@ -50,7 +50,7 @@ def test_memory_follows_its_formulas(config: TrainConfig):
     assert many.memory["fsdp, activations kept"].optimiser == 8 * trained // 4
     assert many.memory["ddp, activations kept"].communication == 4 * trained
     assert alone.memory["alone, activations checkpointed"].activations < kept.activations / 2
-    room = alone.most_rows["alone, activations kept"] * kept.activations + kept.fixed
+    room = alone.most_rows["alone, activations kept"] * kept.activations + kept.fixed_bytes
     assert room <= GPUS["h100"].memory < room + kept.activations
 
 

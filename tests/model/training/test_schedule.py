@@ -13,7 +13,7 @@ def test_the_papers_pre_training_schedule():
     assert rates == pytest.approx(
         {0: 2.5e-7, 999: 2.5e-4, 1_999: 5e-4, 50_000: 5e-4, 90_000: 5e-4, 95_000: 2.5e-4, 99_999: 5e-8}
     )
-    assert schedule.done(99_999, 1e9) < 1 <= schedule.done(100_000, 1.0)
+    assert schedule.share_done(99_999, 1e9) < 1 <= schedule.share_done(100_000, 1.0)
 
 
 def test_time_ends_a_run_and_cools_it_down_before_the_steps_do():
@@ -22,7 +22,7 @@ def test_time_ends_a_run_and_cools_it_down_before_the_steps_do():
         [1.0, 1.0, 0.6, 0.2]
     )
     assert schedule.rate(750, 10.0) == pytest.approx(0.6)
-    assert schedule.done(10, 99.0) < 1 <= schedule.done(10, 100.0)
+    assert schedule.share_done(10, 99.0) < 1 <= schedule.share_done(10, 100.0)
 
 
 def test_a_cosine_falls_to_its_final_rate():

@@ -107,7 +107,7 @@ def test_a_corpus_without_weight_gets_nothing_and_too_small_a_batch_is_refused()
 
 
 def counted(steps: Steps, number: int) -> dict[int, int]:
-    drawn = steps.drawn(number)
+    drawn = steps.draw_documents(number)
     return {corpus: sum(d.corpus == corpus for d in drawn) for corpus in {d.corpus for d in drawn}}
 
 
@@ -117,7 +117,7 @@ def test_the_cooldown_draws_from_two_corpora_in_equal_parts():
     )
     steps = Steps([corpus(20, "fine"), corpus(20, "wiki")], TOKENIZER, config)
     assert [counted(steps, n) for n in range(10)] == [{0: 4}] * 6 + [{0: 2, 1: 2}] * 4
-    asked = [p.question.split()[0] for p in steps.build(steps.drawn(7)).pairs]
+    asked = [p.question.split()[0] for p in steps.build(steps.draw_documents(7)).pairs]
     assert sorted(asked) == ["fine", "fine", "wiki", "wiki"]
 
 
@@ -127,7 +127,7 @@ def test_a_mix_by_rows_shares_out_tokens_and_not_documents():
     config = TrainConfig(batch_rows=4, max_length=512, mix=(1.0, 1.0), steps=5, qa_fraction=0.0)
     steps = Steps([long, short], TOKENIZER, config)
     for number in range(5):
-        drawn = steps.drawn(number)
+        drawn = steps.draw_documents(number)
         tokens = [sum(d.place.end - d.place.start for d in drawn if d.corpus == c) for c in (0, 1)]
         assert all(512 <= t <= 1024 + 512 for t in tokens)
         assert counted(steps, number)[1] > 5 * counted(steps, number)[0]
@@ -140,7 +140,7 @@ def test_a_mix_of_other_corpora_than_are_there_is_refused():
 
 def test_a_part_of_a_step_is_built_as_it_is_in_the_whole():
     steps = Steps([corpus(20)], TOKENIZER, TrainConfig(batch_documents=8, max_length=512))
-    drawn = steps.drawn(3)
+    drawn = steps.draw_documents(3)
     whole, parts = steps.build(drawn), [steps.build(drawn[:3]), steps.build(drawn[3:])]
     assert whole.sequences == parts[0].sequences + parts[1].sequences
     assert whole.scored == parts[0].scored + parts[1].scored
@@ -156,4 +156,4 @@ def test_a_forward_takes_its_share_of_a_batch_counted_in_rows():
         (TrainConfig(batch_documents=8), 8, None),
     ]
     for config, count, most in counted_in:
-        assert Steps([corpus(20)], TOKENIZER, config).micro(count) == most
+        assert Steps([corpus(20)], TOKENIZER, config).most_per_forward(count) == most
