@@ -19,7 +19,7 @@ def command(*words: object) -> list[str]:
     return [sys.executable, "-P", *map(str, words)]
 
 
-def again() -> list[str]:
+def restart_command() -> list[str]:
     """Give the command line that starts this process once more."""
     return command(*sys.orig_argv[1:])
 

@@ -18,7 +18,7 @@ from colmlm.cli.composition.adding import facts_ingested
 from colmlm.cli.output import plain
 from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, opened_file
 from colmlm.kb.errors import refusals
-from colmlm.kb.facts.corpora import Standing, SyncedFile
+from colmlm.kb.facts.corpora import DocumentStanding, SyncedFile
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.adding import Adding, Load
@@ -235,7 +235,9 @@ class Synced:
         told = {
             "corpus": self.adding.corpus, "files": self.plan.counts,
             "documents": {
-                "new": standings[Standing.new], "changed": standings[Standing.changed], "gone": self.num_gone
+                "new": standings[DocumentStanding.new],
+                "changed": standings[DocumentStanding.changed],
+                "gone": self.num_gone,
             },
             **facts_ingested(self.report),
             "deleted_facts": len(removed.fact_ids) if removed else 0,

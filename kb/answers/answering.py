@@ -20,13 +20,13 @@ from typing import NamedTuple, Unpack
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.answers.calibrations import confidence_here
-from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidate_sentences, facts_in
+from colmlm.kb.answers.calibrations import confidence_of_base
+from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidate_sentences, facts_in_sentences
 from colmlm.kb.answers.places import (
     ReadPlace,
-    best_first,
     best_windows,
-    every_place,
+    order_places,
+    read_every_place,
     settle_contradictions,
     weigh_passage,
     weigh_span,
@@ -40,17 +40,17 @@ from colmlm.kb.answers.records import (
     SaidFact,
     SaidPart,
 )
-from colmlm.kb.answers.windows import FactInWindow, SaidWindow, is_unchanged, said_passages, windows
+from colmlm.kb.answers.windows import FactInWindow, SaidWindow, is_unchanged, read_windows, said_passages
 from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
 from colmlm.kb.facts.reading import get_fact, require_corpus
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.likeness import SentenceEmbedder
-from colmlm.kb.lookup.options import USUAL_FACTS, AnswerOptions, AnswerWanted, FactFilter
+from colmlm.kb.lookup.options import USUAL_FACTS, AnswerOptions, FactFilter, FullAnswerOptions
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.lookup.records import AskedQuery, Hit, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.store import require_primary
-from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, compares, form_of
+from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, asks_to_compare, form_of
 
 WINDOWS = 6  # read for a question
 ATTEMPTS = 5
@@ -105,16 +105,16 @@ class Answering:
         wanted = self._read_options(options)
         return self._looked_up(question, wanted) if mode == "paper" else self._read(question, wanted)
 
-    def _read_options(self, options: AnswerOptions) -> AnswerWanted:
+    def _read_options(self, options: AnswerOptions) -> FullAnswerOptions:
         """Read the options of a question. Raises `CorpusNotFound`."""
-        wanted = AnswerWanted(**options)
+        wanted = FullAnswerOptions(**options)
         if wanted.corpora:
             with self.kb.sessions() as session:
                 for corpus in wanted.corpora:
                     require_corpus(session, corpus)
         return wanted
 
-    def _read(self, question: str, wanted: AnswerWanted) -> AnsweredQuestion:
+    def _read(self, question: str, wanted: FullAnswerOptions) -> AnsweredQuestion:
         threshold = wanted.threshold
         _check(question, threshold)
         query, near = self._near(question, wanted.fact_filter)
@@ -124,10 +124,10 @@ class Answering:
             with self.kb.sessions() as session:
                 require_primary(session)
                 seq = audit.head_seq(session)
-                least = confidence_here(session, self.reader).threshold if threshold is None else threshold
+                least = confidence_of_base(session, self.reader).threshold if threshold is None else threshold
                 contested = settle_contradictions(session, reading.places, self.reader.confidence.search)
                 ids = [one.sentence_id for one in found]
-                now = windows(session, ids, fact_filter=wanted.fact_filter)
+                now = read_windows(session, ids, fact_filter=wanted.fact_filter)
                 passage = self._passage(session, question, reading, least, wanted.fact_filter)
             if all(is_unchanged(read[one.sentence_id], now) for one in found):
                 break
@@ -136,11 +136,11 @@ class Answering:
         passages = tuple(nearby_passages(found, read, reading.every)[: wanted.nearest])
         score = self.reader.confidence.of(weigh_span(question, reading.places)) if reading.places else 0.0
         answer = self._answer_from_places(question, contested, score, least, passages, seq)
-        if compares(question):
+        if asks_to_compare(question):
             return AnsweredQuestion(self._silent(replace(answer, withheld=False), is_comparison=True), query)
         if passage is not None and _is_better(question, answer, contested):
             return AnsweredQuestion(
-                self._said_whole(answer, passage), query, parts_of(passage.window, 0, len(passage.window.text)),
+                self._said_whole(answer, passage), query, parts_of_span(passage.window, 0, len(passage.window.text)),
                 passage.window.text, tuple(fact.fact_id for fact in passage.window.facts), asked_at=least,
             )  # fmt: skip
         if answer.abstained:
@@ -148,7 +148,7 @@ class Answering:
         if not contested:
             return AnsweredQuestion(answer, query)
         best = contested[0]
-        parts = () if answer.abstained else parts_of(best.window, best.start, best.end)
+        parts = () if answer.abstained else parts_of_span(best.window, best.start, best.end)
         return AnsweredQuestion(answer, query, parts, best.text, tuple(fact.fact_id for fact in best.facts))
 
     def _silent(self, answer: Answer, *, is_comparison: bool = False) -> Answer:
@@ -162,8 +162,8 @@ class Answering:
     ) -> QuestionReading:
         """Have the windows of these sentences read, and give the places that touch a fact, and the best windows."""
         search = self.reader.confidence
-        every = list(every_place(self.reader, question, found, read))
-        places = best_first([one for one in every if one.facts], search.search)
+        every = list(read_every_place(self.reader, question, found, read))
+        places = order_places([one for one in every if one.facts], search.search)
         of_passages = search.passage.search if search.passage else search.search
         return QuestionReading(places, best_windows(every, of_passages), every)
 
@@ -212,11 +212,11 @@ class Answering:
         places = reading.places
         score = self.reader.confidence.of(weigh_span(question, places)) if places else 0.0
         with self.kb.sessions() as session:
-            least = confidence_here(session, self.reader).threshold if threshold is None else threshold
+            least = confidence_of_base(session, self.reader).threshold if threshold is None else threshold
             passage = self._passage(session, question, reading, least, fact_filter, as_of=seq)
         passages = tuple(nearby_passages(found, read, reading.every)[: wanted.nearest])
         answer = self._answer_from_places(question, places, score, least, passages, seq)
-        if compares(question):
+        if asks_to_compare(question):
             return self._silent(replace(answer, withheld=False), is_comparison=True)
         if passage is not None and _is_better(question, answer, places):
             return self._said_whole(answer, passage)
@@ -232,7 +232,7 @@ class Answering:
                 session, self.kb.words, question, hits, fact_filter=fact_filter, encoder=self.sentences
             )[: 2 * WINDOWS]
             ids = [one.sentence_id for one in found]
-            read = windows(session, ids, fact_filter=fact_filter, as_of=seq)
+            read = read_windows(session, ids, fact_filter=fact_filter, as_of=seq)
         kept = [one for one in found if one.sentence_id in read and read[one.sentence_id].facts]
         return kept[:WINDOWS], read
 
@@ -248,14 +248,14 @@ class Answering:
 
     def looked_in(self, question: str, **options: Unpack[AnswerOptions]) -> list[str]:
         """Give the texts that are read for a question, with what is deleted withheld."""
-        fact_filter = AnswerWanted(**options).fact_filter
+        fact_filter = FullAnswerOptions(**options).fact_filter
         query, near = self._near(question, fact_filter)
         _, read = self._windows(question, query, near, fact_filter)
         return [window.shown() for window in read.values()]
 
     def nearest_hits(self, question: str, **options: Unpack[AnswerOptions]) -> tuple[Hit, ...]:
         """Give the live facts nearest to the question by key, whatever the threshold, best first."""
-        return self._near(question, AnswerWanted(**options).fact_filter)[1].hits
+        return self._near(question, FullAnswerOptions(**options).fact_filter)[1].hits
 
     def nearest_fact(self, question: str, **options: Unpack[AnswerOptions]) -> Answer:
         """Answer as the paper does: with the value of the fact nearest to the question's query, by its key alone.
@@ -264,7 +264,7 @@ class Answering:
         """
         return self.asked(question, "paper", **options).answer
 
-    def _looked_up(self, question: str, wanted: AnswerWanted) -> AnsweredQuestion:
+    def _looked_up(self, question: str, wanted: FullAnswerOptions) -> AnsweredQuestion:
         if self.questions is None:
             raise NoActiveKeyset
         query, lookup = self.questions.nearest_one(question, wanted.threshold, wanted.fact_filter)
@@ -298,7 +298,7 @@ class Answering:
         if not sentence_ids:
             return frozenset()
         with self.kb.sessions() as session:
-            return facts_in(session, sentence_ids)
+            return facts_in_sentences(session, sentence_ids)
 
     def _windows(
         self,
@@ -320,7 +320,7 @@ class Answering:
                 fact_filter=fact_filter,
                 encoder=self.sentences,
             )[:WINDOWS]
-            read = windows(session, [one.sentence_id for one in found], fact_filter=fact_filter)
+            read = read_windows(session, [one.sentence_id for one in found], fact_filter=fact_filter)
         return [one for one in found if one.sentence_id in read], read
 
     def _answer_from_places(
@@ -378,7 +378,7 @@ def _check(question: str, threshold: float | None) -> None:
 # that.
 
 
-def parts_of(window: SaidWindow, start: int, end: int) -> tuple[SaidPart, ...]:
+def parts_of_span(window: SaidWindow, start: int, end: int) -> tuple[SaidPart, ...]:
     """Give the facts that a span of the window's text says, whole or in part, in order. All of them must be live."""
     return tuple(_part(window, fact, start, end) for fact in window.overlapping(start, end))
 
@@ -470,14 +470,14 @@ def why_silent(session: Session, answer: Answer, *, is_comparison: bool) -> str 
         return DELETED
     if is_comparison:
         return COMPARES
-    if (foreign := in_another_language(session, answer.question)) is not None:
+    if (foreign := language_note(session, answer.question)) is not None:
         return foreign
     if answer.score:
         return f"The likeliest place scores {answer.score:.2f}, and an answer needs {answer.threshold:.2f}."
     return None
 
 
-def in_another_language(session: Session, question: str) -> str | None:
+def language_note(session: Session, question: str) -> str | None:
     """Say that a question is asked in another language than English; None where that is not plain."""
     letters = [character for character in question if character.isalpha()]
     latin = sum(unicodedata.name(character, "").startswith("LATIN") for character in letters)

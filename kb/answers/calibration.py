@@ -23,7 +23,7 @@ from colmlm.kb.answers.places import weigh_span
 from colmlm.kb.answers.records import AnswerShares, MeasuredAnswers
 from colmlm.kb.answers.windows import FactInWindow
 from colmlm.kb.errors import CalibrationRefused
-from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, compares, form_of
+from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, asks_to_compare, form_of
 
 CERTAINTY = 0.8
 RATE = 0.05  # of wrong answers; at one as high, the shipped threshold stays where the sample shows no more
@@ -53,7 +53,7 @@ class KnownQuestion:
     fact_id: int | None = None
 
 
-class Judged(NamedTuple):
+class JudgedAnswer(NamedTuple):
     """The likeliest span and the likeliest passage for a question, each with the highest threshold at which it is said
     and its outcome: "right", "near", "wrong" or "none". `asks_for_several` words, so the passage goes first.
     """
@@ -77,11 +77,11 @@ class Judged(NamedTuple):
 class SampleAnswers:
     """The likeliest answers to questions that something in the base answers, and to those that nothing does."""
 
-    answerable: list[Judged]
-    others: list[Judged]
+    answerable: list[JudgedAnswer]
+    others: list[JudgedAnswer]
 
 
-def questions_of(answering: Answering, corpora: Sequence[str], most: int, seed: int) -> list[KnownQuestion]:
+def draw_questions(answering: Answering, corpora: Sequence[str], most: int, seed: int) -> list[KnownQuestion]:
     """Draw questions that are stored with facts of documents of these corpora, without those that a model wrote."""
     drawn = {"corpora": list(corpora), "longest": MAX_QUESTION, "seed": str(seed), "most": most}
     with answering.kb.sessions() as session:
@@ -117,8 +117,8 @@ def calibrate_answers(asked: SampleAnswers, shipped: float, rate: float = RATE) 
     Raises `CalibrationRefused` for too few questions, and where no threshold that lets a right answer pass holds the
     rate.
     """
-    require_enough(len(asked.answerable), "has an answer to", rate)
-    require_enough(len(asked.others), "does not answer", rate, "with an empty value in the file")
+    require_enough_questions(len(asked.answerable), "has an answer to", rate)
+    require_enough_questions(len(asked.others), "does not answer", rate, "with an empty value in the file")
     by_wrong = _above(asked.answerable, allowed_wrong(len(asked.answerable), rate))
     by_alarms = _above(asked.others, allowed_wrong(len(asked.others), rate))
     safe, before = max(by_wrong, by_alarms), _shares(asked, shipped)
@@ -139,7 +139,7 @@ def calibrate_answers(asked: SampleAnswers, shipped: float, rate: float = RATE) 
     )
 
 
-def require_enough(number: int, what: str, rate: float, how: str = "") -> None:
+def require_enough_questions(number: int, what: str, rate: float, how: str = "") -> None:
     """Raise `CalibrationRefused` if so few questions of a kind cannot tell this rate from chance."""
     if number < (least := least_questions(rate)):
         remedy = " ".join((f"add {least - number} or more", how)).strip()
@@ -188,7 +188,7 @@ def _at_most(wrong: int, questions: int, rate: float) -> float:
     )
 
 
-def _above(asked: Sequence[Judged], passing: int) -> float:
+def _above(asked: Sequence[JudgedAnswer], passing: int) -> float:
     """Give the least threshold, in steps, from which on no more than so many are answered wrongly."""
     scores = {score for one in asked for score in (one.score, one.passage_score)}
     for score in sorted(scores, reverse=True):  # what is said changes there alone
@@ -198,7 +198,7 @@ def _above(asked: Sequence[Judged], passing: int) -> float:
 
 
 def _shares(asked: SampleAnswers, threshold: float) -> AnswerShares:
-    def share(of: Sequence[Judged], outcome_: str) -> float:
+    def share(of: Sequence[JudgedAnswer], outcome_: str) -> float:
         return sum(one.at(threshold) == outcome_ for one in of) / len(of)
 
     right, near, wrong = (share(asked.answerable, name) for name in ("right", "near", "wrong"))
@@ -207,13 +207,13 @@ def _shares(asked: SampleAnswers, threshold: float) -> AnswerShares:
 
 def _judgement(
     answering: Answering, one: KnownQuestion, reading: QuestionReading, passage: SaidPassage | None
-) -> Judged:
+) -> JudgedAnswer:
     confidence, places = answering.reader.confidence, reading.places
-    if compares(one.text) or (places and places[0].is_dead):
-        return Judged(0.0, "none")
-    found = Judged(0.0, "none")
+    if asks_to_compare(one.text) or (places and places[0].is_dead):
+        return JudgedAnswer(0.0, "none")
+    found = JudgedAnswer(0.0, "none")
     if places:
-        found = Judged(
+        found = JudgedAnswer(
             confidence.of(weigh_span(one.text, places)), _outcome(one, places[0].text, places[0].facts)
         )
     if passage is None:
@@ -226,7 +226,7 @@ def _judgement(
 
 
 def _outcome(one: KnownQuestion, said: str, facts: Sequence[FactInWindow]) -> str:
-    found = outcome(said, one.values)
+    found = outcome_of_answer(said, one.values)
     touches = any(fact.fact_id == one.fact_id for fact in facts)
     return "right" if touches or found in RIGHT else found
 
@@ -270,7 +270,7 @@ def normalise_answer(text: str) -> str:
     return " ".join(ARTICLES.sub(" ", text.casefold().translate(_DROPPED)).split())
 
 
-def outcome(said: str | None, golds: Sequence[str]) -> str:
+def outcome_of_answer(said: str | None, golds: Sequence[str]) -> str:
     """Give the outcome of an answer (None: it abstained) to a question that has these answers.
 
     It is "exact", "holds" where the answer holds one of them, "near" where one holds the answer, "wrong" or

@@ -43,7 +43,7 @@ class ReadPlace:
         return any(fact.version is None for fact in self.facts)
 
 
-def every_place(
+def read_every_place(
     reader: JudgedReader, question: str, found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]
 ) -> Iterator[ReadPlace]:
     """Have the windows of these sentences read, and yield every span that the reader likes, also one without a fact."""
@@ -73,7 +73,7 @@ def places_in(
             yield ReadPlace(window, candidate, rank, start, end, logit - reading.none, facts)
 
 
-def best_first(places: Sequence[ReadPlace], search: float) -> list[ReadPlace]:
+def order_places(places: Sequence[ReadPlace], search: float) -> list[ReadPlace]:
     """Order places by their merit."""
     return sorted(places, key=lambda one: -merit_of_place(one, search))
 
@@ -92,7 +92,7 @@ def best_windows(places: Sequence[ReadPlace], search: float) -> list[ReadPlace]:
         known = best.get(place.window.sentence_id)
         if known is None or place.margin > known.margin:
             best[place.window.sentence_id] = place
-    return best_first(list(best.values()), search)
+    return order_places(list(best.values()), search)
 
 
 def weigh_passage(

@@ -157,7 +157,7 @@ class SaidWindow:
         return at + shift
 
 
-def windows(
+def read_windows(
     session: Session,
     sentence_ids: Sequence[int],
     *,

@@ -31,14 +31,14 @@ from colmlm.kb.evidence.records import (
     Use,
     Version,
 )
-from colmlm.kb.evidence.storing import StoredOutput, of_output
+from colmlm.kb.evidence.storing import StoredOutput, feedback_of_output
 from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.records import FactRecord, Source
 from colmlm.kb.keys import predicted
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
-from colmlm.kb.lookup.options import KEY, READER, AnswerOptions, AnswerWanted, FilterOptions, filter_of
+from colmlm.kb.lookup.options import KEY, READER, AnswerOptions, FilterOptions, FullAnswerOptions, filter_of
 from colmlm.kb.misses.listing import groups_of
 from colmlm.kb.store.store import Store, is_read_only
 from colmlm.kb.store.waits import retry_on_contention
@@ -73,7 +73,7 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
         session,
         stored,
         list(session.scalars(statement)),
-        said_of_it=of_output(session, generation_id),
+        said_of_it=feedback_of_output(session, generation_id),
         miss_groups=groups_of(session, generation_id),
     )
 
@@ -157,7 +157,7 @@ def _edits(session: Session, touches: ColumnElement[bool], after: int) -> tuple[
     statement = select(ChangeRow).where(
         touches, ChangeRow.seq > after, ChangeRow.kind.not_in(audit.MAINTENANCE)
     )
-    return tuple(audit.as_record(change) for change in session.scalars(statement.order_by(ChangeRow.seq)))
+    return tuple(audit.change_record(change) for change in session.scalars(statement.order_by(ChangeRow.seq)))
 
 
 def trace_fact(session: Session, fact_id: int) -> FactTrace:
@@ -290,7 +290,9 @@ class StoredAnswers:
         asked = self.answering.asked(question, mode, **options)
         if not self.store.settings.keep_answers:
             return asked.answer
-        return self._store_output(asked, output_of(asked, mode, **filter_of(AnswerWanted(**options))))
+        return self._store_output(
+            asked, output_of_answer(asked, mode, **filter_of(FullAnswerOptions(**options)))
+        )
 
     @retry_on_contention
     def _store_output(self, asked: AnsweredQuestion, output: NewOutput) -> Answer:
@@ -306,7 +308,7 @@ def _withheld(answer: Answer) -> Answer:
     return replace(answer, answer=None, facts=(), source=None, withheld=True, nearest=())
 
 
-def output_of(asked: AnsweredQuestion, mode: str, **kept: Unpack[FilterOptions]) -> NewOutput:
+def output_of_answer(asked: AnsweredQuestion, mode: str, **kept: Unpack[FilterOptions]) -> NewOutput:
     """Give an answer as an output that quotes its document; one that says nothing as a lookup that found nothing."""
     answer, query = asked.answer, asked.query
     # In the mode "paper" it is the value of a fact, whatever its document says.

@@ -59,7 +59,7 @@ class GenerationRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spliced:
+class SplicedValue:
     """A splice: ``output[output_start:output_end] == value``, at the end of the pieces that were given so far.
 
     `document` is None where the fact has none, or where it is not known before the output is stored. That is also why
@@ -76,7 +76,7 @@ class Spliced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missed:
+class MissedLookup:
     """A lookup that spliced nothing. `outcome` is "no_match" or "abstained", `score` the best of any live fact."""
 
     output_start: int
@@ -85,7 +85,7 @@ class Missed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class FinishedOutput:
     """Why an output ended: "end" (the model ended it), "length", "stop", "context" (full) or "miss"; with token counts.
 
     It is "miss" where a lookup found nothing and the output abstains. `completion_tokens` counts the tokens that the
@@ -97,7 +97,7 @@ class Finished:
     completion_tokens: int
 
 
-Item = str | Spliced | Missed | Finished | OutputTrace
+Item = str | SplicedValue | MissedLookup | FinishedOutput | OutputTrace
 
 
 class StoringDecoder(Protocol):
@@ -122,7 +122,7 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
+class CompletedRequest:
     """The answer to one request for a completion. `trace` is None where `max_tokens` was 0 and nothing was decoded.
 
     Where asked for, it has the log-probabilities of the prompt's tokens, and of those that the model chose, with the
@@ -131,7 +131,7 @@ class Completed:
 
     prompt: str
     trace: OutputTrace | None
-    finished: Finished
+    finished: FinishedOutput
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     output_logprobs: tuple[TokenLogprob, ...] = ()
 
@@ -153,11 +153,13 @@ class Generator(StoringDecoder, Protocol):
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
         """Give pieces of text as they are decoded, which joined are the output, with its lookups, then the trace.
 
-        A `Spliced` comes right after the piece that ends with its value, `Finished` before the trace, which is last.
+        A `SplicedValue` comes right after the piece that ends with its value; `FinishedOutput` is last but the trace.
         """
         ...
 
-    def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
+    def complete(
+        self, requests: Sequence[GenerationRequest], top: int | None = None
+    ) -> list[CompletedRequest]:
         """Complete requests that differ in their prompts only; with `max_tokens` 0 it decodes and stores nothing.
 
         With `top` it gives log-probabilities under the model without lookups, each with the `top` likeliest tokens;

@@ -16,8 +16,16 @@ from colmlm.kb.log import audit, chain
 from colmlm.kb.log.audit import Fitting, require_change
 from colmlm.kb.log.chain import DenialRecord, NewDenial, Sealed, seal_breaks
 from colmlm.kb.log.records import ChangeRecord
-from colmlm.kb.log.signing import as_pem, signing_key
-from colmlm.kb.log.witness import AuditReport, Head, check_database, export_log, hash_at, holds, signed_head
+from colmlm.kb.log.signing import signing_key, write_pem
+from colmlm.kb.log.witness import (
+    AuditReport,
+    Head,
+    check_database,
+    export_log,
+    hash_at,
+    holds_head,
+    signed_head,
+)
 from colmlm.kb.store.store import Store
 
 
@@ -88,12 +96,12 @@ class Log:
 
     def public_key(self) -> str:
         """Give, as PEM, the public key for the signatures of this home."""
-        return as_pem(signing_key(self.store.settings.home).public_key())
+        return write_pem(signing_key(self.store.settings.home).public_key())
 
     def holds(self, witnessed: Head) -> bool:
         """Tell whether the log has a change with this number and hash. The chain up to there is not checked."""
         with self.store.sessions() as session:
-            return holds(session, witnessed)
+            return holds_head(session, witnessed)
 
     def export(self) -> Iterator[str]:
         """Give the log as JSON lines, from one snapshot of the database: its signed head, then every change."""

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import FactNotFound, InvalidValue, refusals
 from colmlm.kb.evidence import attribution, storing
-from colmlm.kb.evidence.provenance import ProvForm, of_fact, of_output, write_prov
+from colmlm.kb.evidence.provenance import ProvForm, provenance_of_fact, provenance_of_output, write_prov
 from colmlm.kb.evidence.records import (
     FactTrace,
     Feedback,
@@ -83,13 +83,13 @@ class Outputs:
         """Tell an output's trace in the terms of W3C PROV. Raises `GenerationNotFound`."""
         with self.store.sessions() as session:
             trace = attribution.trace_output(session, generation_id)
-            return write_prov(of_output(trace, audit.database_id(session)), form)
+            return write_prov(provenance_of_output(trace, audit.database_id(session)), form)
 
     def provenance_of_fact(self, fact_id: int, form: ProvForm) -> dict[str, Any]:
         """Tell a fact's trace in the terms of W3C PROV. Raises `FactNotFound`."""
         with self.store.sessions() as session:
             trace = attribution.trace_fact(session, fact_id)
-            return write_prov(of_fact(trace, audit.database_id(session)), form)
+            return write_prov(provenance_of_fact(trace, audit.database_id(session)), form)
 
     @retry_on_contention
     def give_feedback(

@@ -43,7 +43,7 @@ from colmlm.kb.facts.records import (
     PairsSought,
     StalePage,
 )
-from colmlm.kb.facts.redaction import MARK, STRETCH, blank_out, marked, spans_touch, split_apart
+from colmlm.kb.facts.redaction import MARK, STRETCH, blank_out, marked_spans, spans_touch, split_apart
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.questions import reading
 from colmlm.kb.questions.records import AskedItem, KeptQuestion, RunComparison
@@ -253,7 +253,7 @@ def _quotations(
         stands = stretch if replaced_seq is None else MARK * len(stretch)
         stands = _blank_past_spans(stands, spans.get(stored.id, []))
         prompt, output = said[stored.id]
-        marks = marked(
+        marks = marked_spans(
             len(output), (stored.quoted_start, stored.quoted_end), by_output.get(stored.id, ()), stands
         )
         shown[stored.id] = prompt, blank_out(output, marks)
@@ -344,7 +344,7 @@ def _standing(fact: FactRow, versions: Sequence[FactVersionRow], asked: Sequence
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class CallerView:
     """Reads a store for a caller. Without `past`, what was deleted or corrected is withheld."""
 
     store: SearchableStore
@@ -426,13 +426,13 @@ class Shown:
         return self._withheld(withhold_outputs, found)
 
     def questions(self, found: Sequence[KeptQuestion]) -> list[KeptQuestion]:
-        return self._withheld(questions, list(found))
+        return self._withheld(withhold_questions, list(found))
 
     def asked(self, found: Sequence[AskedItem]) -> list[AskedItem]:
-        return self._withheld(items, list(found))
+        return self._withheld(withhold_items, list(found))
 
     def compared(self, found: RunComparison) -> RunComparison:
-        return self._withheld(comparison, found)
+        return self._withheld(withhold_comparison, found)
 
     def _withheld(self, withhold: Callable[[Session, T], T], found: T) -> T:
         """Give what was found, with the past withheld from who may not see it."""
@@ -450,24 +450,24 @@ class Shown:
 _Texts = Mapping[int, tuple[str | None, tuple[str, ...]]]
 
 
-def questions(session: Session, found: Sequence[KeptQuestion]) -> list[KeptQuestion]:
+def withhold_questions(session: Session, found: Sequence[KeptQuestion]) -> list[KeptQuestion]:
     """Give these questions with past texts withheld."""
     texts = texts_of(session, [fact_id for one in found for fact_id in one.fact_ids])
     return [_question(one, _Past.of(texts, one.fact_ids)) for one in found]
 
 
-def items(session: Session, found: Sequence[AskedItem]) -> list[AskedItem]:
+def withhold_items(session: Session, found: Sequence[AskedItem]) -> list[AskedItem]:
     """Give what came of questions with the past texts of all facts that ever answered them withheld."""
-    answered = reading.facts_of(session, [one.question_id for one in found])
+    answered = reading.facts_of_questions(session, [one.question_id for one in found])
     facts = {one.question_id: {*answered.get(one.question_id, ()), *one.fact_ids} for one in found}
     texts = texts_of(session, [fact_id for every in facts.values() for fact_id in every])
     return [_item(one, texts, sorted(facts[one.question_id])) for one in found]
 
 
-def comparison(session: Session, found: RunComparison) -> RunComparison:
+def withhold_comparison(session: Session, found: RunComparison) -> RunComparison:
     """Give a comparison with past texts withheld in both runs."""
     both = [item for one in found.items for item in (one.before, one.after) if item is not None]
-    shown = iter(items(session, both))
+    shown = iter(withhold_items(session, both))
     return replace(
         found,
         items=tuple(

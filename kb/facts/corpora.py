@@ -88,9 +88,9 @@ class Corpora:
         with self.store.sessions() as session:
             yield from export_corpus(session, corpus, live_only=live_only)
 
-    def standings(self, corpus: str) -> Standings:
-        """Give the `Standings` of a corpus, which say whether a document is new to it, unchanged or changed."""
-        return Standings(self.store.sessions, corpus)
+    def standings(self, corpus: str) -> DocumentStandings:
+        """Give the `DocumentStandings` of a corpus, which say whether a document is new to it, unchanged or changed."""
+        return DocumentStandings(self.store.sessions, corpus)
 
     def delete(
         self, corpus: str, external_ids: Sequence[str] | None = None, *, actor: str, reason: str
@@ -154,7 +154,7 @@ class Corpora:
     def keyed(self, digests: Mapping[str, str]) -> dict[str, str]:
         """Give digests of files, by path, in the form in which they are stored."""
         with self.store.sessions() as session:
-            return keyed(session, digests)
+            return key_digests(session, digests)
 
     def begin_synced(self, corpus: str, documents: Mapping[str, Collection[str]]) -> None:
         """Note documents that a sync is about to ingest, by the paths of their files."""
@@ -378,12 +378,12 @@ def begin_sync(session: Session, corpus: str, path: str, documents: Collection[s
     )
 
 
-def keyed(session: Session, digests: Mapping[str, str]) -> dict[str, str]:
+def key_digests(session: Session, digests: Mapping[str, str]) -> dict[str, str]:
     """Key digests of files with the secret of this database, so that what was erased cannot be guessed by them."""
     return {path: audit.keyed_digest(session, digest) for path, digest in digests.items()}
 
 
-class Standing(StrEnum):
+class DocumentStanding(StrEnum):
     """Whether a document is `new` to a corpus, `unchanged`, or `changed`: there with another text, title or address."""
 
     new = "new"
@@ -392,13 +392,13 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standings:
+class DocumentStandings:
     """Compares documents with the current ones of a corpus. Facts do not count."""
 
     sessions: sessionmaker[Session]
     corpus: str
 
-    def of(self, document: AnnotatedDocument) -> Standing:
+    def of(self, document: AnnotatedDocument) -> DocumentStanding:
         statement = select(
             DocumentRow.text, DocumentRow.title, DocumentRow.uri, DocumentRow.licence, DocumentRow.revision
         ).where(
@@ -409,10 +409,10 @@ class Standings:
         with self.sessions() as session:
             row = session.execute(statement).one_or_none()
         if row is None:
-            return Standing.new
+            return DocumentStanding.new
         said = ((stored, getattr(document, name)) for name, stored in row._mapping.items())
         is_same = all(a == b or (a and b and says_the_same(a, b)) for a, b in said)
-        return Standing.unchanged if is_same else Standing.changed
+        return DocumentStanding.unchanged if is_same else DocumentStanding.changed
 
 
 def says_the_same(stored: str, text: str) -> bool:

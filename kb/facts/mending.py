@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, NotFound, refusals
 from colmlm.kb.facts import edits, pairs, sentences
-from colmlm.kb.facts.edits import accept_edited, done, place_fact, storable_ids
+from colmlm.kb.facts.edits import accept_edited, append_edit, place_fact, storable_ids
 from colmlm.kb.facts.records import Correction, Edit, Marking
 from colmlm.kb.facts.suppression import Suppressor
 from colmlm.kb.log import audit
@@ -155,7 +155,9 @@ def mark_fact(
         "values": {str(fact.id): pending.digest(placed.value)},
         "places": {str(fact.id): [document_id, placed.start, placed.end]},
     }
-    done = edits.done(session, pending, "insert", [fact.id], payload | _lift_suppression(session, suppressor))
+    done = edits.append_edit(
+        session, pending, "insert", [fact.id], payload | _lift_suppression(session, suppressor)
+    )
     return replace(done, keyed=False, also_said_by=pairs.keep_pairs(session, [fact.id], anyway=anyway))
 
 
@@ -217,8 +219,8 @@ def amend_fact(
         said["places"] = {str(one.fact_id): list(one.place) for one in moved}
     if mended:
         said["dropped_keys"] = _drop_keys(session, asked, moved)
-    sentences.write_facts(session, ids)
-    done = edits.done(session, pending, kind, ids, said)
+    sentences.write_fact_sentences(session, ids)
+    done = edits.append_edit(session, pending, kind, ids, said)
     return replace(done, keyed=not (asked or moved))
 
 
@@ -286,4 +288,4 @@ def _set_hold(session: Session, pending: audit.Pending, pair: Sequence[int], pay
     }
     if len(storable_ids((one, other))) < 2 or session.scalar(_HOLD, given) is None:
         raise refusals.pair_not_found((one, other))
-    return done(session, pending, KIND, (one, other), payload)
+    return append_edit(session, pending, KIND, (one, other), payload)

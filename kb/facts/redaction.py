@@ -149,7 +149,9 @@ def redact_documents(
         for document_id, in_text in _redact_mentions(session, targets, erased).items():
             changed[document_id] = in_text or changed.get(document_id, False)
     session.flush()
-    sentences.write_documents(session, {document_id for document_id, in_text in changed.items() if in_text})
+    sentences.write_document_sentences(
+        session, {document_id for document_id, in_text in changed.items() if in_text}
+    )
     return sorted(changed)
 
 
@@ -284,14 +286,16 @@ class QuotedSplice(Protocol):
     def quoted_end(self) -> int | None: ...
 
 
-class Between(NamedTuple):
+class UncoveredStretch(NamedTuple):
     """A stretch of an output that no fact covers, and the stretch of the quoted text that it stands for."""
 
     output: Span
     quoted: Span
 
 
-def text_between(length: int, quoted: Span, splices: Sequence[QuotedSplice]) -> Iterator[Between]:
+def uncovered_stretches(
+    length: int, quoted: Span, splices: Sequence[QuotedSplice]
+) -> Iterator[UncoveredStretch]:
     """Give the stretches between the splices of an output of this length, which quotes this span of a document.
 
     Splices that begin within another are passed over. A stretch and its quoted one are equally long if the output says
@@ -302,18 +306,18 @@ def text_between(length: int, quoted: Span, splices: Sequence[QuotedSplice]) -> 
         if splice.quoted_start is None or splice.quoted_end is None:
             continue
         if splice.output_start >= said and splice.quoted_start >= at:
-            yield Between((said, splice.output_start), (at, splice.quoted_start))
+            yield UncoveredStretch((said, splice.output_start), (at, splice.quoted_start))
             said, at = splice.output_end, splice.quoted_end
-    yield Between((said, length), (at, end))
+    yield UncoveredStretch((said, length), (at, end))
 
 
-def marked(length: int, quoted: Span, splices: Sequence[QuotedSplice], text: str) -> list[Span]:
+def marked_spans(length: int, quoted: Span, splices: Sequence[QuotedSplice], text: str) -> list[Span]:
     """Give the spans of an output that stand for marks in `text`, which is the quoted stretch as it is shown now.
 
     A stretch that is not as long as what it stands for is marked as a whole where that has any mark.
     """
     found: list[Span] = []
-    for (start, end), (first, last) in text_between(length, quoted, splices):
+    for (start, end), (first, last) in uncovered_stretches(length, quoted, splices):
         shown = text[first - quoted[0] : last - quoted[0]]
         if MARK not in shown:
             continue
@@ -326,7 +330,7 @@ def marked(length: int, quoted: Span, splices: Sequence[QuotedSplice], text: str
 
 def is_quoted(output: str, quoted: Span, splices: Sequence[QuotedSplice], text: str) -> bool:
     """Say whether an output says between its splices what the quoted stretch does, whose marks stand for anything."""
-    for (start, end), (first, last) in text_between(len(output), quoted, splices):
+    for (start, end), (first, last) in uncovered_stretches(len(output), quoted, splices):
         said, shown = output[start:end], text[first - quoted[0] : last - quoted[0]]
         if len(said) != len(shown) or any(a != b != MARK for a, b in zip(said, shown, strict=True)):
             return False
@@ -339,7 +343,7 @@ STRETCH = func.substr(
 )
 
 
-def with_marks() -> ColumnElement[bool]:
+def quotes_redacted_text() -> ColumnElement[bool]:
     """Give a condition (SQL) for the outputs that quote a stretch in which something is redacted."""
     return (
         select(DocumentRow.id)

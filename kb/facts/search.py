@@ -60,7 +60,7 @@ from colmlm.kb.log.audit import MAINTENANCE
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.engines import check_limit
 from colmlm.kb.tables import ChangeRow, DocumentRow, FactRow, FactVersionRow, SentenceRow
-from colmlm.kb.texts.searched import quoted, searched_words
+from colmlm.kb.texts.searched import quote_lexeme, searched_words
 from colmlm.kb.texts.wording import Span
 
 _RANK = 1 << 56  # a place in a list is rank * _RANK + id, so that it is one number as every `after` is
@@ -110,25 +110,25 @@ def search_facts(
     ids, total, more = _page(session, ranked, by, after, limit, most)
     records = reading.fact_records(session, [fact_id for fact_id, _ in ids])
     found = [records[fact_id] for fact_id, _ in ids]
-    said = places(session, found, sought, past=past) if sought else {}
+    said = find_places(session, found, sought, past=past) if sought else {}
     end = ids[-1] if more else None
     return FactPage(
-        facts=tuple(as_found(record, said.get(record.fact_id, ())) for record in found),
+        facts=tuple(found_fact(record, said.get(record.fact_id, ())) for record in found),
         total=min(total, most),
         is_exact=total <= most,
         next_after=None if end is None else end[1] * _RANK * by_rank + end[0],
     )
 
 
-def as_found(record: FactRecord, found: tuple[FoundIn, ...] = ()) -> FactFound:
+def found_fact(record: FactRecord, found: tuple[FoundIn, ...] = ()) -> FactFound:
     return FactFound(**{field.name: getattr(record, field.name) for field in fields(FactRecord)}, found=found)
 
 
 def _fitting(session: Session, after: int, filters: FactFilters) -> FromClause:
     """Give the facts that fit the filters: chosen by an index where they are few or far, else read by their ids."""
     ranked = select(FactRow.id, literal(0).label("rank"))
-    if sources := chosen(ranked, **filters):
-        which = list(search_conditions(**left_by(**filters)))
+    if sources := statements_by_index(ranked, **filters):
+        which = list(search_conditions(**remaining_filters(**filters)))
         few = _union(sources, which, COUNTED)
         some = few.subquery()
         count, first = session.execute(select(func.count(), func.min(some.c.id))).one()
@@ -226,7 +226,7 @@ class _Said(NamedTuple):
     text: str
 
 
-def places(
+def find_places(
     session: Session, records: Sequence[FactRecord], sought: SoughtText, *, past: bool
 ) -> dict[int, tuple[FoundIn, ...]]:
     """Give for each fact its texts with a word of what is sought; without `past`, none that may say what is past."""
@@ -317,7 +317,7 @@ def search_conditions(*, reading: bool = False, **filters: Unpack[FactFilters]) 
         yield _apart(or_(added, FactRow.id.in_(select(func.unnest(ChangeRow.fact_ids)).where(edits))))
 
 
-def chosen(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[Ranked]:
+def statements_by_index(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[Ranked]:
     """Give statements that choose the facts by an index of what is filtered by; none where no filter has one."""
     if (edits := _edits(**filters)) is not None:
         edited = select(func.unnest(ChangeRow.fact_ids).label("id")).where(edits).subquery("edited")
@@ -333,8 +333,8 @@ def chosen(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[Ranked]:
     return []
 
 
-def left_by(**filters: Unpack[FactFilters]) -> FactFilters:
-    """Give the filters that what `chosen` gives leaves to be heeded."""
+def remaining_filters(**filters: Unpack[FactFilters]) -> FactFilters:
+    """Give the filters that what `statements_by_index` gives leaves to be heeded."""
     if _edits(**filters) is None:
         return {**filters, "corpus": None} if _rare_review(**filters) is None else {**filters, "review": None}
     return {**filters, "actor": None, "kind": None, "since": None, "until": None}
@@ -445,7 +445,7 @@ class SoughtText:
         """Give whether a sentence, with its title, has every word in some form; None where no word says anything."""
         if not self.stems:
             return None
-        *whole, last = (" & ".join(map(quoted, stems)) for stems in self.stems)
+        *whole, last = (" & ".join(map(quote_lexeme, stems)) for stems in self.stems)
         return SentenceRow.words.op("@@")(_query([*whole, self._going_on(last)]))
 
     def _going_on(self, last: str) -> str:
@@ -472,7 +472,7 @@ def _singular(word: str) -> str:
 
 
 def _beginning(word: str) -> str:
-    return quoted(word) + (":*" if len(word) >= BEGINNING else "")
+    return quote_lexeme(word) + (":*" if len(word) >= BEGINNING else "")
 
 
 def _query(parts: Iterable[str]) -> ColumnElement[Any]:

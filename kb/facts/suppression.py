@@ -28,7 +28,7 @@ from sqlalchemy.orm import Session, aliased
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import refusals
-from colmlm.kb.facts.records import Suppressed
+from colmlm.kb.facts.records import SuppressedSpan
 from colmlm.kb.facts.redaction import (
     ABOUT,
     ErasureTarget,
@@ -52,7 +52,7 @@ from colmlm.kb.texts.wording import (
     Phrases,
     Reading,
     Span,
-    forms,
+    forms_of_text,
     forms_said,
     may_say,
     normalise_wording,
@@ -102,7 +102,7 @@ class Suppressor:
     def __init__(self, session: Session, *, allow_erased: bool = False) -> None:
         hold_off_erasure(session)
         self.allow_erased = allow_erased
-        self.found: list[Suppressed] = []
+        self.found: list[SuppressedSpan] = []
         self._allowed: set[bytes] = set()
         self._erased = frozenset(session.scalars(select(SuppressionRow.digest)))
         self._digests = Digests.of(session) if self._erased else None
@@ -121,7 +121,7 @@ class Suppressor:
         if not erased or self.allow_erased:
             return document, 0
         gone = [(span.start, span.end) for span in erased]
-        self.found += [Suppressed(document.external_id, start, end) for start, end in gone]
+        self.found += [SuppressedSpan(document.external_id, start, end) for start, end in gone]
         kept = tuple(span for span in document.facts if (span.start, span.end) not in set(gone))
         # Mentions of the value elsewhere in the document go too, as the erasure redacted them.
         said = Phrases(value for span in erased for value in (span.value, span.current) if value)
@@ -175,7 +175,7 @@ class Digests:
 
     def of_fact(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
         """Make all digests of a fact, one for each form of its value."""
-        return self._of_forms(forms(value), value, question, place)
+        return self._of_forms(forms_of_text(value), value, question, place)
 
     def known(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
         """Make all digests by which this fact may have been stored, also in the way of earlier releases."""
@@ -270,7 +270,7 @@ def _of_others(
     session: Session, targets: Sequence[ErasureTarget], digests: Digests, fact_ids: Collection[int]
 ) -> dict[int, set[bytes]]:
     """Give, by fact, the digests of those of these facts that have a value of one of these targets."""
-    wanted = {form for target in targets for value in target.values for form in forms(value)}
+    wanted = {form for target in targets for value in target.values for form in forms_of_text(value)}
     before = func.right(func.substr(DocumentRow.text, 1, FactRow.span_start), BEFORE)
     statement = (
         select(
@@ -287,7 +287,7 @@ def _of_others(
     )
     others: dict[int, set[bytes]] = {}
     for row in session.execute(statement.execution_options(yield_per=READ_AT_ONCE)):
-        if any(form in wanted for form in forms(row.value)):
+        if any(form in wanted for form in forms_of_text(row.value)):
             made = digests.of_fact(row.value, row.FactRow.question, _place(row))
             others.setdefault(row.FactRow.id, set()).update(made)
     return others
@@ -369,7 +369,7 @@ def _saying(
     found: dict[int, Collection[str]] = {}
     if not targets:
         return found
-    wanted = {form for text in texts for form in forms(text)}
+    wanted = {form for text in texts for form in forms_of_text(text)}
     statement = (
         select(FactRow.id, *_TEXTS)
         .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
@@ -377,7 +377,7 @@ def _saying(
         .where(which, or_(*(may_say(column, texts) for column in _TEXTS)))
     )
     for row in session.execute(statement.execution_options(yield_per=READ_AT_ONCE)):
-        if said := {form for one in row[1:] if one for form in forms(one)} & wanted:
+        if said := {form for one in row[1:] if one for form in forms_of_text(one)} & wanted:
             found[row.id] = said.union(found.get(row.id, ()))
     return found
 
@@ -473,9 +473,9 @@ class ErasedTexts:
         every = (erased for same in self._by_digest.values() for erased in same)
         return max((erased.seq for erased in every if erased.everywhere), default=0)
 
-    def within(self, said: TextOrigin, met: set[int] | None = None) -> Within:
+    def within(self, said: TextOrigin, met: set[int] | None = None) -> ErasedTextFinder:
         """Give a finder of the erased texts that count in a text of this origin; facts it finds go into `met`."""
-        return Within(self, said, set() if met is None else met)
+        return ErasedTextFinder(self, said, set() if met is None else met)
 
     def spans(self, text: str, said: TextOrigin, met: set[int]) -> list[Span]:
         """Find the spans where a text of this origin says an erased text; they may overlap."""
@@ -517,7 +517,7 @@ class ErasedTexts:
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
+class ErasedTextFinder:
     """Finds erased texts in texts of one origin."""
 
     texts: ErasedTexts
@@ -557,6 +557,6 @@ def keep_erased(
 def _forms(strings: Iterable[str], standing: Collection[str]) -> dict[str, bool]:
     """Give each form of these texts, and whether it counts everywhere."""
     found: dict[str, bool] = {}
-    for every in map(forms, strings):
+    for every in map(forms_of_text, strings):
         found |= dict.fromkeys(filter(None, every), not any(said in standing for said in every))
     return found

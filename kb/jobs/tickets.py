@@ -181,11 +181,11 @@ OwnWorker = Callable[
 ]  # gives the state of the worker that this server runs; None where it runs none
 
 
-def no_worker() -> None:
+def report_no_worker() -> None:
     """Stands for the state of the worker (`OwnWorker`) of a server that runs none."""
 
 
-def is_wanting(session: Session, state: WorkerState | None) -> bool:
+def lacks_worker(session: Session, state: WorkerState | None) -> bool:
     """Tell whether a worker is lacking, so that jobs are not done or soon would not be.
 
     One is lacking where the worker that a server runs (`state`; None where it runs none) fails or has no heartbeat, and
@@ -226,7 +226,7 @@ def noted_attendance(home: Path) -> WorkerState | None:
     return None
 
 
-def record_of(job: JobRow) -> JobRecord:
+def job_record(job: JobRow) -> JobRecord:
     """Give the record of a job's row."""
     return copy_columns(
         JobRecord,

@@ -84,13 +84,13 @@ def score_pairs(
     queries_BD: Vectors, said: Sequence[str], keys: Iterable[tuple[Sequence[str], Vectors]]
 ) -> tuple[Scores, Scores]:
     """Give the genuine and the impostor score [B] of each question; -inf where there is no such fact."""
-    forms = [normalise_rows(value) for value in said]
+    forms = [normalise_value(value) for value in said]
     classes = {form: number for number, form in enumerate(dict.fromkeys(forms))}
     class_B = np.array([classes[form] for form in forms], dtype=np.int64)
     genuine, impostor = (np.full(len(said), -np.inf) for _ in range(2))
     for values, keys_ND in keys:
         class_N = np.array(
-            [classes.get(normalise_rows(value), _NOT_ASKED) for value in values], dtype=np.int64
+            [classes.get(normalise_value(value), _NOT_ASKED) for value in values], dtype=np.int64
         )
         for start in range(0, len(said), _CHUNK):
             rows = slice(start, start + _CHUNK)
@@ -105,7 +105,7 @@ def _raise(best: Scores, scores_BN: npt.NDArray[np.float64]) -> None:
     np.maximum(best, scores_BN.max(axis=1, initial=-np.inf), out=best)
 
 
-def normalise_rows(value: str) -> str:
+def normalise_value(value: str) -> str:
     """Bring values that say the same to one form: without case, runs of blanks and punctuation at the ends."""
     return " ".join(value.casefold().split()).strip(" .,;:!?\"'")
 

@@ -43,7 +43,7 @@ _PREDICTING = (ChangeRow.kind == "key", ChangeRow.payload.has_key("predicted"))
 _FIGURES = tuple(field.name for field in fields(Prediction) if field.name.startswith("recall"))
 
 
-def stretches(session: Session, keyset_id: int) -> Stretches:
+def predicted_stretches(session: Session, keyset_id: int) -> Stretches:
     """Give the ids of all keys of a keyset that were ever predicted."""
     rows = session.execute(select(*_SAID).where(*_PREDICTING))
     return _runs(stretch for _, of, keys, _ in rows if of == keyset_id and (stretch := _stretch(keys)))
@@ -108,7 +108,7 @@ def were_replaced_since_threshold(session: Session, keyset_id: int) -> bool:
     """Tell whether true keys took the place of predicted ones after the last change of the keyset's threshold."""
     of_keyset = ChangeRow.payload.contains({"keyset": keyset_id})
     chosen = session.scalar(select(func.max(ChangeRow.seq)).where(ChangeRow.kind == "threshold", of_keyset))
-    if chosen is None or not (among := stretches(session, keyset_id)):
+    if chosen is None or not (among := predicted_stretches(session, keyset_id)):
         return False
     dropped = ChangeRow.payload["dropped_keys"]
     since = ChangeRow.kind == "key", ChangeRow.seq > chosen, of_keyset, dropped.is_not(None)
@@ -317,7 +317,7 @@ def facts_with_predicted_keys(keyset_id: int, corpus: str | None, among: Stretch
     )
 
 
-def of_facts(
+def queues_of_facts(
     session: Session, keyset_id: int, fact_ids: Sequence[int], *, with_questions: bool
 ) -> list[KeyQueue]:
     """Give the queues of what these facts and their documents lack.

@@ -21,7 +21,7 @@ T = TypeVar("T")
 SINCE = "since"  # in a field's metadata: the migration before which no release knows it
 
 
-def known_before(record: Any) -> dict[str, Any]:
+def former_release_fields(record: Any) -> dict[str, Any]:
     """Give the record, a dataclass, as the release before reads it: without fields that it does not know."""
     named = asdict(record)
     return {field.name: named[field.name] for field in fields(record) if SINCE not in field.metadata}

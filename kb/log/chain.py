@@ -57,7 +57,7 @@ class Break:
 
 
 @dataclass(frozen=True, slots=True)
-class Chained:
+class CheckedChain:
     """The result of checking a log to its end, change `seq` with its `hash`. `breaks` are those that nobody sealed."""
 
     checked: int
@@ -113,10 +113,10 @@ class Chain:
             if isinstance(one, dict) and isinstance(one.get("seq"), int):
                 self._seals.setdefault(one["seq"], []).append((seq, one))
 
-    def end(self) -> Chained:
+    def end(self) -> CheckedChain:
         """Give the result, once every entry was taken."""
         looked_up = [self._sealed_break(found) for found in self._breaks]
-        return Chained(
+        return CheckedChain(
             self.checked,
             self.seq,
             self.hash,
@@ -137,15 +137,15 @@ def _short(hash_: str) -> str:
     return hash_ if len(hash_) <= 64 else f"sha256:{hashlib.sha256(hash_.encode()).hexdigest()}"
 
 
-def verify_chain(session: Session) -> Chained:
+def verify_chain(session: Session) -> CheckedChain:
     """Check the whole log of this database."""
     chain = Chain()
-    for change in log_of(session):
-        chain.take(audit.entry_of(change), change.hash)
+    for change in read_changes(session):
+        chain.take(audit.canonical_entry(change), change.hash)
     return chain.end()
 
 
-def log_of(session: Session) -> Iterator[ChangeRow]:
+def read_changes(session: Session) -> Iterator[ChangeRow]:
     """Yield every change, oldest first, and keep none in memory."""
     statement = select(ChangeRow).order_by(ChangeRow.seq).execution_options(yield_per=1000)
     with closing(session.scalars(statement)) as log:  # closed also where a reader stops in the middle

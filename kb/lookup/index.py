@@ -32,13 +32,13 @@ import numpy.typing as npt
 
 from colmlm.kb.errors import IndexInvariant, SnapshotRefused, refusals
 from colmlm.kb.lookup.snapshot_files import (
-    Described,
+    IndexDescription,
     locked_directory,
     read_manifest,
     replace_snapshot,
     sha256,
 )
-from colmlm.kb.lookup.specs import FLAT_SPEC, parsed
+from colmlm.kb.lookup.specs import FLAT_SPEC, parse_spec
 
 faiss: Any = untyped_faiss  # its type stubs lack half of the methods that SWIG generates
 Vectors = npt.NDArray[np.float32]
@@ -201,11 +201,11 @@ class KeyIndex:
         disk.
         """
 
-        def write(file: Path) -> Described:
+        def write(file: Path) -> IndexDescription:
             with self._lock.reading():
                 _write(self._index, file)
                 count = len(self)
-            return Described(self.dim, self.spec, count, sha256(file))
+            return IndexDescription(self.dim, self.spec, count, sha256(file))
 
         replace_snapshot(path, keyset_id, applied_seq, write)
 
@@ -260,7 +260,7 @@ class KeyIndex:
 
 
 def _build(dim: int, spec: str) -> tuple[Any, int]:
-    if (parts := parsed(spec)) is None:
+    if (parts := parse_spec(spec)) is None:
         raise IndexInvariant(
             f"{spec!r} is not known to remove rightly, {FLAT_SPEC}, RR..,IVF..,RaBitQ and [OPQ..,]IVF..,PQ.. are"
         )

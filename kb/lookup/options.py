@@ -96,7 +96,7 @@ class FilteredOptions(LookupOptions, total=False):
     fact_filter: FactFilter
 
 
-class AnswerWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class FullAnswerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The `AnswerOptions`, with what was left out, and with a limit for each where they are fields of a request."""
 
     threshold: Annotated[float, Meta(ge=-1, le=1)] | None = None
@@ -109,7 +109,9 @@ class AnswerWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def options(self) -> AnswerOptions:
-        return cast("AnswerOptions", {name: getattr(self, name) for name in AnswerWanted.__struct_fields__})
+        return cast(
+            "AnswerOptions", {name: getattr(self, name) for name in FullAnswerOptions.__struct_fields__}
+        )
 
     @property
     def fact_filter(self) -> FactFilter:
@@ -117,7 +119,7 @@ class AnswerWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FullLookupOptions:
     """The options of one lookup by keys, with what was left out. Raises `InvalidQuery` where they cannot be meant."""
 
     k: int = 1
@@ -128,7 +130,7 @@ class Wanted:
     fact_filter: FactFilter = USUAL_FACTS
 
     @classmethod
-    def read(cls, options: FilteredOptions | LookupOptions) -> Wanted:
+    def read(cls, options: FilteredOptions | LookupOptions) -> FullLookupOptions:
         given: dict[str, Any] = {**options}
         return cls(**{"fact_filter": FactFilter(given.pop("accepted_only", False)), **given})
 

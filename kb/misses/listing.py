@@ -57,7 +57,7 @@ READ = 500  # of a group's last misses, among which its different questions are
 MAX_ID = 2**63 - 1
 
 
-def groups(
+def list_groups(
     session: Session, state: MissState, order: MissOrder, after: int, limit: int, show: ShowTexts | None
 ) -> list[MissGroup]:
     """Give groups of this state past the group `after`, or where that is not there any more from the first on."""
@@ -119,10 +119,10 @@ def _last_of(session: Session, group_ids: Sequence[int]) -> dict[int, MissPlace]
 
 def _decisions(session: Session, seqs: Sequence[int]) -> dict[int, ChangeRecord]:
     found = session.scalars(select(ChangeRow).where(ChangeRow.seq == func.any(list(seqs))))
-    return {change.seq: audit.as_record(change) for change in found}
+    return {change.seq: audit.change_record(change) for change in found}
 
 
-def asked_in(session: Session, group_id: int, show: ShowTexts | None) -> tuple[MissedQuestion, ...]:
+def questions_in_group(session: Session, group_id: int, show: ShowTexts | None) -> tuple[MissedQuestion, ...]:
     """Give the different questions among the last misses of a group, newest first."""
     rows = session.execute(_newest(group_id)).all()
     asked = group_questions(session, [MissPlace(row.generation_id, row.ordinal) for row in rows], show)
@@ -175,7 +175,7 @@ def _first(rows: Iterable[Any], proposed: dict[int, str]) -> str | None:
 Query = tuple[str, bytes]  # the checkpoint, and the vector as it is stored
 
 
-def with_near(store: SearchableStore, groups: Sequence[MissGroup], k: int) -> list[MissGroup]:
+def add_near_facts(store: SearchableStore, groups: Sequence[MissGroup], k: int) -> list[MissGroup]:
     """Give the groups with the k live facts that are nearest to what each was asked last."""
     if not (groups and k):
         return list(groups)
@@ -222,12 +222,12 @@ def _by_key(store: SearchableStore, asked: Mapping[int, Query], k: int) -> dict[
     found: dict[int, tuple[Hit, ...]] = {}
     for checkpoint_id in {checkpoint_id for checkpoint_id, _ in asked.values()}:
         of = {one: query for one, (space, query) in asked.items() if space == checkpoint_id}
-        hits = looked_up(store, checkpoint_id, list(of.values()), k=k, threshold=-1.0)
+        hits = look_up_queries(store, checkpoint_id, list(of.values()), k=k, threshold=-1.0)
         found |= dict(zip(of, hits, strict=True)) if hits else {}
     return found
 
 
-def looked_up(
+def look_up_queries(
     store: SearchableStore, checkpoint_id: str, queries: Sequence[bytes], **options: Unpack[LookupOptions]
 ) -> list[tuple[Hit, ...]] | None:
     """Give the hits of each query; None where the active keyset is of another checkpoint, or there is none."""
@@ -295,7 +295,7 @@ def group_questions(
 _STORED = select(GenerationRow.id, GenerationRow.mode, GenerationRow.prompt, GenerationRow.output)
 
 
-def was_read() -> ColumnElement[bool]:
+def was_question_read() -> ColumnElement[bool]:
     """Select whether the reader was asked the prompt's question: no lookup before this one had found a fact."""
     earlier = aliased(AttributionRow)
     found = exists().where(
@@ -311,7 +311,7 @@ def _starts(session: Session, places: Collection[MissPlace]) -> dict[MissPlace, 
         return {}
     place = (AttributionRow.generation_id, AttributionRow.ordinal)
     statement = (
-        select(*place, AttributionRow.output_start, was_read())
+        select(*place, AttributionRow.output_start, was_question_read())
         .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
         .where(tuple_(*place).in_(places))
     )
@@ -452,5 +452,5 @@ def _fact_ids(store: SearchableStore, asks: Asks | None, one: MissedQuestion, ke
     if kept.query is None:
         return ()
     checkpoint_id, query = kept.query
-    hits = looked_up(store, checkpoint_id, [query], k=1, threshold=None, **filter_of(one))
+    hits = look_up_queries(store, checkpoint_id, [query], k=1, threshold=None, **filter_of(one))
     return [hit.fact_id for hit in hits[0]] if hits else ()

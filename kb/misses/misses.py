@@ -28,11 +28,11 @@ from colmlm.kb.misses.listing import (
     Asks,
     MissPlace,
     ShowTexts,
+    add_near_facts,
     ask_again,
     lock_groups,
     prune_misses,
-    was_read,
-    with_near,
+    was_question_read,
 )
 from colmlm.kb.misses.records import (
     MISSES_LISTED,
@@ -71,11 +71,11 @@ class Misses:
         check_limit(limit)
         check_limit(nearest := sought.get("nearest", NEAR), least=0)
         with self.store.sessions() as session:
-            found = listing.groups(
+            found = listing.list_groups(
                 session, state, sought.get("order", "asked"), sought.get("after", 0), limit + 1, self.show
             )
             total, ungrouped = listing.count_misses(session, state), num_ungrouped(session)
-        shown = with_near(self.store, found[:limit], nearest)
+        shown = add_near_facts(self.store, found[:limit], nearest)
         end = shown[-1].group_id if len(found) > limit else None
         return MissPage(tuple(shown), total, ungrouped, True, end)
 
@@ -83,8 +83,8 @@ class Misses:
         """Give a group with its questions and the facts near it. Raises `MissGroupNotFound`."""
         with self.store.sessions() as session:
             group = listing.get_group(session, group_id, self.show)
-            questions = listing.asked_in(session, group_id, self.show)
-        (near,) = with_near(self.store, [group], NEAR)
+            questions = listing.questions_in_group(session, group_id, self.show)
+        (near,) = add_near_facts(self.store, [group], NEAR)
         return MissDetails(near, questions)
 
     def open_groups(self) -> int:
@@ -134,7 +134,7 @@ class Misses:
             if listing.get_group(session, group_id, None).state == "solved":
                 raise refusals.miss_group_state([group_id], "solved")
             mending.live_states(session, [fact_id])
-            questions = listing.asked_in(session, group_id, None)
+            questions = listing.questions_in_group(session, group_id, None)
         asked = ask_again(self.store, self.asks, questions, fact_id)
         if not (anyway or (asked and all(one.found for one in asked))):
             return Solving(group_id, fact_id, False, None, asked)
@@ -291,7 +291,7 @@ def _select_lookups(generation_id: Any, ordinal: Any, *more: Any) -> Select[*tup
         select(
             generation_id.label("generation_id"), ordinal.label("ordinal"), GenerationRow.at, GenerationRow.seq,
             GenerationRow.checkpoint_id, GenerationRow.mode, GenerationRow.prompt, said.label("said"),
-            AttributionRow.query, was_read().label("is_read"), *more,
+            AttributionRow.query, was_question_read().label("is_read"), *more,
         )
         .select_from(generation_id.class_)
         .join(GenerationRow, GenerationRow.id == generation_id)

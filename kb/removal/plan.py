@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import refusals
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.calibration import normalise_rows
+from colmlm.kb.keys.calibration import normalise_value
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.keyspace import KeySpace
 from colmlm.kb.keys.records import KeysetHead
@@ -69,7 +69,7 @@ class PlannedBase:
     """The live facts [N] at the time of one plan, by id, and all keys of the active keyset.
 
     Equal values have one number, and so have equal questions; a fact without a question has the number -1. Texts are
-    compared after `kb.keys.calibration.normalise_rows`, without case, blanks and closing punctuation, so that "March
+    compared after `kb.keys.calibration.normalise_value`, without case, blanks and closing punctuation, so that "March
     14, 1879" and "14 March 1879" are two values.
     """
 
@@ -94,8 +94,8 @@ class PlannedBase:
             KeySpace.tombstones(session, keyset),
             np.array([row.id for row in rows], dtype=np.int64),
             [row.question for row in rows],
-            _number_texts([normalise_rows(row.value) for row in rows]),
-            _number_texts([normalise_rows(row.question) if row.question else None for row in rows]),
+            _number_texts([normalise_value(row.value) for row in rows]),
+            _number_texts([normalise_value(row.question) if row.question else None for row in rows]),
         )
 
     def has(self, fact_ids: Sequence[int]) -> npt.NDArray[np.bool_]:

@@ -89,7 +89,7 @@ def conninfo(engine: Engine, application: str) -> str:
     return make_conninfo(**{name: value for name, value in given.items() if name != "context"})
 
 
-def shown(url: URL | str, *, with_secrets: bool = False) -> str:
+def format_database_url(url: URL | str, *, with_secrets: bool = False) -> str:
     """Give a URL as libpq reads it, with asterisks for the password wherever libpq takes one."""
     found = make_url(url).set(drivername="postgresql")
     where = found.set(query={}).render_as_string(hide_password=not with_secrets).replace(" ", "%20")

@@ -86,7 +86,7 @@ def holder_of(engine: Engine, key: int) -> str | None:
     )
 
 
-def bounded(session: Session, seconds: float) -> None:
+def limit_statements(session: Session, seconds: float) -> None:
     """Limit each statement of this transaction, a report, where the connection has no limit of its own.
 
     A report that nobody waits for any more would keep the server from clearing up what was deleted since it began.
@@ -97,7 +97,7 @@ def bounded(session: Session, seconds: float) -> None:
         session.execute(text(f"SET LOCAL statement_timeout = {1000 * seconds:.0f}"))
 
 
-def unhurried(session: Session) -> None:
+def lift_statement_limit(session: Session) -> None:
     """Lift the time limit for the statements of this transaction, as breaking them off would only repeat them."""
     session.execute(text("SET LOCAL statement_timeout = 0"))
     driver = session.connection().connection.driver_connection
@@ -198,7 +198,7 @@ _EXPLAINED = (
 
 
 @dataclass(slots=True)
-class Teller:
+class OutageLog:
     """Logs outages. `told` has for each kind the time of its last line, and the number of outages noticed since."""
 
     clock: Callable[[], float] = time.monotonic
@@ -231,7 +231,7 @@ class Teller:
             return silent if is_due else None
 
 
-TELLER = Teller()  # one in each process, since many threads notice the same outage
+TELLER = OutageLog()  # one in each process, since many threads notice the same outage
 log_outage, is_news = TELLER.log_outage, TELLER.is_news
 
 

@@ -40,8 +40,8 @@ from colmlm.kb.switching.measures import (
     ask_sample,
     draw_sample,
     index_recall,
-    near_keys,
-    read_more,
+    noisy_keys,
+    read_more_lists,
     tombstones_passed_over,
 )
 
@@ -173,7 +173,7 @@ def check_keyset(
     progress = _Progress(sample, active_encoder, on_texts)
     kept = None
     if limits.questions is not None:
-        kept = asked_in(kb, keyset_id, encoder, limits, reader, progress.asked)
+        kept = ask_kept_questions(kb, keyset_id, encoder, limits, reader, progress.asked)
     report = _report(sample, encoder, active_encoder, limits, progress, kept)
     with kb.sessions.begin() as session:
         if sample.candidates.fit != sample.keyset.index_fit:
@@ -270,8 +270,8 @@ def _list_facts(fact_ids: Sequence[int]) -> str:
 def _index_recall(sample: Sample, questions_BD: Vectors, limits: GateLimits) -> tuple[Criterion, ...]:
     queries, note = questions_BD, ""
     if not len(queries):
-        queries, note = near_keys(sample.keys, limits.sample), "stored keys with noise"
-    read_more(sample.candidates, sample.keys, queries, limits.min_recall_at_1)
+        queries, note = noisy_keys(sample.keys, limits.sample), "stored keys with noise"
+    read_more_lists(sample.candidates, sample.keys, queries, limits.min_recall_at_1)
     figures: list[float | None] = [index_recall(sample.candidates, sample.keys, queries, k) for k in (1, 10)]
     if (fit := sample.candidates.fit).lists:
         lists = f"{fit.lists_read} of {fit.lists} lists read"
@@ -391,7 +391,7 @@ def _figure(share: float | None) -> str:
 # Asks a set of kept questions in a keyset that is to be measured, as the base would with that keyset active.
 
 
-def asked_in(
+def ask_kept_questions(
     kb: SearchableStore,
     keyset_id: int,
     encoder: Encoder,

@@ -55,7 +55,7 @@ _TERM = re.compile(r"\d+(?:\.\d+)?(?:st|nd|rd|th)?(?!\w)|\w+|[%$£€&]")
 _NUMERAL = re.compile(r"\d+(?:\.\d+)?")
 
 
-def wording(value: str, text: str) -> Wording | None:
+def compare_wording(value: str, text: str) -> Wording | None:
     """Tell how a text says a value: it is the "same" in any wording, or "longer" and holds it. None: it does neither.
 
     A name may be short ("Curie" of "Marie Curie", "M. Curie", "NFL"); whether it is the same one's is for who knows

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from colmlm.kb.texts.sentences import asks, sentence_ends
+from colmlm.kb.texts.sentences import is_question, sentence_ends
 
 QUESTION, ANSWER = "Question:", "Answer:"
 ANSWER_MODES = ("read", "paper")  # of outputs that answer a question, and were not decoded
@@ -51,7 +51,7 @@ _COMPARES = re.compile(
 )
 
 
-def compares(question: str) -> bool:
+def asks_to_compare(question: str) -> bool:
     """Tell whether a question asks to compare, which no quotation of one place answers."""
     return _COMPARES.search(question) is not None
 
@@ -72,7 +72,7 @@ def question_in(prompt: str) -> str | None:
     asked = prompt.rstrip()
     if asked.endswith(ANSWER):
         return asked_text(prompt, "")
-    return _being_written(asked) if asks(asked) else None
+    return _being_written(asked) if is_question(asked) else None
 
 
 _TURN = re.compile(rf"{QUESTION}(.*?)(?={ANSWER}|\Z)", re.DOTALL)
@@ -91,10 +91,10 @@ def question_of_chat(prompt: str) -> str | None:
     if not prompt.rstrip().endswith(ANSWER):
         return question_in(prompt)
     turns = [turn.strip()[-MOST_CHARACTERS:] for turn in _TURN.findall(prompt)]
-    return resolved(turns) if turns else question_in(prompt)
+    return resolve_question(turns) if turns else question_in(prompt)
 
 
-def resolved(turns: Sequence[str]) -> str:
+def resolve_question(turns: Sequence[str]) -> str:
     """Give the last of some questions as it would be asked alone: with what it leaves to those before it.
 
     "And for managers?" is the question before it with "managers" in the place of the phrase that it is like. One that
@@ -106,7 +106,7 @@ def resolved(turns: Sequence[str]) -> str:
     about = _ABOUT.fullmatch(last.strip())
     if about is None and not _REFERS.search(last) and len(last.split()) >= _FEWEST_ALONE:
         return last
-    before = resolved(earlier)
+    before = resolve_question(earlier)
     if about is not None and (exchanged := _exchange_words(before, about["other"].strip())) is not None:
         return exchanged
     return f"{before} {last}"[-MOST_CHARACTERS:]

@@ -282,7 +282,7 @@ def _sides(folded: str, start: int, end: int) -> tuple[bool, bool]:
     return opens, closes
 
 
-def words(text: str) -> list[ComparedWord]:
+def words_of_text(text: str) -> list[ComparedWord]:
     """Give the words of a text without markup, with cut words in pieces."""
     folded, places = _fold_text(text)
     return _place_words(list(_WORD.finditer(WordMarkup.of(folded).dropped(folded))), places)
@@ -307,7 +307,7 @@ def normalised_before(text: str) -> str:
     return " ".join(_WORD_BEFORE.findall(_folded_letters(text)[0]))
 
 
-def forms(text: str) -> tuple[str, ...]:
+def forms_of_text(text: str) -> tuple[str, ...]:
     """Give the text's words alone in every reading, first as `normalised` does. Texts that share one say the same."""
     folded, _ = _fold_text(text)
     return _forms(folded, WordMarkup.of(folded))
@@ -333,7 +333,7 @@ class Phrases:
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._by_first: dict[str, list[tuple[str, ...]]] = {}
-        for phrase in {tuple(form.split(" ")) for text in texts for form in forms(text) if form}:
+        for phrase in {tuple(form.split(" ")) for text in texts for form in forms_of_text(text) if form}:
             self._by_first.setdefault(phrase[0], []).append(phrase)
         for phrases in self._by_first.values():
             phrases.sort(key=len, reverse=True)
@@ -368,7 +368,7 @@ class Phrases:
         return max((said.end_of(phrase, at) for phrase in phrases), default=0)
 
 
-class Together:
+class JoinedFinder:
     """Finds what any of several finders finds."""
 
     def __init__(self, *finders: Finder) -> None:
@@ -386,7 +386,7 @@ def may_say(column: Any, texts: Iterable[str]) -> ColumnElement[bool]:
     where a text has none, or there are many texts, every row passes. So does a row with a character reference.
     """
     chosen = set()
-    for form in {form for text in texts for form in forms(text) if form}:
+    for form in {form for text in texts for form in forms_of_text(text) if form}:
         plain = [word for word in form.split(" ") if _ASCII_WORD.fullmatch(word)]
         chosen.add(max(plain, key=len, default="")[:LONG_ENOUGH])
     if not chosen:

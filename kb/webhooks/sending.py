@@ -29,7 +29,7 @@ from sqlalchemy.orm import Session, undefer
 
 from colmlm.kb.errors import InvalidValue, NotFound, WebhookRefused, refusals
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import check_text, current_entry
+from colmlm.kb.log.audit import check_text, current_origin
 from colmlm.kb.log.records import EVENT, ChangeRecord, cloud_event, source_of
 from colmlm.kb.network.addresses import (
     Address,
@@ -185,7 +185,7 @@ class WebhookMessage:
         }
 
 
-def of_change(change: ChangeRecord, database: str, form: Format) -> WebhookMessage:
+def message_of_change(change: ChangeRecord, database: str, form: Format) -> WebhookMessage:
     """Make the message of a change. It has the same id whenever and to whomever it is sent.
 
     The hash is in it since numbers are used again where a log goes on from an older backup.
@@ -197,7 +197,7 @@ def of_change(change: ChangeRecord, database: str, form: Format) -> WebhookMessa
     return _standard(name, f"change.{change.kind}", change.at, database, change)
 
 
-def of_test(webhook_id: int, database: str, form: Format) -> WebhookMessage:
+def message_of_test(webhook_id: int, database: str, form: Format) -> WebhookMessage:
     """Make a message that is about no change and shows that the receiver is reached and knows the secret."""
     name, now = f"test_{secrets.token_hex(8)}", datetime.now(UTC)
     data = {"webhook_id": webhook_id}
@@ -230,7 +230,7 @@ def new_secret() -> bytes:
     return secrets.token_bytes(SECRET_BYTES)
 
 
-def shown(secret: bytes) -> str:
+def format_secret(secret: bytes) -> str:
     """Write a secret as receivers take it."""
     return _MARK + base64.b64encode(secret).decode()
 
@@ -343,7 +343,7 @@ def resume_subscription(session: Session, webhook_id: int, actor: str | None) ->
 
 def _turn(session: Session, webhook_id: int, state: str, kind: str, actor: str | None) -> WebhookRow:
     pending = _begin(session, actor, f"{kind.partition('-')[0]} webhook {webhook_id}")
-    row = held_subscriptions(session, webhook_id)
+    row = lock_subscription(session, webhook_id)
     if row.state == state and not row.attempts:  # one that fails may be told to try again now
         raise refusals.webhook_state(webhook_id, state)
     row.state = state
@@ -358,7 +358,7 @@ def replay_deliveries(session: Session, webhook_id: int, first: int, actor: str 
     Raises `WebhookNotFound` or `NoSuchChange`.
     """
     pending = _begin(session, actor, f"send webhook {webhook_id} the changes from {first} on")
-    row = held_subscriptions(session, webhook_id)
+    row = lock_subscription(session, webhook_id)
     audit.require_change(session, first - 1)
     row.delivered_seq = first - 1
     _forget_failures(row)
@@ -369,18 +369,18 @@ def replay_deliveries(session: Session, webhook_id: int, first: int, actor: str 
 def remove_subscription(session: Session, webhook_id: int, actor: str | None) -> WebhookRow:
     """End a subscription for good. Raises `WebhookNotFound`."""
     pending = _begin(session, actor, f"remove webhook {webhook_id}")
-    row = held_subscriptions(session, webhook_id)
+    row = lock_subscription(session, webhook_id)
     _append(session, pending, "remove-webhook", row)
     session.delete(row)
     return row
 
 
-def held_subscriptions(session: Session, webhook_id: int) -> WebhookRow:
+def lock_subscription(session: Session, webhook_id: int) -> WebhookRow:
     """Give the row of a webhook, locked, so that two edits of it take turns. Raises `WebhookNotFound`."""
     return _only(session, webhook_id, select(WebhookRow).with_for_update())
 
 
-def found(session: Session, webhook_id: int) -> WebhookRow:
+def read_subscription(session: Session, webhook_id: int) -> WebhookRow:
     """Give the row of a webhook to read, and wait for no edit of it. Raises `WebhookNotFound`."""
     return _only(session, webhook_id, select(WebhookRow))
 
@@ -388,10 +388,10 @@ def found(session: Session, webhook_id: int) -> WebhookRow:
 def list_subscriptions(session: Session, after: int = 0, limit: int | None = None) -> list[Webhook]:
     """Give the webhooks past the id `after`, up to `limit`, in the order in which they were added."""
     statement = select(WebhookRow).where(WebhookRow.id > after).order_by(WebhookRow.id).limit(limit)
-    return [as_record(row) for row in session.scalars(statement)]
+    return [webhook_record(row) for row in session.scalars(statement)]
 
 
-def with_secret(session: Session, webhook_id: int) -> WebhookRow:
+def subscription_with_secret(session: Session, webhook_id: int) -> WebhookRow:
     """Give the row of a webhook with its secret, for who sends. Raises `WebhookNotFound`."""
     return _only(session, webhook_id, select(WebhookRow).options(undefer(WebhookRow.secret)))
 
@@ -403,7 +403,7 @@ def _only(session: Session, webhook_id: int, rows: Select[WebhookRow]) -> Webhoo
     return row
 
 
-def as_record(row: WebhookRow) -> Webhook:
+def webhook_record(row: WebhookRow) -> Webhook:
     """Give a webhook as it is shown."""
     return copy_columns(
         Webhook,
@@ -423,7 +423,7 @@ def _forget_failures(row: WebhookRow) -> None:
 
 def _begin(session: Session, actor: str | None, reason: str) -> audit.Pending:
     """Take the log's lock before any row is locked, as every edit does."""
-    return audit.begin_change(session, actor or current_entry().principal.name, reason)
+    return audit.begin_change(session, actor or current_origin().principal.name, reason)
 
 
 def _append(session: Session, pending: audit.Pending, kind: str, row: WebhookRow) -> None:
@@ -456,7 +456,7 @@ _IS_DUE = and_(
 
 
 @dataclass(frozen=True, slots=True)
-class Persistence:
+class RetryPolicy:
     """How long to wait after a failure, twice as long after each more, and when to give a receiver up."""
 
     first_wait: timedelta = timedelta(seconds=5)
@@ -469,7 +469,7 @@ class Persistence:
         return max(waits * random.uniform(0.9, 1.1), timedelta(seconds=asked or 0))
 
 
-def due(session: Session) -> list[int]:
+def due_webhooks(session: Session) -> list[int]:
     """List the webhooks that have changes ahead of them and need not wait."""
     return list(session.scalars(select(WebhookRow.id).where(_IS_DUE).order_by(WebhookRow.id)))
 
@@ -480,16 +480,16 @@ def lock_position(store: Store, webhook_id: int) -> Iterator[Position | None]:
     with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.detach()  # so that its end closes it, which releases the lock
         with Session(connection) as session:
-            has_turn = session.scalar(_LOCK, {"id": webhook_id}) and webhook_id in due(session)
+            has_turn = session.scalar(_LOCK, {"id": webhook_id}) and webhook_id in due_webhooks(session)
             yield _position(session, webhook_id) if has_turn else None
 
 
 def _position(session: Session, webhook_id: int) -> Position | None:
     try:
-        row = with_secret(session, webhook_id)
+        row = subscription_with_secret(session, webhook_id)
     except NotFound:  # it was removed just now
         return None
-    webhook = as_record(row)
+    webhook = webhook_record(row)
     position = Position(session, webhook, row.secret, webhook.delivered_seq, webhook.attempts)
     return position if position.can_note() else None
 
@@ -524,7 +524,7 @@ class Position:
         if self.webhook.kinds:
             wanted = wanted.where(ChangeRow.kind.in_(self.webhook.kinds))
         rows = self.session.scalars(wanted.order_by(ChangeRow.seq).limit(PIECE))
-        return [audit.as_record(row) for row in rows]
+        return [audit.change_record(row) for row in rows]
 
     def can_note(self) -> bool:
         """Write the row as it is, before anything is sent, and say whether changes may be sent.
@@ -545,7 +545,7 @@ class Position:
         self.seq = seq
         return state
 
-    def note_failed(self, attempt: Attempt, persistence: Persistence) -> str | None:
+    def note_failed(self, attempt: Attempt, persistence: RetryPolicy) -> str | None:
         """Note that the receiver did not take the next change, and give the state of the webhook, as `_move` does."""
         self.failures += 1
         now = func.clock_timestamp()

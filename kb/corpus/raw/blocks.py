@@ -165,7 +165,7 @@ _MOST_LISTED = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class FieldNames:
     """The names of the fields that hold id, title and text; None stands for the usual name."""
 
     id: str | None = None
@@ -192,7 +192,7 @@ class Fields:
         return chosen
 
 
-USUAL = Fields()
+USUAL = FieldNames()
 
 
 def _list_names(names: list[str]) -> str:
@@ -210,7 +210,7 @@ class RawAddition:
     """
 
     encoding: str | None = None
-    fields: Fields = USUAL
+    fields: FieldNames = USUAL
     questions: bool = False
     verify: bool = True
     span_threshold: float | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.answers.windows import SaidWindow, windows
+from colmlm.kb.answers.windows import SaidWindow, read_windows
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import document, fact_id, ingest
 
@@ -23,7 +23,7 @@ def cut(kb: KnowledgeBase) -> SaidWindow:
 def read(kb: KnowledgeBase) -> SaidWindow:
     with kb.sessions() as session:
         first = session.execute(text("SELECT id FROM sentence WHERE ordinal = 0")).scalar_one()
-        return windows(session, [first])[first]
+        return read_windows(session, [first])[first]
 
 
 def test_a_span_of_a_fact_that_the_window_cuts_stands_where_its_document_says_it(cut: SaidWindow):

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.answers.answering import Answering, parts_of
+from colmlm.kb.answers.answering import Answering, parts_of_span
 from colmlm.kb.answers.records import Answer, AnsweredQuestion
 from colmlm.kb.answers.windows import read_stretches
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.evidence.attribution import StoredAnswers, output_of
+from colmlm.kb.evidence.attribution import StoredAnswers, output_of_answer
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, QuotedStretch
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.lookup.questions import Questions
@@ -55,7 +55,7 @@ def answered(kb: KnowledgeBase, said: str, question: str = OPENED, mode: str = "
 
 def made(kb: KnowledgeBase, said: str, question: str = OPENED) -> NewOutput:
     """An answer as it would be stored, and is not stored yet."""
-    return output_of(saying(kb, said).asked(question, "read"), "read")
+    return output_of_answer(saying(kb, said).asked(question, "read"), "read")
 
 
 def traced(kb: KnowledgeBase, answer: Answer) -> OutputTrace:
@@ -309,6 +309,6 @@ def test_words_around_facts_in_every_position_are_the_documents(kb: KnowledgeBas
             "Which?", window.text[first:last], 0.5, 0.5, tuple(fact.said for fact in overlapped),
             window.source_of(first, last), False, (), kb.log.head_seq(),
         )  # fmt: skip
-        asked = AnsweredQuestion(answer, None, parts_of(window, first, last))
-        assert kb.outputs.record(output_of(asked, "read"))
+        asked = AnsweredQuestion(answer, None, parts_of_span(window, first, last))
+        assert kb.outputs.record(output_of_answer(asked, "read"))
     assert len(kb.outputs.find(limit=60)) > 10
