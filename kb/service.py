@@ -166,7 +166,7 @@ class KnowledgeBase(SearchableStore):
 
         return Upkeep(self)
 
-    def shown(self, *, past: bool) -> CallerView:
+    def caller_view(self, *, past: bool) -> CallerView:
         """Read this knowledge base for a caller. Without `past`, what was deleted or corrected is withheld."""
         from colmlm.kb.evidence.shown import CallerView
 

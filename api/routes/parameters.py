@@ -137,7 +137,7 @@ def require_shown(request: WithToken, sought: FactSearch) -> None:
 
 def shown_to(request: WithToken, ports: Ports) -> CallerView:
     """Give the view of the knowledge base that this token may read."""
-    return ports.kb.shown(past=request.user.may(Right.audit))
+    return ports.kb.caller_view(past=request.user.may(Right.audit))
 
 
 # Parses request bodies strictly: a number in quotes is no number, and 0 is not false.

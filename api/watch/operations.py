@@ -236,7 +236,7 @@ class Readiness:
     def ailing(self) -> tuple[str, ...]:
         """Check now, in the database, what is degraded."""
         try:
-            wanting = Jobs(self.kb).is_wanting(self.worker())
+            wanting = Jobs(self.kb).lacks_worker(self.worker())
         except SQLAlchemyError:
             return self._own_ailing()
         return (*(("worker",) if wanting else ()), *self._models())

@@ -94,13 +94,13 @@ class Answering:
         Raises `InvalidQuery` for a question that is blank or too long, or a threshold that is no probability, and
         `CorpusNotFound`.
         """
-        return self.asked(question, "read", **options).answer
+        return self.answer_in_mode(question, "read", **options).answer
 
     def ids_of_answer(self, question: str, **options: Unpack[AnswerOptions]) -> list[int]:
         """Give the facts that a question is answered with."""
         return [fact.fact_id for fact in self.ask(question, **options).facts]
 
-    def asked(self, question: str, mode: str, **options: Unpack[AnswerOptions]) -> AnsweredQuestion:
+    def answer_in_mode(self, question: str, mode: str, **options: Unpack[AnswerOptions]) -> AnsweredQuestion:
         """Answer in the mode "read" as `ask` does, in the mode "paper" as `nearest_fact`, and give what is stored."""
         wanted = self._read_options(options)
         return self._looked_up(question, wanted) if mode == "paper" else self._read(question, wanted)
@@ -134,7 +134,11 @@ class Answering:
         else:
             raise InvalidQuery("the texts near it are changed all the time; ask again")
         passages = tuple(nearby_passages(found, read, reading.every)[: wanted.nearest])
-        score = self.reader.confidence.of(weigh_span(question, reading.places)) if reading.places else 0.0
+        score = (
+            self.reader.confidence.probability_of(weigh_span(question, reading.places))
+            if reading.places
+            else 0.0
+        )
         answer = self._answer_from_places(question, contested, score, least, passages, seq)
         if asks_to_compare(question):
             return AnsweredQuestion(self._silent(replace(answer, withheld=False), is_comparison=True), query)
@@ -183,7 +187,7 @@ class Answering:
         model = self.reader.confidence.passage
         if model is None or not reading.windows or reading.windows[0].is_dead:
             return None
-        score = model.of(weigh_passage(question, reading.windows, reading.every))
+        score = model.probability_of(weigh_passage(question, reading.windows, reading.every))
         if score < self.reader.confidence.passage_threshold(threshold):
             return None
         sentence_id = reading.windows[0].window.sentence_id
@@ -210,7 +214,7 @@ class Answering:
         found, read = self._windows_then(question, seq, self.questions, fact_filter)
         reading = self.reading(question, found, read)
         places = reading.places
-        score = self.reader.confidence.of(weigh_span(question, places)) if places else 0.0
+        score = self.reader.confidence.probability_of(weigh_span(question, places)) if places else 0.0
         with self.kb.sessions() as session:
             least = confidence_of_base(session, self.reader).threshold if threshold is None else threshold
             passage = self._passage(session, question, reading, least, fact_filter, as_of=seq)
@@ -236,7 +240,7 @@ class Answering:
         kept = [one for one in found if one.sentence_id in read and read[one.sentence_id].facts]
         return kept[:WINDOWS], read
 
-    def read_for(self, question: str, gone: Collection[int] = ()) -> QuestionReading:
+    def read_question(self, question: str, gone: Collection[int] = ()) -> QuestionReading:
         """Give all that is read for a question, as if the sentences `gone` were not there, and decide on nothing."""
         query, near = self._near(question, FactFilter(without=self._facts_in(gone)))
         return self.reading(question, *self._windows(question, query, near, gone=gone))
@@ -251,7 +255,7 @@ class Answering:
         fact_filter = FullAnswerOptions(**options).fact_filter
         query, near = self._near(question, fact_filter)
         _, read = self._windows(question, query, near, fact_filter)
-        return [window.shown() for window in read.values()]
+        return [window.shown_text() for window in read.values()]
 
     def nearest_hits(self, question: str, **options: Unpack[AnswerOptions]) -> tuple[Hit, ...]:
         """Give the live facts nearest to the question by key, whatever the threshold, best first."""
@@ -262,7 +266,7 @@ class Answering:
 
         `threshold` is a cosine (None: the keyset's). `score` is one too, and nothing is read. Raises `NoActiveKeyset`.
         """
-        return self.asked(question, "paper", **options).answer
+        return self.answer_in_mode(question, "paper", **options).answer
 
     def _looked_up(self, question: str, wanted: FullAnswerOptions) -> AnsweredQuestion:
         if self.questions is None:
@@ -338,7 +342,10 @@ class Answering:
         best = places[0]
         if best.is_dead or score < threshold:
             return replace(answer, withheld=best.is_dead and score >= threshold)
-        facts, source = tuple(fact.said for fact in best.facts), best.window.source_of(best.start, best.end)
+        facts, source = (
+            tuple(fact.said_fact for fact in best.facts),
+            best.window.source_of(best.start, best.end),
+        )
         return replace(answer, answer=best.text, facts=facts, source=source)
 
     def _said_whole(self, answer: Answer, passage: SaidPassage) -> Answer:
@@ -348,7 +355,7 @@ class Answering:
             answer=window.text,
             score=passage.score,
             threshold=self.reader.confidence.passage_threshold(answer.threshold),
-            facts=tuple(fact.said for fact in window.facts),
+            facts=tuple(fact.said_fact for fact in window.facts),
             source=window.source,
             withheld=False,
             grain=PASSAGE,
@@ -380,7 +387,7 @@ def _check(question: str, threshold: float | None) -> None:
 
 def parts_of_span(window: SaidWindow, start: int, end: int) -> tuple[SaidPart, ...]:
     """Give the facts that a span of the window's text says, whole or in part, in order. All of them must be live."""
-    return tuple(_part(window, fact, start, end) for fact in window.overlapping(start, end))
+    return tuple(_part(window, fact, start, end) for fact in window.facts_overlapping(start, end))
 
 
 def _part(window: SaidWindow, fact: FactInWindow, start: int, end: int) -> SaidPart:
@@ -389,7 +396,7 @@ def _part(window: SaidWindow, fact: FactInWindow, start: int, end: int) -> SaidP
     shift, place = begins - fact.start, window.source_of(first, last)
     return SaidPart(
         fact_id=fact.fact_id,
-        version=fact.said.version,
+        version=fact.said_fact.version,
         start=first - start,
         end=last - start,
         part_start=first + shift,
@@ -439,9 +446,9 @@ def _within(window: SaidWindow, other: SaidWindow) -> bool:
 def _passage(
     candidate: CandidateSentence, window: SaidWindow, likeliest: tuple[int | None, int | None]
 ) -> NearbyPassage:
-    live = tuple(fact.said for fact in window.facts if fact.version is not None)
+    live = tuple(fact.said_fact for fact in window.facts if fact.version is not None)
     return NearbyPassage(
-        window.shown(), window.source_of(0, len(window.text)), candidate.score, live, *likeliest
+        window.shown_text(), window.source_of(0, len(window.text)), candidate.score, live, *likeliest
     )
 
 

@@ -64,7 +64,7 @@ class JudgedAnswer(NamedTuple):
     passage: str = "none"
     asks_for_several: bool = False
 
-    def at(self, threshold: float) -> str:
+    def outcome_at(self, threshold: float) -> str:
         """Give the outcome of what is said at a threshold, "none" for nothing."""
         is_span = self.outcome != "none" and self.score >= threshold
         is_passage = self.passage != "none" and self.passage_score >= threshold
@@ -98,14 +98,14 @@ def ask_each(
     """
     asked = SampleAnswers([], [])
     for number, one in enumerate(questions, 1):
-        reading = answering.read_for(one.text)
+        reading = answering.read_question(one.text)
         passage = answering.likeliest_passage(one.text, reading)
         judged = _judgement(answering, one, reading, passage)
         (asked.answerable if one.values else asked.others).append(judged)
         if (gone := _sentences_to_leave_out(answering, one, reading, passage)) and _is_any_left(
             answering, gone
         ):
-            left = answering.read_for(one.text, gone)
+            left = answering.read_question(one.text, gone)
             asked.others.append(_judgement(answering, one, left, answering.likeliest_passage(one.text, left)))
         on_asked(number, len(questions))
     return asked
@@ -192,14 +192,14 @@ def _above(asked: Sequence[JudgedAnswer], passing: int) -> float:
     """Give the least threshold, in steps, from which on no more than so many are answered wrongly."""
     scores = {score for one in asked for score in (one.score, one.passage_score)}
     for score in sorted(scores, reverse=True):  # what is said changes there alone
-        if sum(one.at(score) == "wrong" for one in asked) > passing:
+        if sum(one.outcome_at(score) == "wrong" for one in asked) > passing:
             return (math.floor(score * _STEPS) + 1) / _STEPS
     return 0.0
 
 
 def _shares(asked: SampleAnswers, threshold: float) -> AnswerShares:
     def share(of: Sequence[JudgedAnswer], outcome_: str) -> float:
-        return sum(one.at(threshold) == outcome_ for one in of) / len(of)
+        return sum(one.outcome_at(threshold) == outcome_ for one in of) / len(of)
 
     right, near, wrong = (share(asked.answerable, name) for name in ("right", "near", "wrong"))
     return AnswerShares(threshold, right, near, wrong, share(asked.others, "wrong"))
@@ -214,7 +214,8 @@ def _judgement(
     found = JudgedAnswer(0.0, "none")
     if places:
         found = JudgedAnswer(
-            confidence.of(weigh_span(one.text, places)), _outcome(one, places[0].text, places[0].facts)
+            confidence.probability_of(weigh_span(one.text, places)),
+            _outcome(one, places[0].text, places[0].facts),
         )
     if passage is None:
         return found

@@ -69,7 +69,7 @@ def places_in(
                 continue  # a part of it was erased, so the rest is not what the document said there
             if is_section_number(window.text, start, end) or _BLANK_LINE in window.text[start:end]:
                 continue
-            facts = window.overlapping(start, end)
+            facts = window.facts_overlapping(start, end)
             yield ReadPlace(window, candidate, rank, start, end, logit - reading.none, facts)
 
 

@@ -155,7 +155,7 @@ class RankedLookups:
         else:
             raise InvalidQuery("the texts near it are changed all the time; ask again")
         scores = [
-            reader.confidence.of(weigh_span(*both)) if both[1] else 0.0
+            reader.confidence.probability_of(weigh_span(*both)) if both[1] else 0.0
             for both in zip(texts, places, strict=True)
         ]
         decided = [_lookup_from_places(*one, least, seq) for one in zip(contested, scores, strict=True)]
@@ -202,7 +202,7 @@ def _lookup_from_places(places: Sequence[ReadPlace], score: float, threshold: fl
     fact = _fact_said(places[0])
     if fact is None:
         return Lookup((), None, threshold, seq)
-    said = fact.said
+    said = fact.said_fact
     hit = Hit(said.fact_id, said.version, said.value, score, None, said.review)
     return Lookup((hit,) if score >= threshold else (), score, threshold, seq)
 

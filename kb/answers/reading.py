@@ -70,7 +70,7 @@ class FittedModel:
     scales: Mapping[str, float]
     threshold: float
 
-    def of(self, evidence: PlaceEvidence | PassageEvidence) -> float:
+    def probability_of(self, evidence: PlaceEvidence | PassageEvidence) -> float:
         """Give the probability, from 0 to 1, that the answer is right."""
         values = asdict(evidence)
         sum_ = self.bias + sum(

@@ -97,7 +97,7 @@ class FactInWindow:
     review: Review = "accepted"
 
     @property
-    def said(self) -> SaidFact:
+    def said_fact(self) -> SaidFact:
         assert self.version is not None
         return SaidFact(self.fact_id, self.version, self.value, self.review)
 
@@ -122,7 +122,7 @@ class SaidWindow:
         title = (self.source.title if self.source else None) or ""
         return " › ".join(part for part in (title, self.led) if part)
 
-    def overlapping(self, start: int, end: int) -> tuple[FactInWindow, ...]:
+    def facts_overlapping(self, start: int, end: int) -> tuple[FactInWindow, ...]:
         """Give the facts that overlap a span of the window's text, dead ones too."""
         return tuple(fact for fact in self.facts if fact.start < end and start < fact.end)
 
@@ -137,7 +137,7 @@ class SaidWindow:
         """Tell whether all of it may be said: no fact in it was deleted, nothing in it erased."""
         return MARK not in self.text and all(fact.version is not None for fact in self.facts)
 
-    def shown(self) -> str:
+    def shown_text(self) -> str:
         """Give the text with every deleted fact withheld."""
         text = self.text
         for fact in self.facts:

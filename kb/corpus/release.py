@@ -88,7 +88,7 @@ class Release:
         with self.index.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
 
-    def examined(self, on_entries: Callable[[int, int], None] | None = None) -> ExaminedRelease:
+    def examine(self, on_entries: Callable[[int, int], None] | None = None) -> ExaminedRelease:
         """Read all entries and ids once, and refuse a release of which anything is missing, damaged or twice."""
         for name in (ENTRIES, INDEX, IDS):
             if not (self.folder / name).is_file():

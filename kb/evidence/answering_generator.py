@@ -76,7 +76,7 @@ class AnsweringGenerator:
         answering = self.answering()
         if request.min_seq is not None:
             answering.kb.searcher.await_change(request.min_seq)
-        asked = answering.asked(question, "read", **filter_of(request))
+        asked = answering.answer_in_mode(question, "read", **filter_of(request))
         return self.store(output_of_answer(asked, "read", **filter_of(request)))
 
     def _end_of_output(self, request: GenerationRequest, trace: OutputTrace) -> FinishedOutput:

@@ -287,7 +287,7 @@ class StoredAnswers:
         for a question that cannot be stored.
         """
         audit.check_text("question", question)
-        asked = self.answering.asked(question, mode, **options)
+        asked = self.answering.answer_in_mode(question, mode, **options)
         if not self.store.settings.keep_answers:
             return asked.answer
         return self._store_output(

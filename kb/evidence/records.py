@@ -36,7 +36,7 @@ class Splice:
     quoted_start: int | None = None
     quoted_end: int | None = None
 
-    def of(self, value: str) -> str:
+    def part_of_value(self, value: str) -> str:
         """Give the part of a value that it says."""
         return value[self.part_start : self.part_end]
 

@@ -86,7 +86,7 @@ class _Standing:
         """Say whether this is what it says now, between two offsets of the value, or (None) in all of it."""
         return self.now is not None and said == self.now[first:last]
 
-    def shown(self, value: str) -> str:
+    def shown_value(self, value: str) -> str:
         return value if value == self.now else MARK * len(value)
 
 
@@ -99,7 +99,7 @@ def withhold_facts(session: Session, records: Sequence[Listed]) -> list[Listed]:
 def _fact(record: Listed, standing: _Standing) -> Listed:
     shown = replace(
         record,
-        value=standing.shown(record.value),
+        value=standing.shown_value(record.value),
         question=record.question if standing.now is not None else None,
         answer=record.answer if standing.is_as_said else None,
     )
@@ -118,7 +118,7 @@ def withhold_trace(session: Session, traced: FactTrace) -> FactTrace:
     versions = tuple(
         replace(
             one,
-            value=standing.shown(one.value),
+            value=standing.shown_value(one.value),
             question=one.question if one.question in (None, fact.question) else MARK * len(one.question),
         )
         for one in traced.versions
@@ -428,10 +428,10 @@ class CallerView:
     def questions(self, found: Sequence[KeptQuestion]) -> list[KeptQuestion]:
         return self._withheld(withhold_questions, list(found))
 
-    def asked(self, found: Sequence[AskedItem]) -> list[AskedItem]:
+    def asked_items(self, found: Sequence[AskedItem]) -> list[AskedItem]:
         return self._withheld(withhold_items, list(found))
 
-    def compared(self, found: RunComparison) -> RunComparison:
+    def comparison(self, found: RunComparison) -> RunComparison:
         return self._withheld(withhold_comparison, found)
 
     def _withheld(self, withhold: Callable[[Session, T], T], found: T) -> T:
@@ -490,14 +490,16 @@ class _Past:
         past = [said for _, every in known for said in every]
         return cls(Phrases([*past, *also]), Phrases(now for now, _ in known if now is not None))
 
-    def shown(self, text: str) -> str:
+    def shown_text(self, text: str) -> str:
         return (
             blank_out(text, split_apart(self.gone.spans(text), self.stays.spans(text))) if self.gone else text
         )
 
 
 def _question(one: KeptQuestion, past: _Past) -> KeptQuestion:
-    return replace(one, question=past.shown(one.question), expected=tuple(map(past.shown, one.expected)))
+    return replace(
+        one, question=past.shown_text(one.question), expected=tuple(map(past.shown_text, one.expected))
+    )
 
 
 def _item(one: AskedItem, texts: _Texts, fact_ids: Sequence[int]) -> AskedItem:
@@ -507,8 +509,8 @@ def _item(one: AskedItem, texts: _Texts, fact_ids: Sequence[int]) -> AskedItem:
     past = _Past.of(texts, fact_ids, *([one.value] if is_past and one.value else []))
     return replace(
         one,
-        question=past.shown(one.question),
-        expected=tuple(map(past.shown, one.expected)),
+        question=past.shown_text(one.question),
+        expected=tuple(map(past.shown_text, one.expected)),
         value=MARK * len(one.value) if is_past and one.value else one.value,
     )
 

@@ -122,7 +122,7 @@ def redact_erased(
     if not (erased or texts or marks):
         return made, None
     prompt, output = without_quotations(
-        made.prompt, made.output, made.splices, erased.keys(), texts.within(said), marks
+        made.prompt, made.output, made.splices, erased.keys(), texts.finder_for(said), marks
     )
     if not erased and (prompt, output) == (made.prompt, made.output):
         return made, None
@@ -178,7 +178,7 @@ def check_splices(session: Session, generation: NewOutput) -> dict[int, int]:
             )
         elif (value := values[splice.fact_id, splice.version]) is None:
             continue
-        elif not _is_part(splice, value) or splice.of(value) != generation.output[start:end]:
+        elif not _is_part(splice, value) or splice.part_of_value(value) != generation.output[start:end]:
             said = "has another value than the output's span"
             raise refusals.invalid_splice(
                 ordinal, f"version {splice.version} of fact {splice.fact_id} {said}"

@@ -123,7 +123,7 @@ class Corpora:
         with self.store.sessions.begin() as session:
             return remove_documents(session, corpus, external_ids, actor, reason)
 
-    def synced(self, corpus: str) -> dict[str, SyncedFile]:
+    def synced_files(self, corpus: str) -> dict[str, SyncedFile]:
         """Give the files of the last sync, by their paths; one that it had not finished has to be read again."""
         with self.store.sessions() as session:
             rows = select(SyncedFileRow).where(SyncedFileRow.corpus == corpus)
@@ -133,7 +133,7 @@ class Corpora:
                 files[row.path] = SyncedFile(row.path, row.digest, (*before, *row.documents))
             return files
 
-    def followed(self, corpus: str) -> Sequence[str]:
+    def followed_paths(self, corpus: str) -> Sequence[str]:
         """Give the paths that lead to the folder that the corpus follows; none where it follows none."""
         with self.store.sessions() as session:
             return (
@@ -151,7 +151,7 @@ class Corpora:
                 row.on_conflict_do_update(index_elements=["corpus"], set_={"places": row.excluded.places})
             )
 
-    def keyed(self, digests: Mapping[str, str]) -> dict[str, str]:
+    def key_digests(self, digests: Mapping[str, str]) -> dict[str, str]:
         """Give digests of files, by path, in the form in which they are stored."""
         with self.store.sessions() as session:
             return key_digests(session, digests)

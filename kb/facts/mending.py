@@ -39,7 +39,7 @@ class FactState:
     said_version: int
 
     @property
-    def kept(self) -> dict[str, Any]:
+    def stored_columns(self) -> dict[str, Any]:
         """What the table of facts holds of it."""
         names = ("question", "answer", "document_id", "span_start", "span_end", "said_version")
         return {name: getattr(self, name) for name in names}
@@ -199,13 +199,14 @@ def amend_fact(
     ids = [one.fact_id for one in new]
     edits.close_versions(session, ids, pending.seq)
     edits.open_versions(session, [(n.fact_id, now[n.fact_id].version + 1, n.value) for n in new], pending.seq)
-    mended = [one for one in new if one.kept != now[one.fact_id].kept]
+    mended = [one for one in new if one.stored_columns != now[one.fact_id].stored_columns]
     if mended:
         past = [now[one.fact_id] for one in mended]
         session.execute(
-            insert(FactPastRow), [{"fact_id": p.fact_id, "version": p.version, **p.kept} for p in past]
+            insert(FactPastRow),
+            [{"fact_id": p.fact_id, "version": p.version, **p.stored_columns} for p in past],
         )
-        session.execute(update(FactRow), [{"id": one.fact_id, **one.kept} for one in mended])
+        session.execute(update(FactRow), [{"id": one.fact_id, **one.stored_columns} for one in mended])
     asked = [one for one in mended if one.question != now[one.fact_id].question]
     moved = [one for one in mended if one.place != now[one.fact_id].place]
     said: dict[str, Any] = {

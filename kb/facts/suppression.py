@@ -134,7 +134,12 @@ class Suppressor:
         """Say whether a fact with one of these values was erased."""
         if self._digests is None:
             return False
-        made = [digest for value in values if value for digest in self._digests.known(value, question, place)]
+        made = [
+            digest
+            for value in values
+            if value
+            for digest in self._digests.possible_digests(value, question, place)
+        ]
         met = self._erased.intersection(made)
         self._allowed |= met
         return bool(met)
@@ -177,7 +182,7 @@ class Digests:
         """Make all digests of a fact, one for each form of its value."""
         return self._of_forms(forms_of_text(value), value, question, place)
 
-    def known(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
+    def possible_digests(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
         """Make all digests by which this fact may have been stored, also in the way of earlier releases."""
         every = list(_digested_texts(value, question, place))
         texts = {text for said in every for text in said}
@@ -473,7 +478,7 @@ class ErasedTexts:
         every = (erased for same in self._by_digest.values() for erased in same)
         return max((erased.seq for erased in every if erased.everywhere), default=0)
 
-    def within(self, said: TextOrigin, met: set[int] | None = None) -> ErasedTextFinder:
+    def finder_for(self, said: TextOrigin, met: set[int] | None = None) -> ErasedTextFinder:
         """Give a finder of the erased texts that count in a text of this origin; facts it finds go into `met`."""
         return ErasedTextFinder(self, said, set() if met is None else met)
 

@@ -132,7 +132,7 @@ class Jobs:
         with self.store.sessions() as session:
             return tickets.num_waiting(session)
 
-    def is_wanting(self, state: WorkerState | None) -> bool:
+    def lacks_worker(self, state: WorkerState | None) -> bool:
         """Tell whether a worker is lacking, so that jobs are not done; see `kb.jobs.tickets.lacks_worker`."""
         with self.store.sessions() as session:
             return tickets.lacks_worker(session, state)

@@ -98,7 +98,7 @@ class AdaptRun:
         """
         with self.sessions() as session:
             kinds = _kinds(session, self.from_keyset_id, self.corpus)
-            sample = AdaptSample.drawn(
+            sample = AdaptSample.draw(
                 session, self.keyset_id, self.from_keyset_id, self.corpus, self._size(session)
             )
         return tuple(self._adapt(kind, sample) for kind in kinds)
@@ -282,7 +282,7 @@ class AdaptSample:
     facts: Sequence[int]
 
     @classmethod
-    def drawn(
+    def draw(
         cls, session: Session, keyset_id: int, from_keyset_id: int, corpus: str | None, size: int
     ) -> AdaptSample:
         """Draw documents with about `size` facts, and as many facts without one, by a hash of their ids.

@@ -243,7 +243,7 @@ class KeyQueue:
                 found = found.where(column == func.any(list(ids)))
         return (found.distinct() if self.by_document else found).order_by(column)
 
-    def asked_for(self, session: Session, most: int) -> list[int]:
+    def most_used_ids(self, session: Session, most: int) -> list[int]:
         """Give the ids to be keyed whose facts the newest outputs have looked up, most often first."""
         newest = select(AttributionRow.fact_id).order_by(
             AttributionRow.generation_id.desc(), AttributionRow.ordinal.desc()

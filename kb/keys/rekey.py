@@ -233,7 +233,7 @@ class RekeyRun:
     def _key_asked_for(self, session: Session, queue: KeyQueue) -> int:
         """Make true keys of a batch that outputs ask for, wherever in the whole queue it is; give their number."""
         whole = replace(queue, within=None)
-        asked = whole.asked_for(session, WINDOW * self.batch) if queue.replaced else []
+        asked = whole.most_used_ids(session, WINDOW * self.batch) if queue.replaced else []
         mine = self._claim(session, whole, asked) if asked else []
         return self._key(session, whole, mine) if mine else 0
 

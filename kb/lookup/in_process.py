@@ -49,7 +49,7 @@ class NearestKeys:
         self._best = np.full(len(queries), -np.inf, np.float32)
         self._seen: list[tuple[Ids, Ids, Vectors]] = []
 
-    def see(self, ids: Ids, keys: Vectors) -> None:
+    def compare_with(self, ids: Ids, keys: Vectors) -> None:
         """Compare the queries with these keys [n, d] of these ids [n]."""
         for start in range(0, len(keys), _KEYS_AT_ONCE):
             scores = self.queries @ keys[start : start + _KEYS_AT_ONCE].T
@@ -113,7 +113,7 @@ def fitting_spec(sample: Vectors, num_keys: int) -> str:
     index.lists_read = index.lists
     ids, nearest = np.arange(len(keys)), NearestKeys(perturb_keys(keys[:MEASURED], _MOVED_FAR))
     index.add(ids, keys)
-    nearest.see(ids, keys)
+    nearest.compare_with(ids, keys)
     fits = nearest.recall(index) >= _TOLD_APART
     return bits_spec(num_keys, dim) if fits else paper_spec(num_keys, dim)
 
@@ -266,7 +266,7 @@ def build_all(
     report(0, num_keys)
     for ids, keys in indexed_keys(session, keyset.keyset_id, keyset.dim):
         index.add(ids, keys)
-        nearest.see(ids, keys)
+        nearest.compare_with(ids, keys)
         report(len(index), max(num_keys, len(index)))
     return FaissCandidates(index, head, fit_lists(index, nearest, goal) if index.lists else None)
 

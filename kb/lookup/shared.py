@@ -259,7 +259,7 @@ class SharedFolder:
                 except FileNotFoundError:  # another process removed it
                     continue
 
-    def unfinished(self) -> UnfinishedUploads:
+    def unfinished_uploads(self) -> UnfinishedUploads:
         """Give the files whose upload to S3 was never finished: their parts stay, and no listing has them."""
         with self._reach_storage() as (storage, root):
             try:
@@ -504,9 +504,9 @@ def prune_snapshots(session: Session, folder: SharedFolder) -> None:
     forget_snapshots(
         session, [n for n in removed_snapshots(session, folder, folder.names()) if has_turn(session, n)]
     )
-    parts = folder.unfinished().names
+    parts = folder.unfinished_uploads().names
     if turns := _turns(session, parts):
-        folder.abort(name for name in folder.unfinished().names if _keyset_of(name) in turns)
+        folder.abort(name for name in folder.unfinished_uploads().names if _keyset_of(name) in turns)
 
 
 def _turns(session: Session, names: Iterable[str]) -> set[int]:

@@ -176,7 +176,7 @@ class Snapshot:
     is_elsewhere: bool = False
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         return "collection" if self.is_elsewhere else "snapshot"
 
     @property
@@ -218,7 +218,7 @@ class Inspection:
     def differences(self, *, but: int | None = None) -> tuple[str, ...]:
         """Give a sentence for each snapshot that was accepted and holds wrong keys."""
         return tuple(
-            f"{s.what} of keyset {s.keyset_id}: {len(s.missing)} keys missing {list(s.missing[:10])},"
+            f"{s.description} of keyset {s.keyset_id}: {len(s.missing)} keys missing {list(s.missing[:10])},"
             f" {len(s.left_over)} left over {list(s.left_over[:10])}"
             for s in self.snapshots
             if (s.missing or s.left_over) and s.keyset_id != but
@@ -228,18 +228,22 @@ class Inspection:
         """Give a sentence for each fault that changes no answer."""
         return (
             *(
-                f"{s.what} of keyset {s.keyset_id} is refused: {s.refused}"
+                f"{s.description} of keyset {s.keyset_id} is refused: {s.refused}"
                 for s in self.snapshots
                 if s.refused
             ),
-            *(f"{s.what} of keyset {s.keyset_id}: {s.twice} stored twice" for s in self.snapshots if s.twice),
+            *(
+                f"{s.description} of keyset {s.keyset_id}: {s.twice} stored twice"
+                for s in self.snapshots
+                if s.twice
+            ),
             *(f"{file.name} belongs to no snapshot" for file in self.orphans),
             *(f"keyset {keyset_id} is keyed to the end and still building" for keyset_id in self.unfinished),
             *self.shared.describe_findings(),
             *self.collections.describe_findings(),
         )
 
-    def unreached(self) -> tuple[str, ...]:
+    def unreached_findings(self) -> tuple[str, ...]:
         """Give those of these sentences that tell of what could not be looked at."""
         shared = [self.shared.unreached] if self.shared.unreached else []
         return (*shared, *self.collections.unasked.values())
@@ -285,7 +289,7 @@ def _inspect_shared(session: Session, settings: Settings) -> SharedFaults:
     if (folder := shared.folder_of(session, settings)) is None:
         return SharedFaults()
     try:
-        uploads = folder.unfinished()
+        uploads = folder.unfinished_uploads()
         return SharedFaults(
             shared.list_faults(session, folder),
             shared.list_leftovers(session, folder, uploads),

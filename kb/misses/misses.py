@@ -155,7 +155,7 @@ class Misses:
 
     def _some(self, made: Grouping) -> int | None:
         with self.store.sessions.begin() as session:
-            return made.some(session)
+            return made.group_some(session)
 
     def _group_some(self) -> None:
         """Group some new misses, where that takes a moment; a worker has time for the rest."""
@@ -249,7 +249,7 @@ class Grouping:
                 made._ids.append(row.group_id)
         return made
 
-    def some(self, session: Session) -> int | None:
+    def group_some(self, session: Session) -> int | None:
         """Group up to 256 of the misses that are in none, and say how many.
 
         It gives None where another transaction is grouping, or where there are other groups than it knows by now. Where

@@ -240,7 +240,7 @@ def _is_said(session: Session, value: str, corpus: str | None) -> bool:
             DocumentRow, (DocumentRow.id == SentenceRow.document_id) & (DocumentRow.corpus == corpus)
         )
     read = read_windows(session, session.scalars(sentences.limit(MOST)).all())
-    return any(outcome_of_answer(window.shown(), [value]) in RIGHT for window in read.values())
+    return any(outcome_of_answer(window.shown_text(), [value]) in RIGHT for window in read.values())
 
 
 # Hearing: asks one question in one way; gives what was said, what was likeliest, and where that was looked
@@ -303,7 +303,9 @@ class ByAnswers:
         return self.answering.reader.digest if self.way == "read" else None
 
     def ask(self, question: str) -> HeardAnswer:
-        asked = self.answering.asked(question, self.way, threshold=self.threshold, nearest=0, **self.only)
+        asked = self.answering.answer_in_mode(
+            question, self.way, threshold=self.threshold, nearest=0, **self.only
+        )
         answer, best = asked.answer, asked.best
         if self.way == "paper" and best is None:
             best = next(iter(self.looked_in(question)), None)

@@ -95,7 +95,7 @@ class QuestionSets:
             put_set(session, open_set(session, name, None, actor).id, [draft], fact_ids)
             return _read_marked_set(session, name)
 
-    def taken(self, generation_id: int) -> DraftQuestion:
+    def draft_of_output(self, generation_id: int) -> DraftQuestion:
         """Give the question that `take` would add of an output."""
         with self.store.sessions() as session:
             return question_of_output(session, generation_id)[0]

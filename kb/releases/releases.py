@@ -69,7 +69,7 @@ class Releases:
         `checkpoint` is the one that made its keys; None where nobody knows.
         """
         release = Release(folder)
-        examined, index = release.examined(progress.examined), SealedIndex(release.index)
+        examined, index = release.examine(progress.examined), SealedIndex(release.index)
         _require_fit(examined, index, checkpoint)
         _read_all(index, progress.read)
         keys = release.index_digest()

@@ -54,7 +54,7 @@ class Questioner:
     on_questions: Callable[[int, int | None], None] | None = None
     _known: dict[tuple[str, bool], Vectors] = field(default_factory=dict)
 
-    def require(self, keyset: KeysetHead) -> None:
+    def require_keyset(self, keyset: KeysetHead) -> None:
         """Raise `KeysetMismatch` where the encoder is not of the checkpoint that made this keyset."""
         if self.encoder is not None and self.encoder.checkpoint.checkpoint_id != keyset.checkpoint_id:
             raise KeysetMismatch(self.encoder.checkpoint.checkpoint_id, keyset.checkpoint_id)
@@ -281,7 +281,7 @@ def read_questions(
 
 def _first_keys(target: CheckTarget, facts: Sequence[FactRecord]) -> dict[int, Vectors]:
     ids = np.array(sorted(fact.fact_id for fact in facts), dtype=np.int64)
-    has_key, keys = target.keys.first(ids)
+    has_key, keys = target.keys.first_keys(ids)
     return dict(zip(ids[has_key].tolist(), keys, strict=True))
 
 

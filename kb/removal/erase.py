@@ -222,7 +222,7 @@ def _redact_about(session: Session, again: Sequence[int]) -> Iterator[int]:
     reach = select(FactRow.id).join(ChangeRow, ChangeRow.seq == FactRow.erased_seq)
     reaching = reach.where(ChangeRow.payload["mentions"].astext.is_distinct_from("none"))
     for fact_id in session.scalars(reaching.where(FactRow.id == func.any(list(again)))).all():
-        said = ErasedTexts.read(session, [fact_id]).within(TextOrigin(frozenset({fact_id})))
+        said = ErasedTexts.read(session, [fact_id]).finder_for(TextOrigin(frozenset({fact_id})))
         yield from redact_about(session, fact_id, said)
 
 

@@ -133,7 +133,7 @@ def _out_of_the_shared_place(kb: SearchableStore, on_step: Heard) -> str:
         raise LevelNotReached("left", f"{folder.where}: facts are being erased again and again", _REBUILD)
     with kb.sessions.begin() as session:
         prune_snapshots(session, folder)
-        uploads = folder.unfinished()
+        uploads = folder.unfinished_uploads()
         left = shared.list_leftovers(session, folder, uploads)
     if left:
         said = f"{folder.where}: another process is writing {', '.join(left)}, or it may not be removed"

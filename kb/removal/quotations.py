@@ -148,7 +148,7 @@ class ErasedFacts:
         """Give a finder of the texts that count in a text of this origin."""
         own = [target for target in self.targets if target.fact_id in said.fact_ids]
         finder: Finder = JoinedFinder(Phrases(strings_of(own)), self._everywhere) if own else self._everywhere
-        return JoinedFinder(finder, self.texts.within(said, self.met)) if self.texts else finder
+        return JoinedFinder(finder, self.texts.finder_for(said, self.met)) if self.texts else finder
 
     def is_part(self, words: str, said: TextOrigin) -> bool:
         """Say whether these words are a part of what a target named by this origin says."""
@@ -179,7 +179,7 @@ def redact_quotations(session: Session, gone: ErasedFacts, seq: int) -> Quoting:
 
 def finder_for_origin(session: Session, said: TextOrigin) -> Finder:
     """Give a finder of what a text of this origin must not say now. The transaction must hold erasures off."""
-    return ErasedTexts.counting(session, said).within(said)
+    return ErasedTexts.counting(session, said).finder_for(said)
 
 
 def redact_for_origin(session: Session, value: Any, said: TextOrigin) -> Any:
@@ -215,7 +215,7 @@ def redact_outcomes(session: Session, rows: Sequence[QuestionOutcomeRow]) -> Non
     since = min((row.seq for row in rows), default=0)
     texts = ErasedTexts.counting(session, TextOrigin(frozenset(gone), seq=since))
     for row in rows if gone or texts else ():
-        _store(row, _outcome_values(row, texts.within, gone))
+        _store(row, _outcome_values(row, texts.finder_for, gone))
 
 
 def _erased_among(session: Session, fact_ids: Collection[int]) -> set[int]:

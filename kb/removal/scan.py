@@ -196,7 +196,7 @@ def _sources(engine: Engine, settings: Settings) -> tuple[list[_Source], list[st
         try:
             names = folder.names()
             unseen += shared.snapshot_doubts(session, folder).values()
-            uploads = folder.unfinished()
+            uploads = folder.unfinished_uploads()
         except SharedSnapshotsUnavailable as error:
             return sources, [*unseen, str(error)]
     unseen += [f"{folder.where}/{name}: parts of an upload" for name in uploads.names]

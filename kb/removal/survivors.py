@@ -126,7 +126,7 @@ class PlacesOfQuestion:
 
     def _weigh(self, places: Sequence[ReadPlace]) -> float:
         """Give the probability that the first of these places answers."""
-        return self.confidence.of(weigh_span(self.asked.text, places))
+        return self.confidence.probability_of(weigh_span(self.asked.text, places))
 
     def _places(self, gone: Collection[int]) -> list[ListedPlace]:
         """List the places that would answer, without those that touch a deleted fact or one that is `gone`.
@@ -185,7 +185,10 @@ class PlacesOfQuestion:
         for _ in range(MOST):
             kept = {place.window.sentence_id for place in left}
             others = [place for place in self.every if place.window.sentence_id in kept]
-            if not left or (score := model.of(weigh_passage(self.asked.text, left, others))) < self.least:
+            if (
+                not left
+                or (score := model.probability_of(weigh_passage(self.asked.text, left, others))) < self.least
+            ):
                 return
             said = (compare_wording(value, left[0].window.text) for value in self.asked.values)
             yield ListedPlace(left[0], score, next(filter(None, said), None))
@@ -352,8 +355,8 @@ def said_survivors(session: Session, survivors: Sequence[Survivor]) -> list[Said
 
 
 def _of_document(one: Survivor, window: SaidWindow) -> SaidSurvivor:
-    live = tuple(fact.said for fact in window.facts if fact.version is not None)
-    return SaidSurvivor(one.asked_fact_id, one.says, one.score, window.shown(), window.source, live)
+    live = tuple(fact.said_fact for fact in window.facts if fact.version is not None)
+    return SaidSurvivor(one.asked_fact_id, one.says, one.score, window.shown_text(), window.source, live)
 
 
 def _of_fact(one: Survivor, fact: FactRecord) -> SaidSurvivor:

@@ -132,7 +132,7 @@ class GateReport:
     questions: str | None
     drift: ScoreDrift = field(repr=False, compare=False)
 
-    def stored(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Give the report as it is stored with the keyset, for JSON."""
         kept = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "drift"}
         criteria = [asdict(criterion) for criterion in self.criteria]
@@ -173,12 +173,12 @@ def check_keyset(
     progress = _Progress(sample, active_encoder, on_texts)
     kept = None
     if limits.questions is not None:
-        kept = ask_kept_questions(kb, keyset_id, encoder, limits, reader, progress.asked)
+        kept = ask_kept_questions(kb, keyset_id, encoder, limits, reader, progress.note_asked)
     report = _report(sample, encoder, active_encoder, limits, progress, kept)
     with kb.sessions.begin() as session:
         if sample.candidates.fit != sample.keyset.index_fit:
             keysets.note_fit(session, keyset_id, sample.candidates.fit)
-        keysets.note_gate(session, keyset_id, report.stored())
+        keysets.note_gate(session, keyset_id, report.to_json())
     return report
 
 
@@ -195,7 +195,7 @@ class _Progress:
         self.total = both * len(sample.questions.texts) + len(sample.contexts.texts)
         self.done, self._on_texts = 0, on_texts
 
-    def asked(self, done: int, total: int) -> None:
+    def note_asked(self, done: int, total: int) -> None:
         if self._on_texts is not None:
             self._on_texts(done, total)
 

@@ -43,7 +43,7 @@ def noisy_keys(keys: IndexedKeys, size: int) -> Vectors:
     """Give up to `size` stored keys with a little noise, as queries where facts have no questions."""
     random = np.random.default_rng(0)
     chosen = random.permutation(len(keys.ids))[:size]
-    near = keys.at(chosen)
+    near = keys.vectors_at(chosen)
     noisy = near + _NOISE * _units(random.standard_normal(near.shape))
     return _units(noisy).astype(np.float32)
 
@@ -64,7 +64,7 @@ def index_recall(index: CandidateKeys, keys: IndexedKeys, queries_BD: Vectors, k
         for query, row, kth in zip(chunk, candidates, kth_B[start : start + _CHUNK], strict=True):
             places = np.searchsorted(keys.ids, row)
             known = (places < len(keys.ids)) & (keys.ids[np.minimum(places, len(keys.ids) - 1)] == row)
-            found += min(k, int((keys.at(places[known]) @ query >= kth - _TIE).sum()))
+            found += min(k, int((keys.vectors_at(places[known]) @ query >= kth - _TIE).sum()))
     wanted = k * len(queries_BD)
     return found / wanted if wanted else 0.0
 
@@ -90,7 +90,7 @@ def read_more_lists(candidates: CandidateKeys, keys: IndexedKeys, queries_BD: Ve
         return
     index, nearest = candidates.index, NearestKeys(queries_BD)
     for block, vectors in keys.blocks():
-        nearest.see(keys.ids[block], vectors)
+        nearest.compare_with(keys.ids[block], vectors)
     if nearest.recall(index) >= goal:
         return
     lists, spare = index.lists_read, index.spare
@@ -104,11 +104,11 @@ def tombstones_passed_over(index: CandidateKeys, keys: IndexedKeys) -> int:
     graves = np.flatnonzero(keys.class_N == NOT_LIVE)
     passed_over = 0
     for start in range(0, len(graves), _CHUNK):
-        chunk = keys.at(graves[start : start + _CHUNK])
+        chunk = keys.vectors_at(graves[start : start + _CHUNK])
         _, candidates = index.search(chunk, 4 + 16)
         for query, row in zip(chunk, candidates, strict=True):
             near = np.flatnonzero(np.isin(keys.ids, row))
-            scores, dead = keys.at(near) @ query, keys.class_N[near] == NOT_LIVE
+            scores, dead = keys.vectors_at(near) @ query, keys.class_N[near] == NOT_LIVE
             passed_over += bool(not dead.any() or scores[dead].max() < scores.max() - _TIE)
     return passed_over
 
@@ -175,7 +175,7 @@ class IndexedKeys:
     class_N: Ids
     stored_ND: npt.NDArray[np.float16]
 
-    def at(self, places: npt.NDArray[np.integer]) -> Vectors:
+    def vectors_at(self, places: npt.NDArray[np.integer]) -> Vectors:
         """Give the keys at these places as vectors."""
         found: Vectors = self.stored_ND[places].astype(np.float32)
         return found

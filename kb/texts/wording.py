@@ -132,7 +132,7 @@ class ComparedText(NamedTuple):
         """Cut a folded text into words."""
         found, markup = list(_WORD.finditer(folded)), WordMarkup.of(folded)
         joined = _join_cut_words(_cuts(folded, markup), found)
-        return cls(_place_words(found, places), joined, *markup.numbered(folded, found))
+        return cls(_place_words(found, places), joined, *markup.number_marks(folded, found))
 
     def steps(self, at: int) -> Iterator[tuple[str, int]]:
         """Yield the words that can be read from this one on, each with the number of the next word."""
@@ -212,7 +212,7 @@ class WordMarkup(NamedTuple):
                 markup._add_run(folded, (start, end), openers.setdefault(sign, []), worded)
         return markup
 
-    def numbered(
+    def number_marks(
         self, folded: str, found: Sequence[re.Match[str]]
     ) -> tuple[dict[int, int], set[int], set[int]]:
         """Give `skipped`, `no_first` and `no_last` of a `ComparedText` with these words."""
@@ -227,7 +227,7 @@ class WordMarkup(NamedTuple):
         begun = {numbers[start] for start, _ in self.opening if folded[start - 1 : start].isspace()}
         return skipped, listing | ended, listing | begun
 
-    def dropped(self, folded: str) -> str:
+    def blank_out_marks(self, folded: str) -> str:
         """Give the text with blanks for what is no part of a value."""
         pieces: list[str] = []
         last = 0
@@ -285,7 +285,7 @@ def _sides(folded: str, start: int, end: int) -> tuple[bool, bool]:
 def words_of_text(text: str) -> list[ComparedWord]:
     """Give the words of a text without markup, with cut words in pieces."""
     folded, places = _fold_text(text)
-    return _place_words(list(_WORD.finditer(WordMarkup.of(folded).dropped(folded))), places)
+    return _place_words(list(_WORD.finditer(WordMarkup.of(folded).blank_out_marks(folded))), places)
 
 
 def words_before(text: str) -> list[ComparedWord] | None:
@@ -299,7 +299,7 @@ def words_before(text: str) -> list[ComparedWord] | None:
 def normalise_wording(text: str) -> str:
     """Give the text's words alone without markup, with cut words in pieces."""
     folded, _ = _fold_text(text)
-    return " ".join(_WORD.findall(WordMarkup.of(folded).dropped(folded)))
+    return " ".join(_WORD.findall(WordMarkup.of(folded).blank_out_marks(folded)))
 
 
 def normalised_before(text: str) -> str:
@@ -322,7 +322,7 @@ def forms_said(text: str) -> tuple[str, ...]:
 
 
 def _forms(folded: str, markup: WordMarkup) -> tuple[str, ...]:
-    value, cuts, either = markup.dropped(folded), _cuts(folded, markup), (False, True)
+    value, cuts, either = markup.blank_out_marks(folded), _cuts(folded, markup), (False, True)
     few = len(cuts) <= MANY_CUTS
     choices = product(either, repeat=len(cuts)) if few else ((one,) * len(cuts) for one in either)
     return tuple(dict.fromkeys(" ".join(_WORD.findall(_joining(value, cuts, one))) for one in choices))

@@ -345,7 +345,7 @@ class Repair:
             self._clear(found.collections)
         with self.kb.sessions() as session:
             after = check_consistency(session, self.kb.settings)
-        still = found.unreached() if dry_run else (*after.mendable, *after.problems, *after.quoting)
+        still = found.unreached_findings() if dry_run else (*after.mendable, *after.problems, *after.quoting)
         mended = tuple(said for said in to_mend if said not in still)
         return RepairReport(dry_run, mended, _problems_left(after, mended), after)
 

@@ -507,7 +507,7 @@ class Position:
     seq: int
     failures: int
 
-    def ahead(self, most: int | None) -> Iterator[ChangeRecord]:
+    def changes_ahead(self, most: int | None) -> Iterator[ChangeRecord]:
         """Yield up to `most` changes of the wanted kinds, in their order, and pass over the others."""
         given = 0
         while most is None or given < most:

@@ -201,7 +201,7 @@ class Deliverer:
         reach = Reach.of(self.store.settings.webhook_networks)
         with Sender(webhook.url, position.secret, reach) as sender:
             taken = 0
-            for change in position.ahead(most):
+            for change in position.changes_ahead(most):
                 if self._stopping.is_set():
                     return False
                 attempt = sender.send(message_of_change(change, database, webhook.format))

@@ -231,7 +231,7 @@ def _says_one(read: ReadQuestion, answers: Sequence[str]) -> bool:
 
 
 def _read_question(answering: Answering, known: GoldQuestion, gone: Sequence[int]) -> ReadQuestion:
-    reading = answering.read_for(known.text, gone)
+    reading = answering.read_question(known.text, gone)
     passages: dict[int, tuple[str | None, str]] = {}
     with answering.kb.sessions() as session:
         for place in reading.windows:

@@ -247,7 +247,7 @@ class DeletionAudit:
         """
         with self.kb.sessions() as session:
             space = KeySpace.live(session, self.keyset)
-        ids = space.without(fact.fact_id for fact in self.sample).nearest(self.queries, NEIGHBOURS)
+        ids = space.exclude(fact.fact_id for fact in self.sample).nearest_facts(self.queries, NEIGHBOURS)
         records = self.forgetting.facts(ids.tolist())
         same = {_said_by(fact) for fact in self.sample}
         near = [records[i] for i in ids.tolist() if records[i].question and _said_by(records[i]) not in same]

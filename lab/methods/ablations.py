@@ -56,7 +56,7 @@ class Ablations:
             return _answer(question, None, 0.0, None)
         confidence = self.answers.reader.confidence
         places = order_places(places, confidence.search)
-        best, score = places[0], confidence.of(weigh_span(question, places))
+        best, score = places[0], confidence.probability_of(weigh_span(question, places))
         return _answer(question, best.text, score, best.window.source_of(best.start, best.end))
 
     def _fact(self, question: str, *, words: bool) -> Answer:
@@ -128,7 +128,7 @@ def _orders(answers: Answering, question: str, values: dict[int, str]) -> Mappin
     return {
         BY_THE_KEY: [hit.fact_id for hit in lookup.hits],
         BY_KEY_AND_WORDS: [hit.fact_id for hit, _ in with_words(answers, question, lookup.hits)],
-        READ: list(dict.fromkeys(_overlapped_fact_ids(answers.read_for(question).places, values))),
+        READ: list(dict.fromkeys(_overlapped_fact_ids(answers.read_question(question).places, values))),
     }
 
 

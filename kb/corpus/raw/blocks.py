@@ -172,7 +172,7 @@ class FieldNames:
     title: str | None = None
     text: str | None = None
 
-    def of(self, names: Iterable[str]) -> dict[str, str]:
+    def choose_fields(self, names: Iterable[str]) -> dict[str, str]:
         """Give for each part of a document the one of these names that holds it.
 
         Raises `Unreadable` where a field that was named, or any text, is not there.

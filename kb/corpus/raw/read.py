@@ -75,7 +75,7 @@ class _Wiki:
             if namespace.get("key") in (_FILES, _CATEGORIES) and namespace.text:
                 self.beside.add(namespace.text.casefold())
 
-    def parsed(self, page: Element, revision: Element | None, where: str, path: Path) -> Parsed | None:
+    def parse_page(self, page: Element, revision: Element | None, where: str, path: Path) -> Parsed | None:
         """Give the document of a page; None where it is no article, or only leads to one."""
         said = {name: (page.findtext(f"{self.xmlns}{name}") or "").strip() for name in ("ns", "title", "id")}
         is_redirect = page.find(f"{self.xmlns}redirect") is not None
@@ -125,7 +125,11 @@ def _pages(stream: IO[bytes], path: Path, after: int) -> Iterator[Parsed | None]
                 newest = element
             case "page", "end":
                 number += 1
-                yield wiki.parsed(element, newest, f"{path.name}:{number}", path) if number > after else None
+                yield (
+                    wiki.parse_page(element, newest, f"{path.name}:{number}", path)
+                    if number > after
+                    else None
+                )
                 newest = None
                 root.clear()
 
@@ -211,7 +215,7 @@ def parse_raw_line(line: bytes, where: str, path: Path, fields: FieldNames) -> P
     if record.get("facts"):
         return _refused_record(named, "annotated already; ingest the file as it is, with --format annotated")
     try:
-        chosen = fields.of(record)
+        chosen = fields.choose_fields(record)
     except Unreadable as error:
         return _refused_record(named, f"no text in it: {error}")
     return raw_document(record, chosen, where, path)
@@ -270,7 +274,7 @@ def _rows_table(packed: BufferedReader, path: Path, ask: ReadRequest) -> Iterato
     separator = "\t" if ".tsv" in path.name.lower() else max(_SEPARATORS, key=first.count)
     rows = csv.reader(chain([first], lines), delimiter=separator, strict=True)
     header = next(rows, [])
-    chosen = ask.fields.of(header)
+    chosen = ask.fields.choose_fields(header)
     if twice := [name for name in chosen.values() if header.count(name) > 1]:
         raise Unreadable(f"two columns are named {twice[0]!r}")
     while True:
@@ -312,7 +316,7 @@ def read_columns(path: Path, place: Path, ask: ReadRequest) -> Iterator[ReadPiec
     def choose(names: list[str]) -> list[str]:
         if "facts" in names:
             raise Unreadable("annotated already; ingest the file as it is, with --format parquet")
-        chosen.update(ask.fields.of(names))
+        chosen.update(ask.fields.choose_fields(names))
         return list(dict.fromkeys(chosen.values()))
 
     def on_bytes(so_far: int) -> None:

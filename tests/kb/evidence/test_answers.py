@@ -272,7 +272,7 @@ def test_quotations_that_say_what_their_document_says_no_more_are_found(kb: Know
 
 def test_past_words_of_a_quotation_are_withheld(canteen: KnowledgeBase):
     part, longer = (traced(canteen, answered(canteen, said)).generation_id for said in ("1987", LONGER))
-    shown = canteen.shown(past=False)
+    shown = canteen.caller_view(past=False)
     assert [shown.trace_output(one).output for one in (part, longer)] == ["1987", LONGER]
     canteen.facts.delete([fact_id(canteen, "May 1987")], **WHO)
     trace = shown.trace_output(part)
@@ -302,7 +302,7 @@ def test_words_around_facts_in_every_position_are_the_documents(kb: KnowledgeBas
         if not window.text:
             continue
         first, last = sorted(drawn.sample(range(len(window.text) + 1), 2))
-        overlapped = window.overlapping(first, last)
+        overlapped = window.facts_overlapping(first, last)
         if any(fact.version is None for fact in overlapped):
             continue
         answer = Answer(

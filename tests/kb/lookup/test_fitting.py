@@ -18,7 +18,7 @@ def filled(spec: str) -> tuple[KeyIndex, NearestKeys]:
     index, ids, nearest = KeyIndex(64, spec), np.arange(len(KEYS)) + 7, NearestKeys(perturb_keys(KEYS[:300]))
     index.add(ids, KEYS)
     for start in range(0, len(KEYS), 1_000):
-        nearest.see(ids[start : start + 1_000], KEYS[start : start + 1_000])
+        nearest.compare_with(ids[start : start + 1_000], KEYS[start : start + 1_000])
     return index, nearest
 
 
@@ -75,9 +75,9 @@ def test_queries_are_keys_that_the_index_is_not_trained_on_where_enough_are_left
 def test_keys_that_are_equally_near_count_alike() -> None:
     index, nearest, apart = KeyIndex(64), NearestKeys(KEYS[:200]), NearestKeys(KEYS[:200])
     index.add(range(200, 400), KEYS[:200])  # of each pair the index holds one
-    nearest.see(np.arange(400), np.concatenate([KEYS[:200], KEYS[:200]]))
+    nearest.compare_with(np.arange(400), np.concatenate([KEYS[:200], KEYS[:200]]))
     for first in (0, 200):
-        apart.see(np.arange(first, first + 200), KEYS[:200])
+        apart.compare_with(np.arange(first, first + 200), KEYS[:200])
     assert nearest.recall(index) == apart.recall(index) == 1
 
 

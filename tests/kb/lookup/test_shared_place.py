@@ -236,7 +236,9 @@ def test_parts_of_uploads_that_were_never_finished_are_told_of_and_go_with_an_er
         erasure, erased = Erasure(kb), [fact_id(kb, "value 4")]
         assert any("parts of an upload" in said for said in erasure.residue(erasure.traces(erased)).unseen)
         assert erasure.erase(erased, **WHO).levels[1].state == "reached"
-        assert folder.unfinished().names == ("somebody's notes",) and folder.names() == [noted(kb).file]
+        assert folder.unfinished_uploads().names == ("somebody's notes",) and folder.names() == [
+            noted(kb).file
+        ]
 
 
 @pytest.mark.slow(reason="shares snapshots by a server of object storage")

@@ -159,7 +159,8 @@ with debian_folder() as folder:
     try:
         url = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
         engine = database.connect_database(Settings(home=Path(sys.argv[1]), database_url=url))
-        for made in (engine, database.reading_engine(engine, Waits(1, 1)), database.second_engine(engine, "door", Waits(1, 1), 1)):
+        second = database.second_engine(engine, "door", Waits(1, 1), 1)
+        for made in (engine, database.reading_engine(engine, Waits(1, 1)), second):
             with made.connect() as connection:
                 print(*(connection.scalar(text(f"SHOW {limit}")) for limit in LIMITS))
         url += f"?options={quote(soon)}"
