@@ -167,7 +167,7 @@ class KnowledgeBase(SearchableStore):
         return Upkeep(self)
 
     def caller_view(self, *, past: bool) -> CallerView:
-        """Read this knowledge base for a caller. Without `past`, what was deleted or corrected is withheld."""
+        """Give this base as a caller may see it. Without `past`, deleted and corrected texts are withheld."""
         from colmlm.kb.evidence.shown import CallerView
 
         return CallerView(self, past)

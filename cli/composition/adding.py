@@ -128,7 +128,7 @@ class Adding:
             self.tally.refusals += parsed.refusals
             if parsed.document is not None:
                 document = self._drop_upload_uri(parsed.document)
-                standing = standings.of(document)
+                standing = standings.standing_of(document)
                 self.tally.standings[standing] += 1
                 if standing is not DocumentStanding.unchanged or self.again:
                     self.tally.characters += len(document.text)

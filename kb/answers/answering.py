@@ -59,9 +59,7 @@ MAX_QUESTION = 2_000  # characters
 
 @dataclass(frozen=True, slots=True)
 class QuestionReading:
-    """Hold what was read for a question: the places that touch a fact, the best place of each window, both best first,
-    and every place.
-    """
+    """What was read for a question: places that touch a fact, the best place of each window, and every place."""
 
     places: list[ReadPlace]
     windows: list[ReadPlace]
@@ -77,11 +75,7 @@ class SaidPassage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """Answers questions from a knowledge base. Threads may share it.
-
-    Without `questions` (an encoder of the active keyset), or while there is no active keyset, sentences are found by
-    their words alone.
-    """
+    """Answers questions from a knowledge base; without an encoder, sentences are found by their words alone."""
 
     kb: SearchableStore
     questions: Questions | None
@@ -101,7 +95,7 @@ class Answering:
         return [fact.fact_id for fact in self.ask(question, **options).facts]
 
     def answer_in_mode(self, question: str, mode: str, **options: Unpack[AnswerOptions]) -> AnsweredQuestion:
-        """Answer in the mode "read" as `ask` does, in the mode "paper" as `nearest_fact`, and give what is stored."""
+        """Answer a question in the mode "read" or "paper", and give the answer with what is stored of it."""
         wanted = self._read_options(options)
         return self._looked_up(question, wanted) if mode == "paper" else self._read(question, wanted)
 
@@ -120,7 +114,7 @@ class Answering:
         query, near = self._near(question, wanted.fact_filter)
         for _ in range(ATTEMPTS):
             found, read = self._windows(question, query, near, wanted.fact_filter)
-            reading = self.reading(question, found, read)
+            reading = self.read_sentences(question, found, read)
             with self.kb.sessions() as session:
                 require_primary(session)
                 seq = audit.head_seq(session)
@@ -161,10 +155,10 @@ class Answering:
             why = why_silent(session, answer, is_comparison=is_comparison)
         return replace(answer, answer=None, facts=(), source=None, why=why)
 
-    def reading(
+    def read_sentences(
         self, question: str, found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]
     ) -> QuestionReading:
-        """Have the windows of these sentences read, and give the places that touch a fact, and the best windows."""
+        """Have these sentences read for a question, and give the likely places in them."""
         search = self.reader.confidence
         every = list(read_every_place(self.reader, question, found, read))
         places = order_places([one for one in every if one.facts], search.search)
@@ -212,7 +206,7 @@ class Answering:
         if self.questions is None:
             raise NoActiveKeyset
         found, read = self._windows_then(question, seq, self.questions, fact_filter)
-        reading = self.reading(question, found, read)
+        reading = self.read_sentences(question, found, read)
         places = reading.places
         score = self.reader.confidence.probability_of(weigh_span(question, places)) if places else 0.0
         with self.kb.sessions() as session:
@@ -241,12 +235,12 @@ class Answering:
         return kept[:WINDOWS], read
 
     def read_question(self, question: str, gone: Collection[int] = ()) -> QuestionReading:
-        """Give all that is read for a question, as if the sentences `gone` were not there, and decide on nothing."""
+        """Read the base for a question as if the sentences `gone` did not exist, without choosing an answer."""
         query, near = self._near(question, FactFilter(without=self._facts_in(gone)))
-        return self.reading(question, *self._windows(question, query, near, gone=gone))
+        return self.read_sentences(question, *self._windows(question, query, near, gone=gone))
 
     def likeliest_passage(self, question: str, reading: QuestionReading) -> SaidPassage | None:
-        """Give the passage of the best window, whatever its score, where it may be said."""
+        """Give the best passage for a question, however unlikely; None where none may be shown."""
         with self.kb.sessions() as session:
             return self._passage(session, question, reading, 0.0, USUAL_FACTS)
 
@@ -386,7 +380,7 @@ def _check(question: str, threshold: float | None) -> None:
 
 
 def parts_of_span(window: SaidWindow, start: int, end: int) -> tuple[SaidPart, ...]:
-    """Give the facts that a span of the window's text says, whole or in part, in order. All of them must be live."""
+    """Give the facts that a span of a window says, whole or in part, in order. None of them may be deleted."""
     return tuple(_part(window, fact, start, end) for fact in window.facts_overlapping(start, end))
 
 
@@ -413,10 +407,7 @@ def _part(window: SaidWindow, fact: FactInWindow, start: int, end: int) -> SaidP
 def nearby_passages(
     found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow], places: Sequence[ReadPlace]
 ) -> list[NearbyPassage]:
-    """Give the windows of these sentences, nearest first, without those that lie within another one.
-
-    Of the places that were read, the likeliest of each window is marked in it, unless it was deleted.
-    """
+    """Give the windows of these sentences, nearest first, without those within another; mark the likeliest words."""
     likeliest: dict[int, ReadPlace] = {}
     for place in sorted(places, key=lambda one: one.margin):
         likeliest[place.window.sentence_id] = place
@@ -472,7 +463,7 @@ GROUP BY language ORDER BY number DESC, language
 
 
 def why_silent(session: Session, answer: Answer, *, is_comparison: bool) -> str | None:
-    """Give the reason for an answer that says nothing; None where no place was found at all."""
+    """Give the reason for an answer that says nothing; None where the search found no place at all."""
     if answer.withheld:
         return DELETED
     if is_comparison:
@@ -485,7 +476,7 @@ def why_silent(session: Session, answer: Answer, *, is_comparison: bool) -> str 
 
 
 def language_note(session: Session, question: str) -> str | None:
-    """Say that a question is asked in another language than English; None where that is not plain."""
+    """Say that a question is not in English; None where that is not certain."""
     letters = [character for character in question if character.isalpha()]
     latin = sum(unicodedata.name(character, "").startswith("LATIN") for character in letters)
     if letters and latin < len(letters) / 2:

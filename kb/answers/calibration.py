@@ -54,9 +54,7 @@ class KnownQuestion:
 
 
 class JudgedAnswer(NamedTuple):
-    """The likeliest span and the likeliest passage for a question, each with the highest threshold at which it is said
-    and its outcome: "right", "near", "wrong" or "none". `asks_for_several` words, so the passage goes first.
-    """
+    """The likeliest span and passage for a question, with their outcomes and the highest thresholds they pass."""
 
     score: float
     outcome: str
@@ -65,7 +63,7 @@ class JudgedAnswer(NamedTuple):
     asks_for_several: bool = False
 
     def outcome_at(self, threshold: float) -> str:
-        """Give the outcome of what is said at a threshold, "none" for nothing."""
+        """Give the outcome of the answer at a threshold: "right", "near", "wrong", or "none" for no answer."""
         is_span = self.outcome != "none" and self.score >= threshold
         is_passage = self.passage != "none" and self.passage_score >= threshold
         if is_passage and (self.asks_for_several or not is_span):
@@ -92,10 +90,7 @@ def draw_questions(answering: Answering, corpora: Sequence[str], most: int, seed
 def ask_each(
     answering: Answering, questions: Sequence[KnownQuestion], on_asked: Callable[[int, int | None], None]
 ) -> SampleAnswers:
-    """Ask each question, and each that something answers once more as if that were not there.
-
-    Where nothing else is in the base, that says nothing about answers to questions without one, and is left out.
-    """
+    """Ask each question, and each with an answer again as if its sentences were not there."""
     asked = SampleAnswers([], [])
     for number, one in enumerate(questions, 1):
         reading = answering.read_question(one.text)
@@ -140,7 +135,7 @@ def calibrate_answers(asked: SampleAnswers, shipped: float, rate: float = RATE) 
 
 
 def require_enough_questions(number: int, what: str, rate: float, how: str = "") -> None:
-    """Raise `CalibrationRefused` if so few questions of a kind cannot tell this rate from chance."""
+    """Raise `CalibrationRefused` if these are too few questions to tell this rate from chance."""
     if number < (least := least_questions(rate)):
         remedy = " ".join((f"add {least - number} or more", how)).strip()
         if number and (enough := upper_bound(0, number)) <= 0.5:
@@ -152,12 +147,12 @@ def require_enough_questions(number: int, what: str, rate: float, how: str = "")
 
 
 def least_questions(rate: float) -> int:
-    """Give how many questions are needed to tell this rate, were none of them answered wrongly."""
+    """Give the number of questions needed to show this rate if none is answered wrongly."""
     return math.ceil(math.log(1 - CERTAINTY) / math.log(1 - rate))
 
 
 def allowed_wrong(questions: int, rate: float) -> int:
-    """Give how many of so many questions may be answered wrongly, with the rate below this all the same."""
+    """Give how many of these questions may be answered wrongly for the rate to be certain."""
     wrong = -1
     while _at_most(wrong + 1, questions, rate) <= 1 - CERTAINTY:
         wrong += 1
@@ -165,7 +160,7 @@ def allowed_wrong(questions: int, rate: float) -> int:
 
 
 def upper_bound(wrong: int, questions: int) -> float:
-    """Give the rate that, with a probability of `CERTAINTY`, is not exceeded where so many were wrong."""
+    """Give the highest rate of wrong answers that is plausible (at `CERTAINTY`) after so many wrong ones."""
     low, high = wrong / questions, 1.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -267,7 +262,7 @@ RIGHT = ("exact", "holds")
 
 
 def normalise_answer(text: str) -> str:
-    """Normalise as SQuAD's script does: without case, punctuation, articles and runs of blanks."""
+    """Normalise an answer as SQuAD's script does: no case, punctuation, articles or runs of blanks."""
     return " ".join(ARTICLES.sub(" ", text.casefold().translate(_DROPPED)).split())
 
 

@@ -210,8 +210,8 @@ def _lookup_from_places(places: Sequence[ReadPlace], score: float, threshold: fl
 def _fact_said(place: ReadPlace) -> FactInWindow | None:
     """Give the fact that says most of a place; None where none says enough of it."""
 
-    def shared(fact: FactInWindow) -> int:
+    def overlap_of(fact: FactInWindow) -> int:
         return min(place.end, fact.end) - max(place.start, fact.start)
 
-    best = max(place.facts, key=lambda fact: (shared(fact), fact.start - fact.end, -fact.fact_id))
-    return best if shared(best) >= MOSTLY * (place.end - place.start) else None
+    best = max(place.facts, key=lambda fact: (overlap_of(fact), fact.start - fact.end, -fact.fact_id))
+    return best if overlap_of(best) >= MOSTLY * (place.end - place.start) else None

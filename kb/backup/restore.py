@@ -262,7 +262,7 @@ class RepeatedErasure:
 
 
 def repeat_erasures(session: Session, newer: NewerLog, actor: str) -> Iterator[RepeatedErasure]:
-    """Erase what was erased since; give each erasure that changed anything here."""
+    """Erase what the newer log erased; yield each erasure that changed anything in the restored base."""
     for erasure in newer.erasures:
         if known := _facts(session, erasure.fact_ids, true()):
             reason = f"erased by change {erasure.seq} of the log that went on after this backup"
@@ -273,7 +273,7 @@ def repeat_erasures(session: Session, newer: NewerLog, actor: str) -> Iterator[R
 
 
 def repeat_deletions(session: Session, newer: NewerLog, deleted: Sequence[int], actor: str) -> None:
-    """Delete these facts, or rejects them, as they were since."""
+    """Delete or reject these facts as the newer log did."""
     rejected = [fact_id for fact_id in deleted if fact_id in newer.rejected]
     if rejected:
         facts = reading.fact_records(session, rejected).values()
@@ -286,7 +286,7 @@ def repeat_deletions(session: Session, newer: NewerLog, deleted: Sequence[int], 
 
 
 def repeat_limits(session: Session, newer: NewerLog, actor: str) -> Iterator[LaterLimit]:
-    """Let only accepted facts answer where that was so since; give those limits that were not in force here."""
+    """Limit answers to accepted facts where the newer log did; yield the limits that were not in force here."""
     for later in newer.limits:
         if session.scalar(select(_lacks(later))):
             reason = f"limited by change {later.seq} of the log that went on after this backup"

@@ -53,7 +53,7 @@ _DECODER = msgspec.json.Decoder(_Entry)
 
 @dataclass(frozen=True, slots=True)
 class ReleasedFact:
-    """A fact of a release: number `fact_idx` of a sample, with its value."""
+    """A fact of a release: its value and its place, number `fact_idx` of a sample."""
 
     entry_id: str
     value: str
@@ -63,10 +63,7 @@ class ReleasedFact:
 
 @dataclass(frozen=True, slots=True)
 class ExaminedRelease:
-    """A sound release: its number of facts, and by what it is known again: a digest of these in their order.
-
-    `order` is a digest of their entries' order alone.
-    """
+    """A sound release: its number of facts, the digest of these in order, and that of its entries' order alone."""
 
     num_facts: int
     digest: str
@@ -89,7 +86,7 @@ class Release:
             return hashlib.file_digest(opened, "sha256").hexdigest()
 
     def examine(self, on_entries: Callable[[int, int], None] | None = None) -> ExaminedRelease:
-        """Read all entries and ids once, and refuse a release of which anything is missing, damaged or twice."""
+        """Read all entries and ids once; raise where any is missing, damaged or repeated."""
         for name in (ENTRIES, INDEX, IDS):
             if not (self.folder / name).is_file():
                 raise refusals.invalid_release(

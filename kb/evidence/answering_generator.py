@@ -26,10 +26,9 @@ Store = Callable[[NewOutput], OutputTrace]
 
 @dataclass(frozen=True, slots=True)
 class AnsweringGenerator:
-    """Answers the question that a prompt ends in by what documents say, and stores the answer as an output.
+    """Answers the question that a prompt ends in from documents, and stores the answer as an output.
 
-    Everything else is the generator's, and so is a question whose request says how to decode it: by a ranking, a
-    threshold or a bias, without abstaining, or with the probabilities of tokens.
+    Other prompts, and requests that set how to decode, go to the generator.
     """
 
     generator: Generator
@@ -89,7 +88,7 @@ class AnsweringGenerator:
 
 
 def question_of_request(request: GenerationRequest) -> str | None:
-    """Give the question that a request asks; None where it is another text, or says how it is to be decoded."""
+    """Give the question that a request asks; None where its prompt is no question or it sets decoding options."""
     is_plain = (
         request.mode == "auto"
         and request.on_miss != "continue"

@@ -79,7 +79,7 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
 
 
 def trace_stored(session: Session, stored: StoredOutput) -> OutputTrace:
-    """Trace an output that this transaction has stored, of which nobody can have said anything."""
+    """Trace an output that this transaction has stored, which has no feedback yet."""
     return _trace(session, stored.output, stored.lookups)
 
 
@@ -208,7 +208,7 @@ def _context(session: Session, fact: FactRecord) -> str | None:
 
 
 def sentence_around(text: str, start: int, end: int) -> str:
-    """Give the sentence around a span, with at most 300 characters to either side."""
+    """Give the sentence around a span, with at most 300 characters on either side."""
     first = max(0, start - CONTEXT_CHARACTERS)
     text, start, end = text[first : end + CONTEXT_CHARACTERS], start - first, end - first
     begins = [at + len(mark) for mark in SENTENCE_ENDS if (at := text.rfind(mark, 0, start)) >= 0]
@@ -309,7 +309,7 @@ def _withheld(answer: Answer) -> Answer:
 
 
 def output_of_answer(asked: AnsweredQuestion, mode: str, **kept: Unpack[FilterOptions]) -> NewOutput:
-    """Give an answer as an output that quotes its document; one that says nothing as a lookup that found nothing."""
+    """Make the output to store of an answer: a quotation of its document, or a lookup that found nothing."""
     answer, query = asked.answer, asked.query
     # In the mode "paper" it is the value of a fact, whatever its document says.
     source = answer.source if mode == "read" else None

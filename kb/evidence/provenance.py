@@ -22,7 +22,7 @@ ENDING = ("delete", "forget", "erase", "reject", "ingest")  # changes after whic
 
 @dataclass(frozen=True, slots=True)
 class ProvElement:
-    """An entity, an activity or an agent: its name, what kind of thing it is here, and what is said of it."""
+    """An entity, activity or agent of PROV: its name, its kind here, and its attributes."""
 
     name: str
     type: str
@@ -33,7 +33,7 @@ class ProvElement:
 
 @dataclass(frozen=True, slots=True)
 class ProvRelation:
-    """A relation of PROV, such as "wasGeneratedBy", from one thing to another, perhaps at a time."""
+    """A relation of PROV, such as "wasGeneratedBy", between two elements, perhaps with a time."""
 
     kind: str
     subject: str
@@ -43,7 +43,7 @@ class ProvRelation:
 
 @dataclass(slots=True)
 class Provenance:
-    """An account: what there is, by name, and how it is related. Names belong to the base of this id."""
+    """An account in PROV: its elements by name, and their relations. Names belong to the base of this id."""
 
     database: str
     entities: dict[str, ProvElement] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Provenance:
 
 
 def provenance_of_output(trace: OutputTrace, database: str) -> Provenance:
-    """Give the account of a stored output: decoded from a prompt, with facts of documents spliced in."""
+    """Give the PROV account of a stored output: decoded from a prompt, with facts of documents spliced in."""
     found = Provenance(database)
     name, decoding = f"output:{trace.generation_id}", f"decoding:{trace.generation_id}"
     found.entity(name, "Output", value=trace.output, mode=trace.mode, ranking=trace.ranking, seq=trace.seq)
@@ -113,7 +113,7 @@ def _splice(found: Provenance, output: str, decoding: str, splice: TracedSplice)
 
 
 def provenance_of_fact(trace: FactTrace, database: str) -> Provenance:
-    """Give the account of a fact: its versions, the changes that made and ended them, and the outputs that used it."""
+    """Give the PROV account of a fact: its versions, the changes that made them, and the outputs that used it."""
     found, name = Provenance(database), f"fact:{trace.fact.fact_id}"
     found.entity(name, "Fact", question=trace.fact.question, live=trace.fact.deleted_seq is None)
     changes = _changes(found, name, trace.history)

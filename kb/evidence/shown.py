@@ -127,7 +127,7 @@ def withhold_trace(session: Session, traced: FactTrace) -> FactTrace:
 
 
 def withheld_text(session: Session, document_id: int) -> str:
-    """Give a document's text with past values withheld, except where the span of a current fact overlaps."""
+    """Give a document's text with past values withheld, except within spans of current facts."""
     found = document_text(session, document_id)
     if session.scalar(select(DocumentRow.replaced_seq).where(DocumentRow.id == document_id)) is not None:
         return MARK * len(found)
@@ -186,7 +186,7 @@ def _digest(shown: str) -> str:
 
 
 def withhold_corpus(exported: Iterable[AnnotatedDocument]) -> Iterator[AnnotatedDocument]:
-    """Withhold, in documents exported with every fact, all facts that are deleted or do not say what the text says."""
+    """Withhold facts that are deleted, or that their text no longer says, from exported documents."""
     for document in exported:
         spans = [(not fact.deleted and fact.current is None, fact) for fact in document.facts]
         shown = _blank_past_spans(document.text, [(stands, (fact.start, fact.end)) for stands, fact in spans])
@@ -306,7 +306,7 @@ def _withheld_texts(
 
 
 def texts_of(session: Session, fact_ids: Sequence[int]) -> dict[int, tuple[str | None, tuple[str, ...]]]:
-    """Give, for each of these facts, its value (None: it is deleted) and all its texts that are past."""
+    """Give for each fact its value (None: deleted) and its texts that are past."""
     return {one: (found.now, found.past) for one, found in _standings(session, fact_ids).items()}
 
 
@@ -345,7 +345,7 @@ def _standing(fact: FactRow, versions: Sequence[FactVersionRow], asked: Sequence
 
 @dataclass(frozen=True, slots=True)
 class CallerView:
-    """Reads a store for a caller. Without `past`, what was deleted or corrected is withheld."""
+    """A base as a caller may see it. Without `past`, deleted and corrected texts are withheld."""
 
     store: SearchableStore
     past: bool
@@ -451,13 +451,13 @@ _Texts = Mapping[int, tuple[str | None, tuple[str, ...]]]
 
 
 def withhold_questions(session: Session, found: Sequence[KeptQuestion]) -> list[KeptQuestion]:
-    """Give these questions with past texts withheld."""
+    """Withhold past texts in these kept questions."""
     texts = texts_of(session, [fact_id for one in found for fact_id in one.fact_ids])
     return [_question(one, _Past.of(texts, one.fact_ids)) for one in found]
 
 
 def withhold_items(session: Session, found: Sequence[AskedItem]) -> list[AskedItem]:
-    """Give what came of questions with the past texts of all facts that ever answered them withheld."""
+    """Withhold past texts of all facts that ever answered these questions from the items of a run."""
     answered = reading.facts_of_questions(session, [one.question_id for one in found])
     facts = {one.question_id: {*answered.get(one.question_id, ()), *one.fact_ids} for one in found}
     texts = texts_of(session, [fact_id for every in facts.values() for fact_id in every])
@@ -465,7 +465,7 @@ def withhold_items(session: Session, found: Sequence[AskedItem]) -> list[AskedIt
 
 
 def withhold_comparison(session: Session, found: RunComparison) -> RunComparison:
-    """Give a comparison with past texts withheld in both runs."""
+    """Withhold past texts in a comparison of two runs."""
     both = [item for one in found.items for item in (one.before, one.after) if item is not None]
     shown = iter(withhold_items(session, both))
     return replace(

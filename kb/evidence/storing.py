@@ -111,11 +111,10 @@ def _lookup(generation_id: int, ordinal: int, splice: Splice) -> dict[str, objec
 def redact_erased(
     session: Session, made: NewOutput, erased: Mapping[int, int]
 ) -> tuple[NewOutput, int | None]:
-    """Redact an output before it is stored; give it with the last erasure that redacted it (None: none did).
+    """Redact an output before it is stored; give it with the last erasure that redacted it, or None.
 
-    Erasures must be held off. Splices of facts that are `erased` by now, each by that change, are redacted, and in the
-    rest of the output every text that was erased since the change that the decoder's lookups had seen, and what is
-    redacted in the document that it quotes.
+    Erasures must be held off. Redacts splices of `erased` facts, each by its change, texts erased since the lookups,
+    and what is redacted in the quoted document.
     """
     texts = ErasedTexts.counting(session, said := TextOrigin(frozenset(erased), seq=made.seq))
     marks = _marks(session, made)
@@ -154,10 +153,7 @@ OUTCOMES = ("hit", "no_match", "abstained")
 
 
 def check_splices(session: Session, generation: NewOutput) -> dict[int, int]:
-    """Give the changes that erased facts which the output names, by fact.
-
-    Raises `InvalidSplice` where a span of the output is not the value that its splice names, or the part of it.
-    """
+    """Give the change that erased each erased fact of the output. Raises `InvalidSplice` for a wrong span."""
     values, erased = _values(session, [s.fact_id for s in generation.splices if s.fact_id is not None])
     for ordinal, splice in enumerate(generation.splices):
         start, end = splice.output_start, splice.output_end
@@ -235,7 +231,7 @@ MOST_CHARACTERS = 2_000
 def give_feedback(
     session: Session, generation_id: int, made: NewFeedback, actor: str, on_behalf_of: str
 ) -> Feedback:
-    """Keep what somebody says of an output, without what was erased of the facts in it.
+    """Store somebody's feedback on an output, without the texts erased of its facts.
 
     Raises `GenerationNotFound` or `InvalidValue`.
     """
@@ -296,10 +292,11 @@ def _facts(session: Session, generation_id: int) -> frozenset[int]:
 
 
 def feedback_of_output(session: Session, generation_id: int) -> tuple[Feedback, ...]:
-    """Give what was said of an output, oldest first."""
+    """Give the feedback on an output, oldest first."""
     said = select(FeedbackRow).where(FeedbackRow.generation_id == generation_id).order_by(FeedbackRow.at)
     return tuple(map(feedback_record, session.scalars(said)))
 
 
 def feedback_record(kept: FeedbackRow) -> Feedback:
+    """Make the record of a feedback row."""
     return copy_columns(Feedback, kept, on_behalf_of=kept.on_behalf_of or None, at=kept.at.astimezone(UTC))

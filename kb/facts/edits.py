@@ -120,7 +120,7 @@ def log_end(
     abstain: bool,
     payload: Mapping[str, Any] | None = None,
 ) -> Edit:
-    """Append the change of this kind that ended these facts (ids and values); `abstain` makes them tombstones."""
+    """Append the change that ended these facts (ids and values); with `abstain` they become tombstones."""
     touched = [fact_id for fact_id, _ in ended]
     was = {str(fact_id): pending.digest(value) for fact_id, value in ended}
     said: dict[str, Any] = {**(payload or {}), "was": was}
@@ -194,7 +194,7 @@ def reopen_fact(
     versions: Sequence[Row[Any]],
     payload: Mapping[str, Any] | None = None,
 ) -> Edit:
-    """Make deleted facts live again, each with its last version and review, and append the change."""
+    """Make deleted facts live again with their last version and review, and append the change."""
     touched = [v.fact_id for v in versions]
     session.execute(_REOPEN, {"fact_ids": touched, "seq": pending.seq})
     sentences.write_fact_sentences(session, touched)
@@ -214,7 +214,7 @@ def refuse_erased(session: Session, fact_ids: Sequence[int]) -> None:
 def append_edit(
     session: Session, pending: audit.Pending, kind: str, fact_ids: Sequence[int], payload: Mapping[str, Any]
 ) -> Edit:
-    """Append the change of this kind to the log."""
+    """Append the change of this kind to the log, and give the edit."""
     seq = audit.append_change(session, pending, kind, fact_ids, payload=payload)
     return Edit(seq=seq, kind=kind, fact_ids=tuple(fact_ids))
 
@@ -294,22 +294,22 @@ def accept_edited(session: Session, fact_ids: Iterable[int], seq: int) -> dict[s
 
 
 def bring_back_reviews(session: Session, fact_ids: Iterable[int], seq: int) -> dict[str, Any]:
-    """Give rejected facts the review that they had before, and give the part of the payload that says so."""
+    """Give rejected facts the review they had before; give the part of the payload that says so."""
     rows = session.execute(_BEFORE_REJECTION, {"ids": list(fact_ids)})
     return reviews_payload(set_reviews(session, {row.id: _review_of(row.review) for row in rows}, seq))
 
 
 def undo_reviews(session: Session, undone: Mapping[str, Any], seq: int) -> dict[str, Any]:
-    """Give facts the review that the payload of an `undone` change says they had before it, likewise.
+    """Give facts the reviews that an undone change's payload stores; give the part of the payload that says so.
 
-    So they do where somebody has judged since what they said after that change, as they say it no more.
+    Facts that somebody has judged since are included, as their texts go back too.
     """
     before = {int(fact_id): _review_of(review) for fact_id, review in undone.get("reviewed", {}).items()}
     return reviews_payload(set_reviews(session, before, seq))
 
 
 def reviews_payload(was: Mapping[str, str]) -> dict[str, Any]:
-    """Give the part of a change's payload that keeps the reviews before it."""
+    """Give the part of a change's payload that stores the reviews before it."""
     return {"reviewed": dict(was)} if was else {}
 
 
@@ -328,7 +328,7 @@ LISTED = 10  # offsets of a text that is there more than once
 
 @dataclass(frozen=True, slots=True)
 class PlacedSpan:
-    """A free stretch of a current document, with what the text says there, and how an erasure knows the place."""
+    """A free stretch of a current document: its offsets, its text, and the place by which an erasure knows it."""
 
     document_id: int
     start: int
@@ -343,7 +343,7 @@ class PlacedSpan:
 
 
 def place_fact(session: Session, document_id: int, marking: Marking, *, but: int | None = None) -> PlacedSpan:
-    """Find the stretch, which may overlap the fact `but`. The log must be locked.
+    """Find a stretch of a current document for a fact; it may overlap the fact `but`. The log must be locked.
 
     Raises `DocumentNotFound`, `DocumentReplaced`, `InvalidSpan` or `SpanTaken`.
     """
@@ -431,9 +431,9 @@ WHERE f.id = ANY(:ids)
 def settle_review(
     session: Session, verdicts: Sequence[ReviewVerdict], actor: str, reason: str
 ) -> SettledVerdicts:
-    """Carry out the verdicts that still fit their facts, and names the others with what was done since.
+    """Carry out the verdicts that still fit their facts; name the others with the change that settled them.
 
-    Raises `FactNotFound` with every id that no fact has, and `InvalidValue` where one fact has two verdicts.
+    Raises `FactNotFound` for unknown ids, and `InvalidValue` for two verdicts on one fact.
     """
     by_fact = {one.fact_id: one for one in verdicts}
     if len(by_fact) < len(verdicts) or not verdicts:

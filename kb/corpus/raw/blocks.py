@@ -91,7 +91,7 @@ _BLANKS = re.compile(r"[ \t\n]+")
 
 @dataclass(slots=True)
 class Blocks:
-    """Collects pieces of text into blocks: an empty line separates paragraphs, and a line end rows and items."""
+    """Collects pieces of text into paragraphs, rows and items."""
 
     _blocks: list[tuple[str, str]] = field(default_factory=list)
     _pieces: list[str] = field(default_factory=list)
@@ -166,7 +166,7 @@ _MOST_LISTED = 30
 
 @dataclass(frozen=True, slots=True)
 class FieldNames:
-    """The names of the fields that hold id, title and text; None stands for the usual name."""
+    """The names of the fields of a record that hold id, title and text; None stands for the usual name."""
 
     id: str | None = None
     title: str | None = None

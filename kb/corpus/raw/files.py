@@ -266,7 +266,7 @@ WIDEST = 8  # bytes of a message for each character of a document: its escapes, 
 
 
 class ReadRequest(msgspec.Struct):
-    """A request to read a file past line `after`, of a kind of `KINDS` (`kb.corpus.raw.files`) or `read.FORMATS`."""
+    """A request to the reading process: a file, its kind, and the line to start after."""
 
     kind: str
     path: str
@@ -279,9 +279,9 @@ class ReadRequest(msgspec.Struct):
 
 
 class ReaderReport(msgspec.Struct, omit_defaults=True):
-    """A report of a document, of its refusal, or of progress. `line` is the last line done, `reached` its end in bytes.
+    """A report of the reading process: a document, a refusal, or progress up to `line`.
 
-    `end` marks the end of the file. After a `breach` no report follows; `how` says how the process ended, if known.
+    `reached` is the end of that line in bytes; `end` marks the end of the file. After a `breach` no report follows.
     """
 
     line: int = 0
@@ -324,7 +324,7 @@ class DocumentLimits:
     characters: Characters = 20_000_000
 
     def sentence(self, breach: Breach, how: str = "") -> str:
-        """Give the reason of a refusal; `how` says how the reader ended, as far as that is known."""
+        """Say which limit was exceeded; `how` says how the reading process ended."""
         match breach:
             case "memory":
                 return f"reading it took more than {self.memory_mb} MB of memory (COLMLM_DOCUMENT_MEMORY_MB)"

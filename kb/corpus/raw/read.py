@@ -97,7 +97,7 @@ class _Wiki:
 
 
 def read_wiki(path: Path, place: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
-    """Yield the articles past page `ask.after`, and nothing for each page that is none."""
+    """Yield the articles of a Wikipedia dump, from page `ask.after` on."""
     number = 0
     try:
         with place.open("rb") as file, unpack_file(file, path) as stream:
@@ -222,7 +222,7 @@ def parse_raw_line(line: bytes, where: str, path: Path, fields: FieldNames) -> P
 
 
 def raw_document(record: Mapping[str, Any], chosen: Mapping[str, str], where: str, path: Path) -> Parsed:
-    """Make a document of a record, by the fields that hold its parts; one without an id is known by a digest."""
+    """Make a document of a record from the chosen fields; without an id it gets a digest of its text."""
     parts = {part: _as_text(record.get(name)) for part, name in chosen.items()}
     if isinstance(text := parts["text"], str):
         parts["text"] = text = text.replace("\r\n", "\n").replace("\r", "\n")
