@@ -25,9 +25,9 @@ def restart_command() -> list[str]:
 
 
 def shut_out_current_directory() -> None:
-    """Keep the current directory off the path of all Python processes that this one starts, also those of libraries.
+    """Keep Python processes started from here from importing modules of the current directory.
 
-    Where the program is not installed, they find its packages where this process did. To be called first.
+    To be called first. A program that is not installed finds its packages where this process did.
     """
     os.environ["PYTHONSAFEPATH"] = "1"
     # An empty entry, as in `PYTHONPATH=$PYTHONPATH:/mine`, stands for the current directory.

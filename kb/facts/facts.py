@@ -346,7 +346,7 @@ def remove_documents(
 def put_back_documents(
     session: Session, pending: audit.Pending, corpus: str, external_ids: Collection[str]
 ) -> Edit | None:
-    """Put back those of these documents that were removed, with their facts, in one change; None without one."""
+    """Put removed documents back with their facts, in one change; None where none was removed."""
     known = {"corpus": corpus, "external_ids": list(external_ids)}
     if not external_ids or not (ids := [row.id for row in session.execute(_REMOVED, known)]):
         return None
@@ -358,7 +358,7 @@ def put_back_documents(
 
 
 def documents_removed_by(session: Session, seq: int) -> Sequence[int]:
-    """Give the documents that this change took out of use, of a change that deleted facts."""
+    """Give the documents that this change, one that deleted facts, took out of use."""
     return session.scalars(select(DocumentRow.id).where(DocumentRow.replaced_seq == seq)).all()
 
 

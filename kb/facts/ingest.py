@@ -63,7 +63,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(slots=True)
 class SoundDocuments:
-    """Gives the sound documents of `parsed` in pieces, and keeps the refusals of the others."""
+    """Gives the sound documents of `parsed` in pieces, and collects the refusals of the others."""
 
     parsed: Iterable[Parsed]
     on_document: Callable[[int], None] | None = None
@@ -73,6 +73,7 @@ class SoundDocuments:
     _seen: set[str] = field(default_factory=set)
 
     def pieces(self, size: int) -> Iterator[list[AnnotatedDocument]]:
+        """Yield lists of at most `size` sound documents."""
         documents = self._sound()
         while piece := list(islice(documents, size)):
             yield piece
@@ -466,7 +467,7 @@ RETURNING f.id, f.deleted_seq IS NOT NULL AS is_deleted
 
 @dataclass(frozen=True, slots=True)
 class ReplacedDocuments:
-    """What replacing documents did to their facts: which were deleted, which were kept, and which keys were dropped."""
+    """What replacing documents did to their facts: which were deleted or kept, and which keys were dropped."""
 
     gone: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
@@ -477,10 +478,9 @@ class ReplacedDocuments:
 def replace_documents(
     session: Session, changed: Mapping[int, IncomingDocument], seq: int
 ) -> ReplacedDocuments:
-    """Mark the old rows of changed documents, given by old id, as replaced; note in new ones what facts they keep.
+    """Mark the old rows of changed documents, given by old id, as replaced, and note the facts that are kept.
 
-    The caller inserts the new rows after this, since two current rows of one document would clash, and then calls
-    `move_kept_facts`.
+    The caller inserts the new rows afterwards and then calls `move_kept_facts`: two current rows would clash.
     """
     rows = list(changed.values())
     _stage(session, list(changed), rows)
@@ -498,7 +498,7 @@ def replace_documents(
 
 
 def move_kept_facts(session: Session, replaced: ReplacedDocuments) -> ReplacedDocuments:
-    """Move the facts that are kept to the new rows of their documents."""
+    """Move the kept facts to the new rows of their documents."""
     moved = _run(session, _MOVE_KEPT).all()
     _run(session, _UNSTAGE)
     kept = tuple(sorted(row.id for row in moved))

@@ -40,7 +40,7 @@ class FactState:
 
     @property
     def stored_columns(self) -> dict[str, Any]:
-        """What the table of facts holds of it."""
+        """The columns of the table of facts with this state."""
         names = ("question", "answer", "document_id", "span_start", "span_end", "said_version")
         return {name: getattr(self, name) for name in names}
 
@@ -195,7 +195,7 @@ def amend_fact(
     new: Sequence[FactState],
     payload: Mapping[str, Any] | None = None,
 ) -> Edit:
-    """Give these facts their new states in one change, and drop the keys that do not fit them any more."""
+    """Give these facts new states in one change, and drop the keys that no longer fit."""
     ids = [one.fact_id for one in new]
     edits.close_versions(session, ids, pending.seq)
     edits.open_versions(session, [(n.fact_id, now[n.fact_id].version + 1, n.value) for n in new], pending.seq)
@@ -256,15 +256,15 @@ UPDATE fact_pair SET held_seq = :seq WHERE id = (
 
 
 def hold_fact(session: Session, pair: Sequence[int], actor: str, reason: str, *, holds: bool) -> Edit:
-    """Note that two facts that contradict both hold; without `holds`, that not.
+    """Note that two facts that contradict both hold; without `holds`, that they do not.
 
-    Raises `PairNotFound`, also where somebody has noted the same before.
+    Raises `PairNotFound`, also where the same was noted before.
     """
     return _set_hold(session, audit.begin_change(session, actor, reason), pair, {"holds": holds})
 
 
 def undo_hold(session: Session, pending: audit.Pending, change: ChangeRow) -> Edit:
-    """Take back what the change noted. Raises `NotUndoable` where that is not the last that was noted of the pair."""
+    """Take back the note that two facts both hold. Raises `NotUndoable` where a later one was made of the pair."""
     pair = change.fact_ids
     noted = select(func.max(ChangeRow.seq)).where(ChangeRow.kind == KIND, ChangeRow.fact_ids.contains(pair))
     since = "something else was done since to one of facts"

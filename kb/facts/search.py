@@ -121,6 +121,7 @@ def search_facts(
 
 
 def found_fact(record: FactRecord, found: tuple[FoundIn, ...] = ()) -> FactFound:
+    """Make the record of a found fact, with the places where it was found."""
     return FactFound(**{field.name: getattr(record, field.name) for field in fields(FactRecord)}, found=found)
 
 
@@ -229,7 +230,7 @@ class _Said(NamedTuple):
 def find_places(
     session: Session, records: Sequence[FactRecord], sought: SoughtText, *, past: bool
 ) -> dict[int, tuple[FoundIn, ...]]:
-    """Give for each fact its texts with a word of what is sought; without `past`, none that may say what is past."""
+    """Give for each fact its texts that have a sought word; without `past`, none that may say what is past."""
     texts = list(_own(records))
     if sought.stems:
         texts += _of_documents(session, records, past=past)
@@ -318,7 +319,7 @@ def search_conditions(*, reading: bool = False, **filters: Unpack[FactFilters]) 
 
 
 def statements_by_index(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[Ranked]:
-    """Give statements that choose the facts by an index of what is filtered by; none where no filter has one."""
+    """Give statements that choose the facts through an index on one of the filters; none where no filter has one."""
     if (edits := _edits(**filters)) is not None:
         edited = select(func.unnest(ChangeRow.fact_ids).label("id")).where(edits).subquery("edited")
         return [  # an ingest does not list the facts that it added
@@ -334,7 +335,7 @@ def statements_by_index(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[
 
 
 def remaining_filters(**filters: Unpack[FactFilters]) -> FactFilters:
-    """Give the filters that what `statements_by_index` gives leaves to be heeded."""
+    """Give the filters that the statements of `statements_by_index` do not apply."""
     if _edits(**filters) is None:
         return {**filters, "corpus": None} if _rare_review(**filters) is None else {**filters, "review": None}
     return {**filters, "actor": None, "kind": None, "since": None, "until": None}
@@ -384,7 +385,7 @@ STANDS_IN = and_(
 
 
 def says_the_past() -> _CONDITION:
-    """Give whether a sentence of a document has a span of a fact that was deleted or corrected, and so may say it."""
+    """Give a condition (SQL): the sentence overlaps the span of a fact that was deleted or corrected."""
     other = aliased(FactRow)
     return exists().where(
         other.document_id == SentenceRow.document_id,
@@ -419,7 +420,7 @@ class SoughtText:
 
     @classmethod
     def read(cls, session: Session, said: str, *, literally: bool = False) -> SoughtText:
-        """Raise `InvalidQuery` where no text holds it."""
+        """Read the words of a sought text. Raises `InvalidQuery` where no text can hold it."""
         if "\x00" in said:
             raise InvalidQuery("a text holds no NUL character")
         said = said if literally else said.strip()
@@ -433,7 +434,7 @@ class SoughtText:
         return cls(text, tuple(map(_singular, words[:MOST_WORDS])), tuple(filter(None, known)), last)
 
     def within(self, column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
-        """Give whether a value or question has every word, or where there is none, the text as it stands."""
+        """Give a condition (SQL): the column has every sought word, or, for a text without words, the text."""
         if not self.words:
             return self.as_it_stands(column)
         return func.words_of(column).op("@@")(_query(map(_beginning, self.words)))
@@ -442,7 +443,7 @@ class SoughtText:
         return column.icontains(self.text, autoescape=True)
 
     def of_sentences(self) -> ColumnElement[bool] | None:
-        """Give whether a sentence, with its title, has every word in some form; None where no word says anything."""
+        """Give a condition (SQL): a sentence with its title has every sought word; None for words of no weight."""
         if not self.stems:
             return None
         *whole, last = (" & ".join(map(quote_lexeme, stems)) for stems in self.stems)
@@ -461,7 +462,7 @@ class SoughtText:
 
 
 def stems_of(session: Session, words: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Give the stems of words, as those of sentences are kept; a word that says nothing has none."""
+    """Give the stems of each word, as sentences store them; stop words have none."""
     asked = list(dict.fromkeys(filter(None, words)))
     return {word: tuple(stems) for word, stems in connection_of(session).execute(_STEMS, (asked,))}
 

@@ -66,7 +66,7 @@ class SearchedText(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AstraySentences:
-    """The documents and facts whose sentences are not those of their texts."""
+    """The documents and facts whose stored sentences do not match their texts."""
 
     document_ids: tuple[int, ...] = ()
     fact_ids: tuple[int, ...] = ()
@@ -92,14 +92,14 @@ def write_sentences(session: Session, texts: Iterable[SearchedText]) -> None:
 
 
 def write_document_sentences(session: Session, document_ids: Collection[int]) -> None:
-    """Write the sentences of these documents, which have none any more, as far as they are current."""
+    """Write the sentences of these documents, which have none now; only current documents get any."""
     write_sentences(
         session, _read(session, _in_batches(_DOCUMENTS.where(DocumentRow.id == func.any(list(document_ids)))))
     )
 
 
 def write_fact_sentences(session: Session, fact_ids: Collection[int]) -> None:
-    """Write the sentences of these facts, which have none any more, as far as they are live and have no document."""
+    """Write the sentences of these facts, which have none now; only live facts without a document get any."""
     write_sentences(session, _read(session, _FACTS.where(FactRow.id == func.any(list(fact_ids)))))
 
 
@@ -109,15 +109,15 @@ def write_all_sentences(session: Session) -> None:
 
 
 def merge_new_words(session: Session) -> None:
-    """Merge new words into their indexes, so that no search has to read them one by one until a vacuum does.
+    """Merge new words into the text-search indexes, so that searches need not scan them one by one.
 
-    It leaves them to the vacuum where an index belongs to another role.
+    An index of another role is left to the vacuum.
     """
     session.execute(_SETTLE)
 
 
 def find_astray_sentences(session: Session) -> AstraySentences:
-    """Compare the sentences with those that the texts give now. Changes nothing."""
+    """Compare the stored sentences with those of the texts now. Changes nothing."""
     documents = {document_id for document_id in session.scalars(_OF_REPLACED) if document_id}
     facts = {fact_id for fact_id in session.scalars(_OF_GONE) if fact_id}
     connection, texts = connection_of(session), _every(session)
@@ -130,7 +130,7 @@ def find_astray_sentences(session: Session) -> AstraySentences:
 
 
 def mend_sentences(session: Session, astray: AstraySentences) -> None:
-    """Write the sentences of these documents and facts anew. No text may change meanwhile."""
+    """Rewrite the sentences of these documents and facts. No text may change meanwhile."""
     documents, facts = list(astray.document_ids), list(astray.fact_ids)
     for column, ids in ((SentenceRow.document_id, documents), (SentenceRow.fact_id, facts)):
         session.execute(delete(SentenceRow).where(column == func.any(ids)))

@@ -65,15 +65,15 @@ BEFORE = 40  # characters, as many as an ingest compares to find the facts that 
 
 
 def hold_off_erasure(session: Session) -> None:
-    """Keep erasures from committing until this transaction ends, since it may write texts that it read before them.
+    """Keep erasures from committing until this transaction ends.
 
-    To be called before the change log or any row is locked.
+    Called before the change log or any row is locked, by transactions that store texts they read earlier.
     """
     session.execute(text("SELECT pg_advisory_xact_lock_shared(:key)"), {"key": ERASE_LOCK})
 
 
 def begin_erasure(session: Session) -> None:
-    """Wait for the transactions that store texts and keeps later ones waiting.
+    """Wait for the transactions that store texts, and keep later ones waiting.
 
     To be called before the change log or any row is locked.
     """
@@ -145,7 +145,7 @@ class Suppressor:
         return bool(met)
 
     def lift(self, session: Session) -> int:
-        """Remove the digests of erased facts that were allowed to pass, and give their number."""
+        """Remove the digests of erased facts that were allowed back in; give their number."""
         if not (self.allow_erased and self._allowed):
             return 0
         session.execute(delete(SuppressionRow).where(SuppressionRow.digest == func.any(list(self._allowed))))
@@ -183,7 +183,7 @@ class Digests:
         return self._of_forms(forms_of_text(value), value, question, place)
 
     def possible_digests(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
-        """Make all digests by which this fact may have been stored, also in the way of earlier releases."""
+        """Make every digest by which any release may have stored this erased fact."""
         every = list(_digested_texts(value, question, place))
         texts = {text for said in every for text in said}
         now, *before = (
@@ -204,7 +204,7 @@ class Digests:
         return [self._make((kind, form, *rest)) for form in every for kind, *rest in said]
 
     def of_words(self, words: Iterable[str]) -> bytes:
-        """Make the digest of successive words, as `kb.texts.wording` gives them."""
+        """Make the digest of successive words."""
         return self._make(("words", *words))
 
     def of_first_word(self, word: str) -> bytes:
@@ -334,10 +334,7 @@ _TEXTS = (FactVersionRow.value, FactRow.question, FactRow.answer)
 
 @dataclass(frozen=True, slots=True)
 class OthersSaying:
-    """The facts, not erased, that said one of these `texts` as of change `seq` of the log, or later.
-
-    Each comes with the forms that it says of them, as a value, a question or an answer.
-    """
+    """Other facts that say one of these `texts` as of change `seq` or later, each with the forms that it says."""
 
     texts: Collection[str]
     facts: Mapping[int, Collection[str]]
@@ -345,7 +342,7 @@ class OthersSaying:
 
     @classmethod
     def look(cls, session: Session, targets: Sequence[ErasureTarget]) -> Self:
-        """Read every fact but the targets."""
+        """Read all facts but the targets, and give those that say a text of them."""
         seq, texts = audit.head_seq(session), strings_of(targets)  # the facts are read later than the seq
         return cls(texts, _saying(session, targets, texts, true()), seq)
 
@@ -412,7 +409,7 @@ class TextOrigin:
     at: datetime | None = None
 
     def counts(self, erased: ErasedTextRow) -> bool:
-        """Say whether this erased text must not be said here."""
+        """Say whether this erased text must not stand in a text of this origin."""
         if erased.fact_id in self.fact_ids:
             return True
         late = (self.seq is not None and erased.seq > self.seq) or (
@@ -449,7 +446,7 @@ class ErasedTexts:
 
     @classmethod
     def counting(cls, session: Session, said: TextOrigin) -> ErasedTexts:
-        """Read the erased texts that count in a text of this origin."""
+        """Read the erased texts that must not stand in a text of this origin."""
         return cls._read(session, said.condition())
 
     @classmethod
@@ -479,7 +476,7 @@ class ErasedTexts:
         return max((erased.seq for erased in every if erased.everywhere), default=0)
 
     def finder_for(self, said: TextOrigin, met: set[int] | None = None) -> ErasedTextFinder:
-        """Give a finder of the erased texts that count in a text of this origin; facts it finds go into `met`."""
+        """Give a finder of the erased texts that count in a text of this origin; found facts go into `met`."""
         return ErasedTextFinder(self, said, set() if met is None else met)
 
     def spans(self, text: str, said: TextOrigin, met: set[int]) -> list[Span]:

@@ -68,7 +68,7 @@ class Jobs:
             return job_record(job)
 
     def share_snapshots(self, changes: int = shared.FAR_AHEAD) -> JobRecord | None:
-        """Queue a snapshot where the one that servers share is so many changes old, unless one is queued or made."""
+        """Queue a job that shares a snapshot, if the shared one is so many changes old and no job is queued."""
         if self.store.settings.shared_snapshots is None:
             return None
         with self.store.sessions.begin() as session:
@@ -180,7 +180,7 @@ _log = logging.getLogger(__name__)
 
 
 class JobInterrupted(BaseException):
-    """Raised where the work of a job should end. It is no `Exception`, so that no handler of errors catches it."""
+    """Raised where a job should stop. It is no `Exception`, so that no error handler catches it."""
 
 
 class JobCancelled(JobInterrupted):
@@ -333,7 +333,7 @@ LONGEST = timedelta(days=36_500)
 
 @dataclass(frozen=True, slots=True)
 class PrunedJobs:
-    """The number of jobs that were removed, or would be in a dry run, in all and by state. They had ended `before`."""
+    """The number of jobs that ended `before` and were removed, or would be in a dry run, in all and by state."""
 
     dry_run: bool
     before: datetime

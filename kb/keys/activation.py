@@ -39,7 +39,7 @@ CALIBRATED = "threshold calibrated"
 
 
 def activation_standing(session: Session, keyset: KeysetHead) -> GateStanding:
-    """Judge the last report of a keyset's gate. It has failed where the threshold was set by hand after it passed."""
+    """Judge a keyset by its last gate report, which counts as failed if the threshold was set by hand since."""
     gate = keysets.gate_of(session, keyset.keyset_id)
     if gate is None:
         return GateStanding(checked=False, passed=False)
@@ -191,7 +191,7 @@ class Succession:
 
 
 def read_succession(session: Session) -> Succession:
-    """Give it as it is now."""
+    """Give the keysets that can answer now, by id with their checkpoints."""
     passed = KeysetRow.gate["passed"].as_boolean().label("passed")
     statement = select(KeysetRow.id, KeysetRow.state, KeysetRow.checkpoint_id, passed)
     rows = session.execute(statement.where(KeysetRow.state.in_(("active", "ready")))).all()
@@ -220,7 +220,7 @@ def count_keys(session: Session, keyset_id: int) -> KeysetRecord:
 
 
 def count_all_keys(session: Session) -> list[KeysetRecord]:
-    """Give all keysets by id, those retired too, with the numbers of their keys."""
+    """Give all keysets by id, also retired ones, with the numbers of their keys."""
     return _records(session, None)
 
 

@@ -36,7 +36,7 @@ _ENCODED_AT_ONCE = 32
 
 
 def default_sample_size(num_keys: int) -> int:
-    """Give how many facts to key truly where so many are to be predicted: a hundredth, and no more than are fitted."""
+    """Give how many facts to key truly for so many predicted keys: a hundredth, within the bounds of a fit."""
     return min(MOST_FITTED, max(FEWEST_SAMPLED, num_keys // 100))
 
 
@@ -273,7 +273,7 @@ class KeyPairs:
 
 @dataclass(frozen=True, slots=True)
 class AdaptSample:
-    """What a keyset is to have true keys of, so that the others can be predicted from another keyset's."""
+    """The facts of a keyset that get true keys, so that the others can be predicted from another keyset's."""
 
     keyset_id: int
     from_keyset_id: int
@@ -287,7 +287,7 @@ class AdaptSample:
     ) -> AdaptSample:
         """Draw documents with about `size` facts, and as many facts without one, by a hash of their ids.
 
-        It draws the same again, and from all corpora where none is named.
+        The same ids are drawn again, from all corpora where none is named.
         """
         documents = _documents(session, from_keyset_id, corpus, size)
         return cls(
@@ -444,19 +444,19 @@ def unit_rows(rows: npt.NDArray[Any]) -> Vectors:
 
 
 def fit_rotation(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
-    """Give the rotation, or reflection, with the least squared distance to the new keys."""
+    """Fit the rotation, or reflection, with the least squared distance to the new keys."""
     old, new, mean_D, mean_E = _centre_keys(old_ND, new_NE)
     return LinearMap(_rotation(old, new), mean_D, mean_E)
 
 
 def fit_near_identity(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
-    """Give the ridge held to the identity, for any strength. Both spaces have one width."""
+    """Fit a ridge regression held to the identity, for any strength. Both spaces have one width."""
     old, new, mean_D, mean_E = _centre_keys(old_ND, new_NE)
     return _corrected_map(np.eye(old.shape[1]), old, new, mean_D, mean_E)
 
 
 def fit_near_rotation(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
-    """Give the ridge held to the rotation of `fit_rotation`, for any strength."""
+    """Fit a ridge regression held to the rotation of `fit_rotation`, for any strength."""
     old, new, mean_D, mean_E = _centre_keys(old_ND, new_NE)
     return _corrected_map(_rotation(old, new), old, new, mean_D, mean_E)
 
@@ -538,7 +538,7 @@ def _corrected_map(known_DE: Matrix, old: Matrix, new: Matrix, mean_D: Matrix, m
 
 
 def measure_recall(queries_BD: Vectors, own_B: Sequence[int], keys_ND: Vectors) -> dict[int, float]:
-    """Give recall at 1 and at 10: the shares of queries whose own key is that near. On ties it ranks last."""
+    """Give recall at 1 and at 10: the shares of queries whose own key is that near. Ties count as missed."""
     rank_B = np.empty(len(queries_BD), dtype=np.int64)
     for start in range(0, len(queries_BD), _QUERIES_AT_ONCE):
         rows = slice(start, start + _QUERIES_AT_ONCE)
