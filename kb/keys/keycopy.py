@@ -64,7 +64,7 @@ def copy_keys(session: Session, keyset_id: int, kind: str, fact_ids: Sequence[in
 
 
 def drop_approximate_keys(session: Session, keyset_id: int, fact_ids: Sequence[int]) -> dict[str, list[int]]:
-    """Drop approximate keys of facts that are keyed anew; give what the change says of that, where there were any."""
+    """Drop the approximate keys of facts that get true ones; give what the change's payload says of them."""
     found = {"keyset_id": keyset_id, "kind": ADOPTED, "fact_ids": id_array(fact_ids)}
     dropped = sorted(session.scalars(_DROP, found))
     return {"dropped_keys": dropped} if dropped else {}

@@ -129,9 +129,9 @@ def analyze_keyset(session: Session, keyset_id: int) -> None:
 
 
 def analyze_grown(session: Session, keyset_id: int) -> None:
-    """Do so where the table is more than twice as large as when it was last counted.
+    """Analyse the keyset's table if it has more than doubled since the last time.
 
-    Each ANALYZE reads some 30,000 pages from all over the table, which many small stores would wait for in vain.
+    Each ANALYZE reads some 30,000 pages, too many for every small store.
     """
     if session.scalar(_HAS_GROWN, {"name": _partition(keyset_id)}):
         analyze_keyset(session, keyset_id)
@@ -158,7 +158,7 @@ def heads_in_use(session: Session) -> list[KeysetHead]:
 
 
 def head_fields(row: Row[Any]) -> dict[str, Any]:
-    """Give the fields of a row of `HEADS`, and what else is in it."""
+    """Give the fields of a row of `HEADS`, with all other columns in it."""
     named: dict[str, Any] = {**row._mapping}
     named["index_fit"] = records.read_stored(IndexFit, row.index_fit, named.pop("whole_index_fit"))
     return named

@@ -78,7 +78,7 @@ class KeySpace:
         return type(self)(self.fact_ids[chosen], self.keys_ND[chosen])
 
     def first_keys(self, fact_ids: Ids) -> tuple[npt.NDArray[np.bool_], Vectors]:
-        """Say which of these facts have a key, and give the first key of each that has one."""
+        """Say which of these facts have a key, and give the first key of each of these."""
         at = np.searchsorted(self.fact_ids, fact_ids)
         has = np.zeros(len(fact_ids), dtype=bool)
         inside = at < len(self)

@@ -44,7 +44,7 @@ _FIGURES = tuple(field.name for field in fields(Prediction) if field.name.starts
 
 
 def predicted_stretches(session: Session, keyset_id: int) -> Stretches:
-    """Give the ids of all keys of a keyset that were ever predicted."""
+    """Give the ranges of ids of all keys of a keyset that were ever predicted."""
     rows = session.execute(select(*_SAID).where(*_PREDICTING))
     return _runs(stretch for _, of, keys, _ in rows if of == keyset_id and (stretch := _stretch(keys)))
 
@@ -226,7 +226,7 @@ class KeyQueue:
 
     @property
     def column(self) -> Any:
-        """What its ids are of."""
+        """The column of its ids: documents or facts."""
         return FactRow.document_id if self.by_document else FactRow.id
 
     def statement(self, after: int, among: Sequence[int] | None = None) -> Select[Any]:
@@ -244,7 +244,7 @@ class KeyQueue:
         return (found.distinct() if self.by_document else found).order_by(column)
 
     def most_used_ids(self, session: Session, most: int) -> list[int]:
-        """Give the ids to be keyed whose facts the newest outputs have looked up, most often first."""
+        """Give the ids to be keyed whose facts the newest outputs have looked up, most used first."""
         newest = select(AttributionRow.fact_id).order_by(
             AttributionRow.generation_id.desc(), AttributionRow.ordinal.desc()
         )
@@ -320,10 +320,9 @@ def facts_with_predicted_keys(keyset_id: int, corpus: str | None, among: Stretch
 def queues_of_facts(
     session: Session, keyset_id: int, fact_ids: Sequence[int], *, with_questions: bool
 ) -> list[KeyQueue]:
-    """Give the queues of what these facts and their documents lack.
+    """Give the queues of the keys that these facts and their documents lack.
 
-    Question keys of documents' facts are among it: all of them `with_questions`, else those whose questions people
-    wrote.
+    Question keys of documents' facts are all in it `with_questions`, else those whose questions people wrote.
     """
     of_documents = select(FactRow.document_id).where(FactRow.id == func.any(list(fact_ids))).distinct()
     documents = [one for one in session.scalars(of_documents) if one is not None]

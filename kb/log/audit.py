@@ -83,7 +83,7 @@ def begin_change(session: Session, actor: str, reason: str) -> Pending:
 def begin_change_with(
     session: Session, actor: str, reason: str, statement: str, values: Mapping[str, Any]
 ) -> tuple[Pending, list[tuple[Any, ...]]]:
-    """Do what `begin` does within a statement that does more, and give what else is in its rows.
+    """Begin a change within a larger statement, and give the statement's other columns.
 
     The rows begin with the columns of `BEGUN`, and there is at least one. What the statement reads is as of before it
     had the lock.
@@ -261,7 +261,7 @@ def _conditions(
 
 
 def change_record(change: ChangeRow) -> ChangeRecord:
-    """Give the change as it is shown, also one that this program did not write, whose payload may be anything."""
+    """Make the record of a change, also of one with an unknown payload."""
     said = change.payload if isinstance(change.payload, dict) else {}
     return copy_columns(
         ChangeRecord,
@@ -385,14 +385,14 @@ def acting_as(principal: Principal, on_behalf_of: str | None = None) -> Iterator
 
 
 def act_for(name: str | None) -> None:
-    """Set on whose behalf the rest of this context edits."""
+    """Set the person on whose behalf the rest of this context edits."""
     origin.set(replace(current_origin(), on_behalf_of=name))
 
 
 def signature_of(actor: str) -> Signature:
-    """Give the actor that the log names: with a token always the token's own name, whatever `actor` was given.
+    """Give the actor that the log names: with a token the token's own name, else the given one.
 
-    On the server's machine the given name is kept, since whoever has a shell there has the database.
+    On the server's machine the given name counts, since whoever has a shell there has the database.
     """
     found = current_origin()
     principal = found.principal
@@ -405,7 +405,7 @@ def signature_of(actor: str) -> Signature:
 
 
 def origin_payload(signature: Signature) -> dict[str, Any]:
-    """Give the part of a change's payload, and so of its hash, that records this origin."""
+    """Give the part of a change's payload that records this origin."""
     found = current_origin()
     kept = {
         "request_id": found.request_id,

@@ -58,7 +58,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class CheckedChain:
-    """The result of checking a log to its end, change `seq` with its `hash`. `breaks` are those that nobody sealed."""
+    """The result of checking a log to its last change, `seq`, with its `hash` and the breaks that nobody sealed."""
 
     checked: int
     seq: int
@@ -82,7 +82,7 @@ class Chain:
     _seals: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
 
     def take(self, entry: Mapping[str, Any], hash_: str) -> Break | None:
-        """Compare the next entry and its stored hash with the entries before; give a break where it does not fit."""
+        """Check the next entry and its stored hash against those before; give a break where it does not fit."""
         computed = audit.entry_hash(entry)
         expected = {
             "gap": (entry["seq"], self.seq + 1),

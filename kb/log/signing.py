@@ -113,17 +113,18 @@ class KeyNames:
 
 
 def key_names(public: Ed25519PublicKey) -> KeyNames:
+    """Give the names of a public key."""
     spki = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return KeyNames(hashlib.sha256(spki).hexdigest(), fingerprint(public.public_bytes_raw()))
 
 
 def write_pem(public: Ed25519PublicKey) -> str:
-    """Give the public key in PEM, which other tools read."""
+    """Write the public key as PEM."""
     return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
 def read_pem(text: str, what: str) -> Ed25519PublicKey:
-    """Read the public key in a PEM text. Raises `SignatureRefused` where it has no Ed25519 key."""
+    """Read the public key of a PEM text. Raises `SignatureRefused` unless it is an Ed25519 key."""
     try:
         public = load_pem_public_key(text.encode())
     except (ValueError, UnicodeError, UnsupportedAlgorithm) as error:
@@ -134,7 +135,7 @@ def read_pem(text: str, what: str) -> Ed25519PublicKey:
 
 
 def own_key_names(home: Path) -> KeyNames | None:
-    """Give the names of this home's key; None where it has signed nothing yet."""
+    """Give the names of this home's key; None where it has not signed anything yet."""
     return key_names(signing_key(home).public_key()) if (home / KEY_FILE).exists() else None
 
 
@@ -154,7 +155,7 @@ def _canonical(statement: Mapping[str, Any]) -> bytes:
 
 
 def encode_base64(data: bytes) -> str:
-    """Write bytes as base64 text."""
+    """Encode bytes as base64 text."""
     return base64.b64encode(data).decode()
 
 
@@ -199,7 +200,7 @@ def close_envelope(
 
 
 def encode_for_signing(payload_type: str, payload: bytes) -> bytes:
-    """Give DSSE's pre-authentication encoding, the bytes that are signed."""
+    """Encode a payload as DSSE's pre-authentication encoding, the bytes that are signed."""
     return b"DSSEv1 %d %s %d %s" % (len(payload_type.encode()), payload_type.encode(), len(payload), payload)
 
 

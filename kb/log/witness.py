@@ -109,7 +109,7 @@ def read_head(line: str, what: str) -> Head:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A line of an exported log: a change in the form that is hashed, its stored hash, and whether it `fits`."""
+    """A line of an exported log: a change in its hashed form, its stored hash, and whether it `fits`."""
 
     said: dict[str, Any]
     hash: str
@@ -177,7 +177,7 @@ def check_database(session: Session, witnessed: Head | None = None) -> AuditRepo
 
 
 def holds_head(session: Session, witnessed: Head) -> bool:
-    """Say whether this log has the witnessed head in its place. It does not check the chain up to there."""
+    """Say whether this log has the witnessed head in its place, without checking the chain up to there."""
     return (witnessed.database, witnessed.hash) == (
         audit.database_id(session),
         hash_at(session, witnessed.seq),

@@ -42,7 +42,7 @@ _KEYS_AT_ONCE = 20_000  # that are compared with all queries: products of few ro
 
 
 class NearestKeys:
-    """The exact nearest keys of some queries among keys that are shown to it batch by batch. Ties are all kept."""
+    """Finds the exact nearest keys of some queries among keys that it gets batch by batch. Ties are all kept."""
 
     def __init__(self, queries: Vectors) -> None:
         self.queries = queries
@@ -66,7 +66,7 @@ class NearestKeys:
         return float((ranks < candidates).mean()) if len(ranks) else 1.0
 
     def ranks(self, index: KeyIndex, candidates: int) -> Ids:
-        """Give the place of each query's [B] nearest key among so many candidates; their number where it is none."""
+        """Give the rank of each query's [B] nearest key among the candidates; their number where it is none."""
         places = np.full(len(self.queries), candidates)
         _, found = index.search(self.queries, candidates)
         for rows, ids, scores in self._seen:
@@ -78,10 +78,10 @@ class NearestKeys:
 
 
 def split_sample(sample: Vectors, spare: int) -> tuple[Vectors, Vectors]:
-    """Parts a sample of keys [n, d] into those that become queries and those that an index is trained on.
+    """Split a sample of keys [n, d] into queries and keys to train an index on.
 
-    Keys that it was trained on lie nearer to its centroids than others, which made 74 lists look like enough where 85
-    were. Where only a few keys can be spared, they are in both parts.
+    Trained keys lie nearer to the centroids than others, so they are no fair queries. Where few can be spared, they are
+    in both parts.
     """
     mixed = sample[np.random.default_rng(0).permutation(len(sample))]
     held_out = mixed[:MEASURED]
@@ -89,7 +89,7 @@ def split_sample(sample: Vectors, spare: int) -> tuple[Vectors, Vectors]:
 
 
 def perturb_keys(keys: Vectors, by: float = _MOVED) -> Vectors:
-    """Give these keys [n, d] as queries, each moved half towards another of them and half anywhere."""
+    """Make queries of these keys [n, d]: half moved towards another key, half in a random direction."""
     random = np.random.default_rng(0)
     others = (np.arange(len(keys)) + random.integers(1, max(2, len(keys)), size=len(keys))) % max(
         1, len(keys)
@@ -161,7 +161,7 @@ OnKeys = Callable[[int, int], None]
 class FaissCandidates:
     """A Faiss index with every change up to `applied_seq` applied, and perhaps later ones.
 
-    `recall` is the share of nearest keys that it found when it was fitted to its keys; None where that is not known.
+    `recall` is the share of nearest keys that it found when it was fitted; None where that is unknown.
     """
 
     index: KeyIndex
@@ -222,7 +222,7 @@ class FaissCandidates:
                 self.index.spare = fit.spare
 
     def has_outgrown(self, index_spec: str) -> bool:
-        """Say whether the index is still exact although another kind is due: half its keys would do to train that."""
+        """Say whether the index is still exact although half its keys would do to train another kind."""
         half = len(self.index) // 2
         due = parse_spec(default_spec(half, self.index.dim) if index_spec == AUTO_SPEC else index_spec)
         return self.index.spec == FLAT_SPEC and due is not None and due.lists > 0 and due.train_min <= half

@@ -97,7 +97,7 @@ class FilteredOptions(LookupOptions, total=False):
 
 
 class FullAnswerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The `AnswerOptions`, with what was left out, and with a limit for each where they are fields of a request."""
+    """All `AnswerOptions`, with defaults, and with the bounds that a request's fields have."""
 
     threshold: Annotated[float, Meta(ge=-1, le=1)] | None = None
     nearest: Annotated[int, Meta(ge=0, le=10)] = 3
@@ -120,7 +120,7 @@ class FullAnswerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 @dataclass(frozen=True, slots=True)
 class FullLookupOptions:
-    """The options of one lookup by keys, with what was left out. Raises `InvalidQuery` where they cannot be meant."""
+    """All options of one lookup by keys, with defaults. Raises `InvalidQuery` where they contradict each other."""
 
     k: int = 1
     threshold: float | None = None

@@ -49,7 +49,7 @@ _SPARE = 4  # keys that a search fetches in addition, as from an exact index
 
 @dataclass(slots=True)
 class CollectionCandidates:
-    """The keys of a collection as of `mark`, and the changes since, up to `applied_seq`."""
+    """The keys of a Milvus collection as of `mark`, with later changes in memory, up to `applied_seq`."""
 
     collection: Collection
     mark: CollectionMark
@@ -95,7 +95,7 @@ class CollectionCandidates:
 
     @property
     def is_ahead(self) -> bool:
-        """Say whether it holds changes that the collection has not got, as far as it saw."""
+        """Say whether it holds changes that the collection did not have when it last looked."""
         with self._changing:
             last = self._seen[-1][0] if self._seen else self._settled
             changes = (*self._added.values(), *self._removed.values())
@@ -199,12 +199,12 @@ class CollectionCandidates:
 
 
 def collection_note(there: Collection) -> str:
-    """Give what the database keeps of where a keyset's keys are."""
+    """Give the text by which the database stores the address of a keyset's collection."""
     return f"milvus:{there.name} at {there.address.uri}"
 
 
 def address_of_note(fit: str) -> str | None:
-    """Give the address in that; None where there is none, as earlier releases did not keep it."""
+    """Read the address in that text; None where an earlier release stored none."""
     return fit.partition(" at ")[2] or None
 
 
@@ -275,7 +275,7 @@ class CollectionWriter:
 
 
 def collection_of_keyset(session: Session, keyset: KeysetHead, address: MilvusAddress) -> Collection | None:
-    """Give the collection that this keyset names, not yet asked for; None where its index is Faiss's."""
+    """Give the collection of this keyset, without asking for it; None where its index is Faiss's."""
     if (name := collection_of(keyset.index_spec)) is None:
         return None
     owner = f"marks_of_base_{audit.database_id(session)}_keyset_{keyset.keyset_id}"
@@ -303,7 +303,7 @@ def _trusted_mark(session: Session, there: Collection) -> CollectionMark:
 
 
 def hand_on_changes(session: Session, keyset_id: int, there: Collection) -> bool:
-    """Write what the log has since the mark, and a new mark; say False while another process does that."""
+    """Write the changes since the mark to the collection, and a new mark; give False where another process does."""
     if not has_turn(session, keyset_id):
         return False
     there, connection = there.patient(), connection_of(session)
@@ -338,9 +338,9 @@ def _confirm(there: Collection, ids: list[int]) -> None:
 def write_all_keys(
     session: Session, keyset: KeysetHead, there: Collection, on_keys: OnKeys | None = None
 ) -> CollectionCandidates:
-    """Make the collection hold exactly the keys of the database: mends it where it can be trusted, else fills it anew.
+    """Make the collection hold exactly the keys of the database: mend it if it can be trusted, else fill it.
 
-    While it is filled anew, lookups of other processes are refused.
+    While it is filled, lookups of other processes are refused.
     """
     wait_for_turn(session, keyset.keyset_id)
     head = audit.head_seq(session)  # read before the keys, as in catching up
@@ -387,7 +387,7 @@ def compact_collection(session: Session, keyset_id: int, there: Collection, seco
 
 
 def is_filled(session: Session, there: Collection) -> bool:
-    """Say whether the collection, which is there, was filled to the end by this base."""
+    """Say whether this base filled the collection, which exists, to the end."""
     try:
         _trusted_mark(session, there)
     except CandidatesRefused:
@@ -478,7 +478,7 @@ Keys = dict[int, bytes | None]
 
 @dataclass(slots=True)
 class TouchedKeys:
-    """What changes up to `head` touched: facts, ids of dropped keys, ranges of new key ids."""
+    """The keys touched by changes up to `head`: by fact, by ids of dropped keys, and by ranges of new ids."""
 
     head: int
     facts: set[int] = field(default_factory=set)
@@ -487,7 +487,7 @@ class TouchedKeys:
 
 
 def read_touched_keys(connection: psycopg.Connection, keyset_id: int, after: int) -> TouchedKeys:
-    """Give what every change past `after` that is committed by now touched."""
+    """Read from the log which keys the committed changes past `after` touched."""
     found = TouchedKeys(after)
     for seq, fact_ids, dropped, stored in _rows(connection, _PASSED, keyset_id=keyset_id, after=after):
         found.head = max(found.head, seq)
@@ -500,9 +500,9 @@ def read_touched_keys(connection: psycopg.Connection, keyset_id: int, after: int
 
 
 def renew_touched_keys(connection: psycopg.Connection, keyset_id: int, found: TouchedKeys) -> Iterator[Keys]:
-    """Give the keys, as they are now, of all that was touched, in batches; None for those an index must not hold.
+    """Yield the touched keys as they are now, in batches; None for those that an index must not hold.
 
-    These are of facts that are neither live nor tombstones, and keys that were dropped.
+    These are keys of facts that are neither live nor tombstones, and dropped keys.
     """
     if found.dropped:
         yield {key_id: None for (key_id,) in _rows(connection, _GONE, keyset_id=keyset_id, ids=found.dropped)}

@@ -66,9 +66,9 @@ def fetch_snapshot(
 def fetch_snapshot_apart(
     session: Session, keyset_id: int, dim: int, settings: Settings, stalled_seconds: float = STALLED_SECONDS
 ) -> None:
-    """Fetch as `fetch` does, in a process of its own, since no fork survives the threads that read object storage.
+    """Fetch a snapshot in a process of its own, since object storage's threads do not survive a fork.
 
-    One that has written nothing for so long is ended, since a server cannot start before it: storage may never answer.
+    One that makes no progress for so long is ended: storage may never answer.
     """
     if (found := _better_snapshot(session, keyset_id, dim, settings)) is None:
         return
@@ -359,9 +359,9 @@ class Replicas:
 def open_grown_replica(
     session: Session, keyset: KeysetHead, settings: Settings, on_keys: OnKeys | None = None
 ) -> Replica | None:
-    """Give the replica from the snapshot of a process that built it before, or builds it and writes a snapshot.
+    """Open the replica of another kind that is due, from its snapshot or built here.
 
-    None while another process builds it, whose snapshot is found later.
+    None while another process builds it.
     """
     if not has_turn(session, keyset.keyset_id):
         return None

@@ -35,7 +35,7 @@ FILE = re.compile(r"keyset-(\d+)-seq-\d+-[0-9a-f]{16}\.faiss")
 
 @dataclass(frozen=True, slots=True)
 class SnapshotExtent:
-    """How far a snapshot is: its kind of index, its number of keys, the last change in it."""
+    """What a snapshot covers: its kind of index, its number of keys, its last change."""
 
     spec: str
     count: int
@@ -60,7 +60,7 @@ def folder_of(session: Session, settings: Settings) -> SharedFolder | None:
 
 
 def noted_snapshots(session: Session) -> dict[int, SharedSnapshot]:
-    """Give what the shared snapshot of each keyset in use has to be, where there is one of this log."""
+    """Give the shared snapshot that the database names for each keyset in use, if it is of this log."""
     return {
         n: one
         for n, one in _read_snapshots(session, KeysetRow.state != "retired").items()
@@ -69,7 +69,7 @@ def noted_snapshots(session: Session) -> dict[int, SharedSnapshot]:
 
 
 def named_snapshots(session: Session) -> dict[int, SharedSnapshot]:
-    """Give every shared snapshot that the database knows of, those of retired keysets too until they are removed."""
+    """Give every shared snapshot that the database names, also those of retired keysets."""
     return _read_snapshots(session, true())
 
 
@@ -83,7 +83,7 @@ def _read_snapshots(session: Session, which: ColumnElement[bool]) -> dict[int, S
 
 
 def describe_unnamed_place(session: Session, settings: Settings) -> str | None:
-    """Say where snapshots are shared that this process, for which no place is named, cannot look at."""
+    """Say where snapshots are shared if this process's settings name no place."""
     found = sorted({one.place or "a place" for one in named_snapshots(session).values()})
     if settings.shared_snapshots is not None or not found:
         return None
@@ -91,7 +91,7 @@ def describe_unnamed_place(session: Session, settings: Settings) -> str | None:
 
 
 def snapshot_doubts(session: Session, folder: SharedFolder) -> dict[int, str]:
-    """Give a sentence for each snapshot that may lie elsewhere than in this folder, or in what is not mounted."""
+    """Give a sentence for each snapshot that may lie elsewhere or in a place that is not mounted."""
     files = set(folder.names())
     settled = removed_snapshots(session, folder, files)
     found = {n: _doubt(folder, one, files) for n, one in named_snapshots(session).items() if n not in settled}
@@ -101,10 +101,9 @@ def snapshot_doubts(session: Session, folder: SharedFolder) -> dict[int, str]:
 
 
 def removed_snapshots(session: Session, folder: SharedFolder, files: Collection[str]) -> set[int]:
-    """Give the retired keysets whose snapshot was removed from this folder, of these files, and is named still.
+    """Give the retired keysets whose file is gone from this folder, though the database names it still.
 
-    A process that ends between the two leaves that, and so did releases before. Another snapshot that is named has to
-    be there, which shows that the folder is the servers'.
+    Another named snapshot has to be there, which shows that the folder is the right one.
     """
     if not any(one.file in files for one in named_snapshots(session).values()):
         return set()
@@ -123,9 +122,9 @@ def _doubt(folder: SharedFolder, shared: SharedSnapshot, files: Collection[str])
 
 
 def reason_to_stay(session: Session, folder: SharedFolder, shared: SharedSnapshot | None) -> str | None:
-    """Say why a snapshot must not be replaced from here, as nobody would know of it then; None where it may.
+    """Say why a snapshot must not be replaced from here; None where it may.
 
-    One that is gone from its folder may, unless it holds erased keys: then somebody has to say that it is gone.
+    One that is gone from its folder may, unless it holds erased keys.
     """
     if shared is None or (said := _doubt(folder, shared, folder.names())) is None:
         return None
@@ -138,26 +137,26 @@ def _about_snapshot(keyset_id: int, said: str) -> str:
 
 
 def may_hold_erased_keys(session: Session, shared: SharedSnapshot) -> bool:
-    """Say whether facts were erased since, whose keys the snapshot may hold."""
+    """Say whether facts were erased since this snapshot, so that it may hold their keys."""
     erased = exists().where(ChangeRow.seq > shared.applied_seq, ChangeRow.kind == "erase")
     return bool(session.scalar(select(erased)))
 
 
 def is_snapshot_old(session: Session, changes: int = FAR_AHEAD) -> bool:
-    """Say whether the shared snapshot of the active keyset is so many changes behind the log."""
+    """Say whether the active keyset's shared snapshot is so many changes behind the log."""
     active = session.scalar(select(KeysetRow.id).where(KeysetRow.state == "active"))
     there = noted_snapshots(session).get(active or 0)
     return there is not None and audit.head_seq(session) - there.applied_seq >= changes
 
 
 def leftover_files(session: Session, folder: SharedFolder) -> tuple[str, ...]:
-    """Give the files there that no keyset in use names, of writers that died and of keysets that are gone."""
+    """List the files that no keyset in use names, of writers that died or keysets that are gone."""
     files = {one.file for one in noted_snapshots(session).values()}
     return tuple(name for name in folder.names() if FILE.fullmatch(name) and name not in files)
 
 
 def list_leftovers(session: Session, folder: SharedFolder, uploads: UnfinishedUploads) -> tuple[str, ...]:
-    """Name what is left over there, with the parts of files that were never written to their end."""
+    """Name the leftover files, and the parts of unfinished uploads."""
     parts = (f"{name} (parts of it)" for name in uploads.names if FILE.fullmatch(name))
     return (*leftover_files(session, folder), *parts)
 
@@ -260,7 +259,7 @@ class SharedFolder:
                     continue
 
     def unfinished_uploads(self) -> UnfinishedUploads:
-        """Give the files whose upload to S3 was never finished: their parts stay, and no listing has them."""
+        """List the files whose upload to S3 never finished: their parts stay without being listed."""
         with self._reach_storage() as (storage, root):
             try:
                 return UnfinishedUploads(tuple(sorted({_name(upload) for upload in _uploads(storage, root)})))
@@ -483,7 +482,7 @@ def _turn(session: Session, keyset_id: int, must: bool) -> bool:
 
 
 def await_turns(session: Session) -> None:
-    """Wait until nobody writes there who began before an erasure that is committed; nobody begins so later."""
+    """Wait until no process that began before a committed erasure still writes there."""
     for keyset_id in session.scalars(
         select(KeysetRow.id).where(KeysetRow.state != "retired").order_by(KeysetRow.id)
     ):
@@ -516,7 +515,7 @@ def _turns(session: Session, names: Iterable[str]) -> set[int]:
 
 
 def forget_snapshots(session: Session, keyset_ids: Iterable[int]) -> None:
-    """Have the database name no shared snapshot of these keysets."""
+    """Make the database name no shared snapshot of these keysets."""
     note = update(KeysetRow).where(KeysetRow.id.in_(list(keyset_ids)))
     session.execute(note.values(shared_snapshot=null(), whole_shared_snapshot=null()))
 

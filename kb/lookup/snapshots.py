@@ -44,10 +44,7 @@ from colmlm.kb.tables import KeysetRow
 
 @dataclass(frozen=True, slots=True)
 class NamedCollection:
-    """The collection that a keyset in this state names, be it there or not, and at which address it was filled last.
-
-    That is None where it is not known.
-    """
+    """The Milvus collection that a keyset names, existing or not, and where it was last filled (None: unknown)."""
 
     keyset_id: int
     state: str
@@ -127,8 +124,9 @@ def _of(session: Session, keyset_id: int, address: MilvusAddress) -> NamedCollec
 
 @dataclass(frozen=True, slots=True)
 class CollectionStandings:
-    """The keysets whose collections are to be compared with the database, and a sentence for each other collection:
-    the `useless` are to be dropped, the `astray` are in doubt, and the `unasked` could not be asked for.
+    """The keysets whose collections are to be compared, and a sentence for each other collection.
+
+    The `useless` are to be dropped, the `astray` are in doubt, and the `unasked` could not be reached.
     """
 
     kept: frozenset[int] = frozenset()
@@ -244,7 +242,7 @@ class Inspection:
         )
 
     def unreached_findings(self) -> tuple[str, ...]:
-        """Give those of these sentences that tell of what could not be looked at."""
+        """Give the sentences on places that could not be looked at."""
         shared = [self.shared.unreached] if self.shared.unreached else []
         return (*shared, *self.collections.unasked.values())
 

@@ -60,7 +60,7 @@ MAX_ID = 2**63 - 1
 def list_groups(
     session: Session, state: MissState, order: MissOrder, after: int, limit: int, show: ShowTexts | None
 ) -> list[MissGroup]:
-    """Give groups of this state past the group `after`, or where that is not there any more from the first on."""
+    """List groups of this state past the group `after`, or from the first on where that is gone."""
     by = MissGroupRow.asked if order == "asked" else MissGroupRow.last_at
     statement = select(MissGroupRow).where(MissGroupRow.state == state)
     last = session.get(MissGroupRow, after) if 0 < after <= MAX_ID else None
@@ -123,7 +123,7 @@ def _decisions(session: Session, seqs: Sequence[int]) -> dict[int, ChangeRecord]
 
 
 def questions_in_group(session: Session, group_id: int, show: ShowTexts | None) -> tuple[MissedQuestion, ...]:
-    """Give the different questions among the last misses of a group, newest first."""
+    """List the different questions among the last misses of a group, newest first."""
     rows = session.execute(_newest(group_id)).all()
     asked = group_questions(session, [MissPlace(row.generation_id, row.ordinal) for row in rows], show)
     found: dict[tuple[str, bool], list[Any]] = {}
@@ -176,7 +176,7 @@ Query = tuple[str, bytes]  # the checkpoint, and the vector as it is stored
 
 
 def add_near_facts(store: SearchableStore, groups: Sequence[MissGroup], k: int) -> list[MissGroup]:
-    """Give the groups with the k live facts that are nearest to what each was asked last."""
+    """Give the groups with the k live facts nearest to the last question of each."""
     if not (groups and k):
         return list(groups)
     places = {one.group_id: MissPlace(one.generation_id, one.ordinal) for one in groups}
@@ -230,7 +230,7 @@ def _by_key(store: SearchableStore, asked: Mapping[int, Query], k: int) -> dict[
 def look_up_queries(
     store: SearchableStore, checkpoint_id: str, queries: Sequence[bytes], **options: Unpack[LookupOptions]
 ) -> list[tuple[Hit, ...]] | None:
-    """Give the hits of each query; None where the active keyset is of another checkpoint, or there is none."""
+    """Give the hits of each query; None unless the active keyset is of this checkpoint."""
     queries_BD = np.frombuffer(b"".join(queries), dtype=STORED).reshape(len(queries), -1).astype(np.float32)
     try:
         lookups = store.lookups.find(queries_BD, checkpoint_id=checkpoint_id, **options)
@@ -267,7 +267,7 @@ ShowTexts = Callable[[Session, Mapping[int, Texts]], Mapping[int, Texts]]
 
 
 class MissPlace(NamedTuple):
-    """A lookup of an output, or with the ordinal -1 the output as a whole."""
+    """A lookup of an output by its ordinal, or with the ordinal -1 the output as a whole."""
 
     generation_id: int
     ordinal: int
@@ -296,7 +296,7 @@ _STORED = select(GenerationRow.id, GenerationRow.mode, GenerationRow.prompt, Gen
 
 
 def was_question_read() -> ColumnElement[bool]:
-    """Select whether the reader was asked the prompt's question: no lookup before this one had found a fact."""
+    """Build a condition (SQL): the reader was asked the prompt's question, as no earlier lookup had found a fact."""
     earlier = aliased(AttributionRow)
     found = exists().where(
         earlier.generation_id == AttributionRow.generation_id,
@@ -329,7 +329,7 @@ def lock_groups(session: Session) -> None:
 
 
 def note_miss(session: Session, generation_id: int, ordinals: Iterable[int]) -> None:
-    """Keep that these lookups of an output found nothing."""
+    """Store that these lookups of an output found nothing."""
     if rows := [{"generation_id": generation_id, "ordinal": ordinal} for ordinal in ordinals]:
         session.execute(insert(MissRow), rows)
 
@@ -343,7 +343,7 @@ def groups_of(session: Session, generation_id: int) -> tuple[int, ...]:
 
 
 def note_wrong(session: Session, generation_id: int) -> None:
-    """Keep that somebody called an output wrong. One whose lookups found nothing is a miss already."""
+    """Store that somebody called an output wrong, unless its lookups found nothing: that is a miss already."""
     missed = select(MissRow.ordinal).where(MissRow.generation_id == generation_id, MissRow.ordinal != WHOLE)
     if session.scalars(missed.limit(1)).first() is None:
         row = upsert(MissRow).values(generation_id=generation_id, ordinal=WHOLE)
@@ -419,7 +419,7 @@ class _Kept(NamedTuple):
 def ask_again(
     store: SearchableStore, asks: Asks | None, questions: Sequence[MissedQuestion], fact_id: int
 ) -> tuple[AskedAgain, ...]:
-    """Say which of the newest five questions find the fact. What nothing was kept to ask with finds none."""
+    """Say which of the newest five questions find the fact. One without stored text or query finds none."""
     asked = questions[:MOST_ASKED]
     kept = _stored_misses(store, asked)
     return tuple(

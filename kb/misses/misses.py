@@ -250,10 +250,10 @@ class Grouping:
         return made
 
     def group_some(self, session: Session) -> int | None:
-        """Group up to 256 of the misses that are in none, and say how many.
+        """Group up to 256 ungrouped misses, and give their number.
 
-        It gives None where another transaction is grouping, or where there are other groups than it knows by now. Where
-        it fails it may not be used again.
+        None where another transaction is grouping, or where others made groups since. After an error it may not be used
+        again.
         """
         if not (_is_mine(session) and self._knows_all(session)):
             return None
@@ -451,7 +451,7 @@ class Leaders:
         return slot
 
     def join(self, misses: Sequence[ComparedMiss]) -> list[int]:
-        """Give the slot that each miss joins; where no leader is near it becomes one itself."""
+        """Give the slot of the group that each miss joins; without a near leader it becomes one."""
         known = {key: len(space.slots) for key, space in self._spaces.items()}
         near = self._near(misses)
         slots = []

@@ -94,7 +94,7 @@ def ask_set(store: Store, name: str, asker: Asker, on_asked: OnAsked = lambda do
 def run_set(
     store: Store, name: str, asker: Asker, on_asked: OnAsked = lambda done, total: None, *, actor: str
 ) -> QuestionRun:
-    """Ask a set as `ask_set` does, and store the run. What was erased meanwhile is redacted in it."""
+    """Ask a set as `ask_set` does, and store the run; what was erased meanwhile is redacted in it."""
     audit.check_name("actor", actor)
     begun = time.monotonic()
     asked = ask_set(store, name, asker, on_asked)
@@ -162,19 +162,19 @@ MOST = 1000  # values, and sentences, with all words of an expected value, that 
 
 
 def expected_values(kept: KeptQuestion) -> tuple[str, ...]:
-    """Give the expected values that nothing was erased of."""
+    """Give the expected values of a kept question of which nothing was erased."""
     return tuple(value for value in kept.expected if MARK not in value)
 
 
 def is_askable(kept: KeptQuestion) -> bool:
-    """Say whether enough is left of a question to be asked."""
+    """Say whether a question can be asked still: what was erased of it leaves enough."""
     return MARK not in kept.question and (bool(expected_values(kept)) or not kept.expected)
 
 
 def judge_answers(
     store: Store, corpus: str | None, kept: KeptQuestion, heard: HeardAnswer, asker: Asker
 ) -> AskedItem:
-    """Judge what was heard to a question whose answer should be in this corpus (None: in any)."""
+    """Judge the answer to a question whose expected answer is in this corpus (None: in any)."""
     result, reason = _outcome(kept, heard), None
     if result != "right":
         likeliest = _of_likeliest(heard, expected_values(kept)) if kept.expected else ANOTHER
@@ -251,10 +251,9 @@ LEAST = {"words": -1.0, "reader": 0.0}  # thresholds that anything reaches
 
 @dataclass(frozen=True, slots=True)
 class HeardAnswer:
-    """What a question was answered with: `value`, None where nothing was said.
+    """The answer to a question: `value`, None for none; `best` is the likeliest, also below the threshold.
 
-    `best` is what was likeliest, also below the threshold. `fact_ids` are the facts in it, and `fact_id` the one that
-    says most of the value. Where it was `withheld`, these are deleted.
+    `fact_ids` are the facts in it, and `fact_id` the one that says most. Where it was `withheld`, these are deleted.
     """
 
     value: str | None
@@ -285,7 +284,7 @@ class Asker(Protocol):
     def ask(self, question: str) -> HeardAnswer: ...
 
     def looked_in(self, question: str) -> Sequence[str]:
-        """Give the texts among which the answer is chosen, as they say things now."""
+        """Give the texts among which the answer is chosen, as they are now."""
         ...
 
 

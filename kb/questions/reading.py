@@ -71,7 +71,7 @@ def questions_of_set(
 
 
 def facts_of_questions(session: Session, question_ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Give the facts that each of these questions was taken with, or answered by in any run that is kept."""
+    """Give for each question the facts it was taken with and those in its answers of stored runs."""
     rows = session.execute(_FACTS, {"ids": list(question_ids)})
     return {row.question_id: tuple(row.fact_ids) for row in rows}
 
@@ -96,7 +96,7 @@ def run_record(session: Session, run_id: int, name: str | None = None) -> Questi
 
 
 def list_items(session: Session, run_id: int, after: int = 0, limit: int | None = None) -> list[AskedItem]:
-    """Give what came of the questions of a run, in the order in which they were asked, past the first `after`."""
+    """List the items of a run in the order asked, past the first `after`."""
     statement = select(QuestionOutcomeRow).where(QuestionOutcomeRow.run_id == run_id)
     rows = session.scalars(statement.order_by(QuestionOutcomeRow.id).offset(after).limit(limit))
     return [
@@ -150,9 +150,9 @@ def check_items(questions: Iterable[DraftQuestion]) -> None:
 
 
 def open_set(session: Session, name: str, corpus: str | None, actor: str) -> QuestionSetRow:
-    """Give the set of this name, locked; a new one where there is none. A corpus that is given becomes the set's.
+    """Give the row of a set, locked, and make the set where it is missing. A given corpus becomes the set's.
 
-    Raises `InvalidValue` for a name that is none, and `CorpusNotFound`.
+    Raises `InvalidValue` for a bad name, and `CorpusNotFound`.
     """
     if len(name) > 100 or not re.match(SET_NAME, name) or name.endswith("\n"):
         raise InvalidValue("name of the set", "it has other characters than letters, digits and . _ -")
@@ -170,7 +170,7 @@ def open_set(session: Session, name: str, corpus: str | None, actor: str) -> Que
 def put_set(
     session: Session, set_id: int, questions: Sequence[DraftQuestion], fact_ids: Sequence[int] = ()
 ) -> None:
-    """Add these questions to a set; one that is there already gets these values in place of its own.
+    """Add these questions to a set; the values of one that is already in it are replaced.
 
     Raises `InvalidQuestions` where the set would have too many.
     """

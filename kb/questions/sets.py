@@ -58,7 +58,7 @@ class QuestionSets:
             return reading.questions_of_set(session, reading.set_row(session, name).id, after, limit)
 
     def askable(self, name: str) -> list[DraftQuestion]:
-        """Give all questions of a set of which enough is left to be asked, without the values that were erased."""
+        """Give the questions of a set that can still be asked, without their erased values."""
         with self.store.sessions() as session:
             kept = reading.questions_of_set(session, reading.set_row(session, name).id)
         return [DraftQuestion(one.question, expected_values(one)) for one in kept if is_askable(one)]
@@ -96,7 +96,7 @@ class QuestionSets:
             return _read_marked_set(session, name)
 
     def draft_of_output(self, generation_id: int) -> DraftQuestion:
-        """Give the question that `take` would add of an output."""
+        """Give the question that `take` would add from an output."""
         with self.store.sessions() as session:
             return question_of_output(session, generation_id)[0]
 
@@ -226,10 +226,9 @@ _BEFORE, _BEHIND = "Question:", "Answer:"  # of a prompt that asks a question
 
 
 def question_of_output(session: Session, generation_id: int) -> tuple[DraftQuestion, tuple[int, ...]]:
-    """Give the question of an output with its answer, or of a text the first value in it, and the facts that said it.
+    """Give the question and value of an output, and the facts that said it.
 
-    Where nothing was said, nothing is expected. Raises `GenerationNotFound`, and `InvalidQuestions` where a part of it
-    was erased.
+    Without an answer nothing is expected. Raises `GenerationNotFound`, and `InvalidQuestions` where a part was erased.
     """
     row = session.get(GenerationRow, generation_id) if 0 < generation_id <= MAX_ID else None
     if row is None:

@@ -55,7 +55,7 @@ class Questioner:
     _known: dict[tuple[str, bool], Vectors] = field(default_factory=dict)
 
     def require_keyset(self, keyset: KeysetHead) -> None:
-        """Raise `KeysetMismatch` where the encoder is not of the checkpoint that made this keyset."""
+        """Raise `KeysetMismatch` unless the encoder is of the checkpoint that made this keyset."""
         if self.encoder is not None and self.encoder.checkpoint.checkpoint_id != keyset.checkpoint_id:
             raise KeysetMismatch(self.encoder.checkpoint.checkpoint_id, keyset.checkpoint_id)
 

@@ -84,7 +84,7 @@ _UPLOADS = (
 
 
 def purge_indexes(kb: SearchableStore, on_step: Heard) -> str:
-    """Catch the index up with the log and write every snapshot anew; delete those that cannot be written."""
+    """Catch the index up with the log and rewrite every snapshot; delete those that cannot be written."""
     on_step("Removing keys from the index and its snapshots")
     with suppress(NoActiveKeyset, CandidatesRefused, CandidatesUnavailable):  # told of below
         kb.lookups.catch_up()
@@ -171,7 +171,7 @@ def _out_of_collections(kb: SearchableStore, on_step: Heard) -> str:
 
 
 def last_level_reached(levels: Sequence[Level]) -> int:
-    """Give the last level that is reached together with every level before it."""
+    """Give the last level that is reached with all levels before it."""
     last = 0
     for level in levels:
         if level.state != "reached":

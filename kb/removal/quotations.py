@@ -96,10 +96,10 @@ class Quoting:
 
 
 class ErasedFacts:
-    """Facts that were erased, recognised by digests of their texts and by splices that are not redacted.
+    """Erased facts, recognised by digests of their texts and by splices that are not redacted.
 
-    Of `targets`, which are being erased, the texts still exist. Those of them in `wide` count everywhere, and not only
-    in texts that name their fact. `met` collects the facts that were found by digests and splices.
+    The texts of `targets`, which are being erased, still exist. Those of them in `wide` count in every text. `met`
+    collects the facts found.
     """
 
     def __init__(
@@ -128,9 +128,9 @@ class ErasedFacts:
         again: Sequence[int],
         standing: Set[str],
     ) -> ErasedFacts:
-        """Read the facts that are erased, and those that are erased `again`.
+        """Read the facts that are being erased, and those that are erased `again`.
 
-        What has a form in `standing` is said by other facts, too, and does not count everywhere.
+        Texts with a form in `standing` are said by other facts too, and do not count everywhere.
         """
         fact_ids = frozenset((*(target.fact_id for target in targets), *again))
         wide = [said for said in strings_of(targets) if standing.isdisjoint(forms_of_text(said))]
@@ -151,7 +151,7 @@ class ErasedFacts:
         return JoinedFinder(finder, self.texts.finder_for(said, self.met)) if self.texts else finder
 
     def is_part(self, words: str, said: TextOrigin) -> bool:
-        """Say whether these words are a part of what a target named by this origin says."""
+        """Say whether these words are part of a text of a target that this origin names."""
         own = strings_of(target for target in self.targets if target.fact_id in said.fact_ids)
         whole = [form for string in own for form in forms_of_text(string)]
         return any(part in form for part in forms_of_text(words) if part for form in whole)
@@ -183,12 +183,12 @@ def finder_for_origin(session: Session, said: TextOrigin) -> Finder:
 
 
 def redact_for_origin(session: Session, value: Any, said: TextOrigin) -> Any:
-    """Redact a text or JSON value as it has to be stored now. The transaction must hold erasures off."""
+    """Redact a text or JSON value before it is stored now. The transaction must hold erasures off."""
     return redact_json(value, finder_for_origin(session, said))
 
 
 def redact_selector(session: Session, selector: dict[str, Any], said: TextOrigin) -> dict[str, Any]:
-    """Redact a selector as it has to be stored now, with its text and question where one of its facts was erased."""
+    """Redact a selector before it is stored now: its text and question where one of its facts was erased."""
     kept: dict[str, Any] = redact_for_origin(session, selector, said)
     if _erased_among(session, said.fact_ids):
         kept |= {name: MARK * len(kept[name]) for name in QUOTED_PARTS if name in kept}
@@ -202,7 +202,7 @@ def redact_job(session: Session, job: JobRow) -> None:
 
 
 def finder_for_facts(session: Session, fact_ids: Collection[int]) -> Finder:
-    """Give a finder of what must not be stored now in a question that names these facts.
+    """Give a finder of what a question that names these facts must not say now.
 
     The transaction must hold erasures off.
     """
@@ -210,7 +210,7 @@ def finder_for_facts(session: Session, fact_ids: Collection[int]) -> Finder:
 
 
 def redact_outcomes(session: Session, rows: Sequence[QuestionOutcomeRow]) -> None:
-    """Redact outcomes of a run that are about to be stored, of what was erased since it began."""
+    """Redact outcomes of a run, before they are stored, of what was erased since it began."""
     gone = _erased_among(session, {fact_id for row in rows for fact_id in row.fact_ids})
     since = min((row.seq for row in rows), default=0)
     texts = ErasedTexts.counting(session, TextOrigin(frozenset(gone), seq=since))
@@ -337,10 +337,9 @@ def without_quotations(
     finder: Finder,
     marks: Sequence[Span] = (),
 ) -> tuple[str, str]:
-    """Give prompt and output with the splices of erased facts, repetitions of these and the finder's spans redacted.
+    """Redact, in a prompt and output, splices of erased facts, repetitions of these, and the finder's spans.
 
-    A splice of another fact stays, even where it says the same. `marks` are spans of the output that its document,
-    which it quotes, says no more.
+    A splice of another fact stays, even with the same value. `marks` are spans that the quoted document redacts.
     """
     own = [(s.output_start, s.output_end) for s in splices if s.fact_id in erased]
     others = [(s.output_start, s.output_end) for s in splices if s.fact_id not in erased]

@@ -83,9 +83,9 @@ class ListedPlace:
 
 @dataclass(frozen=True, slots=True)
 class PlacesOfQuestion:
-    """A question with every place that was read for it, and what judges them.
+    """A question with every place read for it, and what judges them.
 
-    What touches a fact that is gone is set aside, and the places behind it are weighed as if it were not there.
+    Places that touch a fact that is gone are set aside, and those behind them weighed as if it did not exist.
     """
 
     asked: QuestionToRead
@@ -228,7 +228,7 @@ def _overlap(place: ReadPlace, other: ReadPlace) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ReadThrough:
-    """The questions of the sampled facts of a set, as they were read in the whole base."""
+    """The sampled facts' questions, as they were read in the whole base."""
 
     read: Sequence[PlacesOfQuestion]
 

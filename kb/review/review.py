@@ -278,10 +278,9 @@ _CORPUS = select(DocumentRow.corpus).where(DocumentRow.id == FactRow.document_id
 
 @dataclass(frozen=True, slots=True)
 class InboxConditions:
-    """The facts of an inbox, by conditions of two forms, and the stretches of their documents' ids; 0 stands for none.
+    """The facts of an inbox, by conditions of two forms, and the ranges of their documents' ids (0: none).
 
-    What is `walked` in an order asks for the document of one fact after the other; what is `counted` may be joined
-    with all documents of a corpus at once.
+    `walked` conditions ask for the document of one fact after another; `counted` ones join all documents at once.
     """
 
     walked: tuple[ColumnElement[bool], ...] = ()
@@ -360,6 +359,7 @@ class Stakes:
 
 
 def page_of_places(places: Iterable[int], after: int, limit: int) -> list[int]:
+    """Give up to `limit` of these places past `after`, in order."""
     return [place for place in places if place > after][:limit]
 
 
@@ -393,9 +393,9 @@ def limit_to_accepted(
     *,
     accepted_only: bool,
 ) -> Edit:
-    """Let only accepted facts of a corpus, or in a keyset, answer, or proposed ones too.
+    """Let only accepted facts of a corpus or keyset answer, or proposed ones too.
 
-    Raises `CorpusNotFound`, `KeysetNotFound`, and `InvalidValue` unless it is either a corpus or a keyset.
+    Raises `CorpusNotFound`, `KeysetNotFound`, or `InvalidValue` unless it is either a corpus or a keyset.
     """
     pending = audit.begin_change(session, actor, reason)
     if corpus is not None and keyset_id is None:

@@ -105,7 +105,7 @@ def _driver_of(connection: Connection) -> Iterator[psycopg.Connection]:
 
 
 def second_engine(engine: Engine, application: str, waits: Waits, connections: int) -> Engine:
-    """Give an engine on the same database with connections of its own and with these limits for its statements."""
+    """Give an engine on the same database with connections and statement limits of its own."""
     return engine_on(
         engine.url,
         application,
@@ -117,9 +117,9 @@ def second_engine(engine: Engine, application: str, waits: Waits, connections: i
 
 
 def reading_engine(engine: Engine, waits: Waits) -> Engine:
-    """Give an engine on the same database for single statements, without a transaction around them or a ping before.
+    """Give an engine on the same database for single reading statements, without transaction or ping.
 
-    Its statements are planned once, whatever the number of ids they are given, and seek rows by indexes.
+    Its statements are planned once, whatever the number of ids, and seek rows by indexes.
     """
     options = f"{_PLANNED_ONCE} {waits.options()}"
     return engine_on(
@@ -133,7 +133,7 @@ def reading_engine(engine: Engine, waits: Waits) -> Engine:
 
 
 def read_from(reader: Engine, ask: Callable[[psycopg.Connection], T]) -> T:
-    """Give what is asked of the driver's own connection, of a `reader`; ask again if the database was restarted."""
+    """Run `ask` on a connection of a reading engine; run it again if the database was restarted."""
     try:
         return _ask(reader, ask)
     except OperationalError as error:
@@ -341,7 +341,7 @@ def copy_documents(
 
 
 def join_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Join the lines into blocks, since a message to the server for each would cost more than the line."""
+    """Join lines into blocks: a message to the server for each line would cost more than the line."""
     block: list[str] = []
     size = 0
     for line in lines:
@@ -393,7 +393,7 @@ def _field(words: str | None) -> str:
 
 
 def escape_words(words: str) -> str:
-    """Escape the characters that end a field or a line, which few texts have."""
+    """Escape the characters that end a field or a line."""
     if "\\" in words:
         words = words.replace("\\", "\\\\")
     if "\n" in words:
@@ -426,10 +426,9 @@ _BY_ROW = b"SET LOCAL session_replication_role = origin"
 
 @contextmanager
 def checked_at_once(session: Session, rows: int) -> Iterator[bool]:
-    """Insert so many rows within the block without a check of each, and say whether that is so.
+    """Insert so many rows in the block without a check of each foreign key; yield whether that is so.
 
-    Whoever inserts them has to show that what they refer to is there until this transaction ends. No trigger of an
-    ordinary kind runs for them.
+    The caller shows that the rows they refer to exist until the transaction ends. Ordinary triggers do not run.
     """
     connection = connection_of(session)
     at_once = rows >= MANY and bool((connection.execute(_MAY).fetchone() or (False,))[0])

@@ -144,10 +144,10 @@ Port = Annotated[int, Meta(ge=1, le=65_535, description="a port from 1 to 65535"
 
 
 def read_settings(kind: type[T], env: Mapping[str, str], prefix: str = "COLMLM_", **given: Any) -> T:
-    """Read a dataclass, of which some fields may be given. An empty variable counts as unset.
+    """Read a dataclass of settings from the environment; an empty variable counts as unset.
 
-    A field that `repr` leaves out is a secret: it may stand in a file, which a variable with the suffix _FILE names,
-    and no message repeats it. Raises `SettingsError`, which names the variable.
+    A field with `repr=False` is a secret: a variable with the suffix _FILE may name its file. Raises `SettingsError`,
+    which names the variable.
     """
     hints = get_type_hints(kind, include_extras=True)
     for setting in fields(kind):  # type: ignore[arg-type]  # T is a dataclass

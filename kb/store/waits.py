@@ -87,9 +87,9 @@ def holder_of(engine: Engine, key: int) -> str | None:
 
 
 def limit_statements(session: Session, seconds: float) -> None:
-    """Limit each statement of this transaction, a report, where the connection has no limit of its own.
+    """Limit each statement of this reporting transaction, if its connection has no limit of its own.
 
-    A report that nobody waits for any more would keep the server from clearing up what was deleted since it began.
+    A report that nobody waits for would keep the server from clearing up deleted rows.
     """
     if (
         session.scalar(text("SHOW statement_timeout")) == "0"
@@ -98,7 +98,7 @@ def limit_statements(session: Session, seconds: float) -> None:
 
 
 def lift_statement_limit(session: Session) -> None:
-    """Lift the time limit for the statements of this transaction, as breaking them off would only repeat them."""
+    """Lift the time limit for this transaction's statements, which would only be repeated if cut off."""
     session.execute(text("SET LOCAL statement_timeout = 0"))
     driver = session.connection().connection.driver_connection
     if isinstance(driver, PatientConnection):
@@ -112,7 +112,7 @@ _OF_RUST = re.compile(r"\(os error ([0-9]+)\)")
 
 
 def refusal_of(error: BaseException) -> KBError | None:
-    """Give the error of the tree for a failure of the driver or the system; None where there is none."""
+    """Translate a failure of the driver or the system to an error of this tree; None where there is none."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     match cause:
         case errors.LockNotAvailable():
@@ -199,7 +199,7 @@ _EXPLAINED = (
 
 @dataclass(slots=True)
 class OutageLog:
-    """Logs outages. `told` has for each kind the time of its last line, and the number of outages noticed since."""
+    """Logs outages, once a minute for each kind. `told` has each kind's last time and number of outages since."""
 
     clock: Callable[[], float] = time.monotonic
     told: dict[str, tuple[float, int]] = field(default_factory=dict)

@@ -373,7 +373,7 @@ def _drift(sample: Sample, ours: Answers, theirs: Answers | None) -> ScoreDrift:
 
 
 def recall_kept(keyset: KeysetRecord) -> Iterator[tuple[str, float | None, str]]:
-    """Give for each kind of which keys are predicted a criterion's name, the share of recall kept, and a note."""
+    """Yield for each kind of predicted keys the criterion's name, the share of recall kept, and a note."""
     for one in keyset.predictions:
         yield (
             f"recall kept by predicted {one.kind} keys",
@@ -399,7 +399,7 @@ def ask_kept_questions(
     reader: Callable[[], JudgedReader] | None,
     on_asked: Callable[[int, int], None],
 ) -> AskedSet:
-    """Ask the set that the limits name. Raises `QuestionSetNotFound`, and `InvalidValue` where they limit nothing."""
+    """Ask the set that the limits name. Raises `QuestionSetNotFound`, or `InvalidValue` without any limit on it."""
     if limits.questions is None or (limits.min_right is None and limits.max_wrong is None):
         raise InvalidValue(
             "gate", "name the least share right of its questions, or the most wrong, with their set"

@@ -40,7 +40,7 @@ _TIE = 1e-6
 
 
 def noisy_keys(keys: IndexedKeys, size: int) -> Vectors:
-    """Give up to `size` stored keys with a little noise, as queries where facts have no questions."""
+    """Make up to `size` queries of stored keys with a little noise, where facts have no questions."""
     random = np.random.default_rng(0)
     chosen = random.permutation(len(keys.ids))[:size]
     near = keys.vectors_at(chosen)
@@ -82,10 +82,7 @@ def _kth_best(keys: IndexedKeys, queries_BD: Vectors, k: int) -> Vectors:
 
 
 def read_more_lists(candidates: CandidateKeys, keys: IndexedKeys, queries_BD: Vectors, goal: float) -> None:
-    """Let lookups read more lists, and score more candidates, where they find too few of these queries' nearest keys.
-
-    An exact index has no lists, and is left as it is.
-    """
+    """Make lookups read more lists and candidates if they find too few of these queries' nearest keys."""
     if not isinstance(candidates, FaissCandidates) or not candidates.index.lists:
         return
     index, nearest = candidates.index, NearestKeys(queries_BD)
@@ -166,7 +163,7 @@ NOT_LIVE = -1
 
 @dataclass(frozen=True, slots=True)
 class IndexedKeys:
-    """The keys [N, d] that an index should hold, as they are stored, which is half of what they take as vectors.
+    """The keys [N, d] that an index should hold, in their stored form, which takes half of float32.
 
     Facts of one value share a number in `class_N`; tombstones have -1.
     """

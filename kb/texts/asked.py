@@ -52,14 +52,14 @@ _COMPARES = re.compile(
 
 
 def asks_to_compare(question: str) -> bool:
-    """Tell whether a question asks to compare, which no quotation of one place answers."""
+    """Tell whether a question asks to compare, so that no quotation of one place answers it."""
     return _COMPARES.search(question) is not None
 
 
 def question_of(mode: str, prompt: str, said: str, *, is_read: bool) -> str:
-    """Give what a lookup of an output of this mode asked, behind `prompt` and what was `said` since.
+    """Give the question of a lookup in an output: that of the prompt, or of the words `said` since.
 
-    Until a lookup finds a fact the reader is asked the question of the prompt; `is_read` says that it was.
+    `is_read` says that the reader answered it, which it does until a lookup finds a fact.
     """
     if mode in ANSWER_MODES:
         return prompt
@@ -95,10 +95,10 @@ def question_of_chat(prompt: str) -> str | None:
 
 
 def resolve_question(turns: Sequence[str]) -> str:
-    """Give the last of some questions as it would be asked alone: with what it leaves to those before it.
+    """Rewrite the last of some questions so that it can be asked alone.
 
-    "And for managers?" is the question before it with "managers" in the place of the phrase that it is like. One that
-    only refers ("What does it cost?") stands behind the question before it. The rules are for English.
+    "And for managers?" takes the form of the question before it; one that only refers ("What does it cost?") is put
+    behind it. The rules are for English.
     """
     *earlier, last = turns
     if not earlier:

@@ -34,7 +34,7 @@ _BLANKS = re.compile(rf"[\s{_UNSEEN}{_EMPTY}]*")
 
 
 def find_unseen(text: str, allowed: str = "") -> str | None:
-    """Find the first character of a text that does not show and is not `allowed`; None where there is none."""
+    """Find the first invisible character that is not `allowed`; None where there is none."""
     return next((found[0] for found in _UNSEEN_ONE.finditer(text) if found[0] not in allowed), None)
 
 
@@ -49,7 +49,7 @@ def visible_text(text: str, kept: str = LINES + JOINERS) -> str:
 
 
 def escape_character(character: str) -> str:
-    """Write a character by its number, as Python does."""
+    """Write a character as a Python escape such as \\u202e."""
     number = ord(character)
     return (
         f"\\x{number:02x}"
@@ -142,6 +142,6 @@ def number_pages(text: str) -> str:
 
 
 def parse_moment(said: str) -> datetime:
-    """Read a date, or a time as ISO 8601 has it; one without a zone is UTC. Raises `ValueError`."""
+    """Parse a date, or an ISO 8601 time; one without a zone is UTC. Raises `ValueError`."""
     at = datetime.fromisoformat(said)
     return at if at.tzinfo else at.replace(tzinfo=UTC)

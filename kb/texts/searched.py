@@ -161,10 +161,7 @@ def _is_heading(text: str, start: int, end: int, structure: TextStructure) -> bo
 
 
 def cut_into_parts(text: str, start: int, end: int) -> list[Span]:
-    """Cut what stands between two offsets, which is not blank, into parts of 60 words and 500 characters at most.
-
-    Lines stay whole where they are no longer than that.
-    """
+    """Cut ``text[start:end]`` into parts of at most 60 words and 500 characters, at line ends where possible."""
     if _fits(text, start, end):
         return [(start, end)]
     spans: list[Span] = []

@@ -228,7 +228,7 @@ class WordMarkup(NamedTuple):
         return skipped, listing | ended, listing | begun
 
     def blank_out_marks(self, folded: str) -> str:
-        """Give the text with blanks for what is no part of a value."""
+        """Give the text with blanks in place of markup that is no part of a value."""
         pieces: list[str] = []
         last = 0
         if listed := _LISTED.match(folded):
@@ -308,7 +308,7 @@ def normalised_before(text: str) -> str:
 
 
 def forms_of_text(text: str) -> tuple[str, ...]:
-    """Give the text's words alone in every reading, first as `normalised` does. Texts that share one say the same."""
+    """Give the text's words alone in every reading, first the normalised one; equal texts share a form."""
     folded, _ = _fold_text(text)
     return _forms(folded, WordMarkup.of(folded))
 

@@ -198,7 +198,7 @@ def message_of_change(change: ChangeRecord, database: str, form: Format) -> Webh
 
 
 def message_of_test(webhook_id: int, database: str, form: Format) -> WebhookMessage:
-    """Make a message that is about no change and shows that the receiver is reached and knows the secret."""
+    """Make a test message, which shows that the receiver is reached and knows the secret."""
     name, now = f"test_{secrets.token_hex(8)}", datetime.now(UTC)
     data = {"webhook_id": webhook_id}
     if form == "standard":
@@ -231,7 +231,7 @@ def new_secret() -> bytes:
 
 
 def format_secret(secret: bytes) -> str:
-    """Write a secret as receivers take it."""
+    """Write a webhook's secret in the form that receivers take."""
     return _MARK + base64.b64encode(secret).decode()
 
 
@@ -376,12 +376,12 @@ def remove_subscription(session: Session, webhook_id: int, actor: str | None) ->
 
 
 def lock_subscription(session: Session, webhook_id: int) -> WebhookRow:
-    """Give the row of a webhook, locked, so that two edits of it take turns. Raises `WebhookNotFound`."""
+    """Read and lock the row of a webhook, so that two edits take turns. Raises `WebhookNotFound`."""
     return _only(session, webhook_id, select(WebhookRow).with_for_update())
 
 
 def read_subscription(session: Session, webhook_id: int) -> WebhookRow:
-    """Give the row of a webhook to read, and wait for no edit of it. Raises `WebhookNotFound`."""
+    """Read the row of a webhook without waiting for edits of it. Raises `WebhookNotFound`."""
     return _only(session, webhook_id, select(WebhookRow))
 
 
@@ -392,7 +392,7 @@ def list_subscriptions(session: Session, after: int = 0, limit: int | None = Non
 
 
 def subscription_with_secret(session: Session, webhook_id: int) -> WebhookRow:
-    """Give the row of a webhook with its secret, for who sends. Raises `WebhookNotFound`."""
+    """Read the row of a webhook with its secret, to send. Raises `WebhookNotFound`."""
     return _only(session, webhook_id, select(WebhookRow).options(undefer(WebhookRow.secret)))
 
 
@@ -404,7 +404,7 @@ def _only(session: Session, webhook_id: int, rows: Select[WebhookRow]) -> Webhoo
 
 
 def webhook_record(row: WebhookRow) -> Webhook:
-    """Give a webhook as it is shown."""
+    """Make the record of a webhook's row, without its secret."""
     return copy_columns(
         Webhook,
         row,
@@ -457,7 +457,7 @@ _IS_DUE = and_(
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long to wait after a failure, twice as long after each more, and when to give a receiver up."""
+    """How long to wait after a failure, doubling with each, and when to give up on a receiver."""
 
     first_wait: timedelta = timedelta(seconds=5)
     longest_wait: timedelta = timedelta(hours=1)
@@ -470,7 +470,7 @@ class RetryPolicy:
 
 
 def due_webhooks(session: Session) -> list[int]:
-    """List the webhooks that have changes ahead of them and need not wait."""
+    """List the webhooks that have changes to send and need not wait."""
     return list(session.scalars(select(WebhookRow.id).where(_IS_DUE).order_by(WebhookRow.id)))
 
 
@@ -508,7 +508,7 @@ class Position:
     failures: int
 
     def changes_ahead(self, most: int | None) -> Iterator[ChangeRecord]:
-        """Yield up to `most` changes of the wanted kinds, in their order, and pass over the others."""
+        """Yield up to `most` changes of the wanted kinds in order, and pass over the others."""
         given = 0
         while most is None or given < most:
             head = audit.head_seq(self.session)
@@ -527,9 +527,9 @@ class Position:
         return [audit.change_record(row) for row in rows]
 
     def can_note(self) -> bool:
-        """Write the row as it is, before anything is sent, and say whether changes may be sent.
+        """Write the row unchanged before anything is sent, and say whether changes may be sent.
 
-        A database that takes no writes raises here, and so has no message sent again and again that it cannot note.
+        A database that takes no writes raises here, so that no message is sent that could not be noted.
         """
         return self._write(delivered_seq=self.seq) == "active"
 
