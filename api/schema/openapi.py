@@ -61,13 +61,7 @@ from colmlm.api.schema.examples import (
 from colmlm.api.wire import MAX_ID, Problem, cursor
 from colmlm.kb.access.records import ROLES
 from colmlm.kb.evidence.generation import FinishedOutput, SplicedValue
-from colmlm.kb.evidence.provenance import (
-    MEDIA_TYPES,
-    Provenance,
-    provenance_of_fact,
-    provenance_of_output,
-    write_prov,
-)
+from colmlm.kb.evidence.provenance import MEDIA_TYPES, Provenance, fact_account, output_account, write_prov
 from colmlm.kb.facts.records import AlsoSaid
 from colmlm.kb.log.records import BATCH, EVENT, cloud_event
 from colmlm.kb.log.signing import PAYLOAD_TYPE
@@ -498,8 +492,8 @@ _EVENT_OF_CHANGE = as_json(cloud_event(CHANGE, _DATABASE))
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "list_changes": {BATCH: [_EVENT_OF_CHANGE]},
     "read_change": {EVENT: _EVENT_OF_CHANGE},
-    "trace_output": _provenance(provenance_of_output(TRACE, _DATABASE)),
-    "trace_fact": _provenance(provenance_of_fact(examples.FACT_TRACE, _DATABASE)),
+    "trace_output": _provenance(output_account(TRACE, _DATABASE)),
+    "trace_fact": _provenance(fact_account(examples.FACT_TRACE, _DATABASE)),
 }
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import FactNotFound, InvalidValue, refusals
 from colmlm.kb.evidence import attribution, storing
-from colmlm.kb.evidence.provenance import ProvForm, provenance_of_fact, provenance_of_output, write_prov
+from colmlm.kb.evidence.provenance import ProvForm, fact_account, output_account, write_prov
 from colmlm.kb.evidence.records import (
     FactTrace,
     Feedback,
@@ -83,13 +83,13 @@ class Outputs:
         """Give an output's trace as W3C PROV. Raises `GenerationNotFound`."""
         with self.store.sessions() as session:
             trace = attribution.trace_output(session, generation_id)
-            return write_prov(provenance_of_output(trace, audit.database_id(session)), form)
+            return write_prov(output_account(trace, audit.database_id(session)), form)
 
     def provenance_of_fact(self, fact_id: int, form: ProvForm) -> dict[str, Any]:
         """Give a fact's trace as W3C PROV. Raises `FactNotFound`."""
         with self.store.sessions() as session:
             trace = attribution.trace_fact(session, fact_id)
-            return write_prov(provenance_of_fact(trace, audit.database_id(session)), form)
+            return write_prov(fact_account(trace, audit.database_id(session)), form)
 
     @retry_on_contention
     def give_feedback(

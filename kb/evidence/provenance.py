@@ -67,7 +67,7 @@ class Provenance:
         self.relations[ProvRelation(kind, subject, object, at)] = None
 
 
-def provenance_of_output(trace: OutputTrace, database: str) -> Provenance:
+def output_account(trace: OutputTrace, database: str) -> Provenance:
     """Give the PROV account of a stored output: decoded from a prompt, with facts of documents spliced in."""
     found = Provenance(database)
     name, decoding = f"output:{trace.generation_id}", f"decoding:{trace.generation_id}"
@@ -112,7 +112,7 @@ def _splice(found: Provenance, output: str, decoding: str, splice: TracedSplice)
         found.relate("wasInvalidatedBy", version, changes[endings[-1].seq], endings[-1].at)
 
 
-def provenance_of_fact(trace: FactTrace, database: str) -> Provenance:
+def fact_account(trace: FactTrace, database: str) -> Provenance:
     """Give the PROV account of a fact: its versions, the changes that made them, and the outputs that used it."""
     found, name = Provenance(database), f"fact:{trace.fact.fact_id}"
     found.entity(name, "Fact", question=trace.fact.question, live=trace.fact.deleted_seq is None)

@@ -179,19 +179,19 @@ _LOCK = text("SELECT pg_advisory_lock(hashtextextended('ticket of colmlm ' || CA
 _log = logging.getLogger(__name__)
 
 
-class JobInterrupted(BaseException):
+class JobStopped(BaseException):
     """Raised where a job should stop. It is no `Exception`, so that no error handler catches it."""
 
 
-class JobCancelled(JobInterrupted):
+class JobCancelled(JobStopped):
     """Raised where somebody cancelled the job."""
 
 
-class JobHandedBack(JobInterrupted):
+class JobHandedBack(JobStopped):
     """Raised where the worker is stopping, so that another one continues the job."""
 
 
-class LeaseLost(JobInterrupted):
+class LeaseLost(JobStopped):
     """Raised where another worker has the job by now."""
 
 
@@ -244,7 +244,7 @@ class Lease:
         self.check()
 
     def check(self) -> None:
-        """Raise `JobInterrupted` where the work should not go on. To be called where nothing is half done."""
+        """Raise `JobStopped` where the work should not go on. To be called where nothing is half done."""
         if self.lost:
             raise LeaseLost
         if self.cancelled:

@@ -32,15 +32,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from colmlm.kb.errors import DatabaseUnavailable, InvalidValue, KBError
 from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.kinds import uploads_of, work_of
-from colmlm.kb.jobs.queue import (
-    BEAT_SECONDS,
-    JobCancelled,
-    JobInterrupted,
-    Jobs,
-    Lease,
-    LeaseLost,
-    prune_jobs,
-)
+from colmlm.kb.jobs.queue import BEAT_SECONDS, JobCancelled, Jobs, JobStopped, Lease, LeaseLost, prune_jobs
 from colmlm.kb.jobs.records import UNFINISHED, JobRecord, Work
 from colmlm.kb.jobs.tickets import Problem, problem_of
 from colmlm.kb.jobs.uploads import Uploads
@@ -329,7 +321,7 @@ class Runner:
             self._settle(lease, "cancelled")
         except LeaseLost:
             lease.close()
-        except JobInterrupted:
+        except JobStopped:
             lease.close()
             self._hand_back(job_id, ticket)
         except _DATABASE_GONE_RUNNER as error:

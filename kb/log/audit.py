@@ -73,10 +73,7 @@ class Pending:
 
 
 def begin_change(session: Session, actor: str, reason: str) -> Pending:
-    """Lock the log until this transaction ends and take the next seq.
-
-    Raises `LogHeld` where another keeps the lock.
-    """
+    """Lock the log until this transaction ends and take the next seq. Raises `LogHeld` where another keeps the lock."""
     return begin_change_with(session, actor, reason, BEGUN, {})[0]
 
 

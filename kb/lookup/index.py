@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from colmlm.kb.errors import IndexInvariant, SnapshotRefused, refusals
 from colmlm.kb.lookup.snapshot_files import (
-    IndexDescription,
+    IndexRecord,
     locked_directory,
     read_manifest,
     replace_snapshot,
@@ -201,11 +201,11 @@ class KeyIndex:
         disk.
         """
 
-        def write(file: Path) -> IndexDescription:
+        def write(file: Path) -> IndexRecord:
             with self._lock.reading():
                 _write(self._index, file)
                 count = len(self)
-            return IndexDescription(self.dim, self.spec, count, sha256(file))
+            return IndexRecord(self.dim, self.spec, count, sha256(file))
 
         replace_snapshot(path, keyset_id, applied_seq, write)
 
@@ -314,10 +314,7 @@ def _as_ids(ids: Iterable[int] | Ids) -> Ids:
 
 
 def _write(index: Any, file: Path) -> None:
-    """Write the index to a file.
-
-    Faiss reports the system's error only as words, from which this makes an `OSError`.
-    """
+    """Write the index to a file. Faiss reports the system's error only as words, from which this makes an `OSError`."""
     try:
         faiss.write_index(index, str(file))
     except RuntimeError as error:

@@ -35,13 +35,7 @@ from colmlm.kb.lookup.records import NOBODY, Observer
 from colmlm.kb.lookup.remote import CollectionCandidates, hand_on_changes
 from colmlm.kb.lookup.replica import Replica, load_replica, rebuild_replica, save_replica
 from colmlm.kb.lookup.shared import SharedFolder, SnapshotExtent, folder_of, noted_snapshots
-from colmlm.kb.lookup.snapshot_files import (
-    IndexDescription,
-    note_history,
-    read_manifest,
-    replace_snapshot,
-    sha256,
-)
+from colmlm.kb.lookup.snapshot_files import IndexRecord, note_history, read_manifest, replace_snapshot, sha256
 from colmlm.kb.lookup.specs import collection_of
 from colmlm.kb.store import database
 from colmlm.kb.store.database import connection_of
@@ -129,12 +123,12 @@ def copy_snapshot(
 ) -> None:
     """Copy a shared snapshot into the index directory. Raises `SharedSnapshotsUnavailable` where its bytes differ."""
 
-    def write(file: Path) -> IndexDescription:
+    def write(file: Path) -> IndexRecord:
         folder.get(shared.file, file, shared.num_bytes)
         if sha256(file) != shared.sha256:
             cause = f"{shared.file} does not have the digest that the database knows"
             raise SharedSnapshotsUnavailable(folder.where, cause)
-        return IndexDescription(dim, shared.spec, shared.count, shared.sha256)
+        return IndexRecord(dim, shared.spec, shared.count, shared.sha256)
 
     replace_snapshot(directory, keyset_id, shared.applied_seq, write)
     note_history(directory, keyset_id, shared.applied_seq, shared.log_hash)
