@@ -22,7 +22,7 @@ from colmlm.api.watch.metrics import Metrics, Tracing
 from colmlm.api.watch.operations import Operations
 from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import KBError, SettingsError
-from colmlm.kb.jobs.tickets import OwnWorker, no_worker
+from colmlm.kb.jobs.tickets import OwnWorker, report_no_worker
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.service import KnowledgeBase
@@ -40,7 +40,7 @@ def run_server(
     models: LoadedModels,
     settings: ServerSettings | None = None,
     tracing: Tracing | None = None,
-    worker: OwnWorker = no_worker,
+    worker: OwnWorker = report_no_worker,
     local: LocalToken | None = None,
     reader: JudgedReader | None = None,
     sentences: SentenceEmbedder | None = None,

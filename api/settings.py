@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from msgspec import Meta
 
 from colmlm.kb.errors import SettingsError
-from colmlm.kb.store.settings import Port, Seconds, read
+from colmlm.kb.store.settings import Port, Seconds, read_settings
 
 HostName = Annotated[str, Meta(pattern=r"^[^/*\s]+$", description="names of hosts, with commas between them")]
 Origin = Annotated[
@@ -66,7 +66,7 @@ class ServerSettings:
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Self:
         """The settings `env` asks for. Raise `SettingsError`."""
-        return read(cls, env)
+        return read_settings(cls, env)
 
     def metrics_address(self) -> tuple[str, int] | None:
         """Host and port of HOST:PORT, or of [HOST]:PORT for IPv6; None: the metrics are on no address of their own."""

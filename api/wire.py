@@ -14,7 +14,7 @@ from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.evidence.records import FactDifference, ImpactedOutput
 from colmlm.kb.facts.records import DocumentRecord, SettledBefore
 from colmlm.kb.keys.records import GateStanding, KeysetRecord
-from colmlm.kb.lookup.options import AcceptedOnly, AnswerWanted
+from colmlm.kb.lookup.options import AcceptedOnly, FullAnswerOptions
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.misses.records import MissGroup
 from colmlm.kb.removal.records import (
@@ -145,7 +145,7 @@ class LookupRequest(Request, frozen=True, kw_only=True):
     accepted_only: AcceptedOnly = False
 
 
-class QuestionRequest(AnswerWanted, Request, frozen=True, kw_only=True):
+class QuestionRequest(FullAnswerOptions, Request, frozen=True, kw_only=True):
     """A question to answer. `threshold` is a probability, or in the mode `paper` a cosine."""
 
     question: Question

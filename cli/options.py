@@ -16,7 +16,7 @@ from typing import Annotated, ParamSpec, TypeVar
 
 import typer
 
-from colmlm.kb.texts.characters import moment
+from colmlm.kb.texts.characters import parse_moment
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -104,7 +104,7 @@ def parse_span(text: str) -> timedelta:
 def parse_time(said: str) -> datetime:
     """Read a date, or a time as ISO 8601 has it; one without a zone is UTC."""
     try:
-        return moment(said)
+        return parse_moment(said)
     except ValueError as error:
         raise typer.BadParameter(
             f"{said!r} is no time, such as 2026-01-31 or 2026-01-31T12:00+01:00."

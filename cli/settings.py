@@ -9,7 +9,7 @@ from typing import Annotated, Self
 
 from msgspec import Meta
 
-from colmlm.kb.store.settings import read
+from colmlm.kb.store.settings import read_settings
 
 Workers = Annotated[int, Meta(ge=1, le=10_000, description="a number of processes from 1 to 10000")]
 
@@ -44,4 +44,4 @@ class UserSettings:
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Self:
         """Read the settings from the variables `env`. Raises `SettingsError`."""
-        return read(cls, env)
+        return read_settings(cls, env)

@@ -19,15 +19,15 @@ def command(*words: object) -> list[str]:
     return [sys.executable, "-P", *map(str, words)]
 
 
-def again() -> list[str]:
+def restart_command() -> list[str]:
     """Give the command line that starts this process once more."""
     return command(*sys.orig_argv[1:])
 
 
 def shut_out_current_directory() -> None:
-    """Keep the current directory off the path of all Python processes that this one starts, also those of libraries.
+    """Keep Python processes started from here from importing modules of the current directory.
 
-    Where the program is not installed, they find its packages where this process did. To be called first.
+    To be called first. A program that is not installed finds its packages where this process did.
     """
     os.environ["PYTHONSAFEPATH"] = "1"
     # An empty entry, as in `PYTHONPATH=$PYTHONPATH:/mine`, stands for the current directory.

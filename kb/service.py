@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from colmlm.kb.access.access import Access
     from colmlm.kb.evidence.log import Log
     from colmlm.kb.evidence.outputs import Outputs
-    from colmlm.kb.evidence.shown import Shown
+    from colmlm.kb.evidence.shown import CallerView
     from colmlm.kb.facts.comparisons import Comparisons
     from colmlm.kb.facts.corpora import Corpora, StoredDocuments
     from colmlm.kb.facts.facts import Facts
@@ -65,7 +65,7 @@ class KnowledgeBase(SearchableStore):
         """
         self.searcher  # noqa: B018  # made before the copy, which shares it
         other = copy(self)
-        other._use(database.beside(self.engine, f"colmlm {pool}", waits, connections))
+        other._use(database.second_engine(self.engine, f"colmlm {pool}", waits, connections))
         self.pools[pool] = other.engine
         self._opened.append(other.engine)
         return other
@@ -166,8 +166,8 @@ class KnowledgeBase(SearchableStore):
 
         return Upkeep(self)
 
-    def shown(self, *, past: bool) -> Shown:
-        """Read this knowledge base for a caller. Without `past`, what was deleted or corrected is withheld."""
-        from colmlm.kb.evidence.shown import Shown
+    def caller_view(self, *, past: bool) -> CallerView:
+        """Give this base as a caller may see it. Without `past`, deleted and corrected texts are withheld."""
+        from colmlm.kb.evidence.shown import CallerView
 
-        return Shown(self, past)
+        return CallerView(self, past)

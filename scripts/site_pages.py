@@ -244,12 +244,12 @@ def metrics_page() -> str:
 
 def rights_page() -> str:
     """Describe which role may call which route."""
-    from colmlm.api.app import routed
+    from colmlm.api.app import build_routes
     from colmlm.api.middleware.auth import right_of
     from colmlm.kb.access.records import ROLES
 
     rows = []
-    for route in sorted(routed().routes, key=lambda one: str(one.path)):
+    for route in sorted(build_routes().routes, key=lambda one: str(one.path)):
         for method, handler in sorted(_handlers(route).items()):
             right = right_of(handler)
             may = (
@@ -281,11 +281,11 @@ def _handlers(route: Any) -> Mapping[str, Any]:
 
 def http_page() -> str:
     """Describe every route of the API, from its OpenAPI document."""
-    from colmlm.api.app import routed
-    from colmlm.api.schema.openapi import described
+    from colmlm.api.app import build_routes
+    from colmlm.api.schema.openapi import complete_document
     from colmlm.api.schema.reference import reference
 
-    return reference(described(routed()))
+    return reference(complete_document(build_routes()))
 
 
 PAGES: Mapping[str, Callable[[], str]] = {

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from colmlm.api.app import routed
-from colmlm.api.schema.openapi import described
+from colmlm.api.app import build_routes
+from colmlm.api.schema.openapi import complete_document
 from colmlm.kb.errors import KINDS, KBError
 from tests.places import ROOT
 from tests.test_docs import settings_read
@@ -30,7 +30,7 @@ def site() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    return described(routed())
+    return complete_document(build_routes())
 
 
 def test_every_setting_is_described(site: ModuleType) -> None:

@@ -63,7 +63,7 @@ from colmlm.kb.facts.records import (
     PairsSought,
     Proposing,
     ReviewVerdict,
-    Settled,
+    SettledVerdicts,
     StaleFact,
     StalePage,
 )
@@ -227,14 +227,14 @@ class RemoteReview(Resource):
         items, page, after = self.api.read_list_part("/review", InboxPage, "review", **part, **said)
         return Inbox(tuple(items), page.total, page.is_exact, after, page.progress)
 
-    def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> Settled:
+    def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> SettledVerdicts:
         """Settle as many verdicts at once as a server takes; of more it makes several requests."""
-        done = Settled((), (), ())
+        done = SettledVerdicts((), (), ())
         for at in range(0, max(1, len(judged)), MAX_FACTS_PER_EDIT):
             verdicts = [asdict(one) for one in judged[at : at + MAX_FACTS_PER_EDIT]]
             body = on_behalf({"verdicts": verdicts, "actor": actor, "reason": reason})
             told = self.api.edit("/review/verdicts", VerdictResult, body)
-            done = Settled(
+            done = SettledVerdicts(
                 (*done.seqs, *told.seqs), (*done.fact_ids, *told.fact_ids), (*done.before, *told.before)
             )
         return done
@@ -321,21 +321,21 @@ class RemoteCorpora(Resource):
 
     def _upload_files(self, found: FoundFiles) -> Iterator[str]:
         """Upload the files, and refuse those that cannot be opened any more, or are others by now."""
-        from colmlm.kb.corpus.raw.files import opened_file, unreadable
+        from colmlm.kb.corpus.raw.files import opened_file, refuse_unreadable
 
         for file in found.files:
             try:
                 with opened_file(file.path, file.origin) as place:
                     yield self.api.upload(place, file.path.name)
             except OSError as error:
-                found.refusals.append(unreadable(file.external_id, error))
+                found.refusals.append(refuse_unreadable(file.external_id, error))
 
 
 def _addition_report(found: FoundFiles, corpus: str, result: dict[str, Any]) -> dict[str, Any]:
     """Give the job's result with the fields of a local `colmlm corpus add`, and add the files refused before upload."""
-    from colmlm.kb.facts.corpora import Standing
+    from colmlm.kb.facts.corpora import DocumentStanding
 
-    standings = {standing.value: result.get(standing.value, 0) for standing in Standing}
+    standings = {standing.value: result.get(standing.value, 0) for standing in DocumentStanding}
     numbers = {
         name: result.get(name, 0)
         for name in ("facts", "still_deleted", "suppressed", "contradictions", "duplicates")

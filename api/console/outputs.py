@@ -35,7 +35,7 @@ from colmlm.kb.answers.records import SPAN, Answer
 from colmlm.kb.errors import KBError, KeysetMismatch, NoActiveKeyset
 from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.evidence.records import Impact, NewFeedback, OutputTrace, Thumb, TracedSplice
-from colmlm.kb.evidence.shown import Shown
+from colmlm.kb.evidence.shown import CallerView
 from colmlm.kb.evidence.storing import MOST_CHARACTERS
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.log import audit
@@ -165,7 +165,7 @@ def _cut_sentence(found: Answer) -> tuple[str, str, str] | None:
     return None
 
 
-def describe_output(ports: Ports, shown: Shown, output: int, ordinal: int | None) -> dict[str, Any]:
+def describe_output(ports: Ports, shown: CallerView, output: int, ordinal: int | None) -> dict[str, Any]:
     """Give a stored output cut at its lookups, with the evidence of the one named, else of the first with a hit."""
     trace = shown.trace_output(output)
     cut = pieces(trace)
@@ -183,7 +183,9 @@ def describe_output(ports: Ports, shown: Shown, output: int, ordinal: int | None
     }
 
 
-def _collect_evidence(ports: Ports, shown: Shown, trace: OutputTrace, piece: OutputPiece) -> LookupEvidence:
+def _collect_evidence(
+    ports: Ports, shown: CallerView, trace: OutputTrace, piece: OutputPiece
+) -> LookupEvidence:
     splice = piece.splice
     assert splice is not None
     around = None

@@ -65,7 +65,7 @@ def show_sets(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
 def show_keeping(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Show the question of a stored output, with what it said as the expected value."""
     output = form.integer("output") or 0
-    draft = ports.kb.questions.taken(output)
+    draft = ports.kb.questions.draft_of_output(output)
     sets = [one.name for one in ports.kb.questions.all()]
     return form_page(request, "question_keep.html", form, output=output, draft=draft, sets=sets)
 
@@ -163,7 +163,7 @@ def read_run(ports: FromPorts, request: PageRequest, name: SetName, run_id: Path
     """Show what came of each question of a run, those that are not right first."""
     which, after = form.choice("outcome", OUTCOMES), form.integer("after") or 0
     found = ports.kb.questions.show_run(name, run_id)
-    items = shown_to(request, ports).asked(ports.kb.questions.items(name, run_id))
+    items = shown_to(request, ports).asked_items(ports.kb.questions.items(name, run_id))
     items = sorted(items, key=lambda item: item.outcome == "right")
     chosen = [item for item in items if which in ("all", item.outcome)]
     shown, more = chosen[after : after + QUESTIONS_ON_A_PAGE], after + QUESTIONS_ON_A_PAGE
@@ -183,7 +183,7 @@ def compare_runs(ports: FromPorts, request: PageRequest, name: SetName, form: Fr
     """Show what came out otherwise in another run, by default in the last two."""
     found = ports.kb.questions.compare(name, form.integer("before"), form.integer("after"))
     return form_page(
-        request, "question_compare.html", form, name=name, found=shown_to(request, ports).compared(found)
+        request, "question_compare.html", form, name=name, found=shown_to(request, ports).comparison(found)
     )
 
 
@@ -226,7 +226,7 @@ def lead_to_group(
     ports: Ports, request: PageRequest, group_id: int, fact_id: int, reason: str, *, anyway: bool = False
 ) -> Redirect:
     """Solve the group by the fact, if its questions find it, and redirect to its page, which says which do not."""
-    misses = ports.kb.shown(past=True).misses(asks_of(ports))
+    misses = ports.kb.caller_view(past=True).misses(asks_of(ports))
     asked = misses.solve(group_id, fact_id, anyway=anyway, actor=request.user.name, reason=reason)
     left = ",".join(str(one.generation_id) for one in asked.asked if not one.found)
     return Redirect(f"/console/misses/{group_id}?fact={fact_id}&left={left}", status_code=303)

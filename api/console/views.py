@@ -32,7 +32,7 @@ from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.facts.records import FactFound, FactRecord, FoundIn
 from colmlm.kb.log.records import ChangeRecord, OnRecord
-from colmlm.kb.texts.characters import moment, visible_text
+from colmlm.kb.texts.characters import parse_moment, visible_text
 
 # Tables as cards: on a phone every cell names its column, since there is no room for a row of headings.
 
@@ -463,7 +463,7 @@ class Form:
         if not said:
             return None
         try:
-            return moment(said)
+            return parse_moment(said)
         except ValueError:
             self.mistakes[name] = "Give a date or a time, such as 2026-01-31 or 2026-01-31T12:00."
             return None

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from colmlm.kb.evidence.generation import Finished, TokenLogprob
+from colmlm.kb.evidence.generation import FinishedOutput, TokenLogprob
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.facts.records import SamplePlace, Source
 
@@ -104,11 +104,11 @@ def response_heading(kind: str, model: str) -> dict[str, Any]:
     return {"id": f"{kind}-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
 
 
-def finish_reason(finished: Finished) -> str:
+def finish_reason(finished: FinishedOutput) -> str:
     return _REASONS[finished.reason]
 
 
-def usage(finished: list[Finished]) -> Usage:
+def usage(finished: list[FinishedOutput]) -> Usage:
     """Add up the token counts of several outputs."""
     prompt = sum(one.prompt_tokens for one in finished)
     completion = sum(one.completion_tokens for one in finished)

@@ -52,7 +52,7 @@ from colmlm.api.ports import FromPorts, await_seen
 from colmlm.api.routes.parameters import WithToken, shown_to
 from colmlm.api.wire import Request
 from colmlm.kb.answers.records import NOTHING
-from colmlm.kb.evidence.generation import Completed, Finished, GenerationRequest, Generator
+from colmlm.kb.evidence.generation import CompletedRequest, FinishedOutput, GenerationRequest, Generator
 from colmlm.kb.evidence.records import NewFeedback, OutputTrace, Thumb
 
 
@@ -88,7 +88,7 @@ def chat(
 
 
 def _choice(
-    index: int, done: Completed, data: ChatRequest, decoding: GenerationRequest, base_url: str
+    index: int, done: CompletedRequest, data: ChatRequest, decoding: GenerationRequest, base_url: str
 ) -> ChatChoice:
     assert done.trace is not None, "something was to be decoded"
     shift, refusal = shift_of(done.trace.output), refusal_of(decoding, done.trace)
@@ -118,12 +118,12 @@ def _chunks(
     base_url: str,
 ) -> Iterator[ChatChunk]:
     """Yield the chunks of one choice after another, and the usage if wanted."""
-    took: list[Finished] = []
+    took: list[FinishedOutput] = []
     cited: list[Citation] = []
     for index, decoding in enumerate(decodings):
         one = replace(decoding, seed=decoding.seed + index)  # as the choices of a batch are drawn
         for item in _pieces(generator, one, index, base_url):
-            if isinstance(item, Finished):
+            if isinstance(item, FinishedOutput):
                 took.append(item)
                 continue
             cited += item.citations
@@ -134,12 +134,12 @@ def _chunks(
 
 def _pieces(
     generator: Generator, decoding: GenerationRequest, index: int, base_url: str
-) -> Iterator[ChatChunkChoice | Finished]:
+) -> Iterator[ChatChunkChoice | FinishedOutput]:
     """Yield the role, the text as it is decoded, why it ended, and the finish reason with the citations.
 
     In place of the text it yields the refusal, where nothing is said.
     """
-    shift, took = None, Finished(reason="length", prompt_tokens=0, completion_tokens=0)
+    shift, took = None, FinishedOutput(reason="length", prompt_tokens=0, completion_tokens=0)
     for item in generator.stream(decoding):
         if isinstance(item, str):
             if shift is None:
@@ -148,7 +148,7 @@ def _pieces(
                 item = item[-shift:]
             if item:
                 yield ChatChunkChoice(index=index, delta=Delta(content=item))
-        elif isinstance(item, Finished):
+        elif isinstance(item, FinishedOutput):
             took = item
             yield item
         elif isinstance(item, OutputTrace):

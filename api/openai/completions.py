@@ -24,7 +24,7 @@ from colmlm.api.openai.answers import (
 from colmlm.api.openai.fields import DECODING, MAX_CHOICES, MAX_TOP, ChoiceFields, Unsupported, chunks
 from colmlm.api.openai.models import require_model
 from colmlm.api.ports import FromPorts, await_seen
-from colmlm.kb.evidence.generation import Completed, Finished, GenerationRequest, Generator
+from colmlm.kb.evidence.generation import CompletedRequest, FinishedOutput, GenerationRequest, Generator
 from colmlm.kb.evidence.records import OutputTrace
 
 
@@ -56,7 +56,7 @@ def complete(
     )
 
 
-def _choice(index: int, done: Completed, data: CompletionRequest, base_url: str) -> CompletionChoice:
+def _choice(index: int, done: CompletedRequest, data: CompletionRequest, base_url: str) -> CompletionChoice:
     lead, trace = done.prompt if data.echo else "", done.trace
     return CompletionChoice(
         index=index,
@@ -68,7 +68,7 @@ def _choice(index: int, done: Completed, data: CompletionRequest, base_url: str)
     )
 
 
-def _logprobs(done: Completed, data: CompletionRequest) -> CompletionLogprobs | None:
+def _logprobs(done: CompletedRequest, data: CompletionRequest) -> CompletionLogprobs | None:
     if data.logprobs is None:
         return None
     tokens = done.prompt_logprobs + done.output_logprobs if data.echo else done.output_logprobs
@@ -83,7 +83,7 @@ def _chunks(
     base_url: str,
 ) -> Iterator[Completion]:
     """Yield the chunks of one prompt after another."""
-    took: list[Finished] = []
+    took: list[FinishedOutput] = []
     cited: list[Citation] = []
     for index, decoding in enumerate(decodings):
         text = decoding.prompt if isinstance(decoding.prompt, str) else ""
@@ -93,7 +93,7 @@ def _chunks(
         for item in generator.stream(replace(decoding, seed=decoding.seed + index)):
             if isinstance(item, str):
                 yield Completion(**fields, choices=[CompletionChoice(index=index, text=item)])
-            elif isinstance(item, Finished):
+            elif isinstance(item, FinishedOutput):
                 took.append(item)
             elif isinstance(item, OutputTrace):
                 found = citations(item, base_url, index=index, shift=len(lead))

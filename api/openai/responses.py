@@ -33,7 +33,7 @@ from colmlm.api.openai.fields import (
 )
 from colmlm.api.openai.models import require_model
 from colmlm.api.ports import FromPorts, await_seen
-from colmlm.kb.evidence.generation import Completed, Finished, GenerationRequest, Generator
+from colmlm.kb.evidence.generation import CompletedRequest, FinishedOutput, GenerationRequest, Generator
 from colmlm.kb.evidence.records import OutputTrace
 
 
@@ -59,7 +59,7 @@ def respond(
 
 
 def _answered_response(
-    response: AnsweredResponse, decoding: GenerationRequest, done: Completed, base_url: str
+    response: AnsweredResponse, decoding: GenerationRequest, done: CompletedRequest, base_url: str
 ) -> AnsweredResponse:
     assert done.trace is not None, "something was to be decoded"
     shift = shift_of(done.trace.output)
@@ -73,7 +73,7 @@ def _events(
 ) -> Iterator[Told]:
     """Yield the events of a response while it is decoded; its one part begins with the first piece of text."""
     events = ResponseEvents(response)
-    said, shift, took = "", None, Finished(reason="length", prompt_tokens=0, completion_tokens=0)
+    said, shift, took = "", None, FinishedOutput(reason="length", prompt_tokens=0, completion_tokens=0)
     for item in generator.stream(decoding):
         yield from events.begin()
         if isinstance(item, str):
@@ -82,7 +82,7 @@ def _events(
                 item = item[-shift:]
             said += item
             yield from events.text(item)
-        elif isinstance(item, Finished):
+        elif isinstance(item, FinishedOutput):
             took = item
         elif isinstance(item, OutputTrace):
             cited = citations(item, base_url, shift=shift or 0)
@@ -341,7 +341,11 @@ def message(response: AnsweredResponse, status: str, *content: OutputPart) -> Ou
 
 
 def complete_response(
-    response: AnsweredResponse, part: OutputPart, took: Finished, trace: OutputTrace, cited: list[Citation]
+    response: AnsweredResponse,
+    part: OutputPart,
+    took: FinishedOutput,
+    trace: OutputTrace,
+    cited: list[Citation],
 ) -> AnsweredResponse:
     """Add the stored output to the response, with its usage and citations."""
     is_cut = finish_reason(took) == "length"

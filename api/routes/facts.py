@@ -45,7 +45,7 @@ from colmlm.api.wire import (
 )
 from colmlm.api.wire import cursor as cursor_of
 from colmlm.kb.errors import InvalidQuery
-from colmlm.kb.evidence.provenance import of_fact
+from colmlm.kb.evidence.provenance import fact_account
 from colmlm.kb.evidence.records import FactTrace
 from colmlm.kb.facts.records import (
     AlsoSaid,
@@ -146,7 +146,7 @@ def trace_fact(ports: FromPorts, request: WithToken, fact_id: PathId) -> Respons
     Without the right `audit`, its earlier values are masked. `Accept: application/ld+json` gives it in the terms of W3C
     PROV as JSON-LD, `application/provenance+json` as PROV-JSON.
     """
-    return encode_trace(ports, request, shown_to(request, ports).trace_fact(fact_id), of_fact)
+    return encode_trace(ports, request, shown_to(request, ports).trace_fact(fact_id), fact_account)
 
 
 @post("/facts", **in_thread(Right.edit))

@@ -31,7 +31,7 @@ from colmlm.api.routes.responses import encode_trace, stream_events
 from colmlm.api.wire import MAX_ID, Behalf, FactImpact, Id, NewGeneration, Page, RankingName, Request, Seq
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.evidence.outputs import AttributionRecord
-from colmlm.kb.evidence.provenance import of_output
+from colmlm.kb.evidence.provenance import output_account
 from colmlm.kb.evidence.records import (
     Feedback,
     GenerationRecord,
@@ -89,7 +89,7 @@ def trace_output(ports: FromPorts, request: WithToken, generation_id: PathId) ->
     of W3C PROV as JSON-LD, `application/provenance+json` as PROV-JSON.
     """
     trace = shown_to(request, ports).trace_output(generation_id)
-    return encode_trace(ports, request, trace, of_output)
+    return encode_trace(ports, request, trace, output_account)
 
 
 # Stores outputs that were decoded on other machines, with their attributions, so that audits include them.

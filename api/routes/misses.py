@@ -100,7 +100,7 @@ def solve_misses(ports: FromPorts, request: WithToken, group_id: PathId, data: J
 
     Asks the newest five questions of the group again. Where all of them find the fact, or with `anyway`, it is solved.
     """
-    misses = ports.kb.shown(past=True).misses(asks_of(ports))
+    misses = ports.kb.caller_view(past=True).misses(asks_of(ports))
     return misses.solve(group_id, data.fact_id, anyway=data.anyway, **on_record(request, data))
 
 

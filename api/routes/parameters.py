@@ -19,7 +19,7 @@ from colmlm.api.ports import Ports
 from colmlm.api.wire import MAX_ID, MAX_PAGE, Id, Page, Place, Request, T, Threshold, cursor, place_in
 from colmlm.kb.access.records import Right, TokenRecord
 from colmlm.kb.errors import InvalidQuery
-from colmlm.kb.evidence.shown import Shown
+from colmlm.kb.evidence.shown import CallerView
 from colmlm.kb.facts.records import FactSearch
 from colmlm.kb.removal.selector import Selector
 
@@ -135,9 +135,9 @@ def require_shown(request: WithToken, sought: FactSearch) -> None:
         require_past(request)
 
 
-def shown_to(request: WithToken, ports: Ports) -> Shown:
+def shown_to(request: WithToken, ports: Ports) -> CallerView:
     """Give the view of the knowledge base that this token may read."""
-    return ports.kb.shown(past=request.user.may(Right.audit))
+    return ports.kb.caller_view(past=request.user.may(Right.audit))
 
 
 # Parses request bodies strictly: a number in quotes is no number, and 0 is not false.

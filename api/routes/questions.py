@@ -185,7 +185,7 @@ def list_asked(
     """
     after = after_of(cursor, "asked")
     found = ports.kb.questions.items(name, run_id, after, limit + 1)
-    items = shown_to(request, ports).asked(found)[:limit]
+    items = shown_to(request, ports).asked_items(found)[:limit]
     more = cursor_of("asked", (after + limit,)) if len(found) > limit else None
     return Page(items=items, next=more)
 
@@ -198,7 +198,7 @@ def compare_question_runs(
 
     Gives the questions that came out otherwise, with both outcomes, and what the change log says of the time between.
     """
-    return shown_to(request, ports).compared(ports.kb.questions.compare(name, before, after))
+    return shown_to(request, ports).comparison(ports.kb.questions.compare(name, before, after))
 
 
 HANDLERS = (

@@ -28,7 +28,7 @@ from colmlm.api.wire import (
 )
 from colmlm.api.wire import cursor as cursor_of
 from colmlm.kb.facts.records import FactRecord, Mentioned
-from colmlm.kb.log.signing import as_pem, names_of, signing_key
+from colmlm.kb.log.signing import key_names, signing_key, write_pem
 from colmlm.kb.removal.certificate import (
     check_here,
     check_offline,
@@ -271,8 +271,8 @@ def read_signing_key(ports: FromPorts) -> SigningKey:
     Keep it outside this server: with it anybody can check certificates, heads and logs without the server.
     """
     public = signing_key(ports.kb.settings.home).public_key()
-    names = names_of(public)
-    return SigningKey(keyid=names.keyid, fingerprint=names.fingerprint, pem=as_pem(public))
+    names = key_names(public)
+    return SigningKey(keyid=names.keyid, fingerprint=names.fingerprint, pem=write_pem(public))
 
 
 @post("/certificates/check", status_code=200, **in_thread(Right.audit, Limiter.long_reads))

@@ -18,10 +18,10 @@ from colmlm.api.ports import Ports
 from colmlm.api.routes.parameters import WithToken
 from colmlm.api.wire import EditResult, Why
 from colmlm.kb.errors import KeysetMismatch, refusals
-from colmlm.kb.evidence.generation import Finished, Item, Missed, Spliced
+from colmlm.kb.evidence.generation import FinishedOutput, Item, MissedLookup, SplicedValue
 from colmlm.kb.evidence.provenance import MEDIA_TYPES, PROV, Provenance, write_prov
 from colmlm.kb.facts.records import Edit
-from colmlm.kb.log.audit import act_for, check_name, current_entry
+from colmlm.kb.log.audit import act_for, check_name, current_origin
 from colmlm.kb.log.records import OnRecord
 
 
@@ -127,7 +127,7 @@ def check_client() -> None:
 
 def name_asker() -> str:
     """Name the token that asks, so that the decoder takes turns between tokens."""
-    return current_entry().principal.name
+    return current_origin().principal.name
 
 
 def stream_events(items: Iterator[Item]) -> Iterator[ServerSentEventMessage]:
@@ -143,11 +143,11 @@ def _name_of_output(item: Item) -> str:
     match item:
         case str():
             return "piece"
-        case Spliced():
+        case SplicedValue():
             return "splice"
-        case Missed():
+        case MissedLookup():
             return "no_match"
-        case Finished():
+        case FinishedOutput():
             return "finish"
     return "trace"
 

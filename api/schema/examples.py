@@ -200,7 +200,7 @@ FACT_EXAMPLES: tuple[Any, ...] = (
         keyed=True,
     ),
     FACT,
-    search.as_found(FACT, (FoundIn("value", "Lima", (Mark(0, 4),)),)),
+    search.found_fact(FACT, (FoundIn("value", "Lima", (Mark(0, 4),)),)),
     FactPair(3, FACT, replace(FACT, fact_id=905, value="Cusco", source=None, answer=None), None, 905, None),
     StaleFact(12, "Lima", 2, QUESTION, None, SOURCE, 1, None, why="corrected-before"),
     ComparedCounts(contradictions=3, duplicates=12, stale=1),

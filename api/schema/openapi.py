@@ -60,8 +60,8 @@ from colmlm.api.schema.examples import (
 )
 from colmlm.api.wire import MAX_ID, Problem, cursor
 from colmlm.kb.access.records import ROLES
-from colmlm.kb.evidence.generation import Finished, Spliced
-from colmlm.kb.evidence.provenance import MEDIA_TYPES, Provenance, of_fact, of_output, write_prov
+from colmlm.kb.evidence.generation import FinishedOutput, SplicedValue
+from colmlm.kb.evidence.provenance import MEDIA_TYPES, Provenance, fact_account, output_account, write_prov
 from colmlm.kb.facts.records import AlsoSaid
 from colmlm.kb.log.records import BATCH, EVENT, cloud_event
 from colmlm.kb.log.signing import PAYLOAD_TYPE
@@ -468,14 +468,14 @@ BY_OPERATION: Mapping[str, Any] = {
     "read_erasure_certificate": _ENVELOPE,
 }
 
-_SPLICED = Spliced(
+_SPLICED = SplicedValue(
     output_start=1, output_end=5, fact_id=12, version=1, value="Lima", score=0.93, document=SOURCE
 )
 _PIECES = (
     ("piece", {"text": " Lima"}),
     ("splice", _SPLICED),
     ("piece", {"text": "."}),
-    ("finish", Finished(reason="end", prompt_tokens=14, completion_tokens=1)),
+    ("finish", FinishedOutput(reason="end", prompt_tokens=14, completion_tokens=1)),
     ("trace", TRACE),
 )
 
@@ -494,8 +494,8 @@ _EVENT_OF_CHANGE = as_json(cloud_event(CHANGE, _DATABASE))
 FORMS: Mapping[str, Mapping[str, Any]] = {
     "list_changes": {BATCH: [_EVENT_OF_CHANGE]},
     "read_change": {EVENT: _EVENT_OF_CHANGE},
-    "trace_output": _provenance(of_output(TRACE, _DATABASE)),
-    "trace_fact": _provenance(of_fact(examples.FACT_TRACE, _DATABASE)),
+    "trace_output": _provenance(output_account(TRACE, _DATABASE)),
+    "trace_fact": _provenance(fact_account(examples.FACT_TRACE, _DATABASE)),
 }
 
 

@@ -31,7 +31,7 @@ from colmlm.api.request_context import UNROUTED, method_of, route_of, status_of
 from colmlm.api.supervision import SharedState
 from colmlm.kb.errors import KBError, SettingsError
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.tickets import OwnWorker, WorkerState, no_worker
+from colmlm.kb.jobs.tickets import OwnWorker, WorkerState, report_no_worker
 from colmlm.kb.log.audit import KINDS
 from colmlm.kb.lookup.lookups import IndexStanding
 from colmlm.kb.lookup.records import Lookup
@@ -65,7 +65,7 @@ class Metrics:
     """The metrics of one process: an `kb.lookup.records.Observer` of lookups, and the counters of the HTTP layer."""
 
     def __init__(
-        self, kb: KnowledgeBase, worker: OwnWorker = no_worker, shared: SharedState | None = None
+        self, kb: KnowledgeBase, worker: OwnWorker = report_no_worker, shared: SharedState | None = None
     ) -> None:
         """With `shared`, counters and histograms are of all its processes together, the other metrics of this one."""
         self.registry = CollectorRegistry()
@@ -144,7 +144,10 @@ class StandingGauges(Collector):
     """Gauges of the knowledge base's state. If the database does not answer, they say only that."""
 
     def __init__(
-        self, kb: KnowledgeBase, worker: OwnWorker = no_worker, since: Callable[[int], int] | None = None
+        self,
+        kb: KnowledgeBase,
+        worker: OwnWorker = report_no_worker,
+        since: Callable[[int], int] | None = None,
     ) -> None:
         """`since` gives the change that changes are counted from, of the head (None: the head at the first scrape)."""
         self._kb, self._worker, self._since = kb, worker, since

@@ -23,7 +23,7 @@ from colmlm.api.watch.metrics import Metrics, Tracing
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.evidence.generation import Generator
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.tickets import OwnWorker, no_worker
+from colmlm.kb.jobs.tickets import OwnWorker, report_no_worker
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
@@ -42,7 +42,7 @@ class Operations:
     metrics: Metrics
     drain: Drain
     tracing: Tracing | None = None
-    worker: OwnWorker = no_worker
+    worker: OwnWorker = report_no_worker
     shared: SharedState | None = None
 
     @classmethod
@@ -51,7 +51,7 @@ class Operations:
         kb: KnowledgeBase,
         settings: ServerSettings,
         tracing: Tracing | None = None,
-        worker: OwnWorker = no_worker,
+        worker: OwnWorker = report_no_worker,
         shared: SharedState | None = None,
     ) -> Operations:
         """Make them from the settings. `worker` gives the state of the server's own worker.
@@ -208,7 +208,7 @@ class Readiness:
     max_lag: int
     keep_seconds: float = 1.0
     look_seconds: float = 5.0
-    worker: OwnWorker = no_worker
+    worker: OwnWorker = report_no_worker
     others: Callable[[], bool] | None = None
     _kept: tuple[float, tuple[str, ...], tuple[str, ...]] | None = None
     _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -236,7 +236,7 @@ class Readiness:
     def check_degraded_parts(self) -> tuple[str, ...]:
         """Ask the database what is degraded at this moment, and give its names."""
         try:
-            wanting = Jobs(self.kb).is_wanting(self.worker())
+            wanting = Jobs(self.kb).lacks_worker(self.worker())
         except SQLAlchemyError:
             return self._own_ailing()
         return (*(("worker",) if wanting else ()), *self._models())

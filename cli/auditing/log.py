@@ -365,14 +365,14 @@ def export(
 
 
 def _export_public_key(base: Base, output: Path | None) -> None:
-    from colmlm.kb.log.signing import from_pem, names_of
+    from colmlm.kb.log.signing import key_names, read_pem
 
     pem = base.log.public_key()
     if output is None:
         typer.echo(pem, nl=False)
         return
     output.write_text(pem, encoding="utf-8")
-    names = names_of(from_pem(pem, output.name))
+    names = key_names(read_pem(pem, output.name))
     note(f"Wrote {output}: key {names.keyid}, fingerprint {names.fingerprint}")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import plain
 from colmlm.kb.corpus.raw.reading import read_corpus
-from colmlm.kb.facts.corpora import Standing
+from colmlm.kb.facts.corpora import DocumentStanding
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import (
     Correcting,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from colmlm.cli.composition.adding import Adding
     from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
     from colmlm.kb.corpus.raw.blocks import RawAddition
-    from colmlm.kb.corpus.raw.files import FoundFiles, Limits
+    from colmlm.kb.corpus.raw.files import DocumentLimits, FoundFiles
     from colmlm.kb.facts.records import CorpusStats, Edit, Ingesting, IngestReport
     from colmlm.kb.keys.records import KeysetRecord
     from colmlm.kb.keys.rekey import Encoder
@@ -213,7 +213,7 @@ def _addition_report(
     refusals = [*tally.refusals, *(report.refusals if report else ())]
     told = {
         "dry_run": dry_run, "corpus": adding.corpus, "documents": sum(tally.standings.values()),
-        **{standing.value: tally.standings[standing] for standing in Standing},
+        **{standing.value: tally.standings[standing] for standing in DocumentStanding},
         "characters": tally.characters,
         **facts_ingested(report), "added": tally.added,
         "rejected": dict(tally.rejected), "refused": len(refusals), "refusals": refusals,
@@ -224,7 +224,9 @@ def _addition_report(
     return said
 
 
-def _read(file: Path, format_: str, limits: Limits, on_bytes: Callable[[int], None]) -> Iterator[Parsed]:
+def _read(
+    file: Path, format_: str, limits: DocumentLimits, on_bytes: Callable[[int], None]
+) -> Iterator[Parsed]:
     if format_ == "rel-lmlm":
         from colmlm.model.text.markup import read_triplets
 

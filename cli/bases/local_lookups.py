@@ -73,7 +73,7 @@ class LocalKeysets:
             )
         if plot is not None:
             score_histograms(report.drift, plot)
-        return report.stored()
+        return report.to_json()
 
     def activate(self, keyset_id: int, **how: Unpack[Activating]) -> KeysetRecord:
         return self._keysets.activate(keyset_id, **how)

@@ -18,9 +18,9 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import format_duration
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal
-from colmlm.kb.corpus.raw.blocks import USUAL, Fields
+from colmlm.kb.corpus.raw.blocks import USUAL, FieldNames
 from colmlm.kb.corpus.raw.reading import OnParsed, read_raw
-from colmlm.kb.facts.corpora import Standing
+from colmlm.kb.facts.corpora import DocumentStanding
 from colmlm.kb.progress import Telling
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class AddingTally:
     `to_try` has questions about them, each with the fact that answers it.
     """
 
-    standings: Counter[Standing] = field(default_factory=Counter)
+    standings: Counter[DocumentStanding] = field(default_factory=Counter)
     characters: int = 0
     added: list[AddedDocument] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Adding:
     corpus: str
     found: FoundFiles
     encoding: str | None = None
-    fields: Fields = USUAL
+    fields: FieldNames = USUAL
     again: bool = False
     asks: bool = False
     verifies: bool = True
@@ -128,9 +128,9 @@ class Adding:
             self.tally.refusals += parsed.refusals
             if parsed.document is not None:
                 document = self._drop_upload_uri(parsed.document)
-                standing = standings.of(document)
+                standing = standings.standing_of(document)
                 self.tally.standings[standing] += 1
-                if standing is not Standing.unchanged or self.again:
+                if standing is not DocumentStanding.unchanged or self.again:
                     self.tally.characters += len(document.text)
                     self.pending.append(self.read)
                     yield document

@@ -58,13 +58,13 @@ class AnswerCalibrating:
 
     def run(self, questions: Path | None, how: Calibrating, **who: Unpack[OnRecord]) -> dict[str, Any]:
         """Ask the questions, choose the threshold and store it unless it is a dry run. Raises `CalibrationRefused`."""
-        from colmlm.kb.answers.calibration import ask_each, calibrate_answers, require_enough
+        from colmlm.kb.answers.calibration import ask_each, calibrate_answers, require_enough_questions
 
         begun = time.monotonic()
         found = self._questions(questions, how)
         drawn = [*found.of_file, *found.stored]
         drawn = random.Random(how.seed).sample(drawn, min(how.sample, len(drawn)))
-        require_enough(sum(bool(one.values) for one in drawn), "has an answer to", how.wrong)
+        require_enough_questions(sum(bool(one.values) for one in drawn), "has an answer to", how.wrong)
         with self.telling.progress("Asking") as advance:
             asked = ask_each(self.runtime.answers, drawn, advance)
         measured = calibrate_answers(asked, self.runtime.reader.confidence.threshold, how.wrong)
@@ -88,7 +88,7 @@ class AnswerCalibrating:
         }  # fmt: skip
 
     def _questions(self, file: Path | None, how: Calibrating) -> _Asked:
-        from colmlm.kb.answers.calibration import KnownQuestion, questions_of
+        from colmlm.kb.answers.calibration import KnownQuestion, draw_questions
 
         corpora, question_set = how.corpora, how.question_set
         if file is None and not corpora and question_set is None:
@@ -101,7 +101,7 @@ class AnswerCalibrating:
         known = {one.corpus for one in self.kb.corpora.all()}
         if missing := [name for name in corpora if name not in known]:
             raise InvalidQuestions(f"there is no corpus {missing[0]!r}")
-        stored = questions_of(self.runtime.answers, corpora, how.sample, how.seed) if corpora else []
+        stored = draw_questions(self.runtime.answers, corpora, how.sample, how.seed) if corpora else []
         if corpora and not stored:
             raise InvalidQuestions(
                 f"no fact of {', '.join(corpora)} has a question that a person wrote; name a file (--file) or a "

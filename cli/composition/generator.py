@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Protocol
 from colmlm.cli.composition.encoders import describe
 from colmlm.kb.errors import refusals
 from colmlm.kb.evidence.generation import (
-    Completed,
-    Finished,
+    CompletedRequest,
+    FinishedOutput,
     GenerationRequest,
     Item,
-    Missed,
-    Spliced,
+    MissedLookup,
+    SplicedValue,
     TokenLogprob,
 )
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
@@ -112,7 +112,9 @@ class StoringGenerator:
             else:
                 yield self._looked_up(item, said)
 
-    def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
+    def complete(
+        self, requests: Sequence[GenerationRequest], top: int | None = None
+    ) -> list[CompletedRequest]:
         """Complete requests as `kb.evidence.generation.Generator.complete` says."""
         self.check_prompts(requests)
         generations = self._generations(requests)
@@ -154,11 +156,11 @@ class StoringGenerator:
         request: GenerationRequest,
         generation: DecodedOutput | None,
         scores: Logprobs,
-    ) -> Completed:
+    ) -> CompletedRequest:
         tokenizer, prompt = self.checkpoint.tokenizer, request.prompt
         given = len(tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
-        nothing = Finished(reason="length", prompt_tokens=given, completion_tokens=0)
-        return Completed(
+        nothing = FinishedOutput(reason="length", prompt_tokens=given, completion_tokens=0)
+        return CompletedRequest(
             prompt=prompt if isinstance(prompt, str) else tokenizer.decode(prompt),
             trace=self._store(generation, request) if generation else None,
             finished=_finish_details(generation) if generation else nothing,
@@ -189,11 +191,11 @@ class StoringGenerator:
 
         return self.together or Decoder(self.checkpoint, self.lookup)
 
-    def _looked_up(self, splice: SpliceRecord, said: str) -> Spliced | Missed:
+    def _looked_up(self, splice: SpliceRecord, said: str) -> SplicedValue | MissedLookup:
         if splice.outcome != "hit":
-            return Missed(output_start=splice.output_start, outcome=splice.outcome, score=splice.score)
+            return MissedLookup(output_start=splice.output_start, outcome=splice.outcome, score=splice.score)
         assert splice.fact_id is not None and splice.version is not None and splice.score is not None
-        return Spliced(
+        return SplicedValue(
             output_start=splice.output_start,
             output_end=splice.output_end,
             fact_id=splice.fact_id,
@@ -225,8 +227,8 @@ class StoringGenerator:
         return self.outputs.head_seq() if self.seq is None else self.seq
 
 
-def _finish_details(generation: DecodedOutput) -> Finished:
-    return Finished(
+def _finish_details(generation: DecodedOutput) -> FinishedOutput:
+    return FinishedOutput(
         reason=generation.finish,
         prompt_tokens=generation.prompt_tokens,
         completion_tokens=generation.content_tokens,

@@ -256,7 +256,7 @@ class _Models:
         activated = work.activate and report.passed
         if activated:
             run.kb.keysets.activate(work.keyset_id, actor=run.job.actor, reason=work.reason)
-        return report.stored() | {"activated": activated}
+        return report.to_json() | {"activated": activated}
 
     def ingest(self, run: JobRun, work: Ingest) -> object:
         taken = ingest(run, work)

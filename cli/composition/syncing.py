@@ -18,7 +18,7 @@ from colmlm.cli.composition.adding import facts_ingested
 from colmlm.cli.output import plain
 from colmlm.kb.corpus.raw.files import FoundFiles, RawFile, opened_file
 from colmlm.kb.errors import refusals
-from colmlm.kb.facts.corpora import Standing, SyncedFile
+from colmlm.kb.facts.corpora import DocumentStanding, SyncedFile
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.adding import Adding, Load
@@ -51,16 +51,16 @@ class Syncing:
 
         Raises `FolderOther`, and `FolderEmpty` where none of these is left.
         """
-        followed = self.kb.corpora.followed(self.corpus)
+        followed = self.kb.corpora.followed_paths(self.corpus)
         if followed and not set(followed) & set(self.places) and not self.move:
             raise refusals.folder_other(self.corpus, followed[0])
-        known = self.kb.corpora.synced(self.corpus)
+        known = self.kb.corpora.synced_files(self.corpus)
         present = {file.external_id for file in self.found.files}
         hidden = tuple(refusal.document for refusal in self.found.refusals)
         gone = [path for path in known if path not in present and not _is_below(path, hidden)]
         if known and len(gone) == len(known) and not self.allow_empty:
             raise refusals.folder_empty(self.corpus, len(known))
-        digests = self.kb.corpora.keyed(self._digests())
+        digests = self.kb.corpora.key_digests(self._digests())
         again = self.adding.again
         unchanged = {
             path for path in present & known.keys() if known[path].digest == digests[path] and not again
@@ -235,7 +235,9 @@ class SyncResult:
         told = {
             "corpus": self.adding.corpus, "files": self.plan.counts,
             "documents": {
-                "new": standings[Standing.new], "changed": standings[Standing.changed], "gone": self.num_gone
+                "new": standings[DocumentStanding.new],
+                "changed": standings[DocumentStanding.changed],
+                "gone": self.num_gone,
             },
             **facts_ingested(self.report),
             "deleted_facts": len(removed.fact_ids) if removed else 0,

@@ -31,14 +31,14 @@ from colmlm.cli.contents.corpus_add import SkipUnknown, show_passed_over, show_r
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import examples, require_somebody, wants_json
 from colmlm.cli.output import note, print_json, progress, say
-from colmlm.kb.corpus.raw.blocks import Fields
+from colmlm.kb.corpus.raw.blocks import FieldNames
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.corpus.raw.reading import read_raw
 
 if TYPE_CHECKING:
     from colmlm.cli.composition.bulk.errands import DocumentAnnotator
     from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
-    from colmlm.kb.corpus.raw.files import Limits
+    from colmlm.kb.corpus.raw.files import DocumentLimits
     from colmlm.model.annotate.checks import ReviewedDocument
     from colmlm.model.annotate.pipeline import Estimate, Results
 
@@ -73,8 +73,8 @@ class AnnotationRun:
     out: Path
     found: FoundFiles
     encoding: str | None
-    fields: Fields
-    limits: Limits
+    fields: FieldNames
+    limits: DocumentLimits
     drop_unquestioned: bool
     refusals: list[Refusal] = field(default_factory=list)
     documents: int = 0
@@ -179,7 +179,7 @@ def annotate(
         )
     with Runtime.from_environment() as runtime:
         runtime.use_ray(ray, ray_workers)
-        fields = Fields(id_field, title_field, text_field)
+        fields = FieldNames(id_field, title_field, text_field)
         found, limits = find_files(paths), runtime.settings.document
         job = AnnotationRun(out, found, encoding, fields, limits, drop_unquestioned)
         cost = _estimate(job, options) if annotator is AnnotatorKind.seed or dry_run else None

@@ -46,11 +46,11 @@ from colmlm.cli.options import (
 )
 from colmlm.cli.output import count_of, note, plain, print_json, print_table, say, shorten
 from colmlm.kb.corpus.format import to_record
-from colmlm.kb.corpus.raw.blocks import Fields, RawAddition
+from colmlm.kb.corpus.raw.blocks import FieldNames, RawAddition
 from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.errors import refusals
 from colmlm.kb.facts.records import CorpusStats, Edit
-from colmlm.kb.texts.characters import numbered
+from colmlm.kb.texts.characters import number_pages
 
 app = typer.Typer(
     help="Add, sync, annotate, export, delete and list corpora.",
@@ -119,7 +119,7 @@ def sync(
 
     annotators.known_encoding(encoding)
     found = find_files([folder.resolve()])
-    fields = Fields(id_field, title_field, text_field)
+    fields = FieldNames(id_field, title_field, text_field)
     with Runtime.from_environment() as runtime:
         runtime.use_ray(ray, ray_workers)
         adding = Adding(
@@ -418,4 +418,4 @@ def _show_document(base: Base, document_id: int) -> None:
         say(f"replaced by change {document.replaced_seq}")
     say(f"live facts: {document.live_facts}")
     say()
-    say(numbered(text))
+    say(number_pages(text))

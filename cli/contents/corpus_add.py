@@ -40,7 +40,7 @@ from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import Actor, AllowErased, CheckpointPath, DryRun, examples, some_text, wants_json
 from colmlm.cli.output import count_of, note, plain, print_json, print_table, progress, say
 from colmlm.kb.corpus.format import is_blank
-from colmlm.kb.corpus.raw.blocks import Fields, RawAddition, Unreadable, decode_text
+from colmlm.kb.corpus.raw.blocks import FieldNames, RawAddition, Unreadable, decode_text
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.facts.records import Ingesting, IngestReport
 
@@ -168,7 +168,7 @@ def add(
     base.use_ray(ray, ray_workers)
     how = RawAddition(
         encoding=encoding,
-        fields=Fields(id_field, title_field, text_field),
+        fields=FieldNames(id_field, title_field, text_field),
         questions=questions,
         verify=verify,
         span_threshold=span_threshold,

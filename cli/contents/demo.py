@@ -338,9 +338,9 @@ def _hits(trace: OutputTrace) -> list[TracedSplice]:
 
 
 def is_same_value(value: str, other: str) -> bool:
-    from colmlm.kb.keys.calibration import normalise_rows
+    from colmlm.kb.keys.calibration import normalise_value
 
-    return normalise_rows(value) == normalise_rows(other)
+    return normalise_value(value) == normalise_value(other)
 
 
 def says_unaided(trace: OutputTrace, value: str) -> bool:

@@ -29,7 +29,7 @@ from colmlm.cli.options import (
 from colmlm.cli.output import counted_facts, note, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
-    from colmlm.kb.facts.records import ReviewVerdict, Settled, SettledBefore
+    from colmlm.kb.facts.records import ReviewVerdict, SettledBefore, SettledVerdicts
     from colmlm.kb.review.records import InboxItem
 
 app = typer.Typer(
@@ -208,11 +208,11 @@ def _settle(base: Base, verdicts: Sequence[ReviewVerdict], reason: str, actor: s
         raise typer.Exit(REFUSED)
 
 
-def _as_dict(done: Settled) -> dict[str, object]:
+def _as_dict(done: SettledVerdicts) -> dict[str, object]:
     return {"seqs": done.seqs, "fact_ids": done.fact_ids, "before": done.before}
 
 
-def _show(done: Settled) -> None:
+def _show(done: SettledVerdicts) -> None:
     if done.fact_ids:
         changes = ", ".join(map(str, done.seqs))
         say(f"Change {changes}: settled fact {', '.join(map(str, done.fact_ids))}")

@@ -161,10 +161,10 @@ def _status(settings: Settings) -> Status:
 def _url(settings: Settings, *, show_password: bool) -> str:
     """Give a libpq URL; for an embedded database that does not run, its data directory."""
     from colmlm.kb.store.embedded_server import EmbeddedServer
-    from colmlm.kb.store.engines import shown
+    from colmlm.kb.store.engines import format_database_url
 
     if settings.database_url is not None:
-        return shown(settings.database_url, with_secrets=show_password)
+        return format_database_url(settings.database_url, with_secrets=show_password)
     server = EmbeddedServer(settings.home / "postgres")
     return server.url() or str(server.data)
 

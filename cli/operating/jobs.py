@@ -34,7 +34,7 @@ from colmlm.kb.jobs.kinds import KINDS, work_of
 from colmlm.kb.jobs.records import STATES
 
 if TYPE_CHECKING:
-    from colmlm.kb.jobs.queue import Pruned
+    from colmlm.kb.jobs.queue import PrunedJobs
     from colmlm.kb.jobs.records import JobRecord
 
 
@@ -79,7 +79,7 @@ def prune(
     say(f"{'Would remove' if dry_run else 'Removed'} {_pruned_jobs(pruned)}{f': {ended}' if ended else ''}.")
 
 
-def _pruned_jobs(pruned: Pruned) -> str:
+def _pruned_jobs(pruned: PrunedJobs) -> str:
     ended = f"that ended before {pruned.before:%Y-%m-%d %H:%M} UTC"
     return f"{count_of(pruned.num_jobs, 'job')} {ended}"
 

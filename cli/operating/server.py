@@ -69,7 +69,7 @@ def run(
     """Run one of `num_servers` processes with what was loaded, as `api.serving.run_server` describes."""
     from colmlm.api.serving import run_server
     from colmlm.api.watch.metrics import tracing_from
-    from colmlm.kb.jobs.tickets import no_worker
+    from colmlm.kb.jobs.tickets import report_no_worker
 
     if models:
         _leave_a_core(num_servers)
@@ -79,7 +79,7 @@ def run(
             listener,
             settings=runtime.serving,
             tracing=tracing_from(os.environ),
-            worker=worker.state if worker else no_worker,
+            worker=worker.state if worker else report_no_worker,
             local=local,
             reader=runtime.reader if models else None,
             sentences=runtime.sentence_encoder if models else None,
@@ -201,12 +201,12 @@ def _attend(runtime: Runtime, shared: SharedState, worker: Callable[[], WorkerPr
     """Run what there is once beside all servers, until SIGTERM: the worker for jobs, and the metrics' own address."""
     from colmlm.api.serving import serve_metrics
     from colmlm.api.watch.metrics import Metrics
-    from colmlm.kb.jobs.tickets import no_worker
+    from colmlm.kb.jobs.tickets import report_no_worker
 
     ends = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ends.set())
     with worker() if worker else nullcontext() as run:
-        metrics = Metrics(runtime.kb, run.state if run else no_worker, shared)
+        metrics = Metrics(runtime.kb, run.state if run else report_no_worker, shared)
         with serve_metrics(runtime.serving, metrics):
             ends.wait()
 

@@ -172,7 +172,7 @@ def start(app: typer.Typer, name: str) -> None:
     if "--calibrate" in sys.argv or not _TENSOR_COMMANDS.isdisjoint(command):
         from colmlm.model.lm.llama import prefer_jemalloc
 
-        prefer_jemalloc(interpreter.again())
+        prefer_jemalloc(interpreter.restart_command())
     else:
         gc.set_threshold(_FEW_OBJECTS)
     if not sys.warnoptions:

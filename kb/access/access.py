@@ -207,7 +207,7 @@ class Access:
         They are read from the database by one statement on every call, so that revoking one takes effect at once.
         """
         with database.statement_on(self.store.engine) as connection:
-            found = tokens.verify_all(connection, secrets)
+            found = tokens.verify_tokens(connection, secrets)
         if due := {token for token in found if token is not None and tokens.is_use_due(token)}:
             with self.store.sessions.begin() as session:
                 for token in sorted(due, key=lambda token: token.key_id):
@@ -217,7 +217,7 @@ class Access:
     def of_session(self, secret: str) -> TokenRecord | None:
         """Give the working token behind a browser's session, also read from the database on every call."""
         with self.store.sessions.begin() as session:
-            token = token_of(session, secret)
+            token = token_of_session(session, secret)
             if token is not None:
                 tokens.note_use(session, token)
             return token
@@ -226,13 +226,13 @@ class Access:
         """Begin a browser's session with this token and give its secret. Ends the session `before` it."""
         with self.store.sessions.begin() as session:
             if before is not None:
-                end(session, before)
-            return begin(session, token)
+                end_session(session, before)
+            return begin_session(session, token)
 
     def end_session(self, secret: str) -> None:
         """End a browser's session, where there is one with this secret."""
         with self.store.sessions.begin() as session:
-            end(session, secret)
+            end_session(session, secret)
 
     def claim(self, api_key_id: int, name: str, request: bytes) -> Claim | KeptAnswer:
         """Claim a named request, so that it is carried out once, as `claim_key` describes."""
@@ -260,7 +260,7 @@ class Access:
 LIFE = timedelta(hours=12)
 
 
-def begin(session: Session, token: TokenRecord) -> str:
+def begin_session(session: Session, token: TokenRecord) -> str:
     """Begin a session and give its secret for the cookie. It can't be read again."""
     session.execute(delete(BrowserSessionRow).where(BrowserSessionRow.expires_at <= func.now()))
     secret = secrets.token_urlsafe(32)
@@ -270,7 +270,7 @@ def begin(session: Session, token: TokenRecord) -> str:
     return secret
 
 
-def token_of(session: Session, secret: str) -> TokenRecord | None:
+def token_of_session(session: Session, secret: str) -> TokenRecord | None:
     """Give the working token behind a session, or None where that has ended or never was.
 
     Notes the use, once a minute.
@@ -290,11 +290,11 @@ def token_of(session: Session, secret: str) -> TokenRecord | None:
     return token
 
 
-def end(session: Session, secret: str) -> None:
+def end_session(session: Session, secret: str) -> None:
     """End the session with this secret, where there is one."""
     session.execute(delete(BrowserSessionRow).where(BrowserSessionRow.secret_hash == digest_of(secret)))
 
 
-def end_all(session: Session) -> None:
+def end_all_sessions(session: Session) -> None:
     """End every session, of all tokens."""
     session.execute(delete(BrowserSessionRow))

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.access.records import LONGEST, MAX_RATE, ROLES, TokenRecord
 from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import current_entry
+from colmlm.kb.log.audit import current_origin
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.store import is_read_only
 from colmlm.kb.tables import ApiKeyRow, BrowserSessionRow, copy_columns
@@ -117,10 +117,10 @@ def rotate_token(
 def verify_token(session: Session, secret: str) -> TokenRecord | None:
     """Give the token of this secret, or None where the secret is unknown, or it or its token has ended."""
     session.flush()
-    return verify_all(connection_of(session), [secret])[0]
+    return verify_tokens(connection_of(session), [secret])[0]
 
 
-def verify_all(connection: psycopg.Connection, secrets: Sequence[str]) -> list[TokenRecord | None]:
+def verify_tokens(connection: psycopg.Connection, secrets: Sequence[str]) -> list[TokenRecord | None]:
     """Give the token of each secret as `verify` does, in one statement.
 
     A row is found by its secret's digest, so that how long that takes reveals nothing of the secret.
@@ -199,7 +199,7 @@ def revoke_token(session: Session, name: str, *, actor: str | None = None) -> No
 
 def _begin(session: Session, actor: str | None, reason: str) -> audit.Pending:
     """Take the log's lock before any row is locked, as every edit does, so that no two wait for each other."""
-    return audit.begin_change(session, actor or current_entry().principal.name, reason)
+    return audit.begin_change(session, actor or current_origin().principal.name, reason)
 
 
 def _append(session: Session, pending: audit.Pending, kind: str, token: ApiKeyRow) -> None:

@@ -20,13 +20,13 @@ from typing import NamedTuple, Unpack
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.answers.calibrations import confidence_here
-from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidate_sentences, facts_in
+from colmlm.kb.answers.calibrations import confidence_of_base
+from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidate_sentences, facts_in_sentences
 from colmlm.kb.answers.places import (
     ReadPlace,
-    best_first,
     best_windows,
-    every_place,
+    order_places,
+    read_every_place,
     settle_contradictions,
     weigh_passage,
     weigh_span,
@@ -40,17 +40,17 @@ from colmlm.kb.answers.records import (
     SaidFact,
     SaidPart,
 )
-from colmlm.kb.answers.windows import FactInWindow, SaidWindow, is_unchanged, said_passages, windows
+from colmlm.kb.answers.windows import FactInWindow, SaidWindow, is_unchanged, read_windows, said_passages
 from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
 from colmlm.kb.facts.reading import get_fact, require_corpus
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.likeness import SentenceEmbedder
-from colmlm.kb.lookup.options import USUAL_FACTS, AnswerOptions, AnswerWanted, FactFilter
+from colmlm.kb.lookup.options import USUAL_FACTS, AnswerOptions, FactFilter, FullAnswerOptions
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.lookup.records import AskedQuery, Hit, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.store import require_primary
-from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, compares, form_of
+from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, asks_to_compare, form_of
 
 WINDOWS = 6  # read for a question
 ATTEMPTS = 5
@@ -59,9 +59,7 @@ MAX_QUESTION = 2_000  # characters
 
 @dataclass(frozen=True, slots=True)
 class QuestionReading:
-    """Hold what was read for a question: the places that touch a fact, the best place of each window, both best first,
-    and every place.
-    """
+    """What was read for a question: places that touch a fact, the best place of each window, and every place."""
 
     places: list[ReadPlace]
     windows: list[ReadPlace]
@@ -77,11 +75,7 @@ class SaidPassage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """Answers questions from a knowledge base. Threads may share it.
-
-    Without `questions` (an encoder of the active keyset), or while there is no active keyset, sentences are found by
-    their words alone.
-    """
+    """Answers questions from a knowledge base; without an encoder, sentences are found by their words alone."""
 
     kb: SearchableStore
     questions: Questions | None
@@ -94,53 +88,57 @@ class Answering:
         Raises `InvalidQuery` for a question that is blank or too long, or a threshold that is no probability, and
         `CorpusNotFound`.
         """
-        return self.asked(question, "read", **options).answer
+        return self.answer_in_mode(question, "read", **options).answer
 
     def ids_of_answer(self, question: str, **options: Unpack[AnswerOptions]) -> list[int]:
         """Give the facts that a question is answered with."""
         return [fact.fact_id for fact in self.ask(question, **options).facts]
 
-    def asked(self, question: str, mode: str, **options: Unpack[AnswerOptions]) -> AnsweredQuestion:
-        """Answer in the mode "read" as `ask` does, in the mode "paper" as `nearest_fact`, and give what is stored."""
+    def answer_in_mode(self, question: str, mode: str, **options: Unpack[AnswerOptions]) -> AnsweredQuestion:
+        """Answer a question in the mode "read" or "paper", and give the answer with what is stored of it."""
         wanted = self._read_options(options)
         return self._looked_up(question, wanted) if mode == "paper" else self._read(question, wanted)
 
-    def _read_options(self, options: AnswerOptions) -> AnswerWanted:
+    def _read_options(self, options: AnswerOptions) -> FullAnswerOptions:
         """Read the options of a question. Raises `CorpusNotFound`."""
-        wanted = AnswerWanted(**options)
+        wanted = FullAnswerOptions(**options)
         if wanted.corpora:
             with self.kb.sessions() as session:
                 for corpus in wanted.corpora:
                     require_corpus(session, corpus)
         return wanted
 
-    def _read(self, question: str, wanted: AnswerWanted) -> AnsweredQuestion:
+    def _read(self, question: str, wanted: FullAnswerOptions) -> AnsweredQuestion:
         threshold = wanted.threshold
         _check(question, threshold)
         query, near = self._near(question, wanted.fact_filter)
         for _ in range(ATTEMPTS):
             found, read = self._windows(question, query, near, wanted.fact_filter)
-            reading = self.reading(question, found, read)
+            reading = self.read_sentences(question, found, read)
             with self.kb.sessions() as session:
                 require_primary(session)
                 seq = audit.head_seq(session)
-                least = confidence_here(session, self.reader).threshold if threshold is None else threshold
+                least = confidence_of_base(session, self.reader).threshold if threshold is None else threshold
                 contested = settle_contradictions(session, reading.places, self.reader.confidence.search)
                 ids = [one.sentence_id for one in found]
-                now = windows(session, ids, fact_filter=wanted.fact_filter)
+                now = read_windows(session, ids, fact_filter=wanted.fact_filter)
                 passage = self._passage(session, question, reading, least, wanted.fact_filter)
             if all(is_unchanged(read[one.sentence_id], now) for one in found):
                 break
         else:
             raise InvalidQuery("the texts near it are changed all the time; ask again")
         passages = tuple(nearby_passages(found, read, reading.every)[: wanted.nearest])
-        score = self.reader.confidence.of(weigh_span(question, reading.places)) if reading.places else 0.0
+        score = (
+            self.reader.confidence.probability_of(weigh_span(question, reading.places))
+            if reading.places
+            else 0.0
+        )
         answer = self._answer_from_places(question, contested, score, least, passages, seq)
-        if compares(question):
+        if asks_to_compare(question):
             return AnsweredQuestion(self._silent(replace(answer, withheld=False), is_comparison=True), query)
         if passage is not None and _is_better(question, answer, contested):
             return AnsweredQuestion(
-                self._said_whole(answer, passage), query, parts_of(passage.window, 0, len(passage.window.text)),
+                self._said_whole(answer, passage), query, parts_of_span(passage.window, 0, len(passage.window.text)),
                 passage.window.text, tuple(fact.fact_id for fact in passage.window.facts), asked_at=least,
             )  # fmt: skip
         if answer.abstained:
@@ -148,7 +146,7 @@ class Answering:
         if not contested:
             return AnsweredQuestion(answer, query)
         best = contested[0]
-        parts = () if answer.abstained else parts_of(best.window, best.start, best.end)
+        parts = () if answer.abstained else parts_of_span(best.window, best.start, best.end)
         return AnsweredQuestion(answer, query, parts, best.text, tuple(fact.fact_id for fact in best.facts))
 
     def _silent(self, answer: Answer, *, is_comparison: bool = False) -> Answer:
@@ -157,13 +155,13 @@ class Answering:
             why = why_silent(session, answer, is_comparison=is_comparison)
         return replace(answer, answer=None, facts=(), source=None, why=why)
 
-    def reading(
+    def read_sentences(
         self, question: str, found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]
     ) -> QuestionReading:
-        """Have the windows of these sentences read, and give the places that touch a fact, and the best windows."""
+        """Have these sentences read for a question, and give the likely places in them."""
         search = self.reader.confidence
-        every = list(every_place(self.reader, question, found, read))
-        places = best_first([one for one in every if one.facts], search.search)
+        every = list(read_every_place(self.reader, question, found, read))
+        places = order_places([one for one in every if one.facts], search.search)
         of_passages = search.passage.search if search.passage else search.search
         return QuestionReading(places, best_windows(every, of_passages), every)
 
@@ -183,7 +181,7 @@ class Answering:
         model = self.reader.confidence.passage
         if model is None or not reading.windows or reading.windows[0].is_dead:
             return None
-        score = model.of(weigh_passage(question, reading.windows, reading.every))
+        score = model.probability_of(weigh_passage(question, reading.windows, reading.every))
         if score < self.reader.confidence.passage_threshold(threshold):
             return None
         sentence_id = reading.windows[0].window.sentence_id
@@ -208,15 +206,15 @@ class Answering:
         if self.questions is None:
             raise NoActiveKeyset
         found, read = self._windows_then(question, seq, self.questions, fact_filter)
-        reading = self.reading(question, found, read)
+        reading = self.read_sentences(question, found, read)
         places = reading.places
-        score = self.reader.confidence.of(weigh_span(question, places)) if places else 0.0
+        score = self.reader.confidence.probability_of(weigh_span(question, places)) if places else 0.0
         with self.kb.sessions() as session:
-            least = confidence_here(session, self.reader).threshold if threshold is None else threshold
+            least = confidence_of_base(session, self.reader).threshold if threshold is None else threshold
             passage = self._passage(session, question, reading, least, fact_filter, as_of=seq)
         passages = tuple(nearby_passages(found, read, reading.every)[: wanted.nearest])
         answer = self._answer_from_places(question, places, score, least, passages, seq)
-        if compares(question):
+        if asks_to_compare(question):
             return self._silent(replace(answer, withheld=False), is_comparison=True)
         if passage is not None and _is_better(question, answer, places):
             return self._said_whole(answer, passage)
@@ -232,39 +230,39 @@ class Answering:
                 session, self.kb.words, question, hits, fact_filter=fact_filter, encoder=self.sentences
             )[: 2 * WINDOWS]
             ids = [one.sentence_id for one in found]
-            read = windows(session, ids, fact_filter=fact_filter, as_of=seq)
+            read = read_windows(session, ids, fact_filter=fact_filter, as_of=seq)
         kept = [one for one in found if one.sentence_id in read and read[one.sentence_id].facts]
         return kept[:WINDOWS], read
 
-    def read_for(self, question: str, gone: Collection[int] = ()) -> QuestionReading:
-        """Give all that is read for a question, as if the sentences `gone` were not there, and decide on nothing."""
+    def read_question(self, question: str, gone: Collection[int] = ()) -> QuestionReading:
+        """Read the base for a question as if the sentences `gone` did not exist, without choosing an answer."""
         query, near = self._near(question, FactFilter(without=self._facts_in(gone)))
-        return self.reading(question, *self._windows(question, query, near, gone=gone))
+        return self.read_sentences(question, *self._windows(question, query, near, gone=gone))
 
     def likeliest_passage(self, question: str, reading: QuestionReading) -> SaidPassage | None:
-        """Give the passage of the best window, whatever its score, where it may be said."""
+        """Give the best passage for a question, however unlikely; None where none may be shown."""
         with self.kb.sessions() as session:
             return self._passage(session, question, reading, 0.0, USUAL_FACTS)
 
     def looked_in(self, question: str, **options: Unpack[AnswerOptions]) -> list[str]:
         """Give the texts that are read for a question, with what is deleted withheld."""
-        fact_filter = AnswerWanted(**options).fact_filter
+        fact_filter = FullAnswerOptions(**options).fact_filter
         query, near = self._near(question, fact_filter)
         _, read = self._windows(question, query, near, fact_filter)
-        return [window.shown() for window in read.values()]
+        return [window.shown_text() for window in read.values()]
 
     def nearest_hits(self, question: str, **options: Unpack[AnswerOptions]) -> tuple[Hit, ...]:
         """Give the live facts nearest to the question by key, whatever the threshold, best first."""
-        return self._near(question, AnswerWanted(**options).fact_filter)[1].hits
+        return self._near(question, FullAnswerOptions(**options).fact_filter)[1].hits
 
     def nearest_fact(self, question: str, **options: Unpack[AnswerOptions]) -> Answer:
         """Answer as the paper does: with the value of the fact nearest to the question's query, by its key alone.
 
         `threshold` is a cosine (None: the keyset's). `score` is one too, and nothing is read. Raises `NoActiveKeyset`.
         """
-        return self.asked(question, "paper", **options).answer
+        return self.answer_in_mode(question, "paper", **options).answer
 
-    def _looked_up(self, question: str, wanted: AnswerWanted) -> AnsweredQuestion:
+    def _looked_up(self, question: str, wanted: FullAnswerOptions) -> AnsweredQuestion:
         if self.questions is None:
             raise NoActiveKeyset
         query, lookup = self.questions.nearest_one(question, wanted.threshold, wanted.fact_filter)
@@ -298,7 +296,7 @@ class Answering:
         if not sentence_ids:
             return frozenset()
         with self.kb.sessions() as session:
-            return facts_in(session, sentence_ids)
+            return facts_in_sentences(session, sentence_ids)
 
     def _windows(
         self,
@@ -320,7 +318,7 @@ class Answering:
                 fact_filter=fact_filter,
                 encoder=self.sentences,
             )[:WINDOWS]
-            read = windows(session, [one.sentence_id for one in found], fact_filter=fact_filter)
+            read = read_windows(session, [one.sentence_id for one in found], fact_filter=fact_filter)
         return [one for one in found if one.sentence_id in read], read
 
     def _answer_from_places(
@@ -338,7 +336,10 @@ class Answering:
         best = places[0]
         if best.is_dead or score < threshold:
             return replace(answer, withheld=best.is_dead and score >= threshold)
-        facts, source = tuple(fact.said for fact in best.facts), best.window.source_of(best.start, best.end)
+        facts, source = (
+            tuple(fact.said_fact for fact in best.facts),
+            best.window.source_of(best.start, best.end),
+        )
         return replace(answer, answer=best.text, facts=facts, source=source)
 
     def _said_whole(self, answer: Answer, passage: SaidPassage) -> Answer:
@@ -348,7 +349,7 @@ class Answering:
             answer=window.text,
             score=passage.score,
             threshold=self.reader.confidence.passage_threshold(answer.threshold),
-            facts=tuple(fact.said for fact in window.facts),
+            facts=tuple(fact.said_fact for fact in window.facts),
             source=window.source,
             withheld=False,
             grain=PASSAGE,
@@ -378,9 +379,9 @@ def _check(question: str, threshold: float | None) -> None:
 # that.
 
 
-def parts_of(window: SaidWindow, start: int, end: int) -> tuple[SaidPart, ...]:
-    """Give the facts that a span of the window's text says, whole or in part, in order. All of them must be live."""
-    return tuple(_part(window, fact, start, end) for fact in window.overlapping(start, end))
+def parts_of_span(window: SaidWindow, start: int, end: int) -> tuple[SaidPart, ...]:
+    """Give the facts that a span of a window says, whole or in part, in order. None of them may be deleted."""
+    return tuple(_part(window, fact, start, end) for fact in window.facts_overlapping(start, end))
 
 
 def _part(window: SaidWindow, fact: FactInWindow, start: int, end: int) -> SaidPart:
@@ -389,7 +390,7 @@ def _part(window: SaidWindow, fact: FactInWindow, start: int, end: int) -> SaidP
     shift, place = begins - fact.start, window.source_of(first, last)
     return SaidPart(
         fact_id=fact.fact_id,
-        version=fact.said.version,
+        version=fact.said_fact.version,
         start=first - start,
         end=last - start,
         part_start=first + shift,
@@ -406,10 +407,7 @@ def _part(window: SaidWindow, fact: FactInWindow, start: int, end: int) -> SaidP
 def nearby_passages(
     found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow], places: Sequence[ReadPlace]
 ) -> list[NearbyPassage]:
-    """Give the windows of these sentences, nearest first, without those that lie within another one.
-
-    Of the places that were read, the likeliest of each window is marked in it, unless it was deleted.
-    """
+    """Give the windows of these sentences, nearest first, without those within another; mark the likeliest words."""
     likeliest: dict[int, ReadPlace] = {}
     for place in sorted(places, key=lambda one: one.margin):
         likeliest[place.window.sentence_id] = place
@@ -439,9 +437,9 @@ def _within(window: SaidWindow, other: SaidWindow) -> bool:
 def _passage(
     candidate: CandidateSentence, window: SaidWindow, likeliest: tuple[int | None, int | None]
 ) -> NearbyPassage:
-    live = tuple(fact.said for fact in window.facts if fact.version is not None)
+    live = tuple(fact.said_fact for fact in window.facts if fact.version is not None)
     return NearbyPassage(
-        window.shown(), window.source_of(0, len(window.text)), candidate.score, live, *likeliest
+        window.shown_text(), window.source_of(0, len(window.text)), candidate.score, live, *likeliest
     )
 
 
@@ -465,20 +463,20 @@ GROUP BY language ORDER BY number DESC, language
 
 
 def why_silent(session: Session, answer: Answer, *, is_comparison: bool) -> str | None:
-    """Give the reason for an answer that says nothing; None where no place was found at all."""
+    """Give the reason for an answer that says nothing; None where the search found no place at all."""
     if answer.withheld:
         return DELETED
     if is_comparison:
         return COMPARES
-    if (foreign := in_another_language(session, answer.question)) is not None:
+    if (foreign := language_note(session, answer.question)) is not None:
         return foreign
     if answer.score:
         return f"The likeliest place scores {answer.score:.2f}, and an answer needs {answer.threshold:.2f}."
     return None
 
 
-def in_another_language(session: Session, question: str) -> str | None:
-    """Say that a question is asked in another language than English; None where that is not plain."""
+def language_note(session: Session, question: str) -> str | None:
+    """Say that a question is not in English; None where that is not certain."""
     letters = [character for character in question if character.isalpha()]
     latin = sum(unicodedata.name(character, "").startswith("LATIN") for character in letters)
     if letters and latin < len(letters) / 2:

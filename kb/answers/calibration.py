@@ -23,7 +23,7 @@ from colmlm.kb.answers.places import weigh_span
 from colmlm.kb.answers.records import AnswerShares, MeasuredAnswers
 from colmlm.kb.answers.windows import FactInWindow
 from colmlm.kb.errors import CalibrationRefused
-from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, compares, form_of
+from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, asks_to_compare, form_of
 
 CERTAINTY = 0.8
 RATE = 0.05  # of wrong answers; at one as high, the shipped threshold stays where the sample shows no more
@@ -53,10 +53,8 @@ class KnownQuestion:
     fact_id: int | None = None
 
 
-class Judged(NamedTuple):
-    """The likeliest span and the likeliest passage for a question, each with the highest threshold at which it is said
-    and its outcome: "right", "near", "wrong" or "none". `asks_for_several` words, so the passage goes first.
-    """
+class JudgedAnswer(NamedTuple):
+    """The likeliest span and passage for a question, with their outcomes and the highest thresholds they pass."""
 
     score: float
     outcome: str
@@ -64,8 +62,8 @@ class Judged(NamedTuple):
     passage: str = "none"
     asks_for_several: bool = False
 
-    def at(self, threshold: float) -> str:
-        """Give the outcome of what is said at a threshold, "none" for nothing."""
+    def outcome_at(self, threshold: float) -> str:
+        """Give the outcome of the answer at a threshold: "right", "near", "wrong", or "none" for no answer."""
         is_span = self.outcome != "none" and self.score >= threshold
         is_passage = self.passage != "none" and self.passage_score >= threshold
         if is_passage and (self.asks_for_several or not is_span):
@@ -77,11 +75,11 @@ class Judged(NamedTuple):
 class SampleAnswers:
     """The likeliest answers to questions that something in the base answers, and to those that nothing does."""
 
-    answerable: list[Judged]
-    others: list[Judged]
+    answerable: list[JudgedAnswer]
+    others: list[JudgedAnswer]
 
 
-def questions_of(answering: Answering, corpora: Sequence[str], most: int, seed: int) -> list[KnownQuestion]:
+def draw_questions(answering: Answering, corpora: Sequence[str], most: int, seed: int) -> list[KnownQuestion]:
     """Draw questions that are stored with facts of documents of these corpora, without those that a model wrote."""
     drawn = {"corpora": list(corpora), "longest": MAX_QUESTION, "seed": str(seed), "most": most}
     with answering.kb.sessions() as session:
@@ -92,20 +90,17 @@ def questions_of(answering: Answering, corpora: Sequence[str], most: int, seed: 
 def ask_each(
     answering: Answering, questions: Sequence[KnownQuestion], on_asked: Callable[[int, int | None], None]
 ) -> SampleAnswers:
-    """Ask each question, and each that something answers once more as if that were not there.
-
-    Where nothing else is in the base, that says nothing about answers to questions without one, and is left out.
-    """
+    """Ask each question, and each with an answer again as if its sentences were not there."""
     asked = SampleAnswers([], [])
     for number, one in enumerate(questions, 1):
-        reading = answering.read_for(one.text)
+        reading = answering.read_question(one.text)
         passage = answering.likeliest_passage(one.text, reading)
         judged = _judgement(answering, one, reading, passage)
         (asked.answerable if one.values else asked.others).append(judged)
         if (gone := _sentences_to_leave_out(answering, one, reading, passage)) and _is_any_left(
             answering, gone
         ):
-            left = answering.read_for(one.text, gone)
+            left = answering.read_question(one.text, gone)
             asked.others.append(_judgement(answering, one, left, answering.likeliest_passage(one.text, left)))
         on_asked(number, len(questions))
     return asked
@@ -117,8 +112,8 @@ def calibrate_answers(asked: SampleAnswers, shipped: float, rate: float = RATE) 
     Raises `CalibrationRefused` for too few questions, and where no threshold that lets a right answer pass holds the
     rate.
     """
-    require_enough(len(asked.answerable), "has an answer to", rate)
-    require_enough(len(asked.others), "does not answer", rate, "with an empty value in the file")
+    require_enough_questions(len(asked.answerable), "has an answer to", rate)
+    require_enough_questions(len(asked.others), "does not answer", rate, "with an empty value in the file")
     by_wrong = _above(asked.answerable, allowed_wrong(len(asked.answerable), rate))
     by_alarms = _above(asked.others, allowed_wrong(len(asked.others), rate))
     safe, before = max(by_wrong, by_alarms), _shares(asked, shipped)
@@ -139,8 +134,8 @@ def calibrate_answers(asked: SampleAnswers, shipped: float, rate: float = RATE) 
     )
 
 
-def require_enough(number: int, what: str, rate: float, how: str = "") -> None:
-    """Raise `CalibrationRefused` if so few questions of a kind cannot tell this rate from chance."""
+def require_enough_questions(number: int, what: str, rate: float, how: str = "") -> None:
+    """Raise `CalibrationRefused` if these are too few questions to tell this rate from chance."""
     if number < (least := least_questions(rate)):
         remedy = " ".join((f"add {least - number} or more", how)).strip()
         if number and (enough := upper_bound(0, number)) <= 0.5:
@@ -152,12 +147,12 @@ def require_enough(number: int, what: str, rate: float, how: str = "") -> None:
 
 
 def least_questions(rate: float) -> int:
-    """Give how many questions are needed to tell this rate, were none of them answered wrongly."""
+    """Give the number of questions needed to show this rate if none is answered wrongly."""
     return math.ceil(math.log(1 - CERTAINTY) / math.log(1 - rate))
 
 
 def allowed_wrong(questions: int, rate: float) -> int:
-    """Give how many of so many questions may be answered wrongly, with the rate below this all the same."""
+    """Give how many of these questions may be answered wrongly for the rate to be certain."""
     wrong = -1
     while _at_most(wrong + 1, questions, rate) <= 1 - CERTAINTY:
         wrong += 1
@@ -165,7 +160,7 @@ def allowed_wrong(questions: int, rate: float) -> int:
 
 
 def upper_bound(wrong: int, questions: int) -> float:
-    """Give the rate that, with a probability of `CERTAINTY`, is not exceeded where so many were wrong."""
+    """Give the highest rate of wrong answers that is plausible (at `CERTAINTY`) after so many wrong ones."""
     low, high = wrong / questions, 1.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -188,18 +183,18 @@ def _at_most(wrong: int, questions: int, rate: float) -> float:
     )
 
 
-def _above(asked: Sequence[Judged], passing: int) -> float:
+def _above(asked: Sequence[JudgedAnswer], passing: int) -> float:
     """Give the least threshold, in steps, from which on no more than so many are answered wrongly."""
     scores = {score for one in asked for score in (one.score, one.passage_score)}
     for score in sorted(scores, reverse=True):  # what is said changes there alone
-        if sum(one.at(score) == "wrong" for one in asked) > passing:
+        if sum(one.outcome_at(score) == "wrong" for one in asked) > passing:
             return (math.floor(score * _STEPS) + 1) / _STEPS
     return 0.0
 
 
 def _shares(asked: SampleAnswers, threshold: float) -> AnswerShares:
-    def share(of: Sequence[Judged], outcome_: str) -> float:
-        return sum(one.at(threshold) == outcome_ for one in of) / len(of)
+    def share(of: Sequence[JudgedAnswer], outcome_: str) -> float:
+        return sum(one.outcome_at(threshold) == outcome_ for one in of) / len(of)
 
     right, near, wrong = (share(asked.answerable, name) for name in ("right", "near", "wrong"))
     return AnswerShares(threshold, right, near, wrong, share(asked.others, "wrong"))
@@ -207,14 +202,15 @@ def _shares(asked: SampleAnswers, threshold: float) -> AnswerShares:
 
 def _judgement(
     answering: Answering, one: KnownQuestion, reading: QuestionReading, passage: SaidPassage | None
-) -> Judged:
+) -> JudgedAnswer:
     confidence, places = answering.reader.confidence, reading.places
-    if compares(one.text) or (places and places[0].is_dead):
-        return Judged(0.0, "none")
-    found = Judged(0.0, "none")
+    if asks_to_compare(one.text) or (places and places[0].is_dead):
+        return JudgedAnswer(0.0, "none")
+    found = JudgedAnswer(0.0, "none")
     if places:
-        found = Judged(
-            confidence.of(weigh_span(one.text, places)), _outcome(one, places[0].text, places[0].facts)
+        found = JudgedAnswer(
+            confidence.probability_of(weigh_span(one.text, places)),
+            _outcome(one, places[0].text, places[0].facts),
         )
     if passage is None:
         return found
@@ -226,7 +222,7 @@ def _judgement(
 
 
 def _outcome(one: KnownQuestion, said: str, facts: Sequence[FactInWindow]) -> str:
-    found = outcome(said, one.values)
+    found = outcome_of_answer(said, one.values)
     touches = any(fact.fact_id == one.fact_id for fact in facts)
     return "right" if touches or found in RIGHT else found
 
@@ -266,11 +262,11 @@ RIGHT = ("exact", "holds")
 
 
 def normalise_answer(text: str) -> str:
-    """Normalise as SQuAD's script does: without case, punctuation, articles and runs of blanks."""
+    """Normalise an answer as SQuAD's script does: no case, punctuation, articles or runs of blanks."""
     return " ".join(ARTICLES.sub(" ", text.casefold().translate(_DROPPED)).split())
 
 
-def outcome(said: str | None, golds: Sequence[str]) -> str:
+def outcome_of_answer(said: str | None, golds: Sequence[str]) -> str:
     """Give the outcome of an answer (None: it abstained) to a question that has these answers.
 
     It is "exact", "holds" where the answer holds one of them, "near" where one holds the answer, "wrong" or

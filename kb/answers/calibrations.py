@@ -24,8 +24,8 @@ KIND = "answer-threshold"
 _NEWEST = select(AnswerCalibrationRow).order_by(AnswerCalibrationRow.id.desc()).limit(1)
 
 
-def confidence_here(session: Session, reader: JudgedReader) -> Confidence:
-    """Give the reader's confidence with the threshold of this base, if it was calibrated with this reader."""
+def confidence_of_base(session: Session, reader: JudgedReader) -> Confidence:
+    """Give the reader's confidence with this base's own threshold, if one was measured with this reader."""
     row = session.scalar(_NEWEST)
     if row is None or row.reader != reader.digest:
         return reader.confidence

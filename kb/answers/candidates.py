@@ -36,7 +36,7 @@ HELD = """
 _FACTS = text("SELECT DISTINCT held.fact_id FROM HELD".replace("HELD", HELD))
 
 
-def facts_in(session: Session, sentence_ids: Collection[int]) -> frozenset[int]:
+def facts_in_sentences(session: Session, sentence_ids: Collection[int]) -> frozenset[int]:
     """List the facts that these sentences hold, live or not."""
     return frozenset(session.scalars(_FACTS, {"ids": list(sentence_ids)}))
 
@@ -132,7 +132,7 @@ def candidate_sentences(
     wanted = BY_WORDS if encoder is None else BY_WORDS_TO_ENCODE
     found = _by_words(session, words, question, by_key, gone, fact_filter, wanted)
     if asked is not None:
-        for one, cosine in deleted_in(session, [row.sentence_id for row in found], asked).items():
+        for one, cosine in deleted_facts_in(session, [row.sentence_id for row in found], asked).items():
             by_key[one] = max(cosine, by_key.get(one, cosine))
     best = max((one.score for one in found), default=0.0) or 1.0
     by_words = {one.sentence_id: one.score / best for one in found}
@@ -198,7 +198,9 @@ def sentences_of(session: Session, fact_ids: Collection[int]) -> dict[int, int]:
     return {row.fact_id: row.sentence_id for row in session.execute(_OF_FACTS, {"ids": list(fact_ids)})}
 
 
-def keys_of(session: Session, sentence_ids: Collection[int], keyset_id: int) -> dict[int, list[int]]:
+def keys_of_sentences(
+    session: Session, sentence_ids: Collection[int], keyset_id: int
+) -> dict[int, list[int]]:
     """Give the keys of the facts that begin in each of these sentences, in a keyset."""
     found = defaultdict[int, list[int]](list)
     for row in session.execute(_KEYS, {"ids": list(sentence_ids), "keyset_id": keyset_id}):
@@ -231,7 +233,7 @@ JOIN keyset y ON y.id = k.keyset_id AND y.state IN ('active', 'ready') AND y.che
 )
 
 
-def deleted_in(session: Session, sentence_ids: Collection[int], asked: AskedQuery) -> dict[int, float]:
+def deleted_facts_in(session: Session, sentence_ids: Collection[int], asked: AskedQuery) -> dict[int, float]:
     """Give, of these sentences, those that hold deleted facts with keys, each with the best cosine of such a fact."""
     rows = session.execute(
         _KEYS_DELETED, {"ids": list(sentence_ids), "checkpoint_id": asked.checkpoint_id}

@@ -43,10 +43,10 @@ class ReadPlace:
         return any(fact.version is None for fact in self.facts)
 
 
-def every_place(
+def read_every_place(
     reader: JudgedReader, question: str, found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]
 ) -> Iterator[ReadPlace]:
-    """Have the windows of these sentences read, and yield every span that the reader likes, also one without a fact."""
+    """Have the windows of these sentences read, and yield every likely span, also those without a fact."""
     if found:
         yield from places_in(found, read, reader.read(question, passages_to_read(found, read)))
 
@@ -59,7 +59,7 @@ def passages_to_read(found: Sequence[CandidateSentence], read: Mapping[int, Said
 def places_in(
     found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow], readings: Sequence[PassageReading]
 ) -> Iterator[ReadPlace]:
-    """Yield every span that the reader likes in the windows of these sentences."""
+    """Yield every likely span of these windows from the reader's readings of them."""
     for rank, (candidate, reading) in enumerate(zip(found, readings, strict=True)):
         window = read[candidate.sentence_id]
         for start, end, logit in reading.spans:
@@ -69,22 +69,22 @@ def places_in(
                 continue  # a part of it was erased, so the rest is not what the document said there
             if is_section_number(window.text, start, end) or _BLANK_LINE in window.text[start:end]:
                 continue
-            facts = window.overlapping(start, end)
+            facts = window.facts_overlapping(start, end)
             yield ReadPlace(window, candidate, rank, start, end, logit - reading.none, facts)
 
 
-def best_first(places: Sequence[ReadPlace], search: float) -> list[ReadPlace]:
-    """Order places by their merit."""
+def order_places(places: Sequence[ReadPlace], search: float) -> list[ReadPlace]:
+    """Order places by their merit, best first; `search` weighs the search's score against the reader's."""
     return sorted(places, key=lambda one: -merit_of_place(one, search))
 
 
 def merit_of_place(place: ReadPlace, search: float) -> float:
-    """Give the reader's margin, and the search's score with this weight."""
+    """Give a place's merit: the reader's margin plus the search's score times the weight `search`."""
     return place.margin + search * place.candidate.score
 
 
 def best_windows(places: Sequence[ReadPlace], search: float) -> list[ReadPlace]:
-    """Give the best place of each window, the best window first: where the answer stands, whatever its words are."""
+    """Give the best place of each window, the best window first, whatever its words are."""
     best: dict[int, ReadPlace] = {}
     for place in places:
         if place.window.source is None:
@@ -92,13 +92,13 @@ def best_windows(places: Sequence[ReadPlace], search: float) -> list[ReadPlace]:
         known = best.get(place.window.sentence_id)
         if known is None or place.margin > known.margin:
             best[place.window.sentence_id] = place
-    return best_first(list(best.values()), search)
+    return order_places(list(best.values()), search)
 
 
 def weigh_passage(
     question: str, windows: Sequence[ReadPlace], places: Sequence[ReadPlace]
 ) -> PassageEvidence:
-    """Weigh the first of the windows, which are best first, against the others and all places that were read."""
+    """Compute the evidence for the first of these windows against the other windows and all places read."""
     best = windows[0]
     source = best.window.source
     assert source is not None
@@ -132,7 +132,7 @@ def _share_of_words(question: str, window: SaidWindow) -> float:
 
 
 def weigh_span(question: str, places: Sequence[ReadPlace]) -> PlaceEvidence:
-    """Weigh the first of the places, which are best first, against all that were read, live and dead alike."""
+    """Compute the evidence for the first of these places against all places read, also those with deleted facts."""
     place = places[0]
     text = _plain(place.text)
     others = [one.margin for one in places if not _same(text, _plain(one.text))]
@@ -178,10 +178,7 @@ FROM unnest(CAST(:ids AS bigint[]), CAST(:versions AS integer[])) AS said (fact_
 
 
 def settle_contradictions(session: Session, places: list[ReadPlace], search: float) -> list[ReadPlace]:
-    """Give places, which come best first, with that one first whose fact the facts of the others yield to.
-
-    `search` is the weight of the search's score. A deleted fact that is the best stays the best.
-    """
+    """Move the place that a rule prefers among contradicting facts to the front; a deleted best fact stays first."""
     if not places or places[0].is_dead:
         return places
     least = merit_of_place(places[0], search) - CLOSE

@@ -19,29 +19,29 @@ import numpy as np
 import numpy.typing as npt
 
 from colmlm.kb.answers.answering import ATTEMPTS, WINDOWS
-from colmlm.kb.answers.calibrations import confidence_here
+from colmlm.kb.answers.calibrations import confidence_of_base
 from colmlm.kb.answers.candidates import (
     BY_KEY,
     WEIGHT_OF_WORDS,
     CandidateSentence,
     candidate_sentences,
-    keys_of,
+    keys_of_sentences,
 )
 from colmlm.kb.answers.places import (
     ReadPlace,
-    best_first,
+    order_places,
     passages_to_read,
     places_in,
     settle_contradictions,
     weigh_span,
 )
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.answers.windows import FactInWindow, SaidWindow, windows
+from colmlm.kb.answers.windows import FactInWindow, SaidWindow, read_windows
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.likeness import SentenceEmbedder
-from colmlm.kb.lookup.options import KEY, RANKINGS, READER, LookupOptions, Wanted
+from colmlm.kb.lookup.options import KEY, RANKINGS, READER, FullLookupOptions, LookupOptions
 from colmlm.kb.lookup.records import AskedQuery, Hit, Lookup
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.store import require_primary
@@ -96,7 +96,7 @@ class RankedLookups:
         ranking, texts = options.get("ranking", KEY), options.get("texts", ())
         if ranking == KEY:
             return searcher.find(queries_BD, checkpoint_id=checkpoint_id, **options)
-        wanted = Wanted.read(options | {"ranking": KEY})
+        wanted = FullLookupOptions.read(options | {"ranking": KEY})
         _check(ranking, texts, wanted, len(queries_BD))
         if wanted.min_seq is not None:
             searcher.await_change(wanted.min_seq)
@@ -120,7 +120,9 @@ class RankedLookups:
                 for text, one, query_D in zip(texts, near, np.asarray(queries_BD), strict=True)
             ]
             ids = sorted({one.sentence_id for row in found for one in row})
-            keys = {} if ranking == READER or keyset_id is None else keys_of(session, ids, keyset_id)
+            keys = (
+                {} if ranking == READER or keyset_id is None else keys_of_sentences(session, ids, keyset_id)
+            )
         if ranking == READER:
             return self._read(texts, found, wanted)
         return searcher.among(
@@ -132,10 +134,10 @@ class RankedLookups:
             fact_filter=wanted.fact_filter,
         )
 
-    def _read(self, texts: Sequence[str], found: Sequence[Found], wanted: Wanted) -> list[Lookup]:
+    def _read(self, texts: Sequence[str], found: Sequence[Found], wanted: FullLookupOptions) -> list[Lookup]:
         reader, ids = self.reader(), sorted({one.sentence_id for row in found for one in row})
         with self.kb.sessions() as session:
-            now = windows(session, ids, fact_filter=wanted.fact_filter)
+            now = read_windows(session, ids, fact_filter=wanted.fact_filter)
         for _ in range(ATTEMPTS):
             read = now
             there = [[one for one in row if one.sentence_id in read] for row in found]
@@ -145,15 +147,15 @@ class RankedLookups:
                 seq = audit.head_seq(session)
                 least = wanted.threshold
                 if least is None:
-                    least = confidence_here(session, reader).threshold
+                    least = confidence_of_base(session, reader).threshold
                 contested = [settle_contradictions(session, one, reader.confidence.search) for one in places]
-                now = windows(session, ids, fact_filter=wanted.fact_filter)
+                now = read_windows(session, ids, fact_filter=wanted.fact_filter)
             if now == read:
                 break
         else:
             raise InvalidQuery("the texts near it are changed all the time; ask again")
         scores = [
-            reader.confidence.of(weigh_span(*both)) if both[1] else 0.0
+            reader.confidence.probability_of(weigh_span(*both)) if both[1] else 0.0
             for both in zip(texts, places, strict=True)
         ]
         decided = [_lookup_from_places(*one, least, seq) for one in zip(contested, scores, strict=True)]
@@ -161,7 +163,7 @@ class RankedLookups:
         return decided
 
 
-def _check(ranking: str, texts: Sequence[str], wanted: Wanted, number: int) -> None:
+def _check(ranking: str, texts: Sequence[str], wanted: FullLookupOptions, number: int) -> None:
     if ranking not in RANKINGS:
         raise InvalidQuery(f"the ranking {ranking!r} is none of {', '.join(RANKINGS)}")
     if len(texts) != number:
@@ -185,7 +187,7 @@ def _places(
 ) -> list[list[ReadPlace]]:
     asked = [(text, passages_to_read(row, read)) for text, row in zip(texts, found, strict=True)]
     return [
-        best_first([one for one in places_in(row, read, readings) if one.facts], reader.confidence.search)
+        order_places([one for one in places_in(row, read, readings) if one.facts], reader.confidence.search)
         for row, readings in zip(found, reader.read_all(asked), strict=True)
     ]
 
@@ -200,7 +202,7 @@ def _lookup_from_places(places: Sequence[ReadPlace], score: float, threshold: fl
     fact = _fact_said(places[0])
     if fact is None:
         return Lookup((), None, threshold, seq)
-    said = fact.said
+    said = fact.said_fact
     hit = Hit(said.fact_id, said.version, said.value, score, None, said.review)
     return Lookup((hit,) if score >= threshold else (), score, threshold, seq)
 
@@ -208,8 +210,8 @@ def _lookup_from_places(places: Sequence[ReadPlace], score: float, threshold: fl
 def _fact_said(place: ReadPlace) -> FactInWindow | None:
     """Give the fact that says most of a place; None where none says enough of it."""
 
-    def shared(fact: FactInWindow) -> int:
+    def overlap_of(fact: FactInWindow) -> int:
         return min(place.end, fact.end) - max(place.start, fact.start)
 
-    best = max(place.facts, key=lambda fact: (shared(fact), fact.start - fact.end, -fact.fact_id))
-    return best if shared(best) >= MOSTLY * (place.end - place.start) else None
+    best = max(place.facts, key=lambda fact: (overlap_of(fact), fact.start - fact.end, -fact.fact_id))
+    return best if overlap_of(best) >= MOSTLY * (place.end - place.start) else None

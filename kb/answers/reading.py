@@ -70,8 +70,8 @@ class FittedModel:
     scales: Mapping[str, float]
     threshold: float
 
-    def of(self, evidence: PlaceEvidence | PassageEvidence) -> float:
-        """Give the probability, from 0 to 1, that the answer is right."""
+    def probability_of(self, evidence: PlaceEvidence | PassageEvidence) -> float:
+        """Give the probability, from 0 to 1, that the answer with this evidence is right."""
         values = asdict(evidence)
         sum_ = self.bias + sum(
             weight * (values[name] - self.means[name]) / self.scales[name]
@@ -101,7 +101,7 @@ class Confidence(FittedModel):
         return _shift_probability(self.passage.threshold, _logit(threshold) - _logit(self.threshold))
 
     def beside_spans(self, score: float) -> float:
-        """Give the highest threshold of spans beside which a passage of this probability is said."""
+        """Give the highest threshold of spans at which a passage of this probability is still given as answer."""
         if self.passage is None:
             return 0.0
         return _shift_probability(score, _logit(self.threshold) - _logit(self.passage.threshold))
@@ -169,7 +169,7 @@ class PassageReading(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """By how much the best span is likelier than none, in logits; of a passage without words minus infinity."""
+        """The score of the best span minus that of "no answer here", in logits; minus infinity without words."""
         return self.spans[0][2] - self.none if self.spans else float("-inf")
 
 

@@ -85,7 +85,7 @@ WHERE f.id = ANY(:ids) AND KNOWN AND NOT HIDDEN
 
 @dataclass(frozen=True, slots=True)
 class FactInWindow:
-    """A fact in a window: where the window says it, where the document does, and its live version (None: deleted)."""
+    """A fact in a window, with its offsets there and in the document, and its live version (None: deleted)."""
 
     start: int
     end: int
@@ -97,7 +97,7 @@ class FactInWindow:
     review: Review = "accepted"
 
     @property
-    def said(self) -> SaidFact:
+    def said_fact(self) -> SaidFact:
         assert self.version is not None
         return SaidFact(self.fact_id, self.version, self.value, self.review)
 
@@ -118,27 +118,27 @@ class SaidWindow:
 
     @property
     def title(self) -> str:
-        """Give what a reader is told of a window before its text: the document's title, and the lines that lead it."""
+        """Give what a reader is told before the text: the document's title and the headings above it."""
         title = (self.source.title if self.source else None) or ""
         return " › ".join(part for part in (title, self.led) if part)
 
-    def overlapping(self, start: int, end: int) -> tuple[FactInWindow, ...]:
-        """Give the facts that overlap a span of the window's text, dead ones too."""
+    def facts_overlapping(self, start: int, end: int) -> tuple[FactInWindow, ...]:
+        """Give the facts that overlap a span of the window's text, deleted ones too."""
         return tuple(fact for fact in self.facts if fact.start < end and start < fact.end)
 
     def source_of(self, start: int, end: int) -> Source | None:
-        """Give where the document says a span of the text. A corrected value stands where the first one stood."""
+        """Give the place in the document of a span of the window's text; None without a document."""
         if self.source is None:
             return None
         return replace(self.source, start=self._offset(start, last=False), end=self._offset(end, last=True))
 
     @property
     def may_be_said(self) -> bool:
-        """Tell whether all of it may be said: no fact in it was deleted, nothing in it erased."""
+        """Tell whether nothing in the window is deleted or erased, so that all of it may be shown."""
         return MARK not in self.text and all(fact.version is not None for fact in self.facts)
 
-    def shown(self) -> str:
-        """Give the text with every deleted fact withheld."""
+    def shown_text(self) -> str:
+        """Give the text with the values of deleted facts masked."""
         text = self.text
         for fact in self.facts:
             if fact.version is None:
@@ -157,7 +157,7 @@ class SaidWindow:
         return at + shift
 
 
-def windows(
+def read_windows(
     session: Session,
     sentence_ids: Sequence[int],
     *,
@@ -194,7 +194,7 @@ def said_passages(
 
 
 def read_stretches(session: Session, places: Sequence[tuple[int, int, int]]) -> list[SaidWindow]:
-    """Read stretches of stored documents, each given by its document and two offsets in it, with all facts in them."""
+    """Read stretches of documents, each given by document id and two offsets, with the facts in them."""
     numbers = range(len(places))
     documents, starts, ends = ([place[part] for place in places] for part in range(3))
     values = {"numbers": list(numbers), "documents": documents, "starts": starts, "ends": ends}
@@ -272,5 +272,5 @@ def _as_said(text: str, offset: int, facts: Sequence[Row[Any]]) -> tuple[str, tu
 
 
 def is_unchanged(before: SaidWindow, now: Mapping[int, SaidWindow]) -> bool:
-    """Tell whether a window still says what it said."""
+    """Tell whether a window still has the same text and facts."""
     return now.get(before.sentence_id) == before

@@ -19,7 +19,7 @@ from psycopg import sql
 from sqlalchemy import Table, exists, func, select, text, true
 from sqlalchemy.orm import Session
 
-from colmlm.kb.access.access import end_all
+from colmlm.kb.access.access import end_all_sessions
 from colmlm.kb.backup.write import Archive, Backup, Heard, archive_tables, open_backup
 from colmlm.kb.errors import LogRefused, SignatureRefused, refusals
 from colmlm.kb.facts import reading, sentences
@@ -28,9 +28,9 @@ from colmlm.kb.facts.records import Mentioned, ReviewVerdict
 from colmlm.kb.facts.redaction import as_mentioned
 from colmlm.kb.keys import keysets
 from colmlm.kb.log import audit, signing
-from colmlm.kb.log.witness import Entry, Head, hash_at, read_log
+from colmlm.kb.log.witness import Head, LogEntry, hash_at, read_log
 from colmlm.kb.removal.erase import erase_facts
-from colmlm.kb.review.review import KIND, limit_page
+from colmlm.kb.review.review import KIND, limit_to_accepted
 from colmlm.kb.store.database import connection_of, head_revision
 from colmlm.kb.tables import (
     ChangeRow,
@@ -64,7 +64,7 @@ class RestoreReport:
     log_file: str | None
     log_head: Head | None
     without_later_erasures: bool
-    repeated: tuple[Repeated, ...]
+    repeated: tuple[RepeatedErasure, ...]
     erased_again: tuple[int, ...]
     deleted_since: tuple[int, ...]
     deleted_again: tuple[int, ...]
@@ -108,7 +108,7 @@ def restore_backup(
             raise refusals.newer_log_needed(backup.seq, backup.at)
         _require_empty(session)
         _fill(session, archive, on_bytes)
-        sentences.write_all(session)
+        sentences.write_all_sentences(session)
         _require_log(session, archive)
         report = _catch_up(session, backup, newer, actor, reapply_deletes, without_later_erasures)
         session.rollback() if dry_run else session.commit()
@@ -117,7 +117,7 @@ def restore_backup(
 
 def _require_own_signer(home: Path, archive: Archive) -> None:
     """Raise `SignatureRefused` where the key of this home did not sign the backup."""
-    own, key = signing.own_names(home), archive.backup.key
+    own, key = signing.own_key_names(home), archive.backup.key
     if own is None or own.fingerprint != key:
         raise SignatureRefused(
             str(archive.file),
@@ -212,11 +212,11 @@ def _catch_up(
     without_later_erasures: bool,
 ) -> RestoreReport:
     repeated = tuple(repeat_erasures(session, newer, actor)) if newer else ()
-    deleted = live(session, newer.deleted) if newer else []
+    deleted = live_facts(session, newer.deleted) if newer else []
     limited = tuple(repeat_limits(session, newer, actor)) if newer else ()
     if newer and reapply_deletes:
         repeat_deletions(session, newer, deleted, actor)
-    end_all(session)  # a session that was ended after the backup must not be valid again
+    end_all_sessions(session)  # a session that was ended after the backup must not be valid again
     _note(session, backup, newer, actor)
     return RestoreReport(
         backup=backup,
@@ -252,7 +252,7 @@ _LATER = "in the log that went on after this backup"
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
+class RepeatedErasure:
     """An erasure of `fact_ids`, change `seq` of the newer log, that the restore repeated as change `seq_here`."""
 
     seq: int
@@ -261,19 +261,19 @@ class Repeated:
     seq_here: int
 
 
-def repeat_erasures(session: Session, newer: NewerLog, actor: str) -> Iterator[Repeated]:
-    """Erase what was erased since; give each erasure that changed anything here."""
+def repeat_erasures(session: Session, newer: NewerLog, actor: str) -> Iterator[RepeatedErasure]:
+    """Erase what the newer log erased; yield each erasure that changed anything in the restored base."""
     for erasure in newer.erasures:
         if known := _facts(session, erasure.fact_ids, true()):
             reason = f"erased by change {erasure.seq} of the log that went on after this backup"
             reach = erasure.mentions or "same-document"
             done = erase_facts(session, known, actor, reason, mentions=reach)
             if done.seq is not None:  # None where they were erased before and nothing says them
-                yield Repeated(erasure.seq, erasure.at, done.fact_ids, done.seq)
+                yield RepeatedErasure(erasure.seq, erasure.at, done.fact_ids, done.seq)
 
 
 def repeat_deletions(session: Session, newer: NewerLog, deleted: Sequence[int], actor: str) -> None:
-    """Delete these facts, or rejects them, as they were since."""
+    """Delete or reject these facts as the newer log did."""
     rejected = [fact_id for fact_id in deleted if fact_id in newer.rejected]
     if rejected:
         facts = reading.fact_records(session, rejected).values()
@@ -286,15 +286,15 @@ def repeat_deletions(session: Session, newer: NewerLog, deleted: Sequence[int], 
 
 
 def repeat_limits(session: Session, newer: NewerLog, actor: str) -> Iterator[LaterLimit]:
-    """Let only accepted facts answer where that was so since; give those limits that were not in force here."""
+    """Limit answers to accepted facts where the newer log did; yield the limits that were not in force here."""
     for later in newer.limits:
         if session.scalar(select(_lacks(later))):
             reason = f"limited by change {later.seq} of the log that went on after this backup"
-            limit_page(session, later.corpus, later.keyset, actor, reason, accepted_only=True)
+            limit_to_accepted(session, later.corpus, later.keyset, actor, reason, accepted_only=True)
             yield later
 
 
-def live(session: Session, fact_ids: Iterable[int]) -> list[int]:
+def live_facts(session: Session, fact_ids: Iterable[int]) -> list[int]:
     """Give those of these facts that are live in the restored base."""
     return _facts(session, fact_ids, FactRow.deleted_seq.is_(None))
 
@@ -382,9 +382,9 @@ def _is_head_alone(file: Path) -> bool:
         return not lines.readline()
 
 
-def _since(entries: Iterable[Entry], head: Head, backup: Backup, what: str) -> NewerLog:
+def _since(entries: Iterable[LogEntry], head: Head, backup: Backup, what: str) -> NewerLog:
     erasures: list[LaterErasure] = []
-    deleted: dict[int, Entry] = {}
+    deleted: dict[int, LogEntry] = {}
     limits: dict[tuple[Any, Any], LaterLimit] = {}
     sealed: list[int] = []
     for found in entries:

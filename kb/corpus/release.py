@@ -53,7 +53,7 @@ _DECODER = msgspec.json.Decoder(_Entry)
 
 @dataclass(frozen=True, slots=True)
 class ReleasedFact:
-    """A fact of a release: number `fact_idx` of a sample, with its value."""
+    """A fact of a release: its value and its place, number `fact_idx` of a sample."""
 
     entry_id: str
     value: str
@@ -62,11 +62,8 @@ class ReleasedFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
-    """A sound release: its number of facts, and by what it is known again: a digest of these in their order.
-
-    `order` is a digest of their entries' order alone.
-    """
+class ExaminedRelease:
+    """A sound release: its number of facts, the digest of these in order, and that of its entries' order alone."""
 
     num_facts: int
     digest: str
@@ -88,8 +85,8 @@ class Release:
         with self.index.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
 
-    def examined(self, on_entries: Callable[[int, int], None] | None = None) -> Examined:
-        """Read all entries and ids once, and refuse a release of which anything is missing, damaged or twice."""
+    def examine(self, on_entries: Callable[[int, int], None] | None = None) -> ExaminedRelease:
+        """Read all entries and ids once; raise where any is missing, damaged or repeated."""
         for name in (ENTRIES, INDEX, IDS):
             if not (self.folder / name).is_file():
                 raise refusals.invalid_release(
@@ -105,7 +102,7 @@ class Release:
             said, contents = self._entries_summed(entries, num_entries, on_entries)
         if said != named:
             raise refusals.invalid_release(self._astray(), "The two files must come from the same release.")
-        return Examined(num_ids, hashlib.sha256(f"{order} {contents:x}".encode()).hexdigest(), order)
+        return ExaminedRelease(num_ids, hashlib.sha256(f"{order} {contents:x}".encode()).hexdigest(), order)
 
     def pieces(self, size: int, start: int = 0) -> Iterator[list[ReleasedFact]]:
         """Give the facts in the order of their keys, in pieces of this size, from number `start` on."""

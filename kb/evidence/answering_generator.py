@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from colmlm.kb.answers.answering import MAX_QUESTION, Answering
-from colmlm.kb.evidence.attribution import output_of
+from colmlm.kb.evidence.attribution import output_of_answer
 from colmlm.kb.evidence.generation import (
-    Completed,
-    Finished,
+    CompletedRequest,
+    FinishedOutput,
     GenerationRequest,
     Generator,
     Item,
-    Missed,
-    Spliced,
+    MissedLookup,
+    SplicedValue,
 )
 from colmlm.kb.evidence.records import NewOutput, OutputTrace
 from colmlm.kb.lookup.options import filter_of
@@ -26,10 +26,9 @@ Store = Callable[[NewOutput], OutputTrace]
 
 @dataclass(frozen=True, slots=True)
 class AnsweringGenerator:
-    """Answers the question that a prompt ends in by what documents say, and stores the answer as an output.
+    """Answers the question that a prompt ends in from documents, and stores the answer as an output.
 
-    Everything else is the generator's, and so is a question whose request says how to decode it: by a ranking, a
-    threshold or a bias, without abstaining, or with the probabilities of tokens.
+    Other prompts, and requests that set how to decode, go to the generator.
     """
 
     generator: Generator
@@ -40,11 +39,11 @@ class AnsweringGenerator:
         return getattr(self.generator, name)
 
     def generate(self, request: GenerationRequest) -> OutputTrace:
-        question = asked_by(request)
+        question = question_of_request(request)
         return self.generator.generate(request) if question is None else self._answer(request, question)
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
-        question = asked_by(request)
+        question = question_of_request(request)
         if question is None:
             yield from self.generator.stream(request)
             return
@@ -53,8 +52,10 @@ class AnsweringGenerator:
         yield self._end_of_output(request, trace)
         yield trace
 
-    def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
-        questions = [None if top is not None else asked_by(request) for request in requests]
+    def complete(
+        self, requests: Sequence[GenerationRequest], top: int | None = None
+    ) -> list[CompletedRequest]:
+        questions = [None if top is not None else question_of_request(request) for request in requests]
         texts = [request for request, question in zip(requests, questions, strict=True) if question is None]
         decoded = iter(self.generator.complete(texts, top) if texts else [])
         return [
@@ -62,30 +63,32 @@ class AnsweringGenerator:
             for request, question in zip(requests, questions, strict=True)
         ]
 
-    def _complete_request(self, request: GenerationRequest, question: str) -> Completed:
+    def _complete_request(self, request: GenerationRequest, question: str) -> CompletedRequest:
         trace = self._answer(request, question)
         assert isinstance(request.prompt, str)
-        return Completed(prompt=request.prompt, trace=trace, finished=self._end_of_output(request, trace))
+        return CompletedRequest(
+            prompt=request.prompt, trace=trace, finished=self._end_of_output(request, trace)
+        )
 
     def _answer(self, request: GenerationRequest, question: str) -> OutputTrace:
         self.generator.check_prompts([request])
         answering = self.answering()
         if request.min_seq is not None:
             answering.kb.searcher.await_change(request.min_seq)
-        asked = answering.asked(question, "read", **filter_of(request))
-        return self.store(output_of(asked, "read", **filter_of(request)))
+        asked = answering.answer_in_mode(question, "read", **filter_of(request))
+        return self.store(output_of_answer(asked, "read", **filter_of(request)))
 
-    def _end_of_output(self, request: GenerationRequest, trace: OutputTrace) -> Finished:
+    def _end_of_output(self, request: GenerationRequest, trace: OutputTrace) -> FinishedOutput:
         """Tell how it ended. All that is said is spliced, so that no token was chosen."""
         assert isinstance(request.prompt, str)
         num_tokens = self.generator.count_tokens([request.prompt])
-        return Finished(
+        return FinishedOutput(
             reason="end" if trace.output else "miss", prompt_tokens=num_tokens, completion_tokens=0
         )
 
 
-def asked_by(request: GenerationRequest) -> str | None:
-    """Give the question that a request asks; None where it is another text, or says how it is to be decoded."""
+def question_of_request(request: GenerationRequest) -> str | None:
+    """Give the question that a request asks; None where its prompt is no question or it sets decoding options."""
     is_plain = (
         request.mode == "auto"
         and request.on_miss != "continue"
@@ -104,13 +107,13 @@ def _pieces(trace: OutputTrace) -> Iterator[Item]:
     said = 0
     for splice in trace.splices:
         if splice.outcome != "hit":
-            yield Missed(output_start=splice.output_start, outcome=splice.outcome, score=splice.score)
+            yield MissedLookup(output_start=splice.output_start, outcome=splice.outcome, score=splice.score)
             continue
         if splice.output_end > said:
             yield trace.output[said : splice.output_end]
             said = splice.output_end
         assert splice.fact_id is not None and splice.version is not None and splice.score is not None
-        yield Spliced(
+        yield SplicedValue(
             output_start=splice.output_start,
             output_end=splice.output_end,
             fact_id=splice.fact_id,

@@ -31,14 +31,14 @@ from colmlm.kb.evidence.records import (
     Use,
     Version,
 )
-from colmlm.kb.evidence.storing import StoredOutput, of_output
+from colmlm.kb.evidence.storing import StoredOutput, feedback_of_output
 from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.records import FactRecord, Source
 from colmlm.kb.keys import predicted
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
-from colmlm.kb.lookup.options import KEY, READER, AnswerOptions, AnswerWanted, FilterOptions, filter_of
+from colmlm.kb.lookup.options import KEY, READER, AnswerOptions, FilterOptions, FullAnswerOptions, filter_of
 from colmlm.kb.misses.listing import groups_of
 from colmlm.kb.store.store import Store, is_read_only
 from colmlm.kb.store.waits import retry_on_contention
@@ -73,13 +73,13 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
         session,
         stored,
         list(session.scalars(statement)),
-        said_of_it=of_output(session, generation_id),
+        said_of_it=feedback_of_output(session, generation_id),
         miss_groups=groups_of(session, generation_id),
     )
 
 
 def trace_stored(session: Session, stored: StoredOutput) -> OutputTrace:
-    """Trace an output that this transaction has stored, of which nobody can have said anything."""
+    """Trace an output that this transaction has stored, which has no feedback yet."""
     return _trace(session, stored.output, stored.lookups)
 
 
@@ -157,7 +157,7 @@ def _edits(session: Session, touches: ColumnElement[bool], after: int) -> tuple[
     statement = select(ChangeRow).where(
         touches, ChangeRow.seq > after, ChangeRow.kind.not_in(audit.MAINTENANCE)
     )
-    return tuple(audit.as_record(change) for change in session.scalars(statement.order_by(ChangeRow.seq)))
+    return tuple(audit.change_record(change) for change in session.scalars(statement.order_by(ChangeRow.seq)))
 
 
 def trace_fact(session: Session, fact_id: int) -> FactTrace:
@@ -208,7 +208,7 @@ def _context(session: Session, fact: FactRecord) -> str | None:
 
 
 def sentence_around(text: str, start: int, end: int) -> str:
-    """Give the sentence around a span, with at most 300 characters to either side."""
+    """Give the sentence around a span, with at most 300 characters on either side."""
     first = max(0, start - CONTEXT_CHARACTERS)
     text, start, end = text[first : end + CONTEXT_CHARACTERS], start - first, end - first
     begins = [at + len(mark) for mark in SENTENCE_ENDS if (at := text.rfind(mark, 0, start)) >= 0]
@@ -287,10 +287,12 @@ class StoredAnswers:
         for a question that cannot be stored.
         """
         audit.check_text("question", question)
-        asked = self.answering.asked(question, mode, **options)
+        asked = self.answering.answer_in_mode(question, mode, **options)
         if not self.store.settings.keep_answers:
             return asked.answer
-        return self._store_output(asked, output_of(asked, mode, **filter_of(AnswerWanted(**options))))
+        return self._store_output(
+            asked, output_of_answer(asked, mode, **filter_of(FullAnswerOptions(**options)))
+        )
 
     @retry_on_contention
     def _store_output(self, asked: AnsweredQuestion, output: NewOutput) -> Answer:
@@ -306,8 +308,8 @@ def _withheld(answer: Answer) -> Answer:
     return replace(answer, answer=None, facts=(), source=None, withheld=True, nearest=())
 
 
-def output_of(asked: AnsweredQuestion, mode: str, **kept: Unpack[FilterOptions]) -> NewOutput:
-    """Give an answer as an output that quotes its document; one that says nothing as a lookup that found nothing."""
+def output_of_answer(asked: AnsweredQuestion, mode: str, **kept: Unpack[FilterOptions]) -> NewOutput:
+    """Make the output to store of an answer: a quotation of its document, or a lookup that found nothing."""
     answer, query = asked.answer, asked.query
     # In the mode "paper" it is the value of a fact, whatever its document says.
     source = answer.source if mode == "read" else None

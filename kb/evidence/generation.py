@@ -47,23 +47,22 @@ class GenerationRequest:
 
     @property
     def abstains(self) -> bool:
-        """Whether no more is said than what ends in a fact. Without lookups it has to be asked for."""
+        """Whether the output ends after its last fact when a lookup finds nothing. "off" has to ask for it."""
         if self.on_miss is None:
             return self.mode != "off" and self.is_question
         return self.on_miss == "abstain"
 
     @property
     def is_question(self) -> bool:
-        """Whether it ends in "Answer:", as the model was trained on questions and as chats are written."""
+        """Whether the prompt ends in "Answer:", as questions in training did and chats do."""
         return isinstance(self.prompt, str) and self.prompt.rstrip().endswith(ANSWER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spliced:
-    """A splice: ``output[output_start:output_end] == value``, at the end of the pieces that were given so far.
+class SplicedValue:
+    """A value spliced into an output at ``output[output_start:output_end]``, where the pieces given so far end.
 
-    `document` is None where the fact has none, or where it is not known before the output is stored. That is also why
-    it is no `TracedSplice`: nothing is stored yet to trace.
+    `document` is None where the fact has none, or where it is unknown before the output is stored.
     """
 
     output_start: int
@@ -76,7 +75,7 @@ class Spliced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missed:
+class MissedLookup:
     """A lookup that spliced nothing. `outcome` is "no_match" or "abstained", `score` the best of any live fact."""
 
     output_start: int
@@ -85,7 +84,7 @@ class Missed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
+class FinishedOutput:
     """Why an output ended: "end" (the model ended it), "length", "stop", "context" (full) or "miss"; with token counts.
 
     It is "miss" where a lookup found nothing and the output abstains. `completion_tokens` counts the tokens that the
@@ -97,11 +96,11 @@ class Finished:
     completion_tokens: int
 
 
-Item = str | Spliced | Missed | Finished | OutputTrace
+Item = str | SplicedValue | MissedLookup | FinishedOutput | OutputTrace
 
 
 class StoringDecoder(Protocol):
-    """Decodes a prompt, and stores the output."""
+    """Decodes a prompt and stores the output."""
 
     def generate(self, request: GenerationRequest) -> OutputTrace: ...
 
@@ -122,16 +121,15 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Completed:
-    """The answer to one request for a completion. `trace` is None where `max_tokens` was 0 and nothing was decoded.
+class CompletedRequest:
+    """The answer to one request for a completion; `trace` is None where nothing was decoded (`max_tokens` 0).
 
-    Where asked for, it has the log-probabilities of the prompt's tokens, and of those that the model chose, with the
-    token that ended the output.
+    Where asked for, it has the log-probabilities of the prompt's tokens and of those that the model chose.
     """
 
     prompt: str
     trace: OutputTrace | None
-    finished: Finished
+    finished: FinishedOutput
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     output_logprobs: tuple[TokenLogprob, ...] = ()
 
@@ -143,7 +141,7 @@ class Generator(StoringDecoder, Protocol):
     def model(self) -> CheckpointInfo: ...
 
     def check_prompts(self, requests: Sequence[GenerationRequest]) -> None:
-        """Raise `PromptRefused` and `ContextLengthExceeded`, as whoever decodes one of them would."""
+        """Raise the error that decoding one of these prompts would raise: `PromptRefused`, `ContextLengthExceeded`."""
         ...
 
     def count_tokens(self, texts: Sequence[str]) -> int:
@@ -153,11 +151,13 @@ class Generator(StoringDecoder, Protocol):
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
         """Give pieces of text as they are decoded, which joined are the output, with its lookups, then the trace.
 
-        A `Spliced` comes right after the piece that ends with its value, `Finished` before the trace, which is last.
+        A `SplicedValue` comes right after the piece that ends with its value; `FinishedOutput` is last but the trace.
         """
         ...
 
-    def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
+    def complete(
+        self, requests: Sequence[GenerationRequest], top: int | None = None
+    ) -> list[CompletedRequest]:
         """Complete requests that differ in their prompts only; with `max_tokens` 0 it decodes and stores nothing.
 
         With `top` it gives log-probabilities under the model without lookups, each with the `top` likeliest tokens;

@@ -16,8 +16,16 @@ from colmlm.kb.log import audit, chain
 from colmlm.kb.log.audit import Fitting, require_change
 from colmlm.kb.log.chain import DenialRecord, NewDenial, Sealed, seal_breaks
 from colmlm.kb.log.records import ChangeRecord
-from colmlm.kb.log.signing import as_pem, signing_key
-from colmlm.kb.log.witness import AuditReport, Head, check_database, export_log, hash_at, holds, signed_head
+from colmlm.kb.log.signing import signing_key, write_pem
+from colmlm.kb.log.witness import (
+    AuditReport,
+    Head,
+    check_database,
+    export_log,
+    hash_at,
+    holds_head,
+    signed_head,
+)
 from colmlm.kb.store.store import Store
 
 
@@ -28,7 +36,7 @@ class Log:
     store: Store
 
     def database_id(self) -> str:
-        """Give the id of this base, which its evidence and its events name it by."""
+        """Give the id of this base, by which its evidence and its events name it."""
         with self.store.sessions() as session:
             return audit.database_id(session)
 
@@ -65,7 +73,7 @@ class Log:
             return diff_changes(session, first, last, **which)
 
     def hash_at(self, seq: int) -> str | None:
-        """Give the hash of change `seq`, or None where the log has none; 0 has the genesis hash."""
+        """Give the hash of change `seq`, or None where the log has none; for 0 the hash that the log begins from."""
         with self.store.sessions() as session:
             return hash_at(session, seq)
 
@@ -88,12 +96,12 @@ class Log:
 
     def public_key(self) -> str:
         """Give, as PEM, the public key for the signatures of this home."""
-        return as_pem(signing_key(self.store.settings.home).public_key())
+        return write_pem(signing_key(self.store.settings.home).public_key())
 
     def holds(self, witnessed: Head) -> bool:
-        """Tell whether the log has a change with this number and hash. The chain up to there is not checked."""
+        """Tell whether the log has a change with this number and hash, without checking the chain up to it."""
         with self.store.sessions() as session:
-            return holds(session, witnessed)
+            return holds_head(session, witnessed)
 
     def export(self) -> Iterator[str]:
         """Give the log as JSON lines, from one snapshot of the database: its signed head, then every change."""
@@ -102,12 +110,12 @@ class Log:
             yield from export_log(session, key)
 
     def denials(self, *, after: int = 0, limit: int = 100) -> list[DenialRecord]:
-        """List denials, newest first; those older than denial `after`, if that is not 0."""
+        """List refused requests, newest first; with `after` those older than that one."""
         with self.store.sessions() as session:
             return chain.list_denials(session, after=after, limit=limit)
 
     def deny(self, denial: NewDenial) -> None:
-        """Store a denial."""
+        """Store a refused request."""
         with self.store.sessions.begin() as session:
             chain.record_denial(session, denial)
 

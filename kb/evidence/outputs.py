@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import FactNotFound, InvalidValue, refusals
 from colmlm.kb.evidence import attribution, storing
-from colmlm.kb.evidence.provenance import ProvForm, of_fact, of_output, write_prov
+from colmlm.kb.evidence.provenance import ProvForm, fact_account, output_account, write_prov
 from colmlm.kb.evidence.records import (
     FactTrace,
     Feedback,
@@ -53,7 +53,7 @@ class Outputs:
 
     @retry_on_contention
     def record_traced(self, generation: NewOutput) -> OutputTrace:
-        """Store an output that was decoded here, with its splices, and give its trace."""
+        """Store an output that was decoded here, and give its trace."""
         with self.store.sessions.begin() as session:
             return attribution.trace_stored(session, storing.record_output(session, generation))
 
@@ -80,22 +80,22 @@ class Outputs:
             return attribution.trace_fact(session, fact_id)
 
     def provenance(self, generation_id: int, form: ProvForm) -> dict[str, Any]:
-        """Tell an output's trace in the terms of W3C PROV. Raises `GenerationNotFound`."""
+        """Give an output's trace as W3C PROV. Raises `GenerationNotFound`."""
         with self.store.sessions() as session:
             trace = attribution.trace_output(session, generation_id)
-            return write_prov(of_output(trace, audit.database_id(session)), form)
+            return write_prov(output_account(trace, audit.database_id(session)), form)
 
     def provenance_of_fact(self, fact_id: int, form: ProvForm) -> dict[str, Any]:
-        """Tell a fact's trace in the terms of W3C PROV. Raises `FactNotFound`."""
+        """Give a fact's trace as W3C PROV. Raises `FactNotFound`."""
         with self.store.sessions() as session:
             trace = attribution.trace_fact(session, fact_id)
-            return write_prov(of_fact(trace, audit.database_id(session)), form)
+            return write_prov(fact_account(trace, audit.database_id(session)), form)
 
     @retry_on_contention
     def give_feedback(
         self, generation_id: int, made: NewFeedback, *, actor: str, on_behalf_of: str = ""
     ) -> Feedback:
-        """Keep what somebody says of an output; what the same one said of it before goes.
+        """Store somebody's feedback on an output, in place of their earlier one.
 
         Raises `GenerationNotFound` or `InvalidValue`.
         """
@@ -163,7 +163,7 @@ class Outputs:
 
 
 def neighbours_of(store: SearchableStore, generation_id: int, ordinal: int, k: int) -> list[Hit] | None:
-    """Look up the stored query of an output again by key, whatever it was ranked by; see `Outputs.neighbours`."""
+    """Look up the stored query of an output again by key; see `Outputs.neighbours`."""
     with store.sessions() as session:
         asked = session.execute(
             select(AttributionRow.query, GenerationRow.checkpoint_id)

@@ -21,8 +21,8 @@ ENDING = ("delete", "forget", "erase", "reject", "ingest")  # changes after whic
 
 
 @dataclass(frozen=True, slots=True)
-class Thing:
-    """An entity, an activity or an agent: its name, what kind of thing it is here, and what is said of it."""
+class ProvElement:
+    """An entity, activity or agent of PROV: its name, its kind here, and its attributes."""
 
     name: str
     type: str
@@ -32,8 +32,8 @@ class Thing:
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
-    """A relation of PROV, such as "wasGeneratedBy", from one thing to another, perhaps at a time."""
+class ProvRelation:
+    """A relation of PROV, such as "wasGeneratedBy", between two elements, perhaps with a time."""
 
     kind: str
     subject: str
@@ -43,32 +43,32 @@ class Relation:
 
 @dataclass(slots=True)
 class Provenance:
-    """An account: what there is, by name, and how it is related. Names belong to the base of this id."""
+    """An account in PROV: its elements by name, and their relations. Names belong to the base of this id."""
 
     database: str
-    entities: dict[str, Thing] = field(default_factory=dict)
-    activities: dict[str, Thing] = field(default_factory=dict)
-    agents: dict[str, Thing] = field(default_factory=dict)
-    relations: dict[Relation, None] = field(default_factory=dict)  # in order, each once
+    entities: dict[str, ProvElement] = field(default_factory=dict)
+    activities: dict[str, ProvElement] = field(default_factory=dict)
+    agents: dict[str, ProvElement] = field(default_factory=dict)
+    relations: dict[ProvRelation, None] = field(default_factory=dict)  # in order, each once
 
     def entity(self, name: str, kind: str, **said: Any) -> str:
-        self.entities.setdefault(name, Thing(name, kind, _drop_none(said)))
+        self.entities.setdefault(name, ProvElement(name, kind, _drop_none(said)))
         return name
 
     def activity(self, name: str, kind: str, at: datetime, **said: Any) -> str:
-        self.activities.setdefault(name, Thing(name, kind, _drop_none(said), at, at))
+        self.activities.setdefault(name, ProvElement(name, kind, _drop_none(said), at, at))
         return name
 
     def agent(self, name: str, kind: str, **said: Any) -> str:
-        self.agents.setdefault(name, Thing(name, kind, _drop_none(said)))
+        self.agents.setdefault(name, ProvElement(name, kind, _drop_none(said)))
         return name
 
     def relate(self, kind: str, subject: str, object: str, at: datetime | None = None) -> None:
-        self.relations[Relation(kind, subject, object, at)] = None
+        self.relations[ProvRelation(kind, subject, object, at)] = None
 
 
-def of_output(trace: OutputTrace, database: str) -> Provenance:
-    """Give the account of a stored output: decoded from a prompt, with facts of documents spliced in."""
+def output_account(trace: OutputTrace, database: str) -> Provenance:
+    """Give the PROV account of a stored output: decoded from a prompt, with facts of documents spliced in."""
     found = Provenance(database)
     name, decoding = f"output:{trace.generation_id}", f"decoding:{trace.generation_id}"
     found.entity(name, "Output", value=trace.output, mode=trace.mode, ranking=trace.ranking, seq=trace.seq)
@@ -112,8 +112,8 @@ def _splice(found: Provenance, output: str, decoding: str, splice: TracedSplice)
         found.relate("wasInvalidatedBy", version, changes[endings[-1].seq], endings[-1].at)
 
 
-def of_fact(trace: FactTrace, database: str) -> Provenance:
-    """Give the account of a fact: its versions, the changes that made and ended them, and the outputs that used it."""
+def fact_account(trace: FactTrace, database: str) -> Provenance:
+    """Give the PROV account of a fact: its versions, the changes that made them, and the outputs that used it."""
     found, name = Provenance(database), f"fact:{trace.fact.fact_id}"
     found.entity(name, "Fact", question=trace.fact.question, live=trace.fact.deleted_seq is None)
     changes = _changes(found, name, trace.history)
@@ -227,7 +227,7 @@ def prov_json(account: Provenance) -> dict[str, Any]:
     return write_prov
 
 
-def _json_attributes(thing: Thing) -> dict[str, Any]:
+def _json_attributes(thing: ProvElement) -> dict[str, Any]:
     said: dict[str, Any] = {"prov:type": [_qualified_name(kind) for kind in _kinds(thing)]}
     for name, value in (("startTime", thing.start), ("endTime", thing.end)):
         if value is not None:
@@ -258,7 +258,7 @@ def prov_ld(account: Provenance) -> dict[str, Any]:
     return {"@context": context, "@graph": list(nodes.values())}
 
 
-def _link(node: dict[str, Any], relation: Relation) -> None:
+def _link(node: dict[str, Any], relation: ProvRelation) -> None:
     node.setdefault(f"prov:{relation.kind}", []).append({"@id": f"base:{relation.object}"})
     if relation.at is not None and (time := _RELATIONS[relation.kind].time) is not None:
         node[f"prov:{time}"] = _moment(relation.at)
@@ -268,13 +268,13 @@ def _moment(at: datetime) -> dict[str, str]:
     return {"@type": "xsd:dateTime", "@value": at.isoformat()}
 
 
-def _things(account: Provenance) -> Iterator[tuple[str, list[Thing]]]:
+def _things(account: Provenance) -> Iterator[tuple[str, list[ProvElement]]]:
     yield "entity", list(account.entities.values())
     yield "activity", list(account.activities.values())
     yield "agent", list(account.agents.values())
 
 
-def _kinds(thing: Thing) -> list[str]:
+def _kinds(thing: ProvElement) -> list[str]:
     extra = {_SOFTWARE: ["prov:SoftwareAgent"], _COLLECTION: ["prov:Collection"]}
     return [f"colmlm:{thing.type}", *extra.get(thing.type, [])]
 

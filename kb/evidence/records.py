@@ -36,14 +36,14 @@ class Splice:
     quoted_start: int | None = None
     quoted_end: int | None = None
 
-    def of(self, value: str) -> str:
-        """Give the part of a value that it says."""
+    def part_of_value(self, value: str) -> str:
+        """Give the part of the fact's value that this splice says; all of it where no part is given."""
         return value[self.part_start : self.part_end]
 
 
 @dataclass(frozen=True, slots=True)
 class QuotedStretch:
-    """The stretch of a document that an output quotes, in code points."""
+    """The stretch of a document that an output quotes, by offsets in code points."""
 
     document_id: int
     start: int
@@ -150,7 +150,7 @@ class NewFeedback:
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What `actor` said of an output, last. To who may not read the past only the thumb is shown."""
+    """The last feedback of `actor` on an output. Callers that may not read the past get the thumb alone."""
 
     generation_id: int
     thumb: str

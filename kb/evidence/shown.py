@@ -43,7 +43,7 @@ from colmlm.kb.facts.records import (
     PairsSought,
     StalePage,
 )
-from colmlm.kb.facts.redaction import MARK, STRETCH, blank_out, marked, spans_touch, split_apart
+from colmlm.kb.facts.redaction import MARK, STRETCH, blank_out, marked_spans, spans_touch, split_apart
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.questions import reading
 from colmlm.kb.questions.records import AskedItem, KeptQuestion, RunComparison
@@ -86,7 +86,7 @@ class _Standing:
         """Say whether this is what it says now, between two offsets of the value, or (None) in all of it."""
         return self.now is not None and said == self.now[first:last]
 
-    def shown(self, value: str) -> str:
+    def shown_value(self, value: str) -> str:
         return value if value == self.now else MARK * len(value)
 
 
@@ -99,7 +99,7 @@ def withhold_facts(session: Session, records: Sequence[Listed]) -> list[Listed]:
 def _fact(record: Listed, standing: _Standing) -> Listed:
     shown = replace(
         record,
-        value=standing.shown(record.value),
+        value=standing.shown_value(record.value),
         question=record.question if standing.now is not None else None,
         answer=record.answer if standing.is_as_said else None,
     )
@@ -118,7 +118,7 @@ def withhold_trace(session: Session, traced: FactTrace) -> FactTrace:
     versions = tuple(
         replace(
             one,
-            value=standing.shown(one.value),
+            value=standing.shown_value(one.value),
             question=one.question if one.question in (None, fact.question) else MARK * len(one.question),
         )
         for one in traced.versions
@@ -127,7 +127,7 @@ def withhold_trace(session: Session, traced: FactTrace) -> FactTrace:
 
 
 def withheld_text(session: Session, document_id: int) -> str:
-    """Give a document's text with past values withheld, except where the span of a current fact overlaps."""
+    """Give a document's text with past values withheld, except within spans of current facts."""
     found = document_text(session, document_id)
     if session.scalar(select(DocumentRow.replaced_seq).where(DocumentRow.id == document_id)) is not None:
         return MARK * len(found)
@@ -186,7 +186,7 @@ def _digest(shown: str) -> str:
 
 
 def withhold_corpus(exported: Iterable[AnnotatedDocument]) -> Iterator[AnnotatedDocument]:
-    """Withhold, in documents exported with every fact, all facts that are deleted or do not say what the text says."""
+    """Withhold facts that are deleted, or that their text no longer says, from exported documents."""
     for document in exported:
         spans = [(not fact.deleted and fact.current is None, fact) for fact in document.facts]
         shown = _blank_past_spans(document.text, [(stands, (fact.start, fact.end)) for stands, fact in spans])
@@ -253,7 +253,7 @@ def _quotations(
         stands = stretch if replaced_seq is None else MARK * len(stretch)
         stands = _blank_past_spans(stands, spans.get(stored.id, []))
         prompt, output = said[stored.id]
-        marks = marked(
+        marks = marked_spans(
             len(output), (stored.quoted_start, stored.quoted_end), by_output.get(stored.id, ()), stands
         )
         shown[stored.id] = prompt, blank_out(output, marks)
@@ -306,7 +306,7 @@ def _withheld_texts(
 
 
 def texts_of(session: Session, fact_ids: Sequence[int]) -> dict[int, tuple[str | None, tuple[str, ...]]]:
-    """Give, for each of these facts, its value (None: it is deleted) and all its texts that are past."""
+    """Give for each fact its value (None: deleted) and its texts that are past."""
     return {one: (found.now, found.past) for one, found in _standings(session, fact_ids).items()}
 
 
@@ -344,8 +344,8 @@ def _standing(fact: FactRow, versions: Sequence[FactVersionRow], asked: Sequence
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """Reads a store for a caller. Without `past`, what was deleted or corrected is withheld."""
+class CallerView:
+    """A base as a caller may see it. Without `past`, deleted and corrected texts are withheld."""
 
     store: SearchableStore
     past: bool
@@ -426,13 +426,13 @@ class Shown:
         return self._withheld(withhold_outputs, found)
 
     def questions(self, found: Sequence[KeptQuestion]) -> list[KeptQuestion]:
-        return self._withheld(questions, list(found))
+        return self._withheld(withhold_questions, list(found))
 
-    def asked(self, found: Sequence[AskedItem]) -> list[AskedItem]:
-        return self._withheld(items, list(found))
+    def asked_items(self, found: Sequence[AskedItem]) -> list[AskedItem]:
+        return self._withheld(withhold_items, list(found))
 
-    def compared(self, found: RunComparison) -> RunComparison:
-        return self._withheld(comparison, found)
+    def comparison(self, found: RunComparison) -> RunComparison:
+        return self._withheld(withhold_comparison, found)
 
     def _withheld(self, withhold: Callable[[Session, T], T], found: T) -> T:
         """Give what was found, with the past withheld from who may not see it."""
@@ -450,24 +450,24 @@ class Shown:
 _Texts = Mapping[int, tuple[str | None, tuple[str, ...]]]
 
 
-def questions(session: Session, found: Sequence[KeptQuestion]) -> list[KeptQuestion]:
-    """Give these questions with past texts withheld."""
+def withhold_questions(session: Session, found: Sequence[KeptQuestion]) -> list[KeptQuestion]:
+    """Withhold past texts in these kept questions."""
     texts = texts_of(session, [fact_id for one in found for fact_id in one.fact_ids])
     return [_question(one, _Past.of(texts, one.fact_ids)) for one in found]
 
 
-def items(session: Session, found: Sequence[AskedItem]) -> list[AskedItem]:
-    """Give what came of questions with the past texts of all facts that ever answered them withheld."""
-    answered = reading.facts_of(session, [one.question_id for one in found])
+def withhold_items(session: Session, found: Sequence[AskedItem]) -> list[AskedItem]:
+    """Withhold past texts of all facts that ever answered these questions from the items of a run."""
+    answered = reading.facts_of_questions(session, [one.question_id for one in found])
     facts = {one.question_id: {*answered.get(one.question_id, ()), *one.fact_ids} for one in found}
     texts = texts_of(session, [fact_id for every in facts.values() for fact_id in every])
     return [_item(one, texts, sorted(facts[one.question_id])) for one in found]
 
 
-def comparison(session: Session, found: RunComparison) -> RunComparison:
-    """Give a comparison with past texts withheld in both runs."""
+def withhold_comparison(session: Session, found: RunComparison) -> RunComparison:
+    """Withhold past texts in a comparison of two runs."""
     both = [item for one in found.items for item in (one.before, one.after) if item is not None]
-    shown = iter(items(session, both))
+    shown = iter(withhold_items(session, both))
     return replace(
         found,
         items=tuple(
@@ -490,14 +490,16 @@ class _Past:
         past = [said for _, every in known for said in every]
         return cls(Phrases([*past, *also]), Phrases(now for now, _ in known if now is not None))
 
-    def shown(self, text: str) -> str:
+    def shown_text(self, text: str) -> str:
         return (
             blank_out(text, split_apart(self.gone.spans(text), self.stays.spans(text))) if self.gone else text
         )
 
 
 def _question(one: KeptQuestion, past: _Past) -> KeptQuestion:
-    return replace(one, question=past.shown(one.question), expected=tuple(map(past.shown, one.expected)))
+    return replace(
+        one, question=past.shown_text(one.question), expected=tuple(map(past.shown_text, one.expected))
+    )
 
 
 def _item(one: AskedItem, texts: _Texts, fact_ids: Sequence[int]) -> AskedItem:
@@ -507,8 +509,8 @@ def _item(one: AskedItem, texts: _Texts, fact_ids: Sequence[int]) -> AskedItem:
     past = _Past.of(texts, fact_ids, *([one.value] if is_past and one.value else []))
     return replace(
         one,
-        question=past.shown(one.question),
-        expected=tuple(map(past.shown, one.expected)),
+        question=past.shown_text(one.question),
+        expected=tuple(map(past.shown_text, one.expected)),
         value=MARK * len(one.value) if is_past and one.value else one.value,
     )
 

@@ -14,12 +14,12 @@ from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.evidence.records import Feedback, NewFeedback, NewOutput, Splice
 from colmlm.kb.facts import edits, suppression
 from colmlm.kb.facts import edits as facts
-from colmlm.kb.facts.redaction import is_quoted, marked, redacted_stretch
+from colmlm.kb.facts.redaction import is_quoted, marked_spans, redacted_stretch
 from colmlm.kb.facts.suppression import ErasedTexts, TextOrigin
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.options import filter_of
 from colmlm.kb.misses.listing import forget_wrong, lock_groups, note_miss, note_wrong
-from colmlm.kb.removal.quotations import redacted_since, without_quotations
+from colmlm.kb.removal.quotations import redact_for_origin, without_quotations
 from colmlm.kb.tables import (
     AttributionRow,
     FactRow,
@@ -54,7 +54,7 @@ def record_output(session: Session, generation: NewOutput) -> StoredOutput:
     suppression.hold_off_erasure(session)
     erased = check_splices(session, generation)
     check_quotation(session, generation)
-    generation, redacted_seq = without_erased(session, generation, erased)
+    generation, redacted_seq = redact_erased(session, generation, erased)
     output = session.scalars(_output(generation, redacted_seq).returning(GenerationRow)).one()
     rows = [_lookup(output.id, ordinal, splice) for ordinal, splice in enumerate(generation.splices)]
     lookups = session.scalars(_LOOKUPS, rows).all() if rows else ()
@@ -108,21 +108,20 @@ def _lookup(generation_id: int, ordinal: int, splice: Splice) -> dict[str, objec
 # Redacts new outputs of what was erased while they were decoded.
 
 
-def without_erased(
+def redact_erased(
     session: Session, made: NewOutput, erased: Mapping[int, int]
 ) -> tuple[NewOutput, int | None]:
-    """Redact an output before it is stored; give it with the last erasure that redacted it (None: none did).
+    """Redact an output before it is stored; give it with the last erasure that redacted it, or None.
 
-    Erasures must be held off. Splices of facts that are `erased` by now, each by that change, are redacted, and in the
-    rest of the output every text that was erased since the change that the decoder's lookups had seen, and what is
-    redacted in the document that it quotes.
+    Erasures must be held off. Redacts splices of `erased` facts, each by its change, texts erased since the lookups,
+    and what is redacted in the quoted document.
     """
     texts = ErasedTexts.counting(session, said := TextOrigin(frozenset(erased), seq=made.seq))
     marks = _marks(session, made)
     if not (erased or texts or marks):
         return made, None
     prompt, output = without_quotations(
-        made.prompt, made.output, made.splices, erased.keys(), texts.within(said), marks
+        made.prompt, made.output, made.splices, erased.keys(), texts.finder_for(said), marks
     )
     if not erased and (prompt, output) == (made.prompt, made.output):
         return made, None
@@ -141,7 +140,7 @@ def _marks(session: Session, made: NewOutput) -> list[Span]:
     if (quotes := made.quotes) is None:
         return []
     text = redacted_stretch(session, quotes.document_id, quotes.start, quotes.end)
-    return marked(len(made.output), (quotes.start, quotes.end), made.splices, text or "")
+    return marked_spans(len(made.output), (quotes.start, quotes.end), made.splices, text or "")
 
 
 def _last_erasure(session: Session) -> int | None:
@@ -154,10 +153,7 @@ OUTCOMES = ("hit", "no_match", "abstained")
 
 
 def check_splices(session: Session, generation: NewOutput) -> dict[int, int]:
-    """Give the changes that erased facts which the output names, by fact.
-
-    Raises `InvalidSplice` where a span of the output is not the value that its splice names, or the part of it.
-    """
+    """Give the change that erased each erased fact of the output. Raises `InvalidSplice` for a wrong span."""
     values, erased = _values(session, [s.fact_id for s in generation.splices if s.fact_id is not None])
     for ordinal, splice in enumerate(generation.splices):
         start, end = splice.output_start, splice.output_end
@@ -178,7 +174,7 @@ def check_splices(session: Session, generation: NewOutput) -> dict[int, int]:
             )
         elif (value := values[splice.fact_id, splice.version]) is None:
             continue
-        elif not _is_part(splice, value) or splice.of(value) != generation.output[start:end]:
+        elif not _is_part(splice, value) or splice.part_of_value(value) != generation.output[start:end]:
             said = "has another value than the output's span"
             raise refusals.invalid_splice(
                 ordinal, f"version {splice.version} of fact {splice.fact_id} {said}"
@@ -235,7 +231,7 @@ MOST_CHARACTERS = 2_000
 def give_feedback(
     session: Session, generation_id: int, made: NewFeedback, actor: str, on_behalf_of: str
 ) -> Feedback:
-    """Keep what somebody says of an output, without what was erased of the facts in it.
+    """Store somebody's feedback on an output, without the texts erased of its facts.
 
     Raises `GenerationNotFound` or `InvalidValue`.
     """
@@ -245,9 +241,9 @@ def give_feedback(
         lock_groups(session)
     _lock(session, generation_id)
     origin = TextOrigin(_facts(session, generation_id), at=datetime.now(UTC))
-    said = {name: redacted_since(session, getattr(made, name), origin) for name in ("comment", "value")}
+    said = {name: redact_for_origin(session, getattr(made, name), origin) for name in ("comment", "value")}
     values = {"thumb": made.thumb, **said, "at": func.now()}
-    behalf = redacted_since(session, on_behalf_of, origin)
+    behalf = redact_for_origin(session, on_behalf_of, origin)
     who = {"generation_id": generation_id, "actor": actor, "on_behalf_of": behalf}
     statement = upsert(FeedbackRow).values({**who, **values})
     kept = session.scalars(
@@ -255,7 +251,7 @@ def give_feedback(
         execution_options={"populate_existing": True},
     ).one()
     _note(session, generation_id)
-    return as_record(kept)
+    return feedback_record(kept)
 
 
 def _lock(session: Session, generation_id: int) -> None:
@@ -295,11 +291,12 @@ def _facts(session: Session, generation_id: int) -> frozenset[int]:
     return frozenset(fact_id for fact_id in session.scalars(spliced) if fact_id is not None)
 
 
-def of_output(session: Session, generation_id: int) -> tuple[Feedback, ...]:
-    """Give what was said of an output, oldest first."""
+def feedback_of_output(session: Session, generation_id: int) -> tuple[Feedback, ...]:
+    """Give the feedback on an output, oldest first."""
     said = select(FeedbackRow).where(FeedbackRow.generation_id == generation_id).order_by(FeedbackRow.at)
-    return tuple(map(as_record, session.scalars(said)))
+    return tuple(map(feedback_record, session.scalars(said)))
 
 
-def as_record(kept: FeedbackRow) -> Feedback:
+def feedback_record(kept: FeedbackRow) -> Feedback:
+    """Make the record of a feedback row."""
     return copy_columns(Feedback, kept, on_behalf_of=kept.on_behalf_of or None, at=kept.at.astimezone(UTC))

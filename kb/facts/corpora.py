@@ -88,9 +88,9 @@ class Corpora:
         with self.store.sessions() as session:
             yield from export_corpus(session, corpus, live_only=live_only)
 
-    def standings(self, corpus: str) -> Standings:
-        """Give the `Standings` of a corpus, which say whether a document is new to it, unchanged or changed."""
-        return Standings(self.store.sessions, corpus)
+    def standings(self, corpus: str) -> DocumentStandings:
+        """Give the `DocumentStandings` of a corpus, which say whether a document is new to it, unchanged or changed."""
+        return DocumentStandings(self.store.sessions, corpus)
 
     def delete(
         self, corpus: str, external_ids: Sequence[str] | None = None, *, actor: str, reason: str
@@ -123,8 +123,8 @@ class Corpora:
         with self.store.sessions.begin() as session:
             return remove_documents(session, corpus, external_ids, actor, reason)
 
-    def synced(self, corpus: str) -> dict[str, SyncedFile]:
-        """Give the files of the last sync, by their paths; one that it had not finished has to be read again."""
+    def synced_files(self, corpus: str) -> dict[str, SyncedFile]:
+        """Give the files of the last sync by path; a file that was not finished has no digest."""
         with self.store.sessions() as session:
             rows = select(SyncedFileRow).where(SyncedFileRow.corpus == corpus)
             files: dict[str, SyncedFile] = {}
@@ -133,8 +133,8 @@ class Corpora:
                 files[row.path] = SyncedFile(row.path, row.digest, (*before, *row.documents))
             return files
 
-    def followed(self, corpus: str) -> Sequence[str]:
-        """Give the paths that lead to the folder that the corpus follows; none where it follows none."""
+    def followed_paths(self, corpus: str) -> Sequence[str]:
+        """Give the paths of the folder that the corpus follows; none where it follows none."""
         with self.store.sessions() as session:
             return (
                 session.scalars(
@@ -144,26 +144,26 @@ class Corpora:
             )
 
     def follow(self, corpus: str, places: Sequence[str]) -> None:
-        """Note that the corpus follows the folder to which these paths lead."""
+        """Store the paths of the folder that the corpus follows."""
         with self.store.sessions.begin() as session:
             row = insert(SyncedFolderRow).values(corpus=corpus, places=list(places))
             session.execute(
                 row.on_conflict_do_update(index_elements=["corpus"], set_={"places": row.excluded.places})
             )
 
-    def keyed(self, digests: Mapping[str, str]) -> dict[str, str]:
-        """Give digests of files, by path, in the form in which they are stored."""
+    def key_digests(self, digests: Mapping[str, str]) -> dict[str, str]:
+        """Give keyed digests of these files' digests, by path, in the form in which they are stored."""
         with self.store.sessions() as session:
-            return keyed(session, digests)
+            return key_digests(session, digests)
 
     def begin_synced(self, corpus: str, documents: Mapping[str, Collection[str]]) -> None:
-        """Note documents that a sync is about to ingest, by the paths of their files."""
+        """Store, by path, the documents that a sync is about to ingest."""
         with self.store.sessions.begin() as session:
             for path, names in documents.items():
                 begin_sync(session, corpus, path, names)
 
     def keep_synced(self, corpus: str, files: Collection[SyncedFile], gone: Collection[str]) -> None:
-        """Note what a sync read of these files, and that those at the paths `gone` are no more."""
+        """Store what a sync read of these files, and forget the files at the paths `gone`."""
         with self.store.sessions.begin() as session:
             dropped = [*gone, *(file.path for file in files)]
             dropping = delete(SyncedFileRow).where(
@@ -370,7 +370,7 @@ class SyncedFile:
 
 
 def begin_sync(session: Session, corpus: str, path: str, documents: Collection[str]) -> None:
-    """Note documents of a file before they are ingested, so that they are known where the sync does not finish."""
+    """Store the documents of a file before they are ingested, in case the sync does not finish."""
     named = (SyncedFileRow.corpus == corpus, SyncedFileRow.path == path)
     last = session.scalar(select(func.max(SyncedFileRow.part)).where(*named))
     session.add(
@@ -378,12 +378,12 @@ def begin_sync(session: Session, corpus: str, path: str, documents: Collection[s
     )
 
 
-def keyed(session: Session, digests: Mapping[str, str]) -> dict[str, str]:
-    """Key digests of files with the secret of this database, so that what was erased cannot be guessed by them."""
+def key_digests(session: Session, digests: Mapping[str, str]) -> dict[str, str]:
+    """Key these digests with the secret of this database, so that nobody can guess erased files by them."""
     return {path: audit.keyed_digest(session, digest) for path, digest in digests.items()}
 
 
-class Standing(StrEnum):
+class DocumentStanding(StrEnum):
     """Whether a document is `new` to a corpus, `unchanged`, or `changed`: there with another text, title or address."""
 
     new = "new"
@@ -392,13 +392,14 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standings:
-    """Compares documents with the current ones of a corpus. Facts do not count."""
+class DocumentStandings:
+    """Compares documents with the current ones of a corpus, without their facts."""
 
     sessions: sessionmaker[Session]
     corpus: str
 
-    def of(self, document: AnnotatedDocument) -> Standing:
+    def standing_of(self, document: AnnotatedDocument) -> DocumentStanding:
+        """Tell whether a document is new to the corpus, unchanged or changed."""
         statement = select(
             DocumentRow.text, DocumentRow.title, DocumentRow.uri, DocumentRow.licence, DocumentRow.revision
         ).where(
@@ -409,10 +410,10 @@ class Standings:
         with self.sessions() as session:
             row = session.execute(statement).one_or_none()
         if row is None:
-            return Standing.new
+            return DocumentStanding.new
         said = ((stored, getattr(document, name)) for name, stored in row._mapping.items())
         is_same = all(a == b or (a and b and says_the_same(a, b)) for a, b in said)
-        return Standing.unchanged if is_same else Standing.changed
+        return DocumentStanding.unchanged if is_same else DocumentStanding.changed
 
 
 def says_the_same(stored: str, text: str) -> bool:

@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import FactNotFound, InvalidValue, refusals
-from colmlm.kb.facts import edits, pairs, sentences, suppression
+from colmlm.kb.facts import pairs, sentences, suppression
 from colmlm.kb.facts.records import (
     OUTCOMES,
     REVIEWS,
@@ -23,8 +23,8 @@ from colmlm.kb.facts.records import (
     Marking,
     Review,
     ReviewVerdict,
-    Settled,
     SettledBefore,
+    SettledVerdicts,
     VerdictKind,
 )
 from colmlm.kb.facts.redaction import MARK, spans_touch
@@ -83,12 +83,12 @@ def insert_facts(
     session.flush()
     values = {fact.id: draft.value for fact, draft in zip(added, drafts, strict=True)}
     open_versions(session, [(fact_id, 1, value) for fact_id, value in values.items()], pending.seq)
-    sentences.write_facts(session, list(values))
+    sentences.write_fact_sentences(session, list(values))
     payload: dict[str, Any] = {"values": {str(f): pending.digest(value) for f, value in values.items()}}
     if came_back:
         payload["allowed_erased"] = came_back
     alike = pairs.keep_pairs(session, list(values), anyway=anyway)
-    return replace(done(session, pending, "insert", list(values), payload), also_said_by=alike)
+    return replace(append_edit(session, pending, "insert", list(values), payload), also_said_by=alike)
 
 
 def delete_facts(
@@ -99,7 +99,7 @@ def delete_facts(
     With `abstain` their keys stay, and a query that points at one gets no match instead of the runner-up.
     """
     wanted = storable_ids(fact_ids)
-    pending, rows = audit.begin_with(session, actor, reason, _BEGIN_AND_END, {"fact_ids": wanted})
+    pending, rows = audit.begin_change_with(session, actor, reason, _BEGIN_AND_END, {"fact_ids": wanted})
     ended = [(fact_id, value) for fact_id, value in rows if fact_id is not None]
     if len(ended) < len(wanted):  # others were edited while this waited for the lock, or are not live
         missed = sorted(set(wanted) - {fact_id for fact_id, _ in ended})
@@ -120,14 +120,14 @@ def log_end(
     abstain: bool,
     payload: Mapping[str, Any] | None = None,
 ) -> Edit:
-    """Append the change of this kind that ended these facts (ids and values); `abstain` makes them tombstones."""
+    """Append the change that ended these facts (ids and values); with `abstain` they become tombstones."""
     touched = [fact_id for fact_id, _ in ended]
     was = {str(fact_id): pending.digest(value) for fact_id, value in ended}
     said: dict[str, Any] = {**(payload or {}), "was": was}
     if abstain:
         session.execute(_ABSTAIN, {"fact_ids": touched, "seq": pending.seq})
         said["abstain"] = True
-    return done(session, pending, kind, touched, said)
+    return append_edit(session, pending, kind, touched, said)
 
 
 # One statement serves any number of facts, since a deletion is the edit that people wait for.
@@ -194,14 +194,14 @@ def reopen_fact(
     versions: Sequence[Row[Any]],
     payload: Mapping[str, Any] | None = None,
 ) -> Edit:
-    """Make deleted facts live again, each with its last version and review, and append the change."""
+    """Make deleted facts live again with their last version and review, and append the change."""
     touched = [v.fact_id for v in versions]
     session.execute(_REOPEN, {"fact_ids": touched, "seq": pending.seq})
-    sentences.write_facts(session, touched)
+    sentences.write_fact_sentences(session, touched)
     pairs.keep_pairs(session, touched, anyway=True)
-    said = {**(payload or {}), **bring_back(session, touched, pending.seq)}
+    said = {**(payload or {}), **bring_back_reviews(session, touched, pending.seq)}
     values = {str(v.fact_id): pending.digest(v.value) for v in versions}
-    return done(session, pending, "restore", touched, {**said, "values": values})
+    return append_edit(session, pending, "restore", touched, {**said, "values": values})
 
 
 def refuse_erased(session: Session, fact_ids: Sequence[int]) -> None:
@@ -211,10 +211,10 @@ def refuse_erased(session: Session, fact_ids: Sequence[int]) -> None:
         raise refusals.fact_erased(found)
 
 
-def done(
+def append_edit(
     session: Session, pending: audit.Pending, kind: str, fact_ids: Sequence[int], payload: Mapping[str, Any]
 ) -> Edit:
-    """Append the change of this kind to the log."""
+    """Append the change of this kind to the log, and give the edit."""
     seq = audit.append_change(session, pending, kind, fact_ids, payload=payload)
     return Edit(seq=seq, kind=kind, fact_ids=tuple(fact_ids))
 
@@ -290,26 +290,26 @@ def accept_edited(session: Session, fact_ids: Iterable[int], seq: int) -> dict[s
     """Accept what is proposed among facts that are edited, and give the part of the payload that says so."""
     session.flush()
     proposed = session.scalars(_PROPOSED, {"ids": list(fact_ids)}).all()
-    return in_payload(set_reviews(session, dict.fromkeys(proposed, "accepted"), seq))
+    return reviews_payload(set_reviews(session, dict.fromkeys(proposed, "accepted"), seq))
 
 
-def bring_back(session: Session, fact_ids: Iterable[int], seq: int) -> dict[str, Any]:
-    """Give rejected facts the review that they had before, and give the part of the payload that says so."""
+def bring_back_reviews(session: Session, fact_ids: Iterable[int], seq: int) -> dict[str, Any]:
+    """Give rejected facts the review they had before; give the part of the payload that says so."""
     rows = session.execute(_BEFORE_REJECTION, {"ids": list(fact_ids)})
-    return in_payload(set_reviews(session, {row.id: _review_of(row.review) for row in rows}, seq))
+    return reviews_payload(set_reviews(session, {row.id: _review_of(row.review) for row in rows}, seq))
 
 
 def undo_reviews(session: Session, undone: Mapping[str, Any], seq: int) -> dict[str, Any]:
-    """Give facts the review that the payload of an `undone` change says they had before it, likewise.
+    """Give facts the reviews that an undone change's payload stores; give the part of the payload that says so.
 
-    So they do where somebody has judged since what they said after that change, as they say it no more.
+    Facts that somebody has judged since are included, as their texts go back too.
     """
     before = {int(fact_id): _review_of(review) for fact_id, review in undone.get("reviewed", {}).items()}
-    return in_payload(set_reviews(session, before, seq))
+    return reviews_payload(set_reviews(session, before, seq))
 
 
-def in_payload(was: Mapping[str, str]) -> dict[str, Any]:
-    """Give the part of a change's payload that keeps the reviews before it."""
+def reviews_payload(was: Mapping[str, str]) -> dict[str, Any]:
+    """Give the part of a change's payload that stores the reviews before it."""
     return {"reviewed": dict(was)} if was else {}
 
 
@@ -327,8 +327,8 @@ LISTED = 10  # offsets of a text that is there more than once
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """A free stretch of a current document, with what the text says there, and how an erasure knows the place."""
+class PlacedSpan:
+    """A free stretch of a current document: its offsets, its text, and the place by which an erasure knows it."""
 
     document_id: int
     start: int
@@ -342,8 +342,8 @@ class Placed:
             raise refusals.fact_suppressed()
 
 
-def place_fact(session: Session, document_id: int, marking: Marking, *, but: int | None = None) -> Placed:
-    """Find the stretch, which may overlap the fact `but`. The log must be locked.
+def place_fact(session: Session, document_id: int, marking: Marking, *, but: int | None = None) -> PlacedSpan:
+    """Find a stretch of a current document for a fact; it may overlap the fact `but`. The log must be locked.
 
     Raises `DocumentNotFound`, `DocumentReplaced`, `InvalidSpan` or `SpanTaken`.
     """
@@ -361,7 +361,9 @@ def place_fact(session: Session, document_id: int, marking: Marking, *, but: int
     if taken := [fact_id for fact_id, span in others.items() if spans_touch((start, end), [span])]:
         raise refusals.span_taken(document_id, taken)
     before = text_before(found.text, others.values(), start)
-    return Placed(document_id, start, end, value, SpanPlace(found.external_id, start, before, found.corpus))
+    return PlacedSpan(
+        document_id, start, end, value, SpanPlace(found.external_id, start, before, found.corpus)
+    )
 
 
 def _spans(session: Session, document_id: int, but: int | None) -> dict[int, Span]:
@@ -426,10 +428,12 @@ WHERE f.id = ANY(:ids)
 """)
 
 
-def settle_review(session: Session, verdicts: Sequence[ReviewVerdict], actor: str, reason: str) -> Settled:
-    """Carry out the verdicts that still fit their facts, and names the others with what was done since.
+def settle_review(
+    session: Session, verdicts: Sequence[ReviewVerdict], actor: str, reason: str
+) -> SettledVerdicts:
+    """Carry out the verdicts that still fit their facts; name the others with the change that settled them.
 
-    Raises `FactNotFound` with every id that no fact has, and `InvalidValue` where one fact has two verdicts.
+    Raises `FactNotFound` for unknown ids, and `InvalidValue` for two verdicts on one fact.
     """
     by_fact = {one.fact_id: one for one in verdicts}
     if len(by_fact) < len(verdicts) or not verdicts:
@@ -443,7 +447,7 @@ def settle_review(session: Session, verdicts: Sequence[ReviewVerdict], actor: st
             pending = audit.begin_change(session, actor, reason) if seqs else pending
             seqs.append(_carry_out(session, pending, kind, fact_ids))
     done = {one.fact_id for one in fitting}
-    return Settled(
+    return SettledVerdicts(
         seqs=tuple(seqs),
         fact_ids=tuple(one.fact_id for one in fitting),
         before=tuple(_settled_before(one, now[one.fact_id]) for one in verdicts if one.fact_id not in done),
@@ -451,7 +455,7 @@ def settle_review(session: Session, verdicts: Sequence[ReviewVerdict], actor: st
 
 
 def _standings(session: Session, fact_ids: Iterable[int]) -> Mapping[int, Row[Any]]:
-    rows = {row.id: row for row in session.execute(_STANDINGS, {"ids": edits.storable_ids(fact_ids)})}
+    rows = {row.id: row for row in session.execute(_STANDINGS, {"ids": storable_ids(fact_ids)})}
     if missing := sorted(set(fact_ids) - rows.keys()):
         raise FactNotFound(missing)
     return rows
@@ -466,9 +470,9 @@ def _settled_before(one: ReviewVerdict, now: Row[Any]) -> SettledBefore:
 
 
 def _carry_out(session: Session, pending: audit.Pending, kind: VerdictKind, fact_ids: list[int]) -> int:
-    ended = edits.end_facts(session, fact_ids, pending.seq) if kind == "reject" else []
+    ended = end_facts(session, fact_ids, pending.seq) if kind == "reject" else []
     was = set_reviews(session, dict.fromkeys(fact_ids, OUTCOMES[kind]), pending.seq)
-    payload = in_payload(was)
+    payload = reviews_payload(was)
     if kind == "reject":
-        return edits.log_end(session, pending, kind, ended, abstain=False, payload=payload).seq
-    return edits.done(session, pending, kind, fact_ids, payload).seq
+        return log_end(session, pending, kind, ended, abstain=False, payload=payload).seq
+    return append_edit(session, pending, kind, fact_ids, payload).seq

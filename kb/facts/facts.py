@@ -239,13 +239,13 @@ def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
         raise refusals.not_undoable(seq, "something else was done since to fact", since)
     said: dict[str, Any] = {"undoes": seq}
     if change.kind in DELETING:
-        if gone := removed_by(session, seq):
+        if gone := documents_removed_by(session, seq):
             make_current(session, gone)
         return edits.reopen_fact(session, pending, versions, said)
     said |= undo_reviews(session, change.payload, pending.seq)
     if change.kind in audit.VERDICTS:
         kind = "propose" if change.kind == "accept" else "accept"
-        return edits.done(session, pending, kind, ids, said)
+        return edits.append_edit(session, pending, kind, ids, said)
     if change.kind in ("insert", "restore"):
         abstain = _had_abstained(session, seq, ids)
         ended = edits.end_facts(session, ids, pending.seq)
@@ -340,13 +340,13 @@ def remove_documents(
     edits.end_facts(session, fact_ids, pending.seq)
     removing = update(DocumentRow).where(DocumentRow.id == func.any(list(gone)))
     session.execute(removing.values(replaced_seq=pending.seq))
-    return edits.done(session, pending, "delete", fact_ids, {"corpus": corpus, "removed": len(gone)})
+    return edits.append_edit(session, pending, "delete", fact_ids, {"corpus": corpus, "removed": len(gone)})
 
 
-def put_back(
+def put_back_documents(
     session: Session, pending: audit.Pending, corpus: str, external_ids: Collection[str]
 ) -> Edit | None:
-    """Put back those of these documents that were removed, with their facts, in one change; None without one."""
+    """Put removed documents back with their facts, in one change; None where none was removed."""
     known = {"corpus": corpus, "external_ids": list(external_ids)}
     if not external_ids or not (ids := [row.id for row in session.execute(_REMOVED, known)]):
         return None
@@ -357,8 +357,8 @@ def put_back(
     )
 
 
-def removed_by(session: Session, seq: int) -> Sequence[int]:
-    """Give the documents that this change took out of use, of a change that deleted facts."""
+def documents_removed_by(session: Session, seq: int) -> Sequence[int]:
+    """Give the documents that this change, one that deleted facts, took out of use."""
     return session.scalars(select(DocumentRow.id).where(DocumentRow.replaced_seq == seq)).all()
 
 
@@ -366,4 +366,4 @@ def make_current(session: Session, document_ids: Sequence[int]) -> None:
     """Make these documents current again, so that their sentences are found."""
     again = update(DocumentRow).where(DocumentRow.id == func.any(list(document_ids)))
     session.execute(again.values(replaced_seq=None))
-    sentences.write_documents(session, document_ids)
+    sentences.write_document_sentences(session, document_ids)

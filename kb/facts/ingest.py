@@ -28,13 +28,19 @@ from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, check_sp
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts import edits, pairs, sentences
 from colmlm.kb.facts.edits import accept_edited, end_facts
-from colmlm.kb.facts.facts import put_back
+from colmlm.kb.facts.facts import put_back_documents
 from colmlm.kb.facts.reading import is_stated_unchanged, keep_stated
 from colmlm.kb.facts.records import IngestReport
 from colmlm.kb.facts.sentences import SearchedText
 from colmlm.kb.facts.suppression import Suppressor
 from colmlm.kb.log import audit
-from colmlm.kb.store.database import IncomingDocument, checked_at_once, connection_of, copy_documents, reserve
+from colmlm.kb.store.database import (
+    IncomingDocument,
+    checked_at_once,
+    connection_of,
+    copy_documents,
+    reserve_ids,
+)
 from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import DocumentRow, FactRow
 
@@ -56,8 +62,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(slots=True)
-class Reading:
-    """Gives the sound documents of `parsed` in pieces, and keeps the refusals of the others."""
+class SoundDocuments:
+    """Gives the sound documents of `parsed` in pieces, and collects the refusals of the others."""
 
     parsed: Iterable[Parsed]
     on_document: Callable[[int], None] | None = None
@@ -67,6 +73,7 @@ class Reading:
     _seen: set[str] = field(default_factory=set)
 
     def pieces(self, size: int) -> Iterator[list[AnnotatedDocument]]:
+        """Yield lists of at most `size` sound documents."""
         documents = self._sound()
         while piece := list(islice(documents, size)):
             yield piece
@@ -126,7 +133,7 @@ class IngestRun:
         """
         audit.check_text("corpus", self.corpus, blank=False, limit=200)
         audit.check_who(self.actor, self.reason)
-        reading = Reading(parsed, on_document)
+        reading = SoundDocuments(parsed, on_document)
         so_far = [IngestReport(self.corpus, 0, 0, 0, 0, 0, (), None)]
 
         def finish(writing: Future[IngestReport]) -> None:
@@ -156,7 +163,7 @@ class IngestRun:
 
     def _settle(self, many: int) -> None:
         with self.sessions.begin() as session:
-            sentences.settle_sentences(session)
+            sentences.merge_new_words(session)
             if many >= MANY_FACTS:
                 session.execute(_ANALYZE)
 
@@ -216,7 +223,9 @@ def ingest_documents(
     pending = audit.begin_change(session, actor, reason)
     external_ids = [document.external_id for document in documents]
     known = _current_documents(session, corpus, external_ids)
-    returned = put_back(session, pending, corpus, [name for name in external_ids if name not in known])
+    returned = put_back_documents(
+        session, pending, corpus, [name for name in external_ids if name not in known]
+    )
     if returned is not None:
         pending, known = (
             audit.begin_change(session, actor, reason),
@@ -233,7 +242,7 @@ def ingest_documents(
         taken.append(row)
         if old_id is not None:
             changed[old_id] = row
-    replaced, num_facts, against, alike = Replaced(), 0, 0, 0
+    replaced, num_facts, against, alike = ReplacedDocuments(), 0, 0, 0
     seq = None if returned is None else returned.seq
     if taken:
         replaced, inserted, num_facts = _write(
@@ -264,7 +273,7 @@ def ingest_documents(
     if not generated and (fact_ids := is_stated_unchanged(session, unchanged)):
         accepting = audit.begin_change(session, actor, reason) if taken else pending
         accepted = accept_edited(session, fact_ids, accepting.seq)
-        seq = edits.done(session, accepting, "accept", fact_ids, accepted).seq
+        seq = edits.append_edit(session, accepting, "accept", fact_ids, accepted).seq
     return IngestReport(
         corpus=corpus,
         documents=len(taken),
@@ -305,14 +314,14 @@ def _write(
     seq: int,
     *,
     proposed: bool,
-) -> tuple[Replaced, list[int | None], int]:
+) -> tuple[ReplacedDocuments, list[int | None], int]:
     """Insert these documents; give what they replaced, and the first id, last id and number of the new facts."""
-    document_id = reserve(session, "document_id_seq", len(rows))
+    document_id = reserve_ids(session, "document_id_seq", len(rows))
     for offset, row in enumerate(rows):
         row.document_id = document_id + offset
-    replaced = replace_old(session, changed, seq) if changed else Replaced()
+    replaced = replace_documents(session, changed, seq) if changed else ReplacedDocuments()
     num_facts = sum(row.num_new_facts for row in rows)
-    first = reserve(session, "fact_id_seq", num_facts) if num_facts else 0
+    first = reserve_ids(session, "fact_id_seq", num_facts) if num_facts else 0
     with checked_at_once(session, num_facts):  # all that these rows refer to is inserted here
         copy_documents(session, corpus, rows, first, seq, proposed=proposed)
         texts = (SearchedText(r.document_id, None, r.document.title, r.document.text) for r in rows)
@@ -320,7 +329,7 @@ def _write(
         with connection_of(session).pipeline():
             sentences.write_sentences(session, texts)
     if changed:
-        replaced = move_kept(session, replaced)
+        replaced = move_kept_facts(session, replaced)
     inserted: list[int | None] = [first, first + num_facts - 1] if num_facts else [None, None]
     return replaced, inserted, num_facts
 
@@ -457,8 +466,8 @@ RETURNING f.id, f.deleted_seq IS NOT NULL AS is_deleted
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
-    """What replacing documents did to their facts: which were deleted, which were kept, and which keys were dropped."""
+class ReplacedDocuments:
+    """What replacing documents did to their facts: which were deleted or kept, and which keys were dropped."""
 
     gone: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
@@ -466,11 +475,12 @@ class Replaced:
     dropped_keys: tuple[int, ...] = field(default=())
 
 
-def replace_old(session: Session, changed: Mapping[int, IncomingDocument], seq: int) -> Replaced:
-    """Mark the old rows of changed documents, given by old id, as replaced; note in new ones what facts they keep.
+def replace_documents(
+    session: Session, changed: Mapping[int, IncomingDocument], seq: int
+) -> ReplacedDocuments:
+    """Mark the old rows of changed documents, given by old id, as replaced, and note the facts that are kept.
 
-    The caller inserts the new rows after this, since two current rows of one document would clash, and then calls
-    `move_kept`.
+    The caller inserts the new rows afterwards and then calls `move_kept_facts`: two current rows would clash.
     """
     rows = list(changed.values())
     _stage(session, list(changed), rows)
@@ -482,11 +492,13 @@ def replace_old(session: Session, changed: Mapping[int, IncomingDocument], seq: 
         rows[position].kept = facts
     gone = list(_run(session, _GONE).scalars())
     end_facts(session, gone, seq)
-    return Replaced(tuple(gone), dropped_keys=tuple(sorted(_run(session, _DROP_STALE_KEYS).scalars())))
+    return ReplacedDocuments(
+        tuple(gone), dropped_keys=tuple(sorted(_run(session, _DROP_STALE_KEYS).scalars()))
+    )
 
 
-def move_kept(session: Session, replaced: Replaced) -> Replaced:
-    """Move the facts that are kept to the new rows of their documents."""
+def move_kept_facts(session: Session, replaced: ReplacedDocuments) -> ReplacedDocuments:
+    """Move the kept facts to the new rows of their documents."""
     moved = _run(session, _MOVE_KEPT).all()
     _run(session, _UNSTAGE)
     kept = tuple(sorted(row.id for row in moved))

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, NotFound, refusals
 from colmlm.kb.facts import edits, pairs, sentences
-from colmlm.kb.facts.edits import accept_edited, done, place_fact, storable_ids
+from colmlm.kb.facts.edits import accept_edited, append_edit, place_fact, storable_ids
 from colmlm.kb.facts.records import Correction, Edit, Marking
 from colmlm.kb.facts.suppression import Suppressor
 from colmlm.kb.log import audit
@@ -39,8 +39,8 @@ class FactState:
     said_version: int
 
     @property
-    def kept(self) -> dict[str, Any]:
-        """What the table of facts holds of it."""
+    def stored_columns(self) -> dict[str, Any]:
+        """The columns of the table of facts with this state."""
         names = ("question", "answer", "document_id", "span_start", "span_end", "said_version")
         return {name: getattr(self, name) for name in names}
 
@@ -155,7 +155,9 @@ def mark_fact(
         "values": {str(fact.id): pending.digest(placed.value)},
         "places": {str(fact.id): [document_id, placed.start, placed.end]},
     }
-    done = edits.done(session, pending, "insert", [fact.id], payload | _lift_suppression(session, suppressor))
+    done = edits.append_edit(
+        session, pending, "insert", [fact.id], payload | _lift_suppression(session, suppressor)
+    )
     return replace(done, keyed=False, also_said_by=pairs.keep_pairs(session, [fact.id], anyway=anyway))
 
 
@@ -193,17 +195,18 @@ def amend_fact(
     new: Sequence[FactState],
     payload: Mapping[str, Any] | None = None,
 ) -> Edit:
-    """Give these facts their new states in one change, and drop the keys that do not fit them any more."""
+    """Give these facts new states in one change, and drop the keys that no longer fit."""
     ids = [one.fact_id for one in new]
     edits.close_versions(session, ids, pending.seq)
     edits.open_versions(session, [(n.fact_id, now[n.fact_id].version + 1, n.value) for n in new], pending.seq)
-    mended = [one for one in new if one.kept != now[one.fact_id].kept]
+    mended = [one for one in new if one.stored_columns != now[one.fact_id].stored_columns]
     if mended:
         past = [now[one.fact_id] for one in mended]
         session.execute(
-            insert(FactPastRow), [{"fact_id": p.fact_id, "version": p.version, **p.kept} for p in past]
+            insert(FactPastRow),
+            [{"fact_id": p.fact_id, "version": p.version, **p.stored_columns} for p in past],
         )
-        session.execute(update(FactRow), [{"id": one.fact_id, **one.kept} for one in mended])
+        session.execute(update(FactRow), [{"id": one.fact_id, **one.stored_columns} for one in mended])
     asked = [one for one in mended if one.question != now[one.fact_id].question]
     moved = [one for one in mended if one.place != now[one.fact_id].place]
     said: dict[str, Any] = {
@@ -217,8 +220,8 @@ def amend_fact(
         said["places"] = {str(one.fact_id): list(one.place) for one in moved}
     if mended:
         said["dropped_keys"] = _drop_keys(session, asked, moved)
-    sentences.write_facts(session, ids)
-    done = edits.done(session, pending, kind, ids, said)
+    sentences.write_fact_sentences(session, ids)
+    done = edits.append_edit(session, pending, kind, ids, said)
     return replace(done, keyed=not (asked or moved))
 
 
@@ -253,15 +256,15 @@ UPDATE fact_pair SET held_seq = :seq WHERE id = (
 
 
 def hold_fact(session: Session, pair: Sequence[int], actor: str, reason: str, *, holds: bool) -> Edit:
-    """Note that two facts that contradict both hold; without `holds`, that not.
+    """Note that two facts that contradict both hold; without `holds`, that they do not.
 
-    Raises `PairNotFound`, also where somebody has noted the same before.
+    Raises `PairNotFound`, also where the same was noted before.
     """
     return _set_hold(session, audit.begin_change(session, actor, reason), pair, {"holds": holds})
 
 
 def undo_hold(session: Session, pending: audit.Pending, change: ChangeRow) -> Edit:
-    """Take back what the change noted. Raises `NotUndoable` where that is not the last that was noted of the pair."""
+    """Take back the note that two facts both hold. Raises `NotUndoable` where a later one was made of the pair."""
     pair = change.fact_ids
     noted = select(func.max(ChangeRow.seq)).where(ChangeRow.kind == KIND, ChangeRow.fact_ids.contains(pair))
     since = "something else was done since to one of facts"
@@ -286,4 +289,4 @@ def _set_hold(session: Session, pending: audit.Pending, pair: Sequence[int], pay
     }
     if len(storable_ids((one, other))) < 2 or session.scalar(_HOLD, given) is None:
         raise refusals.pair_not_found((one, other))
-    return done(session, pending, KIND, (one, other), payload)
+    return append_edit(session, pending, KIND, (one, other), payload)

@@ -25,7 +25,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import refusals
-from colmlm.kb.texts.alike import terms_of, wording
+from colmlm.kb.texts.alike import compare_wording, terms_of
 from colmlm.kb.texts.searched import frame_of
 from colmlm.kb.texts.sentences import sentence_ends
 
@@ -163,7 +163,11 @@ _NAMES = [field.name for field in fields(KeptPair)]
 
 def says_the_same(value: str, other: str) -> bool:
     """Say whether one of two values says the other in some wording, be it within a longer one."""
-    return value == other or wording(value, other) is not None or wording(other, value) is not None
+    return (
+        value == other
+        or compare_wording(value, other) is not None
+        or compare_wording(other, value) is not None
+    )
 
 
 def is_same(value: str, other: str) -> bool:

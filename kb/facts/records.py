@@ -43,7 +43,7 @@ class SettledBefore:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledVerdicts:
     """What became of verdicts: their changes, the facts they settled, and those that others had settled `before`."""
 
     seqs: tuple[int, ...]
@@ -229,7 +229,7 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
-class Suppressed:
+class SuppressedSpan:
     """A span that an ingest left out and redacted, since it says an erased fact."""
 
     document: str
@@ -259,7 +259,7 @@ class IngestReport:
     seq: int | None
     still_deleted: int = 0
     suppressed: int = 0
-    suppressed_at: tuple[Suppressed, ...] = ()
+    suppressed_at: tuple[SuppressedSpan, ...] = ()
     contradictions: int = 0
     duplicates: int = 0
 

@@ -39,12 +39,12 @@ CONTEXT = 20  # characters on either side of a span that must match to find it i
 
 
 def as_mentioned(kept: object) -> Mentioned | None:
-    """Read a stored choice of mentions; give None where there was none, or one that this version does not know."""
+    """Read a stored choice of mentions; give None for none or an unknown one."""
     return next((known for known in MENTIONED if known == kept), None)
 
 
 def check_mentioned(asked: str) -> None:
-    """Raise `InvalidValue` for a choice of mentions that there is not, of which an erasure would make another."""
+    """Raise `InvalidValue` unless this is a known choice of mentions."""
     if as_mentioned(asked) is None:
         raise InvalidValue("choice of mentions", f"it is none of {', '.join(MENTIONED)}")
 
@@ -100,7 +100,7 @@ def blank_out(text: str, spans: Iterable[Span]) -> str:
 
 
 def split_apart(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
-    """Give those of the spans that overlap none of the others."""
+    """Give the spans that overlap none of the others."""
     return [span for span in spans if not spans_touch(span, others)]
 
 
@@ -149,7 +149,9 @@ def redact_documents(
         for document_id, in_text in _redact_mentions(session, targets, erased).items():
             changed[document_id] = in_text or changed.get(document_id, False)
     session.flush()
-    sentences.write_documents(session, {document_id for document_id, in_text in changed.items() if in_text})
+    sentences.write_document_sentences(
+        session, {document_id for document_id, in_text in changed.items() if in_text}
+    )
     return sorted(changed)
 
 
@@ -255,7 +257,7 @@ def _facts_of(session: Session, document_id: int, erased: list[int]) -> list[Fac
 
 
 def redacted_columns(row: Any, names: Sequence[str], finder: Finder) -> dict[str, Any]:
-    """Give the redacted values of those of these columns of a row that redaction changes."""
+    """Give new values for the columns of a row in which the finder finds something to redact."""
     redacted = {name: redact_json(getattr(row, name), finder) for name in names}
     return {name: value for name, value in redacted.items() if value != getattr(row, name)}
 
@@ -284,36 +286,37 @@ class QuotedSplice(Protocol):
     def quoted_end(self) -> int | None: ...
 
 
-class Between(NamedTuple):
-    """A stretch of an output that no fact covers, and the stretch of the quoted text that it stands for."""
+class UncoveredStretch(NamedTuple):
+    """A stretch of an output that no splice covers, and the stretch of the quoted text that it repeats."""
 
     output: Span
     quoted: Span
 
 
-def text_between(length: int, quoted: Span, splices: Sequence[QuotedSplice]) -> Iterator[Between]:
-    """Give the stretches between the splices of an output of this length, which quotes this span of a document.
+def uncovered_stretches(
+    length: int, quoted: Span, splices: Sequence[QuotedSplice]
+) -> Iterator[UncoveredStretch]:
+    """Yield the stretches between the splices of an output of this length, which quotes this span.
 
-    Splices that begin within another are passed over. A stretch and its quoted one are equally long if the output says
-    what the document does.
+    Splices that begin within another are passed over.
     """
     said, (at, end) = 0, quoted
     for splice in sorted(splices, key=lambda one: (one.output_start, -one.output_end)):
         if splice.quoted_start is None or splice.quoted_end is None:
             continue
         if splice.output_start >= said and splice.quoted_start >= at:
-            yield Between((said, splice.output_start), (at, splice.quoted_start))
+            yield UncoveredStretch((said, splice.output_start), (at, splice.quoted_start))
             said, at = splice.output_end, splice.quoted_end
-    yield Between((said, length), (at, end))
+    yield UncoveredStretch((said, length), (at, end))
 
 
-def marked(length: int, quoted: Span, splices: Sequence[QuotedSplice], text: str) -> list[Span]:
-    """Give the spans of an output that stand for marks in `text`, which is the quoted stretch as it is shown now.
+def marked_spans(length: int, quoted: Span, splices: Sequence[QuotedSplice], text: str) -> list[Span]:
+    """Give the spans of an output whose quoted stretch, as `text` shows it now, has redaction marks.
 
-    A stretch that is not as long as what it stands for is marked as a whole where that has any mark.
+    A stretch that is not as long as its quoted one is given as a whole where that has any mark.
     """
     found: list[Span] = []
-    for (start, end), (first, last) in text_between(length, quoted, splices):
+    for (start, end), (first, last) in uncovered_stretches(length, quoted, splices):
         shown = text[first - quoted[0] : last - quoted[0]]
         if MARK not in shown:
             continue
@@ -325,8 +328,8 @@ def marked(length: int, quoted: Span, splices: Sequence[QuotedSplice], text: str
 
 
 def is_quoted(output: str, quoted: Span, splices: Sequence[QuotedSplice], text: str) -> bool:
-    """Say whether an output says between its splices what the quoted stretch does, whose marks stand for anything."""
-    for (start, end), (first, last) in text_between(len(output), quoted, splices):
+    """Say whether an output's words between its splices are those of the quoted stretch; marks fit any character."""
+    for (start, end), (first, last) in uncovered_stretches(len(output), quoted, splices):
         said, shown = output[start:end], text[first - quoted[0] : last - quoted[0]]
         if len(said) != len(shown) or any(a != b != MARK for a, b in zip(said, shown, strict=True)):
             return False
@@ -339,8 +342,8 @@ STRETCH = func.substr(
 )
 
 
-def with_marks() -> ColumnElement[bool]:
-    """Give a condition (SQL) for the outputs that quote a stretch in which something is redacted."""
+def quotes_redacted_text() -> ColumnElement[bool]:
+    """Give a condition (SQL) for outputs that quote a stretch in which something is redacted."""
     return (
         select(DocumentRow.id)
         .where(DocumentRow.id == GenerationRow.document_id, func.strpos(STRETCH, MARK) > 0)

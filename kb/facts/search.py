@@ -60,7 +60,7 @@ from colmlm.kb.log.audit import MAINTENANCE
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.engines import check_limit
 from colmlm.kb.tables import ChangeRow, DocumentRow, FactRow, FactVersionRow, SentenceRow
-from colmlm.kb.texts.searched import quoted, searched_words
+from colmlm.kb.texts.searched import quote_lexeme, searched_words
 from colmlm.kb.texts.wording import Span
 
 _RANK = 1 << 56  # a place in a list is rank * _RANK + id, so that it is one number as every `after` is
@@ -110,25 +110,26 @@ def search_facts(
     ids, total, more = _page(session, ranked, by, after, limit, most)
     records = reading.fact_records(session, [fact_id for fact_id, _ in ids])
     found = [records[fact_id] for fact_id, _ in ids]
-    said = places(session, found, sought, past=past) if sought else {}
+    said = find_places(session, found, sought, past=past) if sought else {}
     end = ids[-1] if more else None
     return FactPage(
-        facts=tuple(as_found(record, said.get(record.fact_id, ())) for record in found),
+        facts=tuple(found_fact(record, said.get(record.fact_id, ())) for record in found),
         total=min(total, most),
         is_exact=total <= most,
         next_after=None if end is None else end[1] * _RANK * by_rank + end[0],
     )
 
 
-def as_found(record: FactRecord, found: tuple[FoundIn, ...] = ()) -> FactFound:
+def found_fact(record: FactRecord, found: tuple[FoundIn, ...] = ()) -> FactFound:
+    """Make the record of a found fact, with the places where it was found."""
     return FactFound(**{field.name: getattr(record, field.name) for field in fields(FactRecord)}, found=found)
 
 
 def _fitting(session: Session, after: int, filters: FactFilters) -> FromClause:
     """Give the facts that fit the filters: chosen by an index where they are few or far, else read by their ids."""
     ranked = select(FactRow.id, literal(0).label("rank"))
-    if sources := chosen(ranked, **filters):
-        which = list(search_conditions(**left_by(**filters)))
+    if sources := statements_by_index(ranked, **filters):
+        which = list(search_conditions(**remaining_filters(**filters)))
         few = _union(sources, which, COUNTED)
         some = few.subquery()
         count, first = session.execute(select(func.count(), func.min(some.c.id))).one()
@@ -226,10 +227,10 @@ class _Said(NamedTuple):
     text: str
 
 
-def places(
+def find_places(
     session: Session, records: Sequence[FactRecord], sought: SoughtText, *, past: bool
 ) -> dict[int, tuple[FoundIn, ...]]:
-    """Give for each fact its texts with a word of what is sought; without `past`, none that may say what is past."""
+    """Give for each fact its texts that have a sought word; without `past`, none that may say what is past."""
     texts = list(_own(records))
     if sought.stems:
         texts += _of_documents(session, records, past=past)
@@ -317,8 +318,8 @@ def search_conditions(*, reading: bool = False, **filters: Unpack[FactFilters]) 
         yield _apart(or_(added, FactRow.id.in_(select(func.unnest(ChangeRow.fact_ids)).where(edits))))
 
 
-def chosen(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[Ranked]:
-    """Give statements that choose the facts by an index of what is filtered by; none where no filter has one."""
+def statements_by_index(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[Ranked]:
+    """Give statements that choose the facts through an index on one of the filters; none where no filter has one."""
     if (edits := _edits(**filters)) is not None:
         edited = select(func.unnest(ChangeRow.fact_ids).label("id")).where(edits).subquery("edited")
         return [  # an ingest does not list the facts that it added
@@ -333,8 +334,8 @@ def chosen(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[Ranked]:
     return []
 
 
-def left_by(**filters: Unpack[FactFilters]) -> FactFilters:
-    """Give the filters that what `chosen` gives leaves to be heeded."""
+def remaining_filters(**filters: Unpack[FactFilters]) -> FactFilters:
+    """Give the filters that the statements of `statements_by_index` do not apply."""
     if _edits(**filters) is None:
         return {**filters, "corpus": None} if _rare_review(**filters) is None else {**filters, "review": None}
     return {**filters, "actor": None, "kind": None, "since": None, "until": None}
@@ -384,7 +385,7 @@ STANDS_IN = and_(
 
 
 def says_the_past() -> _CONDITION:
-    """Give whether a sentence of a document has a span of a fact that was deleted or corrected, and so may say it."""
+    """Give a condition (SQL): the sentence overlaps the span of a fact that was deleted or corrected."""
     other = aliased(FactRow)
     return exists().where(
         other.document_id == SentenceRow.document_id,
@@ -419,7 +420,7 @@ class SoughtText:
 
     @classmethod
     def read(cls, session: Session, said: str, *, literally: bool = False) -> SoughtText:
-        """Raise `InvalidQuery` where no text holds it."""
+        """Read the words of a sought text. Raises `InvalidQuery` where no text can hold it."""
         if "\x00" in said:
             raise InvalidQuery("a text holds no NUL character")
         said = said if literally else said.strip()
@@ -433,7 +434,7 @@ class SoughtText:
         return cls(text, tuple(map(_singular, words[:MOST_WORDS])), tuple(filter(None, known)), last)
 
     def within(self, column: InstrumentedAttribute[Any]) -> ColumnElement[bool]:
-        """Give whether a value or question has every word, or where there is none, the text as it stands."""
+        """Give a condition (SQL): the column has every sought word, or, for a text without words, the text."""
         if not self.words:
             return self.as_it_stands(column)
         return func.words_of(column).op("@@")(_query(map(_beginning, self.words)))
@@ -442,10 +443,10 @@ class SoughtText:
         return column.icontains(self.text, autoescape=True)
 
     def of_sentences(self) -> ColumnElement[bool] | None:
-        """Give whether a sentence, with its title, has every word in some form; None where no word says anything."""
+        """Give a condition (SQL): a sentence with its title has every sought word; None for words of no weight."""
         if not self.stems:
             return None
-        *whole, last = (" & ".join(map(quoted, stems)) for stems in self.stems)
+        *whole, last = (" & ".join(map(quote_lexeme, stems)) for stems in self.stems)
         return SentenceRow.words.op("@@")(_query([*whole, self._going_on(last)]))
 
     def _going_on(self, last: str) -> str:
@@ -461,7 +462,7 @@ class SoughtText:
 
 
 def stems_of(session: Session, words: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Give the stems of words, as those of sentences are kept; a word that says nothing has none."""
+    """Give the stems of each word, as sentences store them; stop words have none."""
     asked = list(dict.fromkeys(filter(None, words)))
     return {word: tuple(stems) for word, stems in connection_of(session).execute(_STEMS, (asked,))}
 
@@ -472,7 +473,7 @@ def _singular(word: str) -> str:
 
 
 def _beginning(word: str) -> str:
-    return quoted(word) + (":*" if len(word) >= BEGINNING else "")
+    return quote_lexeme(word) + (":*" if len(word) >= BEGINNING else "")
 
 
 def _query(parts: Iterable[str]) -> ColumnElement[Any]:

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.tables import DocumentRow, FactRow, FactVersionRow, SentenceRow
-from colmlm.kb.texts.searched import MOST_CHARACTERS, parts, searched_sentences, searched_words
+from colmlm.kb.texts.searched import MOST_CHARACTERS, cut_into_parts, searched_sentences, searched_words
 
 AT_ONCE = 2_000  # sentences that are written by one statement
 FETCHED = 200  # texts
@@ -65,8 +65,8 @@ class SearchedText(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Astray:
-    """The documents and facts whose sentences are not those of their texts."""
+class AstraySentences:
+    """The documents and facts whose stored sentences do not match their texts."""
 
     document_ids: tuple[int, ...] = ()
     fact_ids: tuple[int, ...] = ()
@@ -91,33 +91,33 @@ def write_sentences(session: Session, texts: Iterable[SearchedText]) -> None:
         connection.execute(_WRITE, _arrays(some))
 
 
-def write_documents(session: Session, document_ids: Collection[int]) -> None:
-    """Write the sentences of these documents, which have none any more, as far as they are current."""
+def write_document_sentences(session: Session, document_ids: Collection[int]) -> None:
+    """Write the sentences of these documents, which have none now; only current documents get any."""
     write_sentences(
         session, _read(session, _in_batches(_DOCUMENTS.where(DocumentRow.id == func.any(list(document_ids)))))
     )
 
 
-def write_facts(session: Session, fact_ids: Collection[int]) -> None:
-    """Write the sentences of these facts, which have none any more, as far as they are live and have no document."""
+def write_fact_sentences(session: Session, fact_ids: Collection[int]) -> None:
+    """Write the sentences of these facts, which have none now; only live facts without a document get any."""
     write_sentences(session, _read(session, _FACTS.where(FactRow.id == func.any(list(fact_ids)))))
 
 
-def write_all(session: Session) -> None:
+def write_all_sentences(session: Session) -> None:
     """Write the sentences of a base that has none."""
     write_sentences(session, _every(session))
 
 
-def settle_sentences(session: Session) -> None:
-    """Merge new words into their indexes, so that no search has to read them one by one until a vacuum does.
+def merge_new_words(session: Session) -> None:
+    """Merge new words into the text-search indexes, so that searches need not scan them one by one.
 
-    It leaves them to the vacuum where an index belongs to another role.
+    An index of another role is left to the vacuum.
     """
     session.execute(_SETTLE)
 
 
-def find_astray(session: Session) -> Astray:
-    """Compare the sentences with those that the texts give now. Changes nothing."""
+def find_astray_sentences(session: Session) -> AstraySentences:
+    """Compare the stored sentences with those of the texts now. Changes nothing."""
     documents = {document_id for document_id in session.scalars(_OF_REPLACED) if document_id}
     facts = {fact_id for fact_id in session.scalars(_OF_GONE) if fact_id}
     connection, texts = connection_of(session), _every(session)
@@ -126,16 +126,16 @@ def find_astray(session: Session) -> Astray:
         for document_id, fact_id in connection.execute(_COMPARE, (*_arrays(_rows(some)), *ids)):
             of_kind, astray = (documents, document_id) if fact_id is None else (facts, fact_id)
             of_kind.add(astray)
-    return Astray(tuple(sorted(documents)), tuple(sorted(facts)))
+    return AstraySentences(tuple(sorted(documents)), tuple(sorted(facts)))
 
 
-def mend_sentences(session: Session, astray: Astray) -> None:
-    """Write the sentences of these documents and facts anew. No text may change meanwhile."""
+def mend_sentences(session: Session, astray: AstraySentences) -> None:
+    """Rewrite the sentences of these documents and facts. No text may change meanwhile."""
     documents, facts = list(astray.document_ids), list(astray.fact_ids)
     for column, ids in ((SentenceRow.document_id, documents), (SentenceRow.fact_id, facts)):
         session.execute(delete(SentenceRow).where(column == func.any(ids)))
-    write_documents(session, documents)
-    write_facts(session, facts)
+    write_document_sentences(session, documents)
+    write_fact_sentences(session, facts)
 
 
 _SETTLE = text("""
@@ -187,7 +187,7 @@ def _rows(texts: Iterable[SearchedText]) -> Iterator[_Row]:
     for document_id, fact_id, title, said in texts:
         led = searched_words((title or "")[:MOST_CHARACTERS])
         if document_id is None:
-            for ordinal, (start, end) in enumerate(parts(said, 0, len(said))):
+            for ordinal, (start, end) in enumerate(cut_into_parts(said, 0, len(said))):
                 words = searched_words(said[start:end])
                 yield None, fact_id, ordinal, start, end, None, None, None, None, None, None, f"{led} {words}"
             continue

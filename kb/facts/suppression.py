@@ -28,7 +28,7 @@ from sqlalchemy.orm import Session, aliased
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import refusals
-from colmlm.kb.facts.records import Suppressed
+from colmlm.kb.facts.records import SuppressedSpan
 from colmlm.kb.facts.redaction import (
     ABOUT,
     ErasureTarget,
@@ -52,7 +52,7 @@ from colmlm.kb.texts.wording import (
     Phrases,
     Reading,
     Span,
-    forms,
+    forms_of_text,
     forms_said,
     may_say,
     normalise_wording,
@@ -65,15 +65,15 @@ BEFORE = 40  # characters, as many as an ingest compares to find the facts that 
 
 
 def hold_off_erasure(session: Session) -> None:
-    """Keep erasures from committing until this transaction ends, since it may write texts that it read before them.
+    """Keep erasures from committing until this transaction ends.
 
-    To be called before the change log or any row is locked.
+    Called before the change log or any row is locked, by transactions that store texts they read earlier.
     """
     session.execute(text("SELECT pg_advisory_xact_lock_shared(:key)"), {"key": ERASE_LOCK})
 
 
 def begin_erasure(session: Session) -> None:
-    """Wait for the transactions that store texts and keeps later ones waiting.
+    """Wait for the transactions that store texts, and keep later ones waiting.
 
     To be called before the change log or any row is locked.
     """
@@ -102,7 +102,7 @@ class Suppressor:
     def __init__(self, session: Session, *, allow_erased: bool = False) -> None:
         hold_off_erasure(session)
         self.allow_erased = allow_erased
-        self.found: list[Suppressed] = []
+        self.found: list[SuppressedSpan] = []
         self._allowed: set[bytes] = set()
         self._erased = frozenset(session.scalars(select(SuppressionRow.digest)))
         self._digests = Digests.of(session) if self._erased else None
@@ -121,7 +121,7 @@ class Suppressor:
         if not erased or self.allow_erased:
             return document, 0
         gone = [(span.start, span.end) for span in erased]
-        self.found += [Suppressed(document.external_id, start, end) for start, end in gone]
+        self.found += [SuppressedSpan(document.external_id, start, end) for start, end in gone]
         kept = tuple(span for span in document.facts if (span.start, span.end) not in set(gone))
         # Mentions of the value elsewhere in the document go too, as the erasure redacted them.
         said = Phrases(value for span in erased for value in (span.value, span.current) if value)
@@ -134,13 +134,18 @@ class Suppressor:
         """Say whether a fact with one of these values was erased."""
         if self._digests is None:
             return False
-        made = [digest for value in values if value for digest in self._digests.known(value, question, place)]
+        made = [
+            digest
+            for value in values
+            if value
+            for digest in self._digests.possible_digests(value, question, place)
+        ]
         met = self._erased.intersection(made)
         self._allowed |= met
         return bool(met)
 
     def lift(self, session: Session) -> int:
-        """Remove the digests of erased facts that were allowed to pass, and give their number."""
+        """Remove the digests of erased facts that were allowed back in; give their number."""
         if not (self.allow_erased and self._allowed):
             return 0
         session.execute(delete(SuppressionRow).where(SuppressionRow.digest == func.any(list(self._allowed))))
@@ -175,10 +180,10 @@ class Digests:
 
     def of_fact(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
         """Make all digests of a fact, one for each form of its value."""
-        return self._of_forms(forms(value), value, question, place)
+        return self._of_forms(forms_of_text(value), value, question, place)
 
-    def known(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
-        """Make all digests by which this fact may have been stored, also in the way of earlier releases."""
+    def possible_digests(self, value: str, question: str | None, place: SpanPlace | None) -> list[bytes]:
+        """Make every digest by which any release may have stored this erased fact."""
         every = list(_digested_texts(value, question, place))
         texts = {text for said in every for text in said}
         now, *before = (
@@ -199,7 +204,7 @@ class Digests:
         return [self._make((kind, form, *rest)) for form in every for kind, *rest in said]
 
     def of_words(self, words: Iterable[str]) -> bytes:
-        """Make the digest of successive words, as `kb.texts.wording` gives them."""
+        """Make the digest of successive words."""
         return self._make(("words", *words))
 
     def of_first_word(self, word: str) -> bytes:
@@ -270,7 +275,7 @@ def _of_others(
     session: Session, targets: Sequence[ErasureTarget], digests: Digests, fact_ids: Collection[int]
 ) -> dict[int, set[bytes]]:
     """Give, by fact, the digests of those of these facts that have a value of one of these targets."""
-    wanted = {form for target in targets for value in target.values for form in forms(value)}
+    wanted = {form for target in targets for value in target.values for form in forms_of_text(value)}
     before = func.right(func.substr(DocumentRow.text, 1, FactRow.span_start), BEFORE)
     statement = (
         select(
@@ -287,7 +292,7 @@ def _of_others(
     )
     others: dict[int, set[bytes]] = {}
     for row in session.execute(statement.execution_options(yield_per=READ_AT_ONCE)):
-        if any(form in wanted for form in forms(row.value)):
+        if any(form in wanted for form in forms_of_text(row.value)):
             made = digests.of_fact(row.value, row.FactRow.question, _place(row))
             others.setdefault(row.FactRow.id, set()).update(made)
     return others
@@ -329,10 +334,7 @@ _TEXTS = (FactVersionRow.value, FactRow.question, FactRow.answer)
 
 @dataclass(frozen=True, slots=True)
 class OthersSaying:
-    """The facts, not erased, that said one of these `texts` as of change `seq` of the log, or later.
-
-    Each comes with the forms that it says of them, as a value, a question or an answer.
-    """
+    """Other facts that say one of these `texts` as of change `seq` or later, each with the forms that it says."""
 
     texts: Collection[str]
     facts: Mapping[int, Collection[str]]
@@ -340,7 +342,7 @@ class OthersSaying:
 
     @classmethod
     def look(cls, session: Session, targets: Sequence[ErasureTarget]) -> Self:
-        """Read every fact but the targets."""
+        """Read all facts but the targets, and give those that say a text of them."""
         seq, texts = audit.head_seq(session), strings_of(targets)  # the facts are read later than the seq
         return cls(texts, _saying(session, targets, texts, true()), seq)
 
@@ -369,7 +371,7 @@ def _saying(
     found: dict[int, Collection[str]] = {}
     if not targets:
         return found
-    wanted = {form for text in texts for form in forms(text)}
+    wanted = {form for text in texts for form in forms_of_text(text)}
     statement = (
         select(FactRow.id, *_TEXTS)
         .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
@@ -377,7 +379,7 @@ def _saying(
         .where(which, or_(*(may_say(column, texts) for column in _TEXTS)))
     )
     for row in session.execute(statement.execution_options(yield_per=READ_AT_ONCE)):
-        if said := {form for one in row[1:] if one for form in forms(one)} & wanted:
+        if said := {form for one in row[1:] if one for form in forms_of_text(one)} & wanted:
             found[row.id] = said.union(found.get(row.id, ()))
     return found
 
@@ -407,7 +409,7 @@ class TextOrigin:
     at: datetime | None = None
 
     def counts(self, erased: ErasedTextRow) -> bool:
-        """Say whether this erased text must not be said here."""
+        """Say whether this erased text must not stand in a text of this origin."""
         if erased.fact_id in self.fact_ids:
             return True
         late = (self.seq is not None and erased.seq > self.seq) or (
@@ -444,7 +446,7 @@ class ErasedTexts:
 
     @classmethod
     def counting(cls, session: Session, said: TextOrigin) -> ErasedTexts:
-        """Read the erased texts that count in a text of this origin."""
+        """Read the erased texts that must not stand in a text of this origin."""
         return cls._read(session, said.condition())
 
     @classmethod
@@ -473,9 +475,9 @@ class ErasedTexts:
         every = (erased for same in self._by_digest.values() for erased in same)
         return max((erased.seq for erased in every if erased.everywhere), default=0)
 
-    def within(self, said: TextOrigin, met: set[int] | None = None) -> Within:
-        """Give a finder of the erased texts that count in a text of this origin; facts it finds go into `met`."""
-        return Within(self, said, set() if met is None else met)
+    def finder_for(self, said: TextOrigin, met: set[int] | None = None) -> ErasedTextFinder:
+        """Give a finder of the erased texts that count in a text of this origin; found facts go into `met`."""
+        return ErasedTextFinder(self, said, set() if met is None else met)
 
     def spans(self, text: str, said: TextOrigin, met: set[int]) -> list[Span]:
         """Find the spans where a text of this origin says an erased text; they may overlap."""
@@ -517,7 +519,7 @@ class ErasedTexts:
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
+class ErasedTextFinder:
     """Finds erased texts in texts of one origin."""
 
     texts: ErasedTexts
@@ -557,6 +559,6 @@ def keep_erased(
 def _forms(strings: Iterable[str], standing: Collection[str]) -> dict[str, bool]:
     """Give each form of these texts, and whether it counts everywhere."""
     found: dict[str, bool] = {}
-    for every in map(forms, strings):
+    for every in map(forms_of_text, strings):
         found |= dict.fromkeys(filter(None, every), not any(said in standing for said in every))
     return found

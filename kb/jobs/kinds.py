@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from colmlm.kb.access.records import Right
-from colmlm.kb.corpus.raw.blocks import Fields
+from colmlm.kb.corpus.raw.blocks import FieldNames
 from colmlm.kb.errors import InvalidWork
 from colmlm.kb.jobs.records import MAX_ID, FileName, Id, Kinds, Name, Rate, Reason, Share, UploadId, Work
 from colmlm.kb.keys.records import Adapting
@@ -43,8 +43,8 @@ class RawWork(Work, frozen=True, kw_only=True):
             raise ValueError(f"there is no encoding {self.encoding!r}") from None
 
     @property
-    def fields(self) -> Fields:
-        return Fields(self.id_field, self.title_field, self.text_field)
+    def fields(self) -> FieldNames:
+        return FieldNames(self.id_field, self.title_field, self.text_field)
 
     @property
     def lock(self) -> str:

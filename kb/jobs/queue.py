@@ -19,10 +19,10 @@ from colmlm.kb.facts import suppression
 from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.kinds import WriteSnapshot
 from colmlm.kb.jobs.records import MAX_ID, STATES, UNFINISHED, JobRecord, Work
-from colmlm.kb.jobs.tickets import WorkerState, record_of
+from colmlm.kb.jobs.tickets import WorkerState, job_record
 from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import current_entry, mark_change, signed
+from colmlm.kb.log.audit import current_origin, mark_change, signature_of
 from colmlm.kb.lookup import shared
 from colmlm.kb.removal import quotations
 from colmlm.kb.service import KnowledgeBase
@@ -43,7 +43,7 @@ class Jobs:
     def submit(self, work: Work, *, actor: str) -> JobRecord:
         """Queue this work. Raises `UploadNotFound` where a file that it reads is missing."""
         audit.check_name("actor", actor)
-        asked_in = current_entry()
+        asked_in = current_origin()
         for upload_id in work.uploads:
             self.uploads.file(upload_id)
         with self.store.sessions.begin() as session:
@@ -51,7 +51,7 @@ class Jobs:
             job = JobRow(
                 kind=work.kind,
                 arguments=msgspec.to_builtins(work),
-                actor=signed(actor).actor,
+                actor=signature_of(actor).actor,
                 principal=asked_in.principal.to_json(),
                 request_id=asked_in.request_id,
                 state="queued",
@@ -65,16 +65,16 @@ class Jobs:
             )  # so that a repeated request with one idempotency key queues it once
             session.flush()
             session.refresh(job)
-            return record_of(job)
+            return job_record(job)
 
     def share_snapshots(self, changes: int = shared.FAR_AHEAD) -> JobRecord | None:
-        """Queue a snapshot where the one that servers share is so many changes old, unless one is queued or made."""
+        """Queue a job that shares a snapshot, if the shared one is so many changes old and no job is queued."""
         if self.store.settings.shared_snapshots is None:
             return None
         with self.store.sessions.begin() as session:
             unfinished = exists().where(JobRow.kind == WriteSnapshot.kind, JobRow.state.in_(UNFINISHED))
             if (
-                not shared.is_old(session, changes)
+                not shared.is_snapshot_old(session, changes)
                 or not is_turn_to_ask(session)
                 or session.scalar(select(unfinished))
             ):
@@ -83,7 +83,7 @@ class Jobs:
 
     def get(self, job_id: int) -> JobRecord:
         with self.store.sessions() as session:
-            return record_of(_require_job(session, job_id))
+            return job_record(_require_job(session, job_id))
 
     def list(
         self,
@@ -102,7 +102,7 @@ class Jobs:
         if before is not None:
             statement = statement.where(JobRow.id < before)
         with self.store.sessions() as session:
-            return [record_of(job) for job in session.scalars(statement)]
+            return [job_record(job) for job in session.scalars(statement)]
 
     def counts(self) -> dict[str, int]:
         """Count the jobs in each state."""
@@ -132,10 +132,10 @@ class Jobs:
         with self.store.sessions() as session:
             return tickets.num_waiting(session)
 
-    def is_wanting(self, state: WorkerState | None) -> bool:
-        """Tell whether a worker is lacking, so that jobs are not done; see `kb.jobs.tickets.is_wanting`."""
+    def lacks_worker(self, state: WorkerState | None) -> bool:
+        """Tell whether a worker is lacking, so that jobs are not done; see `kb.jobs.tickets.lacks_worker`."""
         with self.store.sessions() as session:
-            return tickets.is_wanting(session, state)
+            return tickets.lacks_worker(session, state)
 
     @retry_on_contention
     def cancel(self, job_id: int, *, actor: str) -> JobRecord:
@@ -154,7 +154,7 @@ class Jobs:
             if job.state == "queued":
                 tickets.withdraw_ticket(session, job, only_waiting=True)
                 tickets.finish_ticket(session, job, "cancelled")
-            record = record_of(job)
+            record = job_record(job)
         if record.is_over:
             self.uploads.discard(record.kind, record.arguments)
         return record
@@ -179,19 +179,19 @@ _LOCK = text("SELECT pg_advisory_lock(hashtextextended('ticket of colmlm ' || CA
 _log = logging.getLogger(__name__)
 
 
-class Interrupted(BaseException):
-    """Raised where the work of a job should end. It is no `Exception`, so that no handler of errors catches it."""
+class JobStopped(BaseException):
+    """Raised where a job should stop. It is no `Exception`, so that no error handler catches it."""
 
 
-class Cancelled(Interrupted):
+class JobCancelled(JobStopped):
     """Raised where somebody cancelled the job."""
 
 
-class HandedBack(Interrupted):
+class JobHandedBack(JobStopped):
     """Raised where the worker is stopping, so that another one continues the job."""
 
 
-class LeaseLost(Interrupted):
+class LeaseLost(JobStopped):
     """Raised where another worker has the job by now."""
 
 
@@ -233,7 +233,7 @@ class Lease:
         except BaseException:
             connection.close()
             raise
-        lease = cls(connection, ticket, record_of(found), handing_back, beat_seconds)
+        lease = cls(connection, ticket, job_record(found), handing_back, beat_seconds)
         lease._thread = threading.Thread(target=lease._beat, name=f"lease {job_id}", daemon=True)
         lease._thread.start()
         return lease
@@ -244,13 +244,13 @@ class Lease:
         self.check()
 
     def check(self) -> None:
-        """Raise `Interrupted` where the work should not go on. To be called where nothing is half done."""
+        """Raise `JobStopped` where the work should not go on. To be called where nothing is half done."""
         if self.lost:
             raise LeaseLost
         if self.cancelled:
-            raise Cancelled
+            raise JobCancelled
         if self.handing_back():
-            raise HandedBack
+            raise JobHandedBack
 
     def settle(self, state: str, *, result: Any = None, error: Any = None) -> bool:
         """End the job with this state and outcome. Gives False where another worker has it by now."""
@@ -332,8 +332,8 @@ LONGEST = timedelta(days=36_500)
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
-    """The number of jobs that were removed, or would be in a dry run, in all and by state. They had ended `before`."""
+class PrunedJobs:
+    """The number of jobs that ended `before` and were removed, or would be in a dry run, in all and by state."""
 
     dry_run: bool
     before: datetime
@@ -341,7 +341,7 @@ class Pruned:
     states: dict[str, int]
 
 
-def prune_jobs(kb: KnowledgeBase, older_than: timedelta, *, dry_run: bool = False) -> Pruned:
+def prune_jobs(kb: KnowledgeBase, older_than: timedelta, *, dry_run: bool = False) -> PrunedJobs:
     """Remove jobs that ended longer than `older_than` ago by the database's clock, with their results.
 
     The files that jobs read are removed when they end; where that failed, it is done now. Raises `InvalidValue`.
@@ -361,4 +361,4 @@ def prune_jobs(kb: KnowledgeBase, older_than: timedelta, *, dry_run: bool = Fals
         for job in found:
             uploads.discard(job.kind, job.arguments)
     states = Counter(job.state for job in found)
-    return Pruned(dry_run, before.astimezone(UTC), len(found), dict(sorted(states.items())))
+    return PrunedJobs(dry_run, before.astimezone(UTC), len(found), dict(sorted(states.items())))

@@ -181,15 +181,15 @@ OwnWorker = Callable[
 ]  # gives the state of the worker that this server runs; None where it runs none
 
 
-def no_worker() -> None:
-    """Stands for the state of the worker (`OwnWorker`) of a server that runs none."""
+def report_no_worker() -> None:
+    """Give None, the state of the worker of a server that runs none."""
 
 
-def is_wanting(session: Session, state: WorkerState | None) -> bool:
+def lacks_worker(session: Session, state: WorkerState | None) -> bool:
     """Tell whether a worker is lacking, so that jobs are not done or soon would not be.
 
-    One is lacking where the worker that a server runs (`state`; None where it runs none) fails or has no heartbeat, and
-    where jobs wait and no worker at all has a heartbeat.
+    One is lacking where the server's own (`state`; None: it runs none) fails or has no heartbeat, or where jobs wait
+    and no worker has one.
     """
     if state is not None and (state.failures or not state.running):
         return True
@@ -199,14 +199,14 @@ def is_wanting(session: Session, state: WorkerState | None) -> bool:
 
 
 def num_waiting(session: Session) -> int:
-    """Count the jobs that have waited for longer than an idle worker would have let them."""
+    """Count the jobs that have waited longer than an idle worker would let them."""
     late = func.clock_timestamp() - WAITED
     statement = select(func.count()).where(JobRow.state == "queued", JobRow.created_at < late)
     return session.scalar(statement) or 0
 
 
 def note_attendance(home: Path, state: WorkerState) -> None:
-    """Write the state of a failing worker to a file of the home, for other processes to read."""
+    """Write the state of a failing worker to a file of the home, for other processes."""
     home.mkdir(parents=True, exist_ok=True)
     scratch = home / f"{_FILE}.new"
     scratch.touch(mode=0o600)
@@ -226,8 +226,8 @@ def noted_attendance(home: Path) -> WorkerState | None:
     return None
 
 
-def record_of(job: JobRow) -> JobRecord:
-    """Give the record of a job's row."""
+def job_record(job: JobRow) -> JobRecord:
+    """Make the record of a job's row."""
     return copy_columns(
         JobRecord,
         job,

@@ -32,7 +32,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from colmlm.kb.errors import DatabaseUnavailable, InvalidValue, KBError
 from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.kinds import uploads_of, work_of
-from colmlm.kb.jobs.queue import BEAT_SECONDS, Cancelled, Interrupted, Jobs, Lease, LeaseLost, prune_jobs
+from colmlm.kb.jobs.queue import BEAT_SECONDS, JobCancelled, Jobs, JobStopped, Lease, LeaseLost, prune_jobs
 from colmlm.kb.jobs.records import UNFINISHED, JobRecord, Work
 from colmlm.kb.jobs.tickets import Problem, problem_of
 from colmlm.kb.jobs.uploads import Uploads
@@ -43,7 +43,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import waits
 from colmlm.kb.store.engines import conninfo
 from colmlm.kb.tables import JobRow
-from colmlm.kb.webhooks.sending import Persistence
+from colmlm.kb.webhooks.sending import RetryPolicy
 from colmlm.kb.webhooks.webhooks import Deliverer
 
 GRACE_SECONDS = 20.0
@@ -69,7 +69,7 @@ class Worker:
     beat_seconds: float = BEAT_SECONDS
     stalled_seconds: float = tickets.STALLED_SECONDS
     prune_seconds: float = PRUNE_SECONDS
-    persistence: Persistence = field(default_factory=Persistence)
+    persistence: RetryPolicy = field(default_factory=RetryPolicy)
     num_run: int = 0
     _pruned_at: float | None = None
     _group_at: float = -math.inf
@@ -317,11 +317,11 @@ class Runner:
         _log_runner.info("job %d (%s) starts, attempt %d", job_id, job.kind, job.attempts)
         try:
             result = self._handle(lease)
-        except Cancelled:
+        except JobCancelled:
             self._settle(lease, "cancelled")
         except LeaseLost:
             lease.close()
-        except Interrupted:
+        except JobStopped:
             lease.close()
             self._hand_back(job_id, ticket)
         except _DATABASE_GONE_RUNNER as error:

@@ -29,7 +29,7 @@ from colmlm.kb.keys.calibration import (
     mended_or_marked,
     question_keys,
 )
-from colmlm.kb.keys.keysets import HEADS, Vectors, active_keyset_id, asked_facts, head_of, valued_keys
+from colmlm.kb.keys.keysets import HEADS, Vectors, active_keyset_id, asked_facts, head_fields, valued_keys
 from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetHead, KeysetRecord, Prediction
 from colmlm.kb.log import audit
 from colmlm.kb.store.store import Store
@@ -39,7 +39,7 @@ CALIBRATED = "threshold calibrated"
 
 
 def activation_standing(session: Session, keyset: KeysetHead) -> GateStanding:
-    """Judge the last report of a keyset's gate. It has failed where the threshold was set by hand after it passed."""
+    """Judge a keyset by its last gate report, which counts as failed if the threshold was set by hand since."""
     gate = keysets.gate_of(session, keyset.keyset_id)
     if gate is None:
         return GateStanding(checked=False, passed=False)
@@ -190,8 +190,8 @@ class Succession:
     answering: Mapping[int, str]
 
 
-def key_succession(session: Session) -> Succession:
-    """Give it as it is now."""
+def read_succession(session: Session) -> Succession:
+    """Give the keysets that can answer now, by id with their checkpoints."""
     passed = KeysetRow.gate["passed"].as_boolean().label("passed")
     statement = select(KeysetRow.id, KeysetRow.state, KeysetRow.checkpoint_id, passed)
     rows = session.execute(statement.where(KeysetRow.state.in_(("active", "ready")))).all()
@@ -200,7 +200,7 @@ def key_succession(session: Session) -> Succession:
     return Succession(active, max(later, default=None), {row.id: row.checkpoint_id for row in rows})
 
 
-def former(session: Session, active: int) -> int | None:
+def find_former_keyset(session: Session, active: int) -> int | None:
     """Give the keyset that a rollback from the active one leads to; None where there was none."""
     try:
         return former_keyset(session, active)
@@ -219,8 +219,8 @@ def count_keys(session: Session, keyset_id: int) -> KeysetRecord:
     return found[0]
 
 
-def all_counted(session: Session) -> list[KeysetRecord]:
-    """Give all keysets by id, those retired too, with the numbers of their keys."""
+def count_all_keys(session: Session) -> list[KeysetRecord]:
+    """Give all keysets by id, also retired ones, with the numbers of their keys."""
     return _records(session, None)
 
 
@@ -256,7 +256,7 @@ def num_unkeyed() -> Any:
 def _record(row: Row[Any], predictions: tuple[Prediction, ...]) -> KeysetRecord:
     numbers = {"num_unkeyed": 0} if row.state == "retired" else {}
     left = sum(one.left for one in predictions)
-    return KeysetRecord(**head_of(row) | numbers, num_predicted=left, predictions=predictions)
+    return KeysetRecord(**head_fields(row) | numbers, num_predicted=left, predictions=predictions)
 
 
 def num_indexed_keys(session: Session, keyset_id: int) -> int:

@@ -35,8 +35,8 @@ _AT_ONCE = 5_000  # keys predicted in one transaction
 _ENCODED_AT_ONCE = 32
 
 
-def usual_sample(num_keys: int) -> int:
-    """Give how many facts to key truly where so many are to be predicted: a hundredth, and no more than are fitted."""
+def default_sample_size(num_keys: int) -> int:
+    """Give how many facts to key truly for so many predicted keys: a hundredth, within the bounds of a fit."""
     return min(MOST_FITTED, max(FEWEST_SAMPLED, num_keys // 100))
 
 
@@ -71,7 +71,7 @@ def _answering(keyset_id: int) -> InvalidValue:
 
 def _kinds(session: Session, keyset_id: int, corpus: str | None) -> list[str]:
     """Give the kinds of key that a map can be fitted on, of which the keyset has any."""
-    keys = of_corpus(select(FactKeyRow.id).join(FactRow, FactRow.id == FactKeyRow.fact_id), corpus)
+    keys = limit_to_corpus(select(FactKeyRow.id).join(FactRow, FactRow.id == FactKeyRow.fact_id), corpus)
     of = [(kind, keys.where(FactKeyRow.keyset_id == keyset_id, FactKeyRow.kind == kind)) for kind in _KINDS]
     return [kind for kind, found in of if session.scalar(found.limit(1)) is not None]
 
@@ -98,7 +98,7 @@ class AdaptRun:
         """
         with self.sessions() as session:
             kinds = _kinds(session, self.from_keyset_id, self.corpus)
-            sample = AdaptSample.drawn(
+            sample = AdaptSample.draw(
                 session, self.keyset_id, self.from_keyset_id, self.corpus, self._size(session)
             )
         return tuple(self._adapt(kind, sample) for kind in kinds)
@@ -107,7 +107,7 @@ class AdaptRun:
         """Give how many facts to key truly: a hundredth, where nobody says how many."""
         if self.sample is not None:
             return self.sample
-        return usual_sample(activation.num_indexed_keys(session, self.from_keyset_id))
+        return default_sample_size(activation.num_indexed_keys(session, self.from_keyset_id))
 
     def _adapt(self, kind: str, sample: AdaptSample) -> AdaptedKeys:
         began = monotonic()
@@ -161,7 +161,7 @@ class AdaptRun:
             if pairs.old_ND.shape[1] == pairs.new_NE.shape[1]:
                 ways["_old"] = pairs.old_ND
             for way, keys_ND in ways.items():
-                for k, share in shares_found(queries, asked, keys_ND).items():
+                for k, share in measure_recall(queries, asked, keys_ND).items():
                     figures[f"recall_at_{k}{way}"] = round(share, 4)
         return Prediction(kind, self.from_keyset_id, fitted.method, len(pairs.groups_N), 0, **figures)
 
@@ -211,7 +211,7 @@ class AdaptRun:
             predicted.is_live_or_tombstone(),
         )
         with self.sessions() as session:
-            return session.scalar(of_corpus(keys, self.corpus).where(*of_kind)) or 0
+            return session.scalar(limit_to_corpus(keys, self.corpus).where(*of_kind)) or 0
 
     def _num_lacking(self, session: Session, kind: str) -> int:
         return session.scalar(select(func.count()).select_from(self._lacking(kind).subquery())) or 0
@@ -222,7 +222,7 @@ class AdaptRun:
         if kind == "question":  # a document's fact that has only a question key would look keyed
             lacking = and_(lacking, or_(FactRow.document_id.is_(None), predicted.has_key(self.keyset_id)))
         statement = select(FactKeyRow.id, FactKeyRow.fact_id).join(FactRow, FactRow.id == FactKeyRow.fact_id)
-        return of_corpus(statement, self.corpus).where(
+        return limit_to_corpus(statement, self.corpus).where(
             FactKeyRow.keyset_id == self.from_keyset_id,
             FactKeyRow.kind == kind,
             predicted.is_live_or_tombstone(),
@@ -273,7 +273,7 @@ class KeyPairs:
 
 @dataclass(frozen=True, slots=True)
 class AdaptSample:
-    """What a keyset is to have true keys of, so that the others can be predicted from another keyset's."""
+    """The facts of a keyset that get true keys, so that the others can be predicted from another keyset's."""
 
     keyset_id: int
     from_keyset_id: int
@@ -282,12 +282,12 @@ class AdaptSample:
     facts: Sequence[int]
 
     @classmethod
-    def drawn(
+    def draw(
         cls, session: Session, keyset_id: int, from_keyset_id: int, corpus: str | None, size: int
     ) -> AdaptSample:
         """Draw documents with about `size` facts, and as many facts without one, by a hash of their ids.
 
-        It draws the same again, and from all corpora where none is named.
+        The same ids are drawn again, from all corpora where none is named.
         """
         documents = _documents(session, from_keyset_id, corpus, size)
         return cls(
@@ -314,7 +314,7 @@ class AdaptSample:
         """Read the true keys of the kind that both keysets have in the corpus, of the sample or not."""
         old, new = aliased(FactKeyRow), aliased(FactKeyRow)
         group = func.coalesce(FactRow.document_id, -FactRow.id)
-        among = predicted.stretches(session, self.keyset_id)
+        among = predicted.predicted_stretches(session, self.keyset_id)
         statement = (
             select(group, FactRow.question, old.key, new.key)
             .join(old, and_(old.fact_id == FactRow.id, old.keyset_id == self.from_keyset_id))
@@ -324,7 +324,7 @@ class AdaptSample:
             .order_by(func.hashint8(group), FactRow.id)
             .limit(MOST_FITTED)
         )
-        rows = session.execute(of_corpus(statement, self.corpus)).all()
+        rows = session.execute(limit_to_corpus(statement, self.corpus)).all()
         dims = [keysets.keyset_head(session, one).dim for one in (self.from_keyset_id, self.keyset_id)]
         return KeyPairs(
             keysets.decode_keys([row[2] for row in rows], dims[0]),
@@ -334,7 +334,7 @@ class AdaptSample:
         )
 
 
-def of_corpus(statement: Any, corpus: str | None) -> Any:
+def limit_to_corpus(statement: Any, corpus: str | None) -> Any:
     """Limit a statement on facts to those of a corpus, where one is named."""
     if corpus is None:
         return statement
@@ -353,7 +353,7 @@ def _documents(session: Session, from_keyset_id: int, corpus: str | None, size: 
     )
     chosen: list[int] = []
     facts = 0
-    for document_id, number in session.execute(of_corpus(found, corpus).limit(size)):
+    for document_id, number in session.execute(limit_to_corpus(found, corpus).limit(size)):
         if facts >= size:
             break
         chosen.append(document_id)
@@ -443,20 +443,20 @@ def unit_rows(rows: npt.NDArray[Any]) -> Vectors:
     return units
 
 
-def procrustes(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
-    """Give the rotation, or reflection, with the least squared distance to the new keys."""
+def fit_rotation(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
+    """Fit the rotation, or reflection, with the least squared distance to the new keys."""
     old, new, mean_D, mean_E = _centre_keys(old_ND, new_NE)
     return LinearMap(_rotation(old, new), mean_D, mean_E)
 
 
-def held_to_identity(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
-    """Give the ridge held to the identity, for any strength. Both spaces have one width."""
+def fit_near_identity(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
+    """Fit a ridge regression held to the identity, for any strength. Both spaces have one width."""
     old, new, mean_D, mean_E = _centre_keys(old_ND, new_NE)
     return _corrected_map(np.eye(old.shape[1]), old, new, mean_D, mean_E)
 
 
-def held_to_rotation(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
-    """Give the ridge held to the rotation of `procrustes`, for any strength."""
+def fit_near_rotation(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
+    """Fit a ridge regression held to the rotation of `fit_rotation`, for any strength."""
     old, new, mean_D, mean_E = _centre_keys(old_ND, new_NE)
     return _corrected_map(_rotation(old, new), old, new, mean_D, mean_E)
 
@@ -469,7 +469,7 @@ def require_fit(method: str, sample: int) -> None:
         raise InvalidValue("sample", f"{sample} facts are too few to fit a map on; {FEWEST} are the fewest")
 
 
-def are_few(groups_N: Sequence[int]) -> bool:
+def are_documents_too_few(groups_N: Sequence[int]) -> bool:
     """Tell whether facts of these documents are too few to fit a map on."""
     return len(groups_N) < FEWEST or len(set(groups_N)) < 2
 
@@ -493,11 +493,11 @@ def best_map(method: str, old_ND: Vectors, new_NE: Vectors, groups_N: Sequence[i
 def _ways(method: str, same_width: bool) -> Iterator[tuple[str, Fitter, Sequence[float]]]:
     """Give the fitters of a method with their names and strengths; "auto" stands for all methods."""
     if method != "ridge":
-        yield "procrustes", procrustes, (0.0,)
+        yield "procrustes", fit_rotation, (0.0,)
     if method != "procrustes":
         if same_width:
-            yield "ridge to the identity", held_to_identity, _STRENGTHS
-        yield "ridge to the rotation", held_to_rotation, _STRENGTHS
+            yield "ridge to the identity", fit_near_identity, _STRENGTHS
+        yield "ridge to the rotation", fit_near_rotation, _STRENGTHS
 
 
 def _fit_strengths(
@@ -524,7 +524,7 @@ def _fit_strengths(
 
 def _folds(groups_N: Sequence[int]) -> npt.NDArray[np.int64]:
     """Give the fold of each fact. Documents of one topic have neighbouring ids, so a fold is a stretch of them."""
-    if are_few(groups_N):
+    if are_documents_too_few(groups_N):
         raise InvalidValue("sample", f"{len(groups_N)} facts are too few to fit a map on")
     known, group_N = np.unique(np.asarray(groups_N, dtype=np.int64), return_inverse=True)
     folds: npt.NDArray[np.int64] = group_N * FOLDS // len(known)
@@ -537,8 +537,8 @@ def _corrected_map(known_DE: Matrix, old: Matrix, new: Matrix, mean_D: Matrix, m
     return LinearMap(known_DE, mean_D, mean_E, (axes_RD.T, lengths_R, targets_RE), 1.0)
 
 
-def shares_found(queries_BD: Vectors, own_B: Sequence[int], keys_ND: Vectors) -> dict[int, float]:
-    """Give recall at 1 and at 10: the shares of queries whose own key is that near. On ties it ranks last."""
+def measure_recall(queries_BD: Vectors, own_B: Sequence[int], keys_ND: Vectors) -> dict[int, float]:
+    """Give recall at 1 and at 10: the shares of queries whose own key is that near. Ties count as missed."""
     rank_B = np.empty(len(queries_BD), dtype=np.int64)
     for start in range(0, len(queries_BD), _QUERIES_AT_ONCE):
         rows = slice(start, start + _QUERIES_AT_ONCE)

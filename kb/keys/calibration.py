@@ -84,13 +84,13 @@ def score_pairs(
     queries_BD: Vectors, said: Sequence[str], keys: Iterable[tuple[Sequence[str], Vectors]]
 ) -> tuple[Scores, Scores]:
     """Give the genuine and the impostor score [B] of each question; -inf where there is no such fact."""
-    forms = [normalise_rows(value) for value in said]
+    forms = [normalise_value(value) for value in said]
     classes = {form: number for number, form in enumerate(dict.fromkeys(forms))}
     class_B = np.array([classes[form] for form in forms], dtype=np.int64)
     genuine, impostor = (np.full(len(said), -np.inf) for _ in range(2))
     for values, keys_ND in keys:
         class_N = np.array(
-            [classes.get(normalise_rows(value), _NOT_ASKED) for value in values], dtype=np.int64
+            [classes.get(normalise_value(value), _NOT_ASKED) for value in values], dtype=np.int64
         )
         for start in range(0, len(said), _CHUNK):
             rows = slice(start, start + _CHUNK)
@@ -105,8 +105,8 @@ def _raise(best: Scores, scores_BN: npt.NDArray[np.float64]) -> None:
     np.maximum(best, scores_BN.max(axis=1, initial=-np.inf), out=best)
 
 
-def normalise_rows(value: str) -> str:
-    """Bring values that say the same to one form: without case, runs of blanks and punctuation at the ends."""
+def normalise_value(value: str) -> str:
+    """Normalise a value for comparison: no case, runs of blanks, or punctuation at the ends."""
     return " ".join(value.casefold().split()).strip(" .,;:!?\"'")
 
 
@@ -151,9 +151,9 @@ _NOTED_EACH = 500  # keys, so that not each fact that is added writes a note
 
 
 def asks_by_person() -> Any:
-    """Build a condition (SQL): a person wrote the question of this document's fact.
+    """Build a condition (SQL): a person wrote this fact's question, or marked the fact.
 
-    The fact asked something else before, or a person marked it. A former question that an undo brought back counts.
+    A former question that an undo brought back counts.
     """
     asked_otherwise = FactPastRow.question.is_distinct_from(FactRow.question)
     changed = exists().where(FactPastRow.fact_id == FactRow.id, asked_otherwise)
@@ -163,7 +163,7 @@ def asks_by_person() -> Any:
 
 
 def mended_or_marked() -> Any:
-    """Build a statement (SQL) that lists the facts that `asks_by_person` may hold for: few, whatever a base holds."""
+    """Build a statement (SQL) that lists the few facts for which `asks_by_person` may hold."""
     marking = ChangeRow.kind == "insert", ChangeRow.payload.has_key("places")
     marked = select(func.unnest(ChangeRow.fact_ids).label("fact_id")).where(*marking)
     return select(FactPastRow.fact_id).union(marked)
@@ -181,7 +181,7 @@ def has_question_keys(session: Session, keyset_id: int) -> bool:
 
 
 def seek_question_keys(session: Session, keyset_id: int) -> bool:
-    """Say whether this keyset has any, and where it has none, notes now and then up to which key that is so."""
+    """Look for question keys in this keyset; where there are none, store at times up to which key that holds."""
     sought = _seek_question_keys(session, keyset_id)
     if not sought.found and sought.since > _NOTED_EACH:
         note = update(KeysetRow).where(KeysetRow.id == keyset_id)

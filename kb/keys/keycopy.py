@@ -21,7 +21,7 @@ from colmlm.kb.errors import FactNotFound, InvalidValue, refusals
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.keys.keysets import STORED, Ids, Vectors
 from colmlm.kb.log import audit
-from colmlm.kb.store.database import checked_at_once, connection_of, copy_blocks, id_array, reserve
+from colmlm.kb.store.database import checked_at_once, connection_of, copy_blocks, id_array, reserve_ids
 from colmlm.kb.tables import ADOPTED, KEY_IDS, CheckpointRow, KeysetRow, key_kinds
 
 _ROWS = 2_000  # rows in one message to the server
@@ -58,13 +58,13 @@ def require_unit(keys_ND: Keys, dim: int, checkpoint_id: str) -> None:
 
 def copy_keys(session: Session, keyset_id: int, kind: str, fact_ids: Sequence[int], keys_ND: Keys) -> int:
     """Insert one key for each of these facts and gives the first id; the others follow it. The log must be locked."""
-    first = reserve(session, KEY_IDS, len(fact_ids))
+    first = reserve_ids(session, KEY_IDS, len(fact_ids))
     copy_blocks(session, _COPY_KEYS, _blocks(keyset_id, kind, first, np.asarray(fact_ids), keys_ND))
     return first
 
 
-def drop_adopted(session: Session, keyset_id: int, fact_ids: Sequence[int]) -> dict[str, list[int]]:
-    """Drop approximate keys of facts that are keyed anew; give what the change says of that, where there were any."""
+def drop_approximate_keys(session: Session, keyset_id: int, fact_ids: Sequence[int]) -> dict[str, list[int]]:
+    """Drop the approximate keys of facts that get true ones; give what the change's payload says of them."""
     found = {"keyset_id": keyset_id, "kind": ADOPTED, "fact_ids": id_array(fact_ids)}
     dropped = sorted(session.scalars(_DROP, found))
     return {"dropped_keys": dropped} if dropped else {}
@@ -180,7 +180,7 @@ def store_keys(
     if kind != "alias" and (fault := _already_keyed(session, keyset_id, asked, kind)):
         raise refusals.invalid_keys(checkpoint_id, fault)
     _lock_live(session, asked)
-    renewed = drop_adopted(session, keyset_id, asked) if kind == "context" else {}
+    renewed = drop_approximate_keys(session, keyset_id, asked) if kind == "context" else {}
     with checked_at_once(session, len(asked)):  # the facts are locked, as a check of each key would lock them
         first = copy_keys(session, keyset_id, kind, asked, keys_ND)
     # The range of key ids tells indexes what to fetch, and history when keys were added, without a million fact ids.

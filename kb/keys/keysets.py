@@ -129,9 +129,9 @@ def analyze_keyset(session: Session, keyset_id: int) -> None:
 
 
 def analyze_grown(session: Session, keyset_id: int) -> None:
-    """Do so where the table is more than twice as large as when it was last counted.
+    """Analyse the keyset's table if it has more than doubled since the last time.
 
-    Each ANALYZE reads some 30,000 pages from all over the table, which many small stores would wait for in vain.
+    Each ANALYZE reads some 30,000 pages, too many for every small store.
     """
     if session.scalar(_HAS_GROWN, {"name": _partition(keyset_id)}):
         analyze_keyset(session, keyset_id)
@@ -141,24 +141,24 @@ def keyset_head(session: Session, keyset_id: int) -> KeysetHead:
     """Give a keyset by a small statement. Raises `KeysetNotFound`."""
     if (row := session.execute(HEADS.where(KeysetRow.id == keyset_id)).one_or_none()) is None:
         raise refusals.keyset_not_found(keyset_id)
-    return KeysetHead(**head_of(row))
+    return KeysetHead(**head_fields(row))
 
 
 def active_head(session: Session) -> KeysetHead:
     """Give the keyset that answers, by a small statement. Raises `NoActiveKeyset`."""
     if (row := session.execute(HEADS.where(KeysetRow.state == "active")).one_or_none()) is None:
         raise NoActiveKeyset
-    return KeysetHead(**head_of(row))
+    return KeysetHead(**head_fields(row))
 
 
 def heads_in_use(session: Session) -> list[KeysetHead]:
     """Give the keysets that are not retired, by id."""
     rows = session.execute(HEADS.where(KeysetRow.state != "retired").order_by(KeysetRow.id))
-    return [KeysetHead(**head_of(row)) for row in rows]
+    return [KeysetHead(**head_fields(row)) for row in rows]
 
 
-def head_of(row: Row[Any]) -> dict[str, Any]:
-    """Give the fields of a row of `HEADS`, and what else is in it."""
+def head_fields(row: Row[Any]) -> dict[str, Any]:
+    """Give the fields of a row of `HEADS`, with all other columns in it."""
     named: dict[str, Any] = {**row._mapping}
     named["index_fit"] = records.read_stored(IndexFit, row.index_fit, named.pop("whole_index_fit"))
     return named
@@ -238,7 +238,7 @@ def note_snapshot(session: Session, keyset_id: int, applied_seq: int) -> None:
 
 def note_fit(session: Session, keyset_id: int, fit: IndexFit) -> None:
     """Store how this keyset's index was fitted to its keys."""
-    _set(session, keyset_id, index_fit=records.known_before(fit), whole_index_fit=asdict(fit))
+    _set(session, keyset_id, index_fit=records.former_release_fields(fit), whole_index_fit=asdict(fit))
 
 
 def note_gate(session: Session, keyset_id: int, gate: dict[str, Any] | None) -> None:

@@ -66,26 +66,26 @@ class KeySpace:
         """Give all keys as float32."""
         return self.keys_ND.astype(np.float32)
 
-    def of(self, fact_ids: Iterable[int]) -> Self:
+    def restrict_to(self, fact_ids: Iterable[int]) -> Self:
         """Give the key space of these facts only."""
         return self._where(np.isin(self.fact_ids, np.fromiter(fact_ids, dtype=np.int64)))
 
-    def without(self, fact_ids: Iterable[int]) -> Self:
+    def exclude(self, fact_ids: Iterable[int]) -> Self:
         """Give the key space of all other facts."""
         return self._where(~np.isin(self.fact_ids, np.fromiter(fact_ids, dtype=np.int64)))
 
     def _where(self, chosen: npt.NDArray[np.bool_]) -> Self:
         return type(self)(self.fact_ids[chosen], self.keys_ND[chosen])
 
-    def first(self, fact_ids: Ids) -> tuple[npt.NDArray[np.bool_], Vectors]:
-        """Say which of these facts have a key, and give the first key of each that has one."""
+    def first_keys(self, fact_ids: Ids) -> tuple[npt.NDArray[np.bool_], Vectors]:
+        """Say which of these facts have a key, and give the first key of each of these."""
         at = np.searchsorted(self.fact_ids, fact_ids)
         has = np.zeros(len(fact_ids), dtype=bool)
         inside = at < len(self)
         has[inside] = self.fact_ids[at[inside]] == fact_ids[inside]
         return has, self.keys_ND[at[has]].astype(np.float32)
 
-    def best(self, queries_BD: Vectors) -> tuple[Vectors, Ids]:
+    def best_facts(self, queries_BD: Vectors) -> tuple[Vectors, Ids]:
         """Give each query's best score [B] and the fact [B] whose key has it; -inf and -1 where there are no keys.
 
         Ties go to the older fact, as in a lookup.
@@ -99,7 +99,7 @@ class KeySpace:
             ids[rows] = np.where(better, self.fact_ids[keys][at], ids[rows])
         return scores, ids
 
-    def nearest(self, queries_BD: Vectors, k: int) -> Ids:
+    def nearest_facts(self, queries_BD: Vectors, k: int) -> Ids:
         """Give the ids of facts that own one of the k nearest keys of any query, ascending."""
         scores = np.full((len(queries_BD), k), -np.inf, np.float32)
         ids = np.full((len(queries_BD), k), -1, np.int64)
@@ -111,7 +111,7 @@ class KeySpace:
             ids[rows] = np.take_along_axis(whose, top, axis=1)
         return np.unique(ids[ids >= 0])
 
-    def within(self, queries_BD: Vectors, radius: float) -> npt.NDArray[np.bool_]:
+    def are_within(self, queries_BD: Vectors, radius: float) -> npt.NDArray[np.bool_]:
         """Say for each key [N] whether its score with any of the queries is at least `radius`."""
         near = np.zeros(len(self), dtype=bool)
         for _, keys, product in self._products(queries_BD):

@@ -43,8 +43,8 @@ _PREDICTING = (ChangeRow.kind == "key", ChangeRow.payload.has_key("predicted"))
 _FIGURES = tuple(field.name for field in fields(Prediction) if field.name.startswith("recall"))
 
 
-def stretches(session: Session, keyset_id: int) -> Stretches:
-    """Give the ids of all keys of a keyset that were ever predicted."""
+def predicted_stretches(session: Session, keyset_id: int) -> Stretches:
+    """Give the ranges of ids of all keys of a keyset that were ever predicted."""
     rows = session.execute(select(*_SAID).where(*_PREDICTING))
     return _runs(stretch for _, of, keys, _ in rows if of == keyset_id and (stretch := _stretch(keys)))
 
@@ -108,7 +108,7 @@ def were_replaced_since_threshold(session: Session, keyset_id: int) -> bool:
     """Tell whether true keys took the place of predicted ones after the last change of the keyset's threshold."""
     of_keyset = ChangeRow.payload.contains({"keyset": keyset_id})
     chosen = session.scalar(select(func.max(ChangeRow.seq)).where(ChangeRow.kind == "threshold", of_keyset))
-    if chosen is None or not (among := stretches(session, keyset_id)):
+    if chosen is None or not (among := predicted_stretches(session, keyset_id)):
         return False
     dropped = ChangeRow.payload["dropped_keys"]
     since = ChangeRow.kind == "key", ChangeRow.seq > chosen, of_keyset, dropped.is_not(None)
@@ -226,7 +226,7 @@ class KeyQueue:
 
     @property
     def column(self) -> Any:
-        """What its ids are of."""
+        """The column of its ids: documents or facts."""
         return FactRow.document_id if self.by_document else FactRow.id
 
     def statement(self, after: int, among: Sequence[int] | None = None) -> Select[Any]:
@@ -243,8 +243,8 @@ class KeyQueue:
                 found = found.where(column == func.any(list(ids)))
         return (found.distinct() if self.by_document else found).order_by(column)
 
-    def asked_for(self, session: Session, most: int) -> list[int]:
-        """Give the ids to be keyed whose facts the newest outputs have looked up, most often first."""
+    def most_used_ids(self, session: Session, most: int) -> list[int]:
+        """Give the ids to be keyed whose facts the newest outputs have looked up, most used first."""
         newest = select(AttributionRow.fact_id).order_by(
             AttributionRow.generation_id.desc(), AttributionRow.ordinal.desc()
         )
@@ -317,13 +317,12 @@ def facts_with_predicted_keys(keyset_id: int, corpus: str | None, among: Stretch
     )
 
 
-def of_facts(
+def queues_of_facts(
     session: Session, keyset_id: int, fact_ids: Sequence[int], *, with_questions: bool
 ) -> list[KeyQueue]:
-    """Give the queues of what these facts and their documents lack.
+    """Give the queues of the keys that these facts and their documents lack.
 
-    Question keys of documents' facts are among it: all of them `with_questions`, else those whose questions people
-    wrote.
+    Question keys of documents' facts are all in it `with_questions`, else those whose questions people wrote.
     """
     of_documents = select(FactRow.document_id).where(FactRow.id == func.any(list(fact_ids))).distinct()
     documents = [one for one in session.scalars(of_documents) if one is not None]

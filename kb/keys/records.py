@@ -21,14 +21,14 @@ T = TypeVar("T")
 SINCE = "since"  # in a field's metadata: the migration before which no release knows it
 
 
-def known_before(record: Any) -> dict[str, Any]:
-    """Give the record, a dataclass, as the release before reads it: without fields that it does not know."""
+def former_release_fields(record: Any) -> dict[str, Any]:
+    """Give a record's fields as the release before reads them, without those it does not know."""
     named = asdict(record)
     return {field.name: named[field.name] for field in fields(record) if SINCE not in field.metadata}
 
 
 def read_stored(kind: type[T], known: Mapping[str, Any] | None, whole: Mapping[str, Any] | None) -> T | None:
-    """Give a record from the column that the release before knows and the one beside it; None where there is none.
+    """Read a record stored in two columns, one of which the release before knows; None where there is none.
 
     Names that only a later release knows are passed over.
     """

@@ -31,7 +31,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.keys import keysets, predicted
 from colmlm.kb.keys.calibration import asked_by_people, has_question_keys, seek_question_keys
-from colmlm.kb.keys.keycopy import copy_keys, drop_adopted, require_unit
+from colmlm.kb.keys.keycopy import copy_keys, drop_approximate_keys, require_unit
 from colmlm.kb.keys.predicted import KeyQueue
 from colmlm.kb.keys.records import CheckpointInfo, RekeyPart
 from colmlm.kb.log import audit
@@ -121,7 +121,7 @@ class RekeyRun:
         """
         with self.sessions.begin() as session:
             asked = "question" in self.kinds or seek_question_keys(session, self.keyset_id)
-            waiting = predicted.of_facts(session, self.keyset_id, fact_ids, with_questions=asked)
+            waiting = predicted.queues_of_facts(session, self.keyset_id, fact_ids, with_questions=asked)
             if predicted.queue_length(session, waiting, keyset_id=self.keyset_id) > most:
                 return False
         self.work(waiting)
@@ -194,7 +194,7 @@ class RekeyRun:
             found.append(predicted.facts_without_question_keys(self.keyset_id, self.corpus, by_people))
         if self.corpus is None:
             found.append(predicted.facts_without_keys(self.keyset_id))
-        if self.replace and (among := predicted.stretches(session, self.keyset_id)):
+        if self.replace and (among := predicted.predicted_stretches(session, self.keyset_id)):
             found.append(predicted.documents_with_predicted_keys(self.keyset_id, self.corpus, among))
             found.append(predicted.facts_with_predicted_keys(self.keyset_id, self.corpus, among))
         return found
@@ -233,7 +233,7 @@ class RekeyRun:
     def _key_asked_for(self, session: Session, queue: KeyQueue) -> int:
         """Make true keys of a batch that outputs ask for, wherever in the whole queue it is; give their number."""
         whole = replace(queue, within=None)
-        asked = whole.asked_for(session, WINDOW * self.batch) if queue.replaced else []
+        asked = whole.most_used_ids(session, WINDOW * self.batch) if queue.replaced else []
         mine = self._claim(session, whole, asked) if asked else []
         return self._key(session, whole, mine) if mine else 0
 
@@ -303,7 +303,7 @@ class RekeyRun:
         vectors = keys.vectors[[rows[fact_id] for fact_id in fact_ids]]
         payload: dict[str, Any] = {
             "keyset": self.keyset_id,
-            **drop_adopted(session, self.keyset_id, fact_ids),
+            **drop_approximate_keys(session, self.keyset_id, fact_ids),
         }
         if queue.replaced:
             dropped = predicted.drop_predictions(

@@ -29,7 +29,7 @@ from colmlm.kb.principal import Principal, local_principal
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.waits import holder_of
 from colmlm.kb.tables import ChangeRow, FactRow, IdempotencyRow, SecretRow, copy_columns
-from colmlm.kb.texts.characters import JOINERS, is_blank, unseen, written
+from colmlm.kb.texts.characters import JOINERS, escape_character, find_unseen, is_blank
 
 CHANGE_LOCK = 0x636F6C6D02
 GENESIS = "0" * 64
@@ -73,17 +73,14 @@ class Pending:
 
 
 def begin_change(session: Session, actor: str, reason: str) -> Pending:
-    """Lock the log until this transaction ends and take the next seq.
-
-    Raises `LogHeld` where another keeps the lock.
-    """
-    return begin_with(session, actor, reason, BEGUN, {})[0]
+    """Lock the log until this transaction ends and take the next seq. Raises `LogHeld` where another keeps the lock."""
+    return begin_change_with(session, actor, reason, BEGUN, {})[0]
 
 
-def begin_with(
+def begin_change_with(
     session: Session, actor: str, reason: str, statement: str, values: Mapping[str, Any]
 ) -> tuple[Pending, list[tuple[Any, ...]]]:
-    """Do what `begin` does within a statement that does more, and give what else is in its rows.
+    """Begin a change within a larger statement, and give the statement's other columns.
 
     The rows begin with the columns of `BEGUN`, and there is at least one. What the statement reads is as of before it
     had the lock.
@@ -123,7 +120,7 @@ def append_change(
     It also records who was authenticated, and the request that asked for the change.
     """
     mark_change(session, pending.seq)
-    signature = signed(pending.actor)
+    signature = signature_of(pending.actor)
     change = ChangeRow(
         seq=pending.seq,
         kind=kind,
@@ -133,7 +130,7 @@ def append_change(
         reason=pending.reason,
         at=pending.at,
         prev_hash=pending.prev_hash,
-        payload={**(payload or {}), **evidence(signature)},
+        payload={**(payload or {}), **origin_payload(signature)},
     )
     connection_of(session).execute(
         _APPEND,
@@ -155,10 +152,10 @@ def append_change(
 
 def chain_hash(change: ChangeRow) -> str:
     """Give the SHA-256 of the change's canonical JSON, which includes the previous hash."""
-    return entry_hash(entry_of(change))
+    return entry_hash(canonical_entry(change))
 
 
-def entry_of(change: ChangeRow) -> dict[str, Any]:
+def canonical_entry(change: ChangeRow) -> dict[str, Any]:
     """Give a change in the form that is hashed, in JSON's own types."""
     return {
         "seq": change.seq,
@@ -234,7 +231,7 @@ def changes_before(
 
 
 def _records(session: Session, page: Select[ChangeRow], fitting: Fitting) -> list[ChangeRecord]:
-    return [as_record(change) for change in session.scalars(page.where(*_conditions(**fitting)))]
+    return [change_record(change) for change in session.scalars(page.where(*_conditions(**fitting)))]
 
 
 def _conditions(
@@ -260,8 +257,8 @@ def _conditions(
         yield ChangeRow.at < until
 
 
-def as_record(change: ChangeRow) -> ChangeRecord:
-    """Give the change as it is shown, also one that this program did not write, whose payload may be anything."""
+def change_record(change: ChangeRow) -> ChangeRecord:
+    """Make the record of a change, also of one with an unknown payload."""
     said = change.payload if isinstance(change.payload, dict) else {}
     return copy_columns(
         ChangeRecord,
@@ -323,8 +320,10 @@ def check_said(field: str, said: str, *, blank: bool = True) -> None:
 
 
 def _check_seen(field: str, text: str, allowed: str) -> None:
-    if (found := unseen(text, allowed)) is not None:
-        raise InvalidValue(field, f"it holds {written(found)}, a character that does not show; leave it out")
+    if (found := find_unseen(text, allowed)) is not None:
+        raise InvalidValue(
+            field, f"it holds {escape_character(found)}, a character that does not show; leave it out"
+        )
 
 
 # The origin of an edit: who was authenticated for it, and the request or job that asked for it.
@@ -367,7 +366,7 @@ class Signature(NamedTuple):
 origin: ContextVar[Origin | None] = ContextVar("origin", default=None)
 
 
-def current_entry() -> Origin:
+def current_origin() -> Origin:
     """Give the origin of edits in this context."""
     return origin.get() or Origin(local_principal())
 
@@ -375,7 +374,7 @@ def current_entry() -> Origin:
 @contextmanager
 def acting_as(principal: Principal, on_behalf_of: str | None = None) -> Iterator[None]:
     """Make this principal the one that edits, within the block and in the same request."""
-    before = origin.set(replace(current_entry(), principal=principal, on_behalf_of=on_behalf_of))
+    before = origin.set(replace(current_origin(), principal=principal, on_behalf_of=on_behalf_of))
     try:
         yield
     finally:
@@ -383,16 +382,16 @@ def acting_as(principal: Principal, on_behalf_of: str | None = None) -> Iterator
 
 
 def act_for(name: str | None) -> None:
-    """Set on whose behalf the rest of this context edits."""
-    origin.set(replace(current_entry(), on_behalf_of=name))
+    """Set the person on whose behalf the rest of this context edits."""
+    origin.set(replace(current_origin(), on_behalf_of=name))
 
 
-def signed(actor: str) -> Signature:
-    """Give the actor that the log names: with a token always the token's own name, whatever `actor` was given.
+def signature_of(actor: str) -> Signature:
+    """Give the actor that the log names: with a token the token's own name, else the given one.
 
-    On the server's machine the given name is kept, since whoever has a shell there has the database.
+    On the server's machine the given name counts, since whoever has a shell there has the database.
     """
-    found = current_entry()
+    found = current_origin()
     principal = found.principal
     if principal.kind == "key":
         behalf = found.on_behalf_of
@@ -402,9 +401,9 @@ def signed(actor: str) -> Signature:
     return Signature(actor, named if is_other else None)
 
 
-def evidence(signature: Signature) -> dict[str, Any]:
-    """Give the part of a change's payload, and so of its hash, that records this origin."""
-    found = current_entry()
+def origin_payload(signature: Signature) -> dict[str, Any]:
+    """Give the part of a change's payload that records this origin."""
+    found = current_origin()
     kept = {
         "request_id": found.request_id,
         "client_request_id": found.client_request_id,
@@ -421,7 +420,7 @@ def mark_change(session: Session, seq: int) -> None:
 
     Raises `RequestUnderWay` where another run has taken over the claim, so that the two can't both edit.
     """
-    claim = current_entry().claim
+    claim = current_origin().claim
     if claim is None:
         return
     held = (IdempotencyRow.id == claim.row_id) & (IdempotencyRow.claim == claim.claim)

@@ -57,8 +57,8 @@ class Break:
 
 
 @dataclass(frozen=True, slots=True)
-class Chained:
-    """The result of checking a log to its end, change `seq` with its `hash`. `breaks` are those that nobody sealed."""
+class CheckedChain:
+    """The result of checking a log to its last change, `seq`, with its `hash` and the breaks that nobody sealed."""
 
     checked: int
     seq: int
@@ -82,7 +82,7 @@ class Chain:
     _seals: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
 
     def take(self, entry: Mapping[str, Any], hash_: str) -> Break | None:
-        """Compare the next entry and its stored hash with the entries before; give a break where it does not fit."""
+        """Check the next entry and its stored hash against those before; give a break where it does not fit."""
         computed = audit.entry_hash(entry)
         expected = {
             "gap": (entry["seq"], self.seq + 1),
@@ -113,10 +113,10 @@ class Chain:
             if isinstance(one, dict) and isinstance(one.get("seq"), int):
                 self._seals.setdefault(one["seq"], []).append((seq, one))
 
-    def end(self) -> Chained:
+    def end(self) -> CheckedChain:
         """Give the result, once every entry was taken."""
         looked_up = [self._sealed_break(found) for found in self._breaks]
-        return Chained(
+        return CheckedChain(
             self.checked,
             self.seq,
             self.hash,
@@ -137,15 +137,15 @@ def _short(hash_: str) -> str:
     return hash_ if len(hash_) <= 64 else f"sha256:{hashlib.sha256(hash_.encode()).hexdigest()}"
 
 
-def verify_chain(session: Session) -> Chained:
+def verify_chain(session: Session) -> CheckedChain:
     """Check the whole log of this database."""
     chain = Chain()
-    for change in log_of(session):
-        chain.take(audit.entry_of(change), change.hash)
+    for change in read_changes(session):
+        chain.take(audit.canonical_entry(change), change.hash)
     return chain.end()
 
 
-def log_of(session: Session) -> Iterator[ChangeRow]:
+def read_changes(session: Session) -> Iterator[ChangeRow]:
     """Yield every change, oldest first, and keep none in memory."""
     statement = select(ChangeRow).order_by(ChangeRow.seq).execution_options(yield_per=1000)
     with closing(session.scalars(statement)) as log:  # closed also where a reader stops in the middle

@@ -71,8 +71,8 @@ def sign_bytes(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> dict[str
         **statement,
         "signature": {
             "algorithm": "ed25519",
-            "public_key": in_base64(key.public_key().public_bytes_raw()),
-            "signature": in_base64(key.sign(_canonical(statement))),
+            "public_key": encode_base64(key.public_key().public_bytes_raw()),
+            "signature": encode_base64(key.sign(_canonical(statement))),
         },
     }
 
@@ -89,7 +89,7 @@ def verify_signature(signed: Mapping[str, Any], what: str = "document") -> KeyNa
     try:
         public = base64.b64decode(signature["public_key"], validate=True)
         if any(
-            in_base64(base64.b64decode(signature[name])) != signature[name]
+            encode_base64(base64.b64decode(signature[name])) != signature[name]
             for name in _FIELDS - {"algorithm"}
         ):
             raise ValueError("base64 in another spelling")
@@ -97,7 +97,7 @@ def verify_signature(signed: Mapping[str, Any], what: str = "document") -> KeyNa
         key.verify(base64.b64decode(signature["signature"], validate=True), _canonical(statement))
     except (InvalidSignature, ValueError, TypeError, binascii.Error) as error:
         raise SignatureRefused(what, "its signature does not fit what it says") from error
-    return names_of(key)
+    return key_names(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,18 +112,19 @@ class KeyNames:
         return self.keyid in trusted or self.fingerprint in trusted
 
 
-def names_of(public: Ed25519PublicKey) -> KeyNames:
+def key_names(public: Ed25519PublicKey) -> KeyNames:
+    """Give the names of a public key."""
     spki = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return KeyNames(hashlib.sha256(spki).hexdigest(), fingerprint(public.public_bytes_raw()))
 
 
-def as_pem(public: Ed25519PublicKey) -> str:
-    """Give the public key in PEM, which other tools read."""
+def write_pem(public: Ed25519PublicKey) -> str:
+    """Write the public key as PEM."""
     return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
-def from_pem(text: str, what: str) -> Ed25519PublicKey:
-    """Read the public key in a PEM text. Raises `SignatureRefused` where it has no Ed25519 key."""
+def read_pem(text: str, what: str) -> Ed25519PublicKey:
+    """Read the public key of a PEM text. Raises `SignatureRefused` unless it is an Ed25519 key."""
     try:
         public = load_pem_public_key(text.encode())
     except (ValueError, UnicodeError, UnsupportedAlgorithm) as error:
@@ -133,9 +134,9 @@ def from_pem(text: str, what: str) -> Ed25519PublicKey:
     return public
 
 
-def own_names(home: Path) -> KeyNames | None:
-    """Give the names of this home's key; None where it has signed nothing yet."""
-    return names_of(signing_key(home).public_key()) if (home / KEY_FILE).exists() else None
+def own_key_names(home: Path) -> KeyNames | None:
+    """Give the names of this home's key; None where it has not signed anything yet."""
+    return key_names(signing_key(home).public_key()) if (home / KEY_FILE).exists() else None
 
 
 def require_signer(key: str, trusted: Collection[str], what: str) -> None:
@@ -153,8 +154,8 @@ def _canonical(statement: Mapping[str, Any]) -> bytes:
     return json.dumps(statement, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def in_base64(data: bytes) -> str:
-    """Write bytes as base64 text."""
+def encode_base64(data: bytes) -> str:
+    """Encode bytes as base64 text."""
     return base64.b64encode(data).decode()
 
 
@@ -188,18 +189,18 @@ def close_envelope(
         "_type": STATEMENT_TYPE,
         "subject": [{"name": name, "digest": {"sha256": sha256}}],
         "predicateType": predicate_type,
-        "predicate": {**predicate, "signer": {"public_key": as_pem(key.public_key())}},
+        "predicate": {**predicate, "signer": {"public_key": write_pem(key.public_key())}},
     }
     payload = _canonical(statement)
     signature = {
-        "keyid": names_of(key.public_key()).keyid,
-        "sig": in_base64(key.sign(encoded(PAYLOAD_TYPE, payload))),
+        "keyid": key_names(key.public_key()).keyid,
+        "sig": encode_base64(key.sign(encode_for_signing(PAYLOAD_TYPE, payload))),
     }
-    return {"payloadType": PAYLOAD_TYPE, "payload": in_base64(payload), "signatures": [signature]}
+    return {"payloadType": PAYLOAD_TYPE, "payload": encode_base64(payload), "signatures": [signature]}
 
 
-def encoded(payload_type: str, payload: bytes) -> bytes:
-    """Give DSSE's pre-authentication encoding, the bytes that are signed."""
+def encode_for_signing(payload_type: str, payload: bytes) -> bytes:
+    """Encode a payload as DSSE's pre-authentication encoding, the bytes that are signed."""
     return b"DSSEv1 %d %s %d %s" % (len(payload_type.encode()), payload_type.encode(), len(payload), payload)
 
 
@@ -216,11 +217,11 @@ def open_envelope(envelope: Mapping[str, Any], what: str) -> OpenedEnvelope:
         (signature,) = envelope["signatures"]
         payload, signed = _bytes(envelope["payload"]), _bytes(signature["sig"])
         statement = json.loads(payload)
-        public = from_pem(statement["predicate"]["signer"]["public_key"], what)
-        names = names_of(public)
+        public = read_pem(statement["predicate"]["signer"]["public_key"], what)
+        names = key_names(public)
         if set(signature) != {"keyid", "sig"} or signature["keyid"] != names.keyid:
             raise ValueError("another key")
-        public.verify(signed, encoded(PAYLOAD_TYPE, payload))
+        public.verify(signed, encode_for_signing(PAYLOAD_TYPE, payload))
         if statement["_type"] != STATEMENT_TYPE:
             raise ValueError("another statement")
         (subject,) = statement["subject"]
@@ -234,6 +235,6 @@ def open_envelope(envelope: Mapping[str, Any], what: str) -> OpenedEnvelope:
 def _bytes(text: str) -> bytes:
     """Decode base64, and raise `ValueError` for any spelling but the canonical one."""
     data = base64.b64decode(text, validate=True)
-    if in_base64(data) != text:
+    if encode_base64(data) != text:
         raise ValueError("base64 in another spelling")
     return data

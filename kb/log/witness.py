@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import LogRefused, SignatureRefused
 from colmlm.kb.log import audit, signing
-from colmlm.kb.log.chain import Break, Chain, Chained, log_of, verify_chain
+from colmlm.kb.log.chain import Break, Chain, CheckedChain, read_changes, verify_chain
 from colmlm.kb.tables import ChangeRow
 
 FORMAT = "change-log-head/1"
@@ -85,8 +85,8 @@ def export_log(session: Session, key: Ed25519PrivateKey) -> Iterator[str]:
     """
     session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
     yield _line(signed_head(session, key))
-    for change in log_of(session):
-        yield _line({**audit.entry_of(change), "hash": change.hash})
+    for change in read_changes(session):
+        yield _line({**audit.canonical_entry(change), "hash": change.hash})
 
 
 def _line(value: Mapping[str, Any]) -> str:
@@ -108,15 +108,15 @@ def read_head(line: str, what: str) -> Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A line of an exported log: a change in the form that is hashed, its stored hash, and whether it `fits`."""
+class LogEntry:
+    """A line of an exported log: a change in its hashed form, its stored hash, and whether it `fits`."""
 
     said: dict[str, Any]
     hash: str
     fits: bool
 
 
-def read_log(lines: Iterable[str], what: str) -> tuple[Head, Iterator[Entry]]:
+def read_log(lines: Iterable[str], what: str) -> tuple[Head, Iterator[LogEntry]]:
     """Read an exported log: gives its signed head and an iterator that checks each entry as it yields it.
 
     The iterator raises `LogRefused` at its end, where an entry was altered, missing or out of place and nobody sealed
@@ -128,7 +128,7 @@ def read_log(lines: Iterable[str], what: str) -> tuple[Head, Iterator[Entry]]:
     return head, _complete(rest, chain, head, what)
 
 
-def _complete(lines: Iterator[str], chain: Chain, head: Head, what: str) -> Iterator[Entry]:
+def _complete(lines: Iterator[str], chain: Chain, head: Head, what: str) -> Iterator[LogEntry]:
     yield from _entries(lines, chain, what)
     chained = chain.end()
     if chained.first_break is not None:
@@ -136,7 +136,7 @@ def _complete(lines: Iterator[str], chain: Chain, head: Head, what: str) -> Iter
     _require_end(chained, head, what)
 
 
-def _entries(lines: Iterator[str], chain: Chain, what: str) -> Iterator[Entry]:
+def _entries(lines: Iterator[str], chain: Chain, what: str) -> Iterator[LogEntry]:
     for line in lines:
         try:
             said = json.loads(line)
@@ -146,10 +146,10 @@ def _entries(lines: Iterator[str], chain: Chain, what: str) -> Iterator[Entry]:
             fits = chain.take(said, hash_) is None
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise LogRefused(what, chain.seq + 1, "it is no entry of a change log") from error
-        yield Entry(said, hash_, fits)
+        yield LogEntry(said, hash_, fits)
 
 
-def _require_end(chained: Chained, head: Head, what: str) -> None:
+def _require_end(chained: CheckedChain, head: Head, what: str) -> None:
     if (chained.seq, chained.hash) != (head.seq, head.hash):
         raise LogRefused(what, chained.seq, f"the log ends here, its signed head is change {head.seq}")
 
@@ -176,8 +176,8 @@ def check_database(session: Session, witnessed: Head | None = None) -> AuditRepo
     return _report(audit.database_id(session), verify_chain(session), None, witnessed, found)
 
 
-def holds(session: Session, witnessed: Head) -> bool:
-    """Say whether this log has the witnessed head in its place. It does not check the chain up to there."""
+def holds_head(session: Session, witnessed: Head) -> bool:
+    """Say whether this log has the witnessed head in its place, without checking the chain up to there."""
     return (witnessed.database, witnessed.hash) == (
         audit.database_id(session),
         hash_at(session, witnessed.seq),
@@ -185,7 +185,7 @@ def holds(session: Session, witnessed: Head) -> bool:
 
 
 def _report(
-    database: str, chained: Chained, refused: int | None, witnessed: Head | None, found: str | None
+    database: str, chained: CheckedChain, refused: int | None, witnessed: Head | None, found: str | None
 ) -> AuditReport:
     holds = None if witnessed is None else (witnessed.database, witnessed.hash) == (database, found)
     first_break = refused if chained.first_break is None else chained.first_break

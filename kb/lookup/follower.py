@@ -22,7 +22,7 @@ from typing import Any, Self
 import psycopg
 
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.activation import key_succession
+from colmlm.kb.keys.activation import read_succession
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store import waits
 
@@ -139,7 +139,7 @@ def follow_log(kb: SearchableStore) -> bool:
     It says whether the index has outgrown its kind, so that another is to be built.
     """
     with kb.sessions() as session:
-        line = key_succession(session)
+        line = read_succession(session)
         if line.active is None:
             return False
         active = keysets.keyset_head(session, line.active)

@@ -25,7 +25,7 @@ from colmlm.kb.keys.keysets import AUTO_SPEC, Ids, Vectors
 from colmlm.kb.keys.records import RECALL, IndexFit, KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.index import KeyIndex
-from colmlm.kb.lookup.specs import FLAT_SPEC, bits_spec, collection_of, default_spec, paper_spec, parsed
+from colmlm.kb.lookup.specs import FLAT_SPEC, bits_spec, collection_of, default_spec, paper_spec, parse_spec
 
 MEASURED = 500  # queries
 TIE = 1e-6  # keys whose scores differ by no more are equally near
@@ -41,15 +41,15 @@ _SPARE = (8, 18, 38, 78)  # candidates to spare that are tried where those of th
 _KEYS_AT_ONCE = 20_000  # that are compared with all queries: products of few rows or columns take longer
 
 
-class Nearest:
-    """The exact nearest keys of some queries among keys that are shown to it batch by batch. Ties are all kept."""
+class NearestKeys:
+    """Finds the exact nearest keys of some queries among keys that it gets batch by batch. Ties are all kept."""
 
     def __init__(self, queries: Vectors) -> None:
         self.queries = queries
         self._best = np.full(len(queries), -np.inf, np.float32)
         self._seen: list[tuple[Ids, Ids, Vectors]] = []
 
-    def see(self, ids: Ids, keys: Vectors) -> None:
+    def compare_with(self, ids: Ids, keys: Vectors) -> None:
         """Compare the queries with these keys [n, d] of these ids [n]."""
         for start in range(0, len(keys), _KEYS_AT_ONCE):
             scores = self.queries @ keys[start : start + _KEYS_AT_ONCE].T
@@ -66,7 +66,7 @@ class Nearest:
         return float((ranks < candidates).mean()) if len(ranks) else 1.0
 
     def ranks(self, index: KeyIndex, candidates: int) -> Ids:
-        """Give the place of each query's [B] nearest key among so many candidates; their number where it is none."""
+        """Give the rank of each query's [B] nearest key among the candidates; their number where it is none."""
         places = np.full(len(self.queries), candidates)
         _, found = index.search(self.queries, candidates)
         for rows, ids, scores in self._seen:
@@ -77,19 +77,19 @@ class Nearest:
         return places
 
 
-def parted(sample: Vectors, spare: int) -> tuple[Vectors, Vectors]:
-    """Parts a sample of keys [n, d] into those that become queries and those that an index is trained on.
+def split_sample(sample: Vectors, spare: int) -> tuple[Vectors, Vectors]:
+    """Split a sample of keys [n, d] into queries and keys to train an index on.
 
-    Keys that it was trained on lie nearer to its centroids than others, which made 74 lists look like enough where 85
-    were. Where only a few keys can be spared, they are in both parts.
+    Trained keys lie nearer to the centroids than others, so they are no fair queries. Where few can be spared, they are
+    in both parts.
     """
     mixed = sample[np.random.default_rng(0).permutation(len(sample))]
     held_out = mixed[:MEASURED]
     return held_out, mixed[len(held_out) :] if spare >= len(held_out) else sample
 
 
-def moved(keys: Vectors, by: float = _MOVED) -> Vectors:
-    """Give these keys [n, d] as queries, each moved half towards another of them and half anywhere."""
+def perturb_keys(keys: Vectors, by: float = _MOVED) -> Vectors:
+    """Make queries of these keys [n, d]: half moved towards another key, half in a random direction."""
     random = np.random.default_rng(0)
     others = (np.arange(len(keys)) + random.integers(1, max(2, len(keys)), size=len(keys))) % max(
         1, len(keys)
@@ -111,14 +111,14 @@ def fitting_spec(sample: Vectors, num_keys: int) -> str:
     keys = sample[np.random.default_rng(0).permutation(len(sample))[:_COMPARED]]
     index = KeyIndex(dim, f"RR{dim},IVF{max(1, len(keys) // 256)},RaBitQ")
     index.lists_read = index.lists
-    ids, nearest = np.arange(len(keys)), Nearest(moved(keys[:MEASURED], _MOVED_FAR))
+    ids, nearest = np.arange(len(keys)), NearestKeys(perturb_keys(keys[:MEASURED], _MOVED_FAR))
     index.add(ids, keys)
-    nearest.see(ids, keys)
+    nearest.compare_with(ids, keys)
     fits = nearest.recall(index) >= _TOLD_APART
     return bits_spec(num_keys, dim) if fits else paper_spec(num_keys, dim)
 
 
-def fit_lists(index: KeyIndex, nearest: Nearest, goal: float) -> float:
+def fit_lists(index: KeyIndex, nearest: NearestKeys, goal: float) -> float:
     """Let a search read the fewest lists with which it surely finds this share of nearest keys; give what it finds.
 
     Where the codes are the limit, more candidates are scored. Where those do not help either, it reads as many lists as
@@ -131,7 +131,7 @@ def fit_lists(index: KeyIndex, nearest: Nearest, goal: float) -> float:
     return _read_least(index, nearest, steps, min(wanted, at_most - _SLACK))
 
 
-def _fit_spare(index: KeyIndex, nearest: Nearest, wanted: float) -> float:
+def _fit_spare(index: KeyIndex, nearest: NearestKeys, wanted: float) -> float:
     """Let a lookup score the fewest candidates with which it finds what is wanted, or nearly what most would find.
 
     Gives what it then finds by the lists that are read.
@@ -144,7 +144,7 @@ def _fit_spare(index: KeyIndex, nearest: Nearest, wanted: float) -> float:
     return at_most
 
 
-def _read_least(index: KeyIndex, nearest: Nearest, steps: Sequence[int], wanted: float) -> float:
+def _read_least(index: KeyIndex, nearest: NearestKeys, steps: Sequence[int], wanted: float) -> float:
     """Let a search read the least number of lists of these that finds what is wanted, else all of them."""
 
     def recall(step: int) -> float:
@@ -158,10 +158,10 @@ OnKeys = Callable[[int, int], None]
 
 
 @dataclass(slots=True)
-class InProcess:
+class FaissCandidates:
     """A Faiss index with every change up to `applied_seq` applied, and perhaps later ones.
 
-    `recall` is the share of nearest keys that it found when it was fitted to its keys; None where that is not known.
+    `recall` is the share of nearest keys that it found when it was fitted; None where that is unknown.
     """
 
     index: KeyIndex
@@ -222,9 +222,9 @@ class InProcess:
                 self.index.spare = fit.spare
 
     def has_outgrown(self, index_spec: str) -> bool:
-        """Say whether the index is still exact although another kind is due: half its keys would do to train that."""
+        """Say whether the index is still exact although half its keys would do to train another kind."""
         half = len(self.index) // 2
-        due = parsed(default_spec(half, self.index.dim) if index_spec == AUTO_SPEC else index_spec)
+        due = parse_spec(default_spec(half, self.index.dim) if index_spec == AUTO_SPEC else index_spec)
         return self.index.spec == FLAT_SPEC and due is not None and due.lists > 0 and due.train_min <= half
 
 
@@ -250,7 +250,7 @@ def build_index(dim: int, spec: str, ids: Ids, keys: Vectors) -> KeyIndex:
 
 def build_all(
     session: Session, keyset: KeysetHead, on_keys: OnKeys | None = None, goal: float = RECALL
-) -> InProcess:
+) -> FaissCandidates:
     """Build the index from the database alone, a batch of keys at a time, and fits it to them.
 
     Lookups are to find this share, `goal`, of the nearest keys.
@@ -262,13 +262,13 @@ def build_all(
     )  # read before the keys: what is committed in between is applied again later
     num_keys = activation.num_indexed_keys(session, keyset.keyset_id)
     index, queries = _trained_index(session, keyset, num_keys)
-    nearest, report = Nearest(queries), on_keys or (lambda done, total: None)
+    nearest, report = NearestKeys(queries), on_keys or (lambda done, total: None)
     report(0, num_keys)
     for ids, keys in indexed_keys(session, keyset.keyset_id, keyset.dim):
         index.add(ids, keys)
-        nearest.see(ids, keys)
+        nearest.compare_with(ids, keys)
         report(len(index), max(num_keys, len(index)))
-    return InProcess(index, head, fit_lists(index, nearest, goal) if index.lists else None)
+    return FaissCandidates(index, head, fit_lists(index, nearest, goal) if index.lists else None)
 
 
 def _trained_index(session: Session, keyset: KeysetHead, num_keys: int) -> tuple[KeyIndex, Vectors]:
@@ -285,6 +285,6 @@ def _trained_index(session: Session, keyset: KeysetHead, num_keys: int) -> tuple
         return KeyIndex(keyset.dim, FLAT_SPEC), none
     if is_auto:
         index = KeyIndex(keyset.dim, fitting_spec(sample, num_keys))
-    held_out, trained_on = parted(sample, len(sample) - index.train_min)
+    held_out, trained_on = split_sample(sample, len(sample) - index.train_min)
     index.train(trained_on)
-    return index, moved(held_out)
+    return index, perturb_keys(held_out)

@@ -32,13 +32,13 @@ import numpy.typing as npt
 
 from colmlm.kb.errors import IndexInvariant, SnapshotRefused, refusals
 from colmlm.kb.lookup.snapshot_files import (
-    Described,
+    IndexRecord,
     locked_directory,
     read_manifest,
     replace_snapshot,
     sha256,
 )
-from colmlm.kb.lookup.specs import FLAT_SPEC, parsed
+from colmlm.kb.lookup.specs import FLAT_SPEC, parse_spec
 
 faiss: Any = untyped_faiss  # its type stubs lack half of the methods that SWIG generates
 Vectors = npt.NDArray[np.float32]
@@ -201,11 +201,11 @@ class KeyIndex:
         disk.
         """
 
-        def write(file: Path) -> Described:
+        def write(file: Path) -> IndexRecord:
             with self._lock.reading():
                 _write(self._index, file)
                 count = len(self)
-            return Described(self.dim, self.spec, count, sha256(file))
+            return IndexRecord(self.dim, self.spec, count, sha256(file))
 
         replace_snapshot(path, keyset_id, applied_seq, write)
 
@@ -260,7 +260,7 @@ class KeyIndex:
 
 
 def _build(dim: int, spec: str) -> tuple[Any, int]:
-    if (parts := parsed(spec)) is None:
+    if (parts := parse_spec(spec)) is None:
         raise IndexInvariant(
             f"{spec!r} is not known to remove rightly, {FLAT_SPEC}, RR..,IVF..,RaBitQ and [OPQ..,]IVF..,PQ.. are"
         )
@@ -314,10 +314,7 @@ def _as_ids(ids: Iterable[int] | Ids) -> Ids:
 
 
 def _write(index: Any, file: Path) -> None:
-    """Write the index to a file.
-
-    Faiss reports the system's error only as words, from which this makes an `OSError`.
-    """
+    """Write the index to a file. Faiss reports the system's error only as words, from which this makes an `OSError`."""
     try:
         faiss.write_index(index, str(file))
     except RuntimeError as error:

@@ -34,8 +34,8 @@ from colmlm.kb.lookup.options import (
     USUAL_FACTS,
     FactFilter,
     FilteredOptions,
+    FullLookupOptions,
     LookupOptions,
-    Wanted,
 )
 from colmlm.kb.lookup.ranking import Candidate, as_queries, decide_lookup, rank_candidates
 from colmlm.kb.lookup.records import AsOfLookup, Hit, Lookup, LookupSpace, Ranking
@@ -233,7 +233,7 @@ class AsOf:
         where that keyset is of another checkpoint, or its keys are gone. A standby may still have facts that were
         erased, so it raises `StandbyAsked` there.
         """
-        wanted = Wanted.read(options)
+        wanted = FullLookupOptions.read(options)
         fact_filter = wanted.fact_filter.of_past()
         if wanted.min_seq is not None and wanted.min_seq > self.seq:
             raise InvalidQuery(f"change {wanted.min_seq} had not been made as of change {self.seq}")

@@ -96,8 +96,8 @@ class FilteredOptions(LookupOptions, total=False):
     fact_filter: FactFilter
 
 
-class AnswerWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The `AnswerOptions`, with what was left out, and with a limit for each where they are fields of a request."""
+class FullAnswerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """All `AnswerOptions`, with defaults, and with the bounds that a request's fields have."""
 
     threshold: Annotated[float, Meta(ge=-1, le=1)] | None = None
     nearest: Annotated[int, Meta(ge=0, le=10)] = 3
@@ -109,7 +109,9 @@ class AnswerWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def options(self) -> AnswerOptions:
-        return cast("AnswerOptions", {name: getattr(self, name) for name in AnswerWanted.__struct_fields__})
+        return cast(
+            "AnswerOptions", {name: getattr(self, name) for name in FullAnswerOptions.__struct_fields__}
+        )
 
     @property
     def fact_filter(self) -> FactFilter:
@@ -117,8 +119,8 @@ class AnswerWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The options of one lookup by keys, with what was left out. Raises `InvalidQuery` where they cannot be meant."""
+class FullLookupOptions:
+    """All options of one lookup by keys, with defaults. Raises `InvalidQuery` where they contradict each other."""
 
     k: int = 1
     threshold: float | None = None
@@ -128,7 +130,7 @@ class Wanted:
     fact_filter: FactFilter = USUAL_FACTS
 
     @classmethod
-    def read(cls, options: FilteredOptions | LookupOptions) -> Wanted:
+    def read(cls, options: FilteredOptions | LookupOptions) -> FullLookupOptions:
         given: dict[str, Any] = {**options}
         return cls(**{"fact_filter": FactFilter(given.pop("accepted_only", False)), **given})
 

@@ -62,8 +62,8 @@ def rank_each(queries_BD: Vectors, rows_B: Sequence[Rows], k: int) -> list[Ranki
     return [_rank_rows(rows, list(islice(scores, len(rows))), k) for rows in rows_B]
 
 
-def ranked_with(found: Sequence[Ranking], queries_BD: Vectors, rows: Rows, k: int) -> list[Ranking]:
-    """Rank these rows for each query together with what was found for it."""
+def rank_together(found: Sequence[Ranking], queries_BD: Vectors, rows: Rows, k: int) -> list[Ranking]:
+    """Rank these rows for each query together with the ranking that it has."""
     more = rank_each(queries_BD, [rows] * len(queries_BD), k)
     return [_merge_rankings(one, other, k) for one, other in zip(found, more, strict=True)]
 
@@ -138,8 +138,8 @@ SPARE = 8  # hits that are compared beyond those that are given
 Yields = Mapping[int, Collection[int]]  # by fact, those that are to answer in its place
 
 
-def settled(ranking: Ranking, yields: Yields, threshold: float, k: int) -> Ranking:
-    """Put the fact first, of those that compete for one of the first k places, that the others yield to."""
+def settle_ranking(ranking: Ranking, yields: Yields, threshold: float, k: int) -> Ranking:
+    """Move to the front, of the facts that compete for the first k places, the one that the rules prefer."""
     if not yields:
         return ranking
     hits = list(ranking.hits)

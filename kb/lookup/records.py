@@ -109,7 +109,7 @@ class Observer(Protocol):
         ...
 
 
-class Nobody:
+class SilentObserver:
     """The observer that does nothing."""
 
     _nothing = nullcontext()  # it has no state, so threads may enter it at the same time
@@ -121,4 +121,4 @@ class Nobody:
         pass
 
 
-NOBODY = Nobody()
+NOBODY = SilentObserver()

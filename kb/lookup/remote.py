@@ -48,8 +48,8 @@ _SPARE = 4  # keys that a search fetches in addition, as from an exact index
 
 
 @dataclass(slots=True)
-class Remote:
-    """The keys of a collection as of `mark`, and the changes since, up to `applied_seq`."""
+class CollectionCandidates:
+    """The keys of a Milvus collection as of `mark`, with later changes in memory, up to `applied_seq`."""
 
     collection: Collection
     mark: CollectionMark
@@ -87,7 +87,7 @@ class Remote:
 
     @property
     def fit(self) -> IndexFit:
-        return IndexFit(fitted(self.collection), 0, 0)
+        return IndexFit(collection_note(self.collection), 0, 0)
 
     @property
     def is_estimating(self) -> bool:
@@ -95,7 +95,7 @@ class Remote:
 
     @property
     def is_ahead(self) -> bool:
-        """Say whether it holds changes that the collection has not got, as far as it saw."""
+        """Say whether it holds changes that the collection did not have when it last looked."""
         with self._changing:
             last = self._seen[-1][0] if self._seen else self._settled
             changes = (*self._added.values(), *self._removed.values())
@@ -198,13 +198,13 @@ class Remote:
             raise CandidatesUnavailable(self.collection.where, "it was lost sight of, and is opened anew")
 
 
-def fitted(there: Collection) -> str:
-    """Give what the database keeps of where a keyset's keys are."""
+def collection_note(there: Collection) -> str:
+    """Give the text by which the database stores the address of a keyset's collection."""
     return f"milvus:{there.name} at {there.address.uri}"
 
 
-def filled_at(fit: str) -> str | None:
-    """Give the address in that; None where there is none, as earlier releases did not keep it."""
+def address_of_note(fit: str) -> str | None:
+    """Read the address in that text; None where an earlier release stored none."""
     return fit.partition(" at ")[2] or None
 
 
@@ -274,15 +274,15 @@ class CollectionWriter:
 # each call (`writer`).
 
 
-def collection(session: Session, keyset: KeysetHead, address: MilvusAddress) -> Collection | None:
-    """Give the collection that this keyset names, not yet asked for; None where its index is Faiss's."""
+def collection_of_keyset(session: Session, keyset: KeysetHead, address: MilvusAddress) -> Collection | None:
+    """Give the collection of this keyset, without asking for it; None where its index is Faiss's."""
     if (name := collection_of(keyset.index_spec)) is None:
         return None
     owner = f"marks_of_base_{audit.database_id(session)}_keyset_{keyset.keyset_id}"
     return Collection(address, name, keyset.dim, owner)
 
 
-def attach_collection(session: Session, there: Collection) -> Remote:
+def attach_collection(session: Session, there: Collection) -> CollectionCandidates:
     """Open what is in a collection as of its mark.
 
     Raises `CandidatesRefused` where that is not this base's or names a change that the log does not have.
@@ -290,7 +290,7 @@ def attach_collection(session: Session, there: Collection) -> Remote:
     if not there.exists():
         raise CandidatesRefused(there.where, "it does not exist")
     mark = _trusted_mark(session, there)
-    return Remote(there, mark, age=_now(session) - mark.at)
+    return CollectionCandidates(there, mark, age=_now(session) - mark.at)
 
 
 def _trusted_mark(session: Session, there: Collection) -> CollectionMark:
@@ -302,15 +302,15 @@ def _trusted_mark(session: Session, there: Collection) -> CollectionMark:
     return mark
 
 
-def hand_on(session: Session, keyset_id: int, there: Collection) -> bool:
-    """Write what the log has since the mark, and a new mark; say False while another process does that."""
+def hand_on_changes(session: Session, keyset_id: int, there: Collection) -> bool:
+    """Write the changes since the mark to the collection, and a new mark; give False where another process does."""
     if not has_turn(session, keyset_id):
         return False
     there, connection = there.patient(), connection_of(session)
     mark, writer = _trusted_mark(session, there), CollectionWriter(session, there)
-    found = touched(connection, keyset_id, mark.seq)
+    found = read_touched_keys(connection, keyset_id, mark.seq)
     has_changed = False
-    for keys in renewed(connection, keyset_id, found):
+    for keys in renew_touched_keys(connection, keyset_id, found):
         has_changed |= _renew(writer, keys)
     if has_changed:
         _set_mark(writer, found.head, mark.fill)
@@ -335,12 +335,12 @@ def _confirm(there: Collection, ids: list[int]) -> None:
         raise CandidatesUnavailable(there.where, f"{len(lacking)} keys that it took are not in it")
 
 
-def write_all(
+def write_all_keys(
     session: Session, keyset: KeysetHead, there: Collection, on_keys: OnKeys | None = None
-) -> Remote:
-    """Make the collection hold exactly the keys of the database: mends it where it can be trusted, else fills it anew.
+) -> CollectionCandidates:
+    """Make the collection hold exactly the keys of the database: mend it if it can be trusted, else fill it.
 
-    While it is filled anew, lookups of other processes are refused.
+    While it is filled, lookups of other processes are refused.
     """
     wait_for_turn(session, keyset.keyset_id)
     head = audit.head_seq(session)  # read before the keys, as in catching up
@@ -376,7 +376,7 @@ def compact_collection(session: Session, keyset_id: int, there: Collection, seco
     """
     wait_for_turn(session, keyset_id)
     there = there.patient()
-    hand_on(session, keyset_id, there)
+    hand_on_changes(session, keyset_id, there)
     held = there.ids()
     wanted = indexed_ids(session, keyset_id)
     CollectionWriter(session, there).delete(np.setdiff1d(held, wanted, assume_unique=True).tolist())
@@ -387,7 +387,7 @@ def compact_collection(session: Session, keyset_id: int, there: Collection, seco
 
 
 def is_filled(session: Session, there: Collection) -> bool:
-    """Say whether the collection, which is there, was filled to the end by this base."""
+    """Say whether this base filled the collection, which exists, to the end."""
     try:
         _trusted_mark(session, there)
     except CandidatesRefused:
@@ -477,8 +477,8 @@ Keys = dict[int, bytes | None]
 
 
 @dataclass(slots=True)
-class Touched:
-    """What changes up to `head` touched: facts, ids of dropped keys, ranges of new key ids."""
+class TouchedKeys:
+    """The keys touched by changes up to `head`: by fact, by ids of dropped keys, and by ranges of new ids."""
 
     head: int
     facts: set[int] = field(default_factory=set)
@@ -486,9 +486,9 @@ class Touched:
     stored: list[tuple[int, int]] = field(default_factory=list)
 
 
-def touched(connection: psycopg.Connection, keyset_id: int, after: int) -> Touched:
-    """Give what every change past `after` that is committed by now touched."""
-    found = Touched(after)
+def read_touched_keys(connection: psycopg.Connection, keyset_id: int, after: int) -> TouchedKeys:
+    """Read from the log which keys the committed changes past `after` touched."""
+    found = TouchedKeys(after)
     for seq, fact_ids, dropped, stored in _rows(connection, _PASSED, keyset_id=keyset_id, after=after):
         found.head = max(found.head, seq)
         found.dropped += _ids(dropped)
@@ -499,10 +499,10 @@ def touched(connection: psycopg.Connection, keyset_id: int, after: int) -> Touch
     return found
 
 
-def renewed(connection: psycopg.Connection, keyset_id: int, found: Touched) -> Iterator[Keys]:
-    """Give the keys, as they are now, of all that was touched, in batches; None for those an index must not hold.
+def renew_touched_keys(connection: psycopg.Connection, keyset_id: int, found: TouchedKeys) -> Iterator[Keys]:
+    """Yield the touched keys as they are now, in batches; None for those that an index must not hold.
 
-    These are of facts that are neither live nor tombstones, and keys that were dropped.
+    These are keys of facts that are neither live nor tombstones, and dropped keys.
     """
     if found.dropped:
         yield {key_id: None for (key_id,) in _rows(connection, _GONE, keyset_id=keyset_id, ids=found.dropped)}

@@ -25,19 +25,19 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.records import RECALL, IndexFit, KeysetHead
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.in_process import InProcess, OnKeys, build_all
+from colmlm.kb.lookup.in_process import FaissCandidates, OnKeys, build_all
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.lookup.remote import (
+    CollectionCandidates,
     Keys,
-    Remote,
     attach_collection,
-    collection,
-    hand_on,
-    renewed,
-    touched,
-    write_all,
+    collection_of_keyset,
+    hand_on_changes,
+    read_touched_keys,
+    renew_touched_keys,
+    write_all_keys,
 )
 from colmlm.kb.lookup.shared import publish_snapshot
 from colmlm.kb.lookup.snapshot_files import history_file, note_history
@@ -100,8 +100,8 @@ class Replica:
         try:
             # The head is read before the keys: a change committed in between is newer than `head` and is applied again
             # next time.
-            found = touched(connection, self.keyset_id, self.applied_seq)
-            for keys in renewed(connection, self.keyset_id, found):
+            found = read_touched_keys(connection, self.keyset_id, self.applied_seq)
+            for keys in renew_touched_keys(connection, self.keyset_id, found):
                 self._renew(keys, found.head)
             self.candidates.advance(found.head)
             return self.applied_seq
@@ -128,8 +128,8 @@ def rebuild_replica(
 
     Where the keyset names a collection elsewhere, that is mended or filled.
     """
-    if (there := collection(session, keyset, settings.milvus)) is not None:
-        return _replica(keyset, write_all(session, keyset, there, on_keys))
+    if (there := collection_of_keyset(session, keyset, settings.milvus)) is not None:
+        return _replica(keyset, write_all_keys(session, keyset, there, on_keys))
     return replace(_replica(keyset, build_all(session, keyset, on_keys, goal)), is_new=True)
 
 
@@ -142,12 +142,12 @@ def load_replica(session: Session, keyset: KeysetHead, settings: Settings) -> Re
 
     Raises `SnapshotRefused` or `CandidatesRefused` on any doubt.
     """
-    if (there := collection(session, keyset, settings.milvus)) is not None:
+    if (there := collection_of_keyset(session, keyset, settings.milvus)) is not None:
         return _replica(keyset, attach_collection(session, there))
     directory = snapshots_of(session, settings.index_directory)
     index, applied_seq = KeyIndex.load(directory, keyset_id=keyset.keyset_id, dim=keyset.dim)
     _require_same_history(session, directory, keyset.keyset_id, applied_seq)
-    found = InProcess(index, applied_seq)
+    found = FaissCandidates(index, applied_seq)
     found.take(keyset.index_fit)
     return _replica(keyset, found)
 
@@ -165,8 +165,8 @@ def save_replica(session: Session, replica: Replica, settings: Settings, *, shar
     meanwhile, so that it was not shared.
     """
     is_shared = True
-    if isinstance(replica.candidates, Remote):
-        hand_on(session, replica.keyset_id, replica.candidates.collection)
+    if isinstance(replica.candidates, CollectionCandidates):
+        hand_on_changes(session, replica.keyset_id, replica.candidates.collection)
     else:
         _save_snapshot(session, replica, snapshots_of(session, settings.index_directory))
         is_shared = _share(session, replica, settings, must=share)
@@ -176,7 +176,7 @@ def save_replica(session: Session, replica: Replica, settings: Settings, *, shar
 
 
 def _save_snapshot(session: Session, replica: Replica, directory: Path) -> None:
-    assert isinstance(replica.candidates, InProcess)
+    assert isinstance(replica.candidates, FaissCandidates)
     with replica._follow:
         index, seq = replica.candidates.index, replica.applied_seq
         index.save(directory, keyset_id=replica.keyset_id, applied_seq=seq)

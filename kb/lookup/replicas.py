@@ -32,10 +32,10 @@ from colmlm.kb.keys.records import KeysetHead, SharedSnapshot
 from colmlm.kb.lookup import shared
 from colmlm.kb.lookup.in_process import OnKeys
 from colmlm.kb.lookup.records import NOBODY, Observer
-from colmlm.kb.lookup.remote import Remote, hand_on
+from colmlm.kb.lookup.remote import CollectionCandidates, hand_on_changes
 from colmlm.kb.lookup.replica import Replica, load_replica, rebuild_replica, save_replica
-from colmlm.kb.lookup.shared import Extent, SharedFolder, folder_of, noted
-from colmlm.kb.lookup.snapshot_files import Described, note_history, read_manifest, replace_snapshot, sha256
+from colmlm.kb.lookup.shared import SharedFolder, SnapshotExtent, folder_of, noted_snapshots
+from colmlm.kb.lookup.snapshot_files import IndexRecord, note_history, read_manifest, replace_snapshot, sha256
 from colmlm.kb.lookup.specs import collection_of
 from colmlm.kb.store import database
 from colmlm.kb.store.database import connection_of
@@ -57,12 +57,12 @@ def fetch_snapshot(
     return found is not None and _fetch_snapshot(*found, keyset_id, dim, settings)
 
 
-def fetch_apart(
+def fetch_snapshot_apart(
     session: Session, keyset_id: int, dim: int, settings: Settings, stalled_seconds: float = STALLED_SECONDS
 ) -> None:
-    """Fetch as `fetch` does, in a process of its own, since no fork survives the threads that read object storage.
+    """Fetch a snapshot in a process of its own, since object storage's threads do not survive a fork.
 
-    One that has written nothing for so long is ended, since a server cannot start before it: storage may never answer.
+    One that makes no progress for so long is ended: storage may never answer.
     """
     if (found := _better_snapshot(session, keyset_id, dim, settings)) is None:
         return
@@ -98,11 +98,11 @@ def _better_snapshot(
     session: Session, keyset_id: int, dim: int, settings: Settings, *, anyway: bool = False
 ) -> tuple[SharedFolder, SharedSnapshot] | None:
     """Give a keyset's shared snapshot and its folder, where that is better than what is in the index directory."""
-    folder, there = folder_of(session, settings), noted(session).get(keyset_id)
+    folder, there = folder_of(session, settings), noted_snapshots(session).get(keyset_id)
     if folder is None or there is None:
         return None
     here = _extent_here(settings.index_directory / folder.name, keyset_id, dim)
-    is_better = anyway or here is None or Extent.of(there).is_far_ahead(here)
+    is_better = anyway or here is None or SnapshotExtent.of(there).is_far_ahead(here)
     return (folder, there) if is_better else None
 
 
@@ -110,7 +110,7 @@ def _fetch_snapshot(
     folder: SharedFolder, there: SharedSnapshot, keyset_id: int, dim: int, settings: Settings
 ) -> bool:
     try:
-        copy_here(folder, there, keyset_id, dim, settings.index_directory / folder.name)
+        copy_snapshot(folder, there, keyset_id, dim, settings.index_directory / folder.name)
     except (SharedSnapshotsUnavailable, OSError) as error:
         _log.warning("the shared snapshot of keyset %d was not fetched: %s", keyset_id, error)
         return False
@@ -118,27 +118,27 @@ def _fetch_snapshot(
     return True
 
 
-def copy_here(
+def copy_snapshot(
     folder: SharedFolder, shared: SharedSnapshot, keyset_id: int, dim: int, directory: Path
 ) -> None:
     """Copy a shared snapshot into the index directory. Raises `SharedSnapshotsUnavailable` where its bytes differ."""
 
-    def write(file: Path) -> Described:
+    def write(file: Path) -> IndexRecord:
         folder.get(shared.file, file, shared.num_bytes)
         if sha256(file) != shared.sha256:
             cause = f"{shared.file} does not have the digest that the database knows"
             raise SharedSnapshotsUnavailable(folder.where, cause)
-        return Described(dim, shared.spec, shared.count, shared.sha256)
+        return IndexRecord(dim, shared.spec, shared.count, shared.sha256)
 
     replace_snapshot(directory, keyset_id, shared.applied_seq, write)
     note_history(directory, keyset_id, shared.applied_seq, shared.log_hash)
 
 
-def _extent_here(directory: Path, keyset_id: int, dim: int) -> Extent | None:
+def _extent_here(directory: Path, keyset_id: int, dim: int) -> SnapshotExtent | None:
     """Give how far the snapshot in the index directory is; None where there is none that can be read."""
     with suppress(OSError, ValueError, LookupError, TypeError):
         manifest = read_manifest(directory / f"keyset-{keyset_id}.json", keyset_id, dim)
-        return Extent(manifest["spec"], int(manifest["count"]), int(manifest["applied_seq"]))
+        return SnapshotExtent(manifest["spec"], int(manifest["count"]), int(manifest["applied_seq"]))
     return None
 
 
@@ -252,7 +252,7 @@ class Replicas:
             if collection_of(keyset.index_spec) is not None:
                 return
             if self.settings.shared_snapshots is not None:
-                fetch_apart(session, keyset.keyset_id, keyset.dim, self.settings)
+                fetch_snapshot_apart(session, keyset.keyset_id, keyset.dim, self.settings)
                 with suppress(
                     SnapshotRefused
                 ):  # else one server builds it after the fork, and the others fetch it
@@ -315,12 +315,16 @@ class Replicas:
         It does so every few seconds at most: each time leaves a deleted mark there.
         """
         held = self._replica
-        if held is None or not isinstance(held.candidates, Remote) or time.monotonic() < self._hand_on_from:
+        if (
+            held is None
+            or not isinstance(held.candidates, CollectionCandidates)
+            or time.monotonic() < self._hand_on_from
+        ):
             return
         if held.candidates.is_ahead:
             self._hand_on_from = time.monotonic() + HAND_ON_SECONDS
             with self.sessions.begin() as session:
-                hand_on(session, held.keyset_id, held.candidates.collection)
+                hand_on_changes(session, held.keyset_id, held.candidates.collection)
 
     def has_outgrown(self, index_spec: str) -> bool:
         """Say whether the index that answers is due to be built anew, for a keyset with this spec."""
@@ -333,7 +337,7 @@ class Replicas:
             return
         with self.sessions.begin() as session:
             keyset = keysets.keyset_head(session, held.keyset_id)
-            replica = grown(session, keyset, self.settings, on_keys)
+            replica = open_grown_replica(session, keyset, self.settings, on_keys)
         with self._opening:
             if replica is not None and self._replica is held:
                 self._replica = replica
@@ -346,12 +350,12 @@ class Replicas:
 # Growing: puts another kind of index in the place of an exact one that its keyset has outgrown.
 
 
-def grown(
+def open_grown_replica(
     session: Session, keyset: KeysetHead, settings: Settings, on_keys: OnKeys | None = None
 ) -> Replica | None:
-    """Give the replica from the snapshot of a process that built it before, or builds it and writes a snapshot.
+    """Open the replica of another kind that is due, from its snapshot or built here.
 
-    None while another process builds it, whose snapshot is found later.
+    None while another process builds it.
     """
     if not has_turn(session, keyset.keyset_id):
         return None
@@ -404,9 +408,9 @@ def open_replica(
     try:
         replica.catch_up(connection_of(session))
     except CandidatesUnavailable:
-        if not isinstance(replica.candidates, Remote) or not replica.candidates.is_lost:
+        if not isinstance(replica.candidates, CollectionCandidates) or not replica.candidates.is_lost:
             raise
-        hand_on(session, keyset.keyset_id, replica.candidates.collection)
+        hand_on_changes(session, keyset.keyset_id, replica.candidates.collection)
         replica = load_replica(session, keyset, settings)
         replica.catch_up(connection_of(session))
     return replica
@@ -432,11 +436,11 @@ def _of_another(session: Session, keyset: KeysetHead, settings: Settings) -> Rep
     folder = shared.folder_of(session, settings)
     if folder is None or not _answers(folder):
         return None
-    known = shared.noted(session).get(keyset.keyset_id)
+    known = shared.noted_snapshots(session).get(keyset.keyset_id)
     tell_at = began = time.monotonic()
     while True:
         is_turn = has_turn(session, keyset.keyset_id)
-        if (newer := shared.noted(session).get(keyset.keyset_id)) != known:
+        if (newer := shared.noted_snapshots(session).get(keyset.keyset_id)) != known:
             known = newer
             with suppress(SnapshotRefused):
                 return from_snapshot(session, keyset, settings)

@@ -28,7 +28,7 @@ from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.store.store import Store
 from colmlm.kb.store.waits import Waits
-from colmlm.kb.texts.searched import quoted, searched_words
+from colmlm.kb.texts.searched import quote_lexeme, searched_words
 
 if TYPE_CHECKING:
     from colmlm.kb.lookup.lookups import Lookups
@@ -132,7 +132,7 @@ class WordSearch:
         values = {
             "most": 2 * MOST_CANDIDATES,
             "weights": [(K1 + 1) * collection.weight(frequencies[lexeme]) for lexeme in rarest_first],
-            "queries": [quoted(lexeme) for lexeme in rarest_first],
+            "queries": [quote_lexeme(lexeme) for lexeme in rarest_first],
             "mean": collection.mean,
             "k1": K1,
             "b": B,
@@ -157,7 +157,7 @@ class WordSearch:
         collection, counted = self._collection, self._counted
         unknown = [lexeme for lexeme in lexemes if lexeme not in counted and lexeme not in collection.common]
         if unknown:
-            queries = [quoted(lexeme) for lexeme in unknown]
+            queries = [quote_lexeme(lexeme) for lexeme in unknown]
             counted |= dict(connection.execute(_COUNT, (COUNTED, unknown, queries)).fetchall())
         return collection, {
             lexeme: collection.common[lexeme] if lexeme in collection.common else counted[lexeme]
@@ -187,8 +187,8 @@ def _choices(rarest_first: Sequence[str], frequencies: Mapping[str, float], numb
             together.append(lexeme)
             many *= frequencies[lexeme] / max(number, 1.0)
     if len(together) > 1:
-        yield " & ".join(map(quoted, together))
-    yield quoted(rarest_first[0])
+        yield " & ".join(map(quote_lexeme, together))
+    yield quote_lexeme(rarest_first[0])
 
 
 def _rare(rarest_first: Sequence[str], frequencies: Mapping[str, float], number: float) -> Iterator[str]:
@@ -198,13 +198,13 @@ def _rare(rarest_first: Sequence[str], frequencies: Mapping[str, float], number:
         if frequencies[lexeme] > room:
             break
         rare, room = rare + 1, room - frequencies[lexeme]
-        yield quoted(lexeme)
+        yield quote_lexeme(lexeme)
     common = rarest_first[rare : rare + PAIRED]
     for one, other in combinations(common, 2):
         both = frequencies[one] * frequencies[other] / max(number, 1.0)
         if one in common[:LEADING] and both <= room:
             room -= both
-            yield f"({quoted(one)} & {quoted(other)})"
+            yield f"({quote_lexeme(one)} & {quote_lexeme(other)})"
 
 
 class SearchableStore(Store):
@@ -212,7 +212,7 @@ class SearchableStore(Store):
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
         super().__init__(settings, engine)
-        self.reader = database.reader(engine, Waits.of(settings))
+        self.reader = database.reading_engine(engine, Waits.of(settings))
         self.words = WordSearch()
         self._searcher: Searcher | None = None
         self._making = threading.Lock()

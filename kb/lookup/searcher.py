@@ -22,7 +22,7 @@ from colmlm.kb.errors import CandidatesUnavailable, IndexBehind, InvalidQuery, K
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.options import FOUND_BY_KEY, USUAL_FACTS, FactFilter, FilteredOptions, Wanted
+from colmlm.kb.lookup.options import FOUND_BY_KEY, USUAL_FACTS, FactFilter, FilteredOptions, FullLookupOptions
 from colmlm.kb.lookup.ranking import (
     SPARE,
     Yields,
@@ -30,8 +30,8 @@ from colmlm.kb.lookup.ranking import (
     decide_lookup,
     rank_candidates,
     rank_each,
-    ranked_with,
-    settled,
+    rank_together,
+    settle_ranking,
 )
 from colmlm.kb.lookup.records import Lookup, Observer, Ranking
 from colmlm.kb.lookup.replica import Replica
@@ -64,14 +64,14 @@ class Searcher(Replicas):
         `KeysetNotReady` where the keyset is building or retired.
         """
         with self.observer.timed("lookup"):
-            wanted = Wanted.read(options)
+            wanted = FullLookupOptions.read(options)
             if wanted.min_seq is not None:
                 self.await_change(wanted.min_seq)
             spare = SPARE if by_rule else 0
             rankings, decision, seq = self._rank_facts(as_queries(queries_BD), checkpoint_id, wanted, spare)
             least = decision.threshold if wanted.threshold is None else wanted.threshold
             if by_rule and (yields := decision.yields):
-                rankings = [settled(ranking, yields, least, wanted.k) for ranking in rankings]
+                rankings = [settle_ranking(ranking, yields, least, wanted.k) for ranking in rankings]
             found = [decide_lookup(ranking, wanted.k, least, seq) for ranking in rankings]
         self.observer.looked_up(found)
         return found
@@ -89,7 +89,7 @@ class Searcher(Replicas):
         Facts that are filtered out are passed over, however many they are. It raises what `find` does.
         """
         with self.observer.timed("lookup"):
-            wanted = Wanted(k, fact_filter=fact_filter)
+            wanted = FullLookupOptions(k, fact_filter=fact_filter)
             rankings, _, _ = self._rank_facts(as_queries(queries_BD), checkpoint_id, wanted)
         return rankings
 
@@ -117,12 +117,12 @@ class Searcher(Replicas):
         for query_D, scores in zip(as_queries(queries_BD), added, strict=True):
             rows = [decision.keys[i] for i in scores if i in decision.keys]
             ranking = rank_candidates(query_D, rows, 1 + SPARE, scores)
-            found.append(decide_lookup(settled(ranking, decision.yields, least, 1), 1, least, seq))
+            found.append(decide_lookup(settle_ranking(ranking, decision.yields, least, 1), 1, least, seq))
         self.observer.looked_up(found)
         return found
 
     def _rank_facts(
-        self, queries: Vectors, checkpoint_id: str, wanted: Wanted, spare: int = 0
+        self, queries: Vectors, checkpoint_id: str, wanted: FullLookupOptions, spare: int = 0
     ) -> tuple[list[Ranking], Decision, int]:
         """Rank the nearest facts of each query, and give the decision behind that and the change of the index.
 
@@ -159,7 +159,7 @@ class Searcher(Replicas):
         queries_BD: Vectors,
         found: list[Ranking],
         decision: Decision,
-        wanted: Wanted,
+        wanted: FullLookupOptions,
     ) -> bool:
         """Catch up, and ranks with what was `found` in the index as of `seq` the keys that it got since.
 
@@ -173,11 +173,11 @@ class Searcher(Replicas):
             if not again.confirms(decision) or any(row.yields_to is not None for row in again.keys.values()):
                 return False
             rows = _rows(again, added, wanted)
-            found[:] = ranked_with(found, queries_BD, rows, wanted.k)
+            found[:] = rank_together(found, queries_BD, rows, wanted.k)
         return added is not None
 
     def _search(
-        self, replica: Replica, seq: int, queries_BD: Vectors | None, wanted: Wanted, spare: int
+        self, replica: Replica, seq: int, queries_BD: Vectors | None, wanted: FullLookupOptions, spare: int
     ) -> tuple[list[Ranking], Decision]:
         """Rank the nearest facts of each query (k live facts, or all there are), and give the last decision, with the
         head of the first and all keys that were found.
@@ -263,7 +263,7 @@ class Searcher(Replicas):
             return replace(self.of_keyset(keyset_id, self._standby), observer=self.observer)
 
 
-def _rows(decision: Decision, key_ids: Iterable[int], wanted: Wanted) -> list[Row[Any]]:
+def _rows(decision: Decision, key_ids: Iterable[int], wanted: FullLookupOptions) -> list[Row[Any]]:
     """Give the keys that may be ranked, of those that were decided on, in this order."""
     rows = [decision.keys[key_id] for key_id in key_ids if key_id in decision.keys]
     without = wanted.fact_filter.without

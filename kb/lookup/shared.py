@@ -34,18 +34,18 @@ FILE = re.compile(r"keyset-(\d+)-seq-\d+-[0-9a-f]{16}\.faiss")
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
-    """How far a snapshot is: its kind of index, its number of keys, the last change in it."""
+class SnapshotExtent:
+    """What a snapshot covers: its kind of index, its number of keys, its last change."""
 
     spec: str
     count: int
     applied_seq: int
 
     @classmethod
-    def of(cls, described: Any) -> Extent:
+    def of(cls, described: Any) -> SnapshotExtent:
         return cls(described.spec, described.count, described.applied_seq)
 
-    def is_far_ahead(self, other: Extent) -> bool:
+    def is_far_ahead(self, other: SnapshotExtent) -> bool:
         """Say whether a process is better off with this snapshot than with the other one and the log."""
         changes, keys = self.applied_seq - other.applied_seq, abs(self.count - other.count)
         is_larger = 10 * keys > max(self.count, other.count)
@@ -59,8 +59,8 @@ def folder_of(session: Session, settings: Settings) -> SharedFolder | None:
     return SharedFolder(settings.shared_snapshots, audit.database_id(session))
 
 
-def noted(session: Session) -> dict[int, SharedSnapshot]:
-    """Give what the shared snapshot of each keyset in use has to be, where there is one of this log."""
+def noted_snapshots(session: Session) -> dict[int, SharedSnapshot]:
+    """Give the shared snapshot that the database names for each keyset in use, if it is of this log."""
     return {
         n: one
         for n, one in _read_snapshots(session, KeysetRow.state != "retired").items()
@@ -68,8 +68,8 @@ def noted(session: Session) -> dict[int, SharedSnapshot]:
     }
 
 
-def named(session: Session) -> dict[int, SharedSnapshot]:
-    """Give every shared snapshot that the database knows of, those of retired keysets too until they are removed."""
+def named_snapshots(session: Session) -> dict[int, SharedSnapshot]:
+    """Give every shared snapshot that the database names, also those of retired keysets."""
     return _read_snapshots(session, true())
 
 
@@ -82,31 +82,30 @@ def _read_snapshots(session: Session, which: ColumnElement[bool]) -> dict[int, S
     return {keyset_id: one for keyset_id, one in read.items() if one is not None}
 
 
-def unset(session: Session, settings: Settings) -> str | None:
-    """Say where snapshots are shared that this process, for which no place is named, cannot look at."""
-    found = sorted({one.place or "a place" for one in named(session).values()})
+def describe_unnamed_place(session: Session, settings: Settings) -> str | None:
+    """Say where snapshots are shared if this process's settings name no place."""
+    found = sorted({one.place or "a place" for one in named_snapshots(session).values()})
     if settings.shared_snapshots is not None or not found:
         return None
     return f"servers share snapshots at {', '.join(found)}, and COLMLM_SHARED_SNAPSHOTS is not set here"
 
 
-def doubts(session: Session, folder: SharedFolder) -> dict[int, str]:
-    """Give a sentence for each snapshot that may lie elsewhere than in this folder, or in what is not mounted."""
+def snapshot_doubts(session: Session, folder: SharedFolder) -> dict[int, str]:
+    """Give a sentence for each snapshot that may lie elsewhere or in a place that is not mounted."""
     files = set(folder.names())
-    settled = removed(session, folder, files)
-    found = {n: _doubt(folder, one, files) for n, one in named(session).items() if n not in settled}
+    settled = removed_snapshots(session, folder, files)
+    found = {n: _doubt(folder, one, files) for n, one in named_snapshots(session).items() if n not in settled}
     return {
         keyset_id: _about_snapshot(keyset_id, said) for keyset_id, said in found.items() if said is not None
     }
 
 
-def removed(session: Session, folder: SharedFolder, files: Collection[str]) -> set[int]:
-    """Give the retired keysets whose snapshot was removed from this folder, of these files, and is named still.
+def removed_snapshots(session: Session, folder: SharedFolder, files: Collection[str]) -> set[int]:
+    """Give the retired keysets whose file is gone from this folder, though the database names it still.
 
-    A process that ends between the two leaves that, and so did releases before. Another snapshot that is named has to
-    be there, which shows that the folder is the servers'.
+    Another named snapshot has to be there, which shows that the folder is the right one.
     """
-    if not any(one.file in files for one in named(session).values()):
+    if not any(one.file in files for one in named_snapshots(session).values()):
         return set()
     retired = _read_snapshots(session, KeysetRow.state == "retired").items()
     return {n for n, one in retired if one.file not in files and one.place in (None, folder.address)}
@@ -122,53 +121,53 @@ def _doubt(folder: SharedFolder, shared: SharedSnapshot, files: Collection[str])
     return None
 
 
-def must_stay(session: Session, folder: SharedFolder, shared: SharedSnapshot | None) -> str | None:
-    """Say why a snapshot must not be replaced from here, as nobody would know of it then; None where it may.
+def reason_to_stay(session: Session, folder: SharedFolder, shared: SharedSnapshot | None) -> str | None:
+    """Say why a snapshot must not be replaced from here; None where it may.
 
-    One that is gone from its folder may, unless it holds erased keys: then somebody has to say that it is gone.
+    One that is gone from its folder may, unless it holds erased keys.
     """
     if shared is None or (said := _doubt(folder, shared, folder.names())) is None:
         return None
     is_here = shared.place in (None, folder.address)
-    return None if is_here and not is_outlived(session, shared) else said
+    return None if is_here and not may_hold_erased_keys(session, shared) else said
 
 
 def _about_snapshot(keyset_id: int, said: str) -> str:
     return f"shared snapshot of keyset {keyset_id}: {said}"
 
 
-def is_outlived(session: Session, shared: SharedSnapshot) -> bool:
-    """Say whether facts were erased since, whose keys the snapshot may hold."""
+def may_hold_erased_keys(session: Session, shared: SharedSnapshot) -> bool:
+    """Say whether facts were erased since this snapshot, so that it may hold their keys."""
     erased = exists().where(ChangeRow.seq > shared.applied_seq, ChangeRow.kind == "erase")
     return bool(session.scalar(select(erased)))
 
 
-def is_old(session: Session, changes: int = FAR_AHEAD) -> bool:
-    """Say whether the shared snapshot of the active keyset is so many changes behind the log."""
+def is_snapshot_old(session: Session, changes: int = FAR_AHEAD) -> bool:
+    """Say whether the active keyset's shared snapshot is so many changes behind the log."""
     active = session.scalar(select(KeysetRow.id).where(KeysetRow.state == "active"))
-    there = noted(session).get(active or 0)
+    there = noted_snapshots(session).get(active or 0)
     return there is not None and audit.head_seq(session) - there.applied_seq >= changes
 
 
-def left_over(session: Session, folder: SharedFolder) -> tuple[str, ...]:
-    """Give the files there that no keyset in use names, of writers that died and of keysets that are gone."""
-    files = {one.file for one in noted(session).values()}
+def leftover_files(session: Session, folder: SharedFolder) -> tuple[str, ...]:
+    """List the files that no keyset in use names, of writers that died or keysets that are gone."""
+    files = {one.file for one in noted_snapshots(session).values()}
     return tuple(name for name in folder.names() if FILE.fullmatch(name) and name not in files)
 
 
-def remains(session: Session, folder: SharedFolder, uploads: UnfinishedUploads) -> tuple[str, ...]:
-    """Name what is left over there, with the parts of files that were never written to their end."""
+def list_leftovers(session: Session, folder: SharedFolder, uploads: UnfinishedUploads) -> tuple[str, ...]:
+    """Name the leftover files, and the parts of unfinished uploads."""
     parts = (f"{name} (parts of it)" for name in uploads.names if FILE.fullmatch(name))
-    return (*left_over(session, folder), *parts)
+    return (*leftover_files(session, folder), *parts)
 
 
 def list_faults(session: Session, folder: SharedFolder) -> dict[int, str]:
     """Read every shared snapshot, and give a sentence for each that nobody could use or that should be gone."""
-    found = doubts(session, folder)
-    for keyset_id, one in noted(session).items():
+    found = snapshot_doubts(session, folder)
+    for keyset_id, one in noted_snapshots(session).items():
         if keyset_id in found:
             continue
-        if is_outlived(session, one):
+        if may_hold_erased_keys(session, one):
             found[keyset_id] = _about_snapshot(keyset_id, "is from before an erasure")
         elif not folder.holds(one.file, one.num_bytes, one.sha256):
             found[keyset_id] = _about_snapshot(keyset_id, f"{one.file} does not have its digest")
@@ -259,8 +258,8 @@ class SharedFolder:
                 except FileNotFoundError:  # another process removed it
                     continue
 
-    def unfinished(self) -> UnfinishedUploads:
-        """Give the files whose upload to S3 was never finished: their parts stay, and no listing has them."""
+    def unfinished_uploads(self) -> UnfinishedUploads:
+        """List the files whose upload to S3 never finished: their parts stay without being listed."""
         with self._reach_storage() as (storage, root):
             try:
                 return UnfinishedUploads(tuple(sorted({_name(upload) for upload in _uploads(storage, root)})))
@@ -414,8 +413,8 @@ def publish_snapshot(
         stream.seek(0)
         if not (anyway or _is_due(session, keyset_id, snapshot)) or not _turn(session, keyset_id, must):
             return True
-        there = noted(session).get(keyset_id)  # as whoever had the turn before left it
-        if is_outlived(session, snapshot):
+        there = noted_snapshots(session).get(keyset_id)  # as whoever had the turn before left it
+        if may_hold_erased_keys(session, snapshot):
             return False
         is_older = there is not None and there.applied_seq > snapshot.applied_seq
         if not is_older and (anyway or _is_due(session, keyset_id, snapshot)):
@@ -430,8 +429,8 @@ def _put(
 
     Only the first snapshot of a base has its folder made, so that it is not made where the place is not mounted.
     """
-    known = named(session)
-    if (said := must_stay(session, folder, known.get(keyset_id))) is not None:
+    known = named_snapshots(session)
+    if (said := reason_to_stay(session, folder, known.get(keyset_id))) is not None:
         raise SharedSnapshotsUnavailable(folder.where, said)
     if not known:
         folder.make()
@@ -440,7 +439,7 @@ def _put(
     if not folder.holds(snapshot.file, snapshot.num_bytes, snapshot.sha256):  # somebody may be reading it
         folder.put(snapshot.file, stream)
     note = update(KeysetRow).where(KeysetRow.id == keyset_id)
-    readable, whole = records.known_before(snapshot), asdict(snapshot)
+    readable, whole = records.former_release_fields(snapshot), asdict(snapshot)
     session.execute(note.values(shared_snapshot=readable, whole_shared_snapshot=whole))
     event.listen(session, "after_commit", partial(_prune_after, folder), once=True)
 
@@ -468,10 +467,10 @@ def _describe_snapshot(
 
 
 def _is_due(session: Session, keyset_id: int, snapshot: SharedSnapshot) -> bool:
-    there = noted(session).get(keyset_id)
-    if there is None or is_outlived(session, there):
+    there = noted_snapshots(session).get(keyset_id)
+    if there is None or may_hold_erased_keys(session, there):
         return True
-    return Extent.of(snapshot).is_far_ahead(Extent.of(there))
+    return SnapshotExtent.of(snapshot).is_far_ahead(SnapshotExtent.of(there))
 
 
 def _turn(session: Session, keyset_id: int, must: bool) -> bool:
@@ -483,7 +482,7 @@ def _turn(session: Session, keyset_id: int, must: bool) -> bool:
 
 
 def await_turns(session: Session) -> None:
-    """Wait until nobody writes there who began before an erasure that is committed; nobody begins so later."""
+    """Wait until no process that began before a committed erasure still writes there."""
     for keyset_id in session.scalars(
         select(KeysetRow.id).where(KeysetRow.state != "retired").order_by(KeysetRow.id)
     ):
@@ -495,14 +494,18 @@ def prune_snapshots(session: Session, folder: SharedFolder) -> None:
 
     Files go first: they hold whole indexes, and who may remove them may not always see the parts of uploads.
     """
-    turns = _turns(session, left_over(session, folder))
-    names = [name for name in left_over(session, folder) if _keyset_of(name) in turns]  # now nobody writes
+    turns = _turns(session, leftover_files(session, folder))
+    names = [
+        name for name in leftover_files(session, folder) if _keyset_of(name) in turns
+    ]  # now nobody writes
     folder.remove(names)
-    forget_snapshots(session, [n for n, one in named(session).items() if one.file in names])
-    forget_snapshots(session, [n for n in removed(session, folder, folder.names()) if has_turn(session, n)])
-    parts = folder.unfinished().names
+    forget_snapshots(session, [n for n, one in named_snapshots(session).items() if one.file in names])
+    forget_snapshots(
+        session, [n for n in removed_snapshots(session, folder, folder.names()) if has_turn(session, n)]
+    )
+    parts = folder.unfinished_uploads().names
     if turns := _turns(session, parts):
-        folder.abort(name for name in folder.unfinished().names if _keyset_of(name) in turns)
+        folder.abort(name for name in folder.unfinished_uploads().names if _keyset_of(name) in turns)
 
 
 def _turns(session: Session, names: Iterable[str]) -> set[int]:
@@ -512,7 +515,7 @@ def _turns(session: Session, names: Iterable[str]) -> set[int]:
 
 
 def forget_snapshots(session: Session, keyset_ids: Iterable[int]) -> None:
-    """Have the database name no shared snapshot of these keysets."""
+    """Make the database name no shared snapshot of these keysets."""
     note = update(KeysetRow).where(KeysetRow.id.in_(list(keyset_ids)))
     session.execute(note.values(shared_snapshot=null(), whole_shared_snapshot=null()))
 

@@ -23,7 +23,7 @@ class Readable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class IndexRecord:
     """What a manifest says of the index in a file: width, spec, number of keys, and the file's digest."""
 
     dim: int
@@ -78,7 +78,7 @@ def publish_files(temporary: Path, file: Path, directory: int) -> None:
 
 
 def replace_snapshot(
-    path: Path, keyset_id: int, applied_seq: int, write: Callable[[Path], Described]
+    path: Path, keyset_id: int, applied_seq: int, write: Callable[[Path], IndexRecord]
 ) -> None:
     """Replace this keyset's snapshot in the directory `path`; on return it is on disk and older ones are gone.
 

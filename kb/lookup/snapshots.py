@@ -31,8 +31,8 @@ from colmlm.kb.keys.keysets import keyset_head
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup import shared
 from colmlm.kb.lookup.collection import Collection
-from colmlm.kb.lookup.in_process import InProcess
-from colmlm.kb.lookup.remote import CollectionWriter, collection, filled_at, is_filled
+from colmlm.kb.lookup.in_process import FaissCandidates
+from colmlm.kb.lookup.remote import CollectionWriter, address_of_note, collection_of_keyset, is_filled
 from colmlm.kb.lookup.replica import Replica, load_replica, snapshots_of
 from colmlm.kb.lookup.snapshot_files import locked_directory
 from colmlm.kb.lookup.specs import DROPPED
@@ -43,11 +43,8 @@ from colmlm.kb.tables import KeysetRow
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """The collection that a keyset in this state names, be it there or not, and at which address it was filled last.
-
-    That is None where it is not known.
-    """
+class NamedCollection:
+    """The Milvus collection that a keyset names, existing or not, and where it was last filled (None: unknown)."""
 
     keyset_id: int
     state: str
@@ -77,7 +74,7 @@ class Elsewhere:
             return None
         return f"it is not there, and was filled at {self.filled_at}"
 
-    def drop(self, session: Session) -> Elsewhere | None:
+    def drop(self, session: Session) -> NamedCollection | None:
         """Drop it, unless it is kept by the time that it is this process's turn to write there; give it then.
 
         While the turn was awaited another process may have filled it, and its keyset may answer with it by now. Of a
@@ -104,31 +101,32 @@ class Elsewhere:
         else:
             session.execute(note.values(index_fit=null()))
 
-    def _in_turn(self, session: Session) -> Elsewhere | None:
+    def _in_turn(self, session: Session) -> NamedCollection | None:
         """Wait for this process's turn to write there and gives it as it is then; None where it was dropped."""
         wait_for_turn(session, self.keyset_id)
         return _of(session, self.keyset_id, self.there.address)
 
 
-def named_collections(session: Session, settings: Settings) -> list[Elsewhere]:
+def named_collections(session: Session, settings: Settings) -> list[NamedCollection]:
     """Give the collections that keysets name, by the keysets' ids, but for those that are known to be dropped."""
     ids = session.scalars(select(KeysetRow.id).order_by(KeysetRow.id)).all()
     found = (_of(session, keyset_id, settings.milvus) for keyset_id in ids)
     return [one for one in found if one is not None]
 
 
-def _of(session: Session, keyset_id: int, address: MilvusAddress) -> Elsewhere | None:
+def _of(session: Session, keyset_id: int, address: MilvusAddress) -> NamedCollection | None:
     keyset = keyset_head(session, keyset_id)
-    if (there := collection(session, keyset, address)) is None:
+    if (there := collection_of_keyset(session, keyset, address)) is None:
         return None
-    at = None if keyset.index_fit is None else filled_at(keyset.index_fit.spec)
-    return Elsewhere(keyset_id, keyset.state, there, at)
+    at = None if keyset.index_fit is None else address_of_note(keyset.index_fit.spec)
+    return NamedCollection(keyset_id, keyset.state, there, at)
 
 
 @dataclass(frozen=True, slots=True)
-class ElsewhereStanding:
-    """The keysets whose collections are to be compared with the database, and a sentence for each other collection:
-    the `useless` are to be dropped, the `astray` are in doubt, and the `unasked` could not be asked for.
+class CollectionStandings:
+    """The keysets whose collections are to be compared, and a sentence for each other collection.
+
+    The `useless` are to be dropped, the `astray` are in doubt, and the `unasked` could not be reached.
     """
 
     kept: frozenset[int] = frozenset()
@@ -140,7 +138,7 @@ class ElsewhereStanding:
         return (*self.useless.values(), *self.astray.values(), *self.unasked.values())
 
 
-def collection_standings(session: Session, settings: Settings) -> ElsewhereStanding:
+def collection_standings(session: Session, settings: Settings) -> CollectionStandings:
     """Look for the collections of keysets that answer nothing; those of the others are opened by who compares them."""
     kept, useless, astray, unasked = set(), {}, {}, {}
     for one in named_collections(session, settings):
@@ -154,7 +152,7 @@ def collection_standings(session: Session, settings: Settings) -> ElsewhereStand
                 useless[one.keyset_id] = of
         except CandidatesUnavailable as unavailable:
             unasked[one.keyset_id] = f"{of}: {unavailable}"
-    return ElsewhereStanding(frozenset(kept), useless, astray, unasked)
+    return CollectionStandings(frozenset(kept), useless, astray, unasked)
 
 
 _FILE = re.compile(r"keyset-(\d+)(?:\.tmp|\.json|\.history|-seq-\d+-[0-9a-f]{16}\.faiss)")
@@ -176,7 +174,7 @@ class Snapshot:
     is_elsewhere: bool = False
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         return "collection" if self.is_elsewhere else "snapshot"
 
     @property
@@ -213,12 +211,12 @@ class Inspection:
     orphans: tuple[Path, ...]
     unfinished: tuple[int, ...]
     shared: SharedFaults = field(default_factory=SharedFaults)
-    collections: ElsewhereStanding = field(default_factory=ElsewhereStanding)
+    collections: CollectionStandings = field(default_factory=CollectionStandings)
 
     def differences(self, *, but: int | None = None) -> tuple[str, ...]:
         """Give a sentence for each snapshot that was accepted and holds wrong keys."""
         return tuple(
-            f"{s.what} of keyset {s.keyset_id}: {len(s.missing)} keys missing {list(s.missing[:10])},"
+            f"{s.description} of keyset {s.keyset_id}: {len(s.missing)} keys missing {list(s.missing[:10])},"
             f" {len(s.left_over)} left over {list(s.left_over[:10])}"
             for s in self.snapshots
             if (s.missing or s.left_over) and s.keyset_id != but
@@ -228,19 +226,23 @@ class Inspection:
         """Give a sentence for each fault that changes no answer."""
         return (
             *(
-                f"{s.what} of keyset {s.keyset_id} is refused: {s.refused}"
+                f"{s.description} of keyset {s.keyset_id} is refused: {s.refused}"
                 for s in self.snapshots
                 if s.refused
             ),
-            *(f"{s.what} of keyset {s.keyset_id}: {s.twice} stored twice" for s in self.snapshots if s.twice),
+            *(
+                f"{s.description} of keyset {s.keyset_id}: {s.twice} stored twice"
+                for s in self.snapshots
+                if s.twice
+            ),
             *(f"{file.name} belongs to no snapshot" for file in self.orphans),
             *(f"keyset {keyset_id} is keyed to the end and still building" for keyset_id in self.unfinished),
             *self.shared.describe_findings(),
             *self.collections.describe_findings(),
         )
 
-    def unreached(self) -> tuple[str, ...]:
-        """Give those of these sentences that tell of what could not be looked at."""
+    def unreached_findings(self) -> tuple[str, ...]:
+        """Give the sentences on places that could not be looked at."""
         shared = [self.shared.unreached] if self.shared.unreached else []
         return (*shared, *self.collections.unasked.values())
 
@@ -285,10 +287,10 @@ def _inspect_shared(session: Session, settings: Settings) -> SharedFaults:
     if (folder := shared.folder_of(session, settings)) is None:
         return SharedFaults()
     try:
-        uploads = folder.unfinished()
+        uploads = folder.unfinished_uploads()
         return SharedFaults(
             shared.list_faults(session, folder),
-            shared.remains(session, folder, uploads),
+            shared.list_leftovers(session, folder, uploads),
             unlisted=uploads.unlisted,
         )
     except SharedSnapshotsUnavailable as error:
@@ -316,7 +318,7 @@ def compare_snapshots(session: Session, replica: Replica) -> Snapshot:
         missing=tuple(np.setdiff1d(wanted, found, assume_unique=True).tolist()),
         left_over=tuple(np.setdiff1d(found, wanted, assume_unique=True).tolist()),
         twice=replica.candidates.num_twice,
-        is_elsewhere=not isinstance(replica.candidates, InProcess),
+        is_elsewhere=not isinstance(replica.candidates, FaissCandidates),
     )
 
 

@@ -41,7 +41,7 @@ class Spec:
         return max(self.lists, self.centroids)
 
 
-def parsed(spec: str) -> Spec | None:
+def parse_spec(spec: str) -> Spec | None:
     """Give the parts of a spec; None where it is not known to remove keys correctly."""
     if (match := _SPEC.fullmatch(spec)) is None:
         return None

@@ -57,10 +57,10 @@ READ = 500  # of a group's last misses, among which its different questions are
 MAX_ID = 2**63 - 1
 
 
-def groups(
+def list_groups(
     session: Session, state: MissState, order: MissOrder, after: int, limit: int, show: ShowTexts | None
 ) -> list[MissGroup]:
-    """Give groups of this state past the group `after`, or where that is not there any more from the first on."""
+    """List groups of this state past the group `after`, or from the first on where that is gone."""
     by = MissGroupRow.asked if order == "asked" else MissGroupRow.last_at
     statement = select(MissGroupRow).where(MissGroupRow.state == state)
     last = session.get(MissGroupRow, after) if 0 < after <= MAX_ID else None
@@ -119,11 +119,11 @@ def _last_of(session: Session, group_ids: Sequence[int]) -> dict[int, MissPlace]
 
 def _decisions(session: Session, seqs: Sequence[int]) -> dict[int, ChangeRecord]:
     found = session.scalars(select(ChangeRow).where(ChangeRow.seq == func.any(list(seqs))))
-    return {change.seq: audit.as_record(change) for change in found}
+    return {change.seq: audit.change_record(change) for change in found}
 
 
-def asked_in(session: Session, group_id: int, show: ShowTexts | None) -> tuple[MissedQuestion, ...]:
-    """Give the different questions among the last misses of a group, newest first."""
+def questions_in_group(session: Session, group_id: int, show: ShowTexts | None) -> tuple[MissedQuestion, ...]:
+    """List the different questions among the last misses of a group, newest first."""
     rows = session.execute(_newest(group_id)).all()
     asked = group_questions(session, [MissPlace(row.generation_id, row.ordinal) for row in rows], show)
     found: dict[tuple[str, bool], list[Any]] = {}
@@ -175,8 +175,8 @@ def _first(rows: Iterable[Any], proposed: dict[int, str]) -> str | None:
 Query = tuple[str, bytes]  # the checkpoint, and the vector as it is stored
 
 
-def with_near(store: SearchableStore, groups: Sequence[MissGroup], k: int) -> list[MissGroup]:
-    """Give the groups with the k live facts that are nearest to what each was asked last."""
+def add_near_facts(store: SearchableStore, groups: Sequence[MissGroup], k: int) -> list[MissGroup]:
+    """Give the groups with the k live facts nearest to the last question of each."""
     if not (groups and k):
         return list(groups)
     places = {one.group_id: MissPlace(one.generation_id, one.ordinal) for one in groups}
@@ -222,15 +222,15 @@ def _by_key(store: SearchableStore, asked: Mapping[int, Query], k: int) -> dict[
     found: dict[int, tuple[Hit, ...]] = {}
     for checkpoint_id in {checkpoint_id for checkpoint_id, _ in asked.values()}:
         of = {one: query for one, (space, query) in asked.items() if space == checkpoint_id}
-        hits = looked_up(store, checkpoint_id, list(of.values()), k=k, threshold=-1.0)
+        hits = look_up_queries(store, checkpoint_id, list(of.values()), k=k, threshold=-1.0)
         found |= dict(zip(of, hits, strict=True)) if hits else {}
     return found
 
 
-def looked_up(
+def look_up_queries(
     store: SearchableStore, checkpoint_id: str, queries: Sequence[bytes], **options: Unpack[LookupOptions]
 ) -> list[tuple[Hit, ...]] | None:
-    """Give the hits of each query; None where the active keyset is of another checkpoint, or there is none."""
+    """Give the hits of each query; None unless the active keyset is of this checkpoint."""
     queries_BD = np.frombuffer(b"".join(queries), dtype=STORED).reshape(len(queries), -1).astype(np.float32)
     try:
         lookups = store.lookups.find(queries_BD, checkpoint_id=checkpoint_id, **options)
@@ -267,7 +267,7 @@ ShowTexts = Callable[[Session, Mapping[int, Texts]], Mapping[int, Texts]]
 
 
 class MissPlace(NamedTuple):
-    """A lookup of an output, or with the ordinal -1 the output as a whole."""
+    """A lookup of an output by its ordinal, or with the ordinal -1 the output as a whole."""
 
     generation_id: int
     ordinal: int
@@ -295,8 +295,8 @@ def group_questions(
 _STORED = select(GenerationRow.id, GenerationRow.mode, GenerationRow.prompt, GenerationRow.output)
 
 
-def was_read() -> ColumnElement[bool]:
-    """Select whether the reader was asked the prompt's question: no lookup before this one had found a fact."""
+def was_question_read() -> ColumnElement[bool]:
+    """Build a condition (SQL): the reader was asked the prompt's question, as no earlier lookup had found a fact."""
     earlier = aliased(AttributionRow)
     found = exists().where(
         earlier.generation_id == AttributionRow.generation_id,
@@ -311,7 +311,7 @@ def _starts(session: Session, places: Collection[MissPlace]) -> dict[MissPlace, 
         return {}
     place = (AttributionRow.generation_id, AttributionRow.ordinal)
     statement = (
-        select(*place, AttributionRow.output_start, was_read())
+        select(*place, AttributionRow.output_start, was_question_read())
         .join(GenerationRow, GenerationRow.id == AttributionRow.generation_id)
         .where(tuple_(*place).in_(places))
     )
@@ -329,7 +329,7 @@ def lock_groups(session: Session) -> None:
 
 
 def note_miss(session: Session, generation_id: int, ordinals: Iterable[int]) -> None:
-    """Keep that these lookups of an output found nothing."""
+    """Store that these lookups of an output found nothing."""
     if rows := [{"generation_id": generation_id, "ordinal": ordinal} for ordinal in ordinals]:
         session.execute(insert(MissRow), rows)
 
@@ -343,7 +343,7 @@ def groups_of(session: Session, generation_id: int) -> tuple[int, ...]:
 
 
 def note_wrong(session: Session, generation_id: int) -> None:
-    """Keep that somebody called an output wrong. One whose lookups found nothing is a miss already."""
+    """Store that somebody called an output wrong, unless its lookups found nothing: that is a miss already."""
     missed = select(MissRow.ordinal).where(MissRow.generation_id == generation_id, MissRow.ordinal != WHOLE)
     if session.scalars(missed.limit(1)).first() is None:
         row = upsert(MissRow).values(generation_id=generation_id, ordinal=WHOLE)
@@ -419,7 +419,7 @@ class _Kept(NamedTuple):
 def ask_again(
     store: SearchableStore, asks: Asks | None, questions: Sequence[MissedQuestion], fact_id: int
 ) -> tuple[AskedAgain, ...]:
-    """Say which of the newest five questions find the fact. What nothing was kept to ask with finds none."""
+    """Say which of the newest five questions find the fact. One without stored text or query finds none."""
     asked = questions[:MOST_ASKED]
     kept = _stored_misses(store, asked)
     return tuple(
@@ -452,5 +452,5 @@ def _fact_ids(store: SearchableStore, asks: Asks | None, one: MissedQuestion, ke
     if kept.query is None:
         return ()
     checkpoint_id, query = kept.query
-    hits = looked_up(store, checkpoint_id, [query], k=1, threshold=None, **filter_of(one))
+    hits = look_up_queries(store, checkpoint_id, [query], k=1, threshold=None, **filter_of(one))
     return [hit.fact_id for hit in hits[0]] if hits else ()

@@ -28,11 +28,11 @@ from colmlm.kb.misses.listing import (
     Asks,
     MissPlace,
     ShowTexts,
+    add_near_facts,
     ask_again,
     lock_groups,
     prune_misses,
-    was_read,
-    with_near,
+    was_question_read,
 )
 from colmlm.kb.misses.records import (
     MISSES_LISTED,
@@ -71,11 +71,11 @@ class Misses:
         check_limit(limit)
         check_limit(nearest := sought.get("nearest", NEAR), least=0)
         with self.store.sessions() as session:
-            found = listing.groups(
+            found = listing.list_groups(
                 session, state, sought.get("order", "asked"), sought.get("after", 0), limit + 1, self.show
             )
             total, ungrouped = listing.count_misses(session, state), num_ungrouped(session)
-        shown = with_near(self.store, found[:limit], nearest)
+        shown = add_near_facts(self.store, found[:limit], nearest)
         end = shown[-1].group_id if len(found) > limit else None
         return MissPage(tuple(shown), total, ungrouped, True, end)
 
@@ -83,8 +83,8 @@ class Misses:
         """Give a group with its questions and the facts near it. Raises `MissGroupNotFound`."""
         with self.store.sessions() as session:
             group = listing.get_group(session, group_id, self.show)
-            questions = listing.asked_in(session, group_id, self.show)
-        (near,) = with_near(self.store, [group], NEAR)
+            questions = listing.questions_in_group(session, group_id, self.show)
+        (near,) = add_near_facts(self.store, [group], NEAR)
         return MissDetails(near, questions)
 
     def open_groups(self) -> int:
@@ -134,7 +134,7 @@ class Misses:
             if listing.get_group(session, group_id, None).state == "solved":
                 raise refusals.miss_group_state([group_id], "solved")
             mending.live_states(session, [fact_id])
-            questions = listing.asked_in(session, group_id, None)
+            questions = listing.questions_in_group(session, group_id, None)
         asked = ask_again(self.store, self.asks, questions, fact_id)
         if not (anyway or (asked and all(one.found for one in asked))):
             return Solving(group_id, fact_id, False, None, asked)
@@ -155,7 +155,7 @@ class Misses:
 
     def _some(self, made: Grouping) -> int | None:
         with self.store.sessions.begin() as session:
-            return made.some(session)
+            return made.group_some(session)
 
     def _group_some(self) -> None:
         """Group some new misses, where that takes a moment; a worker has time for the rest."""
@@ -249,11 +249,11 @@ class Grouping:
                 made._ids.append(row.group_id)
         return made
 
-    def some(self, session: Session) -> int | None:
-        """Group up to 256 of the misses that are in none, and say how many.
+    def group_some(self, session: Session) -> int | None:
+        """Group up to 256 ungrouped misses, and give their number.
 
-        It gives None where another transaction is grouping, or where there are other groups than it knows by now. Where
-        it fails it may not be used again.
+        None where another transaction is grouping, or where others made groups since. After an error it may not be used
+        again.
         """
         if not (_is_mine(session) and self._knows_all(session)):
             return None
@@ -291,7 +291,7 @@ def _select_lookups(generation_id: Any, ordinal: Any, *more: Any) -> Select[*tup
         select(
             generation_id.label("generation_id"), ordinal.label("ordinal"), GenerationRow.at, GenerationRow.seq,
             GenerationRow.checkpoint_id, GenerationRow.mode, GenerationRow.prompt, said.label("said"),
-            AttributionRow.query, was_read().label("is_read"), *more,
+            AttributionRow.query, was_question_read().label("is_read"), *more,
         )
         .select_from(generation_id.class_)
         .join(GenerationRow, GenerationRow.id == generation_id)
@@ -451,7 +451,7 @@ class Leaders:
         return slot
 
     def join(self, misses: Sequence[ComparedMiss]) -> list[int]:
-        """Give the slot that each miss joins; where no leader is near it becomes one itself."""
+        """Give the slot of the group that each miss joins; without a near leader it becomes one."""
         known = {key: len(space.slots) for key, space in self._spaces.items()}
         near = self._near(misses)
         slots = []

@@ -12,10 +12,10 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.answering import Answering
-from colmlm.kb.answers.calibration import ARTICLES, RIGHT, outcome
+from colmlm.kb.answers.calibration import ARTICLES, RIGHT, outcome_of_answer
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.answers.records import SaidPart
-from colmlm.kb.answers.windows import windows
+from colmlm.kb.answers.windows import read_windows
 from colmlm.kb.errors import InvalidQuestions
 from colmlm.kb.facts import suppression
 from colmlm.kb.facts.redaction import MARK
@@ -23,7 +23,7 @@ from colmlm.kb.facts.search import SoughtText
 from colmlm.kb.keys.keysets import active_keyset_id, checkpoint_of
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import signed
+from colmlm.kb.log.audit import signature_of
 from colmlm.kb.lookup.options import READER, FilterOptions
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.questions import reading
@@ -77,7 +77,7 @@ def ask_set(store: Store, name: str, asker: Asker, on_asked: OnAsked = lambda do
     """
     with store.sessions() as session:
         kept = reading.set_row(session, name)
-        first_seq, every = audit.head_seq(session), reading.questions_of(session, kept.id)
+        first_seq, every = audit.head_seq(session), reading.questions_of_set(session, kept.id)
     asked = [one for one in every if is_askable(one)]
     if not asked:
         raise InvalidQuestions(f"the set {name!r} has none that can be asked; add some")
@@ -91,14 +91,14 @@ def ask_set(store: Store, name: str, asker: Asker, on_asked: OnAsked = lambda do
     return AskedSet(kept.id, first_seq, threshold, tuple(items), len(every) - len(asked))
 
 
-def run(
+def run_set(
     store: Store, name: str, asker: Asker, on_asked: OnAsked = lambda done, total: None, *, actor: str
 ) -> QuestionRun:
-    """Ask a set as `ask_set` does, and store the run. What was erased meanwhile is redacted in it."""
+    """Ask a set as `ask_set` does, and store the run; what was erased meanwhile is redacted in it."""
     audit.check_name("actor", actor)
     begun = time.monotonic()
     asked = ask_set(store, name, asker, on_asked)
-    run_id = _store_run(store, name, asked, asker, (signed(actor).actor, time.monotonic() - begun))
+    run_id = _store_run(store, name, asked, asker, (signature_of(actor).actor, time.monotonic() - begun))
     with store.sessions() as session:
         return reading.run_record(session, run_id)
 
@@ -161,23 +161,23 @@ def _drop_old(session: Session, set_id: int) -> None:
 MOST = 1000  # values, and sentences, with all words of an expected value, that are compared with it
 
 
-def wanted(kept: KeptQuestion) -> tuple[str, ...]:
-    """Give the expected values that nothing was erased of."""
+def expected_values(kept: KeptQuestion) -> tuple[str, ...]:
+    """Give the expected values of a kept question of which nothing was erased."""
     return tuple(value for value in kept.expected if MARK not in value)
 
 
 def is_askable(kept: KeptQuestion) -> bool:
-    """Say whether enough is left of a question to be asked."""
-    return MARK not in kept.question and (bool(wanted(kept)) or not kept.expected)
+    """Say whether a question can be asked still: what was erased of it leaves enough."""
+    return MARK not in kept.question and (bool(expected_values(kept)) or not kept.expected)
 
 
 def judge_answers(
-    store: Store, corpus: str | None, kept: KeptQuestion, heard: Heard, asker: Asker
+    store: Store, corpus: str | None, kept: KeptQuestion, heard: HeardAnswer, asker: Asker
 ) -> AskedItem:
-    """Judge what was heard to a question whose answer should be in this corpus (None: in any)."""
+    """Judge the answer to a question whose expected answer is in this corpus (None: in any)."""
     result, reason = _outcome(kept, heard), None
     if result != "right":
-        likeliest = _of_likeliest(heard, wanted(kept)) if kept.expected else ANOTHER
+        likeliest = _of_likeliest(heard, expected_values(kept)) if kept.expected else ANOTHER
         reason = likeliest or _of_texts(store, corpus, kept, asker)
     return AskedItem(
         question=kept.question,
@@ -192,29 +192,31 @@ def judge_answers(
     )
 
 
-def _outcome(kept: KeptQuestion, heard: Heard) -> str:
+def _outcome(kept: KeptQuestion, heard: HeardAnswer) -> str:
     if not kept.expected:
         return "right" if heard.value is None else "wrong"
-    if outcome(heard.value, wanted(kept)) in RIGHT:
+    if outcome_of_answer(heard.value, expected_values(kept)) in RIGHT:
         return "right"
     return "abstained" if heard.value is None else "wrong"
 
 
-def _of_likeliest(heard: Heard, wanted: Sequence[str]) -> str | None:
+def _of_likeliest(heard: HeardAnswer, wanted: Sequence[str]) -> str | None:
     """Give the reason that follows from what was likeliest, if one does."""
     if heard.withheld:
         return WITHHELD
-    best = outcome(heard.best, wanted)
+    best = outcome_of_answer(heard.best, wanted)
     if best in RIGHT:
         return BELOW
     return CUT if best == "near" else None
 
 
 def _of_texts(store: Store, corpus: str | None, kept: KeptQuestion, asker: Asker) -> str:
-    if any(outcome(text, wanted(kept)) in RIGHT for text in asker.looked_in(kept.question)):
+    if any(
+        outcome_of_answer(text, expected_values(kept)) in RIGHT for text in asker.looked_in(kept.question)
+    ):
         return ANOTHER
     with store.sessions() as session:
-        held = any(_is_said(session, value, corpus) for value in wanted(kept))
+        held = any(_is_said(session, value, corpus) for value in expected_values(kept))
     return NOT_FOUND if held else NOT_HELD
 
 
@@ -228,7 +230,7 @@ def _is_said(session: Session, value: str, corpus: str | None) -> bool:
         values = values.join(FactRow, FactRow.id == FactVersionRow.fact_id).join(
             DocumentRow, (DocumentRow.id == FactRow.document_id) & (DocumentRow.corpus == corpus)
         )
-    if any(outcome(said, [value]) in RIGHT for said in session.scalars(values.limit(MOST))):
+    if any(outcome_of_answer(said, [value]) in RIGHT for said in session.scalars(values.limit(MOST))):
         return True
     if (with_words := sought.of_sentences()) is None:
         return False
@@ -237,8 +239,8 @@ def _is_said(session: Session, value: str, corpus: str | None) -> bool:
         sentences = sentences.join(
             DocumentRow, (DocumentRow.id == SentenceRow.document_id) & (DocumentRow.corpus == corpus)
         )
-    read = windows(session, session.scalars(sentences.limit(MOST)).all())
-    return any(outcome(window.shown(), [value]) in RIGHT for window in read.values())
+    read = read_windows(session, session.scalars(sentences.limit(MOST)).all())
+    return any(outcome_of_answer(window.shown_text(), [value]) in RIGHT for window in read.values())
 
 
 # Hearing: asks one question in one way; gives what was said, what was likeliest, and where that was looked
@@ -248,11 +250,10 @@ LEAST = {"words": -1.0, "reader": 0.0}  # thresholds that anything reaches
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What a question was answered with: `value`, None where nothing was said.
+class HeardAnswer:
+    """The answer to a question: `value`, None for none; `best` is the likeliest, also below the threshold.
 
-    `best` is what was likeliest, also below the threshold. `fact_ids` are the facts in it, and `fact_id` the one that
-    says most of the value. Where it was `withheld`, these are deleted.
+    `fact_ids` are the facts in it, and `fact_id` the one that says most. Where it was `withheld`, these are deleted.
     """
 
     value: str | None
@@ -280,10 +281,10 @@ class Asker(Protocol):
         """Which facts may answer."""
         ...
 
-    def ask(self, question: str) -> Heard: ...
+    def ask(self, question: str) -> HeardAnswer: ...
 
     def looked_in(self, question: str) -> Sequence[str]:
-        """Give the texts among which the answer is chosen, as they say things now."""
+        """Give the texts among which the answer is chosen, as they are now."""
         ...
 
 
@@ -300,14 +301,16 @@ class ByAnswers:
     def reader(self) -> str | None:
         return self.answering.reader.digest if self.way == "read" else None
 
-    def ask(self, question: str) -> Heard:
-        asked = self.answering.asked(question, self.way, threshold=self.threshold, nearest=0, **self.only)
+    def ask(self, question: str) -> HeardAnswer:
+        asked = self.answering.answer_in_mode(
+            question, self.way, threshold=self.threshold, nearest=0, **self.only
+        )
         answer, best = asked.answer, asked.best
         if self.way == "paper" and best is None:
             best = next(iter(self.looked_in(question)), None)
         most = _most(asked.parts)
         threshold = answer.threshold if asked.asked_at is None else asked.asked_at
-        return Heard(answer.answer, most, asked.under, answer.score, threshold, answer.withheld, best)
+        return HeardAnswer(answer.answer, most, asked.under, answer.score, threshold, answer.withheld, best)
 
     def looked_in(self, question: str) -> Sequence[str]:
         if self.way == "paper":
@@ -331,17 +334,17 @@ class ByRanking:
     def reader(self) -> str | None:
         return self.answering.reader.digest if self.way == READER else None
 
-    def ask(self, question: str) -> Heard:
+    def ask(self, question: str) -> HeardAnswer:
         lookup = self._find(question, self.threshold)
         if lookup.hits:
             hit = lookup.hits[0]
             said = (hit.value, hit.fact_id, (hit.fact_id,), hit.score)
-            return Heard(*said, lookup.threshold, False, hit.value)
+            return HeardAnswer(*said, lookup.threshold, False, hit.value)
         gone = () if lookup.abstained is None else (lookup.abstained,)
         below = None if gone else next(iter(self._find(question, LEAST[self.way]).hits), None)
         near = gone if below is None else (below.fact_id,)
         best, score = (None, 0.0) if below is None else (below.value, below.score)
-        return Heard(None, None, near, score, lookup.threshold, bool(gone), best)
+        return HeardAnswer(None, None, near, score, lookup.threshold, bool(gone), best)
 
     def looked_in(self, question: str) -> Sequence[str]:
         return self.answering.looked_in(question, **self.only)

@@ -16,7 +16,7 @@ from colmlm.kb.errors import InvalidQuestions, InvalidValue, QuestionSetNotFound
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.redaction import redact_json
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import signed
+from colmlm.kb.log.audit import signature_of
 from colmlm.kb.questions.records import AskedItem, DraftQuestion, KeptQuestion, KeptSet, QuestionRun, Way
 from colmlm.kb.removal import quotations
 from colmlm.kb.tables import QuestionOutcomeRow, QuestionRow, QuestionRunRow, QuestionSetRow
@@ -42,7 +42,7 @@ def set_row(session: Session, name: str, *, lock: bool = False) -> QuestionSetRo
     return found
 
 
-def sets(session: Session, name: str | None = None) -> list[KeptSet]:
+def list_sets(session: Session, name: str | None = None) -> list[KeptSet]:
     """List the sets by name (or the one of this name), each with its last run."""
     number = select(func.count()).where(QuestionRow.set_id == QuestionSetRow.id).scalar_subquery()
     statement = select(QuestionSetRow, number.label("number")).order_by(QuestionSetRow.name)
@@ -58,25 +58,25 @@ def sets(session: Session, name: str | None = None) -> list[KeptSet]:
     ]
 
 
-def questions_of(
+def questions_of_set(
     session: Session, set_id: int, after: int = 0, limit: int | None = None
 ) -> list[KeptQuestion]:
     """List the questions of a set in the order in which they were added."""
     statement = select(QuestionRow).where(QuestionRow.set_id == set_id, QuestionRow.id > after)
     rows = session.scalars(statement.order_by(QuestionRow.id).limit(limit)).all()
-    facts = facts_of(session, [row.id for row in rows])
+    facts = facts_of_questions(session, [row.id for row in rows])
     return [
         KeptQuestion(row.id, row.text, tuple(row.expected), facts.get(row.id, ()), row.at) for row in rows
     ]
 
 
-def facts_of(session: Session, question_ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Give the facts that each of these questions was taken with, or answered by in any run that is kept."""
+def facts_of_questions(session: Session, question_ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Give for each question the facts it was taken with and those in its answers of stored runs."""
     rows = session.execute(_FACTS, {"ids": list(question_ids)})
     return {row.question_id: tuple(row.fact_ids) for row in rows}
 
 
-def runs(session: Session, name: str, before: int | None, limit: int) -> list[QuestionRun]:
+def list_runs(session: Session, name: str, before: int | None, limit: int) -> list[QuestionRun]:
     """List the runs of a set, newest first: those older than run `before` (None: all)."""
     statement = _runs().where(QuestionRunRow.set_id == set_row(session, name).id)
     if before is not None:
@@ -95,8 +95,8 @@ def run_record(session: Session, run_id: int, name: str | None = None) -> Questi
     return found[0]
 
 
-def items(session: Session, run_id: int, after: int = 0, limit: int | None = None) -> list[AskedItem]:
-    """Give what came of the questions of a run, in the order in which they were asked, past the first `after`."""
+def list_items(session: Session, run_id: int, after: int = 0, limit: int | None = None) -> list[AskedItem]:
+    """List the items of a run in the order asked, past the first `after`."""
     statement = select(QuestionOutcomeRow).where(QuestionOutcomeRow.run_id == run_id)
     rows = session.scalars(statement.order_by(QuestionOutcomeRow.id).offset(after).limit(limit))
     return [
@@ -149,17 +149,17 @@ def check_items(questions: Iterable[DraftQuestion]) -> None:
             raise InvalidQuestions(f"number {number} has more than {MOST_VALUES} values")
 
 
-def opened(session: Session, name: str, corpus: str | None, actor: str) -> QuestionSetRow:
-    """Give the set of this name, locked; a new one where there is none. A corpus that is given becomes the set's.
+def open_set(session: Session, name: str, corpus: str | None, actor: str) -> QuestionSetRow:
+    """Give the row of a set, locked, and make the set where it is missing. A given corpus becomes the set's.
 
-    Raises `InvalidValue` for a name that is none, and `CorpusNotFound`.
+    Raises `InvalidValue` for a bad name, and `CorpusNotFound`.
     """
     if len(name) > 100 or not re.match(SET_NAME, name) or name.endswith("\n"):
         raise InvalidValue("name of the set", "it has other characters than letters, digits and . _ -")
     if corpus is not None:
         audit.check_text("corpus", corpus)
         reading.require_corpus(session, corpus)
-    new = insert(QuestionSetRow).values(name=name, corpus=corpus, actor=signed(actor).actor)
+    new = insert(QuestionSetRow).values(name=name, corpus=corpus, actor=signature_of(actor).actor)
     kept = func.coalesce(new.excluded.corpus, QuestionSetRow.corpus)
     made = new.on_conflict_do_update(index_elements=["name"], set_={"corpus": kept})
     return session.scalars(
@@ -170,11 +170,11 @@ def opened(session: Session, name: str, corpus: str | None, actor: str) -> Quest
 def put_set(
     session: Session, set_id: int, questions: Sequence[DraftQuestion], fact_ids: Sequence[int] = ()
 ) -> None:
-    """Add these questions to a set; one that is there already gets these values in place of its own.
+    """Add these questions to a set; the values of one that is already in it are replaced.
 
     Raises `InvalidQuestions` where the set would have too many.
     """
-    finder = quotations.erased_lately(session, fact_ids)
+    finder = quotations.finder_for_facts(session, fact_ids)
     statement = select(QuestionRow).where(QuestionRow.set_id == set_id)
     there = {row.text: row for row in session.scalars(statement.order_by(QuestionRow.id.desc()))}
     for one in questions:
@@ -192,7 +192,7 @@ def edit_set(session: Session, set_id: int, question_id: int, one: DraftQuestion
     row = session.scalar(found.with_for_update())
     if row is None:
         raise refusals.question_not_found([question_id])
-    _say(row, one, row.fact_ids, quotations.erased_lately(session, row.fact_ids))
+    _say(row, one, row.fact_ids, quotations.finder_for_facts(session, row.fact_ids))
     session.flush()
 
 

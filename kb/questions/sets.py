@@ -17,8 +17,8 @@ from colmlm.kb.log import audit
 from colmlm.kb.log.audit import mark_change
 from colmlm.kb.lookup.options import FilterOptions
 from colmlm.kb.questions import asking, reading
-from colmlm.kb.questions.asking import Asker, OnAsked, is_askable, wanted
-from colmlm.kb.questions.reading import MAX_ID, check_items, edit_set, opened, put_set, remove_set
+from colmlm.kb.questions.asking import Asker, OnAsked, expected_values, is_askable
+from colmlm.kb.questions.reading import MAX_ID, check_items, edit_set, open_set, put_set, remove_set
 from colmlm.kb.questions.records import (
     AskedItem,
     ChangedItem,
@@ -45,23 +45,23 @@ class QuestionSets:
     def all(self) -> list[KeptSet]:
         """List the sets by name."""
         with self.store.sessions() as session:
-            return reading.sets(session)
+            return reading.list_sets(session)
 
     def show(self, name: str) -> KeptSet:
         """Give one set without its questions. Raises `QuestionSetNotFound`."""
         with self.store.sessions() as session:
-            return reading.sets(session, name)[0]
+            return reading.list_sets(session, name)[0]
 
     def questions(self, name: str, after: int = 0, limit: int = LISTED) -> list[KeptQuestion]:
         """List the questions of a set whose ids are greater than `after`."""
         with self.store.sessions() as session:
-            return reading.questions_of(session, reading.set_row(session, name).id, after, limit)
+            return reading.questions_of_set(session, reading.set_row(session, name).id, after, limit)
 
     def askable(self, name: str) -> list[DraftQuestion]:
-        """Give all questions of a set of which enough is left to be asked, without the values that were erased."""
+        """Give the questions of a set that can still be asked, without their erased values."""
         with self.store.sessions() as session:
-            kept = reading.questions_of(session, reading.set_row(session, name).id)
-        return [DraftQuestion(one.question, wanted(one)) for one in kept if is_askable(one)]
+            kept = reading.questions_of_set(session, reading.set_row(session, name).id)
+        return [DraftQuestion(one.question, expected_values(one)) for one in kept if is_askable(one)]
 
     @retry_on_contention
     def add(
@@ -75,7 +75,7 @@ class QuestionSets:
         check_items(questions)
         with self.store.sessions.begin() as session:
             suppression.hold_off_erasure(session)
-            put_set(session, opened(session, name, corpus, actor).id, questions)
+            put_set(session, open_set(session, name, corpus, actor).id, questions)
             return _read_marked_set(session, name)
 
     @retry_on_contention
@@ -84,7 +84,7 @@ class QuestionSets:
         audit.check_name("actor", actor)
         with self.store.sessions.begin() as session:
             suppression.hold_off_erasure(session)
-            draft, fact_ids = taken_questions(session, generation_id)
+            draft, fact_ids = question_of_output(session, generation_id)
             question, expected = said.get("question"), said.get("expected")
             draft = replace(
                 draft,
@@ -92,13 +92,13 @@ class QuestionSets:
                 expected=draft.expected if expected is None else tuple(expected),
             )
             check_items([draft])
-            put_set(session, opened(session, name, None, actor).id, [draft], fact_ids)
+            put_set(session, open_set(session, name, None, actor).id, [draft], fact_ids)
             return _read_marked_set(session, name)
 
-    def taken(self, generation_id: int) -> DraftQuestion:
-        """Give the question that `take` would add of an output."""
+    def draft_of_output(self, generation_id: int) -> DraftQuestion:
+        """Give the question that `take` would add from an output."""
         with self.store.sessions() as session:
-            return taken_questions(session, generation_id)[0]
+            return question_of_output(session, generation_id)[0]
 
     @retry_on_contention
     def edit(self, name: str, question_id: int, question: str, expected: Sequence[str]) -> KeptSet:
@@ -129,12 +129,12 @@ class QuestionSets:
         self, name: str, asker: Asker, on_asked: OnAsked = lambda done, total: None, *, actor: str
     ) -> QuestionRun:
         """Ask every question, and store what came of it as a run. It takes one transaction at the end."""
-        return asking.run(self.store, name, asker, on_asked, actor=actor)
+        return asking.run_set(self.store, name, asker, on_asked, actor=actor)
 
     def runs(self, name: str, before: int | None = None, limit: int = LISTED) -> list[QuestionRun]:
         """List the runs of a set, newest first: those older than run `before` (None: all)."""
         with self.store.sessions() as session:
-            return reading.runs(session, name, before, limit)
+            return reading.list_runs(session, name, before, limit)
 
     def show_run(self, name: str, run_id: int) -> QuestionRun:
         with self.store.sessions() as session:
@@ -143,7 +143,7 @@ class QuestionSets:
     def items(self, name: str, run_id: int, after: int = 0, limit: int | None = None) -> list[AskedItem]:
         """Give what came of each question of a run, past the first `after`. Raises `QuestionRunNotFound`."""
         with self.store.sessions() as session:
-            return reading.items(session, reading.run_record(session, run_id, name).run_id, after, limit)
+            return reading.list_items(session, reading.run_record(session, run_id, name).run_id, after, limit)
 
     def compare(self, name: str, before: int | None = None, after: int | None = None) -> RunComparison:
         """Compare two runs of a set, by default the last two."""
@@ -155,7 +155,7 @@ def _read_marked_set(session: Session, name: str) -> KeptSet:
     mark_change(
         session, audit.head_seq(session)
     )  # so that a repeated request with one idempotency key writes once
-    return reading.sets(session, name)[0]
+    return reading.list_sets(session, name)[0]
 
 
 # Compares two runs of a set: which questions came out otherwise, and what the log says of the time between.
@@ -172,7 +172,8 @@ def compare_runs(session: Session, name: str, before_id: int | None, after_id: i
     before_id, after_id = _pair(session, name, before_id, after_id)
     before, after = (reading.run_record(session, run_id, name) for run_id in (before_id, after_id))
     was, now = (
-        {one.question_id: one for one in reading.items(session, run_id)} for run_id in (before_id, after_id)
+        {one.question_id: one for one in reading.list_items(session, run_id)}
+        for run_id in (before_id, after_id)
     )
     ids = sorted(was.keys() | now.keys())
     changed = [(was.get(one), now.get(one)) for one in ids if _came(was.get(one)) != _came(now.get(one))]
@@ -200,9 +201,9 @@ def compare_runs(session: Session, name: str, before_id: int | None, after_id: i
 def _pair(session: Session, name: str, before: int | None, after: int | None) -> tuple[int, int]:
     """Fill in the runs that were not named: the newest, and the one before the other."""
     if after is None:
-        after = next((run.run_id for run in reading.runs(session, name, None, 1)), None)
+        after = next((run.run_id for run in reading.list_runs(session, name, None, 1)), None)
     if before is None and after is not None:
-        before = next((run.run_id for run in reading.runs(session, name, after, 1)), None)
+        before = next((run.run_id for run in reading.list_runs(session, name, after, 1)), None)
     if before is None or after is None:
         raise InvalidValue("comparison", f"the set {name!r} has no two runs to compare; run it again")
     return before, after
@@ -224,11 +225,10 @@ def _seqs(
 _BEFORE, _BEHIND = "Question:", "Answer:"  # of a prompt that asks a question
 
 
-def taken_questions(session: Session, generation_id: int) -> tuple[DraftQuestion, tuple[int, ...]]:
-    """Give the question of an output with its answer, or of a text the first value in it, and the facts that said it.
+def question_of_output(session: Session, generation_id: int) -> tuple[DraftQuestion, tuple[int, ...]]:
+    """Give the question and value of an output, and the facts that said it.
 
-    Where nothing was said, nothing is expected. Raises `GenerationNotFound`, and `InvalidQuestions` where a part of it
-    was erased.
+    Without an answer nothing is expected. Raises `GenerationNotFound`, and `InvalidQuestions` where a part was erased.
     """
     row = session.get(GenerationRow, generation_id) if 0 < generation_id <= MAX_ID else None
     if row is None:

@@ -19,7 +19,7 @@ from sqlalchemy import BigInteger, cast, func, select, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.corpus.format import NO_TEXT, AnnotatedDocument, document_digests
-from colmlm.kb.corpus.release import Examined, Release, ReleasedFact
+from colmlm.kb.corpus.release import ExaminedRelease, Release, ReleasedFact
 from colmlm.kb.errors import Invalid, refusals
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.facts.suppression import SpanPlace, Suppressor
@@ -34,10 +34,10 @@ from colmlm.kb.store.database import (
     checked_at_once,
     connection_of,
     copy_blocks,
-    escaped,
+    escape_words,
     id_array,
-    joined,
-    reserve,
+    join_lines,
+    reserve_ids,
 )
 from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import ADOPTED, ChangeRow, DocumentRow, FactKeyRow, FactRow, FactVersionRow, KeysetRow
@@ -69,7 +69,7 @@ class Releases:
         `checkpoint` is the one that made its keys; None where nobody knows.
         """
         release = Release(folder)
-        examined, index = release.examined(progress.examined), SealedIndex(release.index)
+        examined, index = release.examine(progress.examined), SealedIndex(release.index)
         _require_fit(examined, index, checkpoint)
         _read_all(index, progress.read)
         keys = release.index_digest()
@@ -169,7 +169,7 @@ class Releases:
             return keys.store(session, fact_ids, keys_ND, upto)
 
 
-def _require_fit(examined: Examined, index: SealedIndex, checkpoint: CheckpointInfo | None) -> None:
+def _require_fit(examined: ExaminedRelease, index: SealedIndex, checkpoint: CheckpointInfo | None) -> None:
     if index.count != examined.num_facts:
         cause = f"{index.name} has {index.count:,} keys for {examined.num_facts:,} entries"
         raise refusals.invalid_release(cause, "The files must come from the same release.")
@@ -229,7 +229,7 @@ _SAME = 0.002  # by how much numbers of a key may differ once they were stored w
 
 
 def begun_releases(
-    session: Session, release: Release, examined: Examined, corpus: str
+    session: Session, release: Release, examined: ExaminedRelease, corpus: str
 ) -> StoredPieces | None:
     """Give what the release before stored of this store; None where nothing, or where this one began the import.
 
@@ -347,20 +347,20 @@ class FactsOfRelease:
         pending = audit.begin_change(session, self.actor, self.reason)
         samples = self._samples(session, facts)
         new = [name for name in dict.fromkeys(f.sample_id for f in facts) if name not in samples]
-        document_id = reserve(session, "document_id_seq", len(new)) if new else 0
+        document_id = reserve_ids(session, "document_id_seq", len(new)) if new else 0
         samples |= {name: document_id + n for n, name in enumerate(new)}
-        fact_id = reserve(session, "fact_id_seq", len(facts))
+        fact_id = reserve_ids(session, "fact_id_seq", len(facts))
         kept = [(fact_id + n, fact) for n, fact in enumerate(facts) if not _is_erased(suppressor, fact)]
         with checked_at_once(session, len(kept)):  # samples are inserted here or never deleted
-            copy_blocks(session, _COPY_SAMPLES, joined(self._sample_lines(document_id, new)))
+            copy_blocks(session, _COPY_SAMPLES, join_lines(self._sample_lines(document_id, new)))
             copy_blocks(
                 session, _COPY_FACTS,
-                joined(f"{n}\t{samples[f.sample_id]}\t{f.fact_idx}\t{pending.seq}\n" for n, f in kept),
+                join_lines(f"{n}\t{samples[f.sample_id]}\t{f.fact_idx}\t{pending.seq}\n" for n, f in kept),
             )  # fmt: skip
             copy_blocks(
                 session,
                 _COPY_VERSIONS,
-                joined(f"{n}\t1\t{escaped(f.value)}\t{pending.seq}\n" for n, f in kept),
+                join_lines(f"{n}\t1\t{escape_words(f.value)}\t{pending.seq}\n" for n, f in kept),
             )
         payload: dict[str, Any] = {
             "corpus": self.corpus, "documents": len(new), "release": self.digest, "first": first,
@@ -398,10 +398,10 @@ class FactsOfRelease:
         )
 
     def _sample_lines(self, document_id: int, names: Sequence[str]) -> Iterator[str]:
-        corpus, revision = escaped(self.corpus), f"release {self.digest[:16]}"
+        corpus, revision = escape_words(self.corpus), f"release {self.digest[:16]}"
         for n, name in enumerate(names):
             _, record = document_digests(AnnotatedDocument(name, ""))
-            yield f"{document_id + n}\t{corpus}\t{escaped(name)}\t{revision}\t{NO_TEXT}\t{record}\t\n"
+            yield f"{document_id + n}\t{corpus}\t{escape_words(name)}\t{revision}\t{NO_TEXT}\t{record}\t\n"
 
 
 def _is_erased(suppressor: Suppressor, fact: ReleasedFact) -> bool:

@@ -123,7 +123,7 @@ def subject_of(database: str, seq: int) -> str:
     return f"urn:colmlm:{database}:change:{seq}"
 
 
-def as_text(signed: Said) -> str:
+def certificate_text(signed: Said) -> str:
     """Write a certificate in the only form that a check accepts."""
     return json.dumps(signed, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
@@ -137,7 +137,7 @@ def _seal(
         **said,
         "database": database,
         "issued_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        kind.change: {"hash": change.hash, "entry": audit.entry_of(change)},
+        kind.change: {"hash": change.hash, "entry": audit.canonical_entry(change)},
     }
     return close_envelope(key, kind.predicate_type, subject_of(database, change.seq), change.hash, predicate)
 
@@ -175,7 +175,7 @@ def issue_forget_certificate(kb: Store, run_id: int) -> str:
             found = Verification.from_json(run.verification)
             change = session.get_one(ChangeRow, run.applied_seq)
             run.certificate = _seal(session, key, FORGETTING, change, _of_run(session, run, found))
-        return as_text(run.certificate)
+        return certificate_text(run.certificate)
 
 
 def _of_run(session: Session, run: ForgetRunRow, found: Verification) -> dict[str, Any]:
@@ -373,7 +373,7 @@ def issue_certificate(kb: Store, seq: int) -> str:
             "level": int(not any(found.values())),
             "limits": [*_LIMITS],
         }
-        return as_text(_seal(session, key, ERASURE, change, said))
+        return certificate_text(_seal(session, key, ERASURE, change, said))
 
 
 def _count_held(session: Session, fact_ids: Collection[int]) -> dict[str, int]:
@@ -433,7 +433,7 @@ ERASURE = CertificateKind(
 
 def trusted_keys(names: Collection[str] = (), pem: str | None = None) -> frozenset[str]:
     """Collect the keys that a caller trusts: by id or fingerprint, and one as PEM. Raises `SignatureRefused`."""
-    of_pem = () if pem is None else (signing.names_of(signing.from_pem(pem, "public key")).keyid,)
+    of_pem = () if pem is None else (signing.key_names(signing.read_pem(pem, "public key")).keyid,)
     return frozenset((*names, *of_pem))
 
 
@@ -446,7 +446,7 @@ def check_offline(text: bytes, trusted: Collection[str]) -> CertificateCheck:
 
 def check_here(kb: Store, text: bytes, trusted: Collection[str] = ()) -> CertificateCheck:
     """Check a certificate against the trusted keys, by default this base's own, and against its runs and its log."""
-    own = signing.own_names(kb.settings.home)
+    own = signing.own_key_names(kb.settings.home)
     with kb.sessions() as session:
         return _check(text, trusted or {own.keyid if own else ""}, session)
 
@@ -484,7 +484,9 @@ def _read(text: bytes) -> tuple[CertificateKind, Said, signing.KeyNames]:
     """Read a certificate, its kind and its signer. Raises `SignatureRefused` where a byte is not as it was issued."""
     try:
         signed = json.loads(text)
-        is_as_issued = isinstance(signed, dict) and as_text(signed).encode(errors="surrogatepass") == text
+        is_as_issued = (
+            isinstance(signed, dict) and certificate_text(signed).encode(errors="surrogatepass") == text
+        )
     except (ValueError, RecursionError) as error:
         raise SignatureRefused(_CERTIFICATE, "it is not JSON that this program reads") from error
     if not is_as_issued:

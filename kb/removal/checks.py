@@ -19,7 +19,7 @@ from colmlm.kb.answers.answering import MAX_QUESTION
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.records import FactRecord
-from colmlm.kb.keys.calibration import normalise_rows
+from colmlm.kb.keys.calibration import normalise_value
 from colmlm.kb.keys.keysets import STORED, Vectors, decode_keys
 from colmlm.kb.keys.keyspace import KeySpace
 from colmlm.kb.keys.records import KeysetHead
@@ -54,8 +54,8 @@ class Questioner:
     on_questions: Callable[[int, int | None], None] | None = None
     _known: dict[tuple[str, bool], Vectors] = field(default_factory=dict)
 
-    def require(self, keyset: KeysetHead) -> None:
-        """Raise `KeysetMismatch` where the encoder is not of the checkpoint that made this keyset."""
+    def require_keyset(self, keyset: KeysetHead) -> None:
+        """Raise `KeysetMismatch` unless the encoder is of the checkpoint that made this keyset."""
         if self.encoder is not None and self.encoder.checkpoint.checkpoint_id != keyset.checkpoint_id:
             raise KeysetMismatch(self.encoder.checkpoint.checkpoint_id, keyset.checkpoint_id)
 
@@ -141,7 +141,7 @@ def build_checks(
     target: CheckTarget, keyset: KeysetHead, questioner: Questioner, given: Sequence[str] = ()
 ) -> dict[str, Checks]:
     """Make the checks by class; without an encoder only those that are stored vectors."""
-    values = {fact.fact_id: (normalise_rows(fact.value),) for fact in target.sample}
+    values = {fact.fact_id: (normalise_value(fact.value),) for fact in target.sample}
     keyed = [(fact_id, values[fact_id]) for fact_id in target.keys.fact_ids.tolist() if fact_id in values]
     stored = [(values[fact_id], query) for fact_id, query in target.stored if fact_id in values]
     checks = {"key": Checks(target.keys.vectors(), [value for _, value in keyed])}
@@ -153,7 +153,7 @@ def build_checks(
         asked = [(fact.question, values[fact.fact_id]) for fact in target.sample if fact.question]
         reworded = [(form, value) for question, value in asked for form in paraphrases(question)]
         others = [
-            (fact.question, (normalise_rows(fact.value),)) for fact in target.equivalents if fact.question
+            (fact.question, (normalise_value(fact.value),)) for fact in target.equivalents if fact.question
         ]
         texts: dict[str, Sequence[tuple[str, Collection[str]]]] = {
             "question": asked,
@@ -194,7 +194,7 @@ def _outcome(answer: Lookup, values: Collection[str], forgotten: frozenset[int])
     if any(hit.fact_id in forgotten for hit in answer.hits):
         return "leaks"
     if answer.hits:
-        return "value_leaks" if normalise_rows(answer.hits[0].value) in values else "wrong_neighbours"
+        return "value_leaks" if normalise_value(answer.hits[0].value) in values else "wrong_neighbours"
     return "no_match" if answer.abstained is None else "abstained"
 
 
@@ -264,7 +264,7 @@ def read_questions(
     asking: dict[str, list[FactRecord]] = {}
     for fact in facts:
         if fact.question:
-            asking.setdefault(normalise_rows(fact.question), []).append(fact)
+            asking.setdefault(normalise_value(fact.question), []).append(fact)
     if questioner.encoder is not None:
         firsts = [same[0] for same in asking.values()]
         queries = questioner.encode([fact.question or "" for fact in firsts], dim)
@@ -281,7 +281,7 @@ def read_questions(
 
 def _first_keys(target: CheckTarget, facts: Sequence[FactRecord]) -> dict[int, Vectors]:
     ids = np.array(sorted(fact.fact_id for fact in facts), dtype=np.int64)
-    has_key, keys = target.keys.first(ids)
+    has_key, keys = target.keys.first_keys(ids)
     return dict(zip(ids[has_key].tolist(), keys, strict=True))
 
 

@@ -37,16 +37,16 @@ from colmlm.kb.facts.redaction import (
 )
 from colmlm.kb.facts.suppression import ErasedTexts, OthersSaying, TextOrigin
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import acting_as, current_entry, signed
+from colmlm.kb.log.audit import acting_as, current_origin, signature_of
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal
 from colmlm.kb.removal import quotations
-from colmlm.kb.removal.purge import purge_erased, reached
-from colmlm.kb.removal.quotations import Gone
+from colmlm.kb.removal.purge import last_level_reached, purge_erased
+from colmlm.kb.removal.quotations import ErasedFacts
 from colmlm.kb.removal.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.removal.scan import OnFile, ResidueReport, scan_residue
 from colmlm.kb.removal.traces import Trace, look_for_traces, make_traces
-from colmlm.kb.store.waits import retry_on_contention, unhurried
+from colmlm.kb.store.waits import lift_statement_limit, retry_on_contention
 from colmlm.kb.tables import (
     ApiKeyRow,
     ChangeRow,
@@ -60,7 +60,7 @@ from colmlm.kb.tables import (
     copy_columns,
 )
 from colmlm.kb.texts.characters import visible_text
-from colmlm.kb.texts.wording import Phrases, forms
+from colmlm.kb.texts.wording import Phrases, forms_of_text
 
 Heard = Callable[[str], None]
 
@@ -102,7 +102,7 @@ class Erasure:
     def with_left(self, erased: Erased, targets: Sequence[ErasureTarget]) -> Erased:
         """Add to an erasure what still says its facts, by their texts as `targets` holds them from before."""
         with self.kb.sessions() as session:
-            unhurried(session)
+            lift_statement_limit(session)
             return replace(erased, left=look_for_traces(session, targets))
 
     def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned = "same-document") -> Erased:
@@ -120,15 +120,15 @@ class Erasure:
     def complete(self, *, actor: str, reason: str) -> Erased | None:
         """Redact what still says an erased fact, as one erasure. Gives None where nothing does."""
         with self.kb.sessions.begin() as session:
-            unhurried(session)
+            lift_statement_limit(session)
             suppression.begin_erasure(session)
-            said = quotations.still_said(session)
+            said = quotations.facts_still_said(session)
             return erase_facts(session, sorted(said), actor, reason) if said else None
 
     def report(self, erased: Erased | None, *, now: bool, on_step: Heard | None) -> ErasureReport:
         """Take this erasure (None: all earlier ones) as far as it goes, and report the level that it reached."""
         levels = purge_erased(self.kb, now=now, on_step=on_step or (lambda _: None))
-        return ErasureReport(erased, reached(levels), levels, 4 if now else 2)
+        return ErasureReport(erased, last_level_reached(levels), levels, 4 if now else 2)
 
     def traces(self, fact_ids: Sequence[int], *, mentions: Mentioned = "same-document") -> tuple[Trace, ...]:
         """Make byte strings that no file should hold once these facts are erased, with these mentions.
@@ -136,7 +136,7 @@ class Erasure:
         They are made before the erasure, and contain the texts.
         """
         with self.kb.sessions() as session:
-            unhurried(session)
+            lift_statement_limit(session)
             targets, _ = load_targets(session, fact_ids)
             return make_traces(session, targets, mentions)
 
@@ -169,7 +169,7 @@ def erase_facts(
     Of facts that were erased before, it redacts what still says them.
     """
     check_mentioned(mentions)
-    unhurried(session)
+    lift_statement_limit(session)
     seen = others or OthersSaying.look(session, load_targets(session, fact_ids)[0])
     suppression.begin_erasure(session)
     pending = audit.begin_change(session, actor, reason)
@@ -180,12 +180,12 @@ def erase_facts(
     # The forms of texts that are redacted only in what names one of these facts.
     standing = set(chain(*saying.values()))
     if mentions == "none":
-        standing = {form for string in strings_of(targets) for form in forms(string)}
+        standing = {form for string in strings_of(targets) for form in forms_of_text(string)}
     suppression.keep_erased(session, targets, pending.seq, standing)
     about = set(_redact_about(session, again))
     documents = sorted(about.union(redact_documents(session, targets, mentions)))
     quoting = quotations.redact_quotations(
-        session, Gone.of_erasure(session, targets, again, standing), pending.seq
+        session, ErasedFacts.of_erasure(session, targets, again, standing), pending.seq
     )
     if not (targets or quoting or documents):
         return Erased(seq=None, fact_ids=tuple(again), again=tuple(again))
@@ -222,7 +222,7 @@ def _redact_about(session: Session, again: Sequence[int]) -> Iterator[int]:
     reach = select(FactRow.id).join(ChangeRow, ChangeRow.seq == FactRow.erased_seq)
     reaching = reach.where(ChangeRow.payload["mentions"].astext.is_distinct_from("none"))
     for fact_id in session.scalars(reaching.where(FactRow.id == func.any(list(again)))).all():
-        said = ErasedTexts.read(session, [fact_id]).within(TextOrigin(frozenset({fact_id})))
+        said = ErasedTexts.read(session, [fact_id]).finder_for(TextOrigin(frozenset({fact_id})))
         yield from redact_about(session, fact_id, said)
 
 
@@ -235,7 +235,7 @@ def _append(
 ) -> None:
     """Append the change, its reason and `on_behalf_of` redacted of what the facts said, since the log stays."""
     said = Phrases(strings_of(targets))
-    asked = current_entry()
+    asked = current_origin()
     behalf = asked.on_behalf_of and blank_out(asked.on_behalf_of, said.spans(asked.on_behalf_of))
     discreet = replace(pending, reason=blank_out(pending.reason, said.spans(pending.reason)))
     with acting_as(asked.principal, behalf):
@@ -389,13 +389,13 @@ class ErasureRequests:
             suppression.hold_off_erasure(session)
             targets, again = load_targets(session, fact_ids)
             ids = sorted((*(target.fact_id for target in targets), *again))
-            behalf = signed(actor).on_behalf_of
+            behalf = signature_of(actor).on_behalf_of
             row = ErasureRequestRow(
                 state="waiting",
                 fact_ids=ids,
                 actor=token.name,
                 on_behalf_of=behalf if behalf != token.name else None,
-                reason=quotations.redacted_since(session, reason, TextOrigin(frozenset(ids))),
+                reason=quotations.redact_for_origin(session, reason, TextOrigin(frozenset(ids))),
                 asked_by=token.key_id,
                 mentions=mentions,
             )
@@ -429,7 +429,7 @@ class ErasureRequests:
     @retry_on_contention
     def _approve(self, request_id: int, token: TokenRecord) -> tuple[ErasureRequest, Erased]:
         with self.kb.sessions.begin() as session:
-            unhurried(session)
+            lift_statement_limit(session)
             row, asked = _read(session, request_id)
             if row.asked_by == token.key_id:
                 raise refusals.same_person(request_id, token.name)

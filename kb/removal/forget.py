@@ -26,7 +26,7 @@ from colmlm.kb.facts.records import Edit, FactRecord
 from colmlm.kb.facts.suppression import TextOrigin
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import Signature, signed
+from colmlm.kb.log.audit import Signature, signature_of
 from colmlm.kb.removal import quotations
 from colmlm.kb.removal.checks import Questioner
 from colmlm.kb.removal.plan import ForgetPlanner, is_plan_unchanged
@@ -96,7 +96,7 @@ class Forgetting:
         audit.check_name("actor", actor)
         audit.check_said("reason", reason)
         _check_choices(equivalents, policy, radius)
-        who = signed(actor)
+        who = signature_of(actor)
         drawn = self._on_one_keyset(
             lambda: self._planner.draw(selector, equivalents, radius, policy, allow_empty=allow_empty)
         )
@@ -111,13 +111,13 @@ class Forgetting:
             run = ForgetRunRow(
                 state="planned",
                 policy=drawn.policy,
-                selector=quotations.redacted_selector(session, selector.to_json(), said),
+                selector=quotations.redact_selector(session, selector.to_json(), said),
                 fact_ids=list(drawn.fact_ids),
-                plan=quotations.redacted_since(session, kept, said),
+                plan=quotations.redact_for_origin(session, kept, said),
                 planned_seq=drawn.planned_seq,
                 actor=who.actor,
                 on_behalf_of=who.on_behalf_of,
-                reason=quotations.redacted_since(session, reason, said),
+                reason=quotations.redact_for_origin(session, reason, said),
             )
             session.add(run)
             session.flush()

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import refusals
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.calibration import normalise_rows
+from colmlm.kb.keys.calibration import normalise_value
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.keyspace import KeySpace
 from colmlm.kb.keys.records import KeysetHead
@@ -69,7 +69,7 @@ class PlannedBase:
     """The live facts [N] at the time of one plan, by id, and all keys of the active keyset.
 
     Equal values have one number, and so have equal questions; a fact without a question has the number -1. Texts are
-    compared after `kb.keys.calibration.normalise_rows`, without case, blanks and closing punctuation, so that "March
+    compared after `kb.keys.calibration.normalise_value`, without case, blanks and closing punctuation, so that "March
     14, 1879" and "14 March 1879" are two values.
     """
 
@@ -94,8 +94,8 @@ class PlannedBase:
             KeySpace.tombstones(session, keyset),
             np.array([row.id for row in rows], dtype=np.int64),
             [row.question for row in rows],
-            _number_texts([normalise_rows(row.value) for row in rows]),
-            _number_texts([normalise_rows(row.question) if row.question else None for row in rows]),
+            _number_texts([normalise_value(row.value) for row in rows]),
+            _number_texts([normalise_value(row.question) if row.question else None for row in rows]),
         )
 
     def has(self, fact_ids: Sequence[int]) -> npt.NDArray[np.bool_]:
@@ -123,7 +123,7 @@ class PlannedBase:
         encoded = np.array([bool(text) for text in texts], dtype=bool)
         ids = self.fact_ids[sampled]
         questions = questioner.encode([text for text in texts if text], self.keyset.dim)
-        has_key, keys = self.space.first(ids[~encoded])
+        has_key, keys = self.space.first_keys(ids[~encoded])
         return AskedQueries(
             np.concatenate([ids[encoded], ids[~encoded][has_key]]),
             np.concatenate([questions, keys]),
@@ -151,7 +151,10 @@ class PlannedBase:
     ) -> Iterator[int]:
         """Yield the facts with a chosen fact's value and a key within `radius` of one of its keys or questions."""
         wanted = np.isin(self.value_N, self.value_N[chosen]) & ~chosen
-        pattern, others = self.space.of(self.fact_ids[chosen]), self.space.of(self.fact_ids[wanted])
+        pattern, others = (
+            self.space.restrict_to(self.fact_ids[chosen]),
+            self.space.restrict_to(self.fact_ids[wanted]),
+        )
         ids, vectors = pattern.fact_ids, pattern.vectors()
         if asked is not None:
             ids = np.concatenate([ids, asked.fact_ids[asked.encoded]])
@@ -160,7 +163,7 @@ class PlannedBase:
         for value, rows in self._by_value(ids).items():
             keys = of_others.get(value, [])
             alike = KeySpace(others.fact_ids[keys], others.keys_ND[keys])
-            yield from alike.fact_ids[alike.within(vectors[rows], radius)].tolist()
+            yield from alike.fact_ids[alike.are_within(vectors[rows], radius)].tolist()
 
     def _by_value(self, fact_ids: Ids) -> dict[int, list[int]]:
         """Give the rows of these facts by the number of their value."""
@@ -179,11 +182,11 @@ def list_successors(
     base: PlannedBase, doomed: Sequence[int], asked: AskedQueries, policy: str
 ) -> tuple[Successor, ...]:
     """Compute what each query would get if the doomed facts were forgotten, by the rules of a lookup."""
-    remaining, going = base.space.without(doomed), base.space.of(doomed)
-    scores, ids = remaining.best(asked.queries_BD)
-    blocked, _ = base.tombstones.best(asked.queries_BD)
+    remaining, going = base.space.exclude(doomed), base.space.restrict_to(doomed)
+    scores, ids = remaining.best_facts(asked.queries_BD)
+    blocked, _ = base.tombstones.best_facts(asked.queries_BD)
     if policy == "abstain":
-        blocked = np.maximum(blocked, going.best(asked.queries_BD)[0])
+        blocked = np.maximum(blocked, going.best_facts(asked.queries_BD)[0])
     threshold = base.keyset.threshold
     abstains = (blocked >= threshold) & (blocked > scores)
     outcomes = np.where(abstains, "abstained", np.where(scores >= threshold, "answers", "no_match"))
@@ -238,7 +241,7 @@ class ForgetPlanner:
             planned_seq = audit.head_seq(session)  # before the facts: an edit meanwhile makes the plan stale
             selected = select_facts(session, selector, allow_empty=allow_empty)
             base = PlannedBase.read(session)
-        self.questioner.require(base.keyset)
+        self.questioner.require_keyset(base.keyset)
         near = base.keyset.threshold if radius is None else radius
         same, conflicting, read = set[int](), set[int](), None
         if equivalents != "exclude":
@@ -317,7 +320,7 @@ class ForgetPlanner:
             still_live = count_live(session, ids)
             kept = select(func.count()).select_from(TombstoneRow).where(TombstoneRow.fact_id == func.any(ids))
             tombstones = session.scalar(kept) or 0
-        self.questioner.require(keyset)
+        self.questioner.require_keyset(keyset)
         target = self._target(keyset, plan.fact_ids, plan.equivalents)
         read = None if self.reading is None else self.reading.read(keyset, target)
         rates, leaked = self._ask(keyset, target, read, given)
@@ -355,9 +358,9 @@ class ForgetPlanner:
 
     def _collateral(self, base: PlannedBase, doomed: Sequence[int], asked: AskedQueries) -> Collateral:
         """Count facts near the doomed ones whose questions get a doomed fact now, and outputs that used doomed ones."""
-        near = base.space.without(doomed).nearest(asked.queries_BD, NEIGHBOURS)
+        near = base.space.exclude(doomed).nearest_facts(asked.queries_BD, NEIGHBOURS)
         theirs = base.ask_for(near.tolist(), self.questioner, self.most)
-        _, first = base.space.best(theirs.queries_BD)
+        _, first = base.space.best_facts(theirs.queries_BD)
         used = select(func.count(AttributionRow.generation_id.distinct()), func.count())
         with self.kb.sessions() as session:
             outputs, splices = session.execute(

@@ -83,8 +83,8 @@ _UPLOADS = (
 )
 
 
-def out_of_indexes(kb: SearchableStore, on_step: Heard) -> str:
-    """Catch the index up with the log and write every snapshot anew; delete those that cannot be written."""
+def purge_indexes(kb: SearchableStore, on_step: Heard) -> str:
+    """Catch the index up with the log and rewrite every snapshot; delete those that cannot be written."""
     on_step("Removing keys from the index and its snapshots")
     with suppress(NoActiveKeyset, CandidatesRefused, CandidatesUnavailable):  # told of below
         kb.lookups.catch_up()
@@ -114,16 +114,16 @@ def _out_of_the_shared_place(kb: SearchableStore, on_step: Heard) -> str:
     """Replace the snapshots that servers share from before an erasure, and remove what belongs to none."""
     with kb.sessions.begin() as session:
         if (folder := shared.folder_of(session, kb.settings)) is None:
-            if said := shared.unset(session, kb.settings):
+            if said := shared.describe_unnamed_place(session, kb.settings):
                 raise LevelNotReached("left", said, _PLACE)
             return ""
         await_turns(session)
-        if doubts := shared.doubts(session, folder):
+        if doubts := shared.snapshot_doubts(session, folder):
             raise LevelNotReached("left", "; ".join(doubts.values()), _PLACE)
     for _ in range(_TRIES):
         with kb.sessions() as session:
-            noted = shared.noted(session).items()
-            outlived = [keyset_id for keyset_id, one in noted if shared.is_outlived(session, one)]
+            noted = shared.noted_snapshots(session).items()
+            outlived = [keyset_id for keyset_id, one in noted if shared.may_hold_erased_keys(session, one)]
         for keyset_id in outlived:
             on_step(f"Replacing the shared snapshot of keyset {keyset_id}")
             kb.searcher.prepare(keyset_id, share=True)
@@ -133,8 +133,8 @@ def _out_of_the_shared_place(kb: SearchableStore, on_step: Heard) -> str:
         raise LevelNotReached("left", f"{folder.where}: facts are being erased again and again", _REBUILD)
     with kb.sessions.begin() as session:
         prune_snapshots(session, folder)
-        uploads = folder.unfinished()
-        left = shared.remains(session, folder, uploads)
+        uploads = folder.unfinished_uploads()
+        left = shared.list_leftovers(session, folder, uploads)
     if left:
         said = f"{folder.where}: another process is writing {', '.join(left)}, or it may not be removed"
         raise LevelNotReached("left", said, f"{_REBUILD} {_UPLOADS}")
@@ -170,8 +170,8 @@ def _out_of_collections(kb: SearchableStore, on_step: Heard) -> str:
     )
 
 
-def reached(levels: Sequence[Level]) -> int:
-    """Give the last level that is reached together with every level before it."""
+def last_level_reached(levels: Sequence[Level]) -> int:
+    """Give the last level that is reached with all levels before it."""
     last = 0
     for level in levels:
         if level.state != "reached":
@@ -186,7 +186,7 @@ def purge_erased(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Lev
     first = Level(
         1, NAMES[0], "reached", "Databases restored from older backups hold it again; erase it there too."
     )
-    second = _attempt(2, lambda: out_of_indexes(kb, on_step))
+    second = _attempt(2, lambda: purge_indexes(kb, on_step))
     if not now:
         return first, second, *map(_not_asked, (3, 4))
     try:
@@ -209,7 +209,7 @@ def _purge_files(kb: SearchableStore, on_step: Heard) -> tuple[Level, Level]:
         def out_of_the_heap() -> str:
             connection = held.enter_context(kb.engine.connect())
             connections.append(connection.execution_options(isolation_level="AUTOCOMMIT"))
-            held.enter_context(only_purge(kb.engine, connection, on_step))
+            held.enter_context(hold_purge_lock(kb.engine, connection, on_step))
             return _out_of_the_heap(connection, on_step)
 
         third = _attempt(3, out_of_the_heap)
@@ -248,7 +248,7 @@ def _not_asked(level: int) -> Level:
 
 
 @contextmanager
-def only_purge(
+def hold_purge_lock(
     engine: Engine, connection: Connection, on_step: Heard, seconds: float = LOCK_SECONDS
 ) -> Iterator[None]:
     """Hold the lock of purges in the block, and wait for locks of tables no longer than for this one.

@@ -36,13 +36,13 @@ from colmlm.kb.facts.redaction import (
     ErasureTarget,
     QuotedSplice,
     blank_out,
-    marked,
+    marked_spans,
     quoted_stretches,
+    quotes_redacted_text,
     redact_json,
     redacted_columns,
     split_apart,
     strings_of,
-    with_marks,
 )
 from colmlm.kb.facts.suppression import ErasedTexts, TextOrigin
 from colmlm.kb.tables import (
@@ -59,7 +59,7 @@ from colmlm.kb.tables import (
     answer_modes,
     content_of,
 )
-from colmlm.kb.texts.wording import Finder, Phrases, Span, Together, forms, may_say
+from colmlm.kb.texts.wording import Finder, JoinedFinder, Phrases, Span, forms_of_text, may_say
 
 Row = TypeVar("Row", bound=TableRow)
 FinderOf = Callable[[TextOrigin], Finder]
@@ -95,11 +95,11 @@ class Quoting:
         )
 
 
-class Gone:
-    """Facts that were erased, recognised by digests of their texts and by splices that are not redacted.
+class ErasedFacts:
+    """Erased facts, recognised by digests of their texts and by splices that are not redacted.
 
-    Of `targets`, which are being erased, the texts still exist. Those of them in `wide` count everywhere, and not only
-    in texts that name their fact. `met` collects the facts that were found by digests and splices.
+    The texts of `targets`, which are being erased, still exist. Those of them in `wide` count in every text. `met`
+    collects the facts found.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Gone:
         self._everywhere = Phrases(wide)
 
     @classmethod
-    def read(cls, session: Session) -> Gone:
+    def read(cls, session: Session) -> ErasedFacts:
         """Read all erased facts."""
         spliced = select(FactRow.id).join(AttributionRow, AttributionRow.fact_id == FactRow.id)
         erased = session.scalars(spliced.where(FactRow.erased_seq.is_not(None)).distinct())
@@ -127,13 +127,13 @@ class Gone:
         targets: Sequence[ErasureTarget],
         again: Sequence[int],
         standing: Set[str],
-    ) -> Gone:
-        """Read the facts that are erased, and those that are erased `again`.
+    ) -> ErasedFacts:
+        """Read the facts that are being erased, and those that are erased `again`.
 
-        What has a form in `standing` is said by other facts, too, and does not count everywhere.
+        Texts with a form in `standing` are said by other facts too, and do not count everywhere.
         """
         fact_ids = frozenset((*(target.fact_id for target in targets), *again))
-        wide = [said for said in strings_of(targets) if standing.isdisjoint(forms(said))]
+        wide = [said for said in strings_of(targets) if standing.isdisjoint(forms_of_text(said))]
         return cls(ErasedTexts.read(session, again), fact_ids, targets, wide)
 
     def outputs(self) -> ColumnElement[bool]:
@@ -147,29 +147,29 @@ class Gone:
     def finder(self, said: TextOrigin) -> Finder:
         """Give a finder of the texts that count in a text of this origin."""
         own = [target for target in self.targets if target.fact_id in said.fact_ids]
-        finder: Finder = Together(Phrases(strings_of(own)), self._everywhere) if own else self._everywhere
-        return Together(finder, self.texts.within(said, self.met)) if self.texts else finder
+        finder: Finder = JoinedFinder(Phrases(strings_of(own)), self._everywhere) if own else self._everywhere
+        return JoinedFinder(finder, self.texts.finder_for(said, self.met)) if self.texts else finder
 
     def is_part(self, words: str, said: TextOrigin) -> bool:
-        """Say whether these words are a part of what a target named by this origin says."""
+        """Say whether these words are part of a text of a target that this origin names."""
         own = strings_of(target for target in self.targets if target.fact_id in said.fact_ids)
-        whole = [form for string in own for form in forms(string)]
-        return any(part in form for part in forms(words) if part for form in whole)
+        whole = [form for string in own for form in forms_of_text(string)]
+        return any(part in form for part in forms_of_text(words) if part for form in whole)
 
 
-def find_quotations(session: Session, gone: Gone) -> Quoting:
+def find_quotations(session: Session, gone: ErasedFacts) -> Quoting:
     """Find the rows that say one of these texts. Changes nothing."""
     return Quoting(*(tuple(row.id for row, _ in rows(session, gone)) for rows in (quoting_facts, *_OTHERS)))
 
 
-def still_said(session: Session) -> set[int]:
+def facts_still_said(session: Session) -> set[int]:
     """Give the erased facts that some row still says."""
-    gone = Gone.read(session)
+    gone = ErasedFacts.read(session)
     find_quotations(session, gone)
     return gone.met
 
 
-def redact_quotations(session: Session, gone: Gone, seq: int) -> Quoting:
+def redact_quotations(session: Session, gone: ErasedFacts, seq: int) -> Quoting:
     """Redact the rows that say one of these texts, as part of change `seq`, and give their ids."""
     return Quoting(
         tuple(redact_quoting_outputs(session, gone, seq)),
@@ -177,19 +177,19 @@ def redact_quotations(session: Session, gone: Gone, seq: int) -> Quoting:
     )
 
 
-def find_since(session: Session, said: TextOrigin) -> Finder:
+def finder_for_origin(session: Session, said: TextOrigin) -> Finder:
     """Give a finder of what a text of this origin must not say now. The transaction must hold erasures off."""
-    return ErasedTexts.counting(session, said).within(said)
+    return ErasedTexts.counting(session, said).finder_for(said)
 
 
-def redacted_since(session: Session, value: Any, said: TextOrigin) -> Any:
-    """Redact a text or JSON value as it has to be stored now. The transaction must hold erasures off."""
-    return redact_json(value, find_since(session, said))
+def redact_for_origin(session: Session, value: Any, said: TextOrigin) -> Any:
+    """Redact a text or JSON value before it is stored now. The transaction must hold erasures off."""
+    return redact_json(value, finder_for_origin(session, said))
 
 
-def redacted_selector(session: Session, selector: dict[str, Any], said: TextOrigin) -> dict[str, Any]:
-    """Redact a selector as it has to be stored now, with its text and question where one of its facts was erased."""
-    kept: dict[str, Any] = redacted_since(session, selector, said)
+def redact_selector(session: Session, selector: dict[str, Any], said: TextOrigin) -> dict[str, Any]:
+    """Redact a selector before it is stored now: its text and question where one of its facts was erased."""
+    kept: dict[str, Any] = redact_for_origin(session, selector, said)
     if _erased_among(session, said.fact_ids):
         kept |= {name: MARK * len(kept[name]) for name in QUOTED_PARTS if name in kept}
     return kept
@@ -197,25 +197,25 @@ def redacted_selector(session: Session, selector: dict[str, Any], said: TextOrig
 
 def redact_job(session: Session, job: JobRow) -> None:
     """Redact what this job says of facts erased since it was asked for. The transaction must hold erasures off."""
-    _store(job, _job_values(job, find_since(session, TextOrigin(at=job.created_at))))
+    _store(job, _job_values(job, finder_for_origin(session, TextOrigin(at=job.created_at))))
     session.flush()
 
 
-def erased_lately(session: Session, fact_ids: Collection[int]) -> Finder:
-    """Give a finder of what must not be stored now in a question that names these facts.
+def finder_for_facts(session: Session, fact_ids: Collection[int]) -> Finder:
+    """Give a finder of what a question that names these facts must not say now.
 
     The transaction must hold erasures off.
     """
-    return find_since(session, TextOrigin(frozenset(fact_ids), at=datetime.now(UTC)))
+    return finder_for_origin(session, TextOrigin(frozenset(fact_ids), at=datetime.now(UTC)))
 
 
 def redact_outcomes(session: Session, rows: Sequence[QuestionOutcomeRow]) -> None:
-    """Redact outcomes of a run that are about to be stored, of what was erased since it began."""
+    """Redact outcomes of a run, before they are stored, of what was erased since it began."""
     gone = _erased_among(session, {fact_id for row in rows for fact_id in row.fact_ids})
     since = min((row.seq for row in rows), default=0)
     texts = ErasedTexts.counting(session, TextOrigin(frozenset(gone), seq=since))
     for row in rows if gone or texts else ():
-        _store(row, _outcome_values(row, texts.within, gone))
+        _store(row, _outcome_values(row, texts.finder_for, gone))
 
 
 def _erased_among(session: Session, fact_ids: Collection[int]) -> set[int]:
@@ -241,7 +241,7 @@ def _every(session: Session, row: type[Row]) -> Iterator[Row]:
     yield from session.scalars(statement.execution_options(populate_existing=True, yield_per=1000))
 
 
-def _runs(session: Session, gone: Gone) -> RedactedRows:
+def _runs(session: Session, gone: ErasedFacts) -> RedactedRows:
     for run in _every(session, ForgetRunRow):
         said = TextOrigin(frozenset(run.fact_ids), seq=run.planned_seq)
         values = redacted_columns(run, content_of(ForgetRunRow), gone.finder(said))
@@ -253,7 +253,7 @@ def _runs(session: Session, gone: Gone) -> RedactedRows:
             yield run, values
 
 
-def _jobs(session: Session, gone: Gone) -> RedactedRows:
+def _jobs(session: Session, gone: ErasedFacts) -> RedactedRows:
     for job in _every(session, JobRow):
         if values := _job_values(job, gone.finder(TextOrigin(at=job.created_at))):
             yield job, values
@@ -271,7 +271,7 @@ def _job_values(job: JobRow, finder: Finder) -> dict[str, Any]:
 
 
 def _of_facts(
-    table: type[ErasureRequestRow] | type[QuestionRow], session: Session, gone: Gone
+    table: type[ErasureRequestRow] | type[QuestionRow], session: Session, gone: ErasedFacts
 ) -> RedactedRows:
     """Yield the rows of a table whose texts were written of the facts that each names."""
     for row in _every(session, table):
@@ -280,7 +280,7 @@ def _of_facts(
             yield row, values
 
 
-def _question_outcomes(session: Session, gone: Gone) -> RedactedRows:
+def _question_outcomes(session: Session, gone: ErasedFacts) -> RedactedRows:
     """Yield outcomes of runs. Where one of these facts answered, the value is redacted, however little it says."""
     for row in _every(session, QuestionOutcomeRow):
         if values := _outcome_values(row, gone.finder, gone.fact_ids):
@@ -290,11 +290,11 @@ def _question_outcomes(session: Session, gone: Gone) -> RedactedRows:
 def _outcome_values(row: QuestionOutcomeRow, finder_of: FinderOf, gone: Collection[int]) -> dict[str, Any]:
     finder = finder_of(TextOrigin(frozenset(row.fact_ids), seq=row.seq))
     if row.value and any(fact_id in gone for fact_id in row.fact_ids):
-        finder = Together(finder, Phrases([row.value.replace(MARK, " ")]))
+        finder = JoinedFinder(finder, Phrases([row.value.replace(MARK, " ")]))
     return redacted_columns(row, content_of(QuestionOutcomeRow), finder)
 
 
-def _feedback(session: Session, gone: Gone) -> RedactedRows:
+def _feedback(session: Session, gone: ErasedFacts) -> RedactedRows:
     said = or_(
         FeedbackRow.comment.is_not(None), FeedbackRow.value.is_not(None), FeedbackRow.on_behalf_of != ""
     )
@@ -337,10 +337,9 @@ def without_quotations(
     finder: Finder,
     marks: Sequence[Span] = (),
 ) -> tuple[str, str]:
-    """Give prompt and output with the splices of erased facts, repetitions of these and the finder's spans redacted.
+    """Redact, in a prompt and output, splices of erased facts, repetitions of these, and the finder's spans.
 
-    A splice of another fact stays, even where it says the same. `marks` are spans of the output that its document,
-    which it quotes, says no more.
+    A splice of another fact stays, even with the same value. `marks` are spans that the quoted document redacts.
     """
     own = [(s.output_start, s.output_end) for s in splices if s.fact_id in erased]
     others = [(s.output_start, s.output_end) for s in splices if s.fact_id not in erased]
@@ -349,7 +348,7 @@ def without_quotations(
     return blank_out(prompt, in_prompt), blank_out(output, (*own, *split_apart((*in_output, *marks), others)))
 
 
-def redact_quoting_outputs(session: Session, gone: Gone, seq: int) -> Iterator[int]:
+def redact_quoting_outputs(session: Session, gone: ErasedFacts, seq: int) -> Iterator[int]:
     """Redact the outputs that say one of these texts, as part of change `seq`, and yield their ids."""
     asked: list[int] = []
     said: list[int] = []
@@ -382,14 +381,14 @@ def _drop_queries(session: Session, fact_ids: Collection[int], asked: list[int],
     session.execute(update(AttributionRow).where(gone, AttributionRow.query.is_not(None)).values(query=None))
 
 
-def quoting_facts(session: Session, gone: Gone) -> RedactedRows:
+def quoting_facts(session: Session, gone: ErasedFacts) -> RedactedRows:
     """Yield the outputs that say one of these texts, with prompt and output redacted. Changes nothing."""
     spliced = select(AttributionRow.generation_id).where(
         AttributionRow.fact_id == func.any(list(gone.fact_ids))
     )
     statement = (
         select(GenerationRow)
-        .where(or_(GenerationRow.id.in_(spliced), gone.outputs(), with_marks()))
+        .where(or_(GenerationRow.id.in_(spliced), gone.outputs(), quotes_redacted_text()))
         .order_by(GenerationRow.id)
     )
     last, found = 0, True
@@ -420,7 +419,7 @@ def _marks(row: GenerationRow, hits: Sequence[Any], stretch: str | None) -> list
     """Give the spans of an output that are redacted in the document that it quotes (None: it quotes none)."""
     if stretch is None or row.quoted_start is None or row.quoted_end is None:
         return []
-    return marked(len(row.output), (row.quoted_start, row.quoted_end), hits, stretch)
+    return marked_spans(len(row.output), (row.quoted_start, row.quoted_end), hits, stretch)
 
 
 def splices_of(session: Session, generation_ids: list[int]) -> dict[int, list[Any]]:

@@ -191,12 +191,12 @@ def _sources(engine: Engine, settings: Settings) -> tuple[list[_Source], list[st
             for one in named_collections(session, settings)
         ]
         if (folder := shared.folder_of(session, settings)) is None:
-            unseen += filter(None, [shared.unset(session, settings)])
+            unseen += filter(None, [shared.describe_unnamed_place(session, settings)])
             return sources, unseen
         try:
             names = folder.names()
-            unseen += shared.doubts(session, folder).values()
-            uploads = folder.unfinished()
+            unseen += shared.snapshot_doubts(session, folder).values()
+            uploads = folder.unfinished_uploads()
         except SharedSnapshotsUnavailable as error:
             return sources, [*unseen, str(error)]
     unseen += [f"{folder.where}/{name}: parts of an upload" for name in uploads.names]

@@ -169,5 +169,5 @@ def _alike(session: Session, fact_id: int, radius: float | None) -> set[int]:
     if not len(pattern):
         raise refusals.invalid_selector(f"fact {fact_id} does not exist or has no key in the active keyset")
     live = KeySpace.live(session, keyset)
-    near = live.within(pattern.vectors(), keyset.threshold if radius is None else radius)
+    near = live.are_within(pattern.vectors(), keyset.threshold if radius is None else radius)
     return set(live.fact_ids[near].tolist())

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sqlalchemy.orm import Session
 
-from colmlm.kb.answers.calibrations import confidence_here
+from colmlm.kb.answers.calibrations import confidence_of_base
 from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidate_sentences
 from colmlm.kb.answers.places import (
     ReadPlace,
-    best_first,
     best_windows,
-    every_place,
+    order_places,
+    read_every_place,
     weigh_passage,
     weigh_span,
 )
 from colmlm.kb.answers.reading import Confidence, JudgedReader
 from colmlm.kb.answers.records import SaidFact
-from colmlm.kb.answers.windows import SaidWindow, read_stretches, windows
+from colmlm.kb.answers.windows import SaidWindow, read_stretches, read_windows
 from colmlm.kb.facts.reading import fact_records
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.facts.redaction import MARK
@@ -47,7 +47,7 @@ from colmlm.kb.removal.records import (
     SaidSurvivor,
     Survivor,
 )
-from colmlm.kb.texts.alike import Wording, terms_of, wording
+from colmlm.kb.texts.alike import Wording, compare_wording, terms_of
 
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore
@@ -83,9 +83,9 @@ class ListedPlace:
 
 @dataclass(frozen=True, slots=True)
 class PlacesOfQuestion:
-    """A question with every place that was read for it, and what judges them.
+    """A question with every place read for it, and what judges them.
 
-    What touches a fact that is gone is set aside, and the places behind it are weighed as if it were not there.
+    Places that touch a fact that is gone are set aside, and those behind them weighed as if it did not exist.
     """
 
     asked: QuestionToRead
@@ -122,11 +122,11 @@ class PlacesOfQuestion:
 
     def _touching(self) -> list[ReadPlace]:
         """Give the places that touch a fact, best first: those that a span is chosen from."""
-        return best_first([place for place in self.every if place.facts], self.confidence.search)
+        return order_places([place for place in self.every if place.facts], self.confidence.search)
 
     def _weigh(self, places: Sequence[ReadPlace]) -> float:
         """Give the probability that the first of these places answers."""
-        return self.confidence.of(weigh_span(self.asked.text, places))
+        return self.confidence.probability_of(weigh_span(self.asked.text, places))
 
     def _places(self, gone: Collection[int]) -> list[ListedPlace]:
         """List the places that would answer, without those that touch a deleted fact or one that is `gone`.
@@ -185,19 +185,22 @@ class PlacesOfQuestion:
         for _ in range(MOST):
             kept = {place.window.sentence_id for place in left}
             others = [place for place in self.every if place.window.sentence_id in kept]
-            if not left or (score := model.of(weigh_passage(self.asked.text, left, others))) < self.least:
+            if (
+                not left
+                or (score := model.probability_of(weigh_passage(self.asked.text, left, others))) < self.least
+            ):
                 return
-            said = (wording(value, left[0].window.text) for value in self.asked.values)
+            said = (compare_wording(value, left[0].window.text) for value in self.asked.values)
             yield ListedPlace(left[0], score, next(filter(None, said), None))
             left = left[1:]
 
     def _place_of_value(self, place: ReadPlace) -> tuple[Wording, ReadPlace] | None:
         """Give how a place says a value that is asked for, and as far as it says it: itself, or a fact in it."""
         for value in self.asked.values:
-            if (said := wording(value, place.text)) is not None:
+            if (said := compare_wording(value, place.text)) is not None:
                 return said, place
             for fact in place.facts:
-                if (said := wording(value, fact.value)) is not None:
+                if (said := compare_wording(value, fact.value)) is not None:
                     return said, replace(place, start=fact.start, end=fact.end)
         return None
 
@@ -225,7 +228,7 @@ def _overlap(place: ReadPlace, other: ReadPlace) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ReadThrough:
-    """The questions of the sampled facts of a set, as they were read in the whole base."""
+    """The sampled facts' questions, as they were read in the whole base."""
 
     read: Sequence[PlacesOfQuestion]
 
@@ -258,7 +261,7 @@ class SurvivorSearch:
         """Read the questions of the sampled facts, one pass of the reader for each."""
         with self.kb.sessions() as session:
             asked = read_questions(session, target, self.questioner, keyset.dim)
-            confidence = confidence_here(session, self.reader)
+            confidence = confidence_of_base(session, self.reader)
         near = _near(self.kb, keyset, asked)
         least = self.reader.confidence.passage_threshold(confidence.threshold)
         read = []
@@ -293,12 +296,12 @@ def _places(
     with kb.sessions() as session:
         asked, alike = _candidates(session, kb, one, near)
         ids = [candidate.sentence_id for candidate in (*asked, *alike)]
-        read = windows(session, ids, fact_filter=EVERY_FACT)
+        read = read_windows(session, ids, fact_filter=EVERY_FACT)
     useful = {number for number, window in read.items() if _is_useful(window, one, forgotten)}
     first = [candidate for candidate in asked if candidate.sentence_id in useful][:WINDOWS]
     taken = {candidate.sentence_id for candidate in first}
     more = [c for c in alike if c.sentence_id in useful and c.sentence_id not in taken][:ALIKE]
-    return list(every_place(reader, one.text, [*first, *more], read))
+    return list(read_every_place(reader, one.text, [*first, *more], read))
 
 
 def _is_useful(window: SaidWindow, one: QuestionToRead, forgotten: frozenset[int]) -> bool:
@@ -352,8 +355,8 @@ def said_survivors(session: Session, survivors: Sequence[Survivor]) -> list[Said
 
 
 def _of_document(one: Survivor, window: SaidWindow) -> SaidSurvivor:
-    live = tuple(fact.said for fact in window.facts if fact.version is not None)
-    return SaidSurvivor(one.asked_fact_id, one.says, one.score, window.shown(), window.source, live)
+    live = tuple(fact.said_fact for fact in window.facts if fact.version is not None)
+    return SaidSurvivor(one.asked_fact_id, one.says, one.score, window.shown_text(), window.source, live)
 
 
 def _of_fact(one: Survivor, fact: FactRecord) -> SaidSurvivor:

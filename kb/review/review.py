@@ -14,7 +14,7 @@ from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.facts import edits, reading
 from colmlm.kb.facts.edits import MAX_ID, settle_review
 from colmlm.kb.facts.reading import IS_PROPOSED, Stretches, lies_in, stretches_of
-from colmlm.kb.facts.records import COUNTED, Edit, FactRecord, ReviewVerdict, Settled
+from colmlm.kb.facts.records import COUNTED, Edit, FactRecord, ReviewVerdict, SettledVerdicts
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.review.records import (
@@ -47,10 +47,10 @@ class FactReview:
     def progress(self, *, corpus: str | None = None, document_id: int | None = None) -> ReviewProgress:
         """Count what is proposed and what was settled, of a corpus or document or of all. Raises `CorpusNotFound`."""
         with self.store.sessions() as session:
-            return _progress(session, Part.read(session, corpus, document_id))
+            return _progress(session, InboxConditions.read(session, corpus, document_id))
 
     @retry_on_contention
-    def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> Settled:
+    def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> SettledVerdicts:
         """Carry out verdicts, each kind in one change; those that no longer fit their facts are named instead.
 
         Raises `FactNotFound`, or `InvalidValue` where there is none or a fact has two.
@@ -72,7 +72,7 @@ class FactReview:
         Raises `CorpusNotFound`, `KeysetNotFound` or `InvalidValue`.
         """
         with self.store.sessions.begin() as session:
-            return limit_page(
+            return limit_to_accepted(
                 session, corpus, keyset_id, who["actor"], who["reason"], accepted_only=accepted_only
             )
 
@@ -99,12 +99,12 @@ def review_inbox(
 ) -> Inbox:
     """Give a part of the inbox. Raises `CorpusNotFound`."""
     check_limit(limit)
-    part = Part.read(session, corpus, document_id)
+    part = InboxConditions.read(session, corpus, document_id)
     which = [IS_PROPOSED, *part.walked, *_of_kind(kind)]
     stakes = Stakes.read(session, which)
     if kind in _KNOWN:
         known = stakes.places(kind)
-        places, number = past_verdicts(known, after, limit + 1), len(known)
+        places, number = page_of_places(known, after, limit + 1), len(known)
     else:
         places = _places(session, which, part, stakes, after, limit + 1)
         number = _count(session, [IS_PROPOSED, *part.counted, *_of_kind(kind)])
@@ -126,23 +126,33 @@ def _of_kind(kind: Kind) -> Iterator[ColumnElement[bool]]:
 
 
 def _places(
-    session: Session, which: list[ColumnElement[bool]], part: Part, stakes: Stakes, after: int, limit: int
+    session: Session,
+    which: list[ColumnElement[bool]],
+    part: InboxConditions,
+    stakes: Stakes,
+    after: int,
+    limit: int,
 ) -> list[int]:
     """Give the places of facts past `after`: cited ones, doubted ones, those that contradict, and the others."""
-    found = past_verdicts(stakes.places(), after, limit)
+    found = page_of_places(stakes.places(), after, limit)
     others = [*which, FactRow.id != func.all([*stakes.uses, *stakes.against])]
     doubted = [*which, FactRow.id != func.all(list(stakes.uses))]
     if len(found) < limit and after < CONTRADICTING * PLACE:
         found += _by_index(session, doubted, part, DOUBTED, after, limit - len(found))
     if len(found) < limit and after < OTHERS * PLACE:
-        found += past_verdicts(stakes.contradicting(), after, limit - len(found))
+        found += page_of_places(stakes.contradicting(), after, limit - len(found))
     if len(found) < limit:
         found += _by_index(session, others, part, OTHERS, after, limit - len(found))
     return found
 
 
 def _by_index(
-    session: Session, which: list[ColumnElement[bool]], part: Part, group: int, after: int, limit: int
+    session: Session,
+    which: list[ColumnElement[bool]],
+    part: InboxConditions,
+    group: int,
+    after: int,
+    limit: int,
 ) -> list[int]:
     """Give places of a group past `after`, in the order of the index: doubted ones, or the others."""
     found: list[int] = []
@@ -182,7 +192,7 @@ def _items(session: Session, fact_ids: list[int], stakes: Stakes) -> Iterator[In
         )
 
 
-def _progress(session: Session, part: Part) -> ReviewProgress:
+def _progress(session: Session, part: InboxConditions) -> ReviewProgress:
     of, settled = part.counted, FactRow.review_seq.is_not(None)
     proposed = _count(session, [IS_PROPOSED, *of])
     accepted = _count(session, [FactRow.review == "accepted", settled, *of])
@@ -267,11 +277,10 @@ _CORPUS = select(DocumentRow.corpus).where(DocumentRow.id == FactRow.document_id
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """The facts of an inbox, by conditions of two forms, and the stretches of their documents' ids; 0 stands for none.
+class InboxConditions:
+    """The facts of an inbox, by conditions of two forms, and the ranges of their documents' ids (0: none).
 
-    What is `walked` in an order asks for the document of one fact after the other; what is `counted` may be joined
-    with all documents of a corpus at once.
+    `walked` conditions ask for the document of one fact after another; `counted` ones join all documents at once.
     """
 
     walked: tuple[ColumnElement[bool], ...] = ()
@@ -279,7 +288,7 @@ class Part:
     stretches: Stretches = ((0, MAX_ID),)
 
     @classmethod
-    def read(cls, session: Session, corpus: str | None, document_id: int | None) -> Part:
+    def read(cls, session: Session, corpus: str | None, document_id: int | None) -> InboxConditions:
         """Raise `CorpusNotFound`."""
         part = cls()
         if corpus is not None:
@@ -349,7 +358,8 @@ class Stakes:
         return group * PLACE + fact_id
 
 
-def past_verdicts(places: Iterable[int], after: int, limit: int) -> list[int]:
+def page_of_places(places: Iterable[int], after: int, limit: int) -> list[int]:
+    """Give up to `limit` of these places past `after`, in order."""
     return [place for place in places if place > after][:limit]
 
 
@@ -374,7 +384,7 @@ def _count_citations(session: Session, which: list[ColumnElement[bool]]) -> dict
 KIND = "accepted-only"
 
 
-def limit_page(
+def limit_to_accepted(
     session: Session,
     corpus: str | None,
     keyset_id: int | None,
@@ -383,9 +393,9 @@ def limit_page(
     *,
     accepted_only: bool,
 ) -> Edit:
-    """Let only accepted facts of a corpus, or in a keyset, answer, or proposed ones too.
+    """Let only accepted facts of a corpus or keyset answer, or proposed ones too.
 
-    Raises `CorpusNotFound`, `KeysetNotFound`, and `InvalidValue` unless it is either a corpus or a keyset.
+    Raises `CorpusNotFound`, `KeysetNotFound`, or `InvalidValue` unless it is either a corpus or a keyset.
     """
     pending = audit.begin_change(session, actor, reason)
     if corpus is not None and keyset_id is None:
@@ -399,7 +409,7 @@ def limit_page(
         said = {"keyset": keyset_id}
     else:
         raise InvalidValue("limit", "name either a corpus or a keyset")
-    return edits.done(session, pending, KIND, [], {**said, "accepted_only": accepted_only})
+    return edits.append_edit(session, pending, KIND, [], {**said, "accepted_only": accepted_only})
 
 
 def _limit_keyset(session: Session, keyset_id: int, accepted_only: bool) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.errors import DatabaseUnavailable, MigrationNeeded
 from colmlm.kb.store.embedded_server import EmbeddedServer
-from colmlm.kb.store.engines import engine_on, shown
+from colmlm.kb.store.engines import engine_on, format_database_url
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.store.waits import Waits, refusal_of
 from colmlm.kb.texts.searched import frame_of
@@ -66,7 +66,9 @@ def connect_database(settings: Settings, application: str = "colmlm") -> Engine:
             if time.monotonic() < deadline:
                 time.sleep(0.2)
                 continue
-            raise DatabaseUnavailable(shown(url), str(error.orig).strip().replace("\n", " ")) from error
+            raise DatabaseUnavailable(
+                format_database_url(url), str(error.orig).strip().replace("\n", " ")
+            ) from error
 
 
 def id_array(ids: Iterable[int]) -> str:
@@ -102,8 +104,8 @@ def _driver_of(connection: Connection) -> Iterator[psycopg.Connection]:
         raise OperationalError(None, None, error) from error  # as SQLAlchemy would
 
 
-def beside(engine: Engine, application: str, waits: Waits, connections: int) -> Engine:
-    """Give an engine on the same database with connections of its own and with these limits for its statements."""
+def second_engine(engine: Engine, application: str, waits: Waits, connections: int) -> Engine:
+    """Give an engine on the same database with connections and statement limits of its own."""
     return engine_on(
         engine.url,
         application,
@@ -114,10 +116,10 @@ def beside(engine: Engine, application: str, waits: Waits, connections: int) -> 
     )
 
 
-def reader(engine: Engine, waits: Waits) -> Engine:
-    """Give an engine on the same database for single statements, without a transaction around them or a ping before.
+def reading_engine(engine: Engine, waits: Waits) -> Engine:
+    """Give an engine on the same database for single reading statements, without transaction or ping.
 
-    Its statements are planned once, whatever the number of ids they are given, and seek rows by indexes.
+    Its statements are planned once, whatever the number of ids, and seek rows by indexes.
     """
     options = f"{_PLANNED_ONCE} {waits.options()}"
     return engine_on(
@@ -131,7 +133,7 @@ def reader(engine: Engine, waits: Waits) -> Engine:
 
 
 def read_from(reader: Engine, ask: Callable[[psycopg.Connection], T]) -> T:
-    """Give what is asked of the driver's own connection, of a `reader`; ask again if the database was restarted."""
+    """Run `ask` on a connection of a reading engine; run it again if the database was restarted."""
     try:
         return _ask(reader, ask)
     except OperationalError as error:
@@ -297,7 +299,7 @@ class IncomingDocument:
         return len(self.document.facts) - len(self.kept)
 
 
-def reserve(session: Session, sequence: str, count: int) -> int:
+def reserve_ids(session: Session, sequence: str, count: int) -> int:
     """Reserve `count` successive ids and give the first.
 
     The log must be locked, as others draw ids only with that lock.
@@ -331,15 +333,15 @@ def copy_documents(
     """
     rows = list(rows)
     review = f"proposed\t{seq}" if proposed else "accepted\t\\N"
-    copy_blocks(session, _COPY_DOCUMENTS, joined(_document_line(corpus, row) for row in rows))
+    copy_blocks(session, _COPY_DOCUMENTS, join_lines(_document_line(corpus, row) for row in rows))
     # A connection carries one COPY at a time, so the versions, a short line each, are collected for the next.
     versions: list[str] = []
-    copy_blocks(session, _COPY_FACTS, joined(_fact_lines(rows, first_fact_id, seq, versions, review)))
-    copy_blocks(session, _COPY_VERSIONS, joined(versions))
+    copy_blocks(session, _COPY_FACTS, join_lines(_fact_lines(rows, first_fact_id, seq, versions, review)))
+    copy_blocks(session, _COPY_VERSIONS, join_lines(versions))
 
 
-def joined(lines: Iterable[str]) -> Iterator[str]:
-    """Join the lines into blocks, since a message to the server for each would cost more than the line."""
+def join_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Join lines into blocks: a message to the server for each line would cost more than the line."""
     block: list[str] = []
     size = 0
     for line in lines:
@@ -369,29 +371,29 @@ def _fact_lines(
             if ordinal in kept:
                 continue
             deleted = seq if span.deleted else r"\N"
-            question = r"\N" if span.question is None else escaped(span.question)
-            answer = r"\N" if span.answer is None else escaped(span.answer)
-            doubt = r"\N" if span.doubt is None else escaped(span.doubt)
+            question = r"\N" if span.question is None else escape_words(span.question)
+            answer = r"\N" if span.answer is None else escape_words(span.answer)
+            doubt = r"\N" if span.doubt is None else escape_words(span.doubt)
             said = review if span.review is None else f"{span.review}\t{seq}"
             facts.append(
                 f"{fact_id}\t{document_id}\t{ordinal}\t{span.start}\t{span.end}\t{question}\t{answer}\t{seq}\t{deleted}"
                 f"\t{said}\t{doubt}\t{frame_of(title, text_, ends, span.start, span.end)}\n"
             )
             if span.current is None:
-                versions.append(f"{fact_id}\t1\t{escaped(span.value)}\t{seq}\t{deleted}\n")
+                versions.append(f"{fact_id}\t1\t{escape_words(span.value)}\t{seq}\t{deleted}\n")
             else:  # the value in the text was never true in this base, so its range of changes is empty
-                versions.append(f"{fact_id}\t1\t{escaped(span.value)}\t{seq}\t{seq}\n")
-                versions.append(f"{fact_id}\t2\t{escaped(span.current)}\t{seq}\t{deleted}\n")
+                versions.append(f"{fact_id}\t1\t{escape_words(span.value)}\t{seq}\t{seq}\n")
+                versions.append(f"{fact_id}\t2\t{escape_words(span.current)}\t{seq}\t{deleted}\n")
             fact_id += 1
         yield "".join(facts)
 
 
 def _field(words: str | None) -> str:
-    return r"\N" if words is None else escaped(words)
+    return r"\N" if words is None else escape_words(words)
 
 
-def escaped(words: str) -> str:
-    """Escape the characters that end a field or a line, which few texts have."""
+def escape_words(words: str) -> str:
+    """Escape the characters that end a field or a line."""
     if "\\" in words:
         words = words.replace("\\", "\\\\")
     if "\n" in words:
@@ -424,10 +426,9 @@ _BY_ROW = b"SET LOCAL session_replication_role = origin"
 
 @contextmanager
 def checked_at_once(session: Session, rows: int) -> Iterator[bool]:
-    """Insert so many rows within the block without a check of each, and say whether that is so.
+    """Insert so many rows in the block without a check of each foreign key; yield whether that is so.
 
-    Whoever inserts them has to show that what they refer to is there until this transaction ends. No trigger of an
-    ordinary kind runs for them.
+    The caller shows that the rows they refer to exist until the transaction ends. Ordinary triggers do not run.
     """
     connection = connection_of(session)
     at_once = rows >= MANY and bool((connection.execute(_MAY).fetchone() or (False,))[0])

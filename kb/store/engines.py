@@ -80,17 +80,14 @@ def engine_on(
 
 
 def conninfo(engine: Engine, application: str) -> str:
-    """Give what connections of this engine's kind are made by, as libpq reads it, with the password.
-
-    The engine's URL is not that: of a password with a blank in it libpq would refuse it.
-    """
+    """Give the connection string, with its password, by which libpq connects as this engine does."""
     _, found = engine.dialect.create_connect_args(engine.url)
     given = {**found, **_parameters(engine.url, application, "")}
     return make_conninfo(**{name: value for name, value in given.items() if name != "context"})
 
 
-def shown(url: URL | str, *, with_secrets: bool = False) -> str:
-    """Give a URL as libpq reads it, with asterisks for the password wherever libpq takes one."""
+def format_database_url(url: URL | str, *, with_secrets: bool = False) -> str:
+    """Format a database URL for libpq, with asterisks in place of the password unless `with_secrets`."""
     found = make_url(url).set(drivername="postgresql")
     where = found.set(query={}).render_as_string(hide_password=not with_secrets).replace(" ", "%20")
     said = "&".join(

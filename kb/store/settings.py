@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
-from colmlm.kb.corpus.raw.files import Limits
+from colmlm.kb.corpus.raw.files import DocumentLimits
 from colmlm.kb.errors import SettingsError
 from colmlm.kb.principal import local_user
 
@@ -80,7 +80,7 @@ class Settings:
     """The largest file that may be uploaded. All files that wait for their jobs may take four times as
     much.
     """
-    document: Limits = field(default_factory=Limits)
+    document: DocumentLimits = field(default_factory=DocumentLimits)
     milvus: MilvusAddress = field(default_factory=MilvusAddress)
     job_retention_days: Days = 90
     """How long a job is kept after it ended. 0 keeps all jobs."""
@@ -99,7 +99,7 @@ class Settings:
     def from_environment(cls, env: Mapping[str, str]) -> Settings:
         """Make the settings from `env`. An empty variable counts as unset. Raises `SettingsError`."""
         actor = env.get("COLMLM_ACTOR", "").strip() or local_user()
-        found = read(cls, env, home=_home(env), actor=actor)
+        found = read_settings(cls, env, home=_home(env), actor=actor)
         _check_networks(found.webhook_networks)
         return replace(found, database_url=_database_url(found.database_url))
 
@@ -166,11 +166,11 @@ Seconds = Annotated[float, Meta(ge=0, le=3600, description="a number of seconds 
 Port = Annotated[int, Meta(ge=1, le=65_535, description="a port from 1 to 65535")]
 
 
-def read(kind: type[T], env: Mapping[str, str], prefix: str = "COLMLM_", **given: Any) -> T:
-    """Read a dataclass, of which some fields may be given. An empty variable counts as unset.
+def read_settings(kind: type[T], env: Mapping[str, str], prefix: str = "COLMLM_", **given: Any) -> T:
+    """Read a dataclass of settings from the environment; an empty variable counts as unset.
 
-    A field that `repr` leaves out is a secret: it may stand in a file, which a variable with the suffix _FILE names,
-    and no message repeats it. Raises `SettingsError`, which names the variable.
+    A field with `repr=False` is a secret: a variable with the suffix _FILE may name its file. Raises `SettingsError`,
+    which names the variable.
     """
     hints = get_type_hints(kind, include_extras=True)
     for setting in fields(kind):  # type: ignore[arg-type]  # T is a dataclass
@@ -178,7 +178,7 @@ def read(kind: type[T], env: Mapping[str, str], prefix: str = "COLMLM_", **given
         if setting.name in given:
             continue
         if is_dataclass(hint):
-            given[setting.name] = read(hint, env, prefix=f"{variable}_")  # type: ignore[arg-type]
+            given[setting.name] = read_settings(hint, env, prefix=f"{variable}_")  # type: ignore[arg-type]
         elif (text := env.get(variable) if setting.repr else _secret(env, variable)) and text.strip():
             given[setting.name] = _convert_setting(variable, text.strip(), hint, is_secret=not setting.repr)
     return kind(**given)

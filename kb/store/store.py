@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from colmlm.kb.errors import refusals
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.store.waits import bounded
+from colmlm.kb.store.waits import limit_statements
 
 
 class Store:
@@ -33,7 +33,7 @@ class Store:
     def reports(self) -> Iterator[Session]:
         """Give a session that reads much of the base, and whose statements are ended after the settings' time."""
         with self.sessions() as session:
-            bounded(session, self.settings.report_timeout_seconds)
+            limit_statements(session, self.settings.report_timeout_seconds)
             yield session
 
 

@@ -86,10 +86,10 @@ def holder_of(engine: Engine, key: int) -> str | None:
     )
 
 
-def bounded(session: Session, seconds: float) -> None:
-    """Limit each statement of this transaction, a report, where the connection has no limit of its own.
+def limit_statements(session: Session, seconds: float) -> None:
+    """Limit each statement of this reporting transaction, if its connection has no limit of its own.
 
-    A report that nobody waits for any more would keep the server from clearing up what was deleted since it began.
+    A report that nobody waits for would keep the server from clearing up deleted rows.
     """
     if (
         session.scalar(text("SHOW statement_timeout")) == "0"
@@ -97,8 +97,8 @@ def bounded(session: Session, seconds: float) -> None:
         session.execute(text(f"SET LOCAL statement_timeout = {1000 * seconds:.0f}"))
 
 
-def unhurried(session: Session) -> None:
-    """Lift the time limit for the statements of this transaction, as breaking them off would only repeat them."""
+def lift_statement_limit(session: Session) -> None:
+    """Lift the time limit for this transaction's statements, which would only be repeated if cut off."""
     session.execute(text("SET LOCAL statement_timeout = 0"))
     driver = session.connection().connection.driver_connection
     if isinstance(driver, PatientConnection):
@@ -112,7 +112,7 @@ _OF_RUST = re.compile(r"\(os error ([0-9]+)\)")
 
 
 def refusal_of(error: BaseException) -> KBError | None:
-    """Give the error of the tree for a failure of the driver or the system; None where there is none."""
+    """Translate a failure of the driver or the system to an error of this tree; None where there is none."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     match cause:
         case errors.LockNotAvailable():
@@ -198,8 +198,8 @@ _EXPLAINED = (
 
 
 @dataclass(slots=True)
-class Teller:
-    """Logs outages. `told` has for each kind the time of its last line, and the number of outages noticed since."""
+class OutageLog:
+    """Logs outages, once a minute for each kind. `told` has each kind's last time and number of outages since."""
 
     clock: Callable[[], float] = time.monotonic
     told: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -231,7 +231,7 @@ class Teller:
             return silent if is_due else None
 
 
-TELLER = Teller()  # one in each process, since many threads notice the same outage
+TELLER = OutageLog()  # one in each process, since many threads notice the same outage
 log_outage, is_news = TELLER.log_outage, TELLER.is_news
 
 

@@ -40,8 +40,8 @@ from colmlm.kb.switching.measures import (
     ask_sample,
     draw_sample,
     index_recall,
-    near_keys,
-    read_more,
+    noisy_keys,
+    read_more_lists,
     tombstones_passed_over,
 )
 
@@ -132,7 +132,7 @@ class GateReport:
     questions: str | None
     drift: ScoreDrift = field(repr=False, compare=False)
 
-    def stored(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Give the report as it is stored with the keyset, for JSON."""
         kept = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "drift"}
         criteria = [asdict(criterion) for criterion in self.criteria]
@@ -173,12 +173,12 @@ def check_keyset(
     progress = _Progress(sample, active_encoder, on_texts)
     kept = None
     if limits.questions is not None:
-        kept = asked_in(kb, keyset_id, encoder, limits, reader, progress.asked)
+        kept = ask_kept_questions(kb, keyset_id, encoder, limits, reader, progress.note_asked)
     report = _report(sample, encoder, active_encoder, limits, progress, kept)
     with kb.sessions.begin() as session:
         if sample.candidates.fit != sample.keyset.index_fit:
             keysets.note_fit(session, keyset_id, sample.candidates.fit)
-        keysets.note_gate(session, keyset_id, report.stored())
+        keysets.note_gate(session, keyset_id, report.to_json())
     return report
 
 
@@ -195,7 +195,7 @@ class _Progress:
         self.total = both * len(sample.questions.texts) + len(sample.contexts.texts)
         self.done, self._on_texts = 0, on_texts
 
-    def asked(self, done: int, total: int) -> None:
+    def note_asked(self, done: int, total: int) -> None:
         if self._on_texts is not None:
             self._on_texts(done, total)
 
@@ -270,8 +270,8 @@ def _list_facts(fact_ids: Sequence[int]) -> str:
 def _index_recall(sample: Sample, questions_BD: Vectors, limits: GateLimits) -> tuple[Criterion, ...]:
     queries, note = questions_BD, ""
     if not len(queries):
-        queries, note = near_keys(sample.keys, limits.sample), "stored keys with noise"
-    read_more(sample.candidates, sample.keys, queries, limits.min_recall_at_1)
+        queries, note = noisy_keys(sample.keys, limits.sample), "stored keys with noise"
+    read_more_lists(sample.candidates, sample.keys, queries, limits.min_recall_at_1)
     figures: list[float | None] = [index_recall(sample.candidates, sample.keys, queries, k) for k in (1, 10)]
     if (fit := sample.candidates.fit).lists:
         lists = f"{fit.lists_read} of {fit.lists} lists read"
@@ -373,7 +373,7 @@ def _drift(sample: Sample, ours: Answers, theirs: Answers | None) -> ScoreDrift:
 
 
 def recall_kept(keyset: KeysetRecord) -> Iterator[tuple[str, float | None, str]]:
-    """Give for each kind of which keys are predicted a criterion's name, the share of recall kept, and a note."""
+    """Yield for each kind of predicted keys the criterion's name, the share of recall kept, and a note."""
     for one in keyset.predictions:
         yield (
             f"recall kept by predicted {one.kind} keys",
@@ -391,7 +391,7 @@ def _figure(share: float | None) -> str:
 # Asks a set of kept questions in a keyset that is to be measured, as the base would with that keyset active.
 
 
-def asked_in(
+def ask_kept_questions(
     kb: SearchableStore,
     keyset_id: int,
     encoder: Encoder,
@@ -399,7 +399,7 @@ def asked_in(
     reader: Callable[[], JudgedReader] | None,
     on_asked: Callable[[int, int], None],
 ) -> AskedSet:
-    """Ask the set that the limits name. Raises `QuestionSetNotFound`, and `InvalidValue` where they limit nothing."""
+    """Ask the set that the limits name. Raises `QuestionSetNotFound`, or `InvalidValue` without any limit on it."""
     if limits.questions is None or (limits.min_right is None and limits.max_wrong is None):
         raise InvalidValue(
             "gate", "name the least share right of its questions, or the most wrong, with their set"

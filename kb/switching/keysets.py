@@ -18,7 +18,7 @@ from colmlm.kb.facts import reading
 from colmlm.kb.facts.ingest import MANY_FACTS
 from colmlm.kb.facts.records import Edit
 from colmlm.kb.keys import activation, keysets, predicted
-from colmlm.kb.keys.activation import Succession, former, key_succession
+from colmlm.kb.keys.activation import Succession, find_former_keyset, read_succession
 from colmlm.kb.keys.adapting import AdaptRun, require_adaptable
 from colmlm.kb.keys.calibration import Calibration, has_question_keys
 from colmlm.kb.keys.keycopy import Keys, store_keys
@@ -60,7 +60,7 @@ class KnownKeysets:
     def all(self) -> list[KeysetRecord]:
         """List the keysets by id, retired ones too, and count their keys."""
         with self.store.sessions() as session:
-            return activation.all_counted(session)
+            return activation.count_all_keys(session)
 
     def in_use(self) -> list[KeysetHead]:
         """List the keysets that are not retired, by id, and count nothing."""
@@ -90,12 +90,12 @@ class KnownKeysets:
     def line(self) -> Succession:
         """Tell which keyset answers and which may answer next, by a small statement."""
         with self.store.sessions() as session:
-            return key_succession(session)
+            return read_succession(session)
 
     def former(self, active: int) -> int | None:
         """Give the keyset that a rollback from the active one leads to; None where there is none. It reads the log."""
         with self.store.sessions() as session:
-            return former(session, active)
+            return find_former_keyset(session, active)
 
     def checkpoint(self, keyset_id: int) -> CheckpointInfo:
         """Tell which checkpoint makes the keys of a keyset. Raises `KeysetNotFound`."""

@@ -13,10 +13,10 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.calibration import normalise_rows
+from colmlm.kb.keys.calibration import normalise_value
 from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
 from colmlm.kb.keys.records import KeysetHead, KeysetRecord
-from colmlm.kb.lookup.in_process import InProcess, Nearest, fit_lists
+from colmlm.kb.lookup.in_process import FaissCandidates, NearestKeys, fit_lists
 from colmlm.kb.lookup.options import KEY
 from colmlm.kb.lookup.replica import CandidateKeys, Replica
 from colmlm.kb.lookup.replicas import open_replica
@@ -39,11 +39,11 @@ _NOISE = 0.05  # the length of the noise that is added to a stored key, which ha
 _TIE = 1e-6
 
 
-def near_keys(keys: Keys, size: int) -> Vectors:
-    """Give up to `size` stored keys with a little noise, as queries where facts have no questions."""
+def noisy_keys(keys: IndexedKeys, size: int) -> Vectors:
+    """Make up to `size` queries of stored keys with a little noise, where facts have no questions."""
     random = np.random.default_rng(0)
     chosen = random.permutation(len(keys.ids))[:size]
-    near = keys.at(chosen)
+    near = keys.vectors_at(chosen)
     noisy = near + _NOISE * _units(random.standard_normal(near.shape))
     return _units(noisy).astype(np.float32)
 
@@ -53,7 +53,7 @@ def _units(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return units
 
 
-def index_recall(index: CandidateKeys, keys: Keys, queries_BD: Vectors, k: int) -> float:
+def index_recall(index: CandidateKeys, keys: IndexedKeys, queries_BD: Vectors, k: int) -> float:
     """Give the share of the exact k nearest keys that are among the candidates of a lookup. Ties count as found."""
     k = min(k, len(keys.ids))
     kth_B = _kth_best(keys, queries_BD, k)
@@ -64,12 +64,12 @@ def index_recall(index: CandidateKeys, keys: Keys, queries_BD: Vectors, k: int) 
         for query, row, kth in zip(chunk, candidates, kth_B[start : start + _CHUNK], strict=True):
             places = np.searchsorted(keys.ids, row)
             known = (places < len(keys.ids)) & (keys.ids[np.minimum(places, len(keys.ids) - 1)] == row)
-            found += min(k, int((keys.at(places[known]) @ query >= kth - _TIE).sum()))
+            found += min(k, int((keys.vectors_at(places[known]) @ query >= kth - _TIE).sum()))
     wanted = k * len(queries_BD)
     return found / wanted if wanted else 0.0
 
 
-def _kth_best(keys: Keys, queries_BD: Vectors, k: int) -> Vectors:
+def _kth_best(keys: IndexedKeys, queries_BD: Vectors, k: int) -> Vectors:
     """Give each query's [B] exact k-th best score among all keys."""
     best_BK = np.full((len(queries_BD), k), -np.inf, np.float32)
     for _, vectors in keys.blocks():
@@ -81,16 +81,13 @@ def _kth_best(keys: Keys, queries_BD: Vectors, k: int) -> Vectors:
     return kth_B
 
 
-def read_more(candidates: CandidateKeys, keys: Keys, queries_BD: Vectors, goal: float) -> None:
-    """Let lookups read more lists, and score more candidates, where they find too few of these queries' nearest keys.
-
-    An exact index has no lists, and is left as it is.
-    """
-    if not isinstance(candidates, InProcess) or not candidates.index.lists:
+def read_more_lists(candidates: CandidateKeys, keys: IndexedKeys, queries_BD: Vectors, goal: float) -> None:
+    """Make lookups read more lists and candidates if they find too few of these queries' nearest keys."""
+    if not isinstance(candidates, FaissCandidates) or not candidates.index.lists:
         return
-    index, nearest = candidates.index, Nearest(queries_BD)
+    index, nearest = candidates.index, NearestKeys(queries_BD)
     for block, vectors in keys.blocks():
-        nearest.see(keys.ids[block], vectors)
+        nearest.compare_with(keys.ids[block], vectors)
     if nearest.recall(index) >= goal:
         return
     lists, spare = index.lists_read, index.spare
@@ -99,16 +96,16 @@ def read_more(candidates: CandidateKeys, keys: Keys, queries_BD: Vectors, goal: 
     candidates.recall = nearest.recall(index)
 
 
-def tombstones_passed_over(index: CandidateKeys, keys: Keys) -> int:
+def tombstones_passed_over(index: CandidateKeys, keys: IndexedKeys) -> int:
     """Count the tombstones that a query with their own key does not find first. Ties with a live fact are allowed."""
     graves = np.flatnonzero(keys.class_N == NOT_LIVE)
     passed_over = 0
     for start in range(0, len(graves), _CHUNK):
-        chunk = keys.at(graves[start : start + _CHUNK])
+        chunk = keys.vectors_at(graves[start : start + _CHUNK])
         _, candidates = index.search(chunk, 4 + 16)
         for query, row in zip(chunk, candidates, strict=True):
             near = np.flatnonzero(np.isin(keys.ids, row))
-            scores, dead = keys.at(near) @ query, keys.class_N[near] == NOT_LIVE
+            scores, dead = keys.vectors_at(near) @ query, keys.class_N[near] == NOT_LIVE
             passed_over += bool(not dead.any() or scores[dead].max() < scores.max() - _TIE)
     return passed_over
 
@@ -130,7 +127,7 @@ class Answers:
         return float(np.mean(1 / self.rank))
 
 
-def ask_sample(queries_BD: Vectors, asked: ClassedTexts, keys: Keys) -> Answers:
+def ask_sample(queries_BD: Vectors, asked: ClassedTexts, keys: IndexedKeys) -> Answers:
     """Score queries against live keys. Those of facts with the value asked for are right; ties count as wrong."""
     genuine, impostor = (np.full(len(queries_BD), -np.inf) for _ in range(2))
     for rows, right_BN, scores_BN in _score_blocks(queries_BD, asked, keys):
@@ -143,7 +140,7 @@ def ask_sample(queries_BD: Vectors, asked: ClassedTexts, keys: Keys) -> Answers:
 
 
 def _score_blocks(
-    queries_BD: Vectors, asked: ClassedTexts, keys: Keys
+    queries_BD: Vectors, asked: ClassedTexts, keys: IndexedKeys
 ) -> Iterator[tuple[slice, npt.NDArray[np.bool_], Scores]]:
     """Give the scores of some queries with some live keys at a time, which queries they are, and what is right."""
     for class_N, vectors in keys.live_blocks():
@@ -165,8 +162,8 @@ NOT_LIVE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
-    """The keys [N, d] that an index should hold, as they are stored, which is half of what they take as vectors.
+class IndexedKeys:
+    """The keys [N, d] that an index should hold, in their stored form, which takes half of float32.
 
     Facts of one value share a number in `class_N`; tombstones have -1.
     """
@@ -175,7 +172,7 @@ class Keys:
     class_N: Ids
     stored_ND: npt.NDArray[np.float16]
 
-    def at(self, places: npt.NDArray[np.integer]) -> Vectors:
+    def vectors_at(self, places: npt.NDArray[np.integer]) -> Vectors:
         """Give the keys at these places as vectors."""
         found: Vectors = self.stored_ND[places].astype(np.float32)
         return found
@@ -195,7 +192,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class ClassedTexts:
-    """Texts to encode, and for each the class of the value that is the right answer (see `Keys.class_N`)."""
+    """Texts to encode, and for each the class of the value that is the right answer (see `IndexedKeys.class_N`)."""
 
     texts: tuple[str, ...]
     class_B: Ids
@@ -210,8 +207,8 @@ class Sample:
     active: KeysetHead | None
     active_gate: dict[str, Any] | None
     replica: Replica
-    keys: Keys
-    active_keys: Keys | None
+    keys: IndexedKeys
+    active_keys: IndexedKeys | None
     questions: ClassedTexts
     contexts: ClassedTexts
     lost: tuple[int, ...]
@@ -254,10 +251,10 @@ def _classes(session: Session) -> dict[int, int]:
     numbers: dict[str, int] = {}
     statement = select(FactVersionRow.fact_id, FactVersionRow.value).where(IS_LIVE)
     rows = session.execute(statement.execution_options(yield_per=BATCH))
-    return {row.fact_id: numbers.setdefault(normalise_rows(row.value), len(numbers)) for row in rows}
+    return {row.fact_id: numbers.setdefault(normalise_value(row.value), len(numbers)) for row in rows}
 
 
-def _keys(session: Session, keyset: KeysetHead, classes: dict[int, int]) -> Keys:
+def _keys(session: Session, keyset: KeysetHead, classes: dict[int, int]) -> IndexedKeys:
     live = exists().where(FactVersionRow.fact_id == FactKeyRow.fact_id, IS_LIVE)
     kept = live | exists().where(TombstoneRow.fact_id == FactKeyRow.fact_id)
     statement = (
@@ -273,7 +270,7 @@ def _keys(session: Session, keyset: KeysetHead, classes: dict[int, int]) -> Keys
         class_N.append(np.array([classes.get(row.fact_id, NOT_LIVE) for row in rows], dtype=np.int64))
         keys = np.frombuffer(b"".join(row.key for row in rows), dtype=keysets.STORED)
         stored.append(keys.reshape(-1, keyset.dim))
-    return Keys(np.concatenate(ids), np.concatenate(class_N), np.concatenate(stored))
+    return IndexedKeys(np.concatenate(ids), np.concatenate(class_N), np.concatenate(stored))
 
 
 def _is_keyed(keyset_id: int, fact_id: Any) -> ColumnElement[bool]:

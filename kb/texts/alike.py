@@ -55,11 +55,10 @@ _TERM = re.compile(r"\d+(?:\.\d+)?(?:st|nd|rd|th)?(?!\w)|\w+|[%$£€&]")
 _NUMERAL = re.compile(r"\d+(?:\.\d+)?")
 
 
-def wording(value: str, text: str) -> Wording | None:
-    """Tell how a text says a value: it is the "same" in any wording, or "longer" and holds it. None: it does neither.
+def compare_wording(value: str, text: str) -> Wording | None:
+    """Tell whether a text says a value: "same" in any wording, "longer" where it holds it, else None.
 
-    A name may be short ("Curie" of "Marie Curie", "M. Curie", "NFL"); whether it is the same one's is for who knows
-    what the text is about.
+    A name may be short ("Curie" of "Marie Curie"); whether it is the same person's is not known here.
     """
     wanted, said = terms_of(value), terms_of(text)
     if not wanted or not said:

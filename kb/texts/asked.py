@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from colmlm.kb.texts.sentences import asks, sentence_ends
+from colmlm.kb.texts.sentences import is_question, sentence_ends
 
 QUESTION, ANSWER = "Question:", "Answer:"
 ANSWER_MODES = ("read", "paper")  # of outputs that answer a question, and were not decoded
@@ -51,15 +51,15 @@ _COMPARES = re.compile(
 )
 
 
-def compares(question: str) -> bool:
-    """Tell whether a question asks to compare, which no quotation of one place answers."""
+def asks_to_compare(question: str) -> bool:
+    """Tell whether a question asks to compare, so that no quotation of one place answers it."""
     return _COMPARES.search(question) is not None
 
 
 def question_of(mode: str, prompt: str, said: str, *, is_read: bool) -> str:
-    """Give what a lookup of an output of this mode asked, behind `prompt` and what was `said` since.
+    """Give the question of a lookup in an output: that of the prompt, or of the words `said` since.
 
-    Until a lookup finds a fact the reader is asked the question of the prompt; `is_read` says that it was.
+    `is_read` says that the reader answered it, which it does until a lookup finds a fact.
     """
     if mode in ANSWER_MODES:
         return prompt
@@ -72,7 +72,7 @@ def question_in(prompt: str) -> str | None:
     asked = prompt.rstrip()
     if asked.endswith(ANSWER):
         return asked_text(prompt, "")
-    return _being_written(asked) if asks(asked) else None
+    return _being_written(asked) if is_question(asked) else None
 
 
 _TURN = re.compile(rf"{QUESTION}(.*?)(?={ANSWER}|\Z)", re.DOTALL)
@@ -91,14 +91,14 @@ def question_of_chat(prompt: str) -> str | None:
     if not prompt.rstrip().endswith(ANSWER):
         return question_in(prompt)
     turns = [turn.strip()[-MOST_CHARACTERS:] for turn in _TURN.findall(prompt)]
-    return resolved(turns) if turns else question_in(prompt)
+    return resolve_question(turns) if turns else question_in(prompt)
 
 
-def resolved(turns: Sequence[str]) -> str:
-    """Give the last of some questions as it would be asked alone: with what it leaves to those before it.
+def resolve_question(turns: Sequence[str]) -> str:
+    """Rewrite the last of some questions so that it can be asked alone.
 
-    "And for managers?" is the question before it with "managers" in the place of the phrase that it is like. One that
-    only refers ("What does it cost?") stands behind the question before it. The rules are for English.
+    "And for managers?" takes the form of the question before it; one that only refers ("What does it cost?") is put
+    behind it. The rules are for English.
     """
     *earlier, last = turns
     if not earlier:
@@ -106,7 +106,7 @@ def resolved(turns: Sequence[str]) -> str:
     about = _ABOUT.fullmatch(last.strip())
     if about is None and not _REFERS.search(last) and len(last.split()) >= _FEWEST_ALONE:
         return last
-    before = resolved(earlier)
+    before = resolve_question(earlier)
     if about is not None and (exchanged := _exchange_words(before, about["other"].strip())) is not None:
         return exchanged
     return f"{before} {last}"[-MOST_CHARACTERS:]

@@ -33,8 +33,8 @@ _UNSEEN_ONE = re.compile(f"[{_UNSEEN}]")
 _BLANKS = re.compile(rf"[\s{_UNSEEN}{_EMPTY}]*")
 
 
-def unseen(text: str, allowed: str = "") -> str | None:
-    """Find the first character of a text that does not show and is not `allowed`; None where there is none."""
+def find_unseen(text: str, allowed: str = "") -> str | None:
+    """Find the first invisible character that is not `allowed`; None where there is none."""
     return next((found[0] for found in _UNSEEN_ONE.finditer(text) if found[0] not in allowed), None)
 
 
@@ -45,11 +45,11 @@ def is_blank(text: str) -> bool:
 
 def visible_text(text: str, kept: str = LINES + JOINERS) -> str:
     r"""Write out the characters of a text that do not show, as in \x1b or \u202e, except those `kept`."""
-    return _UNSEEN_ONE.sub(lambda found: found[0] if found[0] in kept else written(found[0]), text)
+    return _UNSEEN_ONE.sub(lambda found: found[0] if found[0] in kept else escape_character(found[0]), text)
 
 
-def written(character: str) -> str:
-    """Write a character by its number, as Python does."""
+def escape_character(character: str) -> str:
+    """Write a character as a Python escape such as \\u202e."""
     number = ord(character)
     return (
         f"\\x{number:02x}"
@@ -78,7 +78,7 @@ MOST_BYTES = 100_000_000  # the most that one document may have
 _PACKED: dict[str, tuple[str, Any]] = {".gz": ("gzip", gzip.open), ".bz2": ("bzip2", bz2.open)}
 
 
-class Damaged(ValueError):
+class DamagedFile(ValueError):
     """Compressed data cannot be unpacked any further."""
 
 
@@ -91,8 +91,8 @@ class Line(NamedTuple):
 
 
 def read_lines(path: Path, place: Path | None = None) -> Iterator[Line]:
-    """Yield every line that is not blank; the file is opened at `place`, by default at its path. Raises `Damaged`."""
-    with (place or path).open("rb") as file, unpacked(file, path) as lines:
+    """Yield every line that is not blank; open the file at `place`, by default at its path. Raises `DamagedFile`."""
+    with (place or path).open("rb") as file, unpack_file(file, path) as lines:
         number = 0
         while line := lines.readline(MOST_BYTES + 1):
             number += 1
@@ -104,8 +104,8 @@ def read_lines(path: Path, place: Path | None = None) -> Iterator[Line]:
 
 
 @contextmanager
-def unpacked(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    """Give what an open file holds, by its name: what is packed in it, or the file. Raises `Damaged` in the block."""
+def unpack_file(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+    """Unpack an open file in the block where its name says that it is packed. Raises `DamagedFile` in the block."""
     kind, opened = _PACKED.get(path.suffix.lower(), ("", nullcontext))
     try:
         with opened(file) as stream:
@@ -113,7 +113,7 @@ def unpacked(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
     except (EOFError, OSError, zlib.error) as error:
         if isinstance(error, OSError) and error.errno is not None:  # what the system says of the file
             raise
-        raise Damaged(f"damaged {kind} data ({error})") from error
+        raise DamagedFile(f"damaged {kind} data ({error})") from error
 
 
 def _skip_line(lines: IO[bytes], line: bytes) -> None:
@@ -131,7 +131,7 @@ def page_of(text: str, offset: int) -> int | None:
     return text.count(PAGE_END, 0, offset) + 1 if PAGE_END in text else None
 
 
-def numbered(text: str) -> str:
+def number_pages(text: str) -> str:
     """Give a text with a line before each page that says its number."""
     if PAGE_END not in text:
         return text
@@ -141,7 +141,7 @@ def numbered(text: str) -> str:
 # Times as people write them.
 
 
-def moment(said: str) -> datetime:
-    """Read a date, or a time as ISO 8601 has it; one without a zone is UTC. Raises `ValueError`."""
+def parse_moment(said: str) -> datetime:
+    """Parse a date, or an ISO 8601 time; one without a zone is UTC. Raises `ValueError`."""
     at = datetime.fromisoformat(said)
     return at if at.tzinfo else at.replace(tzinfo=UTC)

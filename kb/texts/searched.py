@@ -149,7 +149,7 @@ def _spans(text: str, structure: TextStructure) -> list[Span]:
         if not text[start:end].isspace() and not (
             end < len(text) and _is_heading(text, start, end, structure)
         ):
-            spans += parts(text, start, end)
+            spans += cut_into_parts(text, start, end)
             start = end
     return spans
 
@@ -160,11 +160,8 @@ def _is_heading(text: str, start: int, end: int, structure: TextStructure) -> bo
     return structure.heading_at(last - 1) is not None and bool(text[end:].strip())
 
 
-def parts(text: str, start: int, end: int) -> list[Span]:
-    """Cut what stands between two offsets, which is not blank, into parts of 60 words and 500 characters at most.
-
-    Lines stay whole where they are no longer than that.
-    """
+def cut_into_parts(text: str, start: int, end: int) -> list[Span]:
+    """Cut ``text[start:end]`` into parts of at most 60 words and 500 characters, at line ends where possible."""
     if _fits(text, start, end):
         return [(start, end)]
     spans: list[Span] = []
@@ -213,7 +210,7 @@ def _split(start: int, end: int) -> Iterator[Span]:
         yield at, min(at + MOST_CHARACTERS, end)
 
 
-def quoted(lexeme: str) -> str:
+def quote_lexeme(lexeme: str) -> str:
     """Quote a lexeme for a query of text search."""
     return "'" + lexeme.replace("\\", "\\\\").replace("'", "''") + "'"
 

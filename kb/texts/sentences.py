@@ -51,7 +51,7 @@ def sentence_ends(text: str) -> list[int]:
     return ends
 
 
-def asks(text: str) -> bool:
+def is_question(text: str) -> bool:
     """Tell whether a text ends in a question mark, whatever closes or exclaims behind it."""
     bare = text.rstrip(_BEHIND_MARK + whitespace)
     return bare.endswith(("?", "？"))

@@ -132,7 +132,7 @@ class ComparedText(NamedTuple):
         """Cut a folded text into words."""
         found, markup = list(_WORD.finditer(folded)), WordMarkup.of(folded)
         joined = _join_cut_words(_cuts(folded, markup), found)
-        return cls(_place_words(found, places), joined, *markup.numbered(folded, found))
+        return cls(_place_words(found, places), joined, *markup.number_marks(folded, found))
 
     def steps(self, at: int) -> Iterator[tuple[str, int]]:
         """Yield the words that can be read from this one on, each with the number of the next word."""
@@ -212,7 +212,7 @@ class WordMarkup(NamedTuple):
                 markup._add_run(folded, (start, end), openers.setdefault(sign, []), worded)
         return markup
 
-    def numbered(
+    def number_marks(
         self, folded: str, found: Sequence[re.Match[str]]
     ) -> tuple[dict[int, int], set[int], set[int]]:
         """Give `skipped`, `no_first` and `no_last` of a `ComparedText` with these words."""
@@ -227,8 +227,8 @@ class WordMarkup(NamedTuple):
         begun = {numbers[start] for start, _ in self.opening if folded[start - 1 : start].isspace()}
         return skipped, listing | ended, listing | begun
 
-    def dropped(self, folded: str) -> str:
-        """Give the text with blanks for what is no part of a value."""
+    def blank_out_marks(self, folded: str) -> str:
+        """Give the text with blanks in place of markup that is no part of a value."""
         pieces: list[str] = []
         last = 0
         if listed := _LISTED.match(folded):
@@ -282,10 +282,10 @@ def _sides(folded: str, start: int, end: int) -> tuple[bool, bool]:
     return opens, closes
 
 
-def words(text: str) -> list[ComparedWord]:
+def words_of_text(text: str) -> list[ComparedWord]:
     """Give the words of a text without markup, with cut words in pieces."""
     folded, places = _fold_text(text)
-    return _place_words(list(_WORD.finditer(WordMarkup.of(folded).dropped(folded))), places)
+    return _place_words(list(_WORD.finditer(WordMarkup.of(folded).blank_out_marks(folded))), places)
 
 
 def words_before(text: str) -> list[ComparedWord] | None:
@@ -299,7 +299,7 @@ def words_before(text: str) -> list[ComparedWord] | None:
 def normalise_wording(text: str) -> str:
     """Give the text's words alone without markup, with cut words in pieces."""
     folded, _ = _fold_text(text)
-    return " ".join(_WORD.findall(WordMarkup.of(folded).dropped(folded)))
+    return " ".join(_WORD.findall(WordMarkup.of(folded).blank_out_marks(folded)))
 
 
 def normalised_before(text: str) -> str:
@@ -307,8 +307,8 @@ def normalised_before(text: str) -> str:
     return " ".join(_WORD_BEFORE.findall(_folded_letters(text)[0]))
 
 
-def forms(text: str) -> tuple[str, ...]:
-    """Give the text's words alone in every reading, first as `normalised` does. Texts that share one say the same."""
+def forms_of_text(text: str) -> tuple[str, ...]:
+    """Give the text's words alone in every reading, first the normalised one; equal texts share a form."""
     folded, _ = _fold_text(text)
     return _forms(folded, WordMarkup.of(folded))
 
@@ -322,7 +322,7 @@ def forms_said(text: str) -> tuple[str, ...]:
 
 
 def _forms(folded: str, markup: WordMarkup) -> tuple[str, ...]:
-    value, cuts, either = markup.dropped(folded), _cuts(folded, markup), (False, True)
+    value, cuts, either = markup.blank_out_marks(folded), _cuts(folded, markup), (False, True)
     few = len(cuts) <= MANY_CUTS
     choices = product(either, repeat=len(cuts)) if few else ((one,) * len(cuts) for one in either)
     return tuple(dict.fromkeys(" ".join(_WORD.findall(_joining(value, cuts, one))) for one in choices))
@@ -333,7 +333,7 @@ class Phrases:
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._by_first: dict[str, list[tuple[str, ...]]] = {}
-        for phrase in {tuple(form.split(" ")) for text in texts for form in forms(text) if form}:
+        for phrase in {tuple(form.split(" ")) for text in texts for form in forms_of_text(text) if form}:
             self._by_first.setdefault(phrase[0], []).append(phrase)
         for phrases in self._by_first.values():
             phrases.sort(key=len, reverse=True)
@@ -368,7 +368,7 @@ class Phrases:
         return max((said.end_of(phrase, at) for phrase in phrases), default=0)
 
 
-class Together:
+class JoinedFinder:
     """Finds what any of several finders finds."""
 
     def __init__(self, *finders: Finder) -> None:
@@ -386,7 +386,7 @@ def may_say(column: Any, texts: Iterable[str]) -> ColumnElement[bool]:
     where a text has none, or there are many texts, every row passes. So does a row with a character reference.
     """
     chosen = set()
-    for form in {form for text in texts for form in forms(text) if form}:
+    for form in {form for text in texts for form in forms_of_text(text) if form}:
         plain = [word for word in form.split(" ") if _ASCII_WORD.fullmatch(word)]
         chosen.add(max(plain, key=len, default="")[:LONG_ENOUGH])
     if not chosen:

@@ -13,19 +13,19 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, LockHeld
 from colmlm.kb.facts import sentences
 from colmlm.kb.facts.edits import IS_LIVE
-from colmlm.kb.facts.sentences import Astray
+from colmlm.kb.facts.sentences import AstraySentences
 from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log import audit
 from colmlm.kb.log.chain import verify_chain
 from colmlm.kb.lookup import shared, snapshots
-from colmlm.kb.lookup.remote import attach_collection, collection
+from colmlm.kb.lookup.remote import attach_collection, collection_of_keyset
 from colmlm.kb.lookup.replica import rebuild_replica, save_replica, snapshots_of
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.lookup.shared import await_turns, forget_snapshots, prune_snapshots
 from colmlm.kb.lookup.snapshot_files import sizes_of
 from colmlm.kb.lookup.snapshots import (
-    ElsewhereStanding,
+    CollectionStandings,
     Inspection,
     SharedFaults,
     Snapshot,
@@ -36,7 +36,7 @@ from colmlm.kb.lookup.snapshots import (
 from colmlm.kb.removal import quotations
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.removal.purge import restore_recycling
-from colmlm.kb.removal.quotations import Gone
+from colmlm.kb.removal.quotations import ErasedFacts
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import (
     IS_SAID,
@@ -74,7 +74,7 @@ class Upkeep:
         with self.store.sessions() as session:
             keyset = keysets.active_head(session)
             head = audit.head_seq(session)
-            if (there := collection(session, keyset, self.store.settings.milvus)) is not None:
+            if (there := collection_of_keyset(session, keyset, self.store.settings.milvus)) is not None:
                 applied_seq = attach_collection(session, there).applied_seq
                 held, size = there.count(strong=True), 0
             elif (
@@ -102,8 +102,8 @@ class Upkeep:
         with self.store.sessions() as session:
             if (folder := shared.folder_of(session, self.store.settings)) is None:
                 return None
-            doubts = tuple(shared.doubts(session, folder).values())
-            there = shared.noted(session).get(keysets.active_keyset_id(session) or 0)
+            doubts = tuple(shared.snapshot_doubts(session, folder).values())
+            there = shared.noted_snapshots(session).get(keysets.active_keyset_id(session) or 0)
             if doubts or there is None:
                 return SharedStanding(folder.where, None, doubts)
             return SharedStanding(folder.where, audit.head_seq(session) - there.applied_seq)
@@ -226,8 +226,8 @@ def check_consistency(session: Session, settings: Settings) -> FsckReport:
     active, num_keys, unkeyed = _active(session, settings, snapshots, live_facts)
     non_verbatim = _non_verbatim(session)
     chained = verify_chain(session)
-    quoting = quotations.find_quotations(session, Gone.read(session)).describe_findings()
-    astray = sentences.find_astray(session).describe_findings()
+    quoting = quotations.find_quotations(session, ErasedFacts.read(session)).describe_findings()
+    astray = sentences.find_astray_sentences(session).describe_findings()
     problems = (*_problems(session), *astray, *snapshots.differences(but=active.keyset_id))
     return FsckReport(
         ok=active.is_good and not chained.breaks and not (non_verbatim or problems or quoting),
@@ -299,7 +299,7 @@ _RESTORE = "Restore a backup from before the damage: colmlm backup restore --cha
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class RemainingProblem:
     """A problem that a repair cannot mend, and what the operator can do about it."""
 
     problem: str
@@ -312,7 +312,7 @@ class RepairReport:
 
     dry_run: bool
     mended: tuple[str, ...]
-    left: tuple[Left, ...]
+    left: tuple[RemainingProblem, ...]
     after: FsckReport
 
 
@@ -326,8 +326,8 @@ class Repair:
         """Check everything, mend what is derived, and check again."""
         with self.kb.sessions() as session:
             found = inspect_snapshots(session, self.kb.settings)
-            quoting = quotations.find_quotations(session, Gone.read(session)).describe_findings()
-            astray = sentences.find_astray(session)
+            quoting = quotations.find_quotations(session, ErasedFacts.read(session)).describe_findings()
+            astray = sentences.find_astray_sentences(session)
         to_mend = (*found.differences(), *found.mendable(), *quoting, *astray.describe_findings())
         if not dry_run:
             restore_recycling(self.kb.engine)
@@ -345,11 +345,11 @@ class Repair:
             self._clear(found.collections)
         with self.kb.sessions() as session:
             after = check_consistency(session, self.kb.settings)
-        still = found.unreached() if dry_run else (*after.mendable, *after.problems, *after.quoting)
+        still = found.unreached_findings() if dry_run else (*after.mendable, *after.problems, *after.quoting)
         mended = tuple(said for said in to_mend if said not in still)
         return RepairReport(dry_run, mended, _problems_left(after, mended), after)
 
-    def _write_sentences(self, astray: Astray) -> None:
+    def _write_sentences(self, astray: AstraySentences) -> None:
         with self.kb.sessions.begin() as session:
             audit.begin_change(session, self.kb.settings.actor, "repair")  # no text changes meanwhile
             sentences.mend_sentences(session, astray)
@@ -385,14 +385,14 @@ class Repair:
             if folder is None or not faults.describe_findings() or faults.unreached:
                 return
             await_turns(session)
-            forget_snapshots(session, shared.doubts(session, folder))
+            forget_snapshots(session, shared.snapshot_doubts(session, folder))
             in_use = {k.keyset_id for k in keysets.heads_in_use(session)}
         for keyset_id in sorted(in_use & faults.by_keyset.keys()):
             self.kb.searcher.prepare(keyset_id, share=True)
         with self.kb.sessions.begin() as session:
             prune_snapshots(session, folder)
 
-    def _clear(self, found: ElsewhereStanding) -> None:
+    def _clear(self, found: CollectionStandings) -> None:
         """Drop collections that answer nothing by then, and forget those that were filled on a server of before.
 
         One with which that cannot be done is told of again afterwards.
@@ -407,24 +407,28 @@ class Repair:
                     one.drop(session)
 
 
-def _problems_left(after: FsckReport, mended: Collection[str]) -> tuple[Left, ...]:
+def _problems_left(after: FsckReport, mended: Collection[str]) -> tuple[RemainingProblem, ...]:
     """List the problems that a repair cannot mend. In a dry run, `mended` is what it would mend."""
     left = []
     if after.non_verbatim_facts:
         ids = ", ".join(map(str, after.non_verbatim_facts[:10]))
         remedy = "Compare with `colmlm trace fact`; correct the value or ingest the document again."
         left.append(
-            Left(f"{len(after.non_verbatim_facts)} facts that their document does not say: {ids}", remedy)
+            RemainingProblem(
+                f"{len(after.non_verbatim_facts)} facts that their document does not say: {ids}", remedy
+            )
         )
     if after.chain_first_break is not None:
         remedy = "Find out who had access, compare with a witnessed head (colmlm log verify --against). "
         remedy += "What is known to be no edit of the base's can be acknowledged (colmlm log seal). "
         left.append(
-            Left(f"the chain of the log breaks at change {after.chain_first_break}", remedy + _RESTORE)
+            RemainingProblem(
+                f"the chain of the log breaks at change {after.chain_first_break}", remedy + _RESTORE
+            )
         )
-    left += [Left(problem, _ERASE) for problem in after.quoting if problem not in mended]
-    left += [Left(problem, _RESTORE) for problem in after.problems if problem not in mended]
-    left += [Left(problem, _AGAIN) for problem in after.mendable if problem not in mended]
+    left += [RemainingProblem(problem, _ERASE) for problem in after.quoting if problem not in mended]
+    left += [RemainingProblem(problem, _RESTORE) for problem in after.problems if problem not in mended]
+    left += [RemainingProblem(problem, _AGAIN) for problem in after.mendable if problem not in mended]
     return tuple(left)
 
 

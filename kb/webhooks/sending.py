@@ -29,7 +29,7 @@ from sqlalchemy.orm import Session, undefer
 
 from colmlm.kb.errors import InvalidValue, NotFound, WebhookRefused, refusals
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import check_text, current_entry
+from colmlm.kb.log.audit import check_text, current_origin
 from colmlm.kb.log.records import EVENT, ChangeRecord, cloud_event, source_of
 from colmlm.kb.network.addresses import (
     Address,
@@ -185,7 +185,7 @@ class WebhookMessage:
         }
 
 
-def of_change(change: ChangeRecord, database: str, form: Format) -> WebhookMessage:
+def message_of_change(change: ChangeRecord, database: str, form: Format) -> WebhookMessage:
     """Make the message of a change. It has the same id whenever and to whomever it is sent.
 
     The hash is in it since numbers are used again where a log goes on from an older backup.
@@ -197,8 +197,8 @@ def of_change(change: ChangeRecord, database: str, form: Format) -> WebhookMessa
     return _standard(name, f"change.{change.kind}", change.at, database, change)
 
 
-def of_test(webhook_id: int, database: str, form: Format) -> WebhookMessage:
-    """Make a message that is about no change and shows that the receiver is reached and knows the secret."""
+def message_of_test(webhook_id: int, database: str, form: Format) -> WebhookMessage:
+    """Make a test message, which shows that the receiver is reached and knows the secret."""
     name, now = f"test_{secrets.token_hex(8)}", datetime.now(UTC)
     data = {"webhook_id": webhook_id}
     if form == "standard":
@@ -230,8 +230,8 @@ def new_secret() -> bytes:
     return secrets.token_bytes(SECRET_BYTES)
 
 
-def shown(secret: bytes) -> str:
-    """Write a secret as receivers take it."""
+def format_secret(secret: bytes) -> str:
+    """Write a webhook's secret in the form that receivers take."""
     return _MARK + base64.b64encode(secret).decode()
 
 
@@ -343,7 +343,7 @@ def resume_subscription(session: Session, webhook_id: int, actor: str | None) ->
 
 def _turn(session: Session, webhook_id: int, state: str, kind: str, actor: str | None) -> WebhookRow:
     pending = _begin(session, actor, f"{kind.partition('-')[0]} webhook {webhook_id}")
-    row = held_subscriptions(session, webhook_id)
+    row = lock_subscription(session, webhook_id)
     if row.state == state and not row.attempts:  # one that fails may be told to try again now
         raise refusals.webhook_state(webhook_id, state)
     row.state = state
@@ -358,7 +358,7 @@ def replay_deliveries(session: Session, webhook_id: int, first: int, actor: str 
     Raises `WebhookNotFound` or `NoSuchChange`.
     """
     pending = _begin(session, actor, f"send webhook {webhook_id} the changes from {first} on")
-    row = held_subscriptions(session, webhook_id)
+    row = lock_subscription(session, webhook_id)
     audit.require_change(session, first - 1)
     row.delivered_seq = first - 1
     _forget_failures(row)
@@ -369,30 +369,30 @@ def replay_deliveries(session: Session, webhook_id: int, first: int, actor: str 
 def remove_subscription(session: Session, webhook_id: int, actor: str | None) -> WebhookRow:
     """End a subscription for good. Raises `WebhookNotFound`."""
     pending = _begin(session, actor, f"remove webhook {webhook_id}")
-    row = held_subscriptions(session, webhook_id)
+    row = lock_subscription(session, webhook_id)
     _append(session, pending, "remove-webhook", row)
     session.delete(row)
     return row
 
 
-def held_subscriptions(session: Session, webhook_id: int) -> WebhookRow:
-    """Give the row of a webhook, locked, so that two edits of it take turns. Raises `WebhookNotFound`."""
+def lock_subscription(session: Session, webhook_id: int) -> WebhookRow:
+    """Read and lock the row of a webhook, so that two edits take turns. Raises `WebhookNotFound`."""
     return _only(session, webhook_id, select(WebhookRow).with_for_update())
 
 
-def found(session: Session, webhook_id: int) -> WebhookRow:
-    """Give the row of a webhook to read, and wait for no edit of it. Raises `WebhookNotFound`."""
+def read_subscription(session: Session, webhook_id: int) -> WebhookRow:
+    """Read the row of a webhook without waiting for edits of it. Raises `WebhookNotFound`."""
     return _only(session, webhook_id, select(WebhookRow))
 
 
 def list_subscriptions(session: Session, after: int = 0, limit: int | None = None) -> list[Webhook]:
     """Give the webhooks past the id `after`, up to `limit`, in the order in which they were added."""
     statement = select(WebhookRow).where(WebhookRow.id > after).order_by(WebhookRow.id).limit(limit)
-    return [as_record(row) for row in session.scalars(statement)]
+    return [webhook_record(row) for row in session.scalars(statement)]
 
 
-def with_secret(session: Session, webhook_id: int) -> WebhookRow:
-    """Give the row of a webhook with its secret, for who sends. Raises `WebhookNotFound`."""
+def subscription_with_secret(session: Session, webhook_id: int) -> WebhookRow:
+    """Read the row of a webhook with its secret, to send. Raises `WebhookNotFound`."""
     return _only(session, webhook_id, select(WebhookRow).options(undefer(WebhookRow.secret)))
 
 
@@ -403,8 +403,8 @@ def _only(session: Session, webhook_id: int, rows: Select[WebhookRow]) -> Webhoo
     return row
 
 
-def as_record(row: WebhookRow) -> Webhook:
-    """Give a webhook as it is shown."""
+def webhook_record(row: WebhookRow) -> Webhook:
+    """Make the record of a webhook's row, without its secret."""
     return copy_columns(
         Webhook,
         row,
@@ -423,7 +423,7 @@ def _forget_failures(row: WebhookRow) -> None:
 
 def _begin(session: Session, actor: str | None, reason: str) -> audit.Pending:
     """Take the log's lock before any row is locked, as every edit does."""
-    return audit.begin_change(session, actor or current_entry().principal.name, reason)
+    return audit.begin_change(session, actor or current_origin().principal.name, reason)
 
 
 def _append(session: Session, pending: audit.Pending, kind: str, row: WebhookRow) -> None:
@@ -456,8 +456,8 @@ _IS_DUE = and_(
 
 
 @dataclass(frozen=True, slots=True)
-class Persistence:
-    """How long to wait after a failure, twice as long after each more, and when to give a receiver up."""
+class RetryPolicy:
+    """How long to wait after a failure, doubling with each, and when to give up on a receiver."""
 
     first_wait: timedelta = timedelta(seconds=5)
     longest_wait: timedelta = timedelta(hours=1)
@@ -469,8 +469,8 @@ class Persistence:
         return max(waits * random.uniform(0.9, 1.1), timedelta(seconds=asked or 0))
 
 
-def due(session: Session) -> list[int]:
-    """List the webhooks that have changes ahead of them and need not wait."""
+def due_webhooks(session: Session) -> list[int]:
+    """List the webhooks that have changes to send and need not wait."""
     return list(session.scalars(select(WebhookRow.id).where(_IS_DUE).order_by(WebhookRow.id)))
 
 
@@ -480,16 +480,16 @@ def lock_position(store: Store, webhook_id: int) -> Iterator[Position | None]:
     with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.detach()  # so that its end closes it, which releases the lock
         with Session(connection) as session:
-            has_turn = session.scalar(_LOCK, {"id": webhook_id}) and webhook_id in due(session)
+            has_turn = session.scalar(_LOCK, {"id": webhook_id}) and webhook_id in due_webhooks(session)
             yield _position(session, webhook_id) if has_turn else None
 
 
 def _position(session: Session, webhook_id: int) -> Position | None:
     try:
-        row = with_secret(session, webhook_id)
+        row = subscription_with_secret(session, webhook_id)
     except NotFound:  # it was removed just now
         return None
-    webhook = as_record(row)
+    webhook = webhook_record(row)
     position = Position(session, webhook, row.secret, webhook.delivered_seq, webhook.attempts)
     return position if position.can_note() else None
 
@@ -507,8 +507,8 @@ class Position:
     seq: int
     failures: int
 
-    def ahead(self, most: int | None) -> Iterator[ChangeRecord]:
-        """Yield up to `most` changes of the wanted kinds, in their order, and pass over the others."""
+    def changes_ahead(self, most: int | None) -> Iterator[ChangeRecord]:
+        """Yield up to `most` changes of the wanted kinds in order, and pass over the others."""
         given = 0
         while most is None or given < most:
             head = audit.head_seq(self.session)
@@ -524,12 +524,12 @@ class Position:
         if self.webhook.kinds:
             wanted = wanted.where(ChangeRow.kind.in_(self.webhook.kinds))
         rows = self.session.scalars(wanted.order_by(ChangeRow.seq).limit(PIECE))
-        return [audit.as_record(row) for row in rows]
+        return [audit.change_record(row) for row in rows]
 
     def can_note(self) -> bool:
-        """Write the row as it is, before anything is sent, and say whether changes may be sent.
+        """Write the row unchanged before anything is sent, and say whether changes may be sent.
 
-        A database that takes no writes raises here, and so has no message sent again and again that it cannot note.
+        A database that takes no writes raises here, so that no message is sent that could not be noted.
         """
         return self._write(delivered_seq=self.seq) == "active"
 
@@ -545,7 +545,7 @@ class Position:
         self.seq = seq
         return state
 
-    def note_failed(self, attempt: Attempt, persistence: Persistence) -> str | None:
+    def note_failed(self, attempt: Attempt, persistence: RetryPolicy) -> str | None:
         """Note that the receiver did not take the next change, and give the state of the webhook, as `_move` does."""
         self.failures += 1
         now = func.clock_timestamp()

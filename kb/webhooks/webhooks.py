@@ -18,22 +18,22 @@ from colmlm.kb.store.store import Store
 from colmlm.kb.webhooks import sending
 from colmlm.kb.webhooks.records import Webhook, WebhookDelivery
 from colmlm.kb.webhooks.sending import (
-    Persistence,
     Position,
     Reach,
+    RetryPolicy,
     Sender,
     add_subscription,
-    as_record,
-    found,
+    format_secret,
     list_subscriptions,
-    of_change,
-    of_test,
+    message_of_change,
+    message_of_test,
     pause_subscription,
+    read_subscription,
     remove_subscription,
     replay_deliveries,
     resume_subscription,
-    shown,
-    with_secret,
+    subscription_with_secret,
+    webhook_record,
 )
 
 
@@ -56,7 +56,7 @@ class Webhooks:
     def show(self, webhook_id: int) -> Webhook:
         """Give one webhook. Raises `WebhookNotFound`."""
         with self.store.sessions() as session:
-            return as_record(found(session, webhook_id))
+            return webhook_record(read_subscription(session, webhook_id))
 
     def add(
         self,
@@ -76,35 +76,35 @@ class Webhooks:
         checked, _ = self.reach.target(url)
         with self._session(dry_run) as session:
             row = add_subscription(session, checked, kinds, form, since, actor)
-            made = as_record(row)
-            return shown(with_secret(session, row.id).secret), made
+            made = webhook_record(row)
+            return format_secret(subscription_with_secret(session, row.id).secret), made
 
     def pause(self, webhook_id: int, *, actor: str | None = None) -> Webhook:
         """Have nothing more sent to a receiver until it is resumed. Raises `WebhookNotFound` or `WebhookState`."""
         with self._session() as session:
-            return as_record(pause_subscription(session, webhook_id, actor))
+            return webhook_record(pause_subscription(session, webhook_id, actor))
 
     def resume(self, webhook_id: int, *, actor: str | None = None) -> Webhook:
         """Go on where it stopped, at once, also where it fails. Raises `WebhookNotFound` or `WebhookState`."""
         with self._session() as session:
-            return as_record(resume_subscription(session, webhook_id, actor))
+            return webhook_record(resume_subscription(session, webhook_id, actor))
 
     def replay(self, webhook_id: int, first: int, *, actor: str | None = None) -> Webhook:
         """Go on with change `first`, sent before or not. Raises `WebhookNotFound` or `NoSuchChange`."""
         with self._session() as session:
-            return as_record(replay_deliveries(session, webhook_id, first, actor))
+            return webhook_record(replay_deliveries(session, webhook_id, first, actor))
 
     def remove(self, webhook_id: int, *, actor: str | None = None, dry_run: bool = False) -> Webhook:
         """End a webhook for good. Raises `WebhookNotFound`."""
         with self._session(dry_run) as session:
-            return as_record(remove_subscription(session, webhook_id, actor))
+            return webhook_record(remove_subscription(session, webhook_id, actor))
 
     def test(self, webhook_id: int) -> WebhookDelivery:
         """Send a message that is about no change, now, and tell what came of it. Raises `WebhookNotFound`."""
         with self.store.sessions() as session:
-            row = with_secret(session, webhook_id)
-            form = as_record(row).format
-            message = of_test(webhook_id, audit.database_id(session), form)
+            row = subscription_with_secret(session, webhook_id)
+            form = webhook_record(row).format
+            message = message_of_test(webhook_id, audit.database_id(session), form)
         with Sender(row.url, row.secret, self.reach) as sender:
             return sender.send(message).delivery
 
@@ -132,7 +132,7 @@ class Deliverer:
     """Delivers what is due until told to stop. Several processes may do so at once, each to other receivers."""
 
     store: Store
-    persistence: Persistence = field(default_factory=Persistence)
+    persistence: RetryPolicy = field(default_factory=RetryPolicy)
     poll_seconds: float = 1.0
     _stopping: threading.Event = field(default_factory=threading.Event)
     _at_work: set[int] = field(default_factory=set)
@@ -165,7 +165,7 @@ class Deliverer:
 
     def _due(self) -> list[int]:
         with self.store.sessions() as session:
-            return sending.due(session)
+            return sending.due_webhooks(session)
 
     def _work(self, pool: ThreadPoolExecutor, webhook_id: int) -> None:
         has_more = False
@@ -201,10 +201,10 @@ class Deliverer:
         reach = Reach.of(self.store.settings.webhook_networks)
         with Sender(webhook.url, position.secret, reach) as sender:
             taken = 0
-            for change in position.ahead(most):
+            for change in position.changes_ahead(most):
                 if self._stopping.is_set():
                     return False
-                attempt = sender.send(of_change(change, database, webhook.format))
+                attempt = sender.send(message_of_change(change, database, webhook.format))
                 if (fault := attempt.delivery.error) is not None:
                     state = position.note_failed(attempt, self.persistence) or "no longer there as it was"
                     said = "webhook %d did not take change %d: %s; it is %s"

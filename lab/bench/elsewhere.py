@@ -17,7 +17,7 @@ from sqlalchemy import text
 
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.keys.records import CheckpointInfo
-from colmlm.kb.lookup.remote import SETTLED_SECONDS, Remote
+from colmlm.kb.lookup.remote import SETTLED_SECONDS, CollectionCandidates
 from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import MilvusAddress, Settings
@@ -162,7 +162,7 @@ class BackendBench:
         return any(hit.fact_id == fact_id for hit in lookup.hits)
 
 
-def _candidates(there: Searcher) -> Remote:
+def _candidates(there: Searcher) -> CollectionCandidates:
     candidates = there.current().candidates
-    assert isinstance(candidates, Remote)
+    assert isinstance(candidates, CollectionCandidates)
     return candidates

@@ -27,7 +27,7 @@ from sqlalchemy import text
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.keys.records import CheckpointInfo
-from colmlm.kb.lookup.in_process import InProcess
+from colmlm.kb.lookup.in_process import FaissCandidates
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
@@ -257,7 +257,7 @@ _ONE_ROW = "SELECT value FROM fact_version WHERE fact_id = %s AND to_seq IS NULL
 def index_of(kb: KnowledgeBase) -> KeyIndex:
     """Give the Faiss index that this process answers from."""
     candidates = kb.searcher.current().candidates
-    assert isinstance(candidates, InProcess)
+    assert isinstance(candidates, FaissCandidates)
     return candidates.index
 
 

@@ -19,8 +19,8 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import CheckpointPath, examples, wants_json
 from colmlm.cli.output import note, print_json, progress
 from colmlm.kb.answers.answering import Answering, QuestionReading
-from colmlm.kb.answers.calibration import RIGHT, outcome
-from colmlm.kb.answers.places import best_first, best_windows, weigh_passage, weigh_span
+from colmlm.kb.answers.calibration import RIGHT, outcome_of_answer
+from colmlm.kb.answers.places import best_windows, order_places, weigh_passage, weigh_span
 from colmlm.kb.answers.reading import NAMES, PASSAGE_NAMES, UNFITTED, Confidence, FittedModel
 from colmlm.kb.answers.windows import said_passages
 from colmlm.kb.corpus.format import AnnotatedDocument
@@ -178,7 +178,7 @@ class JudgedBy:
     def span(self, said: str) -> Said:
         if not self.known.answers:
             return "wrong"
-        found = outcome(said, self.known.answers)
+        found = outcome_of_answer(said, self.known.answers)
         if self.known.wants_all:
             return "right" if self._says_all(said) else "near" if found in (*RIGHT, "near") else "wrong"
         return "right" if found in RIGHT else "near" if found == "near" else "wrong"
@@ -231,7 +231,7 @@ def _says_one(read: ReadQuestion, answers: Sequence[str]) -> bool:
 
 
 def _read_question(answering: Answering, known: GoldQuestion, gone: Sequence[int]) -> ReadQuestion:
-    reading = answering.read_for(known.text, gone)
+    reading = answering.read_question(known.text, gone)
     passages: dict[int, tuple[str | None, str]] = {}
     with answering.kb.sessions() as session:
         for place in reading.windows:
@@ -301,7 +301,7 @@ def fit(read: Sequence[ReadQuestion], most_wrong: float, most_alarms: float) -> 
     of_passages = max(SEARCH_WEIGHTS, key=lambda weight: (by_kind * _right(_passages(read, weight))).sum())
     spans, passages = _spans(read, search), _passages(read, of_passages)
     span_rows = [
-        None if said is None else weigh_span(one.text, best_first(one.reading.places, search))
+        None if said is None else weigh_span(one.text, order_places(one.reading.places, search))
         for one, said in zip(read, spans, strict=True)
     ]
     passage_rows = [
@@ -340,7 +340,7 @@ def _weights(read: Sequence[ReadQuestion]) -> Floats:
 
 def _spans(read: Sequence[ReadQuestion], search: float) -> list[Said | None]:
     return [
-        one.span(best_first(one.reading.places, search)[0].text) if one.reading.places else None
+        one.span(order_places(one.reading.places, search)[0].text) if one.reading.places else None
         for one in read
     ]
 

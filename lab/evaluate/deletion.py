@@ -20,7 +20,7 @@ from colmlm.cli.options import CheckpointPath, DryRun, examples
 from colmlm.cli.output import counting, note
 from colmlm.kb.errors import Conflict, KeysetMismatch
 from colmlm.kb.facts.records import FactDraft, FactRecord
-from colmlm.kb.keys.calibration import normalise_rows
+from colmlm.kb.keys.calibration import normalise_value
 from colmlm.kb.keys.keyspace import KeySpace
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.log import audit
@@ -247,7 +247,7 @@ class DeletionAudit:
         """
         with self.kb.sessions() as session:
             space = KeySpace.live(session, self.keyset)
-        ids = space.without(fact.fact_id for fact in self.sample).nearest(self.queries, NEIGHBOURS)
+        ids = space.exclude(fact.fact_id for fact in self.sample).nearest_facts(self.queries, NEIGHBOURS)
         records = self.forgetting.facts(ids.tolist())
         same = {_said_by(fact) for fact in self.sample}
         near = [records[i] for i in ids.tolist() if records[i].question and _said_by(records[i]) not in same]
@@ -264,8 +264,8 @@ class DeletionAudit:
         config = DecodeConfig(mode=mode, max_tokens=32, repetition_penalty=1.0)
         prompts = [f"Question: {_question(fact)}\nAnswer:" for fact in self.sample]
         made = generate_all(decoder, prompts, config, BATCH, on_done)
-        spliced = [[normalise_rows(value) for value in _values(one)] for one in made]
-        wanted = [normalise_rows(fact.value) for fact in self.sample]
+        spliced = [[normalise_value(value) for value in _values(one)] for one in made]
+        wanted = [normalise_value(fact.value) for fact in self.sample]
         return {
             "says": share([exact_match(g.output, [f.value]) for g, f in zip(made, self.sample, strict=True)]),
             "splices": share([w in values for w, values in zip(wanted, spliced, strict=True)]),
@@ -358,7 +358,7 @@ def _tells(hits: Sequence[Hit | None], facts: Sequence[FactRecord]) -> NDArray[n
     """Give [n] whether each hit has its fact's value."""
     return np.array(
         [
-            hit is not None and normalise_rows(hit.value) == normalise_rows(fact.value)
+            hit is not None and normalise_value(hit.value) == normalise_value(fact.value)
             for hit, fact in zip(hits, facts, strict=True)
         ],
         dtype=bool,
@@ -376,7 +376,7 @@ def _question(fact: FactRecord) -> str:
 
 
 def _said_by(fact: FactRecord) -> tuple[str, str]:
-    return normalise_rows(_question(fact)) if fact.question else "", normalise_rows(fact.value)
+    return normalise_value(_question(fact)) if fact.question else "", normalise_value(fact.value)
 
 
 def _values(generation: DecodedOutput) -> list[str]:
@@ -425,7 +425,7 @@ class Wording:
 def wordings_of(question: str) -> list[str]:
     """Give other wordings of a question, none of which counts as the same question."""
     forms = [*paraphrases(question), *(form.format(question) for form in FURTHER)]
-    return [form for form in dict.fromkeys(forms) if normalise_rows(form) != normalise_rows(question)]
+    return [form for form in dict.fromkeys(forms) if normalise_value(form) != normalise_value(question)]
 
 
 def choose(
@@ -439,7 +439,7 @@ def choose(
     rivals = kb.lookups.find(asked_ND, checkpoint_id=keyset.checkpoint_id, k=RIVALS, threshold=-1)
     found = []
     for fact, asked_D, near in zip(sample, asked_ND, rivals, strict=True):
-        others = [hit.score for hit in near.hits if normalise_rows(hit.value) != normalise_rows(fact.value)]
+        others = [hit.score for hit in near.hits if normalise_value(hit.value) != normalise_value(fact.value)]
         least = max([keyset.threshold, *others[:1]])
         forms = wordings_of(fact.question or "")
         keys = encoder.encode_questions(forms)
@@ -474,7 +474,7 @@ def plant_facts(
 
 def gives(value: str, said: str) -> bool:
     """Tell whether a found value contains this one as whole words."""
-    return re.search(rf"(?<!\w){re.escape(normalise_rows(value))}(?!\w)", normalise_rows(said)) is not None
+    return re.search(rf"(?<!\w){re.escape(normalise_value(value))}(?!\w)", normalise_value(said)) is not None
 
 
 def survive(

@@ -23,7 +23,7 @@ from colmlm.kb.keys.keycopy import indexed_keys
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.in_process import InProcess
+from colmlm.kb.lookup.in_process import FaissCandidates
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.searcher import Searcher
@@ -250,7 +250,7 @@ class TrialIndex:
                 )
             for ids, keys in _kept_keys(session, head, left_out):
                 index.add(ids, keys)
-        replica = Replica(head.keyset_id, head.checkpoint_id, head.dim, InProcess(index, seq))
+        replica = Replica(head.keyset_id, head.checkpoint_id, head.dim, FaissCandidates(index, seq))
         return cls(kb.searcher.of_keyset(head.keyset_id, replica), index.spec, num_keys)
 
 

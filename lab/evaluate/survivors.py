@@ -25,7 +25,7 @@ from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.records import ForgetPlan, Verification
 from colmlm.kb.removal.selector import Selector
-from colmlm.kb.texts.alike import wording
+from colmlm.kb.texts.alike import compare_wording
 from colmlm.kb.texts.sentences import sentence_ends
 from colmlm.lab.bench.machine import print_report
 from colmlm.lab.methods.own_base import own_base
@@ -307,7 +307,7 @@ def controls(
     """Choose a fact of another value for each that has one, of its sort, title and question word as far as it can."""
     chosen = []
     for fact in sample:
-        unlike = [one for one in others if wording(fact.value, one.value) is None]
+        unlike = [one for one in others if compare_wording(fact.value, one.value) is None]
         if unlike:
             chosen.append(max(unlike, key=lambda one: (_likeness(fact, one), rng.random())))
     return chosen

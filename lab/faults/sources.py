@@ -25,7 +25,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.errors import KBError
 from colmlm.kb.keys.records import KeysetRecord
-from colmlm.kb.log.signing import names_of, signing_key
+from colmlm.kb.log.signing import key_names, signing_key
 from colmlm.kb.progress import Telling
 from colmlm.kb.releases import releases
 from colmlm.kb.releases.releases import ReleaseProgress
@@ -235,7 +235,7 @@ def restore(opened: KnowledgeBase, target: CrashTarget, on_bytes: Heard = lambda
             target.backup,
             actor=target.settings.actor,
             log_file=target.log,
-            keys=(names_of(signing_key(opened.settings.home).public_key()).fingerprint,),
+            keys=(key_names(signing_key(opened.settings.home).public_key()).fingerprint,),
             on_bytes=on_bytes,
         )
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.answers.answering import WINDOWS, Answering
 from colmlm.kb.answers.candidates import BY_KEY, WEIGHT_OF_WORDS, candidate_sentences, sentences_of
-from colmlm.kb.answers.places import ReadPlace, best_first, every_place, weigh_span
+from colmlm.kb.answers.places import ReadPlace, order_places, read_every_place, weigh_span
 from colmlm.kb.answers.records import Answer, SaidFact
-from colmlm.kb.answers.windows import windows
+from colmlm.kb.answers.windows import read_windows
 from colmlm.kb.facts.reading import get_fact
 from colmlm.kb.facts.records import FactRecord, Source
 from colmlm.kb.lookup.options import KEY, READER, WORDS
@@ -55,8 +55,8 @@ class Ablations:
         if not places:
             return _answer(question, None, 0.0, None)
         confidence = self.answers.reader.confidence
-        places = best_first(places, confidence.search)
-        best, score = places[0], confidence.of(weigh_span(question, places))
+        places = order_places(places, confidence.search)
+        best, score = places[0], confidence.probability_of(weigh_span(question, places))
         return _answer(question, best.text, score, best.window.source_of(best.start, best.end))
 
     def _fact(self, question: str, *, words: bool) -> Answer:
@@ -78,8 +78,8 @@ class Ablations:
         words = self.answers.kb.words if WORDS in ranking else NoWords()
         with self.answers.kb.sessions() as session:
             found = candidate_sentences(session, words, question, hits)[:WINDOWS]
-            read = windows(session, [one.sentence_id for one in found])
-        return every_place(self.answers.reader, question, found, read)
+            read = read_windows(session, [one.sentence_id for one in found])
+        return read_every_place(self.answers.reader, question, found, read)
 
 
 def _answer(question: str, said: str | None, score: float, source: Source | None) -> Answer:
@@ -128,7 +128,7 @@ def _orders(answers: Answering, question: str, values: dict[int, str]) -> Mappin
     return {
         BY_THE_KEY: [hit.fact_id for hit in lookup.hits],
         BY_KEY_AND_WORDS: [hit.fact_id for hit, _ in with_words(answers, question, lookup.hits)],
-        READ: list(dict.fromkeys(_overlapped_fact_ids(answers.read_for(question).places, values))),
+        READ: list(dict.fromkeys(_overlapped_fact_ids(answers.read_question(question).places, values))),
     }
 
 

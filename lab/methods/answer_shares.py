@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from colmlm.kb.answers.calibration import RIGHT, normalise_answer, outcome
+from colmlm.kb.answers.calibration import RIGHT, normalise_answer, outcome_of_answer
 from colmlm.kb.answers.records import PASSAGE, SPAN, Answer
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.raw.files import find_files
@@ -109,7 +109,7 @@ def ask_all(
     done: list[RawAnswer] = []
     heard = ask_questions([question.text for question in questions], answer, texts, advance)
     for question, (got, stands, seconds) in zip(questions, heard, strict=True):
-        found = outcome(got.answer, question.answers) if stands else "made_up"
+        found = outcome_of_answer(got.answer, question.answers) if stands else "made_up"
         cited = (got.source.external_id, got.source.start, got.source.end) if got.source else None
         done.append(RawAnswer(question, got.answer, got.score, found, seconds, cited, got.grain))
     return done
@@ -345,7 +345,7 @@ def judge(question: WildQuestion, said: str, grain: str, cited: str | None) -> s
     if not question.is_answerable:
         return "alarm"
     if not question.all and grain != PASSAGE:
-        found = outcome(said, question.answers)
+        found = outcome_of_answer(said, question.answers)
         return "right" if found in RIGHT else "part" if found == "near" else "wrong"
     if grain == PASSAGE and cited != question.file:
         return "wrong"

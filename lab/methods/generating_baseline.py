@@ -18,7 +18,7 @@ from time import perf_counter
 import torch
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.kb.answers.calibration import outcome
+from colmlm.kb.answers.calibration import outcome_of_answer
 from colmlm.kb.answers.reading import Reader
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.corpus.format import AnnotatedDocument
@@ -152,7 +152,7 @@ def judge_output(
     said: str | None, golds: Sequence[str], passages: Sequence[str], *, may_refuse: bool
 ) -> tuple[str | None, str]:
     """Give what counts as said, and its outcome. Only what is not right anyway is read as a refusal."""
-    found = outcome(said, golds)
+    found = outcome_of_answer(said, golds)
     if said is None or found != "wrong":
         return said, found
     if may_refuse and _REFUSES.search(said):

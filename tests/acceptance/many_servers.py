@@ -121,7 +121,7 @@ class Cluster:
 
     def shared_files(self) -> set[str]:
         with self.kb.sessions() as session:
-            return {one.file for one in shared.noted(session).values()}
+            return {one.file for one in shared.noted_snapshots(session).values()}
 
     def start_worker(self) -> subprocess.Popen[bytes]:
         return self.stack.enter_context(worker_process(self.new_home("worker")))

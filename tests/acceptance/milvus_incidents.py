@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
-from colmlm.kb.lookup.remote import Remote
+from colmlm.kb.lookup.remote import CollectionCandidates
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import MilvusAddress, Settings
 from colmlm.lab.bench.synthetic import HashEncoder
@@ -102,7 +102,7 @@ class Incidents:
         older.rename(self.milvus.directory)
         found.append(self.during("put back to before 40 edits", self.milvus.start))
         candidates = self.kb.searcher.current().candidates
-        assert isinstance(candidates, Remote)
+        assert isinstance(candidates, CollectionCandidates)
         candidates.collection.drop()
         found.append(self.during("wiped", lambda: time.sleep(3), self.kb.upkeep.repair))
         return found

@@ -17,7 +17,7 @@ import numpy as np
 
 from colmlm.kb.keys.records import SharedSnapshot
 from colmlm.kb.lookup.index import KeyIndex
-from colmlm.kb.lookup.replicas import copy_here
+from colmlm.kb.lookup.replicas import copy_snapshot
 from colmlm.kb.lookup.shared import SharedFolder
 from colmlm.kb.lookup.snapshot_files import open_snapshot_file
 from colmlm.kb.store.settings import Settings
@@ -39,7 +39,7 @@ def run(settings: Settings, *, keys: int = 10_000_000, width: int = 576, place: 
         sharing = seconds(lambda: there.put(manifest["file"], stream))
     fields = {name: manifest[name] for name in ("file", "sha256", "spec", "count")}
     known = SharedSnapshot(num_bytes=size, applied_seq=1, log_hash="", **fields)
-    fetching = seconds(lambda: copy_here(there, known, 1, width, second))
+    fetching = seconds(lambda: copy_snapshot(there, known, 1, width, second))
     began = time.monotonic()
     index, _ = KeyIndex.load(second, keyset_id=1, dim=width)
     opening = time.monotonic() - began

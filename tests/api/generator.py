@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.errors import refusals
 from colmlm.kb.evidence.generation import (
-    Completed,
-    Finished,
+    CompletedRequest,
+    FinishedOutput,
     GenerationRequest,
     Item,
-    Missed,
-    Spliced,
+    MissedLookup,
+    SplicedValue,
     TokenLogprob,
 )
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
@@ -46,16 +46,18 @@ class LookupGenerator:
     def count_tokens(self, texts: Sequence[str]) -> int:
         return sum(map(len, texts))
 
-    def complete(self, requests: Sequence[GenerationRequest], top: int | None = None) -> list[Completed]:
+    def complete(
+        self, requests: Sequence[GenerationRequest], top: int | None = None
+    ) -> list[CompletedRequest]:
         """Generates each request's output. Every character is a token, and all are equally likely."""
-        finished = Finished(reason="end", prompt_tokens=2, completion_tokens=3)
+        finished = FinishedOutput(reason="end", prompt_tokens=2, completion_tokens=3)
         done = []
         for request in requests:
             trace = self.generate(request) if request.max_tokens else None
             prompt, output = text_of(request), trace.output if trace else ""
             of_prompt, of_output = (() if top is None else as_likely(text) for text in (prompt, output))
             done.append(
-                Completed(
+                CompletedRequest(
                     prompt=prompt,
                     trace=trace,
                     finished=finished,
@@ -98,7 +100,7 @@ class LookupGenerator:
         yield from pieces[:2]
         yield from (self._event(splice, value) for splice in splices)
         yield from pieces[2:]
-        yield Finished(reason="end", prompt_tokens=2, completion_tokens=3)
+        yield FinishedOutput(reason="end", prompt_tokens=2, completion_tokens=3)
         stored = NewOutput(
             prompt=prompt,
             output="".join(pieces),
@@ -116,8 +118,8 @@ class LookupGenerator:
 
     def _event(self, splice: Splice, value: str) -> Item:
         if splice.fact_id is None:
-            return Missed(output_start=splice.output_start, outcome=splice.outcome, score=splice.score)
-        return Spliced(
+            return MissedLookup(output_start=splice.output_start, outcome=splice.outcome, score=splice.score)
+        return SplicedValue(
             output_start=splice.output_start,
             output_end=splice.output_end,
             fact_id=splice.fact_id,

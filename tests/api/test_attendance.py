@@ -16,7 +16,7 @@ from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.operations import Operations
 from colmlm.kb.jobs.kinds import Check
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.jobs.tickets import WorkerState, no_worker
+from colmlm.kb.jobs.tickets import WorkerState, report_no_worker
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Connect
 from tests.api.watch.test_metrics import samples, value
@@ -49,7 +49,9 @@ def asked(
     def ask(state: WorkerState | None, role: str = "reader") -> Any:
         if state is not None and state.since == NOW:  # of this module's import, which may be long ago
             state = replace(state, since=datetime.now(UTC))
-        operations = Operations.of(atlas, ServerSettings(), worker=(lambda: state) if state else no_worker)
+        operations = Operations.of(
+            atlas, ServerSettings(), worker=(lambda: state) if state else report_no_worker
+        )
         fresh = Tuning(readiness_seconds=-1.0)
         client = connect(create_app(atlas, encoder, operations=operations, tuning=fresh))
         client.headers["Authorization"] = f"Bearer {tokens[role]}"

@@ -14,7 +14,7 @@ from colmlm.cli.composition.encoders import ModelEncoder
 from colmlm.cli.composition.generator import LocalOutputs, StoringGenerator
 from colmlm.kb.answers.ranked import RankedLookups
 from colmlm.kb.errors import KeysetMismatch
-from colmlm.kb.evidence.generation import Finished, GenerationRequest, Spliced
+from colmlm.kb.evidence.generation import FinishedOutput, GenerationRequest, SplicedValue
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Connect
@@ -130,7 +130,7 @@ def test_an_output_ends_with_the_model_that_it_began_with(atlas: KnowledgeBase, 
             atlas.keysets.rollback()
         items = looks_up(steady).stream(prompt)
         begun = [next(items)]
-        while not isinstance(begun[-1], Spliced):
+        while not isinstance(begun[-1], SplicedValue):
             begun.append(next(items))
         atlas.keysets.rollback()  # to the keyset of the other model
         if not steady:
@@ -138,5 +138,5 @@ def test_an_output_ends_with_the_model_that_it_began_with(atlas: KnowledgeBase, 
                 list(items)
             continue
         *_, finished, trace = items
-        assert isinstance(finished, Finished) and isinstance(trace, OutputTrace)
+        assert isinstance(finished, FinishedOutput) and isinstance(trace, OutputTrace)
         assert (trace.output, trace.checkpoint_id) == (undisturbed.output, checkpoint.checkpoint_id)

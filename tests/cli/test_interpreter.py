@@ -34,7 +34,7 @@ import ctypes.util, os, sys
 ctypes.util.find_library = lambda name: sys.argv[1]
 from colmlm.kb import interpreter
 from colmlm.model.lm.llama import prefer_jemalloc
-prefer_jemalloc(interpreter.again())
+prefer_jemalloc(interpreter.restart_command())
 print(os.environ["LD_PRELOAD"])
 """
 _SPAWNED = """

@@ -204,8 +204,8 @@ class KeyingElsewhere:
 
     def outcomes(self, parts: Sequence[RekeyPart]) -> Generator[int | None, None, None]:
         """Give how many keys were stored of each part as it is done, and None every second."""
-        from colmlm.kb.log.audit import current_entry  # imports the database's library
+        from colmlm.kb.log.audit import current_origin  # imports the database's library
 
         named = None if self.checkpoint is None else str(self.checkpoint.absolute())
-        given = {"origin": asdict(current_entry()), "checkpoint": named}
+        given = {"origin": asdict(current_origin()), "checkpoint": named}
         return self.spreading.outcomes("key", given, parts)

@@ -91,7 +91,7 @@ _BLANKS = re.compile(r"[ \t\n]+")
 
 @dataclass(slots=True)
 class Blocks:
-    """Collects pieces of text into blocks: an empty line separates paragraphs, and a line end rows and items."""
+    """Collects pieces of text into paragraphs, rows and items."""
 
     _blocks: list[tuple[str, str]] = field(default_factory=list)
     _pieces: list[str] = field(default_factory=list)
@@ -165,14 +165,14 @@ _MOST_LISTED = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
-    """The names of the fields that hold id, title and text; None stands for the usual name."""
+class FieldNames:
+    """The names of the fields of a record that hold id, title and text; None stands for the usual name."""
 
     id: str | None = None
     title: str | None = None
     text: str | None = None
 
-    def of(self, names: Iterable[str]) -> dict[str, str]:
+    def choose_fields(self, names: Iterable[str]) -> dict[str, str]:
         """Give for each part of a document the one of these names that holds it.
 
         Raises `Unreadable` where a field that was named, or any text, is not there.
@@ -192,7 +192,7 @@ class Fields:
         return chosen
 
 
-USUAL = Fields()
+USUAL = FieldNames()
 
 
 def _list_names(names: list[str]) -> str:
@@ -210,7 +210,7 @@ class RawAddition:
     """
 
     encoding: str | None = None
-    fields: Fields = USUAL
+    fields: FieldNames = USUAL
     questions: bool = False
     verify: bool = True
     span_threshold: float | None = None

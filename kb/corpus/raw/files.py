@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from colmlm.kb.corpus.format import Parsed, Refusal, unstorable_characters
-from colmlm.kb.corpus.raw.blocks import Fields
+from colmlm.kb.corpus.raw.blocks import FieldNames
 
 KINDS = {
     ".txt": "text", ".text": "text",
@@ -106,7 +106,7 @@ def walk_folder(folder: Path, refusals: list[Refusal]) -> Iterator[tuple[str, os
             with _opened_folder(folder, names) as handle:
                 entries = sorted(_entries(handle, names, refusals))
         except OSError as error:
-            refusals.append(unreadable("/".join(names) or ".", error))
+            refusals.append(refuse_unreadable("/".join(names) or ".", error))
             continue
         waiting += [(*names, name) for name, about in reversed(entries) if stat.S_ISDIR(about.st_mode)]
         yield from (
@@ -178,10 +178,10 @@ def _entries(
                 if not entry.name.startswith("."):
                     yield entry.name, entry.stat(follow_symlinks=False)
             except OSError as error:
-                refusals.append(unreadable("/".join((*names, entry.name)), error))
+                refusals.append(refuse_unreadable("/".join((*names, entry.name)), error))
 
 
-def unreadable(name: str, error: OSError) -> Refusal:
+def refuse_unreadable(name: str, error: OSError) -> Refusal:
     """Refuse a file or directory that cannot be opened."""
     return Refusal(printable(name), 0, f"cannot be read: {error.strerror or error}")
 
@@ -201,7 +201,7 @@ def _take_named(path: Path, found: FoundFiles) -> None:
     try:
         about = path.stat()
     except OSError as error:
-        found.refusals.append(unreadable(path.name, error))
+        found.refusals.append(refuse_unreadable(path.name, error))
         return
     _take(RawFile(path, path.name, kind or "", about.st_size), about, found)
 
@@ -265,23 +265,23 @@ LENGTH = struct.Struct(">Q")
 WIDEST = 8  # bytes of a message for each character of a document: its escapes, and its facts
 
 
-class Ask(msgspec.Struct):
-    """A request to read a file past line `after`, of a kind of `KINDS` (`kb.corpus.raw.files`) or `read.FORMATS`."""
+class ReadRequest(msgspec.Struct):
+    """A request to the reading process: a file, its kind, and the line to start after."""
 
     kind: str
     path: str
     external_id: str = ""
     encoding: str | None = None
-    fields: Fields = Fields()
+    fields: FieldNames = FieldNames()
     uri: str | None = None
     origin: FolderOrigin | None = None
     after: int = 0
 
 
-class Told(msgspec.Struct, omit_defaults=True):
-    """A report of a document, of its refusal, or of progress. `line` is the last line done, `reached` its end in bytes.
+class ReaderReport(msgspec.Struct, omit_defaults=True):
+    """A report of the reading process: a document, a refusal, or progress up to `line`.
 
-    `end` marks the end of the file. After a `breach` no report follows; `how` says how the process ended, if known.
+    `reached` is the end of that line in bytes; `end` marks the end of the file. After a `breach` no report follows.
     """
 
     line: int = 0
@@ -316,7 +316,7 @@ Breach = Literal["memory", "time", "size", "broken"]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DocumentLimits:
     """The limits for one document: megabytes of memory, seconds of processor time, and characters of its text."""
 
     memory_mb: Memory = 1024
@@ -327,7 +327,7 @@ class Limits:
     """The longest text of a document, in characters."""
 
     def sentence(self, breach: Breach, how: str = "") -> str:
-        """Give the reason of a refusal; `how` says how the reader ended, as far as that is known."""
+        """Say which limit was exceeded; `how` says how the reading process ended."""
         match breach:
             case "memory":
                 return f"reading it took more than {self.memory_mb} MB of memory (COLMLM_DOCUMENT_MEMORY_MB)"

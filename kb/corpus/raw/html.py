@@ -202,7 +202,7 @@ _STOPS = (".", ",", ";", ":", "!", "…")
 
 
 def heading_line(text: str) -> str | None:
-    """Give the first line where it looks like a heading: short, without a stop, and apart from the text below it."""
+    """Give the first line if it looks like a heading: short, without a full stop, and followed by a gap."""
     if (said := _SAID.match(text)) is not None and (title := _short(said.group(1))):
         return title
     first = _FIRST.match(text)

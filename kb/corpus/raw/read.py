@@ -37,7 +37,7 @@ from colmlm.kb.corpus.format import (
     unstorable_characters,
 )
 from colmlm.kb.corpus.raw.blocks import (
-    Fields,
+    FieldNames,
     ReadPiece,
     Unreadable,
     declared_encoding,
@@ -46,10 +46,18 @@ from colmlm.kb.corpus.raw.blocks import (
     normalise_text,
     refuse_document,
 )
-from colmlm.kb.corpus.raw.files import WIDEST, Ask, Limits, Told, opened_file, receive_message, send_message
+from colmlm.kb.corpus.raw.files import (
+    WIDEST,
+    DocumentLimits,
+    ReaderReport,
+    ReadRequest,
+    opened_file,
+    receive_message,
+    send_message,
+)
 from colmlm.kb.corpus.raw.html import heading_line, read_epub, read_html, read_markdown, read_word
 from colmlm.kb.corpus.squad import read_squad, squad_identity
-from colmlm.kb.texts.characters import MOST_BYTES, Damaged, read_lines, unpacked
+from colmlm.kb.texts.characters import MOST_BYTES, DamagedFile, read_lines, unpack_file
 
 
 @dataclass(slots=True)
@@ -67,7 +75,7 @@ class _Wiki:
             if namespace.get("key") in (_FILES, _CATEGORIES) and namespace.text:
                 self.beside.add(namespace.text.casefold())
 
-    def parsed(self, page: Element, revision: Element | None, where: str, path: Path) -> Parsed | None:
+    def parse_page(self, page: Element, revision: Element | None, where: str, path: Path) -> Parsed | None:
         """Give the document of a page; None where it is no article, or only leads to one."""
         said = {name: (page.findtext(f"{self.xmlns}{name}") or "").strip() for name in ("ns", "title", "id")}
         is_redirect = page.find(f"{self.xmlns}redirect") is not None
@@ -88,15 +96,15 @@ class _Wiki:
         )
 
 
-def read_wiki(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
-    """Yield the articles past page `ask.after`, and nothing for each page that is none."""
+def read_wiki(path: Path, place: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
+    """Yield the articles of a Wikipedia dump, from page `ask.after` on."""
     number = 0
     try:
-        with place.open("rb") as file, unpacked(file, path) as stream:
+        with place.open("rb") as file, unpack_file(file, path) as stream:
             for number, parsed in enumerate(_pages(stream, path, ask.after), start=1):
                 yield ReadPiece(parsed, number, file.tell())
-    except (Damaged, ParseError) as error:
-        what = str(error) if isinstance(error, Damaged) else f"no XML that can be read ({error})"
+    except (DamagedFile, ParseError) as error:
+        what = str(error) if isinstance(error, DamagedFile) else f"no XML that can be read ({error})"
         yield refuse_document(path.name, f"{what}, after page {number}; the rest was not read", number)
 
 
@@ -117,7 +125,11 @@ def _pages(stream: IO[bytes], path: Path, after: int) -> Iterator[Parsed | None]
                 newest = element
             case "page", "end":
                 number += 1
-                yield wiki.parsed(element, newest, f"{path.name}:{number}", path) if number > after else None
+                yield (
+                    wiki.parse_page(element, newest, f"{path.name}:{number}", path)
+                    if number > after
+                    else None
+                )
                 newest = None
                 root.clear()
 
@@ -191,7 +203,7 @@ def _visible_text(code: Any, beside: Collection[str]) -> Iterator[str]:
 # may name others.
 
 
-def parse_raw_line(line: bytes, where: str, path: Path, fields: Fields) -> Parsed:
+def parse_raw_line(line: bytes, where: str, path: Path, fields: FieldNames) -> Parsed:
     """Parse one line as a document without facts; where it has no address, its file's is taken."""
     record = parse_json(line, where)
     if isinstance(record, Refusal):
@@ -203,14 +215,14 @@ def parse_raw_line(line: bytes, where: str, path: Path, fields: Fields) -> Parse
     if record.get("facts"):
         return _refused_record(named, "annotated already; ingest the file as it is, with --format annotated")
     try:
-        chosen = fields.of(record)
+        chosen = fields.choose_fields(record)
     except Unreadable as error:
         return _refused_record(named, f"no text in it: {error}")
     return raw_document(record, chosen, where, path)
 
 
 def raw_document(record: Mapping[str, Any], chosen: Mapping[str, str], where: str, path: Path) -> Parsed:
-    """Make a document of a record, by the fields that hold its parts; one without an id is known by a digest."""
+    """Make a document of a record from the chosen fields; without an id it gets a digest of its text."""
     parts = {part: _as_text(record.get(name)) for part, name in chosen.items()}
     if isinstance(text := parts["text"], str):
         parts["text"] = text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -240,21 +252,21 @@ def _refused_record(document: str, reason: str) -> Parsed:
 _SEPARATORS = ",;\t"  # of csv files that spreadsheets write, by the user's country
 
 
-def read_table(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
+def read_table(path: Path, place: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
     """Yield the rows as documents. A row that cannot be read is refused with its line, and the next are read."""
     csv.field_size_limit(MOST_BYTES)
     done = 0
     try:
-        with place.open("rb") as file, unpacked(file, path) as packed:
+        with place.open("rb") as file, unpack_file(file, path) as packed:
             for piece in _rows_table(cast("BufferedReader", packed), path, ask):
                 done = piece.line
                 yield piece._replace(reached=file.tell())
-    except (Damaged, UnicodeDecodeError) as error:
-        reason = str(error) if isinstance(error, Damaged) else f"not {error.encoding}"
+    except (DamagedFile, UnicodeDecodeError) as error:
+        reason = str(error) if isinstance(error, DamagedFile) else f"not {error.encoding}"
         yield refuse_document(path.name, f"{reason}, after line {done}; the rest was not read", done)
 
 
-def _rows_table(packed: BufferedReader, path: Path, ask: Ask) -> Iterator[ReadPiece]:
+def _rows_table(packed: BufferedReader, path: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
     # What is not in the encoding becomes lone surrogates, so that a row with such bytes is refused by itself.
     encoding = marked_encoding(packed.peek(4)) or ask.encoding or "utf-8"
     lines = TextIOWrapper(packed, encoding, errors="surrogateescape", newline="")
@@ -262,7 +274,7 @@ def _rows_table(packed: BufferedReader, path: Path, ask: Ask) -> Iterator[ReadPi
     separator = "\t" if ".tsv" in path.name.lower() else max(_SEPARATORS, key=first.count)
     rows = csv.reader(chain([first], lines), delimiter=separator, strict=True)
     header = next(rows, [])
-    chosen = ask.fields.of(header)
+    chosen = ask.fields.choose_fields(header)
     if twice := [name for name in chosen.values() if header.count(name) > 1]:
         raise Unreadable(f"two columns are named {twice[0]!r}")
     while True:
@@ -294,7 +306,7 @@ def _fault(row: list[str], header: list[str]) -> str | None:
 # Reads Parquet files without marked facts: a document a row, by the names of the columns.
 
 
-def read_columns(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
+def read_columns(path: Path, place: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
     """Yield the rows as documents. Only the columns that hold a part of a document are read."""
     from colmlm.kb.corpus.parquet import read_rows  # imported here, since importing pyarrow takes time
 
@@ -304,7 +316,7 @@ def read_columns(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
     def choose(names: list[str]) -> list[str]:
         if "facts" in names:
             raise Unreadable("annotated already; ingest the file as it is, with --format parquet")
-        chosen.update(ask.fields.of(names))
+        chosen.update(ask.fields.choose_fields(names))
         return list(dict.fromkeys(chosen.values()))
 
     def on_bytes(so_far: int) -> None:
@@ -317,18 +329,18 @@ def read_columns(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
 
 
 FORMATS = ("annotated", "parquet", "squad")  # the formats of annotated files
-BY_LINE: dict[str, Callable[[bytes, str, Path, Fields], Parsed]] = {
+BY_LINE: dict[str, Callable[[bytes, str, Path, FieldNames], Parsed]] = {
     "annotated": lambda line, where, *_: parse_line(line, where),
     "records": parse_raw_line,
 }
-BY_ROW: dict[str, Callable[[Path, Path, Ask], Iterator[ReadPiece]]] = {
+BY_ROW: dict[str, Callable[[Path, Path, ReadRequest], Iterator[ReadPiece]]] = {
     "table": read_table,
     "columns": read_columns,
     "wiki": read_wiki,
 }
 
 
-def read_pieces(ask: Ask) -> Iterator[ReadPiece]:
+def read_pieces(ask: ReadRequest) -> Iterator[ReadPiece]:
     """Yield the documents of a file and its refusals, in order."""
     path = Path(ask.path)
     name = ask.external_id or path.name
@@ -348,7 +360,7 @@ def read_pieces(ask: Ask) -> Iterator[ReadPiece]:
         yield refuse_document(name, f"cannot be read: {error.strerror or error}")
 
 
-def _lines(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
+def _lines(path: Path, place: Path, ask: ReadRequest) -> Iterator[ReadPiece]:
     parse, done = BY_LINE[ask.kind], 0
     try:
         for number, content, reached in read_lines(path, place):
@@ -363,7 +375,7 @@ def _lines(path: Path, place: Path, ask: Ask) -> Iterator[ReadPiece]:
                 else:
                     yield ReadPiece(parse(content, where, path, ask.fields), number, reached)
             done = number
-    except Damaged as error:
+    except DamagedFile as error:
         yield refuse_document(path.name, f"{error}, after line {done}", done)
 
 
@@ -380,7 +392,7 @@ def _rows(path: Path, format_: str) -> Iterator[ReadPiece]:
         del reached[:-1]
 
 
-def _document(ask: Ask, path: Path, place: Path) -> AnnotatedDocument:
+def _document(ask: ReadRequest, path: Path, place: Path) -> AnnotatedDocument:
     if (size := place.stat().st_size) > MOST_BYTES:
         raise Unreadable(f"{size} bytes, and a document has at most {MOST_BYTES}; split it")
     data = place.read_bytes()
@@ -430,19 +442,19 @@ _MOST_QUOTED = 1000  # characters of each text in a refusal
 
 
 def main() -> None:
-    limits = Limits(*map(int, sys.argv[1:]))
+    limits = DocumentLimits(*map(int, sys.argv[1:]))
     asked, telling = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1):  # keeps a parser's own output out of the messages
         os.dup2(nothing, number)
     _confine(limits)
-    send_message(telling, _encode_message(Told()))  # tells the parent that the process runs
+    send_message(telling, _encode_message(ReaderReport()))  # tells the parent that the process runs
     while (message := receive_message(asked)) is not None:
-        for told in _answer(msgspec.json.decode(message, type=Ask), limits):
+        for told in _answer(msgspec.json.decode(message, type=ReadRequest), limits):
             send_message(telling, told)
 
 
-def _confine(limits: Limits) -> None:
+def _confine(limits: DocumentLimits) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     if sys.platform == "linux":  # on other systems the limit counts something else, or has no effect
@@ -450,14 +462,14 @@ def _confine(limits: Limits) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
 
 
-def _allow(limits: Limits) -> None:
+def _allow(limits: DocumentLimits) -> None:
     """Allow the next document its processor time, after which the kernel ends the process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     until = int(used.ru_utime + used.ru_stime) + 1 + limits.seconds
     resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
 
 
-def _answer(ask: Ask, limits: Limits) -> Iterator[bytes]:
+def _answer(ask: ReadRequest, limits: DocumentLimits) -> Iterator[bytes]:
     line, reached = ask.after, 0
     _allow(limits)
     try:
@@ -465,26 +477,26 @@ def _answer(ask: Ask, limits: Limits) -> Iterator[bytes]:
             yield _encode_piece(piece, limits)
             line, reached = piece.line, piece.reached
             _allow(limits)
-        yield _encode_message(Told(line, reached, end=True))
+        yield _encode_message(ReaderReport(line, reached, end=True))
     except MemoryError:
-        yield _encode_message(Told(line, reached, breach="memory"))
+        yield _encode_message(ReaderReport(line, reached, breach="memory"))
     except Exception as error:  # noqa: BLE001 - whatever a parser raises is why this document was given up
-        yield _encode_message(Told(line, reached, breach="broken", how=type(error).__name__))
+        yield _encode_message(ReaderReport(line, reached, breach="broken", how=type(error).__name__))
 
 
-def _encode_piece(piece: ReadPiece, limits: Limits) -> bytes:
+def _encode_piece(piece: ReadPiece, limits: DocumentLimits) -> bytes:
     parsed = piece.parsed
     if parsed is not None and parsed.refusals:
         parsed = Parsed(parsed.document, tuple(_refusals(parsed)), parsed.overlaps_resolved)
     document = None if parsed is None else parsed.document
     if document is None or len(document.text) <= limits.characters:
-        message = _encode_message(Told(piece.line, piece.reached, parsed))
+        message = _encode_message(ReaderReport(piece.line, piece.reached, parsed))
         if len(message) <= WIDEST * limits.characters:
             return message
     too_large = Refusal(
         "" if document is None else document.external_id[:_MOST_QUOTED], 0, limits.sentence("size"), "size"
     )
-    return _encode_message(Told(piece.line, piece.reached, Parsed(None, (too_large,))))
+    return _encode_message(ReaderReport(piece.line, piece.reached, Parsed(None, (too_large,))))
 
 
 def _refusals(parsed: Parsed) -> Iterator[Refusal]:
@@ -501,7 +513,7 @@ def _cut_words(words: str) -> str:
     return words.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\ufffd")
 
 
-def _encode_message(told: Told) -> bytes:
+def _encode_message(told: ReaderReport) -> bytes:
     return msgspec.json.encode(told)
 
 

@@ -20,15 +20,15 @@ from msgspec.structs import replace
 
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import Parsed, Refusal
-from colmlm.kb.corpus.raw.blocks import Fields
+from colmlm.kb.corpus.raw.blocks import FieldNames
 from colmlm.kb.corpus.raw.files import (
     LENGTH,
     WIDEST,
-    Ask,
     Breach,
-    Limits,
+    DocumentLimits,
     RawFile,
-    Told,
+    ReaderReport,
+    ReadRequest,
     path_fault,
     printable,
     send_message,
@@ -46,8 +46,8 @@ def read_raw(
     files: Sequence[RawFile],
     *,
     encoding: str | None = None,
-    fields: Fields | None = None,
-    limits: Limits | None = None,
+    fields: FieldNames | None = None,
+    limits: DocumentLimits | None = None,
     on_bytes: OnBytes | None = None,
     taken: Iterable[str] = (),
     on_parsed: OnParsed | None = None,
@@ -59,8 +59,8 @@ def read_raw(
     read of all files, also while it waits; `on_parsed` with the id of the file and what is yielded of it.
     """
     seen = set(taken)
-    asks = ((_ask(file, file.encoding or encoding, fields or Fields()), file.size) for file in files)
-    for ask, told in _read(asks, limits or Limits(), on_bytes):
+    asks = ((_ask(file, file.encoding or encoding, fields or FieldNames()), file.size) for file in files)
+    for ask, told in _read(asks, limits or DocumentLimits(), on_bytes):
         parsed = _once(told, seen)
         if on_parsed is not None:
             on_parsed(ask.external_id, parsed)
@@ -79,25 +79,25 @@ def _once(parsed: Parsed, seen: set[str]) -> Parsed:
     return parsed
 
 
-def _ask(file: RawFile, encoding: str | None, fields: Fields) -> Ask:
+def _ask(file: RawFile, encoding: str | None, fields: FieldNames) -> ReadRequest:
     path = str(file.path.absolute())
-    return Ask(file.kind, path, file.external_id, encoding, fields, file.uri, file.origin)
+    return ReadRequest(file.kind, path, file.external_id, encoding, fields, file.uri, file.origin)
 
 
 def read_corpus(
-    path: Path, format_: str, *, limits: Limits | None = None, on_bytes: OnBytes | None = None
+    path: Path, format_: str, *, limits: DocumentLimits | None = None, on_bytes: OnBytes | None = None
 ) -> Iterator[Parsed]:
     """Read the documents and refusals of an annotated file, of a format of `kb.corpus.raw.read.FORMATS`."""
     if (fault := path_fault(path)) is not None:
         return iter([Parsed(None, (Refusal(printable(path.name), 0, fault),))])
     size = path.stat().st_size
-    asks = iter([(Ask(format_, str(path.absolute())), size)])
-    return (parsed for _, parsed in _read(asks, limits or Limits(), on_bytes))
+    asks = iter([(ReadRequest(format_, str(path.absolute())), size)])
+    return (parsed for _, parsed in _read(asks, limits or DocumentLimits(), on_bytes))
 
 
 def _read(
-    asks: Iterator[tuple[Ask, int]], limits: Limits, on_bytes: OnBytes | None
-) -> Iterator[tuple[Ask, Parsed]]:
+    asks: Iterator[tuple[ReadRequest, int]], limits: DocumentLimits, on_bytes: OnBytes | None
+) -> Iterator[tuple[ReadRequest, Parsed]]:
     done = reached = 0
 
     def further() -> None:
@@ -115,7 +115,7 @@ def _read(
             further()
 
 
-def _file(reader: FileReader, ask: Ask) -> Iterator[Told]:
+def _file(reader: FileReader, ask: ReadRequest) -> Iterator[ReaderReport]:
     """Yield the reports of a file.
 
     A document beyond the limits is refused, and where documents are lines or pages of a wiki, the next follow.
@@ -133,24 +133,24 @@ def _file(reader: FileReader, ask: Ask) -> Iterator[Told]:
             return
         ask = replace(ask, after=told.line + 1)
     reason = f"given up after {MOST_BREACHES} documents beyond the limits; what comes after {ask.after} was not read"
-    yield Told(ask.after, told.reached, Parsed(None, (Refusal(_name(ask), 0, reason, "broken"),)))
+    yield ReaderReport(ask.after, told.reached, Parsed(None, (Refusal(_name(ask), 0, reason, "broken"),)))
 
 
-def _refusal_after_breach(limits: Limits, ask: Ask, told: Told) -> Told:
+def _refusal_after_breach(limits: DocumentLimits, ask: ReadRequest, told: ReaderReport) -> ReaderReport:
     """Give the refusal of the document that was being read when the process ended or had to be ended."""
     assert told.breach is not None
     where, reason = ask.external_id, limits.sentence(told.breach, told.how)
     if ask.kind in (*BY_LINE, *BY_ROW, *FORMATS):
         where = f"{_name(ask)}:{told.line + 1}"
         reason += "" if _goes_on(ask, told) else "; the rest of the file was not read"
-    return Told(told.line + 1, told.reached, Parsed(None, (Refusal(where, 0, reason, told.breach),)))
+    return ReaderReport(told.line + 1, told.reached, Parsed(None, (Refusal(where, 0, reason, told.breach),)))
 
 
-def _goes_on(ask: Ask, told: Told) -> bool:
+def _goes_on(ask: ReadRequest, told: ReaderReport) -> bool:
     return ask.kind == "wiki" or (ask.kind in BY_LINE and told.breach != "time")
 
 
-def _name(ask: Ask) -> str:
+def _name(ask: ReadRequest) -> str:
     return Path(ask.path).name
 
 
@@ -172,7 +172,7 @@ class FileReader:
     doing.
     """
 
-    def __init__(self, limits: Limits, on_wait: Callable[[], None]) -> None:
+    def __init__(self, limits: DocumentLimits, on_wait: Callable[[], None]) -> None:
         self.limits = limits
         self.on_wait = on_wait
         self._process: subprocess.Popen[bytes] | None = None
@@ -186,9 +186,9 @@ class FileReader:
     ) -> None:
         self._end()
 
-    def read(self, ask: Ask) -> Iterator[Told]:
+    def read(self, ask: ReadRequest) -> Iterator[ReaderReport]:
         """Yield the reports of the process on this file; the last one ends the file or name the limit exceeded."""
-        last = Told(ask.after)
+        last = ReaderReport(ask.after)
         try:
             process = self._running()
             assert process.stdin is not None
@@ -197,9 +197,9 @@ class FileReader:
                 last = self._next()
                 yield last
         except _Breached as breached:
-            yield Told(last.line, last.reached, breach=breached.breach, how=breached.how)
+            yield ReaderReport(last.line, last.reached, breach=breached.breach, how=breached.how)
         except BrokenPipeError:
-            yield Told(last.line, last.reached, breach="broken", how="it was gone")
+            yield ReaderReport(last.line, last.reached, breach="broken", how="it was gone")
         if not last.end:
             self._end()
 
@@ -213,7 +213,7 @@ class FileReader:
                 raise refusals.reader_unavailable(str(error)) from error
         return self._process
 
-    def _next(self) -> Told:
+    def _next(self) -> ReaderReport:
         """Give the next message. Raises `_Breached` where none comes."""
         assert self._process is not None and self._process.stdout is not None
         stream = self._process.stdout.fileno()
@@ -229,7 +229,7 @@ class FileReader:
                 self._arrived += block
             else:
                 raise self._breach_at_exit()
-        return msgspec.json.decode(message, type=Told)
+        return msgspec.json.decode(message, type=ReaderReport)
 
     def _whole(self) -> bytes | None:
         """Give the next message that has arrived completely; None where there is none."""
@@ -272,7 +272,7 @@ class _Breached(Exception):
         super().__init__(how or breach)
 
 
-def _start_process(limits: Limits) -> subprocess.Popen[bytes]:
+def _start_process(limits: DocumentLimits) -> subprocess.Popen[bytes]:
     """Start a process with its own environment, so without secrets, and in a session that Ctrl-C does not reach."""
     asked = (limits.memory_mb, limits.seconds, limits.characters)
     return subprocess.Popen(

@@ -85,7 +85,8 @@ HERE_ONLY = {
     "documents": {"text", "facts"},  # `read` gives both in one
     "corpora": {
         "standings",  # compared where the documents are annotated
-        "followed", "follow", "synced", "keyed", "begin_synced", "keep_synced", "remove",  # done where the folder is
+        "followed_paths", "follow", "synced_files", "key_digests", "begin_synced", "keep_synced",
+        "remove",  # done where the folder is
     },
     "review": {"progress"},  # the inbox has it
     "lookups": {
@@ -96,7 +97,7 @@ HERE_ONLY = {
     "misses": {"group", "prune", "open_groups"},  # what workers and a server's console do
     "log": {"head_seq", "counts", "hash_at", "holds", "deny", "change", "database_id"},
     # the server's own and its console's
-    "jobs": {"counts", "counts_by_kind", "num_waiting", "is_wanting", "share_snapshots"},  # what watches a server
+    "jobs": {"counts", "counts_by_kind", "num_waiting", "lacks_worker", "share_snapshots"},  # what watches a server
     "keysets": {
         "all", "active", "standing",  # `listed` gives all in one
         "head", "in_use", "checkpoint", "has_question_keys", "has_threshold", "keys", "gate",  # what keys and measures
@@ -104,7 +105,7 @@ HERE_ONLY = {
         "outlived_calibration",
         "line", "former", "is_ready",  # which models a server should have
     },
-    "questions": {"run", "askable", "taken"},  # what asks, calibrates, and shows a form
+    "questions": {"run", "askable", "draft_of_output"},  # what asks, calibrates, and shows a form
     "tokens": {
         "name_of", "of_secrets", "of_session", "is_known", "begin_session", "end_session",
         "claim", "settle",

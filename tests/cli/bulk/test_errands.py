@@ -18,7 +18,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import MODEL, USAGE, explain
 from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.errors import KeysetMismatch, SettingsError
-from colmlm.kb.jobs.queue import Cancelled
+from colmlm.kb.jobs.queue import JobCancelled
 from colmlm.kb.keys.records import KeysetRecord
 from colmlm.kb.progress import Advance, Telling
 from colmlm.kb.service import KnowledgeBase
@@ -115,14 +115,14 @@ def test_a_job_that_is_cancelled_while_all_documents_are_elsewhere_ends_at_the_n
     def progress(description: str) -> Iterator[Advance]:
         def advance(done: int, total: int | None) -> None:
             if slow.asked == 3:  # the third second
-                raise Cancelled
+                raise JobCancelled
 
         yield advance
 
     with Runtime.from_environment() as runtime:
         found = find_files([tmp_path / "house.txt"])
         adding = Adding(runtime, "town", found, telling=Telling(progress=progress))
-        with pytest.raises(Cancelled):
+        with pytest.raises(JobCancelled):
             adding.ingest(
                 lambda on_wait: AnnotatorElsewhere(slow, by, on_wait), actor="tester", reason="test"
             )

@@ -63,7 +63,7 @@ def test_nothing_is_said_in_place_of_a_deleted_fact(answers: Answering, kb: Know
 
 def test_a_deleted_facts_sentence_is_read_as_if_it_were_live(answers: Answering, kb: KnowledgeBase):
     def nearness() -> dict[str, float]:
-        return {place.window.text: place.candidate.cosine for place in answers.read_for(CAPITAL).places}
+        return {place.window.text: place.candidate.cosine for place in answers.read_question(CAPITAL).places}
 
     live = nearness()
     kb.facts.delete([fact_id(kb, "Lima")], **WHO)

@@ -9,14 +9,14 @@ from sqlalchemy import text
 
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.calibration import (
-    Judged,
+    JudgedAnswer,
     KnownQuestion,
     SampleAnswers,
     allowed_wrong,
     ask_each,
     calibrate_answers,
+    draw_questions,
     least_questions,
-    questions_of,
     upper_bound,
 )
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
@@ -42,11 +42,11 @@ def answers(kb: KnowledgeBase) -> Answering:
 def sample(right: int, wrong: list[float], alarms: list[float], number: int = 100) -> SampleAnswers:
     """So many right answers at 0.9, wrong ones and answers to questions without one at these scores, else none."""
 
-    def filled(said: list[Judged]) -> list[Judged]:
-        return said + [Judged(0.0, "none")] * (number - len(said))
+    def filled(said: list[JudgedAnswer]) -> list[JudgedAnswer]:
+        return said + [JudgedAnswer(0.0, "none")] * (number - len(said))
 
-    answered = [Judged(0.9, "right")] * right + [Judged(score, "wrong") for score in wrong]
-    return SampleAnswers(filled(answered), filled([Judged(score, "wrong") for score in alarms]))
+    answered = [JudgedAnswer(0.9, "right")] * right + [JudgedAnswer(score, "wrong") for score in wrong]
+    return SampleAnswers(filled(answered), filled([JudgedAnswer(score, "wrong") for score in alarms]))
 
 
 def test_the_bound_is_clopper_and_pearsons() -> None:
@@ -81,13 +81,13 @@ def test_too_many_answers_to_questions_without_one_raise_it_too() -> None:
 
 
 def test_a_passage_counts_as_it_is_said() -> None:
-    how = Judged(0.9, "right", 0.8, "wrong", asks_for_several=True)
+    how = JudgedAnswer(0.9, "right", 0.8, "wrong", asks_for_several=True)
     assert [how.at(threshold) for threshold in (0.95, 0.9, 0.8)] == ["none", "right", "wrong"]
-    what = Judged(0.5, "wrong", 0.7, "right")
+    what = JudgedAnswer(0.5, "wrong", 0.7, "right")
     assert [what.at(threshold) for threshold in (0.8, 0.7, 0.5)] == ["none", "right", "wrong"]
     read = sample(0, [], [])
-    read.answerable[:60] = [Judged(0.0, "none", 0.9, "right")] * 60
-    read.others[:9] = [Judged(0.0, "none", 0.75, "wrong")] * 9
+    read.answerable[:60] = [JudgedAnswer(0.0, "none", 0.9, "right")] * 60
+    read.others[:9] = [JudgedAnswer(0.0, "none", 0.75, "wrong")] * 9
     found = calibrate_answers(read, SHIPPED)
     assert found.here.threshold > 0.75 and (found.here.right, found.here.alarms) == (0.6, 0.0)
 
@@ -149,16 +149,16 @@ def test_questions_are_drawn_from_live_facts_of_the_named_corpora(
     answers: Answering, kb: KnowledgeBase
 ) -> None:
     kb.facts.add("What is the capital of Ecuador?", "Quito", **WHO)
-    drawn = questions_of(answers, ["lands"], 100, 0)
+    drawn = draw_questions(answers, ["lands"], 100, 0)
     assert {one.text for one in drawn} >= {CAPITAL, HEIGHT} and all(
         "Ecuador" not in one.text for one in drawn
     )
-    assert drawn == questions_of(answers, ["lands"], 100, 0)
-    assert len(questions_of(answers, ["lands"], 1, 0)) == 1 and not questions_of(answers, ["other"], 9, 0)
+    assert drawn == draw_questions(answers, ["lands"], 100, 0)
+    assert len(draw_questions(answers, ["lands"], 1, 0)) == 1 and not draw_questions(answers, ["other"], 9, 0)
     kb.facts.delete([fact_id(kb, "Lima")], **WHO)
-    assert CAPITAL not in {one.text for one in questions_of(answers, ["lands"], 100, 0)}
+    assert CAPITAL not in {one.text for one in draw_questions(answers, ["lands"], 100, 0)}
     kb.corpora.ingest([Parsed(PERU)], "made", **WHO, generated=True)
-    assert not questions_of(answers, ["made"], 9, 0), "these are answered too easily"
+    assert not draw_questions(answers, ["made"], 9, 0), "these are answered too easily"
 
 
 def catalogue(things: int) -> AnnotatedDocument:

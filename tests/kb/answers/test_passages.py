@@ -139,7 +139,7 @@ def test_what_means_the_same_comes_first_and_every_sentence_gets_a_vector_once(k
     answers = Answering(kb, None, SayingReader("lot P2"), Counting())
     found = answers.ask("parking: everybody, badge or permit or reception")
     assert found.answer == "lot P2" and "lot P2" in found.nearest[0].text
-    places = answers.read_for("parking: everybody").places
+    places = answers.read_question("parking: everybody").places
     assert places and places[0].candidate.likeness is not None and places[0].candidate.likeness > 0.9
     kb.facts.edit(fact_id(kb, "lot P2"), value="lot P3", **WHO)
     assert fill_words(kb, Counting()) == 0  # a document's own text stays as it is

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from colmlm.kb.answers.answering import COMPARES, DELETED, NOT_LATIN, Answering, in_another_language
+from colmlm.kb.answers.answering import COMPARES, DELETED, NOT_LATIN, Answering, language_note
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.texts.asked import compares
+from colmlm.kb.texts.asked import asks_to_compare
 from tests.fakes import SayingReader
 from tests.kb.corpora import fact_id, ingest
 
@@ -48,7 +48,7 @@ def test_a_comparison_shows_both_passages_and_says_no_half_of_it(answers: Answer
     ],
 )
 def test_what_asks_to_compare(question: str, is_comparison: bool) -> None:
-    assert compares(question) is is_comparison
+    assert asks_to_compare(question) is is_comparison
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_asks_to_compare(question: str, is_comparison: bool) -> None:
 )
 def test_another_language_is_named(kb: KnowledgeBase, question: str, said: str | None) -> None:
     with kb.sessions() as session:
-        found = in_another_language(session, question)
+        found = language_note(session, question)
     assert (found is None) if said is None else (found is not None and said in found)
 
 

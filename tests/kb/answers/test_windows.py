@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.answers.windows import SaidWindow, windows
+from colmlm.kb.answers.windows import SaidWindow, read_windows
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import document, fact_id, ingest
 
@@ -23,7 +23,7 @@ def cut(kb: KnowledgeBase) -> SaidWindow:
 def read(kb: KnowledgeBase) -> SaidWindow:
     with kb.sessions() as session:
         first = session.execute(text("SELECT id FROM sentence WHERE ordinal = 0")).scalar_one()
-        return windows(session, [first])[first]
+        return read_windows(session, [first])[first]
 
 
 def test_a_span_of_a_fact_that_the_window_cuts_stands_where_its_document_says_it(cut: SaidWindow):
@@ -31,10 +31,10 @@ def test_a_span_of_a_fact_that_the_window_cuts_stands_where_its_document_says_it
     start, end = cut.text.index("Neptune"), cut.text.index(" c.")
     source = cut.source_of(start, end)
     assert source is not None and BERNINI.text[source.start : source.end] == "Neptune and Triton"
-    assert [fact.version for fact in cut.overlapping(start, end)] == [1]
+    assert [fact.version for fact in cut.facts_overlapping(start, end)] == [1]
 
 
 def test_what_a_cut_fact_said_before_it_was_corrected_is_not_said(kb: KnowledgeBase, cut: SaidWindow):
     kb.facts.edit(fact_id(kb, VALUE), value="Apollo and Daphne", actor="tester", reason="test")
     (fact,) = read(kb).facts
-    assert fact.version is None and "Neptune" not in read(kb).shown()
+    assert fact.version is None and "Neptune" not in read(kb).shown_text()

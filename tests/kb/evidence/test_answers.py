@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from colmlm.kb.answers.answering import Answering, parts_of
+from colmlm.kb.answers.answering import Answering, parts_of_span
 from colmlm.kb.answers.records import Answer, AnsweredQuestion
 from colmlm.kb.answers.windows import read_stretches
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.evidence.attribution import StoredAnswers, output_of
+from colmlm.kb.evidence.attribution import StoredAnswers, output_of_answer
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, QuotedStretch
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.lookup.questions import Questions
@@ -55,7 +55,7 @@ def answered(kb: KnowledgeBase, said: str, question: str = OPENED, mode: str = "
 
 def made(kb: KnowledgeBase, said: str, question: str = OPENED) -> NewOutput:
     """An answer as it would be stored, and is not stored yet."""
-    return output_of(saying(kb, said).asked(question, "read"), "read")
+    return output_of_answer(saying(kb, said).asked(question, "read"), "read")
 
 
 def traced(kb: KnowledgeBase, answer: Answer) -> OutputTrace:
@@ -272,7 +272,7 @@ def test_quotations_that_say_what_their_document_says_no_more_are_found(kb: Know
 
 def test_past_words_of_a_quotation_are_withheld(canteen: KnowledgeBase):
     part, longer = (traced(canteen, answered(canteen, said)).generation_id for said in ("1987", LONGER))
-    shown = canteen.shown(past=False)
+    shown = canteen.caller_view(past=False)
     assert [shown.trace_output(one).output for one in (part, longer)] == ["1987", LONGER]
     canteen.facts.delete([fact_id(canteen, "May 1987")], **WHO)
     trace = shown.trace_output(part)
@@ -302,13 +302,13 @@ def test_words_around_facts_in_every_position_are_the_documents(kb: KnowledgeBas
         if not window.text:
             continue
         first, last = sorted(drawn.sample(range(len(window.text) + 1), 2))
-        overlapped = window.overlapping(first, last)
+        overlapped = window.facts_overlapping(first, last)
         if any(fact.version is None for fact in overlapped):
             continue
         answer = Answer(
             "Which?", window.text[first:last], 0.5, 0.5, tuple(fact.said for fact in overlapped),
             window.source_of(first, last), False, (), kb.log.head_seq(),
         )  # fmt: skip
-        asked = AnsweredQuestion(answer, None, parts_of(window, first, last))
-        assert kb.outputs.record(output_of(asked, "read"))
+        asked = AnsweredQuestion(answer, None, parts_of_span(window, first, last))
+        assert kb.outputs.record(output_of_answer(asked, "read"))
     assert len(kb.outputs.find(limit=60)) > 10

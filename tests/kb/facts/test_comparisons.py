@@ -11,7 +11,7 @@ from sqlalchemy import event, text
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.errors import Conflict
-from colmlm.kb.evidence.shown import Shown
+from colmlm.kb.evidence.shown import CallerView
 from colmlm.kb.facts.records import Correction, FactDraft, ReviewVerdict
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
@@ -269,10 +269,10 @@ def test_who_may_not_audit_is_shown_no_past_answer(kb: KnowledgeBase):
     kb.facts.edit(lima, "Cusco", **WHO)
     with kb.engine.begin() as connection:  # as a release before left it
         connection.execute(text("UPDATE fact SET answer = 'Lima, that is' WHERE id = :id"), {"id": lima})
-    (pair,) = Shown(kb, past=False).pairs("contradictions").pairs
+    (pair,) = CallerView(kb, past=False).pairs("contradictions").pairs
     assert (pair.fact.value, pair.fact.answer, pair.other.value) == ("Cusco", None, "Callao")
-    assert Shown(kb, past=True).pairs("contradictions").pairs[0].fact.answer == "Lima, that is"
-    assert Shown(kb, past=False).stale().facts == ()
+    assert CallerView(kb, past=True).pairs("contradictions").pairs[0].fact.answer == "Lima, that is"
+    assert CallerView(kb, past=False).stale().facts == ()
 
 
 def forget_pairs(kb: KnowledgeBase) -> None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from colmlm.kb.errors import FactNotFound, InvalidValue
-from colmlm.kb.evidence.shown import Shown
+from colmlm.kb.evidence.shown import CallerView
 from colmlm.kb.facts.records import Correction, Edit, Marking
-from colmlm.kb.facts.sentences import find_astray
+from colmlm.kb.facts.sentences import find_astray_sentences
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
@@ -135,7 +135,7 @@ def test_a_fact_without_a_document_is_found_by_the_words_of_its_new_question(kb:
     emma = kb.facts.add(EMMA, "Jane Austen", **WHO).fact_ids[0]
     kb.facts.edit(emma, question=NOVEL, **WHO)
     with kb.sessions() as session:
-        assert not find_astray(session)
+        assert not find_astray_sentences(session)
 
 
 def test_a_diff_shows_a_question_that_changed(peru: KnowledgeBase):
@@ -149,7 +149,7 @@ def test_a_diff_shows_a_question_that_changed(peru: KnowledgeBase):
 def test_a_former_question_is_withheld_from_who_may_not_read_the_past(peru: KnowledgeBase):
     lima = fact_id(peru, "Lima")
     peru.facts.edit(lima, question=SEAT, **WHO)
-    told = Shown(peru, past=False).trace_fact(lima)
+    told = CallerView(peru, past=False).trace_fact(lima)
     assert [one.question for one in told.versions] == ["█" * len(CAPITAL), SEAT]
     assert told.fact.question == SEAT and told.fact.value == "Lima"
 

@@ -140,15 +140,15 @@ def test_nobody_finds_by_a_text_what_is_withheld_from_them(kb: KnowledgeBase):
         "both", "Both ", ("Lima", CAPITAL), " and ", ("Quito", "And of Ecuador?"), " are capitals."
     )
     ingest(kb, replace(both, title="Two"))
-    assert values(kb.shown(past=False).search(text="Lima", order="id")) == ["Lima", "Quito"]
+    assert values(kb.caller_view(past=False).search(text="Lima", order="id")) == ["Lima", "Quito"]
     kb.facts.delete([fact_id(kb, "Lima")], **WHO)
-    assert values(kb.shown(past=True).search(text="Lima")) == ["Quito"]
-    assert values(kb.shown(past=False).search(text="Lima")) == []
-    (quito,) = kb.shown(past=False).search(text="Quito").facts
+    assert values(kb.caller_view(past=True).search(text="Lima")) == ["Quito"]
+    assert values(kb.caller_view(past=False).search(text="Lima")) == []
+    (quito,) = kb.caller_view(past=False).search(text="Quito").facts
     assert [one.place for one in quito.found] == ["value"]
     kb.facts.edit(quito.fact_id, "Guayaquil", **WHO)
-    assert values(kb.shown(past=False).search(text="Quito")) == []
-    assert values(kb.shown(past=True).search(text="Quito")) == ["Guayaquil"]
+    assert values(kb.caller_view(past=False).search(text="Quito")) == []
+    assert values(kb.caller_view(past=True).search(text="Quito")) == ["Guayaquil"]
 
 
 def test_a_fact_is_found_by_what_it_says_now(kb: KnowledgeBase):

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
-from colmlm.kb.facts.sentences import find_astray, write_all
+from colmlm.kb.facts.sentences import find_astray_sentences, write_all_sentences
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.selector import Selector
@@ -41,7 +41,7 @@ def anew(kb: KnowledgeBase) -> list[tuple[Any, ...]]:
     """The sentences as they are written from the texts alone; nothing is kept of it."""
     with kb.sessions() as session:
         session.execute(text("DELETE FROM sentence"))
-        write_all(session)
+        write_all_sentences(session)
         return rows(session)
 
 
@@ -193,7 +193,7 @@ def test_a_hostile_text_is_stored_and_has_its_sentences(kb: KnowledgeBase, hosti
     assert (found[0][3], found[-1][4]) == (0, len(hostile))
     assert max(len(row[-1]) for row in stored(kb)) < 50_000
     with kb.sessions() as session:
-        assert not find_astray(session)
+        assert not find_astray_sentences(session)
 
 
 def _add(kb: KnowledgeBase, random: Random) -> None:
@@ -261,7 +261,7 @@ def test_after_any_edits_the_sentences_are_those_written_from_scratch(
         _ingest(kb, random, step) if isinstance(step, list) else step(kb, random)
         assert stored(kb) == anew(kb), step
         with kb.sessions() as session:
-            assert not find_astray(session)
+            assert not find_astray_sentences(session)
 
 
 def test_what_is_astray_is_named(kb: KnowledgeBase) -> None:
@@ -280,7 +280,7 @@ def test_what_is_astray_is_named(kb: KnowledgeBase) -> None:
     ):
         with kb.sessions() as session:
             session.execute(text(statement))
-            found = find_astray(session)
+            found = find_astray_sentences(session)
         assert (found.document_ids, found.fact_ids) == (documents_, facts_), statement
 
 

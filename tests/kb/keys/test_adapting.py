@@ -10,7 +10,7 @@ import pytest
 
 from colmlm.kb.errors import InvalidValue, NoActiveKeyset
 from colmlm.kb.evidence.records import NewOutput, Splice
-from colmlm.kb.keys.adapting import usual_sample
+from colmlm.kb.keys.adapting import default_sample_size
 from colmlm.kb.keys.records import GateLimits, KeysetRecord
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
@@ -344,7 +344,7 @@ def test_a_corpus_is_adapted_by_its_own_facts(kb: KnowledgeBase, old: FakeEncode
 
 
 def test_the_usual_sample_is_a_hundredth_and_no_more_than_is_fitted():
-    assert [usual_sample(number) for number in (240, 100_000, 10**9)] == [250, 1000, 20_000]
+    assert [default_sample_size(number) for number in (240, 100_000, 10**9)] == [250, 1000, 20_000]
 
 
 def test_a_gate_that_saw_no_predicted_keys_lets_none_answer(

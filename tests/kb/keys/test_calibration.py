@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colmlm.kb.errors import InvalidValue
-from colmlm.kb.keys.calibration import calibrate_threshold, normalise_rows, score_pairs
+from colmlm.kb.keys.calibration import calibrate_threshold, normalise_value, score_pairs
 
 AXES = np.eye(4, dtype=np.float32)
 
@@ -109,4 +109,4 @@ def test_no_questions_cannot_be_calibrated() -> None:
 
 @given(st.text(alphabet="aA .,'\n"))
 def test_normalising_twice_is_normalising_once(value: str) -> None:
-    assert normalise_rows(normalise_rows(value)) == normalise_rows(value)
+    assert normalise_value(normalise_value(value)) == normalise_value(value)

@@ -56,7 +56,7 @@ def write(kb: KnowledgeBase, name: str, record: Mapping[str, Any]) -> None:
 
 def snapshot(kb: KnowledgeBase) -> SharedSnapshot:
     with kb.sessions() as session:
-        (found,) = shared.named(session).values()
+        (found,) = shared.named_snapshots(session).values()
     return found
 
 

@@ -13,7 +13,7 @@ from colmlm.kb.backup.restore import restore_backup
 from colmlm.kb.backup.write import write_backup
 from colmlm.kb.errors import LogRefused, NoFormerKeyset
 from colmlm.kb.log import audit
-from colmlm.kb.log.chain import Chained, verify_chain
+from colmlm.kb.log.chain import CheckedChain, verify_chain
 from colmlm.kb.log.signing import signing_key
 from colmlm.kb.log.witness import check_log, read_log
 from colmlm.kb.removal.erase import Erasure
@@ -73,12 +73,12 @@ _TYPES = {
 }
 
 
-def verified(kb: KnowledgeBase) -> Chained:
+def verified(kb: KnowledgeBase) -> CheckedChain:
     with kb.sessions() as session:
         return verify_chain(session)
 
 
-def causes(chained: Chained) -> dict[int, tuple[str, ...]]:
+def causes(chained: CheckedChain) -> dict[int, tuple[str, ...]]:
     return {found.seq: found.causes for found in chained.breaks}
 
 

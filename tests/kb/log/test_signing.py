@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colmlm.kb.errors import SignatureRefused
-from colmlm.kb.log.signing import KEY_FILE, names_of, sign_bytes, signing_key, verify_signature
+from colmlm.kb.log.signing import KEY_FILE, key_names, sign_bytes, signing_key, verify_signature
 
 STATEMENT = {"seq": 7, "hash": "ab" * 32, "facts": [1, 2], "note": "Zürich"}
 
@@ -18,7 +18,7 @@ STATEMENT = {"seq": 7, "hash": "ab" * 32, "facts": [1, 2], "note": "Zürich"}
 def test_a_signed_statement_survives_json_and_names_its_signer(tmp_path: Path):
     key = signing_key(tmp_path / "home")
     signed = json.loads(json.dumps(sign_bytes(key, STATEMENT)))
-    assert verify_signature(signed) == names_of(key.public_key())
+    assert verify_signature(signed) == key_names(key.public_key())
 
 
 def test_the_key_of_a_home_stays_and_is_private(tmp_path: Path):

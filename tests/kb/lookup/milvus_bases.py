@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from colmlm.kb.lookup import snapshots
 from colmlm.kb.lookup.collection import Collection
-from colmlm.kb.lookup.remote import Remote
+from colmlm.kb.lookup.remote import CollectionCandidates
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import MilvusAddress, Settings
 from tests.fakes import FakeEncoder, activated
@@ -47,9 +47,9 @@ def filled(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
     return kb
 
 
-def held(kb: KnowledgeBase) -> Remote:
+def held(kb: KnowledgeBase) -> CollectionCandidates:
     candidates = kb.searcher.current().candidates
-    assert isinstance(candidates, Remote)
+    assert isinstance(candidates, CollectionCandidates)
     return candidates
 
 

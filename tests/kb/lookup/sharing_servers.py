@@ -22,7 +22,7 @@ def folder_of(kb: KnowledgeBase) -> SharedFolder:
 
 def noted(kb: KnowledgeBase) -> SharedSnapshot:
     with kb.sessions() as session:
-        (found,) = shared.noted(session).values()
+        (found,) = shared.noted_snapshots(session).values()
     return found
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from colmlm.kb.errors import KeysetMismatch
-from colmlm.kb.lookup.in_process import InProcess
+from colmlm.kb.lookup.in_process import FaissCandidates
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.lookup.replica import KEPT
 from colmlm.kb.service import KnowledgeBase
@@ -263,7 +263,7 @@ def test_an_index_that_estimates_scores_as_many_live_keys_as_if_it_had_lost_the_
     kb.keysets.create(encoder.checkpoint, index_spec="IVF2,PQ8x3")
     kb.keysets.rekey(encoder)
     held = another_process.searcher.current().candidates
-    assert isinstance(held, InProcess)
+    assert isinstance(held, FaissCandidates)
     index = held.index
     (query,) = encoder.encode_questions(["None?"])
     index.lists_read, least = index.lists, index.over_fetch(1)

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from colmlm.kb.lookup.questions import Questions
-from colmlm.kb.lookup.ranking import CLOSE, settled
+from colmlm.kb.lookup.ranking import CLOSE, settle_ranking
 from colmlm.kb.lookup.records import Hit, Ranking
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated
@@ -85,9 +85,9 @@ def order(found: Ranking) -> list[int]:
 
 def test_only_what_is_close_and_above_the_threshold_competes():
     yields = {1: (3,)}
-    assert order(settled(ranking(0.9, 0.895, 0.9 - CLOSE / 2), yields, 0.5, 1)) == [3, 1, 2]
-    assert order(settled(ranking(0.9, 0.895, 0.9 - 2 * CLOSE), yields, 0.5, 1)) == [1, 2, 3]
-    assert order(settled(ranking(0.9, 0.895, 0.89), yields, 0.893, 1)) == [1, 2, 3]
-    assert order(settled(ranking(0.9, 0.9, 0.9), {1: (2,), 2: (3,)}, 0.5, 1)) == [3, 1, 2]
-    assert order(settled(ranking(0.9, 0.8, 0.8), {2: (3,)}, 0.5, 2)) == [1, 3, 2]
-    assert order(settled(ranking(0.9, 0.8, 0.8), {2: (3,)}, 0.5, 1)) == [1, 2, 3]
+    assert order(settle_ranking(ranking(0.9, 0.895, 0.9 - CLOSE / 2), yields, 0.5, 1)) == [3, 1, 2]
+    assert order(settle_ranking(ranking(0.9, 0.895, 0.9 - 2 * CLOSE), yields, 0.5, 1)) == [1, 2, 3]
+    assert order(settle_ranking(ranking(0.9, 0.895, 0.89), yields, 0.893, 1)) == [1, 2, 3]
+    assert order(settle_ranking(ranking(0.9, 0.9, 0.9), {1: (2,), 2: (3,)}, 0.5, 1)) == [3, 1, 2]
+    assert order(settle_ranking(ranking(0.9, 0.8, 0.8), {2: (3,)}, 0.5, 2)) == [1, 3, 2]
+    assert order(settle_ranking(ranking(0.9, 0.8, 0.8), {2: (3,)}, 0.5, 1)) == [1, 2, 3]

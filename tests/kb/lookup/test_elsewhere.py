@@ -18,7 +18,7 @@ from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
 from colmlm.kb.keys.keycopy import indexed_ids
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.lookup.collection import Collection
-from colmlm.kb.lookup.remote import Remote, hand_on
+from colmlm.kb.lookup.remote import CollectionCandidates, hand_on_changes
 from colmlm.kb.removal.erase import Erasure, erase_facts
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
@@ -171,7 +171,7 @@ def test_a_writer_that_lost_its_turn_writes_no_key_that_was_erased_meanwhile(
         try:
             with another_process.sessions.begin() as session:
                 pids.append(session.scalars(text("SELECT pg_backend_pid()")).one())
-                hand_on(session, keyset_id, late)
+                hand_on_changes(session, keyset_id, late)
         except Exception as error:
             raised.append(error)
 
@@ -259,7 +259,7 @@ def test_a_search_of_what_was_wiped_after_it_began_is_no_answer(
     opened = held(base)
     there = opened.collection
     wiped = WipedMeanwhile(there.address, there.name, there.dim, there.owner)
-    remote = Remote(wiped, opened.mark, age=0)
+    remote = CollectionCandidates(wiped, opened.mark, age=0)
     with pytest.raises(CandidatesRefused, match="no mark any more"):
         remote.search(encoder.encode_questions(ASKED), 3)
 

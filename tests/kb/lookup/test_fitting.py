@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from colmlm.kb.keys.records import RECALL
-from colmlm.kb.lookup.in_process import Nearest, fit_lists, fitting_spec, moved, parted
+from colmlm.kb.lookup.in_process import NearestKeys, fit_lists, fitting_spec, perturb_keys, split_sample
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.lab.bench.synthetic import exact_top1, synthetic_keys
 
@@ -14,11 +14,11 @@ KEYS = synthetic_keys(6_000, 64, seed=0)
 WIDE = synthetic_keys(4_000, 576, seed=0)
 
 
-def filled(spec: str) -> tuple[KeyIndex, Nearest]:
-    index, ids, nearest = KeyIndex(64, spec), np.arange(len(KEYS)) + 7, Nearest(moved(KEYS[:300]))
+def filled(spec: str) -> tuple[KeyIndex, NearestKeys]:
+    index, ids, nearest = KeyIndex(64, spec), np.arange(len(KEYS)) + 7, NearestKeys(perturb_keys(KEYS[:300]))
     index.add(ids, KEYS)
     for start in range(0, len(KEYS), 1_000):
-        nearest.see(ids[start : start + 1_000], KEYS[start : start + 1_000])
+        nearest.compare_with(ids[start : start + 1_000], KEYS[start : start + 1_000])
     return index, nearest
 
 
@@ -66,18 +66,18 @@ def test_ranks_are_places_among_the_candidates() -> None:
 
 
 def test_queries_are_keys_that_the_index_is_not_trained_on_where_enough_are_left() -> None:
-    held_out, trained_on = parted(KEYS, spare=len(KEYS) - 1_000)
+    held_out, trained_on = split_sample(KEYS, spare=len(KEYS) - 1_000)
     both = np.concatenate([held_out, trained_on])
     assert len(held_out) == 500 and len(np.unique(both, axis=0)) == len(KEYS) == len(both)
-    assert len(parted(KEYS, spare=499)[1]) == len(KEYS)
+    assert len(split_sample(KEYS, spare=499)[1]) == len(KEYS)
 
 
 def test_keys_that_are_equally_near_count_alike() -> None:
-    index, nearest, apart = KeyIndex(64), Nearest(KEYS[:200]), Nearest(KEYS[:200])
+    index, nearest, apart = KeyIndex(64), NearestKeys(KEYS[:200]), NearestKeys(KEYS[:200])
     index.add(range(200, 400), KEYS[:200])  # of each pair the index holds one
-    nearest.see(np.arange(400), np.concatenate([KEYS[:200], KEYS[:200]]))
+    nearest.compare_with(np.arange(400), np.concatenate([KEYS[:200], KEYS[:200]]))
     for first in (0, 200):
-        apart.see(np.arange(first, first + 200), KEYS[:200])
+        apart.compare_with(np.arange(first, first + 200), KEYS[:200])
     assert nearest.recall(index) == apart.recall(index) == 1
 
 

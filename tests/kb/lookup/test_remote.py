@@ -17,7 +17,7 @@ from colmlm.kb.keys.keycopy import indexed_ids
 from colmlm.kb.lookup import remote
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.lookup.in_process import require_spec
-from colmlm.kb.lookup.remote import Remote, hand_on, merge_hits
+from colmlm.kb.lookup.remote import CollectionCandidates, hand_on_changes, merge_hits
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
@@ -116,7 +116,7 @@ def test_what_is_handed_on_leaves_the_tail_when_every_search_sees_it(
 ):
     now = [0.0]
     opened = held(elsewhere)
-    there = Remote(opened.collection, opened.mark, age=0, clock=lambda: now[0])
+    there = CollectionCandidates(opened.collection, opened.mark, age=0, clock=lambda: now[0])
     key = encoder.encode_questions(["Who wrote Emma?"])
     there.put(np.array([1000]), key)
     there.remove([1])
@@ -139,8 +139,8 @@ def test_what_is_handed_on_leaves_the_tail_when_every_search_sees_it(
 def test_while_one_process_writes_no_other_does(elsewhere: KnowledgeBase, another_process: KnowledgeBase):
     keyset_id = elsewhere.keysets.active().keyset_id
     with elsewhere.sessions.begin() as mine, another_process.sessions.begin() as theirs:
-        assert hand_on(mine, keyset_id, collection(elsewhere))
-        assert not hand_on(theirs, keyset_id, collection(elsewhere))
+        assert hand_on_changes(mine, keyset_id, collection(elsewhere))
+        assert not hand_on_changes(theirs, keyset_id, collection(elsewhere))
 
 
 def test_a_wiped_collection_is_an_error_until_it_is_repaired(

@@ -54,7 +54,7 @@ def until(happened: Callable[[], bool]) -> None:
 
 def is_outlived(kb: KnowledgeBase) -> bool:
     with kb.sessions() as session:
-        return shared.is_outlived(session, noted(kb))
+        return shared.may_hold_erased_keys(session, noted(kb))
 
 
 @pytest.mark.parametrize("named", ["no place", "another directory", "a copy of the place"])
@@ -132,7 +132,7 @@ def test_a_retired_keysets_snapshot_is_known_until_it_is_removed(
     assert Erasure(first).finish(now=False).levels[1].state == "reached"
     assert folder_of(first).names() == [noted(first).file]
     with first.sessions() as session:
-        assert set(shared.named(session)) == {2}
+        assert set(shared.named_snapshots(session)) == {2}
 
 
 @pytest.mark.parametrize("by", ["a release before", "a process that died"])
@@ -158,7 +158,7 @@ def test_a_retired_keysets_snapshot_that_was_removed_and_is_named_still_leaves_n
         assert kb.upkeep.fsck().mendable == ("shared snapshot of keyset 2: is from before an erasure",)
         assert Erasure(kb).finish(now=False).levels[1].state == "reached"
         with kb.sessions() as session:
-            assert set(shared.named(session)) == {2}
+            assert set(shared.named_snapshots(session)) == {2}
 
 
 def test_an_erasure_that_comes_between_has_a_snapshot_made_and_shared_anew(
@@ -236,7 +236,9 @@ def test_parts_of_uploads_that_were_never_finished_are_told_of_and_go_with_an_er
         erasure, erased = Erasure(kb), [fact_id(kb, "value 4")]
         assert any("parts of an upload" in said for said in erasure.residue(erasure.traces(erased)).unseen)
         assert erasure.erase(erased, **WHO).levels[1].state == "reached"
-        assert folder.unfinished().names == ("somebody's notes",) and folder.names() == [noted(kb).file]
+        assert folder.unfinished_uploads().names == ("somebody's notes",) and folder.names() == [
+            noted(kb).file
+        ]
 
 
 @pytest.mark.slow(reason="shares snapshots by a server of object storage")

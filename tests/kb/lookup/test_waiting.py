@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from colmlm.kb.lookup import shared
-from colmlm.kb.lookup.replicas import fetch_apart
+from colmlm.kb.lookup.replicas import fetch_snapshot_apart
 from colmlm.kb.lookup.snapshot_files import locked_directory
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
@@ -48,9 +48,9 @@ def test_a_copy_that_makes_no_progress_is_given_up(
         directory = second.settings.index_directory / folder.name
         directory.mkdir(parents=True)
         with locked_directory(directory, fcntl.LOCK_EX):  # by a process that hangs
-            fetch_apart(session, keyset_id, encoder.dim, second.settings, 0.5)
+            fetch_snapshot_apart(session, keyset_id, encoder.dim, second.settings, 0.5)
         assert "nothing came for" in caplog.text and list(directory.iterdir()) == []
-        fetch_apart(session, keyset_id, encoder.dim, second.settings, 0.5)
+        fetch_snapshot_apart(session, keyset_id, encoder.dim, second.settings, 0.5)
     assert [file.suffix for file in directory.glob("*.faiss")] == [".faiss"]
 
 

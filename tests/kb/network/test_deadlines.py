@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.corpus.raw.web import Fetcher
-from colmlm.kb.webhooks.sending import Reach, Sender, of_test
+from colmlm.kb.webhooks.sending import Reach, Sender, message_of_test
 from tests.receiver import LOOPBACK
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n"
@@ -54,12 +54,12 @@ def test_a_page_is_waited_for_no_longer_than_its_time(tmp_path: Path, dripping: 
 @pytest.mark.parametrize("dripping", ["headers"], indirect=True)
 def test_a_receiver_is_waited_for_no_longer_than_its_time(dripping: str) -> None:
     with Sender(dripping, bytes(32), Reach.of(LOOPBACK), seconds=0.5) as sender:
-        done = sender.send(of_test(1, "abc", "standard")).delivery
+        done = sender.send(message_of_test(1, "abc", "standard")).delivery
     assert not done.ok and done.error == "no answer within 0.5 seconds"
 
 
 @pytest.mark.parametrize("dripping", ["body"], indirect=True)
 def test_a_receiver_that_took_a_message_need_not_finish_its_answer(dripping: str) -> None:
     with Sender(dripping, bytes(32), Reach.of(LOOPBACK), seconds=0.5) as sender:
-        done = sender.send(of_test(1, "abc", "standard")).delivery
+        done = sender.send(message_of_test(1, "abc", "standard")).delivery
     assert done.ok and done.status == 200

@@ -199,7 +199,7 @@ def test_a_question_is_taken_from_an_answer(kb: KnowledgeBase, answering: Answer
     stored = StoredAnswers(kb, answering)
     said, silent = stored.answer(CAPITAL).generation_id, stored.answer("Unheard of?").generation_id
     assert said is not None and silent is not None
-    assert kb.questions.taken(said) == DraftQuestion(CAPITAL, ("Lima",))
+    assert kb.questions.draft_of_output(said) == DraftQuestion(CAPITAL, ("Lima",))
     kb.questions.take("seen", said, actor="ann")
     kb.questions.take("seen", silent, actor="ann")
     kb.questions.take("seen", said, question="Peru's capital?", expected=["Lima", "Callao"], actor="ann")
@@ -278,10 +278,10 @@ def test_a_set_that_is_removed_while_it_is_asked_keeps_no_run(
 
 def test_who_may_not_audit_sees_no_past(kb: KnowledgeBase, answering: Answering, lands: str) -> None:
     before = run(kb, answering)
-    shown = kb.shown(past=False)
+    shown = kb.caller_view(past=False)
 
     def items(run_id: int) -> list[tuple[str, tuple[str, ...], str | None]]:
-        found = shown.asked(kb.questions.items(lands, run_id))
+        found = shown.asked_items(kb.questions.items(lands, run_id))
         return [(item.question, item.expected, item.value) for item in found]
 
     first = (CAPITAL, ("Lima",), "Lima")
@@ -291,7 +291,7 @@ def test_who_may_not_audit_sees_no_past(kb: KnowledgeBase, answering: Answering,
     assert items(before.run_id)[0] == (CAPITAL, (MARK * 4,), MARK * 4)
     assert items(after.run_id)[0] == (CAPITAL, (MARK * 4,), "Cusco")
     assert shown.questions(kb.questions.questions(lands))[0].expected == (MARK * 4,)
-    (changed,) = shown.compared(kb.questions.compare(lands)).items
+    (changed,) = shown.comparison(kb.questions.compare(lands)).items
     assert (
         changed.before
         and changed.before.value == MARK * 4
@@ -301,4 +301,4 @@ def test_who_may_not_audit_sees_no_past(kb: KnowledgeBase, answering: Answering,
     assert items(before.run_id)[1] == ("What is the capital of Chile?", ("Santiago",), "Santiago")
     kb.facts.delete([fact_id(kb, "Cusco")], **WHO)
     assert items(after.run_id)[0] == (MARK * len(CAPITAL), (MARK * 4,), MARK * 5)
-    assert kb.shown(past=True).asked(kb.questions.items(lands, before.run_id))[0].value == "Lima"
+    assert kb.caller_view(past=True).asked_items(kb.questions.items(lands, before.run_id))[0].value == "Lima"

@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from colmlm.kb.errors import SignatureRefused
 from colmlm.kb.log import audit, signing
-from colmlm.kb.log.signing import close_envelope, encoded
+from colmlm.kb.log.signing import close_envelope, encode_for_signing
 from colmlm.kb.removal.certificate import (
     FORGET_TYPE,
-    as_text,
+    certificate_text,
     check_here,
     check_offline,
     issue_forget_certificate,
@@ -68,12 +68,12 @@ def resigned(home: Path, issued: bytes, **other: Any) -> bytes:
     (subject,) = statement_of(issued)["subject"]
     key = signing.signing_key(home)
     envelope = close_envelope(key, FORGET_TYPE, subject["name"], subject["digest"]["sha256"], said)
-    return as_text(envelope).encode()
+    return certificate_text(envelope).encode()
 
 
 def offline(home: Path, text: bytes) -> CertificateCheck:
     """The check by who has the public key of this home and nothing else."""
-    return check_offline(text, trusted_keys(pem=signing.as_pem(signing.signing_key(home).public_key())))
+    return check_offline(text, trusted_keys(pem=signing.write_pem(signing.signing_key(home).public_key())))
 
 
 def failed(found: CertificateCheck) -> list[str]:
@@ -111,7 +111,7 @@ def test_the_envelope_is_what_other_tools_read(issued: bytes, home: Path):
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
     (subject,) = statement["subject"]
     assert subject["digest"]["sha256"] == statement["predicate"]["applied"]["hash"]
-    assert encoded("http://example.com/HelloWorld", b"hello world") == (
+    assert encode_for_signing("http://example.com/HelloWorld", b"hello world") == (
         b"DSSEv1 29 http://example.com/HelloWorld 11 hello world"  # the example of DSSE's own specification
     )
 
@@ -150,7 +150,7 @@ def test_another_signer_is_refused_unless_it_is_named(
 ):
     elsewhere = tmp_path / "elsewhere"
     forged = resigned(elsewhere, issued)
-    stranger = signing.names_of(signing.signing_key(elsewhere).public_key())
+    stranger = signing.key_names(signing.signing_key(elsewhere).public_key())
     assert failed(check_here(kb, forged)) == ["signer"] and failed(offline(home, forged)) == ["signer"]
     assert check_here(kb, forged).signed_by == stranger.keyid
     for name in (stranger.keyid, stranger.fingerprint):
@@ -171,15 +171,15 @@ def test_a_key_put_beside_its_certificate_does_not_make_it_the_signer(
     stranger = signing.signing_key(tmp_path / "elsewhere")
     forged = json.loads(resigned(tmp_path / "elsewhere", issued))
     forged["signatures"][0]["keyid"] = json.loads(issued)["signatures"][0]["keyid"]
-    assert failed(offline(home, as_text(forged).encode())) == ["signature"]
-    within = {"public_key": signing.as_pem(signing.signing_key(home).public_key())}
+    assert failed(offline(home, certificate_text(forged).encode())) == ["signature"]
+    within = {"public_key": signing.write_pem(signing.signing_key(home).public_key())}
     statement = statement_of(issued)
     statement["predicate"]["signer"] = within
     payload = json.dumps(statement).encode()
-    sig = stranger.sign(encoded("application/vnd.in-toto+json", payload))
+    sig = stranger.sign(encode_for_signing("application/vnd.in-toto+json", payload))
     forged = {**json.loads(issued), "payload": base64.b64encode(payload).decode()}
     forged["signatures"][0]["sig"] = base64.b64encode(sig).decode()
-    assert failed(offline(home, as_text(forged).encode())) == ["signature"]
+    assert failed(offline(home, certificate_text(forged).encode())) == ["signature"]
 
 
 def test_the_base_is_asked_what_became_of_the_run(kb: KnowledgeBase, encoder: FakeEncoder, issued: bytes):
@@ -224,7 +224,7 @@ def test_a_certificate_of_another_life_of_the_base_is_refused(kb: KnowledgeBase,
     key, hash_ = signing.signing_key(home), audit.entry_hash(entry)
     said = {**statement_of(issued)["predicate"], "applied": {"entry": entry, "hash": hash_}}
     name = statement_of(issued)["subject"][0]["name"]
-    forged = as_text(close_envelope(key, FORGET_TYPE, name, hash_, said)).encode()
+    forged = certificate_text(close_envelope(key, FORGET_TYPE, name, hash_, said)).encode()
     assert offline(home, forged).ok and failed(check_here(kb, forged)) == ["change"]
 
 

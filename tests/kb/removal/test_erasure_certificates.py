@@ -16,7 +16,7 @@ from colmlm.kb.log import signing
 from colmlm.kb.log.signing import close_envelope
 from colmlm.kb.removal.certificate import (
     ERASURE_TYPE,
-    as_text,
+    certificate_text,
     check_here,
     check_offline,
     issue_certificate,
@@ -97,7 +97,7 @@ def test_a_certificate_of_an_earlier_release_names_no_limits_and_still_holds(
     (subject,) = statement["subject"]
     key = signing.signing_key(kb.settings.home)
     earlier = close_envelope(key, ERASURE_TYPE, subject["name"], subject["digest"]["sha256"], predicate)
-    assert check_here(kb, as_text(earlier).encode()).ok
+    assert check_here(kb, certificate_text(earlier).encode()).ok
 
 
 def test_it_is_checked_here_and_by_who_has_the_public_key(kb: KnowledgeBase, seq: int) -> None:
@@ -124,7 +124,7 @@ def test_a_signed_contradiction_is_named(kb: KnowledgeBase, seq: int, subtests: 
             said = {**statement["predicate"], **other}
             key = signing.signing_key(kb.settings.home)
             forged = close_envelope(key, ERASURE_TYPE, subject["name"], subject["digest"]["sha256"], said)
-            found = check_offline(as_text(forged).encode(), trusted_keys(pem=kb.log.public_key()))
+            found = check_offline(certificate_text(forged).encode(), trusted_keys(pem=kb.log.public_key()))
             assert not found.ok and "contents" in failed(found)
             assert fault in " ".join(found.problems) or "not a certificate" in " ".join(found.problems)
 
@@ -142,4 +142,4 @@ def test_a_base_that_lacks_the_change_does_not_bear_it_out(kb: KnowledgeBase, se
     (subject,) = statement["subject"]
     name = subject["name"].replace(statement["predicate"]["database"], "another")
     forged = close_envelope(key, ERASURE_TYPE, name, subject["digest"]["sha256"], said)
-    assert failed(check_here(kb, as_text(forged).encode())) == ["run"]
+    assert failed(check_here(kb, certificate_text(forged).encode())) == ["run"]

@@ -96,7 +96,7 @@ def test_what_is_stored_about_documents_is_redacted_or_named(kb: KnowledgeBase) 
     assert (shown.licence, shown.revision) == (f"by {GONE} (CC BY)", f"{GONE}, 2")
     assert (shown.title, shown.uri, shown.external_id) == tuple(named.values())
     assert (others.licence, done.left.titles) == (about["licence"], (1, 2))
-    assert ingest(kb, own).unchanged == 1 and kb.corpora.standings("lands").of(own) == "unchanged"
+    assert ingest(kb, own).unchanged == 1 and kb.corpora.standings("lands").standing_of(own) == "unchanged"
     assert kb.upkeep.fsck().ok
 
 

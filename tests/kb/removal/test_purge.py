@@ -21,7 +21,7 @@ from colmlm.kb import interpreter
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.jobs.worker import Worker
 from colmlm.kb.removal.erase import Erasure
-from colmlm.kb.removal.purge import PURGE_LOCK, TABLES, LevelNotReached, only_purge
+from colmlm.kb.removal.purge import PURGE_LOCK, TABLES, LevelNotReached, hold_purge_lock
 from colmlm.kb.removal.scan import Matcher
 from colmlm.kb.service import KnowledgeBase
 from tests.gates import await_that
@@ -164,11 +164,11 @@ def test_a_purge_beside_one_that_does_not_end_says_so(own_kb: KnowledgeBase) -> 
         pid = holder.scalar(text("SELECT pg_backend_pid() FROM pg_advisory_lock(:key)"), {"key": PURGE_LOCK})
         with (
             pytest.raises(LevelNotReached) as stopped,
-            only_purge(own_kb.engine, connection, told.append, seconds=0.1),
+            hold_purge_lock(own_kb.engine, connection, told.append, seconds=0.1),
         ):
             raise AssertionError
         holder.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": PURGE_LOCK})
-        with only_purge(own_kb.engine, connection, told.append):
+        with hold_purge_lock(own_kb.engine, connection, told.append):
             assert not holder.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": PURGE_LOCK})
     assert f"process {pid} " in stopped.value.left and len(told) == 1
 

@@ -17,7 +17,7 @@ from colmlm.kb.log import signing
 from colmlm.kb.log.signing import close_envelope
 from colmlm.kb.removal.certificate import (
     FORGET_TYPE,
-    as_text,
+    certificate_text,
     check_here,
     issue_forget_certificate,
     subject_of,
@@ -204,7 +204,7 @@ def test_a_certificate_with_other_counts_of_places_contradicts_itself(
     for wrong in ({"answered": 2}, {"rate": "0.0000"}, {"say_the_value": 3}):
         other = {**said, "survivors": {**said["survivors"], **wrong}}
         envelope = close_envelope(key, FORGET_TYPE, subject, applied["hash"], other)
-        found = check_here(tower, as_text(envelope).encode())
+        found = check_here(tower, certificate_text(envelope).encode())
         assert not found.ok and "the counts of survivors does not hold" in found.problems
 
 

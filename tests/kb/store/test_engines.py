@@ -17,7 +17,7 @@ from colmlm.api.app import create_app
 from colmlm.kb.errors import DatabaseUnavailable
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
-from colmlm.kb.store.engines import LIMITS_HERE, SECRETS, conninfo, shown
+from colmlm.kb.store.engines import LIMITS_HERE, SECRETS, conninfo, format_database_url
 from colmlm.kb.store.settings import Settings
 from tests.gateways import gateway
 
@@ -102,8 +102,12 @@ def test_a_password_is_shown_from_no_place_in_the_url(place: str, tmp_path: Path
     url = f"postgresql+psycopg://me@/nowhere?host={tmp_path}&{place}=hunter2"
     if place == "userinfo":
         url = f"postgresql+psycopg://me:hunter2@/nowhere?host={tmp_path}"
-    assert "hunter2" not in shown(url) and "***" in shown(url) and str(tmp_path) in shown(url)
-    assert "hunter2" in shown(url, with_secrets=True)
+    assert (
+        "hunter2" not in format_database_url(url)
+        and "***" in format_database_url(url)
+        and str(tmp_path) in format_database_url(url)
+    )
+    assert "hunter2" in format_database_url(url, with_secrets=True)
     with pytest.raises(DatabaseUnavailable) as caught:
         database.connect_database(Settings(home=tmp_path, database_url=url))
     assert "hunter2" not in str(caught.value) and str(tmp_path) in str(caught.value)
@@ -114,7 +118,7 @@ def test_a_url_that_is_shown_with_its_password_can_be_pasted(secret: str) -> Non
     coded = quote(secret, safe="")
     said = f"options={quote(SAID)}&sslpassword={coded}"
     url = f"postgresql+psycopg://m%20e:{coded}@[::1]:5433/my%20base?{said}"
-    found = conninfo_to_dict(shown(url, with_secrets=True))
+    found = conninfo_to_dict(format_database_url(url, with_secrets=True))
     assert (found["user"], found["password"], found["dbname"]) == ("m e", secret, "my base")
     assert (found["host"], found["port"]) == ("::1", "5433")
     assert (found["sslpassword"], found["options"]) == (secret, SAID)

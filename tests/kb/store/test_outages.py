@@ -23,7 +23,7 @@ def refused() -> OperationalError:
 
 def test_an_outage_is_told_once_a_minute_by_its_cause_alone(caplog: pytest.LogCaptureFixture) -> None:
     now = 1000.0
-    teller = waits.Teller(clock=lambda: now)
+    teller = waits.OutageLog(clock=lambda: now)
     for error in (refused(), AdminShutdown("terminating connection"), refused(), DiskFull("no space left")):
         teller.log_outage(_log, "it did not answer", error)
         now += 10
@@ -37,7 +37,7 @@ def test_an_outage_is_told_once_a_minute_by_its_cause_alone(caplog: pytest.LogCa
 
 
 def test_what_the_system_refuses_hides_no_outage_of_the_database(caplog: pytest.LogCaptureFixture) -> None:
-    teller = waits.Teller(clock=lambda: 1000.0)
+    teller = waits.OutageLog(clock=lambda: 1000.0)
     for error in (OSError(13, "Permission denied"), refused(), OSError(13, "Permission denied")):
         teller.log_outage(_log, "it did not go", error)
     assert [record.getMessage() for record in caplog.records] == [
@@ -48,7 +48,7 @@ def test_what_the_system_refuses_hides_no_outage_of_the_database(caplog: pytest.
 
 def test_a_fault_of_the_program_hides_no_outage_and_no_other_fault(caplog: pytest.LogCaptureFixture) -> None:
     now = 1000.0
-    teller = waits.Teller(clock=lambda: now)
+    teller = waits.OutageLog(clock=lambda: now)
     for said in ("cannot prune", "cannot prune", "cannot share"):
         try:
             {}["a bug"]
@@ -65,7 +65,7 @@ def test_a_fault_of_the_program_hides_no_outage_and_no_other_fault(caplog: pytes
 
 
 def test_an_outage_is_one_whatever_error_it_is_the_cause_of(caplog: pytest.LogCaptureFixture) -> None:
-    teller = waits.Teller(clock=lambda: 1000.0)
+    teller = waits.OutageLog(clock=lambda: 1000.0)
     wrapped = RuntimeError("the queue lost its connection")
     wrapped.__cause__ = refused()
     for error in (refused(), wrapped, DatabaseUnavailable("a socket", "refused")):

@@ -19,7 +19,7 @@ from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.engines import SPARE_SECONDS, PatientConnection
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.store.waits import Waits, unhurried
+from colmlm.kb.store.waits import Waits, lift_statement_limit
 from tests.fakes import FakeEncoder
 from tests.gateways import Gateway, gateway
 from tests.kb.corpora import CAPITAL, PERU, ask, ingest
@@ -76,7 +76,7 @@ def test_a_commit_and_what_may_take_its_time_are_waited_for(settings: Settings) 
         patient = kb.beside("patient", Waits.of(kb.settings), 2)
         with patient.sessions() as one, patient.sessions() as other:
             one.execute(text("CREATE TABLE noted (n int)"))
-            unhurried(other)
+            lift_statement_limit(other)
             with gate.hushed():
                 waiting = [aside.submit(one.commit), aside.submit(other.execute, text("SELECT 1"))]
                 time.sleep(Waits.of(kb.settings).patience + 1)
@@ -159,12 +159,13 @@ with debian_folder() as folder:
     try:
         url = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
         engine = database.connect_database(Settings(home=Path(sys.argv[1]), database_url=url))
-        for made in (engine, database.reader(engine, Waits(1, 1)), database.beside(engine, "door", Waits(1, 1), 1)):
+        second = database.second_engine(engine, "door", Waits(1, 1), 1)
+        for made in (engine, database.reading_engine(engine, Waits(1, 1)), second):
             with made.connect() as connection:
                 print(*(connection.scalar(text(f"SHOW {limit}")) for limit in LIMITS))
         url += f"?options={quote(soon)}"
         engine = database.connect_database(Settings(home=Path(sys.argv[1]), database_url=url))
-        holder = database.beside(engine, "requests", Waits(10, 60), 1).connect()
+        holder = database.second_engine(engine, "requests", Waits(10, 60), 1).connect()
         holder.execute(text("SELECT pg_advisory_xact_lock(4711)"))
         held = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711"
         print(len(server.execute(held)))

@@ -12,7 +12,7 @@ from colmlm.kb.errors import InvalidValue, KeysetMismatch, NoFormerKeyset, Quest
 from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.records import RECALL, GateLimits, KeysetRecord
-from colmlm.kb.lookup.in_process import moved
+from colmlm.kb.lookup.in_process import perturb_keys
 from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.switching.gate import Criterion, GateReport
@@ -40,7 +40,7 @@ class Distant(FakeEncoder):
     """A checkpoint whose questions lie a long way from their keys."""
 
     def encode_questions(self, questions: Sequence[str]) -> Vectors:
-        return moved(FakeEncoder.encode_questions(self, questions))
+        return perturb_keys(FakeEncoder.encode_questions(self, questions))
 
 
 def ready(kb: KnowledgeBase, encoder: FakeEncoder) -> KeysetRecord:
@@ -98,7 +98,7 @@ def test_a_sound_keyset_passes_and_its_figures_are_stored(kb: KnowledgeBase, enc
     assert report.drift.active_genuine is not None and len(report.drift.active_genuine) == 42
     standing = kb.keysets.standing(two[1].keyset_id)
     assert (standing.passed, standing.seq, standing.edits_since) == (True, report.seq, 0)
-    kept = json.loads(json.dumps(report.stored()))
+    kept = json.loads(json.dumps(report.to_json()))
     assert kept["criteria"][0]["name"] == "index recall@1"
     assert [plot["title"] for plot in kept["histograms"]] == ["checked keyset", "active keyset"]
     for plot in kept["histograms"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from colmlm.kb.texts.alike import wording
+from colmlm.kb.texts.alike import compare_wording
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from colmlm.kb.texts.alike import wording
     ],
 )
 def test_another_wording_says_the_same(value: str, text: str) -> None:
-    assert wording(value, text) == "same"
+    assert compare_wording(value, text) == "same"
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_another_wording_says_the_same(value: str, text: str) -> None:
     [("1879", "14 March 1879"), ("12,480", "about 12480 people"), ("Lima", "the city of Lima")],
 )
 def test_a_longer_text_holds_the_value(value: str, text: str) -> None:
-    assert wording(value, text) == "longer"
+    assert compare_wording(value, text) == "longer"
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_a_longer_text_holds_the_value(value: str, text: str) -> None:
     ],
 )
 def test_another_value_is_none(value: str, text: str) -> None:
-    assert wording(value, text) is None
+    assert compare_wording(value, text) is None

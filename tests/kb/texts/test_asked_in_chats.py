@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from colmlm.kb.texts.asked import question_of_chat, resolved
+from colmlm.kb.texts.asked import question_of_chat, resolve_question
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from colmlm.kb.texts.asked import question_of_chat, resolved
 def test_a_follow_up_is_asked_with_what_it_leaves_to_the_questions_before_it(
     turns: list[str], asked: str
 ) -> None:
-    assert resolved(turns) == asked
+    assert resolve_question(turns) == asked
 
 
 def test_the_last_question_of_a_conversation_is_found_in_its_text() -> None:

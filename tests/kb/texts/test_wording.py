@@ -13,13 +13,13 @@ from colmlm.kb.facts import suppression
 from colmlm.kb.facts.redaction import MARK, blank_out
 from colmlm.kb.texts.wording import (
     ComparedText,
+    JoinedFinder,
     Phrases,
-    Together,
-    forms,
+    forms_of_text,
     normalise_wording,
     normalised_before,
-    words,
     words_before,
+    words_of_text,
 )
 from tests.spellings import SPELLINGS
 
@@ -74,15 +74,15 @@ def test_a_text_says_itself_in_any_form(text: str) -> None:
 @example("1", "1ﾞ")
 def test_what_is_said_alike_is_found_whole_and_digested_alike(one: str, other: str) -> None:
     same = normalise_wording(one) == normalise_wording(other)
-    shares = bool(set(forms(one)) & set(forms(other)))
+    shares = bool(set(forms_of_text(one)) & set(forms_of_text(other)))
     found = Phrases([one]).spans(other)
-    whole = [(every[0].start, every[-1].end)] if (every := words(other)) else []
+    whole = [(every[0].start, every[-1].end)] if (every := words_of_text(other)) else []
     if same and whole:
         assert found == whole
     if shares and whole:
         assert found and found[0][0] == whole[0][0]
     # A digit and the mark that combines with it are two words in one place, which is found by either of them.
-    if found == whole and whole and len(words(one)) == len(every) and "-\n" not in one + other:
+    if found == whole and whole and len(words_of_text(one)) == len(every) and "-\n" not in one + other:
         assert shares or not set("*_").isdisjoint(one + other)
     digests = suppression.Digests(hmac.new(b"secret", digestmod="sha256"))
     assert bool(set(digests.of_fact(one, "q", None)) & set(digests.of_fact(other, "q", None))) == shares
@@ -90,7 +90,7 @@ def test_what_is_said_alike_is_found_whole_and_digested_alike(one: str, other: s
 
 @given(TEXTS, st.lists(TEXTS, max_size=3))
 def test_nothing_that_was_redacted_is_found_again(text: str, needles: list[str]) -> None:
-    phrases = Together(Phrases(needle for needle in needles if MARK not in needle), Phrases([]))
+    phrases = JoinedFinder(Phrases(needle for needle in needles if MARK not in needle), Phrases([]))
     redacted = blank_out(text, phrases.spans(text))
     assert len(redacted) == len(text)
     assert all(
@@ -123,7 +123,7 @@ def test_a_value_with_signs_of_its_own_is_found_with_these_alone(value: str) -> 
     for text in (f"It is {value}. So, ({value}) is", f"**{value}** and `{value}`, {bare}"):
         assert [text[start:end] for start, end in phrases.spans(text)] == [value, value]
     assert not phrases.spans(blank_out(f"**{value}**", phrases.spans(f"**{value}**")))
-    assert not set(forms(value)) & set(forms(bare))
+    assert not set(forms_of_text(value)) & set(forms_of_text(bare))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_nothing_is_found_that_is_not_the_value(value: str, text: str) -> None:
 @given(MARKED, MARKED, MARKED)
 def test_what_is_found_is_found_by_digests(value: str, before: str, after: str) -> None:
     text = before + value + after
-    said, known = ComparedText.of(text), [tuple(form.split(" ")) for form in forms(value) if form]
+    said, known = ComparedText.of(text), [tuple(form.split(" ")) for form in forms_of_text(value) if form]
     read = {
         taken
         for at in range(len(said.words))
@@ -194,13 +194,13 @@ def test_a_cut_word_is_found_in_one_piece_and_in_pieces() -> None:
 @example("10～20")
 def test_words_of_earlier_releases_are_named_where_they_are_others(text: str) -> None:
     if words_before(text) is None:
-        assert [word.said for word in words(text)] == normalise_wording(text).split()
+        assert [word.said for word in words_of_text(text)] == normalise_wording(text).split()
         assert normalised_before(text) == normalise_wording(text)
 
 
 @given(TEXTS)
 def test_words_stand_in_order_where_they_say_to(text: str) -> None:
-    every = words(text)
+    every = words_of_text(text)
     assert all(0 <= word.start < word.end <= len(text) for word in every)
     assert [word.start for word in every] == sorted(word.start for word in every)
     # A backtick is an apostrophe by what is around it, and a soft hyphen a hyphen by what follows.

@@ -9,10 +9,10 @@ from pathlib import Path
 from colmlm.kb.jobs.worker import Worker
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.webhooks.sending import Persistence
+from colmlm.kb.webhooks.sending import RetryPolicy
 from tests.receiver import LOOPBACK
 
-SOON = Persistence(first_wait=timedelta(milliseconds=50), longest_wait=timedelta(milliseconds=50))
+SOON = RetryPolicy(first_wait=timedelta(milliseconds=50), longest_wait=timedelta(milliseconds=50))
 
 if __name__ == "__main__":
     settings = Settings(home=Path(sys.argv[2]), database_url=sys.argv[1], webhook_networks=LOOPBACK)

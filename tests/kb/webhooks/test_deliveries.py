@@ -17,7 +17,7 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.webhooks.records import Webhook
-from colmlm.kb.webhooks.sending import Persistence, held_subscriptions, lock_position, of_change
+from colmlm.kb.webhooks.sending import RetryPolicy, lock_position, lock_subscription, message_of_change
 from colmlm.kb.webhooks.webhooks import Deliverer
 from tests.kb.webhooks.conftest import edit
 from tests.kb.webhooks.process import SOON
@@ -148,7 +148,7 @@ def test_a_change_is_sent_again_until_it_is_taken_and_none_overtakes_it(
 
 
 def test_waits_grow_and_are_no_shorter_than_the_receiver_asks() -> None:
-    persistence = Persistence()
+    persistence = RetryPolicy()
     waits = [persistence.wait(failures, None).total_seconds() for failures in range(1, 40)]
     assert all(0.9 * 5 * 2**n <= waits[n] <= 1.1 * 5 * 2**n for n in range(9))
     assert max(waits) <= 1.1 * 3600
@@ -363,11 +363,13 @@ def test_a_test_message_tells_whether_the_receiver_is_reached(kb: KnowledgeBase,
 def test_a_message_of_a_change_is_the_same_whoever_makes_it(kb: KnowledgeBase) -> None:
     (seq,) = edit(kb, 1)
     (change,) = kb.log.changes(seq - 1, 1)
-    message = of_change(change, "abc", "standard")
-    assert message == of_change(change, "abc", "standard")
+    message = message_of_change(change, "abc", "standard")
+    assert message == message_of_change(change, "abc", "standard")
     of_another_life = replace(change, hash="0" * 64)  # the log went on from an older backup
-    assert of_change(of_another_life, "abc", "standard").message_id != message.message_id
-    assert "." not in of_change(change, "abc", "standard").message_id  # the signature joins its parts by dots
+    assert message_of_change(of_another_life, "abc", "standard").message_id != message.message_id
+    assert (
+        "." not in message_of_change(change, "abc", "standard").message_id
+    )  # the signature joins its parts by dots
 
 
 def test_a_webhook_shows_no_secret(kb: KnowledgeBase, hook: Receiver) -> None:
@@ -382,5 +384,5 @@ def test_a_webhook_shows_no_secret(kb: KnowledgeBase, hook: Receiver) -> None:
 def test_a_webhook_is_shown_while_it_is_edited(kb: KnowledgeBase, hook: Receiver) -> None:
     _, webhook_id = added(kb, hook)
     with ThreadPoolExecutor(1) as pool, kb.sessions() as editing:
-        held_subscriptions(editing, webhook_id)
+        lock_subscription(editing, webhook_id)
         assert pool.submit(kb.webhooks.show, webhook_id).result(timeout=20).webhook_id == webhook_id

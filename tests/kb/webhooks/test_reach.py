@@ -9,7 +9,7 @@ import pytest
 from colmlm.kb.errors import InvalidValue, SettingsError, WebhookRefused
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.webhooks.sending import Reach, Sender, of_test
+from colmlm.kb.webhooks.sending import Reach, Sender, message_of_test
 from tests.receiver import LOOPBACK, Receiver
 from tests.refusals import raises_code
 
@@ -61,20 +61,20 @@ def test_a_receiver_that_is_inner_by_now_is_not_sent_to(kb: KnowledgeBase, hook:
     """What was allowed once is looked at with every request, since a name may come to mean another address."""
     _, webhook = kb.webhooks.add(hook.url)
     with Sender(webhook.url, bytes(32), Reach()) as sender:
-        done = sender.send(of_test(webhook.webhook_id, "abc", "standard")).delivery
+        done = sender.send(message_of_test(webhook.webhook_id, "abc", "standard")).delivery
     assert not done.ok and "no public address" in (done.error or "") and hook.received == []
 
 
 def test_a_name_is_sent_to_as_the_address_that_was_checked(hook: Receiver) -> None:
     url = hook.url.replace("127.0.0.1", "localhost")
     with Sender(url, bytes(32), Reach.of(LOOPBACK)) as sender:
-        assert sender.send(of_test(1, "abc", "standard")).delivery.ok
+        assert sender.send(message_of_test(1, "abc", "standard")).delivery.ok
     assert hook.received[0].headers["host"].startswith("localhost:")
 
 
 def test_who_does_not_answer_is_told_by_what_went_wrong() -> None:
     with Sender("http://127.0.0.1:1/x", bytes(32), Reach.of(LOOPBACK)) as sender:
-        done = sender.send(of_test(1, "abc", "standard")).delivery
+        done = sender.send(message_of_test(1, "abc", "standard")).delivery
     assert not done.ok and done.status is None and "refused" in (done.error or "").lower()
 
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from colmlm.kb.webhooks.records import WebhookDelivery
-from colmlm.kb.webhooks.sending import Reach, Sender, of_test
+from colmlm.kb.webhooks.sending import Reach, Sender, message_of_test
 from tests.authority import Authority
 from tests.receiver import LOOPBACK, Receiver, receiver
 
@@ -39,7 +39,7 @@ def sent(url: str, authority: Authority | None) -> WebhookDelivery:
     if authority is not None:
         trusted.load_verify_locations(cadata=authority.certificate.public_bytes(Encoding.PEM).decode())
     with Sender(url, bytes(32), Reach.of([*LOOPBACK, "::1/128"]), trusted=trusted) as sender:
-        return sender.send(of_test(1, "abc", "standard")).delivery
+        return sender.send(message_of_test(1, "abc", "standard")).delivery
 
 
 def test_a_receiver_that_proves_its_name_is_sent_to(hook: Receiver, authority: Authority) -> None:

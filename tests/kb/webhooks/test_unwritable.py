@@ -16,14 +16,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.webhooks.sending import Persistence
+from colmlm.kb.webhooks.sending import RetryPolicy
 from colmlm.kb.webhooks.webhooks import Deliverer
 from tests.debian_servers import replicated_pair
 from tests.kb.webhooks.conftest import edit
 from tests.receiver import LOOPBACK, Receiver
 from tests.servers import DEBIANS
 
-PATIENT = Persistence(first_wait=timedelta(minutes=1))
+PATIENT = RetryPolicy(first_wait=timedelta(minutes=1))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, delete, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.backup import restore as backup_restore
-from colmlm.kb.backup.restore import NewerLog, Repeated
+from colmlm.kb.backup.restore import NewerLog, RepeatedErasure
 from colmlm.kb.backup.write import Archive
 from colmlm.kb.backup.write import Heard as HeardBytes
 from colmlm.kb.facts import edits
@@ -105,7 +105,7 @@ def restores_commit_table_by_table() -> None:
 
 
 def restores_pass_over_the_newer_log() -> None:
-    def repeat(session: Session, newer: NewerLog, actor: str) -> Iterator[Repeated]:
+    def repeat(session: Session, newer: NewerLog, actor: str) -> Iterator[RepeatedErasure]:
         return iter(())
 
     backup_restore.repeat_erasures = repeat

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.corpus.format import Parsed
-from colmlm.kb.corpus.raw.files import Limits, find_files
+from colmlm.kb.corpus.raw.files import DocumentLimits, find_files
 from colmlm.kb.corpus.raw.reading import MOST_BREACHES, read_corpus, read_raw
 from tests.hostile_documents import ANNOTATED, DOCUMENTS, Hostile, parquet_bomb, slow_lines, written
 from tests.refusals import raises_code
 
-STRICT = Limits(memory_mb=256, seconds=4, characters=1_000_000)
+STRICT = DocumentLimits(memory_mb=256, seconds=4, characters=1_000_000)
 CALM = b'{"id": "calm", "text": "Lima."}'
 
 
-def read(*paths: Path, limits: Limits = STRICT) -> list[Parsed]:
+def read(*paths: Path, limits: DocumentLimits = STRICT) -> list[Parsed]:
     return list(read_raw(find_files(paths).files, limits=limits))
 
 
@@ -60,14 +60,14 @@ def test_lines_after_one_that_takes_too_much_are_read(tmp_path: Path) -> None:
 def test_a_file_of_many_such_lines_is_given_up(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes((b"[" + b"[]," * 3_000_000 + b"[]]\n") * (MOST_BREACHES + 2) + CALM)
-    *refused, last = read(path, limits=Limits(memory_mb=128))
+    *refused, last = read(path, limits=DocumentLimits(memory_mb=128))
     assert len(refused) == MOST_BREACHES and "given up" in last.refusals[0].reason
 
 
 def test_a_text_larger_than_allowed_is_refused_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(json.dumps({"id": "large", "text": "x" * 2000}).encode() + b"\n" + CALM)
-    large, calm = read(path, limits=Limits(characters=1000))
+    large, calm = read(path, limits=DocumentLimits(characters=1000))
     (refusal,) = large.refusals
     assert (refusal.document, refusal.code) == ("large", "size") and "1000 characters" in refusal.reason
     assert calm.document is not None

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
-from colmlm.kb.corpus.raw.blocks import Fields
+from colmlm.kb.corpus.raw.blocks import FieldNames
 from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.corpus.raw.reading import read_raw
 
 
 def read(
-    path: Path, content: str | bytes, fields: Fields | None = None, encoding: str | None = None
+    path: Path, content: str | bytes, fields: FieldNames | None = None, encoding: str | None = None
 ) -> tuple[list[AnnotatedDocument], list[Refusal]]:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     parsed = list(read_raw(find_files([path]).files, fields=fields, encoding=encoding))
@@ -55,7 +55,7 @@ def test_a_table_is_read_with_the_separator_and_the_packing_that_it_has(
 
 
 def test_fields_are_those_that_are_named_and_an_id_is_not_needed(tmp_path: Path) -> None:
-    fields = Fields("sku", "name", "description")
+    fields = FieldNames("sku", "name", "description")
     (lamp,), _ = read(tmp_path / "a.csv", "sku,id,name,description\nA1,9,Lamp,It shines.\n", fields)
     assert (lamp.external_id, lamp.title, lamp.text) == ("A1", "Lamp", "It shines.")
     for name, content in (
@@ -79,11 +79,11 @@ def test_columns_that_are_not_there_are_answered_with_those_that_are(tmp_path: P
         content: str | bytes = path.read_bytes()
     else:
         content = json.dumps(record) if name == "x.jsonl" else "code,words\n1,Lima\n"
-    for fields, missing in ((None, "'text'"), (Fields(text="words", id="no"), "'no'")):
+    for fields, missing in ((None, "'text'"), (FieldNames(text="words", id="no"), "'no'")):
         documents, (refusal,) = read(path, content, fields)
         assert documents == [] and f"no field {missing}; there are 'code', 'words'" in refusal.reason
     assert "--text-field" in read(path, content)[1][0].reason
-    (lima,), _ = read(path, content, Fields(id="code", text="words"))
+    (lima,), _ = read(path, content, FieldNames(id="code", text="words"))
     assert (lima.external_id, lima.text) == ("1", "Lima")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
-from colmlm.kb.corpus.raw.files import Limits, find_files
+from colmlm.kb.corpus.raw.files import DocumentLimits, find_files
 from colmlm.kb.corpus.raw.read import plain_text
 from colmlm.kb.corpus.raw.reading import read_raw
 
@@ -40,7 +40,7 @@ def page(number: int, title: str, text: str, *, ns: int = 0, more: str = "", rev
 
 
 def read(
-    path: Path, content: bytes, limits: Limits | None = None
+    path: Path, content: bytes, limits: DocumentLimits | None = None
 ) -> tuple[list[AnnotatedDocument], list[Refusal]]:
     path.write_bytes(content)
     parsed = list(read_raw(find_files([path]).files, limits=limits))
@@ -89,7 +89,7 @@ def test_other_xml_is_refused_where_it_is_named_and_passed_over_in_a_folder(tmp_
 
 def test_a_page_beyond_the_limits_is_refused_and_the_next_are_read(tmp_path: Path) -> None:
     dump = HEAD + page(1, "Long", "word " * 1000) + page(2, "Oslo", "Oslo is big.") + "</mediawiki>"
-    documents, (refusal,) = read(tmp_path / "d.xml", dump.encode(), Limits(characters=2000))
+    documents, (refusal,) = read(tmp_path / "d.xml", dump.encode(), DocumentLimits(characters=2000))
     assert [d.title for d in documents] == ["Oslo"] and (refusal.document, refusal.code) == ("1", "size")
 
 
