@@ -82,9 +82,9 @@ def test_too_many_answers_to_questions_without_one_raise_it_too() -> None:
 
 def test_a_passage_counts_as_it_is_said() -> None:
     how = JudgedAnswer(0.9, "right", 0.8, "wrong", asks_for_several=True)
-    assert [how.at(threshold) for threshold in (0.95, 0.9, 0.8)] == ["none", "right", "wrong"]
+    assert [how.outcome_at(threshold) for threshold in (0.95, 0.9, 0.8)] == ["none", "right", "wrong"]
     what = JudgedAnswer(0.5, "wrong", 0.7, "right")
-    assert [what.at(threshold) for threshold in (0.8, 0.7, 0.5)] == ["none", "right", "wrong"]
+    assert [what.outcome_at(threshold) for threshold in (0.8, 0.7, 0.5)] == ["none", "right", "wrong"]
     read = sample(0, [], [])
     read.answerable[:60] = [JudgedAnswer(0.0, "none", 0.9, "right")] * 60
     read.others[:9] = [JudgedAnswer(0.0, "none", 0.75, "wrong")] * 9

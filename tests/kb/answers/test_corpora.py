@@ -116,7 +116,7 @@ def test_a_fact_without_a_document_is_in_no_corpus(answers: Answering, crowded: 
 @pytest.mark.parametrize("mode", ["read", "paper"])
 def test_an_unknown_corpus_is_refused(answers: Answering, crowded: KnowledgeBase, mode: str) -> None:
     with raises_code("CorpusNotFound", match="'land'"):
-        answers.asked(CAPITAL, mode, corpora=["lands", "land"])
+        answers.answer_in_mode(CAPITAL, mode, corpora=["lands", "land"])
     with raises_code("CorpusNotFound"):
         answers.ask_as_of(CAPITAL, crowded.log.head_seq(), corpora=["land\x00s"])
 

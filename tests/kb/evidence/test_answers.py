@@ -55,7 +55,7 @@ def answered(kb: KnowledgeBase, said: str, question: str = OPENED, mode: str = "
 
 def made(kb: KnowledgeBase, said: str, question: str = OPENED) -> NewOutput:
     """An answer as it would be stored, and is not stored yet."""
-    return output_of_answer(saying(kb, said).asked(question, "read"), "read")
+    return output_of_answer(saying(kb, said).answer_in_mode(question, "read"), "read")
 
 
 def traced(kb: KnowledgeBase, answer: Answer) -> OutputTrace:
@@ -306,7 +306,7 @@ def test_words_around_facts_in_every_position_are_the_documents(kb: KnowledgeBas
         if any(fact.version is None for fact in overlapped):
             continue
         answer = Answer(
-            "Which?", window.text[first:last], 0.5, 0.5, tuple(fact.said for fact in overlapped),
+            "Which?", window.text[first:last], 0.5, 0.5, tuple(fact.said_fact for fact in overlapped),
             window.source_of(first, last), False, (), kb.log.head_seq(),
         )  # fmt: skip
         asked = AnsweredQuestion(answer, None, parts_of_span(window, first, last))
