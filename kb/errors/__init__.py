@@ -228,7 +228,7 @@ class CandidatesUnavailable(OutOfReach):
     def __init__(self, where: str, cause: str) -> None:
         self.where = where
         super().__init__(
-            f"The vector index at {where} cannot be reached: {cause}. Lookups fail until it is back; check that "
+            f"{where} cannot be searched: {cause}. Lookups fail until it can; check that "
             "server and COLMLM_MILVUS_URI."
         )
 
