@@ -110,8 +110,7 @@ def start(
     base: Base,
     kind: Annotated[Kind, typer.Argument(help="What to do.")],
     arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[NAME=VALUE]...", help="With what; see docs/production/jobs.md."),
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="See docs/production/jobs.md.")
     ] = None,
     actor: Actor = None,
 ) -> None:
@@ -212,12 +211,11 @@ def far(job: JobRecord) -> str:
 
 
 def _show(job: JobRecord) -> None:
-    given = ", ".join(f"{name} {_plain(value)}" for name, value in job.arguments.items() if value is not None)
+    given = ", ".join(f"{name} {value}" for name, value in job.arguments.items() if value is not None)
     say(
         f"job {job.job_id} ({job.kind}) {job.state}, asked for by {job.actor} at {job.created_at:%Y-%m-%d %H:%M:%S} UTC"
     )
-    if given:
-        say(f"with: {shorten(given, 200)}")
+    say(f"with: {shorten(given, 200)}")
     if job.message:
         say(f"done: {far(job)}")
     if job.attempts > 1:
@@ -227,21 +225,7 @@ def _show(job: JobRecord) -> None:
     if job.error is not None:
         say(f"error: {job.error['detail']}")
     for name, value in (job.result or {}).items():
-        say(f"  {name.replace('_', ' ')}: {shorten(_plain(value), 200)}")
-
-
-def _plain(value: object) -> str:
-    """Write a value of a result for people."""
-    match value:
-        case bool():
-            return "yes" if value else "no"
-        case None:
-            return "none"
-        case dict():
-            return ", ".join(f"{name} {_plain(one)}" for name, one in value.items()) or "none"
-        case list() | tuple():
-            return ", ".join(map(_plain, value)) or "none"
-    return str(value)
+        say(f"  {name}: {shorten(str(value), 200)}")
 
 
 @without_json

@@ -48,7 +48,7 @@ def test_a_keyset_is_made_checked_and_activated_by_jobs(run: Run, atlas: list[in
     assert checked["keyset_id"] == 1 and checked["activated"] is checked["passed"]
     assert run("log", "list", "--json").json["changes"][0]["actor"] == "tester"
     shown = run("jobs", "show", rekey)
-    assert shown.code == 0 and "2 of 2 Calibrating" in shown.out and "num keys: 2" in shown.out
+    assert shown.code == 0 and "2 of 2 Calibrating" in shown.out and "num_keys: 2" in shown.out
 
 
 def test_uploaded_documents_are_annotated_taken_in_and_keyed(
