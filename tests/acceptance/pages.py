@@ -42,7 +42,7 @@ _UNSTABLE = [
         "<time>",
     ),
     (re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b"), "<digest>"),
-    (re.compile(r"colmlm_[\w-]{8,}"), "<token>"),
+    (re.compile(r"colmlm_[\w-]{6,}"), "<token>"),
     (re.compile(r"\b\d[\d.,]* ?(?:ms|s|seconds?|minutes?|hours?|[kKMG]i?B|bytes)\b"), "<amount>"),
     (re.compile(r"(?<![\w.])-?\d+\.\d+\b"), "<number>"),
     (re.compile(r"[─-╿]+|\s+"), " "),
