@@ -95,7 +95,7 @@ def cross_origin() -> str:
 
 @Refused.coded("UnknownHost", "Unknown host", status=421)
 def unknown_host() -> str:
-    return "The Host header is none of this server's names. Add the name to its allowed hosts."
+    return "The Host header is none of this server's names. Add the name to COLMLM_ALLOWED_HOSTS."
 
 
 PROBLEMS = {

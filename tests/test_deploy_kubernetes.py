@@ -85,7 +85,7 @@ def test_kubectl_renders_what_fits_the_schemas() -> None:
 
 
 def test_the_documented_overlay_changes_what_it_says(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "operations.md").read_text()
+    text = (ROOT / "docs" / "production" / "kubernetes.md").read_text()
     (overlay,) = re.findall(r"```yaml\n(# kustomization.yaml\n.*?)```", text, re.DOTALL)
     base = os.path.relpath(FOLDER, tmp_path.resolve())
     (tmp_path / "kustomization.yaml").write_text(overlay.replace("path/to/deploy/kubernetes", base))

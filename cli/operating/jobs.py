@@ -113,7 +113,7 @@ def start(
     base: Base,
     kind: Annotated[Kind, typer.Argument(help="What to do.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="With what; see docs/jobs.md.")
+        list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="See docs/production/jobs.md.")
     ] = None,
     actor: Actor = None,
 ) -> None:

@@ -52,7 +52,7 @@ def create(
     base: Base,
     name: TokenName,
     role: Annotated[
-        Role, typer.Option("--role", help="What it may do; the roles are in docs/access.md.")
+        Role, typer.Option("--role", help="What it may do; the roles are in docs/production/access.md.")
     ] = Role.reader,
     expires_in: Annotated[
         Span,

@@ -228,7 +228,7 @@ class CandidatesUnavailable(OutOfReach):
     def __init__(self, where: str, cause: str) -> None:
         self.where = where
         super().__init__(
-            f"{where} proposes no keys: {cause}. So nothing can be said of what is known; try again, and check that "
+            f"{where} cannot be searched: {cause}. Lookups fail until it can; check that "
             "server and COLMLM_MILVUS_URI."
         )
 
@@ -249,7 +249,7 @@ class LockHeld(Waited):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"The database was waited for in vain, {what}: other work holds a lock there. Nothing was done; "
+            f"Timed out waiting for a lock in the database ({what}). Nothing was done; "
             "try again, or raise COLMLM_LOCK_TIMEOUT_SECONDS."
         )
 

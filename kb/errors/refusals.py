@@ -505,7 +505,7 @@ def log_held(holder: str | None, waited_seconds: float) -> str:
 @Waited.coded("Collided", "Met other work")
 def collided() -> str:
     return (
-        "Other work at the same time waited for this and this for it, again and again, so the database ended it. "
+        "This operation and another one waited for each other (a deadlock), so the database cancelled this one. "
         "Nothing was done; try again."
     )
 
@@ -513,7 +513,7 @@ def collided() -> str:
 @Waited.coded("StatementTooLong", "Took too long")
 def statement_too_long() -> str:
     return (
-        "The database was at it for longer than it may be for one request or report, and was stopped. Nothing was "
+        "A statement of this request or report took longer than its limit, and the database stopped it. Nothing was "
         "done; ask for less at once, or raise COLMLM_STATEMENT_TIMEOUT_SECONDS (of a command on this machine: "
         "COLMLM_REPORT_TIMEOUT_SECONDS)."
     )

@@ -201,7 +201,7 @@ def is_at_head(engine: Engine) -> bool:
 def can_serve(engine: Engine) -> bool:
     """Say whether a running program may go on with this schema: it is the program's own, or a later release's.
 
-    A migration leaves the release before it working (docs/operations.md), so that servers are replaced one by one.
+    A migration leaves the release before it working (docs/production/backup.md): servers are replaced one by one.
     """
     found = revision_of(engine)
     return found is not None and found >= head_revision()

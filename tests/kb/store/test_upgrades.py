@@ -1,6 +1,6 @@
 """A migration leaves the release before it working: whatever that wrote and read, it can still write and read.
 
-So that servers are replaced one by one (docs/operations.md). Held by the schema itself, migration by migration.
+So that servers are replaced one by one (docs/production/backup.md). Held by the schema itself, migration by migration.
 """
 
 from __future__ import annotations

@@ -29,10 +29,11 @@ def test_a_backup_has_no_webhook(kb: KnowledgeBase, hook: Receiver, tmp_path: Pa
     assert b"whsec_" not in (tmp_path / "kb.backup").read_bytes()
 
 
-def test_a_dump_as_the_page_on_operating_says_has_no_webhook(tmp_path: Path, hook: Receiver) -> None:
+def test_a_dump_as_the_page_on_backups_says_has_no_webhook(tmp_path: Path, hook: Receiver) -> None:
     if not DEBIANS.is_dir():
         pytest.skip(f"no PostgreSQL 15 in {DEBIANS}")
-    found = re.search(r"`pg_dump([^`]*)` of the database", (ROOT / "docs" / "operations.md").read_text())
+    page = ROOT / "docs" / "production" / "backup.md"
+    found = re.search(r"`pg_dump([^`]*)` of the database", page.read_text())
     assert found is not None
     with replicated_pair() as pair:
         original = Settings(home=tmp_path / "a", database_url=pair.url, webhook_networks=LOOPBACK)
