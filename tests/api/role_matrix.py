@@ -20,7 +20,7 @@ OPEN = {
     ("GET", "/readyz"),
 }
 
-# Queries for routes that need more than their right to show everything; see docs/access.md, "The past".
+# Queries for routes that need more than their right to show everything; see the rights page of the site.
 LEAST = {"/v1/corpora/{corpus}/export": "?live_only=true"}
 
 # An id that does not exist: with an existing one an admin would end a token that a later request uses.
