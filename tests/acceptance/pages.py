@@ -151,7 +151,7 @@ class PageRun:
     def _prepare(self, somebody: Newcomer) -> None:
         shutil.copytree(DOCS / "examples", somebody.place, dirs_exist_ok=True)
         for name, text in FILE.findall(self.page):
-            (somebody.place / name).write_text(text, encoding="utf-8")
+            (somebody.place / name).write_text(text.replace(PORT, somebody.port), encoding="utf-8")
         python = somebody.place / ".venv" / "bin" / "python"
         python.write_text(
             f'#!/bin/sh\nPYTHONPATH="{PYTHONPATH}" exec {shlex.join(interpreter.command())} "$@"\n'
