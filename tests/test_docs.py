@@ -115,8 +115,8 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 def test_the_picture_of_the_rooms_is_todays() -> None:
     drawn = subprocess.run([ROOT / "scripts" / "packages"], capture_output=True, text=True, check=True).stdout
-    assert (ROOT / "docs" / "packages.md").read_text() == drawn, (
-        "draw it again: scripts/packages > docs/packages.md"
+    assert (ROOT / "docs" / "explanation" / "packages.md").read_text() == drawn, (
+        "draw it again: scripts/packages > docs/explanation/packages.md"
     )
 
 
@@ -216,8 +216,8 @@ def anchor_of(heading: str) -> str:
 
 
 def test_the_commands_that_take_a_server_are_those_listed() -> None:
-    page = (ROOT / "docs" / "command-line.md").read_text()
-    table = page.partition("| with `--server` | |")[2].partition("\n\n")[0]
+    page = (ROOT / "docs" / "integrate" / "scripts.md").read_text()
+    table = page.partition("| command | verbs that work with `--server` |")[2].partition("\n\n")[0]
     listed = set()
     for noun, verbs in re.findall(r"^\| `colmlm ?([a-z-]*)` \| (.*) \|$", table, re.MULTILINE):
         words = [verb.split()[0] for verb in re.findall(r"`([a-z][^`]*)`", verbs)]
