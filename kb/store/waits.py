@@ -5,7 +5,8 @@ building of an index are not, since they need their time. Of several processes o
 elsewhere, what is kept of a keyset's index.
 
 Locks are taken in one order (docs/explanation/architecture.md, "Edits"), so no verbs of one release should wait
-for each other in a circle. It may happen beside another release, beside an operator's statements, or with locks of PostgreSQL's own.
+for each other in a circle. It may happen with another release, with an operator's statements, or with locks of
+PostgreSQL's own.
 
 An outage is logged by one line a minute, however many requests and threads notice it, and all of an outage of the
 database is of one kind. What this program does not know is a fault of it: it is logged with its traceback, and hides
