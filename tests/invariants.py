@@ -1,4 +1,7 @@
-"""Break invariants of docs/design.md one by one in a copy, and see whether tests fail: `python -m tests.invariants`.
+"""Break the invariants of the architecture one by one in a copy, and see whether tests fail.
+
+    python -m tests.invariants
+
 
 Each mutation is a piece of the program's text, with another in its place that breaks one invariant and still runs, and
 the fast tests that are to see it. The copy is removed at the end, and the project itself is only read. Before anything
@@ -27,7 +30,7 @@ from tests.places import ROOT
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """An invariant by its name, with its number in docs/design.md where it has one, and what breaks it.
+    """An invariant by its name, with its number in docs/explanation/architecture.md if it has one, and what breaks it.
 
     `old` is in the `file` once; `new` takes its place. `tests` are files or node ids.
     """

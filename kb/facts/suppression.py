@@ -10,7 +10,8 @@ A digest that another fact shares is not kept, since the same is still said on p
 
 An advisory lock keeps erasures apart from transactions that store texts of facts. An erasure holds it exclusively;
 ingests, inserts, outputs, plans, jobs and kept answers share it (`hold_off_erasure`), and check for erased texts once
-they have it. It is taken before the lock of the change log, and that before any row: see `docs/design.md`, "Edits".
+they have it. It is taken before the lock of the change log, and that before any row:
+see `docs/explanation/architecture.md`, "Edits".
 """
 
 from __future__ import annotations

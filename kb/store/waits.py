@@ -4,8 +4,9 @@ A server's requests are limited, and reports on this machine. An ingest, a migra
 building of an index are not, since they need their time. Of several processes one at a time builds, or writes
 elsewhere, what is kept of a keyset's index.
 
-Locks are taken in one order (docs/design.md, "Edits"), so no verbs of one release should wait for each other in a
-circle. It may happen beside another release, beside an operator's statements, or with locks of PostgreSQL's own.
+Locks are taken in one order (docs/explanation/architecture.md, "Edits"), so no verbs of one release should wait
+for each other in a circle. It may happen with another release, with an operator's statements, or with locks of
+PostgreSQL's own.
 
 An outage is logged by one line a minute, however many requests and threads notice it, and all of an outage of the
 database is of one kind. What this program does not know is a fault of it: it is logged with its traceback, and hides

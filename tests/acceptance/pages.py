@@ -10,7 +10,8 @@ A page that has such blocks says in a comment of its first lines what they start
     <!-- base: demo, server -->   the same, and a server on it: $COLMLM_TOKEN is its first token
     <!-- base: demo, wide -->     the same at a terminal of 120 columns in place of 80
 
-Commands run in a copy of docs/examples, in one folder for the page and in the page's order. In an output a line with
+Commands run in a copy of docs/examples, in one folder for the page and in the page's order. A block with a title, such
+as ```python title="ask.py", is a file there, and `python` has this program. In an output a line with
 `...` alone stands for any lines. Times, digests, scores and durations may differ from run to run.
 """
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,12 +29,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from colmlm.kb import interpreter
 from tests.acceptance.tutorial import PORT, Failed, Newcomer, at_a_terminal, newcomer
-from tests.places import ROOT
+from tests.places import PYTHONPATH, ROOT
 
 DOCS = ROOT / "docs"
 BASE = re.compile(r"^<!-- base: ([a-z, ]+) -->$", re.MULTILINE)
 FENCE = "```console"
+FILE = re.compile(r'^```\w+ title="([\w.-]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 ANY = "..."
 # What differs from run to run, and what it is compared as.
 _UNSTABLE = [
@@ -147,6 +151,13 @@ class PageRun:
 
     def _prepare(self, somebody: Newcomer) -> None:
         shutil.copytree(DOCS / "examples", somebody.place, dirs_exist_ok=True)
+        for name, text in FILE.findall(self.page):
+            (somebody.place / name).write_text(text.replace(PORT, somebody.port), encoding="utf-8")
+        python = somebody.place / ".venv" / "bin" / "python"
+        python.write_text(
+            f'#!/bin/sh\nPYTHONPATH="{PYTHONPATH}" exec {shlex.join(interpreter.command())} "$@"\n'
+        )
+        python.chmod(0o755)
         if "demo" in self.wants:
             assert self.base is not None
             somebody.home.rmdir()

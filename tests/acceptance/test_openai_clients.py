@@ -17,7 +17,7 @@ from tests.api.tiny_server import TinyServer, eager_checkpoint, tiny_server
 from tests.places import ROOT
 
 ENVIRONMENTS = os.environ.get("FOREIGN_CLIENTS")
-PAGE = ROOT / "docs" / "api-clients.md"
+PAGE = ROOT / "docs" / "integrate" / "openai.md"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def tiny(kb: KnowledgeBase, checkpoint: Checkpoint) -> Iterator[TinyServer]:
 
 def table() -> Mapping[str, Mapping[str, str]]:
     """Gives what the docs say of each client, by call."""
-    section = PAGE.read_text(encoding="utf-8").partition("### Clients of others")[2].partition("\n#")[0]
+    section = PAGE.read_text(encoding="utf-8").partition("## Other clients")[2].partition("\n#")[0]
     head, _, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in section.splitlines()

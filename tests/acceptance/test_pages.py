@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.pages import DOCS, PageRun, agrees, demo_home, pages_with_commands, shown_commands
+from tests.acceptance.pages import DOCS, FILE, PageRun, agrees, demo_home, pages_with_commands, shown_commands
 
 PAGES = pages_with_commands()
 
@@ -26,6 +26,11 @@ def test_commands_and_outputs_are_told_apart() -> None:
     (first, second) = shown_commands(page)
     assert (first.text, first.first, first.last) == ("cat <<E\none\nE", 5, 6)
     assert (second.text, second.first, second.last) == ("true", 7, 7)
+
+
+def test_a_block_with_a_title_is_a_file() -> None:
+    page = '```python title="ask.py"\nprint(1)\n```\n```python\nprint(2)\n```\n'
+    assert FILE.findall(page) == [("ask.py", "print(1)\n")]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The ways through the packages on docs/packages.md, recorded while a real lookup, edit and retraining run."""
+"""The ways on docs/explanation/packages.md, recorded while a real lookup, edit and retraining run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.fakes import FakeEncoder
 from tests.hops import own_frames, recorded_hops
 from tests.places import ROOT
 
-PAGE = ROOT / "docs" / "packages.md"
+PAGE = ROOT / "docs" / "explanation" / "packages.md"
 PACKAGES = ("kb", "api", "cli", "model")
 WIDTH = 34
 MOST_HOPS = 9  # may only go down
