@@ -8,6 +8,7 @@ A page that has such blocks says in a comment of its first lines what they start
     <!-- base: none -->           an empty home
     <!-- base: demo -->           the demo corpus with its keys, as `colmlm up` makes it
     <!-- base: demo, server -->   the same, and a server on it: $COLMLM_TOKEN is its first token
+    <!-- base: demo, wide -->     the same at a terminal of 120 columns in place of 80
 
 Commands run in a copy of docs/examples, in one folder for the page and in the page's order. In an output a line with
 `...` alone stands for any lines. Times, digests, scores and durations may differ from run to run.
@@ -162,6 +163,8 @@ class PageRun:
             somebody.exports.append(typed)
             return []
         environment = {**somebody.environment(), "COLUMNS": "120"}
+        if "wide" in self.wants:  # at a dumb terminal Rich takes 80 columns unless both are set
+            environment["LINES"] = "50"
         _, output, _ = at_a_terminal("\n".join([*somebody.exports, typed]), somebody.place, environment)
         for place, name in ((somebody.home, "/home/you"), (somebody.place, "/home/you/work")):
             output = output.replace(str(place), name)
