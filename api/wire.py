@@ -388,7 +388,7 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
     `equivalents` are facts that say the same elsewhere (`included`, or only listed); `conflicting` facts answer one of
     the questions with another value and stay. `previewed` of the `affected` questions would get a successor; `before`
     tells how checks are answered now. `read` questions were read in the whole base (0: without a reader), and survivors
-    would still answer them. Lists hold up to 100 entries. See docs/forgetting.md.
+    would still answer them. Lists hold up to 100 entries. See docs/facts/forget.md.
     """
 
     num_facts: int

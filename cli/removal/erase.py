@@ -27,7 +27,7 @@ from colmlm.cli.options import (
     wants_json,
     without_json,
 )
-from colmlm.cli.output import note, print_json, print_table, say, shorten, some_ids, these_facts
+from colmlm.cli.output import counted, note, print_json, print_table, say, shorten, some_ids, these_facts
 from colmlm.cli.removal.forget import give_certificate
 from colmlm.cli.start.command import DefaultGroup
 from colmlm.kb.removal.records import Erasing
@@ -160,7 +160,7 @@ def _preview(base: Base, fact_ids: list[int], mentions: MentionScope) -> None:
         print_json({"dry_run": True, "facts": facts, **count_erased(preview)})
         return
     brief_table(base.facts.show_many(fact_ids))
-    say(f"Would redact {describe_erased(preview)}, and drop {preview.num_keys} keys.")
+    say(f"Would redact {describe_erased(preview)}, and drop {counted(preview.num_keys, 'key')}.")
     show_twins(preview)
     show_left(preview)
 
@@ -254,8 +254,9 @@ def as_dict(report: ErasureReport) -> dict[str, object]:
 def describe_erased(erased: Erased) -> str:
     """Write the counts of what an erasure removed as words."""
     return (
-        f"{len(erased.fact_ids)} facts in {len(erased.documents)} texts, {len(erased.generations)} outputs, "
-        f"{len(erased.forget_runs)} forget runs and {len(erased.jobs)} jobs"
+        f"{counted(len(erased.fact_ids), 'fact')} in {counted(len(erased.documents), 'text')}, "
+        f"{counted(len(erased.generations), 'output')}, {counted(len(erased.forget_runs), 'forget run')} "
+        f"and {counted(len(erased.jobs), 'job')}"
     )
 
 
@@ -276,10 +277,10 @@ def show_left(erased: Erased) -> None:
     if left.documents:
         note("Other documents are redacted too with --mentions all, but not what another fact stands on.")
     named = {
-        "what is stored about documents beside their text": left.titles,
-        "texts of facts": left.facts,
+        "titles, addresses or other properties of documents": left.titles,
+        "other facts": left.facts,
         "outputs": left.generations,
-        "the log's changes, which stay": left.reasons,
+        "changes of the log, which stay": left.reasons,
     }
     for what, ids in named.items():
         if ids:
@@ -296,7 +297,9 @@ def show_report(report: ErasureReport) -> None:
         if done.seq is None:
             say("Erased before, and nothing says it still: nothing was changed.")
         else:
-            say(f"Change {done.seq}: erased {describe_erased(done)}; {done.num_keys} keys dropped.")
+            say(
+                f"Change {done.seq}: erased {describe_erased(done)}; {counted(done.num_keys, 'key')} dropped."
+            )
         show_twins(done)
         show_left(done)
     say(f"Level {report.level} of {len(report.levels)} is reached:")
@@ -309,8 +312,8 @@ def require_level(report: ErasureReport) -> None:
     if report.level < report.asked_level:
         again = "colmlm erase --now" if report.asked_level > 2 else "the same command again"
         note(
-            f"Level {report.asked_level} was asked for, and level {report.level} is reached: files may still hold the "
-            f"facts, which are erased all the same. Settle what the report names, then run {again}."
+            f"Level {report.asked_level} was asked for, and level {report.level} is reached. The facts are erased, "
+            f"but files may still hold them. Settle the causes in the report, then run {again}."
         )
         raise typer.Exit(CHECK_FAILED)
 

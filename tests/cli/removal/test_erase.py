@@ -58,7 +58,7 @@ def test_a_dry_run_changes_nothing(run: Run, atlas: list[int]) -> None:
     said = run("erase", *atlas, "--dry-run", "--json").json
     assert [fact["value"] for fact in said["facts"]] == list(QUESTIONS)
     assert (said["dry_run"], len(said["documents"])) == (True, 1)
-    assert "2 facts in 1 texts" in run("erase", *atlas, "--dry-run").out
+    assert "2 facts in 1 text," in run("erase", *atlas, "--dry-run").out
     assert run("erase", "facts", *atlas, "--dry-run", "--json").json == said
     assert len(run("facts", "list", "--json").json["facts"]) == 2
 

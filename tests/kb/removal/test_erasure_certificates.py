@@ -85,7 +85,7 @@ def test_it_names_what_an_erasure_does_not_recognise(kb: KnowledgeBase, seq: int
 
 
 def test_the_docs_name_the_same_limits() -> None:
-    page = (ROOT / "docs" / "erasure.md").read_text()
+    page = (ROOT / "docs" / "facts" / "erase.md").read_text()
     assert all(f"- {limit}" in page for limit in LIMITS)
 
 
