@@ -89,7 +89,7 @@ def format_bytes(size: float) -> str:
     return f"{size:,.2f} TB"
 
 
-# The formulas of docs/sizing.md.
+# The formulas of docs/explanation/sizing.md.
 
 PAGE, PAGE_USABLE = 8192, 8168
 KEY_ROW = 76  # header, ids, kind and item pointer of a key's row
@@ -181,7 +181,7 @@ class LoadSizes:
 
 
 def sizes(load: Load) -> LoadSizes:
-    """Estimate the sizes of a load, by the formulas of docs/sizing.md."""
+    """Estimate the sizes of a load, by the formulas of docs/explanation/sizing.md."""
     database, snapshot = database_bytes(load), snapshot_bytes(load)
     index, training = index_bytes(load), training_bytes(load)
     search = search_seconds(load)

@@ -2,7 +2,7 @@
 
 It is a model of its family with the rows of the added tokens at the end of its vocabulary; the paper's checkpoints are
 released in that form, too. It ends its texts by itself, and reads a conversation in the form that this program's
-server does; looking facts up is what the program around it has to do (docs/runtimes.md).
+server does; looking facts up is what the program around it has to do (docs/models/runtimes.md).
 """
 
 from __future__ import annotations

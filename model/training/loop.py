@@ -2,7 +2,7 @@
 
 A `Task` says what is trained: a module, the micro-batches of each step and their loss. The loop does the rest, under
 accelerate: placing the module (on one device, copied by DDP, sharded by FSDP), autocast, accumulating, clipping, the
-learning rate, saving, resuming and the log. ``accelerate launch`` starts it in many processes (docs/training.md).
+learning rate, saving, resuming and the log. ``accelerate launch`` starts it in many processes (docs/models/train.md).
 
 Losses add up: a task gives each micro-batch's share of the step's loss, and shares are summed over micro-batches and
 processes. So a step is the same whatever the hardware, and its gradient is that of the whole batch.

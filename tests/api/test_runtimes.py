@@ -1,4 +1,4 @@
-"""The program of docs/runtimes.md decodes by plain transformers and this API as the decoder of this program does."""
+"""The program of docs/models/runtimes.md decodes by plain transformers and this API as this program does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROMPTS = ["Document 3 says that", "What is item 7? (", "A literal <FACT> is no 
 
 
 def program() -> dict[str, Any]:
-    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/runtimes.md").read_text(), re.DOTALL)
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/models/runtimes.md").read_text(), re.DOTALL)
     names: dict[str, Any] = {}
     exec(block, names)
     return names

@@ -12,7 +12,7 @@ from colmlm.kb.lookup.index import KeyIndex
 from tests.cli.conftest import invoke
 from tests.places import ROOT
 
-GUIDE = (ROOT / "docs" / "sizing.md").read_text()
+GUIDE = (ROOT / "docs" / "explanation" / "sizing.md").read_text()
 ROW = re.compile(r"^\| ([\d,]+) \| (\d+) \| (\d+) \| (.*) \|$", re.MULTILINE)
 
 

@@ -547,7 +547,7 @@ def names() -> set[str]:
 
 
 def test_the_documentation_lists_every_kill_point() -> None:
-    page = Path("docs/faults.md").read_text()
+    page = Path("lab/faults/README.md").read_text()
     assert {name for name in names() if f"`{name}`" not in page} == set()
 
 
