@@ -1,4 +1,4 @@
-"""Goes through the tutorial as a newcomer: every command of docs/tutorial.md, in order, in a terminal.
+"""Goes through the tutorial as a newcomer: every command of docs/start/tutorial.md, in order, in a terminal.
 
     python -m tests.acceptance.tutorial
 
@@ -30,7 +30,7 @@ from colmlm.kb import interpreter
 from tests.blocks import commands
 from tests.places import PYTHONPATH, ROOT
 
-PAGE = ROOT / "docs" / "tutorial.md"
+PAGE = ROOT / "docs" / "start" / "tutorial.md"
 PORT, TOKEN = "8484", "colmlm_..."
 QUESTION = b"[y/N]: "
 START = 600  # seconds: the first start converts the base model and keys the corpus
