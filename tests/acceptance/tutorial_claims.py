@@ -10,10 +10,13 @@ from typing import Any
 import httpx
 
 from colmlm.kb.log.audit import MAINTENANCE
-from tests.acceptance.tutorial import PAGE, Failed, Newcomer, Ran
+from tests.acceptance.tutorial import NOTHING, PAGE, Failed, Newcomer, Ran
 from tests.blocks import Command
 
 HYDROGEN = (1, 905)  # the facts that say who discovered hydrogen
+SILENT = {
+    Command("Ask again", 'colmlm generate "Question: Who discovered hydrogen? Answer:" --mode forced'),
+}
 
 
 def go_through(somebody: Newcomer, page: Sequence[Command]) -> Iterator[tuple[Command, Ran]]:
@@ -26,6 +29,7 @@ def go_through(somebody: Newcomer, page: Sequence[Command]) -> Iterator[tuple[Co
         shown: list[Ran] = []
         for command in group:
             shown.append(somebody.type(command.text))
+            assert shown[-1].code == (NOTHING if command in SILENT else 0), shown[-1]
             yield command, shown[-1]
         CLAIMS[section](somebody, shown)
 
@@ -62,7 +66,8 @@ def delete(somebody: Newcomer, shown: list[Ran]) -> None:
 
 
 def ask_again(somebody: Newcomer, shown: list[Ran]) -> None:
-    _, found, old = shown
+    silent, _, found, old = shown
+    assert "Henry Cavendish" not in silent.output
     output = told(somebody, "colmlm trace output 2")
     assert not {splice["fact_id"] for splice in output["splices"]} & {*HYDROGEN}
     assert "Henry Cavendish" not in found.output
