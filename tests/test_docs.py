@@ -26,7 +26,9 @@ from tests.places import ROOT
 PROGRAMS = {"colmlm": app, "colmlm-lab": lab.app}
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 SETTING = re.compile(r"COLMLM_[A-Z_]+")
-COMMAND = re.compile(r"(?:^(?:\$ )?|`)(colmlm(?:-lab)? [a-z][^`#|>\n]*)", re.MULTILINE)
+COMMAND = re.compile(r"(?:^|`)(colmlm(?:-lab)? [a-z][^`#|>\n]*)", re.MULTILINE)
+INLINE = re.compile(r"`(colmlm(?:-lab)? [a-z][^`#|>\n]*)")
+BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 MESSAGE = re.compile(r"(?:[`\"']|: )(colmlm(?:-lab)? [a-z][^`\"'|>)\n]*)")
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
@@ -56,7 +58,10 @@ def test_every_setting_named_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_named_exists(page: Path) -> None:
-    wrong = [f"{line}: {fault}" for line in COMMAND.findall(page.read_text()) if (fault := fault_of(line))]
+    text = page.read_text()
+    typed = [line for command in commands(text) for line in COMMAND.findall(command.text)]
+    named = [*typed, *INLINE.findall(BLOCK.sub("", text))]
+    wrong = [f"{line}: {fault}" for line in named if (fault := fault_of(line))]
     assert wrong == []
 
 
@@ -105,7 +110,9 @@ def test_every_command_that_a_message_names_exists(package: str) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page: Path) -> None:
     broken = [
-        f"{file}#{anchor}" for file, anchor in LINK.findall(page.read_text()) if not leads(page, file, anchor)
+        f"{file}#{anchor}"
+        for file, anchor in LINK.findall(BLOCK.sub("", page.read_text()))
+        if not leads(page, file, anchor)
     ]
     assert broken == []
 

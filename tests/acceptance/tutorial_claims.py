@@ -90,7 +90,7 @@ def restore_and_correct(somebody: Newcomer, shown: list[Ran]) -> None:
     assert "Henry Cavendish" in fact.output and "short form" in fact.output
     kinds = [change["kind"] for change in changes(somebody)]
     assert kinds[0] == "ingest" and kinds[-3:] == ["delete", "restore", "update"]
-    assert all(kind in log.output for kind in kinds)
+    assert all(kind in log.output for kind in kinds[-3:])
     assert check.output.startswith("ok\n") and "chain holds" in check.output
 
 
@@ -102,9 +102,9 @@ def own_documents(somebody: Newcomer, shown: list[Ran]) -> None:
     assert "[Ingrid Okafor](" in generated.output
     (splice,) = told(somebody, "colmlm trace output 5")["splices"]
     assert (splice["source"]["corpus"], splice["source"]["external_id"]) == ("notes", "canteen.txt")
-    assert {
-        f["question"] is None for f in told(somebody, "colmlm facts list --corpus notes")["facts"]
-    } == {True}
+    assert {f["question"] is None for f in told(somebody, "colmlm facts list --corpus notes")["facts"]} == {
+        True
+    }
 
 
 def own_corpus(somebody: Newcomer, shown: list[Ran]) -> None:
