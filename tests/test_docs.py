@@ -26,10 +26,14 @@ from tests.places import ROOT
 PROGRAMS = {"colmlm": app, "colmlm-lab": lab.app}
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 SETTING = re.compile(r"COLMLM_[A-Z_]+")
-COMMAND = re.compile(r"(?:^|`)(colmlm(?:-lab)? [a-z][^`#|>\n]*)", re.MULTILINE)
+COMMAND = re.compile(r"^(colmlm(?:-lab)? [a-z][^`#|>\n]*)", re.MULTILINE)
 INLINE = re.compile(r"`(colmlm(?:-lab)? [a-z][^`#|>\n]*)")
 BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 MESSAGE = re.compile(r"(?:[`\"']|: )(colmlm(?:-lab)? [a-z][^`\"'|>)\n]*)")
+DRAWN = {  # by scripts/site_pages.py when the site is built
+    ROOT / "docs" / "reference" / f"{name}.md"
+    for name in ("command-line", "errors", "http", "metrics", "rights", "settings")
+}
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
 
 
@@ -206,7 +210,9 @@ def refusal_of(words: list[str]) -> str | None:
 
 
 def leads(page: Path, file: str, anchor: str) -> bool:
-    target = page.parent / file if file else page
+    target = (page.parent / file).resolve() if file else page
+    if target in DRAWN:
+        return True
     if not target.exists():
         return False
     return not anchor or anchor in {
