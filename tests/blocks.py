@@ -19,18 +19,18 @@ class Command:
 
 
 def commands(page: str) -> list[Command]:
-    """Lists the commands of every ```sh block, in order; a comment alone is not one."""
+    """Lists the commands of every `sh` and `console` block, in order; a comment or an output is not one."""
     found: list[Command] = []
     section, lines = "", iter(page.splitlines())
     for line in lines:
         if heading := _HEADING.match(line):
             section = heading[1]
-        if line == "```sh":
-            found += [Command(section, text) for text in _block(lines)]
+        if line in _READERS:
+            found += [Command(section, text) for text in _READERS[line](lines)]
     return found
 
 
-def _block(lines: Iterator[str]) -> Iterator[str]:
+def _plain(lines: Iterator[str]) -> Iterator[str]:
     for line in lines:
         if line == "```":
             return
@@ -44,8 +44,25 @@ def _block(lines: Iterator[str]) -> Iterator[str]:
         yield "\n".join(whole)
 
 
+def _with_outputs(lines: Iterator[str]) -> Iterator[str]:
+    """Yield what follows `$ `, with the lines right below it that follow `> `."""
+    typed: list[str] = []
+    for line in lines:
+        if typed and line.startswith("> "):
+            typed.append(line[2:])
+            continue
+        if typed:
+            yield "\n".join(typed)
+        typed = [line[2:]] if line.startswith("$ ") else []
+        if line == "```":
+            return
+
+
 def _until(end: str, lines: Iterator[str]) -> Iterator[str]:
     for line in lines:
         yield line
         if line == end:
             return
+
+
+_READERS = {"```sh": _plain, "```console": _with_outputs}

@@ -34,6 +34,7 @@ from tests.acceptance.tutorial import PORT, Failed, Newcomer, at_a_terminal, new
 from tests.places import PYTHONPATH, ROOT
 
 DOCS = ROOT / "docs"
+PAGES = (ROOT / "README.md", DOCS)
 BASE = re.compile(r"^<!-- base: ([a-z, ]+) -->$", re.MULTILINE)
 FENCE = "```console"
 FILE = re.compile(r'^```\w+ title="([\w.-]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
@@ -205,7 +206,7 @@ def demo_home() -> Iterator[Path]:
         yield home
 
 
-def pages_with_commands(paths: Sequence[Path] = (DOCS,)) -> list[Path]:
+def pages_with_commands(paths: Sequence[Path] = PAGES) -> list[Path]:
     """List the pages that have console blocks."""
     files = (file for path in paths for file in (sorted(path.rglob("*.md")) if path.is_dir() else [path]))
     return [file for file in files if FENCE in file.read_text(encoding="utf-8")]
@@ -215,7 +216,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("paths", nargs="*", type=Path, default=[DOCS])
+    parser.add_argument("paths", nargs="*", type=Path, default=PAGES)
     parser.add_argument("--update", action="store_true")
     parser.add_argument(
         "--home", type=Path, help="A home with the demo corpus; it is made there if there is none."

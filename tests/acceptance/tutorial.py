@@ -1,4 +1,4 @@
-"""Goes through the tutorial as a newcomer: every command of docs/tutorial.md, in order, in a terminal.
+"""Goes through the tutorial as a newcomer: every command of docs/start/tutorial.md, in order, in a terminal.
 
     python -m tests.acceptance.tutorial
 
@@ -30,10 +30,11 @@ from colmlm.kb import interpreter
 from tests.blocks import commands
 from tests.places import PYTHONPATH, ROOT
 
-PAGE = ROOT / "docs" / "tutorial.md"
+PAGE = ROOT / "docs" / "start" / "tutorial.md"
 PORT, TOKEN = "8484", "colmlm_..."
 QUESTION = b"[y/N]: "
 START = 600  # seconds: the first start converts the base model and keys the corpus
+NOTHING = 3  # the exit code of a question that nothing answers
 
 
 class Failed(AssertionError):
@@ -42,11 +43,12 @@ class Failed(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A command that ended with 0, and its output on the terminal. `asked` counts the questions answered with yes."""
+    """A command that ended in order, and its output on the terminal. `asked` counts the questions answered with yes."""
 
     text: str
     output: str
     asked: int
+    code: int = 0
 
 
 @dataclass(slots=True)
@@ -69,7 +71,7 @@ class Newcomer:
         return self.directory / "up.log"
 
     def type(self, text: str) -> Ran:
-        """Runs a command as it is written. Raises `Failed` unless it ends with 0."""
+        """Runs a command as it is written. Raises `Failed` unless it ends with 0, or with `NOTHING`."""
         text = text.replace(PORT, self.port).replace(TOKEN, self.token)
         if text == "make up":
             return Ran(text, self.start(), 0)
@@ -77,9 +79,9 @@ class Newcomer:
             self.exports.append(text)
             return Ran(text, "", 0)
         code, output, asked = at_a_terminal("\n".join([*self.exports, text]), self.place, self.environment())
-        if code != 0:
+        if code not in {0, NOTHING}:
             raise Failed(f"{text}\nended with {code}:\n{output}")
-        return Ran(text, output, asked)
+        return Ran(text, output, asked, code)
 
     @property
     def place(self) -> Path:

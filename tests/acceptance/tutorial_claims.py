@@ -10,10 +10,13 @@ from typing import Any
 import httpx
 
 from colmlm.kb.log.audit import MAINTENANCE
-from tests.acceptance.tutorial import PAGE, Failed, Newcomer, Ran
+from tests.acceptance.tutorial import NOTHING, PAGE, Failed, Newcomer, Ran
 from tests.blocks import Command
 
 HYDROGEN = (1, 905)  # the facts that say who discovered hydrogen
+SILENT = {
+    Command("Ask again", 'colmlm generate "Question: Who discovered hydrogen? Answer:" --mode forced'),
+}
 
 
 def go_through(somebody: Newcomer, page: Sequence[Command]) -> Iterator[tuple[Command, Ran]]:
@@ -26,6 +29,7 @@ def go_through(somebody: Newcomer, page: Sequence[Command]) -> Iterator[tuple[Co
         shown: list[Ran] = []
         for command in group:
             shown.append(somebody.type(command.text))
+            assert shown[-1].code == (NOTHING if command in SILENT else 0), shown[-1]
             yield command, shown[-1]
         CLAIMS[section](somebody, shown)
 
@@ -62,8 +66,9 @@ def delete(somebody: Newcomer, shown: list[Ran]) -> None:
 
 
 def ask_again(somebody: Newcomer, shown: list[Ran]) -> None:
-    _, found, old = shown
-    output = told(somebody, "colmlm trace output 2")
+    silent, _, found, old = shown
+    assert "Henry Cavendish" not in silent.output
+    output = told(somebody, "colmlm trace output 3")
     assert not {splice["fact_id"] for splice in output["splices"]} & {*HYDROGEN}
     assert "Henry Cavendish" not in found.output
     (answer,) = over_http(somebody, "Who is credited with discovering hydrogen?")
@@ -85,26 +90,26 @@ def restore_and_correct(somebody: Newcomer, shown: list[Ran]) -> None:
     assert "Henry Cavendish" in fact.output and "short form" in fact.output
     kinds = [change["kind"] for change in changes(somebody)]
     assert kinds[0] == "ingest" and kinds[-3:] == ["delete", "restore", "update"]
-    assert all(kind in log.output for kind in kinds)
+    assert all(kind in log.output for kind in kinds[-3:])
     assert check.output.startswith("ok\n") and "chain holds" in check.output
 
 
 def own_documents(somebody: Newcomer, shown: list[Ran]) -> None:
     _, _, added, listed, answered, generated = shown
     assert "can be cited now" in added.output and "Try:" not in added.output
-    assert answered.output.startswith("1987\n") and "handbook/canteen.txt" in answered.output
-    assert "Ingrid Okafor" in listed.output and "handbook/canteen.txt" in listed.output
+    assert answered.output.startswith("1987\n") and "notes/canteen.txt" in answered.output
+    assert "Ingrid Okafor" in listed.output and "notes/canteen.txt" in listed.output
     assert "[Ingrid Okafor](" in generated.output
-    (splice,) = told(somebody, "colmlm trace output 4")["splices"]
-    assert (splice["source"]["corpus"], splice["source"]["external_id"]) == ("handbook", "canteen.txt")
-    assert {
-        f["question"] is None for f in told(somebody, "colmlm facts list --corpus handbook")["facts"]
-    } == {True}
+    (splice,) = told(somebody, "colmlm trace output 5")["splices"]
+    assert (splice["source"]["corpus"], splice["source"]["external_id"]) == ("notes", "canteen.txt")
+    assert {f["question"] is None for f in told(somebody, "colmlm facts list --corpus notes")["facts"]} == {
+        True
+    }
 
 
 def own_corpus(somebody: Newcomer, shown: list[Ran]) -> None:
     *_, found, _ = shown
-    assert "pancakes" in found.output and "handbook/canteen[" in found.output
+    assert "pancakes" in found.output and "notes/canteen[" in found.output
     (fact,) = told(somebody, "colmlm facts list --text 'Ms Okafor'")["facts"]
     assert fact["source"] is None
 
@@ -140,8 +145,8 @@ def told(somebody: Newcomer, text: str) -> Any:
 
 
 def in_json(output: str) -> Any:
-    """Gives the one JSON object on a terminal, among remarks."""
-    return json.loads(next(line for line in output.splitlines() if line.startswith("{")))
+    """Gives the one JSON object on a terminal, after remarks."""
+    return json.JSONDecoder().raw_decode(output, output.index("{"))[0]
 
 
 def changes(somebody: Newcomer) -> list[Any]:
