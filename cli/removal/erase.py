@@ -27,7 +27,7 @@ from colmlm.cli.options import (
     wants_json,
     without_json,
 )
-from colmlm.cli.output import counted, note, print_json, print_table, say, shorten, some_ids, these_facts
+from colmlm.cli.output import count_of, note, print_json, print_table, say, shorten, some_ids, these_facts
 from colmlm.cli.removal.forget import give_certificate
 from colmlm.cli.start.command import DefaultGroup
 from colmlm.kb.removal.records import Erasing
@@ -160,7 +160,7 @@ def _preview(base: Base, fact_ids: list[int], mentions: MentionScope) -> None:
         print_json({"dry_run": True, "facts": facts, **count_erased(preview)})
         return
     brief_table(base.facts.show_many(fact_ids))
-    say(f"Would redact {describe_erased(preview)}, and drop {counted(preview.num_keys, 'key')}.")
+    say(f"Would redact {describe_erased(preview)}, and drop {count_of(preview.num_keys, 'key')}.")
     show_twins(preview)
     show_left(preview)
 
@@ -254,9 +254,9 @@ def as_dict(report: ErasureReport) -> dict[str, object]:
 def describe_erased(erased: Erased) -> str:
     """Write the counts of what an erasure removed as words."""
     return (
-        f"{counted(len(erased.fact_ids), 'fact')} in {counted(len(erased.documents), 'text')}, "
-        f"{counted(len(erased.generations), 'output')}, {counted(len(erased.forget_runs), 'forget run')} "
-        f"and {counted(len(erased.jobs), 'job')}"
+        f"{count_of(len(erased.fact_ids), 'fact')} in {count_of(len(erased.documents), 'text')}, "
+        f"{count_of(len(erased.generations), 'output')}, {count_of(len(erased.forget_runs), 'forget run')} "
+        f"and {count_of(len(erased.jobs), 'job')}"
     )
 
 
@@ -298,7 +298,7 @@ def show_report(report: ErasureReport) -> None:
             say("Erased before, and nothing says it still: nothing was changed.")
         else:
             say(
-                f"Change {done.seq}: erased {describe_erased(done)}; {counted(done.num_keys, 'key')} dropped."
+                f"Change {done.seq}: erased {describe_erased(done)}; {count_of(done.num_keys, 'key')} dropped."
             )
         show_twins(done)
         show_left(done)
