@@ -47,7 +47,7 @@ def note(line: str) -> None:
     sys.stderr.write(visible_text(line) + "\n")
 
 
-LONGEST_NAME = 30  # characters in a cell of a table that stays on one line
+SHORT_CELL = 12  # columns of a terminal; the cells of a table that need no more stay on one line
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -62,15 +62,19 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
-        # Where the terminal is narrow, long texts are wrapped before words are cut.
-        is_text = any(" " in row[number] and len(row[number]) > LONGEST_NAME for row in rows)
-        table.add_column(name, no_wrap=not is_text)
+        # Where the terminal is narrow, long cells go on in the next line, and none is cut.
+        widest = max(map(cell_len, (name, *(row[number] for row in rows))))
+        is_short = widest <= SHORT_CELL
+        table.add_column(
+            name, no_wrap=is_short, overflow="fold", min_width=widest if is_short else cell_len(name)
+        )
     for row in rows:
         table.add_row(*map(Text, row))
     Console(highlight=False).print(table)
