@@ -128,9 +128,8 @@ class AnswerCalibrating:
         before = standing.calibration
         if before is None:
             return (
-                f"Answers need the shipped score of {standing.threshold:.2f}: they were not calibrated for this base. "
-                "Keep questions that people ask (colmlm questions add asked --question Q --expected A), then: "
-                f"{HOW} --question-set asked"
+                f"Answers need a score of {standing.threshold:.2f}, as shipped. To fit it to your documents, keep "
+                f"questions that people ask (colmlm questions add), then: {HOW} --question-set NAME"
             )
         stays = f"Answers still need a score of {standing.threshold:.2f}, calibrated before these documents"
         if before.given or not (before.corpora or before.question_set):

@@ -57,6 +57,8 @@ def test_marked_facts_are_recognised_and_taken_as_they_are(run: Run, annotated: 
         refused = run(*INGEST, *words, *into)
         assert refused.code == 2 and says in refused.err, refused
     assert run(*INGEST, annotated, *into).json["refused"] == 0
+    inline = write(tmp_path / "inline.jsonl", '{"id": "cat", "text": "Its name is <FACT>Miso</FACT>."}')
+    assert run(*INGEST, inline, *into).json["facts"] == 1
 
 
 def test_refusals_are_shown_to_people_too(run: Run, tmp_path: Path) -> None:
