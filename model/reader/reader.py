@@ -307,7 +307,7 @@ def _strip_blanks(text: str, start: int, end: int) -> Span:
 
 # The verification of a document's questions.
 
-MARGIN = 4.0  # see docs/annotation.md
+MARGIN = 4.0  # see docs/models/annotators.md
 COMMON = 0.3  # of the mean length of answer and span: a whole sentence comes back to none of its facts
 OTHERS = 4
 
