@@ -38,7 +38,8 @@ class ServerUnreachable(RemoteError):
     def __init__(self, url: str, cause: str, *, was_sent: bool = False) -> None:
         self.url, self.cause, self.was_sent = url, cause.rstrip("."), was_sent
         super().__init__(
-            f"No knowledge base answers at {url}: {self.cause}. Check the address and that it runs."
+            f"No knowledge base answers at {url}: {self.cause}. {sent} Check the address, and start the server with "
+            "`colmlm serve`."
         )
 
 
@@ -73,7 +74,7 @@ class RequestRefused(RemoteError):
 
 @RemoteError.coded("JobNotDone", "Job not done")
 def job_not_done(job_id: int, state: str) -> str:
-    return f"Job {job_id} is {state}. What it had done stays done; see `colmlm jobs show`."
+    return f"Job {job_id} is {state}. Its committed changes are kept. See `colmlm jobs show {job_id}`."
 
 
 def refused(response: httpx2.Response) -> KBError:

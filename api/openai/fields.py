@@ -65,7 +65,7 @@ _TYPES = {
 
 @Refused.coded("ModelNotFound", "No such model", status=404)
 def model_not_found(asked: str, served: str) -> str:
-    return f"The model {asked!r} is not served here. This server has {served!r}; see /v1/models."
+    return f"The model {asked!r} is not served here. Nothing was changed. Use {served!r}, or see /v1/models."
 
 
 class Unsupported(Refused):
@@ -76,7 +76,7 @@ class Unsupported(Refused):
 
     def __init__(self, field: str, cause: str) -> None:
         self.field = field
-        super().__init__(f"{field}: {cause}.")
+        super().__init__(f"{field}: {cause}. Nothing was decoded. Correct this field, or leave it out.")
 
 
 class OpenAIError(msgspec.Struct, frozen=True):

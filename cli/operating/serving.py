@@ -59,7 +59,7 @@ NoWorker = Annotated[
 @Invalid.coded("PortTaken", "Address not available")
 def port_taken(host: str, port: int, cause: str) -> str:
     """Word why the server cannot listen at its address: it is taken, or this user may not."""
-    return f"Cannot serve on {host}:{port}: {cause}. Pass another --port or --host."
+    return f"The server cannot listen on {host}:{port}: {cause}. Nothing was changed. Pass another --port or --host."
 
 
 def up(
