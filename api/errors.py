@@ -144,18 +144,28 @@ def _problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
             gone = DatabaseUnavailable("the configured address", "it does not answer")
             return _of_kb(gone), _headers(gone)
         case PermissionError():  # the file is one of the server's own
-            closed = refusals.storage_read_only(str(error.filename or "The home"))
+            closed = refusals.storage_read_only(str(error.filename or "the home"))
             return _of_kb(closed), _headers(closed)
         case UnicodeDecodeError():  # raised by the decoder of JSON bodies
-            return Problem("urn:colmlm:NotUTF8", "Malformed request", 400, "The body is not UTF-8."), {}
+            return Problem(
+                "urn:colmlm:NotUTF8",
+                "Malformed request",
+                400,
+                "The body is not UTF-8. Nothing was changed. Encode it as UTF-8 and send it again.",
+            ), {}
         case InternalServerException() if error.detail == _CUT_OFF:
             return Problem(
-                "urn:colmlm:BodyCutOff", "Malformed request", 400, "The body is not all there."
+                "urn:colmlm:BodyCutOff",
+                "Malformed request",
+                400,
+                "The body is incomplete. Nothing was changed. Send it again.",
             ), {}
         case HTTPException() if error.status_code < 500:
             return _of_http(error), {"Allow": allow} if (allow := _allow(error)) else {}
     _log.error("unexpected failure", exc_info=error)
-    detail = "The server failed in a way it does not know. The cause is in its log."
+    detail = (
+        "The server met an unexpected fault. Check `colmlm log list` for changes, and read the server's log."
+    )
     return Problem("urn:colmlm:InternalError", "Internal error", 500, detail), {}
 
 

@@ -96,7 +96,7 @@ def correct_fact(
     The document's own text stays as it is. To take the correction back, correct it again.
     """
     if not value and not question:
-        raise InvalidValue("correction", "it has neither a value nor a question; give one of them")
+        raise InvalidValue("correction", "it has neither a value nor a question. Give one of them")
     fact = caller.base.facts.show(fact_id)
     _require_live([fact])
     would = " and ".join(

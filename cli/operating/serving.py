@@ -129,7 +129,7 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=reuse_port)
     except (OSError, UnicodeError) as error:
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-        raise port_taken(host, port, "something listens there already" if taken else str(error)) from error
+        raise port_taken(host, port, "another program uses this port" if taken else str(error)) from error
 
 
 def _listeners(runtime: Runtime, number: int) -> list[socket.socket]:
@@ -138,7 +138,7 @@ def _listeners(runtime: Runtime, number: int) -> list[socket.socket]:
     if number == 1:
         return [alone]
     if not hasattr(os, "fork") or not hasattr(socket, "SO_REUSEPORT"):
-        raise InvalidValue("workers", "this system has no processes that share a port; serve with one")
+        raise InvalidValue("workers", "this system cannot share a port between processes. Use --workers 1")
     alone.close()
     return [_listen(runtime, reuse_port=True) for _ in range(number)]
 

@@ -132,7 +132,7 @@ def require_migration(archive: Archive) -> None:
     if (made := archive.manifest["migration"]) != head_revision():
         raise refusals.backup_refused(
             str(archive.file),
-            f"it is of migration {made}, this program of {head_revision()}; restore with the program that made it",
+            f"it has migration {made}, but this program has {head_revision()}. Restore with the program that made it",
         )
 
 

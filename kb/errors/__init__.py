@@ -151,7 +151,7 @@ class InvalidValue(Invalid):
     title = "Invalid value"
 
     def __init__(self, field: str, cause: str) -> None:
-        self.field = field
+        self.field, self.cause = field, cause
         super().__init__(f"Invalid {field}: {cause}. Nothing was changed. Correct the value and try again.")
 
 
@@ -190,7 +190,7 @@ class NotHeeded(Invalid):
 
     def __init__(self, parameter: str, why: str) -> None:
         self.parameter, self.why = parameter, why
-        super().__init__(f"The parameter `{parameter}` cannot be used here: {why} Nothing was changed.")
+        super().__init__(f"`{parameter}` cannot be used here: {why} Nothing was changed.")
 
 
 class WebhookRefused(Invalid):
@@ -221,15 +221,16 @@ class MigrationNeeded(OutOfReach):
         backup = f"restore a backup of migration {self.wanted} into a new database"
         if found is not None and found < first:
             self.remedy = (
-                f"Migrations before {first} are gone: run `colmlm db migrate` of a build of colmlm 0.1 that still has "
-                f"{found}, and then this program, or {backup}"
+                f"Migrations before {first} are gone. Run `colmlm db migrate` of a build of colmlm 0.1 that still has "
+                f"{found}, and then this program. Or {backup}."
             )
         elif found is not None and found > self.wanted:
-            self.remedy = f"A later release has migrated it: run that one, or {backup}"
+            self.remedy = f"A later release has migrated it. Run that release, or {backup}."
         else:
-            self.remedy = "Run: colmlm db migrate"
+            self.remedy = "Run `colmlm db migrate`."
         super().__init__(
-            f"The database is at migration {found or 'none'}, this program needs {self.wanted}. {self.remedy}"
+            f"The database is at migration {found or 'none'}, but this program needs {self.wanted}. Nothing was "
+            f"changed. {self.remedy}"
         )
 
 

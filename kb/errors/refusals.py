@@ -60,7 +60,7 @@ def corpus_not_found(corpus: str) -> str:
 
 @Conflict.coded("FactDeleted", "Fact is deleted")
 def fact_deleted(fact_ids: Sequence[int]) -> str:
-    return f"Deleted facts: {format_list(fact_ids)}. Nothing was changed. First use `colmlm facts restore`."
+    return f"These facts are deleted: {format_list(fact_ids)}. Nothing was changed. Run `colmlm facts restore` first."
 
 
 @Conflict.coded("FactNotDeleted", "Fact is not deleted")
@@ -93,9 +93,9 @@ def answered_already(fact_ids: Sequence[int], value: str) -> str:
         else f"Facts {format_list(fact_ids)} answer"
     )
     return (
-        f'{who} this already ("{said}"). Nothing was done; edit it, or pass --anyway (anyway) to have both.'
+        f'{who} this already ("{said}"). Nothing was changed. Edit it, or pass --anyway (anyway) to have both.'
         if fact_ids
-        else "Two of these facts answer one question with two values. Nothing was done; leave one out, or pass "
+        else "Two of these facts answer one question with two values. Nothing was changed. Leave one out, or pass "
         "--anyway (anyway) to have both."
     )
 
@@ -103,8 +103,8 @@ def answered_already(fact_ids: Sequence[int], value: str) -> str:
 @Conflict.coded("SpanTaken", "Span is taken")
 def span_taken(document_id: int, fact_ids: Sequence[int]) -> str:
     return (
-        f"In document {document_id} it would overlap {format_list(fact_ids)}, live or deleted. Nothing was changed. "
-        "Choose another span, or run `colmlm facts restore` and move the restored fact."
+        f"The span in document {document_id} would overlap {format_list(fact_ids)}, live or deleted. Nothing was "
+        "changed. Choose another span, or run `colmlm facts restore` and move the restored fact."
     )
 
 
@@ -168,9 +168,7 @@ def no_open_break(seqs: Sequence[int]) -> str:
 @Conflict.coded("NotUndoable", "Change cannot be undone")
 def not_undoable(seq: int, cause: str, fact_ids: Sequence[int] = ()) -> str:
     of = f" {format_list(fact_ids)}" if fact_ids else ""
-    return (
-        f"Change {seq} cannot be undone: {cause}{of}. Nothing was changed. Use `colmlm facts edit` instead."
-    )
+    return f"Change {seq} cannot be undone: {cause}{of}. Nothing was changed. See the changes with `colmlm log list`."
 
 
 @NotFound.coded("GenerationNotFound", "No such generation")
@@ -227,9 +225,7 @@ def gate_refused(keyset_id: int, cause: str) -> str:
 
 @Invalid.coded("InvalidKeys", "Invalid keys")
 def invalid_keys(checkpoint_id: str, cause: str) -> str:
-    return (
-        f"Checkpoint {checkpoint_id!r} made invalid keys: {cause}. None was stored. Use another --checkpoint."
-    )
+    return f"Checkpoint {checkpoint_id!r} made invalid keys: {cause}. They were not stored. Use another --checkpoint."
 
 
 @OutOfReach.coded("KeysLeftElsewhere", "Keys left elsewhere")
@@ -397,7 +393,9 @@ def api_key_not_found(name: str) -> str:
 
 @Conflict.coded("ApiKeyEnded", "Token has ended")
 def api_key_ended(name: str, state: str) -> str:
-    remedy = "Rotate it with a new end" if state == "expired" else "Make a token of another name"
+    remedy = (
+        "Run `colmlm tokens rotate`" if state == "expired" else "Run `colmlm tokens create` with another name"
+    )
     return f"The token {name!r} is {state}. Nothing was changed. {remedy}."
 
 
@@ -498,7 +496,7 @@ def standby_asked() -> str:
 
 @Waited.coded("LogHeld", "The change log is held")
 def log_held(holder: str | None, waited_seconds: float) -> str:
-    by = f"It is held by {holder}" if holder else "It was let go of just now"
+    by = f"{holder} holds it" if holder else "It is free again now"
     return (
         f"An edit waited {waited_seconds:g} s for the lock of the change log. {by}. Nothing was changed. Try again, "
         "or raise COLMLM_LOCK_TIMEOUT_SECONDS."

@@ -46,7 +46,7 @@ def as_mentioned(kept: object) -> Mentioned | None:
 def check_mentioned(asked: str) -> None:
     """Raise `InvalidValue` for a choice of mentions that there is not, of which an erasure would make another."""
     if as_mentioned(asked) is None:
-        raise InvalidValue("choice of mentions", f"it is none of {', '.join(MENTIONED)}")
+        raise InvalidValue("choice of mentions", f"it is not one of {', '.join(MENTIONED)}")
 
 
 @dataclass(frozen=True, slots=True)
