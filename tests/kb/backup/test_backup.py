@@ -235,7 +235,7 @@ def test_a_backup_of_another_migration_is_refused(original: KnowledgeBase, tmp_p
     with open_backup(_backup(original, tmp_path)) as archive:
         require_migration(archive)
         other = replace(archive, manifest={**archive.manifest, "migration": "9999"})
-        with raises_code("BackupRefused", match="it is of migration 9999, this program of"):
+        with raises_code("BackupRefused", match="it has migration 9999, but this program has"):
             require_migration(other)
 
 
