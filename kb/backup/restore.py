@@ -122,7 +122,7 @@ def _require_own_signer(home: Path, archive: Archive) -> None:
         raise SignatureRefused(
             str(archive.file),
             f"it was signed by key {key}, which is not the key of {home}",
-            f"{_SIGNER_DECIDES} Nothing was restored. Compare that fingerprint with the one that `colmlm backup "
+            f"{_SIGNER_DECIDES} Compare that fingerprint with the one that `colmlm backup "
             f"create` or `verify` printed where it was made, and pass --key {key}. Or pass --trust-signer.",
         )
 

@@ -190,7 +190,9 @@ class NotHeeded(Invalid):
 
     def __init__(self, parameter: str, why: str) -> None:
         self.parameter, self.why = parameter, why
-        super().__init__(f"`{parameter}` cannot be used here: {why} Nothing was changed.")
+        super().__init__(
+            f"`{parameter}` cannot be used here: {why} Nothing was changed. Correct it or leave it out."
+        )
 
 
 class WebhookRefused(Invalid):
@@ -269,9 +271,9 @@ class LockHeld(Waited):
 class SignatureRefused(EvidenceRefused):
     title = "Signature refused"
 
-    def __init__(self, what: str, cause: str, remedy: str = "") -> None:
+    def __init__(self, what: str, cause: str, remedy: str = "Get it again from its signer.") -> None:
         self.what = what
-        super().__init__(f"{what}: {cause}. {remedy or 'Nothing was changed. Get it again from its signer.'}")
+        super().__init__(f"{what} was refused: {cause}. Nothing was changed. {remedy}")
 
 
 class LogRefused(EvidenceRefused):

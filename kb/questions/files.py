@@ -62,7 +62,7 @@ def _question(number: int, record: Mapping[str, Any]) -> tuple[str, list[str]]:
         for name, text in (("question", question), *(("value", one) for one in said)):
             check_text(name, text)
     except InvalidValue as error:
-        raise InvalidQuestions(f"the {error.field} in line {number} is not valid: {error.cause}") from error
+        raise InvalidQuestions(f"line {number} has an invalid {error.field}: {error.cause}") from error
     return question, [one for one in said if not is_blank(one)]
 
 

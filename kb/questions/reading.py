@@ -144,9 +144,7 @@ def check_items(questions: Iterable[DraftQuestion]) -> None:
             for value in one.expected:
                 audit.check_text("expected value", value, blank=False)
         except InvalidValue as error:
-            raise InvalidQuestions(
-                f"the {error.field} of number {number} is not valid: {error.cause}"
-            ) from error
+            raise InvalidQuestions(f"number {number} has an invalid {error.field}: {error.cause}") from error
         if len(one.expected) > MOST_VALUES:
             raise InvalidQuestions(f"number {number} has more than {MOST_VALUES} values")
 

@@ -228,7 +228,7 @@ def test_what_cannot_be_ranked_so_is_refused(
     andes: KnowledgeBase, encoder: WordEncoder, subtests: pytest.Subtests
 ):
     for options, cause in (
-        ({"ranking": "guess", "texts": [CAPITAL]}, "none of key, words, reader"),
+        ({"ranking": "guess", "texts": [CAPITAL]}, "not one of key, words, reader"),
         ({"ranking": "words", "texts": []}, "a text for each query: 0 for 1"),
         ({"ranking": "reader", "texts": [CAPITAL], "k": 2}, "Leave k out"),
         ({"ranking": "words", "texts": [CAPITAL], "threshold": 2.0}, "no.* a cosine"),

@@ -109,7 +109,7 @@ def test_a_question_is_edited_and_removed(kb: KnowledgeBase, lands: str) -> None
 
 def test_what_cannot_be_kept_is_refused(kb: KnowledgeBase, answering: Answering) -> None:
     for draft, cause in (
-        (DraftQuestion(" "), "number 1: .*blank"),
+        (DraftQuestion(" "), "number 1 .*blank"),
         (DraftQuestion("x" * 2001), "limit is 2000"),
         (DraftQuestion("x", ("a\0",)), "NUL"),
         (DraftQuestion("x", ("a",) * 51), "more than 50"),
