@@ -36,66 +36,72 @@ class Busy(Refused):
 
     def __init__(self, work: str, slots: int) -> None:
         self.work = work
-        super().__init__(f"All {slots} slots for {work} are taken. Nothing was done; try again in a moment.")
+        super().__init__(
+            f"All {slots} slots for {work} are taken. Nothing was changed. Try again in a moment."
+        )
 
 
 @Refused.coded("ModelMissing", "No model", status=503)
 def model_missing(part: str) -> str:
-    return f"This server runs without {part}. Start it with a checkpoint: set COLMLM_CHECKPOINT."
+    return f"This server runs without {part}. Nothing was changed. Set COLMLM_CHECKPOINT, then run `colmlm serve`."
 
 
 @Refused.coded("ClientLeft", "Client left", status=499)
 def client_left() -> str:
-    return "Nobody waits for this answer any more. It was broken off."
+    return "The client disconnected, so the answer was stopped. Nothing was stored. Send the request again."
 
 
 @Refused.coded("Draining", "Draining", status=503)
 def server_draining() -> str:
-    return "This server is ending and takes nothing new. Ask another one, or again in a moment."
+    return "This server is shutting down. Nothing was changed. Ask another server, or try again in a moment."
 
 
 @Refused.coded("NotSignedIn", "Not signed in", status=401)
 def not_signed_in() -> str:
-    return "No valid token. Send 'Authorization: Bearer SECRET', or sign in on the console's page."
+    return "The request has no valid token. Nothing was changed. Send 'Authorization: Bearer SECRET', or sign in."
 
 
 @Refused.coded("RightMissing", "Not allowed", status=403)
 def right_missing(role: str, right: Right) -> str:
     having = [name for name, rights in ROLES.items() if right in rights]
     return (
-        f"This token's role is {role}, which has not the right {right.value!r}. "
-        f"Use a token of one of these roles: {', '.join(having)}."
+        f"This token has the role {role}, which lacks the right {right.value!r}. Nothing was changed. Use a token "
+        f"with one of these roles: {', '.join(having)}."
     )
 
 
 @Refused.coded("TooManyRequests", "Too many requests", status=429)
 def too_many_requests(limit: str, retry_after: int, remedy: str) -> str:
-    return f"This token may {limit}. Ask again in {retry_after} s, or {remedy}."
+    return f"This token may {limit}. Nothing was changed. Try again in {retry_after} s, or {remedy}."
 
 
 @Refused.coded("BadIdempotencyKey", "Bad Idempotency-Key", status=400)
 def bad_idempotency_key(cause: str) -> str:
-    return f"The Idempotency-Key cannot be used: {cause}."
+    return f"The Idempotency-Key cannot be used: {cause}. Nothing was changed. Correct the request."
 
 
 @Refused.coded("InvalidCursor", "Invalid cursor", status=422)
 def invalid_cursor(of: str) -> str:
-    return f"The cursor is none of the list of {of}. Pass the `next` of a page of this list, or none."
+    return f"The cursor is not of the list of {of}. Nothing was changed. Pass the `next` of a page, or no cursor."
 
 
 @Refused.coded("Unacceptable", "Unacceptable request", status=422)
 def unacceptable_body(cause: str) -> str:
-    return f"The body contradicts itself: {cause}. Nothing was done."
+    return f"The body contradicts itself: {cause}. Nothing was changed. Correct the body and send it again."
 
 
 @Refused.coded("CrossOrigin", "Request from another site", status=403)
 def cross_origin() -> str:
-    return "A signed-in page may write only from this server's own origin. Use a bearer token instead."
+    return (
+        "A page of another site sent this. Nothing was changed. Use this server's console or a bearer token."
+    )
 
 
 @Refused.coded("UnknownHost", "Unknown host", status=421)
 def unknown_host() -> str:
-    return "The Host header is none of this server's names. Add the name to COLMLM_ALLOWED_HOSTS."
+    return (
+        "The Host header is not a name of this server. Nothing was changed. Add it to COLMLM_ALLOWED_HOSTS."
+    )
 
 
 PROBLEMS = {
@@ -138,18 +144,28 @@ def _problem_of(error: Exception) -> tuple[Problem, dict[str, str]]:
             gone = DatabaseUnavailable("the configured address", "it does not answer")
             return _of_kb(gone), _headers(gone)
         case PermissionError():  # the file is one of the server's own
-            closed = refusals.storage_read_only(str(error.filename or "The home"))
+            closed = refusals.storage_read_only(str(error.filename or "the home"))
             return _of_kb(closed), _headers(closed)
         case UnicodeDecodeError():  # raised by the decoder of JSON bodies
-            return Problem("urn:colmlm:NotUTF8", "Malformed request", 400, "The body is not UTF-8."), {}
+            return Problem(
+                "urn:colmlm:NotUTF8",
+                "Malformed request",
+                400,
+                "The body is not UTF-8. Nothing was changed. Encode it as UTF-8 and send it again.",
+            ), {}
         case InternalServerException() if error.detail == _CUT_OFF:
             return Problem(
-                "urn:colmlm:BodyCutOff", "Malformed request", 400, "The body is not all there."
+                "urn:colmlm:BodyCutOff",
+                "Malformed request",
+                400,
+                "The body is incomplete. Nothing was changed. Send it again.",
             ), {}
         case HTTPException() if error.status_code < 500:
             return _of_http(error), {"Allow": allow} if (allow := _allow(error)) else {}
     _log.error("unexpected failure", exc_info=error)
-    detail = "The server failed in a way it does not know. The cause is in its log."
+    detail = (
+        "The server met an unexpected fault. Check `colmlm log list` for changes, and read the server's log."
+    )
     return Problem("urn:colmlm:InternalError", "Internal error", 500, detail), {}
 
 

@@ -92,22 +92,22 @@ EXTRAS = {
     "scipy": "lab",
 }
 
-_AWAY = "See `colmlm db status`, then try again."
+_AWAY = "Check `colmlm db status`, then try again."
 _REMEDIES = {
-    "colmlm.model.annotate.config.AnnotatorError": "Name another directory; the settings are COLMLM_READER, "
-    "COLMLM_SPAN_ANNOTATOR and COLMLM_QUESTION_GENERATOR.",
+    "colmlm.model.annotate.config.AnnotatorError": "Name another directory with COLMLM_READER, "
+    "COLMLM_SPAN_ANNOTATOR or COLMLM_QUESTION_GENERATOR.",
     "colmlm.model.lm.config.CheckpointError": "Name a checkpoint with --checkpoint or COLMLM_CHECKPOINT.",
     "sqlalchemy.exc.OperationalError": _AWAY,
     "sqlalchemy.exc.InterfaceError": _AWAY,
     "psycopg.OperationalError": _AWAY,
     "psycopg.InterfaceError": _AWAY,
-    "builtins.UnicodeError": "Text must be UTF-8.",
-    "builtins.FileNotFoundError": "Check the path.",
+    "builtins.UnicodeError": "Save the text as UTF-8 and try again.",
+    "builtins.FileNotFoundError": "Check the path and try again.",
     "builtins.FileExistsError": "Name another path.",
     "builtins.IsADirectoryError": "Name a file.",
     "builtins.NotADirectoryError": "Name a directory.",
     "builtins.PermissionError": "Change the permissions, or name another path.",
-    "builtins.MemoryError": "Out of memory; free some, or work on less at once.",
+    "builtins.MemoryError": "Out of memory. Free some, or work on less at once.",
 }
 
 
@@ -135,7 +135,9 @@ def explain(error: BaseException) -> Failure:
     if isinstance(error, FailedElsewhere):
         return error.failure
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(str(error.name).partition(".")[0])):
-        return Failure(USAGE, f"{error.name} is not installed; it comes with: pip install 'colmlm[{extra}]'")
+        return Failure(
+            USAGE, f"{error.name} is not installed. Install it with: pip install 'colmlm[{extra}]'"
+        )
     from colmlm.kb.store.waits import (
         refusal_of,  # imports the database driver, which most commands need and help does not
     )
@@ -145,7 +147,7 @@ def explain(error: BaseException) -> Failure:
         if name in _CODES:
             told = str(error) if isinstance(error, KBError) else f"{_cause(error)} {_REMEDIES.get(name, '')}"
             return Failure(_CODES[name], one_line(told))
-    fault = f"{type(error).__name__}: {error}. This is a fault of colmlm; `colmlm --debug ...` shows where."
+    fault = f"{type(error).__name__}: {error}. This is a fault of colmlm. `colmlm --debug ...` shows where."
     return Failure(FAULT, one_line(fault))
 
 

@@ -96,7 +96,7 @@ def test_what_an_extra_brings_is_named_where_it_is_missing() -> None:
     assert {normal(name): extra for name, extra in EXTRAS.items()} == brought
     missing = ModuleNotFoundError("No module named 'scipy'", name="scipy.stats")
     assert explain(missing) == Failure(
-        USAGE, "scipy.stats is not installed; it comes with: pip install 'colmlm[lab]'"
+        USAGE, "scipy.stats is not installed. Install it with: pip install 'colmlm[lab]'"
     )
 
 

@@ -28,8 +28,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _UPLOAD_BLOCK = 1 << 18  # bytes
-_NOT_HEEDED = "it can be heeded only on the machine of the knowledge base; leave it out with a server."
-_ITS_KEY = "a server records this under the name of the token; leave it out."
+_NOT_HEEDED = "it works only on the machine of the knowledge base. Leave it out with a server."
+_ITS_KEY = "the server takes the name from the token. Leave it out."
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,10 @@ class ServerUnreachable(RemoteError):
 
     def __init__(self, url: str, cause: str, *, was_sent: bool = False) -> None:
         self.url, self.cause, self.was_sent = url, cause.rstrip("."), was_sent
+        sent = "The request may have been carried out." if was_sent else "Nothing was changed."
         super().__init__(
-            f"No knowledge base answers at {url}: {self.cause}. Check the address and that it runs."
+            f"No knowledge base answers at {url}: {self.cause}. {sent} Check the address, and start the server with "
+            "`colmlm serve`."
         )
 
 
@@ -47,8 +49,8 @@ def answer_lost(lost: ServerUnreachable) -> ServerUnreachable:
     error = ServerUnreachable(lost.url, lost.cause, was_sent=True)
     error.code, error.title = "AnswerLost", "Answer lost"
     error.args = (
-        f"The answer of {lost.url} was lost: {lost.cause}. Whether it was done is not known here; "
-        "see `colmlm log list` before you ask for it again.",
+        f"The answer of {lost.url} was lost: {lost.cause}. The edit may have been made. "
+        "See `colmlm log list` before you repeat it.",
     )
     return error
 
@@ -73,7 +75,7 @@ class RequestRefused(RemoteError):
 
 @RemoteError.coded("JobNotDone", "Job not done")
 def job_not_done(job_id: int, state: str) -> str:
-    return f"Job {job_id} is {state}. What it had done stays done; see `colmlm jobs show`."
+    return f"Job {job_id} is {state}. Its committed changes are kept. See `colmlm jobs show {job_id}`."
 
 
 def error_of_response(response: httpx2.Response) -> KBError:
@@ -117,7 +119,7 @@ def unsendable() -> InvalidValue:
     """Give the error for a value that no request can hold."""
     return InvalidValue(
         "value",
-        "it holds a lone surrogate, or is a number of more than 64 bits; remove the one, and give ids "
+        "it holds a lone surrogate, or is a number of more than 64 bits. Remove the surrogate, or give ids "
         "from 1 to 9223372036854775807",
     )
 

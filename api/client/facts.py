@@ -162,7 +162,7 @@ class RemoteFacts(Resource):
         self, corrections: Sequence[Correction], *, keyed: bool = True, **how: Unpack[Correcting]
     ) -> Edit:
         if len(corrections) > MAX_FACTS_PER_EDIT:
-            many = f"it holds {len(corrections)} facts, and a server edits {MAX_FACTS_PER_EDIT} in one change"
+            many = f"it holds {len(corrections)} facts, but one change edits at most {MAX_FACTS_PER_EDIT}"
             raise InvalidValue("batch", many)
         body = {"facts": list(map(asdict, corrections)), **options(Correcting, how)}
         return self._edit("/facts/batch", body, keyed, "PATCH")
@@ -293,7 +293,7 @@ class RemoteCorpora(Resource):
         about = options(Ingesting, how)
         refuse(**{name: about.pop(name, None) for name in ("actor", "dry_run", "allow_erased")})
         if format_ not in _FORMATS:
-            raise NotHeeded("format_", f"a server takes {', '.join(_FORMATS)}.")
+            raise NotHeeded("format_", f"use one of {', '.join(_FORMATS)}.")
         about |= {"corpus": corpus, "format": format_, "upload_id": self.api.upload(file)}
         result = RemoteJobs(self.api).run_to_end(work_of(Ingest.kind, about))
         return msgspec.convert(result, IngestReport), result["refused"]
@@ -358,11 +358,11 @@ def _check_files(files: Sequence[RawFile]) -> None:
     if number > 1:
         raise NotHeeded(
             "found",
-            f"{number} files are named {name}, and a server knows documents by that alone; rename one, or add "
-            "them to corpora of their own.",
+            f"{number} files are named {name}, but a server knows documents by name alone. Rename one, or add "
+            "them to different corpora.",
         )
     if len(files) > MOST_FILES:
-        raise NotHeeded("found", f"these are {len(files)} files; a server takes {MOST_FILES} at once.")
+        raise NotHeeded("found", f"these are {len(files)} files. Send at most {MOST_FILES} at once.")
 
 
 # Forgetting and erasing: with the server's model, and not in the server's files.

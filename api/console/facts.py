@@ -389,7 +389,7 @@ def hold_both(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Note that both of two facts hold, or with `not` that they do not."""
     ids, signature = form.ids("fact"), form.sign(request)
     if len(ids) != 2:
-        raise InvalidValue("pair", "it takes two facts")
+        raise InvalidValue("pair", "a pair needs two facts")
     edit = ports.kb.comparisons.hold(*ids, holds=not form.flag("not"), **signature)
     return Redirect(f"/console/contradictions?change={edit.seq}", status_code=303)
 

@@ -355,7 +355,7 @@ LONGEST = 10_000
 
 @Refused.coded("Mistakes", "This form is not complete", status=422)
 def form_mistakes(fields: Sequence[str]) -> str:
-    return f"Nothing was done. See the note at {', '.join(fields)}, put it right and send it again."
+    return f"These fields have mistakes: {', '.join(fields)}. Nothing was changed. Correct them and send it again."
 
 
 @dataclass(slots=True)

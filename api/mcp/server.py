@@ -96,7 +96,7 @@ def correct_fact(
     The document's own text stays as it is. To take the correction back, correct it again.
     """
     if not value and not question:
-        raise InvalidValue("correction", "it has neither a value nor a question; give one of them")
+        raise InvalidValue("correction", "it has neither a value nor a question. Give one of them")
     fact = caller.base.facts.show(fact_id)
     _require_live([fact])
     would = " and ".join(
@@ -254,9 +254,8 @@ SHOWN = 50  # facts
 @Conflict.coded("DryRunNeeded", "Dry run needed")
 def dry_run_needed(tool: str) -> str:
     return (
-        "This code is of no dry run that you made of this edit: a fact was edited since, something else is asked "
-        "for now, or this process was started anew. "
-        f"Nothing was done. Call {tool} without `confirm`, show what it says, and pass the code that it gives."
+        "No current dry run has this code, because a fact or the request changed, or the server restarted. Nothing "
+        f"was changed. Call {tool} without `confirm`, show its answer, and pass the new code."
     )
 
 

@@ -412,7 +412,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return self._stage == "body" and not self.pipeline and not self.cycle.response_started
 
 
-_HELP = "Nothing was done. Send the whole request again, on another connection."
+_HELP = "Nothing was changed. Send the whole request again, on another connection."
 
 
 def _refusal(problem: Problem) -> bytes:

@@ -142,10 +142,10 @@ def _check_name(name: str) -> str:
 
 def _whole_body(messages: Sequence[HTTPReceiveMessage]) -> bytes:
     if messages[-1]["type"] != "http.request":  # the client disconnected within the body
-        raise bad_idempotency_key("the request ended before its body did")
+        raise bad_idempotency_key("the body of the request is incomplete")
     body = b"".join(message["body"] for message in messages if message["type"] == "http.request")
     if len(body) > MAX_BODY_BYTES:
-        raise bad_idempotency_key(f"with one a body has {MAX_BODY_BYTES} bytes at most")
+        raise bad_idempotency_key(f"such a request has at most {MAX_BODY_BYTES} bytes")
     return body
 
 

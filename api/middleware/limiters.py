@@ -381,5 +381,5 @@ class RateLimits:
             wait = self._take(token.key_id, per_minute)
         if wait:
             raise too_many_requests(
-                f"ask {per_minute} times a minute", ceil(wait), "have an admin raise its limit"
+                f"ask {per_minute} times a minute", ceil(wait), "ask an admin for a higher limit"
             )

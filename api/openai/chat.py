@@ -181,9 +181,7 @@ Nothing = Annotated[Any, Meta(extra_json_schema={"enum": [None]})]
 def refuse_tools(field: str, tools: list[Any] | None, choice: Any) -> None:
     """Raise `Unsupported` where tools are to be called. With the choice "none" they may be listed."""
     if choice not in UNFORCED or (tools and choice != "none"):
-        raise Unsupported(
-            field, "the model calls none; its lookups are its own. Leave them out, or choose none"
-        )
+        raise Unsupported(field, "the model cannot call tools. Leave them out, or choose none")
 
 
 class ChatRequest(ChoiceFields, frozen=True, kw_only=True):
@@ -228,15 +226,15 @@ class ChatRequest(ChoiceFields, frozen=True, kw_only=True):
         if self.logprobs:
             self.refuse_beside_logprobs()
         elif self.top_logprobs:
-            raise Unsupported("top_logprobs", "they come with logprobs; set that, too")
+            raise Unsupported("top_logprobs", "it needs logprobs. Set logprobs too")
         refuse_tools("tools", self.tools, self.tool_choice)
         refuse_tools("functions", self.functions, self.function_call)
         if self.response_format not in (None, {"type": "text"}):
-            raise Unsupported("response_format", "only text is written")
+            raise Unsupported("response_format", "the model writes only text")
         if set(self.modalities or ()) - {"text"} or self.audio is not None:
-            raise Unsupported("modalities", "only text is written")
+            raise Unsupported("modalities", "the model writes only text")
         if self.web_search_options is not None:
-            raise Unsupported("web_search_options", "only the knowledge base is searched")
+            raise Unsupported("web_search_options", "the model searches only the knowledge base")
         refuse_unanswerable("messages", self.messages)
 
 
@@ -249,7 +247,7 @@ MetadataText = Annotated[str, Meta(min_length=1, max_length=512)]  # as long as 
 
 @Refused.coded("CompletionNotFound", "No such completion", status=404)
 def completion_not_found(asked: str) -> str:
-    return f"No completion {asked!r} is stored. Its id is the `generation_id` of its choice."
+    return f"No completion {asked!r} is stored. Nothing was changed. Its id is the `generation_id` of its choice."
 
 
 class FeedbackMetadata(Request, frozen=True, kw_only=True, omit_defaults=True):

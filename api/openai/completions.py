@@ -148,20 +148,20 @@ class CompletionRequest(ChoiceFields, frozen=True, kw_only=True):
     def _refuse(self) -> None:
         self.refuse_unsupported()
         if self.best_of not in (None, self.num_choices):
-            raise Unsupported("best_of", "all choices are given, and none is chosen; leave it out")
+            raise Unsupported("best_of", "the server returns all choices. Leave it out")
         if self.suffix:
-            raise Unsupported("suffix", "text is not inserted, only continued; leave it out")
+            raise Unsupported("suffix", "the model only continues text. Leave it out")
         if self.logprobs is not None:
             self.refuse_beside_logprobs()
         if self.echo and self.stream and not all(isinstance(prompt, str) for prompt in self._prompts()):
-            raise Unsupported("echo", "a stream gives back no token ids; leave it out, or send text")
+            raise Unsupported("echo", "a stream returns no token ids. Leave it out, or send text")
         if self.max_tokens == 0 and self.stream:
-            raise Unsupported("max_tokens", "a stream of nothing; leave stream out")
+            raise Unsupported("max_tokens", "0 leaves nothing to stream. Leave stream out")
         if self.max_tokens == 0 and not self.echo:
-            raise Unsupported("max_tokens", "0 gives nothing unless echo is set")
+            raise Unsupported("max_tokens", "0 needs echo. Set echo, or ask for more tokens")
         if (num_choices := len(self._prompts()) * self.num_choices) > MAX_CHOICES:
             field = "prompt" if self.num_choices == 1 else "n"
-            raise Unsupported(field, f"{num_choices} choices at once; at most {MAX_CHOICES}")
+            raise Unsupported(field, f"this asks for {num_choices} choices, and the limit is {MAX_CHOICES}")
 
     def _prompts(self) -> list[str | tuple[int, ...]]:
         if isinstance(self.prompt, str):
@@ -170,7 +170,7 @@ class CompletionRequest(ChoiceFields, frozen=True, kw_only=True):
         if kinds == {int}:
             return [tuple(token for token in self.prompt if isinstance(token, int))]
         if int in kinds:
-            raise Unsupported("prompt", "token ids of several prompts are lists of their own")
+            raise Unsupported("prompt", "each prompt of several needs its own list of token ids")
         return [
             one if isinstance(one, str) else tuple(one) for one in self.prompt if not isinstance(one, int)
         ]

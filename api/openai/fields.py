@@ -65,7 +65,7 @@ _TYPES = {
 
 @Refused.coded("ModelNotFound", "No such model", status=404)
 def model_not_found(asked: str, served: str) -> str:
-    return f"The model {asked!r} is not served here. This server has {served!r}; see /v1/models."
+    return f"The model {asked!r} is not served here. Nothing was changed. Use {served!r}, or see /v1/models."
 
 
 class Unsupported(Refused):
@@ -76,7 +76,7 @@ class Unsupported(Refused):
 
     def __init__(self, field: str, cause: str) -> None:
         self.field = field
-        super().__init__(f"{field}: {cause}.")
+        super().__init__(f"{field}: {cause}. Nothing was decoded. Correct this field, or leave it out.")
 
 
 class OpenAIError(msgspec.Struct, frozen=True):
@@ -216,7 +216,7 @@ class DecodingFields(LookupFields, frozen=True, kw_only=True, omit_defaults=True
     def refuse_unsupported(self) -> None:
         """Raise `Unsupported` where a field asks for something that this decoder does not implement."""
         if self.top_k not in (None, -1, 0):
-            raise Unsupported("top_k", "it is not supported; use top_p")
+            raise Unsupported("top_k", "it is not supported. Use top_p")
 
     def decoding(
         self, prompt: str | tuple[int, ...], max_tokens: int, stops: tuple[str, ...] = ()
@@ -224,7 +224,7 @@ class DecodingFields(LookupFields, frozen=True, kw_only=True, omit_defaults=True
         """Give the generation request of a prompt. Raise `Unsupported`."""
         most = min(max_tokens, MAX_TOKENS)
         if self.min_tokens > most:
-            raise Unsupported("min_tokens", f"{self.min_tokens} is more than the most tokens, {most}")
+            raise Unsupported("min_tokens", f"{self.min_tokens} is more than the limit of {most} tokens")
         return GenerationRequest(
             prompt=prompt,
             mode=self.mode or "auto",
@@ -256,24 +256,18 @@ class ChoiceFields(DecodingFields, frozen=True, kw_only=True):
         super().refuse_unsupported()
         for field in ("presence_penalty", "frequency_penalty"):
             if getattr(self, field):
-                raise Unsupported(field, "it is not supported; use repetition_penalty, of this server's own")
+                raise Unsupported(field, "it is not supported. Use repetition_penalty instead")
         if self.logit_bias:
-            raise Unsupported(
-                "logit_bias", "it is not supported; use fact_bias for how readily lookups are made"
-            )
+            raise Unsupported("logit_bias", "it is not supported. Use fact_bias to get more or fewer lookups")
 
     def refuse_beside_logprobs(self) -> None:
         """Raise `Unsupported` for what contradicts log-probabilities, which are the model's alone."""
         if self.mode not in (None, "off"):
-            raise Unsupported(
-                "logprobs", "they are the model's alone, without lookups; leave mode out, or set it off"
-            )
+            raise Unsupported("logprobs", "they work only without lookups. Leave mode out, or set it to off")
         if self.stream:
-            raise Unsupported("logprobs", "a stream has none; leave stream out")
+            raise Unsupported("logprobs", "a stream has none. Leave stream out")
         if self.on_miss == "abstain":
-            raise Unsupported(
-                "logprobs", "nothing is looked up for them, so nothing can miss; leave on_miss out"
-            )
+            raise Unsupported("logprobs", "they work without lookups, so nothing can miss. Leave on_miss out")
 
     @property
     def num_choices(self) -> int:
@@ -331,9 +325,9 @@ Messages = Annotated[list[Message], Meta(min_length=1, max_length=100)]
 def refuse_unanswerable(field: str, messages: Sequence[Message]) -> None:
     """Raise `Unsupported` unless the last message is a user's, and every one but the assistant's says something."""
     if any(message.content is None and message.role != "assistant" for message in messages):
-        raise Unsupported(field, "only a message of the assistant's may be without content")
+        raise Unsupported(field, "only a message of the assistant may have no content")
     if messages[-1].role != "user":
-        raise Unsupported(field, "the last one must be the user's")
+        raise Unsupported(field, "the last message must be the user's")
 
 
 def as_text(messages: Sequence[Message]) -> str:

@@ -78,7 +78,7 @@ def _model(generator: Generator) -> Model:
 
 MAX_INPUTS = 256
 _TOKENS_REFUSED = (
-    "token ids are of another tokenizer; send texts (LangChain: check_embedding_ctx_length=False)"
+    "token ids come from another tokenizer. Send texts (LangChain: check_embedding_ctx_length=False)"
 )
 
 TokenIds = Annotated[list[int], Meta(extra_json_schema={"maxItems": 0})]
@@ -141,7 +141,7 @@ def embed(ports: FromPorts, data: JSONBody[EmbeddingRequest]) -> Embeddings:
     model = ports.need_model(keyset.checkpoint_id)
     name = require_model(model.checkpoint, data.model)
     if data.dimensions not in (None, keyset.dim):
-        raise Unsupported("dimensions", f"these vectors have {keyset.dim} numbers; leave it out")
+        raise Unsupported("dimensions", f"these vectors have {keyset.dim} numbers. Leave dimensions out")
     questions = data.questions()
     return Embeddings(
         data=[

@@ -215,16 +215,18 @@ class ResponseRequest(DecodingFields, frozen=True, kw_only=True):
         self.refuse_unsupported()
         refuse_tools("tools", self.tools, self.tool_choice)
         if self.text is not None and self.text.format not in (None, {"type": "text"}):
-            raise Unsupported("text.format", "only text is written")
+            raise Unsupported("text.format", "the model writes only text")
         for wanted in self.include or ():
             if wanted not in NONE_OF_THEM:
-                raise Unsupported("include", f"{wanted!r} is not told; citations always are")
+                raise Unsupported("include", f"{wanted!r} cannot be included. Citations always are")
         if self.background:
-            raise Unsupported("background", "an answer is waited for; leave it out, or set stream")
+            raise Unsupported(
+                "background", "the server cannot answer in the background. Leave it out, or set stream"
+            )
         for field in ("previous_response_id", "conversation", "prompt"):
             if getattr(self, field) is not None:
                 raise Unsupported(
-                    field, "nothing is kept between requests; send the whole conversation as input"
+                    field, "the server keeps nothing between requests. Send the whole conversation as input"
                 )
         refuse_unanswerable("input", self._messages())
 

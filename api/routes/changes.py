@@ -118,7 +118,7 @@ def list_changes(
     CloudEvents, and the next page as a `Link` of the relation `next`.
     """
     if "\x00" in f"{actor or ''}{principal or ''}{kind or ''}":
-        raise InvalidQuery("a name holds no NUL character")
+        raise InvalidQuery("the name holds a NUL character. Remove it")
     fitting: Fitting = {
         "actor": actor,
         "principal": principal,
@@ -309,7 +309,7 @@ class _ChangesFollower:
 
 def _seq(said: str) -> int:
     if not said.isascii() or not said.isdecimal() or int(said) > MAX_ID:
-        raise InvalidQuery("the Last-Event-ID is no change's seq")
+        raise InvalidQuery("the Last-Event-ID is not the seq of a change")
     return int(said)
 
 

@@ -318,11 +318,11 @@ def nearest(ports: Ports, question: str | None, sought: FactSearch) -> list[int]
     """Give the live facts nearest to a question, nearest first. Raise `ModelMissing` without an encoder."""
     said = (question, sought.get("actor"), sought.get("kind"), sought.get("corpus"))
     if any("\x00" in text for text in said if text is not None):
-        raise InvalidQuery("a text holds no NUL character")
+        raise InvalidQuery("the text holds a NUL character. Remove it")
     if question is None:
         return None
     if sought.get("text"):
-        raise InvalidQuery("facts are sought by a text or by what they are near to, not by both")
+        raise InvalidQuery("it has both a text and a fact to be near. Give one of them")
     asked = question
     (ranking,) = ports.ask_with_encoder(
         lambda encoder: ports.kb.lookups.nearest(

@@ -93,7 +93,7 @@ def _require_few(documents: Sequence[DocumentToEncode]) -> None:
     num_chars = sum(len(given.text) + len(given.title or "") for given in documents)
     if num_facts > MAX_FACTS_TO_ENCODE or num_chars > MAX_CHARS_TO_ENCODE:
         raise InvalidQuery(
-            f"the documents have {num_facts} facts and {num_chars} characters; one request takes "
+            f"the documents have {num_facts} facts and {num_chars} characters. One request takes "
             f"{MAX_FACTS_TO_ENCODE} facts and {MAX_CHARS_TO_ENCODE} characters. Send them in several requests"
         )
 
@@ -115,7 +115,7 @@ def _document(given: DocumentToEncode) -> AnnotatedDocument:
     for span in given.facts:
         if not at <= span.start < span.end <= len(text):
             raise InvalidQuery(
-                f"the span {span.start}:{span.end} is not within the text, behind the one before"
+                f"the span {span.start}:{span.end} is outside the text, or before the previous span"
             )
         at = span.end
     facts = tuple(FactSpan(span.start, span.end, text[span.start : span.end]) for span in given.facts)
@@ -316,9 +316,9 @@ def decode_queries(body: bytes, dim: int, dtype: str) -> npt.NDArray[np.float32]
     stored = _DTYPES[dtype]
     rows, rest = divmod(len(body), dim * stored.itemsize)
     if rest:
-        raise InvalidQuery(f"{len(body)} bytes are no whole rows of {dim} numbers of {dtype}")
+        raise InvalidQuery(f"{len(body)} bytes are not whole rows of {dim} numbers of {dtype}")
     if not 1 <= rows <= MAX_VECTORS:
-        raise InvalidQuery(f"a lookup takes 1 to {MAX_VECTORS} queries, and these are {rows}")
+        raise InvalidQuery(f"a lookup takes 1 to {MAX_VECTORS} queries, but these are {rows}")
     return np.frombuffer(body, dtype=stored).reshape(rows, dim).astype(np.float32)
 
 

@@ -79,7 +79,7 @@ def time_of(name: str, said: str | None) -> datetime | None:
     try:
         time = datetime.fromisoformat(said)
     except ValueError as error:
-        raise InvalidQuery(f"{name} is no time, such as 2026-01-31T12:00:00Z") from error
+        raise InvalidQuery(f"{name} is not a time like 2026-01-31T12:00:00Z") from error
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 

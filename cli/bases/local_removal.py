@@ -104,7 +104,7 @@ class LocalErasures:
             return Erasing(erasure.finish(now=now, on_step=self.runtime.telling.note))
         if self.runtime.settings.erase_needs_two:
             if now or scan or traces_out:
-                raise NotHeeded("now", "an erasure by two takes it when it is approved.")
+                raise NotHeeded("now", "an erasure by two takes it at approval. Pass it when you approve.")
             return Erasing(None, self._requests.ask(fact_ids, token=self._token(), **how))
         reach: Mentioned = how.get("mentions", "same-document")
         traces = erasure.traces(fact_ids, mentions=reach) if scan or traces_out else ()

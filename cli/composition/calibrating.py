@@ -95,16 +95,16 @@ class AnswerCalibrating:
             before = calibrations(self.runtime.user, self.kb).standing().calibration
             if before is None or not (before.corpora or before.question_set):
                 raise InvalidQuestions(
-                    "there are none: name a file, a set, or corpora whose facts have questions that people wrote"
+                    "there are none. Name a file, a set, or corpora with questions that people wrote"
                 )
             corpora, question_set = before.corpora, before.question_set
         known = {one.corpus for one in self.kb.corpora.all()}
         if missing := [name for name in corpora if name not in known]:
-            raise InvalidQuestions(f"there is no corpus {missing[0]!r}")
+            raise InvalidQuestions(f"corpus {missing[0]!r} does not exist")
         stored = draw_questions(self.runtime.answers, corpora, how.sample, how.seed) if corpora else []
         if corpora and not stored:
             raise InvalidQuestions(
-                f"no fact of {', '.join(corpora)} has a question that a person wrote; name a file (--file) or a "
+                f"no fact of {', '.join(corpora)} has a question that a person wrote. Name a file (--file) or a "
                 "set of kept questions (--question-set)"
             )
         if question_set is not None:

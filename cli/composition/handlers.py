@@ -122,7 +122,7 @@ def backup(run: JobRun, work: MakeBackup) -> dict[str, Any]:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = directory / work.name
     if file.exists() and not (work.replace or _is_of(run.job, file)):
-        raise InvalidWork(work.kind, f"there is a backup {work.name!r}; choose another name, or replace it")
+        raise InvalidWork(work.kind, f"a backup {work.name!r} exists. Choose another name, or replace it")
     made = write_backup(
         run.kb,
         file,

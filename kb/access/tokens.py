@@ -71,7 +71,7 @@ def create_token(
     pending = _begin(session, actor, f"make the token {name}, {role}")
     if session.scalar(select(exists().where(ApiKeyRow.name == name))):
         raise InvalidValue(
-            "name of the token", f"{name!r} is taken, by a revoked token too; the change log names tokens"
+            "name of the token", f"{name!r} is taken. A revoked token keeps its name too. Choose another name"
         )
     secret = new_secret()
     token = ApiKeyRow(
@@ -237,7 +237,7 @@ def _check_name(name: str) -> None:
 def _ahead(field: str, span: timedelta) -> ColumnElement[datetime]:
     """Give an expression (SQL) for the time `span` from now by the database's clock."""
     if not timedelta(0) < span <= LONGEST:
-        raise InvalidValue(field, f"{span} is not between nothing and {LONGEST.days} days")
+        raise InvalidValue(field, f"{span} is not between 0 and {LONGEST.days} days")
     return func.now() + span
 
 

@@ -126,7 +126,7 @@ class Answering:
             if all(is_unchanged(read[one.sentence_id], now) for one in found):
                 break
         else:
-            raise InvalidQuery("the texts near it are changed all the time; ask again")
+            raise InvalidQuery("the nearest texts keep changing. Ask again")
         passages = tuple(nearby_passages(found, read, reading.every)[: wanted.nearest])
         score = (
             self.reader.confidence.probability_of(weigh_span(question, reading.places))
@@ -198,7 +198,7 @@ class Answering:
         `Lookups.as_of` and its lookups do, and `InvalidQuery` in the mode "paper" or for accepted facts alone.
         """
         if mode != "read":
-            raise InvalidQuery("the past is read; leave out the mode")
+            raise InvalidQuery("the mode has no effect on a question about the past. Leave out the mode")
         wanted = self._read_options(options)
         fact_filter = wanted.fact_filter.of_past()
         threshold = wanted.threshold

@@ -122,7 +122,9 @@ def calibrate_answers(asked: SampleAnswers, shipped: float, rate: float = RATE) 
     if not here.right:
         of_wrong, of_alarms = "questions are answered wrongly", "questions without an answer get one"
         what = of_wrong if by_wrong >= by_alarms else of_alarms
-        raise CalibrationRefused(f"too many {what}: no score holds {rate:.1%} and lets a right answer pass")
+        raise CalibrationRefused(
+            f"too many {what}, and no threshold keeps to {rate:.1%} with a right answer left"
+        )
     return MeasuredAnswers(
         here=here,
         shipped=before,
@@ -141,8 +143,7 @@ def require_enough_questions(number: int, what: str, rate: float, how: str = "")
         if number and (enough := upper_bound(0, number)) <= 0.5:
             remedy += f", or allow {math.ceil(enough * 1000) / 10:.1f}% wrong ones"
         raise CalibrationRefused(
-            f"there are {number} questions that the base {what}, and {rate:.1%} can be told from chance with {least} "
-            f"at least ({remedy})"
+            f"the base {what} {number} of these questions, but a rate of {rate:.1%} needs at least {least} ({remedy})"
         )
 
 

@@ -153,7 +153,7 @@ class RankedLookups:
             if now == read:
                 break
         else:
-            raise InvalidQuery("the texts near it are changed all the time; ask again")
+            raise InvalidQuery("the nearest texts keep changing. Ask again")
         scores = [
             reader.confidence.probability_of(weigh_span(*both)) if both[1] else 0.0
             for both in zip(texts, places, strict=True)
@@ -165,11 +165,11 @@ class RankedLookups:
 
 def _check(ranking: str, texts: Sequence[str], wanted: FullLookupOptions, number: int) -> None:
     if ranking not in RANKINGS:
-        raise InvalidQuery(f"the ranking {ranking!r} is none of {', '.join(RANKINGS)}")
+        raise InvalidQuery(f"the ranking {ranking!r} is not one of {', '.join(RANKINGS)}")
     if len(texts) != number:
         raise InvalidQuery(f"the ranking {ranking!r} needs a text for each query: {len(texts)} for {number}")
     if wanted.k != 1:
-        raise InvalidQuery(f"the ranking {ranking!r} gives one fact, and k is {wanted.k}; leave k out")
+        raise InvalidQuery(f"the ranking {ranking!r} gives one fact, but k is {wanted.k}. Leave k out")
 
 
 def _word_weights(found: Found, keys: Mapping[int, Sequence[int]]) -> dict[int, float]:

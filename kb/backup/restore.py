@@ -122,7 +122,7 @@ def _require_own_signer(home: Path, archive: Archive) -> None:
         raise SignatureRefused(
             str(archive.file),
             f"it was signed by key {key}, which is not the key of {home}",
-            f"{_SIGNER_DECIDES} Nothing was restored. Compare that fingerprint with the one that `colmlm backup "
+            f"{_SIGNER_DECIDES} Compare that fingerprint with the one that `colmlm backup "
             f"create` or `verify` printed where it was made, and pass --key {key}. Or pass --trust-signer.",
         )
 
@@ -132,7 +132,7 @@ def require_migration(archive: Archive) -> None:
     if (made := archive.manifest["migration"]) != head_revision():
         raise refusals.backup_refused(
             str(archive.file),
-            f"it is of migration {made}, this program of {head_revision()}; restore with the program that made it",
+            f"it has migration {made}, but this program has {head_revision()}. Restore with the program that made it",
         )
 
 

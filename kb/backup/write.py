@@ -281,13 +281,13 @@ def _manifest(archive: zipfile.ZipFile, file: Path) -> dict[str, Any]:
 def _require_seal(stream: IO[bytes], file: Path) -> None:
     end = stream.seek(0, os.SEEK_END) - _SEAL_LENGTH
     if end <= 0:
-        raise refusals.backup_refused(str(file), "it is no backup, or cut short")
+        raise refusals.backup_refused(str(file), "it is not a backup, or it is cut short")
     stream.seek(end)
     said = stream.read()
     stream.seek(0)
     if said != _SEAL + _digest(stream, end).encode():
         raise refusals.backup_refused(
-            str(file), "its bytes are not those that were written: damaged, cut short, or no backup"
+            str(file), "its checksum is wrong, so it is damaged, cut short, or not a backup"
         )
 
 

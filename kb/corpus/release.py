@@ -200,7 +200,7 @@ class Release:
 
 
 _MODULUS = 1 << 128
-_REMEDY_TWICE = "A fact has one key; whoever published the release has to say which of them it is."
+_REMEDY_TWICE = "A fact has one key. Ask the publisher of the release which key is right."
 
 
 def _weight(words: str) -> int:
@@ -223,7 +223,7 @@ def _require_whole(file: Path) -> None:
     with file.open("rb") as opened:
         header = opened.read(100)
     if not header.startswith(b"SQLite format 3\x00"):
-        raise refusals.invalid_release(f"{file.name} is no SQLite database", _AGAIN)
+        raise refusals.invalid_release(f"{file.name} is not an SQLite database", _AGAIN)
     journal = file.with_name(f"{file.name}-wal")
     if journal.is_file() and journal.stat().st_size:
         remedy = f"Close whatever writes to it, then: sqlite3 {file.name} 'PRAGMA wal_checkpoint(TRUNCATE)'"
@@ -244,7 +244,7 @@ def _require_table(entries: sqlite3.Connection) -> None:
     if columns["entry_id"] != 1 and not _is_indexed(entries):
         remedy = f"Add one: sqlite3 {ENTRIES} 'CREATE UNIQUE INDEX by_id ON entries (entry_id)'"
         raise refusals.invalid_release(
-            f"{ENTRIES} has no index of its entry ids, so that each would be sought in all", remedy
+            f"{ENTRIES} has no index of its entry ids, so every lookup would read the whole table", remedy
         )
 
 
@@ -277,5 +277,5 @@ def _parse_entry(entry_id: str, data: str | bytes) -> ReleasedFact:
 
 def _bad_entry(entry_id: str, cause: str) -> Invalid:
     return refusals.invalid_release(
-        f"entry {entry_id} of {ENTRIES} {cause}", "Nothing says what it was; get a sound copy."
+        f"entry {entry_id} of {ENTRIES} {cause}", "Copy the file again from its publisher."
     )

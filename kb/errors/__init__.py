@@ -101,7 +101,7 @@ class FactNotFound(NotFound):
     def __init__(self, fact_ids: Sequence[int]) -> None:
         self.fact_ids = tuple(fact_ids)
         super().__init__(
-            f"No fact {format_list(fact_ids)}. Nothing was done; look ids up with `colmlm facts list`."
+            f"No fact {format_list(fact_ids)}. Nothing was changed. List facts with `colmlm facts list`."
         )
 
 
@@ -110,7 +110,9 @@ class QuestionSetNotFound(NotFound):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        super().__init__(f"No set of questions is named {name!r}. List them with `colmlm questions list`.")
+        super().__init__(
+            f"No set of questions is named {name!r}. Nothing was changed. List the sets with `colmlm questions list`."
+        )
 
 
 class NoActiveKeyset(Conflict):
@@ -118,7 +120,8 @@ class NoActiveKeyset(Conflict):
 
     def __init__(self) -> None:
         super().__init__(
-            "No keyset is active, so nothing can be looked up. Rekey with a checkpoint, then activate."
+            "No keyset is active, so lookups cannot be answered. Nothing was changed. Run `colmlm keysets create`, "
+            "then `colmlm keysets activate`."
         )
 
 
@@ -128,7 +131,7 @@ class NoFormerKeyset(Conflict):
     def __init__(self, keyset_id: int) -> None:
         self.keyset_id = keyset_id
         super().__init__(
-            f"No keyset was active before keyset {keyset_id}, so there is nothing to go back to."
+            f"No keyset was active before keyset {keyset_id}. Nothing was changed. See `colmlm keysets list`."
         )
 
 
@@ -138,8 +141,9 @@ class KeysetMismatch(Conflict):
     def __init__(self, wanted: str, active: str) -> None:
         self.wanted, self.active = wanted, active
         super().__init__(
-            f"The query comes from checkpoint {wanted!r}, the active keyset from {active!r}; their vectors do not "
-            "compare. Load the keyset's checkpoint, or rekey and activate."
+            f"The query comes from checkpoint {wanted!r}, the active keyset from {active!r}. Their vectors cannot be "
+            "compared. Nothing was changed. Load the keyset's checkpoint, or activate another with "
+            "`colmlm keysets activate`."
         )
 
 
@@ -147,22 +151,26 @@ class InvalidValue(Invalid):
     title = "Invalid value"
 
     def __init__(self, field: str, cause: str) -> None:
-        self.field = field
-        super().__init__(f"The {field} cannot be stored: {cause}.")
+        self.field, self.cause = field, cause
+        super().__init__(f"Invalid {field}: {cause}. Nothing was changed. Correct the value and try again.")
 
 
 class InvalidQuery(Invalid):
     title = "Invalid query"
 
     def __init__(self, cause: str) -> None:
-        super().__init__(f"The query cannot be searched: {cause}.")
+        super().__init__(
+            f"The query cannot be searched: {cause}. Nothing was changed. Correct it and try again."
+        )
 
 
 class InvalidQuestions(Invalid):
     title = "Invalid questions"
 
     def __init__(self, cause: str) -> None:
-        super().__init__(f"These questions cannot be asked: {cause}.")
+        super().__init__(
+            f"These questions cannot be used: {cause}. Nothing was changed. Correct them and retry."
+        )
 
 
 class InvalidWork(Invalid):
@@ -170,7 +178,9 @@ class InvalidWork(Invalid):
 
     def __init__(self, kind: str, cause: str) -> None:
         self.kind = kind
-        super().__init__(f"A job {kind!r} cannot be made of this: {cause}. Nothing was started.")
+        super().__init__(
+            f"Job {kind!r} cannot start: {cause}. Nothing was changed. Correct it and start it again."
+        )
 
 
 class NotHeeded(Invalid):
@@ -180,7 +190,9 @@ class NotHeeded(Invalid):
 
     def __init__(self, parameter: str, why: str) -> None:
         self.parameter, self.why = parameter, why
-        super().__init__(f"`{parameter}`: {why}")
+        super().__init__(
+            f"`{parameter}` cannot be used here: {why} Nothing was changed. Correct it or leave it out."
+        )
 
 
 class WebhookRefused(Invalid):
@@ -188,7 +200,7 @@ class WebhookRefused(Invalid):
 
     def __init__(self, why: str) -> None:
         self.why = why
-        super().__init__(f"Nothing is sent to this address: {why}.")
+        super().__init__(f"This address cannot be used: {why}. Nothing was changed. Give another address.")
 
 
 class DatabaseUnavailable(OutOfReach):
@@ -197,7 +209,8 @@ class DatabaseUnavailable(OutOfReach):
     def __init__(self, where: str, cause: str) -> None:
         self.where = where
         super().__init__(
-            f"No database at {where}: {cause}. Check that the server runs and COLMLM_DATABASE_URL."
+            f"No database answers at {where}: {cause}. Any edit that was not confirmed may be lost. Check the server "
+            "with `colmlm db status`, and check COLMLM_DATABASE_URL."
         )
 
 
@@ -210,15 +223,16 @@ class MigrationNeeded(OutOfReach):
         backup = f"restore a backup of migration {self.wanted} into a new database"
         if found is not None and found < first:
             self.remedy = (
-                f"Migrations before {first} are gone: run `colmlm db migrate` of a build of colmlm 0.1 that still has "
-                f"{found}, and then this program, or {backup}"
+                f"Migrations before {first} are gone. Run `colmlm db migrate` of a build of colmlm 0.1 that still has "
+                f"{found}, and then this program. Or {backup}."
             )
         elif found is not None and found > self.wanted:
-            self.remedy = f"A later release has migrated it: run that one, or {backup}"
+            self.remedy = f"A later release has migrated it. Run that release, or {backup}."
         else:
-            self.remedy = "Run: colmlm db migrate"
+            self.remedy = "Run `colmlm db migrate`."
         super().__init__(
-            f"The database is at migration {found or 'none'}, this program needs {self.wanted}. {self.remedy}"
+            f"The database is at migration {found or 'none'}, but this program needs {self.wanted}. Nothing was "
+            f"changed. {self.remedy}"
         )
 
 
@@ -228,8 +242,8 @@ class CandidatesUnavailable(OutOfReach):
     def __init__(self, where: str, cause: str) -> None:
         self.where = where
         super().__init__(
-            f"{where} cannot be searched: {cause}. Lookups fail until it can; check that "
-            "server and COLMLM_MILVUS_URI."
+            f"The Milvus server cannot give keys from {where}: {cause}. No lookup was answered and no fact was "
+            "changed. Check that server and COLMLM_MILVUS_URI, then try again."
         )
 
 
@@ -239,8 +253,8 @@ class SharedSnapshotsUnavailable(OutOfReach):
     def __init__(self, where: str, cause: str) -> None:
         self.where = where
         super().__init__(
-            f"The shared snapshots at {where} cannot be used: {cause}. See COLMLM_SHARED_SNAPSHOTS and what the "
-            "environment says of credentials."
+            f"The shared snapshots at {where} cannot be used: {cause}. No fact was changed. Check "
+            "COLMLM_SHARED_SNAPSHOTS and its credentials, then run `colmlm doctor`."
         )
 
 
@@ -249,19 +263,17 @@ class LockHeld(Waited):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"Timed out waiting for a lock in the database ({what}). Nothing was done; "
-            "try again, or raise COLMLM_LOCK_TIMEOUT_SECONDS."
+            f"The wait for a database lock timed out ({what}), because other work holds it. Nothing was changed. Try "
+            "again, or raise COLMLM_LOCK_TIMEOUT_SECONDS."
         )
 
 
 class SignatureRefused(EvidenceRefused):
     title = "Signature refused"
 
-    def __init__(self, what: str, cause: str, remedy: str = "") -> None:
+    def __init__(self, what: str, cause: str, remedy: str = "Get it again from its signer.") -> None:
         self.what = what
-        super().__init__(
-            f"{what}: {cause}. {remedy or 'It is no evidence; get it again from whoever signed it.'}"
-        )
+        super().__init__(f"{what} was refused: {cause}. Nothing was changed. {remedy}")
 
 
 class LogRefused(EvidenceRefused):
@@ -269,7 +281,9 @@ class LogRefused(EvidenceRefused):
 
     def __init__(self, what: str, seq: int, cause: str) -> None:
         self.what, self.seq = what, seq
-        super().__init__(f"{what}, change {seq}: {cause}. It is no evidence; export the log again.")
+        super().__init__(
+            f"{what} was refused at change {seq}: {cause}. Nothing was changed. Export the log again."
+        )
 
 
 class CalibrationRefused(EvidenceRefused):
@@ -277,8 +291,8 @@ class CalibrationRefused(EvidenceRefused):
 
     def __init__(self, cause: str) -> None:
         super().__init__(
-            f"The answers were not calibrated: {cause}. Nothing was changed; give other or more questions that people "
-            "ask, or allow a higher rate."
+            f"The answers were not calibrated: {cause}. Nothing was changed. Add more questions that people ask, or "
+            "allow a higher rate, then run `colmlm questions threshold` again."
         )
 
 
@@ -287,7 +301,9 @@ class SettingsError(KBError):
 
     def __init__(self, variable: str, cause: str) -> None:
         self.variable = variable
-        super().__init__(f"{variable}: {cause}. Set {variable} right, or unset it for the default.")
+        super().__init__(
+            f"{variable}: {cause}. Nothing was changed. Correct {variable}, or unset it for the default."
+        )
 
 
 class IndexBehind(KBError):
@@ -296,8 +312,8 @@ class IndexBehind(KBError):
     def __init__(self, min_seq: int, applied_seq: int, waited_seconds: float) -> None:
         self.min_seq, self.applied_seq = min_seq, applied_seq
         super().__init__(
-            f"Change {min_seq} is not in the index after {waited_seconds:g} s (it has {applied_seq}). "
-            "Try again, or raise COLMLM_INDEX_WAIT_SECONDS."
+            f"Change {min_seq} did not reach the index within {waited_seconds:g} s. The index is at change "
+            f"{applied_seq}. No edit was lost. Try again, or raise COLMLM_INDEX_WAIT_SECONDS."
         )
 
 
@@ -307,8 +323,8 @@ class CandidatesRefused(KBError):
     def __init__(self, where: str, cause: str) -> None:
         self.where = where
         super().__init__(
-            f"{where} is not what this base wrote there: {cause}. It is not searched; compare and mend it with "
-            "`colmlm doctor --data --repair`."
+            f"The keys in {where} are not the keys of this knowledge base: {cause}. No fact was changed, and this "
+            "copy is not searched. Repair it with `colmlm doctor --data --repair`."
         )
 
 
@@ -317,7 +333,8 @@ class IndexInvariant(KBError):
 
     def __init__(self, cause: str) -> None:
         super().__init__(
-            f"The index refused: {cause}. Run `colmlm doctor --data`; the index can be rebuilt from the database."
+            f"The index refused an operation: {cause}. No fact was changed. Check the index with "
+            "`colmlm doctor --data`. Rebuild it from the database with `colmlm doctor --data --repair`."
         )
 
 
@@ -326,4 +343,7 @@ class SnapshotRefused(KBError):
 
     def __init__(self, *, keyset_id: int, cause: str) -> None:
         self.keyset_id, self.cause = keyset_id, cause
-        super().__init__(f"Snapshot of keyset {keyset_id}: {cause}. The index is rebuilt from the database.")
+        super().__init__(
+            f"The snapshot of keyset {keyset_id} cannot be used: {cause}. No fact was changed. The server rebuilds "
+            "the index from the database, so you need do nothing."
+        )

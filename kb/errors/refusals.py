@@ -33,56 +33,54 @@ def kind_of(code: str) -> type[KBError] | None:
 @NotFound.coded("PairNotFound", "No such pair")
 def pair_not_found(fact_ids: Sequence[int]) -> str:
     return (
-        f"Facts {format_list(fact_ids)} are no contradiction that is kept here, or are noted like that already. "
-        "Nothing was done; see `colmlm facts compare contradictions`, and with --held those where both hold."
+        f"Facts {format_list(fact_ids)} are not a known contradiction, or already have this note. Nothing was "
+        "changed. List contradictions with `colmlm facts compare contradictions`. Add --held to include the pairs "
+        "where both hold."
     )
 
 
 @NotFound.coded("DocumentNotFound", "No such document")
 def document_not_found(document_id: int) -> str:
-    return f"No document {document_id}. A fact's source names its document."
+    return f"No document {document_id}. Nothing was changed. List documents with `colmlm corpus documents`."
 
 
 @NotFound.coded("ExternalIdNotFound", "No such document")
 def external_id_not_found(corpus: str, external_ids: Sequence[str]) -> str:
     shown = ", ".join(map(repr, external_ids[:10]))
     more = f" and {len(external_ids) - 10} more" if len(external_ids) > 10 else ""
-    return f"No document {shown}{more} in corpus {corpus!r}. Nothing was done; check the names."
+    return (
+        f"No document {shown}{more} in corpus {corpus!r}. Nothing was changed. See `colmlm corpus documents`."
+    )
 
 
 @NotFound.coded("CorpusNotFound", "No such corpus")
 def corpus_not_found(corpus: str) -> str:
-    return f"No corpus {corpus!r}. Ingest a file into it first, or list the corpora for the name."
+    return f"No corpus {corpus!r}. Nothing was changed. List the corpora with `colmlm corpus list`."
 
 
 @Conflict.coded("FactDeleted", "Fact is deleted")
 def fact_deleted(fact_ids: Sequence[int]) -> str:
-    return f"Already deleted: {format_list(fact_ids)}. Nothing was done; restore first, or leave them out."
+    return f"These facts are deleted: {format_list(fact_ids)}. Nothing was changed. Run `colmlm facts restore` first."
 
 
 @Conflict.coded("FactNotDeleted", "Fact is not deleted")
 def fact_not_deleted(fact_ids: Sequence[int]) -> str:
-    return f"Not deleted: {format_list(fact_ids)}. Nothing was restored; leave them out."
+    return f"These facts are not deleted: {format_list(fact_ids)}. Nothing was changed. Leave them out."
 
 
 @Conflict.coded("FactErased", "Fact is erased")
 def fact_erased(fact_ids: Sequence[int]) -> str:
-    return (
-        f"Erased for good: {format_list(fact_ids)}. Nothing was done; their text is gone, so leave them out."
-    )
+    return f"These facts are erased for good: {format_list(fact_ids)}. Nothing was changed. Leave them out."
 
 
 @Conflict.coded("FactSuppressed", "Fact was erased before")
 def fact_suppressed() -> str:
-    return (
-        "A fact that says this was erased. Nothing was done; "
-        "pass --allow-erased (allow_erased) to bring it back on purpose."
-    )
+    return "A fact like this was erased. Nothing was changed. Pass --allow-erased (allow_erased) to add it again."
 
 
 @Conflict.coded("FactChanged", "Fact was changed meanwhile")
 def fact_changed(fact_ids: Sequence[int]) -> str:
-    return f"Changed since its version was read: {format_list(fact_ids)}. Nothing was done; read it again."
+    return f"Facts {format_list(fact_ids)} have changed. Your edit was not made. See `colmlm facts show` and retry."
 
 
 @Conflict.coded("AnsweredAlready", "Answered already")
@@ -95,9 +93,9 @@ def answered_already(fact_ids: Sequence[int], value: str) -> str:
         else f"Facts {format_list(fact_ids)} answer"
     )
     return (
-        f'{who} this already ("{said}"). Nothing was done; edit it, or pass --anyway (anyway) to have both.'
+        f'{who} this already ("{said}"). Nothing was changed. Edit it, or pass --anyway (anyway) to have both.'
         if fact_ids
-        else "Two of these facts answer one question with two values. Nothing was done; leave one out, or pass "
+        else "Two of these facts answer one question with two values. Nothing was changed. Leave one out, or pass "
         "--anyway (anyway) to have both."
     )
 
@@ -105,50 +103,50 @@ def answered_already(fact_ids: Sequence[int], value: str) -> str:
 @Conflict.coded("SpanTaken", "Span is taken")
 def span_taken(document_id: int, fact_ids: Sequence[int]) -> str:
     return (
-        f"In document {document_id} it would overlap {format_list(fact_ids)}. Nothing was done; a deleted fact "
-        "keeps its place too, so restore and move that one, or leave its words out."
+        f"The span in document {document_id} would overlap {format_list(fact_ids)}, live or deleted. Nothing was "
+        "changed. Choose another span, or run `colmlm facts restore` and move the restored fact."
     )
 
 
 @Conflict.coded("DocumentReplaced", "Document was replaced")
 def document_replaced(document_id: int) -> str:
     return (
-        f"A newer text has replaced document {document_id}. Nothing was done; its facts are in the newer one."
+        f"A newer text replaced document {document_id}. Nothing was changed. See `colmlm corpus documents`."
     )
 
 
 @Conflict.coded("TextsMissing", "Texts are missing")
 def texts_missing(corpus: str, documents: int) -> str:
     return (
-        f"In corpus {corpus!r} {documents} documents are samples of a release and have no text, so that an export "
-        "would leave their facts out. Nothing was written; ingest the documents, or use colmlm backup create."
+        f"In corpus {corpus!r} {documents} documents are samples of a release without texts, so an export would omit "
+        "them. Nothing was written. Add the documents, or use `colmlm backup create`."
     )
 
 
 @Conflict.coded("FolderEmpty", "Folder has none of the files")
 def folder_empty(corpus: str, files: int) -> str:
     return (
-        f"None of the {files} files that corpus {corpus!r} was synced from is in the folder. Nothing was done; is "
-        "it mounted, and the right one? Pass --allow-empty (allow_empty) where all of them are meant to go."
+        f"None of the {files} files that corpus {corpus!r} was synced from is in the folder. Nothing was changed. "
+        "Check the path. If they were deleted on purpose, pass --allow-empty (allow_empty)."
     )
 
 
 @Conflict.coded("FolderOther", "Corpus follows another folder")
 def folder_other(corpus: str, place: str) -> str:
     return (
-        f"Corpus {corpus!r} follows {place}, and its documents would be taken out. Nothing was done; name another "
-        "corpus, or pass --move (move) where it is meant to follow this folder instead."
+        f"Corpus {corpus!r} follows {place}, so this sync would remove its documents. Nothing was changed. Name "
+        "another corpus, or pass --move (move) to follow this folder instead."
     )
 
 
 @Invalid.coded("InvalidSpan", "Invalid span")
 def invalid_span(document_id: int, cause: str) -> str:
-    return f"No span of document {document_id}: {cause}. Nothing was done."
+    return f"Invalid span in document {document_id}: {cause}. Nothing was changed. Correct the span and try again."
 
 
 @Invalid.coded("InvalidRelease", "Invalid release")
 def invalid_release(cause: str, remedy: str) -> str:
-    return f"The release cannot be imported: {cause}. {remedy}"
+    return f"The release cannot be imported: {cause}. Nothing was imported. {remedy}"
 
 
 # The change log, outputs, and the base as of a change.
@@ -156,45 +154,46 @@ def invalid_release(cause: str, remedy: str) -> str:
 
 @NotFound.coded("NoSuchChange", "No such change")
 def no_such_change(seq: int, head: int) -> str:
-    return f"No change {seq}: the log goes from 0 (before the first change) to {head}. See `colmlm log list`."
+    return f"No change {seq}. The log goes from 0 to {head}. Nothing was changed. See `colmlm log list`."
 
 
 @NotFound.coded("NoOpenBreak", "No open break of the log")
 def no_open_break(seqs: Sequence[int]) -> str:
     return (
-        f"Nothing to seal at change {format_list(seqs)}: it fits, is sealed already, or is not there. Nothing was "
-        "done; `colmlm log verify` names the breaks."
+        f"Change {format_list(seqs)} has no open break to seal. It may be intact, sealed already, or missing. Nothing "
+        "was changed. List the breaks with `colmlm log verify`."
     )
 
 
 @Conflict.coded("NotUndoable", "Change cannot be undone")
 def not_undoable(seq: int, cause: str, fact_ids: Sequence[int] = ()) -> str:
     of = f" {format_list(fact_ids)}" if fact_ids else ""
-    return f"Change {seq} cannot be undone: {cause}{of}. Nothing was done."
+    return f"Change {seq} cannot be undone: {cause}{of}. Nothing was changed. See the changes with `colmlm log list`."
 
 
 @NotFound.coded("GenerationNotFound", "No such generation")
 def generation_not_found(generation_id: int) -> str:
-    return f"No stored output {generation_id}. Only outputs that were recorded can be traced."
+    return f"No stored output {generation_id}. Nothing was changed. List outputs with `colmlm trace outputs`."
 
 
 @Invalid.coded("InvalidSplice", "Invalid splice")
 def invalid_splice(ordinal: int, cause: str) -> str:
-    return f"Splice {ordinal} is not evidence: {cause}. The generation was not stored."
+    return f"Splice {ordinal} is not valid evidence: {cause}. The output was not stored. Correct the splice."
 
 
 @Conflict.coded("NotAnsweredThen", "Not answered then")
 def not_answered_then(seq: int, cause: str) -> str:
-    return f"As of change {seq} {cause}."
+    return (
+        f"Change {seq} cannot be searched: {cause}. Nothing was changed. Choose one from `colmlm log list`."
+    )
 
 
 @Invalid.coded("PastTooLarge", "Too much of the past at once")
 def past_too_large(rows: int, keys: int, limit: int) -> str:
     remedy = f"Ask {limit // keys:,} queries at a time" if keys <= limit else "Ask a base with fewer keys"
     return (
-        f"As of a change each query is compared with every key: {rows:,} queries with {keys:,} keys are "
-        f"{rows * keys:,} scores, and {limit:,} are taken at once. Nothing was looked up. {remedy}, "
-        "or raise COLMLM_AS_OF_MAX_SCORES."
+        f"A lookup in the past compares {rows:,} queries with {keys:,} keys: {rows * keys:,} scores, of at most "
+        f"{limit:,}. Nothing was changed. {remedy}, or raise COLMLM_AS_OF_MAX_SCORES."
     )
 
 
@@ -203,37 +202,37 @@ def past_too_large(rows: int, keys: int, limit: int) -> str:
 
 @NotFound.coded("KeysetNotFound", "No such keyset")
 def keyset_not_found(keyset_id: int) -> str:
-    return f"No keyset {keyset_id}. List the keysets for its id, or rekey to make one."
+    return f"No keyset {keyset_id}. Nothing was changed. List the keysets with `colmlm keysets list`."
 
 
 @Conflict.coded("KeysetNotReady", "Keyset is not ready")
 def keyset_not_ready(keyset_id: int, state: str) -> str:
-    return f"Keyset {keyset_id} is {state}, not ready. Rekey its checkpoint to the end first."
+    return f"Keyset {keyset_id} is {state}, not ready. Nothing was changed. Run `colmlm keysets fill {keyset_id}`."
 
 
 @Conflict.coded("KeysetActive", "Keyset is active")
 def keyset_active(keyset_id: int) -> str:
-    return f"Keyset {keyset_id} is active and serves lookups. Activate another one before retiring it."
+    return f"Keyset {keyset_id} is active. Nothing was changed. First activate another (`colmlm keysets activate`)."
 
 
 @Conflict.coded("GateRefused", "Keyset has not passed its gate")
 def gate_refused(keyset_id: int, cause: str) -> str:
     return (
-        f"Keyset {keyset_id} was not activated: {cause}. "
-        "Run `colmlm keysets check` on it, or activate it with --force, which is recorded."
+        f"Keyset {keyset_id} was not activated: {cause}. Nothing was changed. Run `colmlm keysets check {keyset_id}`, "
+        "or activate it with --force, which the change log records."
     )
 
 
 @Invalid.coded("InvalidKeys", "Invalid keys")
 def invalid_keys(checkpoint_id: str, cause: str) -> str:
-    return f"Checkpoint {checkpoint_id!r} made keys that cannot be used: {cause}."
+    return f"Checkpoint {checkpoint_id!r} made invalid keys: {cause}. They were not stored. Use another --checkpoint."
 
 
 @OutOfReach.coded("KeysLeftElsewhere", "Keys left elsewhere")
 def keys_left_elsewhere(keyset_id: int, cause: str) -> str:
     return (
-        f"Keyset {keyset_id} is retired, but its keys are still on the Milvus server: {cause} They go when it is "
-        "retired again, with the next erasure, or with `colmlm doctor --data --repair`."
+        f"Keyset {keyset_id} is retired, but its keys are still on the Milvus server: {cause} Delete them with "
+        "`colmlm doctor --data --repair`. The next erasure deletes them too."
     )
 
 
@@ -242,92 +241,91 @@ def keys_left_elsewhere(keyset_id: int, cause: str) -> str:
 
 @NotFound.coded("ForgetRunNotFound", "No such forget run")
 def forget_run_not_found(run_id: int) -> str:
-    return f"No forget run {run_id}. List them with `colmlm forget list`."
+    return f"No forget run {run_id}. Nothing was changed. List the runs with `colmlm forget list`."
 
 
 @Conflict.coded("ForgetRunState", "Forget run in another state")
 def forget_run_state(run_id: int, found: str, wanted: str) -> str:
-    return f"Forget run {run_id} is {found}; this needs one that is {wanted}. Nothing was done."
+    return f"Forget run {run_id} must be {wanted}, but is {found}. Nothing was changed. See `colmlm forget list`."
 
 
 @NotFound.coded("NothingSelected", "Nothing selected")
 def nothing_selected() -> str:
-    return "The selector matches no live fact, so nothing was planned. Widen it, or allow an empty selection."
+    return "No live fact matches the selector. Nothing was planned. Widen it, or pass --allow-empty (allow_empty)."
 
 
 @Invalid.coded("InvalidSelector", "Invalid selector")
 def invalid_selector(cause: str) -> str:
-    return f"The selector cannot be used: {cause}."
+    return f"The selector cannot be used: {cause}. Nothing was changed. Correct the selector and try again."
 
 
 @Conflict.coded("PlanStale", "Plan is stale")
 def plan_stale(run_id: int, fact_ids: Sequence[int]) -> str:
     return (
-        f"Edited or deleted since forget run {run_id} was planned: {format_list(fact_ids)}. Nothing was done; "
-        "plan again and look at the new plan."
+        f"Facts were edited or deleted after forget run {run_id} was planned: {format_list(fact_ids)}. Nothing was "
+        "changed. Make a new plan with `colmlm forget plan` and check it."
     )
 
 
 @Conflict.coded("PlanUnderWay", "Another plan is under way")
 def plan_under_way() -> str:
-    return (
-        "Another plan to forget is being worked out in this process, and each holds all keys in memory. "
-        "Nothing was done; ask again when it is done."
-    )
+    return "Another plan is being made in this process. Nothing was changed. Try again when it is done."
 
 
 @Conflict.coded("PlanTooLarge", "Too many facts for a server's plan")
 def plan_too_large(live: int, largest: int) -> str:
     return (
-        f"A plan to forget holds the keys of all {live} live facts in memory, and this server works plans out up "
-        f"to {largest} (COLMLM_PLAN_MAX_FACTS). Nothing was done; use `colmlm forget plan` beside the database."
+        f"A plan would load the keys of all {live} live facts, and this server allows {largest}. Nothing was changed. "
+        "Run `colmlm forget plan` beside the database, or raise COLMLM_PLAN_MAX_FACTS."
     )
 
 
 @NotFound.coded("ErasureNotFound", "No such erasure")
 def erasure_not_found(seq: int) -> str:
-    return f"Change {seq} is no erasure. List them with `colmlm log list --kind erase`."
+    return f"Change {seq} is no erasure. Nothing was changed. List them with `colmlm log list --kind erase`."
 
 
 @NotFound.coded("ErasureRequestNotFound", "No such request to erase")
 def erasure_request_not_found(erasure_request_id: int) -> str:
-    return f"No request to erase {erasure_request_id}. List them with `colmlm erase requests`."
+    return f"No request to erase {erasure_request_id}. Nothing was changed. See `colmlm erase requests`."
 
 
 @Conflict.coded("ErasureRequestState", "Request to erase was decided")
 def erasure_request_state(erasure_request_id: int, state: str) -> str:
-    return f"Request to erase {erasure_request_id} is {state} already. Nothing was done."
+    return (
+        f"Request {erasure_request_id} is {state} already. Nothing was changed. See `colmlm erase requests`."
+    )
 
 
 @Conflict.coded("SecondPersonNeeded", "A second person is needed")
 def second_person_needed() -> str:
     return (
-        "Here an erasure waits until the holder of another admin's token approves it (COLMLM_ERASE_NEEDS_TWO). "
-        "Nothing was erased; ask for it with an admin's token."
+        "An erasure needs a second admin here (COLMLM_ERASE_NEEDS_TWO). Nothing was erased. Request it with an "
+        "admin's token. Another admin approves it with `colmlm erase settle`."
     )
 
 
 @Conflict.coded("SamePerson", "Asked by the same token")
 def same_person(erasure_request_id: int, name: str) -> str:
     return (
-        f"Request to erase {erasure_request_id} was made with the token {name!r}, and another one must approve it. "
-        "Nothing was erased."
+        f"Request to erase {erasure_request_id} was made with the token {name!r}, so another token must approve it. "
+        "Nothing was erased. Ask another admin to run `colmlm erase settle`."
     )
 
 
 @Invalid.coded("AdminKeyNeeded", "An admin's token is needed")
 def admin_key_needed() -> str:
     return (
-        "An erasure by two is asked for and decided with tokens of admins. Nothing was done; "
-        "put the secret of one into COLMLM_TOKEN."
+        "An erasure that needs two people must be requested and decided with admins' tokens. Nothing was changed. "
+        "Put the secret of an admin's token into COLMLM_TOKEN."
     )
 
 
 @Invalid.coded("SignerNeeded", "A signer must be named")
 def signer_needed() -> str:
     return (
-        "Anybody can sign with a key of their own. Name the key that must have signed, known from elsewhere: "
-        "--public-key (public_key) or --key (key); or ask the base that issued it, which knows its own."
+        "Anybody can sign with their own key, so this signature proves nothing yet. Nothing was changed. Name the "
+        "expected key with --public-key (public_key) or --key (key), or ask the issuer's server."
     )
 
 
@@ -336,25 +334,24 @@ def signer_needed() -> str:
 
 @NotFound.coded("QuestionNotFound", "No such question")
 def question_not_found(question_ids: Sequence[int]) -> str:
-    return (
-        f"No question {format_list(question_ids)} in this set. Nothing was done; "
-        "`colmlm questions show` lists the ids."
-    )
+    return f"No question {format_list(question_ids)} in this set. Nothing was changed. See `colmlm questions show`."
 
 
 @NotFound.coded("QuestionRunNotFound", "No such run")
 def question_run_not_found(run_id: int) -> str:
-    return f"No run {run_id} of this set. List them with `colmlm questions show NAME --runs`; old ones are dropped."
+    return (
+        f"No run {run_id} of this set is kept. Nothing was changed. See `colmlm questions show NAME --runs`."
+    )
 
 
 @NotFound.coded("MissGroupNotFound", "No such group of misses")
 def miss_group_not_found(group_ids: Sequence[int]) -> str:
-    return f"No group of misses {format_list(group_ids)}. Nothing was done; look ids up with `colmlm misses list`."
+    return f"No group of misses {format_list(group_ids)}. Nothing was changed. See `colmlm misses list`."
 
 
 @Conflict.coded("MissGroupState", "Decided already")
 def miss_group_state(group_ids: Sequence[int], state: str) -> str:
-    return f"Already {state}: {format_list(group_ids)}. Nothing was done; leave them out."
+    return f"These groups are {state} already: {format_list(group_ids)}. Nothing was changed. Leave them out."
 
 
 # Decoding.
@@ -362,27 +359,27 @@ def miss_group_state(group_ids: Sequence[int], state: str) -> str:
 
 @Invalid.coded("PromptRefused", "Prompt refused")
 def prompt_refused(cause: str) -> str:
-    return f"The prompt cannot be read: {cause}. Nothing was decoded."
+    return f"The prompt cannot be read: {cause}. Nothing was decoded. Correct the prompt and send it again."
 
 
 @Invalid.coded("ContextLengthExceeded", "Prompt too long")
 def context_length_exceeded(num_tokens: int, most: int) -> str:
     return (
-        f"A prompt may have {most} tokens here, and this one has {num_tokens}. Nothing was decoded; shorten it, "
-        "or raise COLMLM_PROMPT_MAX_TOKENS where the model reads more."
+        f"The prompt has {num_tokens} tokens, and the limit is {most}. Nothing was decoded. Shorten the prompt. If "
+        "the model reads more, raise COLMLM_PROMPT_MAX_TOKENS."
     )
 
 
 @Invalid.coded("InvalidDecoding", "Invalid settings of decoding")
 def invalid_decoding(cause: str) -> str:
-    return f"This cannot be decoded as it says: {cause}. Nothing was decoded."
+    return f"These decoding settings cannot be used: {cause}. Nothing was decoded. Correct the settings and try again."
 
 
 @Waited.coded("DecoderBusy", "Decoder busy")
 def decoder_busy(waiting: int, retry_after: int) -> str:
     return (
-        f"{waiting} prompts wait to be decoded, and this one waits no longer. Nothing was stored; "
-        f"try again in {retry_after} s."
+        f"The decoder is busy, and {waiting} prompts are waiting. This request ended without an output, and nothing "
+        f"was stored. Try again in {retry_after} s."
     )
 
 
@@ -391,73 +388,75 @@ def decoder_busy(waiting: int, retry_after: int) -> str:
 
 @NotFound.coded("ApiKeyNotFound", "No such token")
 def api_key_not_found(name: str) -> str:
-    return f"No token is named {name!r}. List the tokens with `colmlm tokens list`."
+    return f"No token is named {name!r}. Nothing was changed. List the tokens with `colmlm tokens list`."
 
 
 @Conflict.coded("ApiKeyEnded", "Token has ended")
 def api_key_ended(name: str, state: str) -> str:
-    remedy = "Rotate it with a new end" if state == "expired" else "Make a token of another name"
-    return f"The token {name!r} is {state}. {remedy}."
+    remedy = (
+        "Run `colmlm tokens rotate`" if state == "expired" else "Run `colmlm tokens create` with another name"
+    )
+    return f"The token {name!r} is {state}. Nothing was changed. {remedy}."
 
 
 @Conflict.coded("RequestUnderWay", "Request is under way")
 def request_under_way() -> str:
-    return "A request with this Idempotency-Key is under way. Ask again for its answer."
+    return "The request with this Idempotency-Key is still running. Nothing was repeated. Send it again soon."
 
 
 @Invalid.coded("RequestDiffers", "Another request had this key")
 def request_differs() -> str:
-    return "This Idempotency-Key came with another request before. Nothing was done; use a new key for each request."
+    return "This Idempotency-Key belongs to another request. Nothing was changed. Use a new key."
 
 
 @Conflict.coded("AnswerGone", "Answer is not kept")
 def answer_gone(seq: int | None) -> str:
     done = "was carried out" if seq is None else f"was carried out, up to change {seq}"
     return (
-        f"The request with this Idempotency-Key {done}, and its answer is not kept. Nothing was done now; "
-        "read back what it asked for, and use a new key for a new request."
+        f"The request with this Idempotency-Key {done}, but its answer was not kept. Nothing was repeated. See "
+        "`colmlm log list`, and use a new key for a new request."
     )
 
 
 @NotFound.coded("WebhookNotFound", "No such webhook")
 def webhook_not_found(webhook_id: int) -> str:
-    return f"No webhook {webhook_id}. List them with `colmlm webhooks list`."
+    return f"No webhook {webhook_id}. Nothing was changed. List the webhooks with `colmlm webhooks list`."
 
 
 @Conflict.coded("WebhookState", "Webhook is in another state")
 def webhook_state(webhook_id: int, state: str) -> str:
-    return f"Webhook {webhook_id} is {state} already. Nothing was done."
+    return f"Webhook {webhook_id} is {state} already. Nothing was changed. See `colmlm webhooks list`."
 
 
 @NotFound.coded("JobNotFound", "No such job")
 def job_not_found(job_id: int) -> str:
-    return f"No job {job_id}. List them with `colmlm jobs list`."
+    return f"No job {job_id}. Nothing was changed. List the jobs with `colmlm jobs list`."
 
 
 @Conflict.coded("JobFinished", "Job has ended")
 def job_finished(job_id: int, state: str) -> str:
-    return f"Job {job_id} is over: {state}. There is nothing to cancel."
+    return f"Job {job_id} has ended already: {state}. Nothing was changed. See `colmlm jobs show {job_id}`."
 
 
 @KBError.coded("JobGivenUp", "Job given up")
 def job_given_up(job_id: int, attempts: int) -> str:
     return (
-        f"{attempts} workers died over job {job_id}; their logs and the kernel's say why, and memory is the usual "
-        "cause. What it committed stays; once the cause is gone, ask for the same again."
+        f"Job {job_id} ended {attempts} workers, usually for lack of memory. Its committed changes are kept. Read the "
+        "workers' logs, free memory, and start it again with `colmlm jobs start`."
     )
 
 
 @NotFound.coded("UploadNotFound", "No such upload")
 def upload_not_found(upload_id: str) -> str:
     return (
-        f"No upload {upload_id!r}: its job is done and took it along, or nobody asked for it in a day. "
+        f"No upload {upload_id!r} exists. Its job has ended, or no job used it within a day. Nothing was changed. "
         "Upload the file again."
     )
 
 
 @Invalid.coded("UploadTooLarge", "Upload too large")
 def upload_too_large(cause: str) -> str:
-    return f"{cause}. Nothing was kept; split the file, or raise COLMLM_UPLOAD_MAX_MB."
+    return f"{cause}. The upload was not kept. Split the file, or raise COLMLM_UPLOAD_MAX_MB."
 
 
 # Backups, the database and the machine.
@@ -466,86 +465,84 @@ def upload_too_large(cause: str) -> str:
 @Conflict.coded("DatabaseNotEmpty", "Database is not empty")
 def database_not_empty(table: str) -> str:
     return (
-        f"A backup goes into an empty database only, and this one has rows in {table!r}. "
-        "Name a new one with COLMLM_HOME or COLMLM_DATABASE_URL, then run: colmlm db migrate"
+        f"A backup needs an empty database, but this one has rows in {table!r}. Nothing was restored. Name a new "
+        "database with COLMLM_HOME or COLMLM_DATABASE_URL, then run `colmlm db migrate`."
     )
 
 
 @Conflict.coded("NewerLogNeeded", "The newer log is needed")
 def newer_log_needed(seq: int, at: str) -> str:
     return (
-        f"The backup ends with change {seq}, made {at}: what was erased after that would come back. Give the log "
-        "of the newer life (`colmlm log export --changes`) with --change-log, or where there is none let it come "
-        "back with --without-later-erasures. Nothing was restored."
+        f"The backup ends with change {seq}, made {at}. Facts that were erased later would come back. Nothing was "
+        "restored. Pass the newer log (`colmlm log export --changes`) with --change-log. If there is none, pass "
+        "--without-later-erasures."
     )
 
 
 @EvidenceRefused.coded("BackupRefused", "Backup refused")
 def backup_refused(file: str, cause: str) -> str:
-    return f"{file}: {cause}. Nothing was restored; take another copy of it."
+    return (
+        f"{file} was refused: {cause}. Nothing was restored. Check another copy with `colmlm backup verify`."
+    )
 
 
 @OutOfReach.coded("StandbyAsked", "A standby was asked")
 def standby_asked() -> str:
     return (
-        "The database is a standby, where facts that were deleted may still be there, so nothing is answered from "
-        "it. Set COLMLM_DATABASE_URL to the primary, or promote this server (pg_ctl promote) if that is gone."
+        "The database is a standby and may still show deleted facts, so nothing was answered or changed. Set "
+        "COLMLM_DATABASE_URL to the primary. If that is gone, promote this server (pg_ctl promote)."
     )
 
 
 @Waited.coded("LogHeld", "The change log is held")
 def log_held(holder: str | None, waited_seconds: float) -> str:
-    by = f"It is held by {holder}" if holder else "It was let go of just now"
+    by = f"{holder} holds it" if holder else "It is free again now"
     return (
-        f"An edit waited {waited_seconds:g} s for the change log's lock. {by}. Nothing was done; try again, "
+        f"An edit waited {waited_seconds:g} s for the lock of the change log. {by}. Nothing was changed. Try again, "
         "or raise COLMLM_LOCK_TIMEOUT_SECONDS."
     )
 
 
 @Waited.coded("Collided", "Met other work")
 def collided() -> str:
-    return (
-        "This operation and another one waited for each other (a deadlock), so the database cancelled this one. "
-        "Nothing was done; try again."
-    )
+    return "Other work blocked this work, so the database stopped it. Nothing was changed. Try again."
 
 
 @Waited.coded("StatementTooLong", "Took too long")
 def statement_too_long() -> str:
     return (
-        "A statement of this request or report took longer than its limit, and the database stopped it. Nothing was "
-        "done; ask for less at once, or raise COLMLM_STATEMENT_TIMEOUT_SECONDS (of a command on this machine: "
-        "COLMLM_REPORT_TIMEOUT_SECONDS)."
+        "The database took too long and was stopped. Nothing was changed. Ask for less, or raise "
+        "COLMLM_STATEMENT_TIMEOUT_SECONDS. For a command on this machine, raise COLMLM_REPORT_TIMEOUT_SECONDS."
     )
 
 
 @StorageRefused.coded("StorageFull", "Disk full")
 def storage_full(what: str) -> str:
     return (
-        f"No space is left for {what}. Nothing was kept; free some: a database that can't write stops. "
-        "`colmlm doctor` says how much there is, `colmlm db sizing` what is needed."
+        f"No space is left for {what}. It was not written. Free some space and try again. `colmlm doctor` shows the "
+        "free space, and `colmlm db sizing` shows the need."
     )
 
 
 @StorageRefused.coded("StorageReadOnly", "Cannot be written")
 def storage_read_only(what: str) -> str:
     return (
-        f"{what} cannot be written by this program. Nothing was kept; mount it for writing, give this user the "
-        "directory, or name another one. `colmlm doctor` says which it is."
+        f"This program cannot write to {what}. It was not written. Mount it for writing, make this user its owner, or "
+        "name another one. `colmlm doctor` shows the cause."
     )
 
 
 @KBError.coded("ReaderUnavailable", "Reader unavailable")
 def reader_unavailable(cause: str) -> str:
     return (
-        f"The process that reads files does not start: {cause}. Memory is the usual cause: free some, "
-        "or raise COLMLM_DOCUMENT_MEMORY_MB where it was lowered."
+        f"The process that reads files did not start: {cause}. Nothing was changed. Free some memory. If you lowered "
+        "COLMLM_DOCUMENT_MEMORY_MB, raise it again."
     )
 
 
 @OutOfReach.coded("ClusterUnavailable", "Cluster unavailable")
 def cluster_unavailable(where: str, cause: str) -> str:
     return (
-        f"No cluster of Ray at {where}: {cause}. Check the address, and `ray status` there; both sides need the "
-        "same release of Ray."
+        f"No Ray cluster answers at {where}: {cause}. No work was started there. Check the address, run `ray status` "
+        "there, and use the same release of Ray on both sides."
     )

@@ -201,6 +201,6 @@ def _check(session: Session, first: int, last: int, corpus: str | None) -> None:
     require_change(session, first)
     require_change(session, last)
     if first > last:
-        raise InvalidQuery(f"change {first} comes after change {last}; name the earlier one first")
+        raise InvalidQuery(f"change {first} comes after change {last}. Name the earlier one first")
     if corpus is not None:
         reading.require_corpus(session, corpus)

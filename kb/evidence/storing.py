@@ -165,9 +165,9 @@ def check_splices(session: Session, generation: NewOutput) -> dict[int, int]:
             raise refusals.invalid_splice(ordinal, f"[{start}, {end}) is outside the output")
         if splice.outcome != "hit":
             if splice.fact_id is not None or splice.version is not None or start != end:
-                raise refusals.invalid_splice(ordinal, "no hit, and yet a fact, a version or a span")
+                raise refusals.invalid_splice(ordinal, "it has a fact, a version or a span, but no hit")
         elif splice.fact_id is None or splice.version is None:
-            raise refusals.invalid_splice(ordinal, "a hit without a fact or a version")
+            raise refusals.invalid_splice(ordinal, "the hit has no fact or no version")
         elif (splice.fact_id, splice.version) not in values:
             raise refusals.invalid_splice(
                 ordinal, f"version {splice.version} of fact {splice.fact_id} does not exist"
@@ -196,10 +196,10 @@ def check_quotation(session: Session, generation: NewOutput) -> None:
         return
     place = (quotes.start, quotes.end)
     if not 0 <= quotes.start < quotes.end:
-        raise InvalidValue("quotes", f"{place} is no stretch of a document")
+        raise InvalidValue("quotes", f"{place} is not a span of a document")
     text = redacted_stretch(session, quotes.document_id, *place)
     if text is None or len(text) != quotes.end - quotes.start:
-        raise InvalidValue("quotes", f"document {quotes.document_id} has no stretch {place}")
+        raise InvalidValue("quotes", f"document {quotes.document_id} has no span {place}")
     if not is_quoted(generation.output, place, generation.splices, text):
         raise InvalidValue("quotes", f"document {quotes.document_id} does not say the output at {place}")
 

@@ -356,7 +356,7 @@ def place_fact(session: Session, document_id: int, marking: Marking, *, but: int
     value = found.text[start:end]
     audit.check_text("value", value, blank=False)
     if MARK in value:
-        raise refusals.invalid_span(document_id, f"[{start}, {end}) takes in words that were erased")
+        raise refusals.invalid_span(document_id, f"[{start}, {end}) includes erased words")
     others = _spans(session, document_id, but)
     if taken := [fact_id for fact_id, span in others.items() if spans_touch((start, end), [span])]:
         raise refusals.span_taken(document_id, taken)
@@ -386,9 +386,7 @@ def _span(document: DocumentRow, marking: Marking) -> Span:
         cause = f"[{start}, {end}) is empty or outside the text of {len(document.text)} characters"
         raise refusals.invalid_span(document.id, cause)
     if said and document.text[start:end] != said:
-        raise refusals.invalid_span(
-            document.id, f"[{start}, {end}) says other words than the text that was given"
-        )
+        raise refusals.invalid_span(document.id, f"[{start}, {end}) differs from the given text")
     return start, end
 
 
@@ -401,12 +399,12 @@ def _only(document: DocumentRow, said: str) -> Span:
         at = document.text.find(said, at + 1)
     if not starts:
         raise refusals.invalid_span(
-            document.id, "the document does not say that text; it must be exact, also in blanks"
+            document.id, "the document does not contain that text exactly. Check the spaces too"
         )
     if len(starts) > 1:
         listed = ", ".join(map(str, starts[:LISTED])) + (" and more" if len(starts) > LISTED else "")
         raise refusals.invalid_span(
-            document.id, f"that text begins at {listed}; give the start and the end as well"
+            document.id, f"that text begins at {listed}. Give the start and the end as well"
         )
     return starts[0], starts[0] + len(said)
 
@@ -437,7 +435,7 @@ def settle_review(
     """
     by_fact = {one.fact_id: one for one in verdicts}
     if len(by_fact) < len(verdicts) or not verdicts:
-        raise InvalidValue("verdicts", "there is none" if not verdicts else "a fact has two of them")
+        raise InvalidValue("verdicts", "there are none" if not verdicts else "a fact has two verdicts")
     pending = audit.begin_change(session, actor, reason)
     now = _standings(session, by_fact)
     fitting = [one for one in verdicts if _fits(one, now[one.fact_id])]

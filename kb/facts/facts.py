@@ -200,12 +200,12 @@ def _require_some(count: int) -> None:
 DELETING = ("delete", "reject")
 UNDONE = ("insert", "update", "move", "restore", mending.KIND, *DELETING, *audit.VERDICTS)
 INSTEAD = {
-    "forget": "a forget run is undone by `colmlm forget undo`",
-    "ingest": "ingest the former file again",
-    "erase": "an erasure is for good",
-    "activate": "`colmlm keysets rollback` lets the former keyset answer",
-    "dismiss-misses": "`colmlm misses settle reopen` opens its groups again",
-    "solve-misses": "`colmlm misses settle reopen` opens its group again",
+    "forget": "Undo the forget run with `colmlm forget undo`",
+    "ingest": "Add the former file again with `colmlm corpus add`",
+    "erase": "An erasure cannot be undone",
+    "activate": "Return to the former keyset with `colmlm keysets rollback`",
+    "dismiss-misses": "Reopen its groups with `colmlm misses settle reopen`",
+    "solve-misses": "Reopen its group with `colmlm misses settle reopen`",
 }
 
 _ABSTAINED = text("""
@@ -226,7 +226,7 @@ def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
     if change is None or change.kind not in UNDONE:
         kind = change.kind if change else "nothing"
         raise refusals.not_undoable(
-            seq, f"its kind is {kind}; {INSTEAD.get(kind, 'only edits of facts are undone')}"
+            seq, f"it is of kind {kind}. {INSTEAD.get(kind, 'Only edits of facts can be undone')}"
         )
     pending = audit.begin_change(session, actor, reason)
     if change.kind == mending.KIND:
@@ -236,7 +236,7 @@ def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
     edits.refuse_erased(session, ids)
     by = _last_changes(session, change, versions)
     if since := [fact_id for fact_id, last in by if last != seq]:
-        raise refusals.not_undoable(seq, "something else was done since to fact", since)
+        raise refusals.not_undoable(seq, "a later change concerns fact", since)
     said: dict[str, Any] = {"undoes": seq}
     if change.kind in DELETING:
         if gone := documents_removed_by(session, seq):
@@ -276,7 +276,7 @@ def _had_abstained(session: Session, seq: int, fact_ids: Sequence[int]) -> bool:
     if 0 < number < len(fact_ids):
         raise refusals.not_undoable(
             seq,
-            "of the facts it restored some had been deleted to abstain and some not; delete each as it was",
+            "some of its facts were deleted to abstain and some were not. Delete each as it was before",
         )
     return number > 0
 

@@ -180,7 +180,7 @@ def _check(name: str, said: Any, limit: int) -> None:
     try:
         check_text(name, said, blank=False, limit=limit)
     except InvalidValue as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(f"its {error.field} is not valid: {error.cause}") from error
 
 
 VERDICT_COLUMNS = ("fact_id", "verdict", "version", "review")

@@ -101,7 +101,7 @@ class SoundDocuments:
         try:
             _check_storable(document)
         except InvalidValue as error:
-            return Refusal(document.external_id, 0, str(error))
+            return Refusal(document.external_id, 0, f"invalid {error.field}: {error.cause}")
         return None
 
 

@@ -60,12 +60,14 @@ def correct_fact(
     """
     for one in corrections:
         if one.value is None and one.question is None:
-            raise InvalidValue("edit", f"it gives fact {one.fact_id} neither a value nor a question")
+            raise InvalidValue(
+                "edit", f"fact {one.fact_id} has neither a value nor a question. Give one of them"
+            )
         for name in ("value", "question"):
             if (said := getattr(one, name)) is not None:
                 audit.check_text(name, said, blank=False)
     if len({one.fact_id for one in corrections}) < len(corrections):
-        raise InvalidValue("batch", "it names a fact twice")
+        raise InvalidValue("batch", "it names a fact twice. Name each fact once")
     pending = audit.begin_change(session, actor, reason)
     now = live_states(session, [one.fact_id for one in corrections])
     _require_unchanged(now, {one.fact_id: one.version for one in corrections})
@@ -105,7 +107,7 @@ def move_fact(
     _require_unchanged(now, {fact_id: version})
     before = now[fact_id]
     if before.document_id is None:
-        raise InvalidValue("span", f"fact {fact_id} has no document; edit its value")
+        raise InvalidValue("span", f"fact {fact_id} has no document. Edit its value")
     placed = place_fact(session, before.document_id, to, but=fact_id)
     question = before.question if question is None else question
     placed.require_not_erased(suppressor, question)
@@ -267,7 +269,7 @@ def undo_hold(session: Session, pending: audit.Pending, change: ChangeRow) -> Ed
     """Take back the note that two facts both hold. Raises `NotUndoable` where a later one was made of the pair."""
     pair = change.fact_ids
     noted = select(func.max(ChangeRow.seq)).where(ChangeRow.kind == KIND, ChangeRow.fact_ids.contains(pair))
-    since = "something else was done since to one of facts"
+    since = "a later change concerns one of facts"
     if session.scalar(noted) != change.seq:
         raise refusals.not_undoable(change.seq, since, pair)
     payload = {"holds": not change.payload["holds"], "undoes": change.seq}

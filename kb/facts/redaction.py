@@ -46,7 +46,7 @@ def as_mentioned(kept: object) -> Mentioned | None:
 def check_mentioned(asked: str) -> None:
     """Raise `InvalidValue` unless this is a known choice of mentions."""
     if as_mentioned(asked) is None:
-        raise InvalidValue("choice of mentions", f"it is none of {', '.join(MENTIONED)}")
+        raise InvalidValue("choice of mentions", f"it is not one of {', '.join(MENTIONED)}")
 
 
 @dataclass(frozen=True, slots=True)

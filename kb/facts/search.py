@@ -422,7 +422,7 @@ class SoughtText:
     def read(cls, session: Session, said: str, *, literally: bool = False) -> SoughtText:
         """Read the words of a sought text. Raises `InvalidQuery` where no text can hold it."""
         if "\x00" in said:
-            raise InvalidQuery("a text holds no NUL character")
+            raise InvalidQuery("the text holds a NUL character. Remove it")
         said = said if literally else said.strip()
         ((text, words),) = connection_of(session).execute(_WORDS_SOUGHT, (said, said)).fetchall()
         if literally:

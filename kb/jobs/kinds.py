@@ -306,7 +306,7 @@ KINDS: dict[str, type[Work]] = {
 def work_of(kind: str, arguments: object, *, strict: bool = True) -> Work:
     """Make the work of a kind from these arguments; without `strict`, numbers may be strings. Raises `InvalidWork`."""
     if kind not in KINDS:
-        raise InvalidWork(kind, f"there are {', '.join(KINDS)}")
+        raise InvalidWork(kind, f"the kinds are {', '.join(KINDS)}")
     try:
         return msgspec.convert(arguments, KINDS[kind], strict=strict)
     except msgspec.ValidationError as error:

@@ -347,7 +347,7 @@ def prune_jobs(kb: KnowledgeBase, older_than: timedelta, *, dry_run: bool = Fals
     The files that jobs read are removed when they end; where that failed, it is done now. Raises `InvalidValue`.
     """
     if not timedelta(0) <= older_than <= LONGEST:
-        raise InvalidValue("age of jobs", f"{older_than} is not between nothing and {LONGEST.days} days")
+        raise InvalidValue("age of jobs", f"{older_than} is not between 0 and {LONGEST.days} days")
     with kb.sessions.begin() as session:
         before = session.scalars(select(func.clock_timestamp() - older_than)).one()
         ended = (JobRow.state.not_in(UNFINISHED), JobRow.finished_at < before)

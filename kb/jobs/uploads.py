@@ -134,7 +134,9 @@ class Receiving:
         if self.size > self.max_bytes:
             raise refusals.upload_too_large(f"The file has more than {self.max_bytes // 1_000_000} MB")
         if self.size > self.limit:
-            raise refusals.upload_too_large("Files that wait for their jobs leave no room for this one")
+            raise refusals.upload_too_large(
+                "Other uploads that wait for their jobs leave no room for this file"
+            )
         self.digest.update(block)
         self.stream.write(block)
 

@@ -49,16 +49,18 @@ def require_adaptable(
     require_fit(fit.get("method", "auto"), fit.get("sample", FEWEST_SAMPLED))
     old, name = keysets.keyset_head(session, from_keyset_id), "keyset to predict from"
     if old.checkpoint_id == checkpoint_id:
-        raise InvalidValue(name, f"{old.keyset_id} is that of this checkpoint; name another one's")
+        raise InvalidValue(
+            name, f"{old.keyset_id} belongs to this checkpoint. Name the keyset of another checkpoint"
+        )
     if old.state == "retired":
-        raise InvalidValue(name, f"{old.keyset_id} is retired and has no keys")
+        raise InvalidValue(name, f"{old.keyset_id} is retired and has no keys. Name another keyset")
     if left := sum(one.left for one in predicted.list_predictions(session).get(from_keyset_id, ())):
-        remedy = f"run: colmlm keysets fill {old.keyset_id}"
-        raise InvalidValue(name, f"{left} keys of {old.keyset_id} are predicted; {remedy}")
+        remedy = f"Run `colmlm keysets fill {old.keyset_id}`"
+        raise InvalidValue(name, f"{left} keys of {old.keyset_id} are predicted. {remedy}")
     if not _kinds(session, from_keyset_id, corpus):
         of = "" if corpus is None else f" of corpus {corpus!r}"
         cause = f"{old.keyset_id} has no keys{of} that a checkpoint made, from texts or questions"
-        raise InvalidValue(name, f"{cause}; name another one, or make true keys: colmlm keysets fill")
+        raise InvalidValue(name, f"{cause}. Name another keyset, or run `colmlm keysets fill`")
     active = keysets.active_keyset_id(session)
     if active is not None and keysets.keyset_head(session, active).checkpoint_id == checkpoint_id:
         raise _answering(active)
@@ -66,7 +68,7 @@ def require_adaptable(
 
 def _answering(keyset_id: int) -> InvalidValue:
     cause = f"{keyset_id} is active, so its keys must be true"
-    return InvalidValue("keyset to fill", f"{cause}; run: colmlm keysets fill {keyset_id}")
+    return InvalidValue("keyset to fill", f"{cause}. Run `colmlm keysets fill {keyset_id}`")
 
 
 def _kinds(session: Session, keyset_id: int, corpus: str | None) -> list[str]:
@@ -464,9 +466,9 @@ def fit_near_rotation(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
 def require_fit(method: str, sample: int) -> None:
     """Raise `InvalidValue` for a method that there is not, and a sample that is too small."""
     if method not in METHODS:
-        raise InvalidValue("method", f"{method!r} is none of {', '.join(METHODS)}")
+        raise InvalidValue("method", f"{method!r} is not one of {', '.join(METHODS)}")
     if sample < FEWEST:
-        raise InvalidValue("sample", f"{sample} facts are too few to fit a map on; {FEWEST} are the fewest")
+        raise InvalidValue("sample", f"{sample} facts are too few to fit a map. Use at least {FEWEST}")
 
 
 def are_documents_too_few(groups_N: Sequence[int]) -> bool:
@@ -525,7 +527,7 @@ def _fit_strengths(
 def _folds(groups_N: Sequence[int]) -> npt.NDArray[np.int64]:
     """Give the fold of each fact. Documents of one topic have neighbouring ids, so a fold is a stretch of them."""
     if are_documents_too_few(groups_N):
-        raise InvalidValue("sample", f"{len(groups_N)} facts are too few to fit a map on")
+        raise InvalidValue("sample", f"{len(groups_N)} facts are too few to fit a map. Add facts first")
     known, group_N = np.unique(np.asarray(groups_N, dtype=np.int64), return_inverse=True)
     folds: npt.NDArray[np.int64] = group_N * FOLDS // len(known)
     return folds

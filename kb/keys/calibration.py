@@ -67,7 +67,10 @@ def calibrate_threshold(
     """
     genuine, impostor = score_pairs(queries_BD, said, keys)
     if not len(genuine) or not np.isfinite(impostor).any():
-        raise InvalidValue("threshold", "calibration needs questions, and keyed facts of at least two values")
+        raise InvalidValue(
+            "threshold",
+            "calibration needs questions, and facts with keys and at least two values. Add facts first",
+        )
     threshold = (
         _threshold(genuine, impostor) if false_accept_rate is None else _at_rate(impostor, false_accept_rate)
     )

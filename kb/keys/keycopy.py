@@ -170,7 +170,7 @@ def store_keys(
 ) -> Edit:
     """Store these keys in one change, all or none; see `Keysets.store_keys`. Does not commit."""
     if kind not in key_kinds:
-        raise InvalidValue("kind", f"{kind!r} is none of {', '.join(key_kinds)}")
+        raise InvalidValue("kind", f"{kind!r} is not one of {', '.join(key_kinds)}")
     if fact_ids.ndim != 1 or fact_ids.dtype.kind not in "iu":
         raise InvalidValue("fact ids", f"they are {fact_ids.dtype}{fact_ids.shape}, not integers [n]")
     pending = audit.begin_change(session, actor, reason)

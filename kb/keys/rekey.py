@@ -157,7 +157,7 @@ class RekeyRun:
         with self.sessions() as session:
             if (found := audit.database_id(session)) != part.database_id:
                 raise InvalidValue(
-                    "database", f"{found} is not {part.database_id}, of which this is to key a part"
+                    "database", f"{found} is not {part.database_id}, the database of this part"
                 )
             waiting = [queue for queue in self._queues(session) if queue.name == part.queue]
         within = part.first, part.last

@@ -300,11 +300,11 @@ def check_text(field: str, value: str, *, blank: bool = True, limit: int = 10_00
     if not blank and is_blank(value):
         raise InvalidValue(field, "it is blank")
     if "\x00" in value:
-        raise InvalidValue(field, "it holds a NUL character")
+        raise InvalidValue(field, "it holds a NUL character. Remove it")
     if any("\ud800" <= character <= "\udfff" for character in value):
-        raise InvalidValue(field, "it holds a lone surrogate, which is not a character")
+        raise InvalidValue(field, "it holds a lone surrogate, which is not a character. Remove it")
     if len(value) > limit:
-        raise InvalidValue(field, f"it has {len(value)} characters, the limit is {limit}")
+        raise InvalidValue(field, f"it has {len(value)} characters, but the limit is {limit}")
 
 
 def check_name(field: str, name: str, limit: int = 200) -> None:
@@ -322,7 +322,7 @@ def check_said(field: str, said: str, *, blank: bool = True) -> None:
 def _check_seen(field: str, text: str, allowed: str) -> None:
     if (found := find_unseen(text, allowed)) is not None:
         raise InvalidValue(
-            field, f"it holds {escape_character(found)}, a character that does not show; leave it out"
+            field, f"it holds {escape_character(found)}, a character that does not show. Leave it out"
         )
 
 

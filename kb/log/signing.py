@@ -84,7 +84,7 @@ def verify_signature(signed: Mapping[str, Any], what: str = "document") -> KeyNa
     """
     signature = signed.get("signature")
     if not isinstance(signature, dict) or set(signature) != _FIELDS or signature["algorithm"] != "ed25519":
-        raise SignatureRefused(what, "it has no signature this program knows")
+        raise SignatureRefused(what, "it has no signature that this program can read")
     statement = {name: value for name, value in signed.items() if name != "signature"}
     try:
         public = base64.b64decode(signature["public_key"], validate=True)
@@ -96,7 +96,7 @@ def verify_signature(signed: Mapping[str, Any], what: str = "document") -> KeyNa
         key = Ed25519PublicKey.from_public_bytes(public)
         key.verify(base64.b64decode(signature["signature"], validate=True), _canonical(statement))
     except (InvalidSignature, ValueError, TypeError, binascii.Error) as error:
-        raise SignatureRefused(what, "its signature does not fit what it says") from error
+        raise SignatureRefused(what, "its signature does not match its content") from error
     return key_names(key)
 
 
@@ -130,7 +130,7 @@ def read_pem(text: str, what: str) -> Ed25519PublicKey:
     except (ValueError, UnicodeError, UnsupportedAlgorithm) as error:
         raise SignatureRefused(what, "it has no public key in PEM") from error
     if not isinstance(public, Ed25519PublicKey):
-        raise SignatureRefused(what, "its public key is not of Ed25519")
+        raise SignatureRefused(what, "its public key is not an Ed25519 key")
     return public
 
 
@@ -227,9 +227,9 @@ def open_envelope(envelope: Mapping[str, Any], what: str) -> OpenedEnvelope:
         (subject,) = statement["subject"]
         return OpenedEnvelope(statement["predicateType"], dict(subject), statement["predicate"], names)
     except InvalidSignature as error:
-        raise SignatureRefused(what, "its signature does not fit what it says") from error
+        raise SignatureRefused(what, "its signature does not match its content") from error
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise SignatureRefused(what, "it is no signed statement that this program knows") from error
+        raise SignatureRefused(what, "it is not a signed statement that this program can read") from error
 
 
 def _bytes(text: str) -> bytes:

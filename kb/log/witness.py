@@ -103,7 +103,7 @@ def read_head(line: str, what: str) -> Head:
     except (ValueError, TypeError, LookupError) as error:
         raise SignatureRefused(what, "it does not begin with the signed head of a change log") from error
     if signing.verify_signature(signed, what).fingerprint != named["key"]:
-        raise SignatureRefused(what, "it was signed by another key than it says")
+        raise SignatureRefused(what, "it was signed by another key than the one it names")
     return Head(**named)
 
 
@@ -145,13 +145,13 @@ def _entries(lines: Iterator[str], chain: Chain, what: str) -> Iterator[LogEntry
                 raise ValueError("other fields")
             fits = chain.take(said, hash_) is None
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            raise LogRefused(what, chain.seq + 1, "it is no entry of a change log") from error
+            raise LogRefused(what, chain.seq + 1, "it is not an entry of a change log") from error
         yield LogEntry(said, hash_, fits)
 
 
 def _require_end(chained: CheckedChain, head: Head, what: str) -> None:
     if (chained.seq, chained.hash) != (head.seq, head.hash):
-        raise LogRefused(what, chained.seq, f"the log ends here, its signed head is change {head.seq}")
+        raise LogRefused(what, chained.seq, f"the log ends here, but its signed head is change {head.seq}")
 
 
 def check_log(lines: Iterable[str], what: str, witnessed: Head | None = None) -> AuditReport:

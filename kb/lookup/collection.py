@@ -121,7 +121,7 @@ class Collection:
                 return False
             is_owned = client.has_partition(self.name, self.owner, timeout=self.address.timeout_seconds)
         if not is_owned:
-            raise CandidatesRefused(self.where, "something else is stored there; name another collection")
+            raise CandidatesRefused(self.where, "other data is stored there. Name another collection")
         return True
 
     def mark(self, *, strong: bool) -> CollectionMark | None:
@@ -150,7 +150,7 @@ class Collection:
         more.
         """
         if k > MOST_FOUND:
-            raise CandidatesUnavailable(self.where, f"a search wants {k} keys, more than it ever gives")
+            raise CandidatesUnavailable(self.where, f"a search needs {k} keys, more than the server's limit")
         D, I = np.full((len(queries_BD), k), -np.inf, np.float32), np.full((len(queries_BD), k), -1, np.int64)  # noqa: E741
         with self._asking() as client:
             found = client.search(

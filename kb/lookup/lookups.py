@@ -412,19 +412,19 @@ def _active(session: Session, checkpoint_id: str, seq: int) -> KeysetHead:
     activated = select(_OF_KEYSET).where(ChangeRow.kind == "activate", ChangeRow.seq <= seq)
     keyset_id: int | None = session.scalar(_last(activated))
     if keyset_id is None:
-        raise refusals.not_answered_then(seq, "no keyset was active yet, so that no lookup was answered")
+        raise refusals.not_answered_then(seq, "no keyset was active yet")
     keyset = keysets.keyset_head(session, keyset_id)
     if keyset.checkpoint_id != checkpoint_id:
         raise refusals.not_answered_then(
             seq,
-            f"keyset {keyset_id} of checkpoint {keyset.checkpoint_id!r} answered, and these queries are of "
-            f"{checkpoint_id!r}: their vectors do not compare. Ask with that checkpoint",
+            f"keyset {keyset_id} of checkpoint {keyset.checkpoint_id!r} answered then, but these queries are of "
+            f"{checkpoint_id!r}. Their vectors cannot be compared. Ask with that checkpoint",
         )
     if keyset.state == "retired":
         raise refusals.not_answered_then(
             seq,
-            f"keyset {keyset_id} answered, whose keys were dropped when it was retired, so that what it found is not "
-            "known any more. `colmlm log diff` still tells which facts there were",
+            f"keyset {keyset_id} answered then, but it was retired and its keys were dropped. "
+            "`colmlm log diff` still shows which facts there were",
         )
     return keyset
 

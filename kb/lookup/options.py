@@ -83,7 +83,7 @@ class FactFilter:
     def of_past(self) -> FactFilter:
         """Give the filter of what is asked of the past. Raises `InvalidQuery` where that cannot be told of it."""
         if self.accepted_only:
-            raise InvalidQuery("the past is looked up whatever was accepted then; leave accepted_only out")
+            raise InvalidQuery("accepted_only has no effect on the past. Leave accepted_only out")
         return replace(self, accepted_only=None)
 
 
@@ -137,11 +137,10 @@ class FullLookupOptions:
     def __post_init__(self) -> None:
         if self.ranking != KEY:
             raise InvalidQuery(
-                f"facts are found by key alone here, as they are in the past, and not by {self.ranking!r}; "
-                "leave the ranking out"
+                f"this lookup finds facts by key alone, not by {self.ranking!r}. Leave the ranking out"
             )
         if not 1 <= self.k <= MAX_K:
-            raise InvalidQuery(f"k is {self.k}, not between 1 and {MAX_K}")
+            raise InvalidQuery(f"k is {self.k}, but must be between 1 and {MAX_K}")
         if self.threshold is not None and not -1 <= self.threshold <= 1:
             raise InvalidQuery(f"the threshold {self.threshold} is not a cosine, from -1 to 1")
 

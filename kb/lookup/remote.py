@@ -188,14 +188,16 @@ class CollectionCandidates:
             return
         self.is_lost = True
         if mark is None:
-            raise CandidatesRefused(self.collection.where, "it has no mark any more, so its keys are gone")
+            raise CandidatesRefused(self.collection.where, "its mark is missing, so its keys are gone")
         raise CandidatesUnavailable(
-            self.collection.where, f"it was filled anew, or put back to change {mark.seq} from {settled} on"
+            self.collection.where, f"it was filled again, or reset from change {settled} to {mark.seq}"
         )
 
     def _require(self) -> None:
         if self.is_lost:
-            raise CandidatesUnavailable(self.collection.where, "it was lost sight of, and is opened anew")
+            raise CandidatesUnavailable(
+                self.collection.where, "the connection was lost, and the program is opening it again"
+            )
 
 
 def collection_note(there: Collection) -> str:
@@ -296,7 +298,7 @@ def attach_collection(session: Session, there: Collection) -> CollectionCandidat
 def _trusted_mark(session: Session, there: Collection) -> CollectionMark:
     mark = there.mark(strong=True)
     if mark is None:
-        raise CandidatesRefused(there.where, "it was never filled to the end")
+        raise CandidatesRefused(there.where, "it was not filled completely")
     if mark.log_hash != audit.hash_at(session, mark.seq):
         raise CandidatesRefused(there.where, f"its change {mark.seq} is not in this database's log")
     return mark

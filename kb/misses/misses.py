@@ -192,7 +192,7 @@ def decide_group(
     """
     wanted = sorted(set(group_ids))
     if not wanted:
-        raise InvalidValue("groups", "none is named")
+        raise InvalidValue("groups", "none is named. Name at least one group")
     lock_groups(session)
     pending = audit.begin_change(session, actor, reason)
     if fact_id is not None:

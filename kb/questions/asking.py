@@ -80,7 +80,9 @@ def ask_set(store: Store, name: str, asker: Asker, on_asked: OnAsked = lambda do
         first_seq, every = audit.head_seq(session), reading.questions_of_set(session, kept.id)
     asked = [one for one in every if is_askable(one)]
     if not asked:
-        raise InvalidQuestions(f"the set {name!r} has none that can be asked; add some")
+        raise InvalidQuestions(
+            f"the set {name!r} has no question that can be asked. Run `colmlm questions add`"
+        )
     items: list[AskedItem] = []
     threshold = 0.0
     for number, one in enumerate(asked, 1):

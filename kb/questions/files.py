@@ -27,7 +27,7 @@ def questions_of_file(file: Path) -> list[DraftQuestion]:
         try:
             return _added_up(_rows(lines) if file.suffix.lower() == ".csv" else _objects(lines))
         except UnicodeDecodeError as error:
-            raise InvalidQuestions("the file is not UTF-8; save it as that") from error
+            raise InvalidQuestions("the file is not UTF-8. Save it as UTF-8") from error
 
 
 def questions_of_text(text: str) -> list[DraftQuestion]:
@@ -42,7 +42,9 @@ def _added_up(records: Iterator[tuple[int, Mapping[str, Any]]]) -> list[DraftQue
         question, said = _question(number, record)
         values.setdefault(question, []).extend(said)
     if not values:
-        raise InvalidQuestions("there is none; give each a line, below the names of the columns in CSV")
+        raise InvalidQuestions(
+            "there are none. Write one question on each line, below the column names in CSV"
+        )
     return [DraftQuestion(question, tuple(dict.fromkeys(said))) for question, said in values.items()]
 
 
@@ -60,7 +62,7 @@ def _question(number: int, record: Mapping[str, Any]) -> tuple[str, list[str]]:
         for name, text in (("question", question), *(("value", one) for one in said)):
             check_text(name, text)
     except InvalidValue as error:
-        raise InvalidQuestions(f"line {number}: {error}".removesuffix(".")) from error
+        raise InvalidQuestions(f"line {number} has an invalid {error.field}: {error.cause}") from error
     return question, [one for one in said if not is_blank(one)]
 
 
@@ -72,7 +74,7 @@ def _rows(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 raise InvalidQuestions(f"line {rows.line_num} has more or fewer fields than the first line")
             yield rows.line_num, row
     except csv.Error as error:
-        raise InvalidQuestions(f"behind line {rows.line_num} it is no CSV ({error})") from error
+        raise InvalidQuestions(f"the text after line {rows.line_num} is not CSV ({error})") from error
 
 
 def _objects(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -81,5 +83,5 @@ def _objects(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise InvalidQuestions(f"line {number} is no JSON") from error
+                raise InvalidQuestions(f"line {number} is not JSON") from error
             yield number, record if isinstance(record, dict) else {}

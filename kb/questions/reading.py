@@ -144,7 +144,7 @@ def check_items(questions: Iterable[DraftQuestion]) -> None:
             for value in one.expected:
                 audit.check_text("expected value", value, blank=False)
         except InvalidValue as error:
-            raise InvalidQuestions(f"number {number}: {error}".removesuffix(".")) from error
+            raise InvalidQuestions(f"number {number} has an invalid {error.field}: {error.cause}") from error
         if len(one.expected) > MOST_VALUES:
             raise InvalidQuestions(f"number {number} has more than {MOST_VALUES} values")
 
@@ -155,7 +155,7 @@ def open_set(session: Session, name: str, corpus: str | None, actor: str) -> Que
     Raises `InvalidValue` for a bad name, and `CorpusNotFound`.
     """
     if len(name) > 100 or not re.match(SET_NAME, name) or name.endswith("\n"):
-        raise InvalidValue("name of the set", "it has other characters than letters, digits and . _ -")
+        raise InvalidValue("name of the set", "it may have only letters, digits and . _ -")
     if corpus is not None:
         audit.check_text("corpus", corpus)
         reading.require_corpus(session, corpus)
@@ -181,7 +181,7 @@ def put_set(
         row = there.setdefault(one.question, QuestionRow(set_id=set_id))
         _say(row, one, fact_ids, finder)
     if len(there) > MOST:
-        raise InvalidQuestions(f"the set would have {len(there):,}, and {MOST:,} are taken")
+        raise InvalidQuestions(f"the set would have {len(there):,}, and the limit is {MOST:,}")
     session.add_all(there.values())
     session.flush()
 
@@ -199,7 +199,7 @@ def edit_set(session: Session, set_id: int, question_id: int, one: DraftQuestion
 def remove_set(session: Session, set_id: int, question_ids: Sequence[int]) -> None:
     """Remove these questions, all or none. What came of them in runs stays. Raises `QuestionNotFound`."""
     if not question_ids:
-        raise InvalidValue("questions", "none is named")
+        raise InvalidValue("questions", "none is named. Name at least one id")
     gone = delete(QuestionRow).where(
         QuestionRow.set_id == set_id, QuestionRow.id == func.any(list(question_ids))
     )

@@ -205,7 +205,9 @@ def _pair(session: Session, name: str, before: int | None, after: int | None) ->
     if before is None and after is not None:
         before = next((run.run_id for run in reading.list_runs(session, name, after, 1)), None)
     if before is None or after is None:
-        raise InvalidValue("comparison", f"the set {name!r} has no two runs to compare; run it again")
+        raise InvalidValue(
+            "comparison", f"the set {name!r} does not have two runs yet. Run `colmlm questions run`"
+        )
     return before, after
 
 
@@ -245,6 +247,8 @@ def question_of_output(session: Session, generation_id: int) -> tuple[DraftQuest
         said = row.output[hits[0].output_start : hits[0].output_end] if hits else ""
     question = row.prompt.strip().removeprefix(_BEFORE).removesuffix(_BEHIND).strip()
     if MARK in question or MARK in said:
-        raise InvalidQuestions(f"output {generation_id} said what was erased since; add the question by hand")
+        raise InvalidQuestions(
+            f"output {generation_id} contains text that was erased later. Run `colmlm questions add` instead"
+        )
     facts = (hit.fact_id for hit in hits if hit.fact_id is not None)
     return DraftQuestion(question, (said.strip(),) if said.strip() else ()), tuple(facts)

@@ -78,7 +78,8 @@ class Matcher:
     def __init__(self, traces: Sequence[bytes]) -> None:
         if short := [trace for trace in traces if len(trace) < LEAST]:
             raise InvalidValue(
-                "trace", f"{len(short)} of them have less than {LEAST} bytes, which are found anywhere"
+                "trace",
+                f"{len(short)} of them have fewer than {LEAST} bytes, so they match anything. Give longer ones",
             )
         self.longest = max(map(len, traces), default=LEAST)
         self._by_start: dict[bytes, list[tuple[int, bytes]]] = {}

@@ -60,12 +60,12 @@ class Selector:
             if not 0 <= (getattr(self, name) or 0) <= MAX_ID:
                 raise refusals.invalid_selector(f"{name} is not an id")
         if self.radius is not None and not (self.like is not None and -1 <= self.radius <= 1):
-            raise refusals.invalid_selector("radius is a cosine, from -1 to 1, and needs a fact to be like")
+            raise refusals.invalid_selector("radius must be a cosine from -1 to 1, with a fact to be like")
         if self.everything and self.parts != ("everything",):
-            raise refusals.invalid_selector("everything leaves no room for other parts")
+            raise refusals.invalid_selector("everything cannot be combined with other parts")
         if not self.parts:
             raise refusals.invalid_selector(
-                "it is empty, which would be every fact; say everything if that is meant"
+                "it is empty and would select every fact. To select them all, say everything"
             )
 
     @property

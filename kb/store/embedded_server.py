@@ -367,7 +367,7 @@ class EmbeddedServer:
             raise DatabaseUnavailable(str(self.data), str(error)) from error
 
     def _unavailable(self, error: subprocess.SubprocessError) -> DatabaseUnavailable:
-        return DatabaseUnavailable(str(self.data), f"it does not start; {self._cause(error)}")
+        return DatabaseUnavailable(str(self.data), f"it does not start. {self._cause(error)}")
 
     def _cause(self, error: subprocess.SubprocessError) -> str:
         """Say why it does not start, or where that is said; of another user's files PostgreSQL logs nothing."""
@@ -388,7 +388,7 @@ def require_wanted(settings: Settings) -> None:
     """
     server = EmbeddedServer.of(settings)
     if server is not None and server.was_stopped:
-        raise DatabaseUnavailable(str(server.data), "it was stopped; colmlm db up starts it")
+        raise DatabaseUnavailable(str(server.data), "it was stopped. Start it with `colmlm db up`")
 
 
 def _is_alive(noted: Sequence[str], data: Path) -> bool:

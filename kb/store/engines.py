@@ -242,14 +242,14 @@ class PatientConnection(psycopg.Connection[Any]):
 
 MOST = 1_000_000_000  # items of a list that somebody may ask for at once
 
-_NUMBER = "it is a number that is too large or too small; give ids from 1 to 9223372036854775807"
-_TEXT = "it holds a NUL character or a lone surrogate, which no text does; remove it"
+_NUMBER = "it is a number that is too large or too small. Give ids from 1 to 9223372036854775807"
+_TEXT = "it holds a NUL character or a lone surrogate. Remove it"
 
 
 def check_limit(limit: int, least: int = 1) -> None:
     """Raise `InvalidValue` for a number of items that nobody can be given."""
     if not least <= limit <= MOST:
-        raise InvalidValue("limit", f"it is {limit}; give a number from {least} to {MOST:,}")
+        raise InvalidValue("limit", f"it is {limit}. Give a number from {least} to {MOST:,}")
 
 
 def refuse_bad_values(engine: Engine) -> None:

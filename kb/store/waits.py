@@ -125,7 +125,7 @@ def refusal_of(error: BaseException) -> KBError | None:
         case errors.DiskFull():
             return refusals.storage_full("the database")
         case errors.ReadOnlySqlTransaction():
-            return refusals.storage_read_only("The database")
+            return refusals.storage_read_only("the database")
     return _of_the_disk(cause or error)
 
 
@@ -133,9 +133,9 @@ def _of_the_disk(error: BaseException) -> KBError | None:
     file = getattr(error, "filename", None)
     number = error.errno if isinstance(error, OSError) else _told_in_words(error)
     if number in _FULL:
-        return refusals.storage_full(str(file or "what was to be written"))
+        return refusals.storage_full(str(file or "this file"))
     if number == errno.EROFS:
-        return refusals.storage_read_only(str(file or "The disk"))
+        return refusals.storage_read_only(str(file or "the disk"))
     return None
 
 

@@ -402,10 +402,14 @@ def ask_kept_questions(
     """Ask the set that the limits name. Raises `QuestionSetNotFound`, or `InvalidValue` without any limit on it."""
     if limits.questions is None or (limits.min_right is None and limits.max_wrong is None):
         raise InvalidValue(
-            "gate", "name the least share right of its questions, or the most wrong, with their set"
+            "gate",
+            "a set of questions needs a limit, and a limit needs a set. Pass both --question-set and --min-right",
         )
     if reader is None:
-        raise InvalidValue("gate", "its questions are to be read, and nothing here reads them")
+        raise InvalidValue(
+            "gate",
+            "its questions need a reader, but this server has none. Set COLMLM_READER, or leave the questions out",
+        )
     answering = Answering(kb, Questions(kb, [encoder], keyset_id), reader())
     return ask_set(
         kb, limits.questions, ByAnswers(answering), lambda done, total: on_asked(done, total or done)

@@ -261,11 +261,11 @@ class Reach:
         allowed = [address for address in resolved if self.allows(address)]
         if not allowed:
             raise WebhookRefused(
-                f"its host {url.host} is at {resolved[0]}, which is no public address; the operator can allow its "
-                "network in COLMLM_WEBHOOK_NETWORKS"
+                f"its host {url.host} is at {resolved[0]}, which is not a public address. Add its "
+                "network to COLMLM_WEBHOOK_NETWORKS"
             )
         if url.scheme == "http" and not all(address.is_loopback for address in allowed):
-            raise WebhookRefused("it must start with https://; plain http is for this machine alone")
+            raise WebhookRefused("it must start with https://. Plain http works on this machine only")
         return url, allowed[0]
 
     def allows(self, address: Address) -> bool:
@@ -279,7 +279,7 @@ def _resolve_addresses(url: httpx2.URL) -> list[Address]:
     try:
         return addresses_of(url.raw_host.decode(), port)
     except (OSError, UnicodeError) as error:
-        raise WebhookRefused(f"its host {url.host} is not known ({error})") from error
+        raise WebhookRefused(f"its host {url.host} cannot be resolved ({error})") from error
 
 
 def _parse_url(text: str) -> httpx2.URL:
@@ -287,13 +287,13 @@ def _parse_url(text: str) -> httpx2.URL:
     try:
         url = httpx2.URL(text)
     except httpx2.InvalidURL as error:
-        raise WebhookRefused(f"it is no URL ({error})") from error
+        raise WebhookRefused(f"it is not a URL ({error})") from error
     if url.scheme not in _PORTS or not url.host:
         raise WebhookRefused("it must be an address like https://example.org/hook")
     if url.port is not None and not 0 < url.port < 65_536:
-        raise WebhookRefused(f"it has no port {url.port}")
+        raise WebhookRefused(f"port {url.port} is not valid")
     if url.userinfo or url.fragment:
-        raise WebhookRefused("it must have no user, password or fragment; the secret shows who sends")
+        raise WebhookRefused("it must have no user, password or fragment. The signature shows who sends")
     return url
 
 
@@ -314,7 +314,7 @@ def add_subscription(
     if unknown := [kind for kind in kinds if kind not in audit.KINDS]:
         known = ", ".join(audit.KINDS)
         raise InvalidValue(
-            "kinds of the webhook", f"no change is of kind {unknown[0]!r}; the kinds are {known}"
+            "kinds of the webhook", f"no change is of kind {unknown[0]!r}. The kinds are {known}"
         )
     pending = _begin(session, actor, f"send changes to {url.host}")
     if since is not None:

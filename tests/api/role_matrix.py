@@ -105,5 +105,5 @@ def _answer(client: httpx.Client, route: Route, token: str | None) -> str:
             assert answer.status_code in (503, *range(200, 500)), (route.template, answer.status_code)
             return "yes"
         said = answer.read().decode()  # a problem document, or the same as a page of the console
-        assert "RightMissing" in said or '"right_missing"' in said or "has not the right" in said
+        assert "RightMissing" in said or '"right_missing"' in said or "lacks the right" in said
         return ""

@@ -31,7 +31,7 @@ FAILS = WorkerState(
     failures=3,
     restarts=4,
     exit_code=5,
-    last_error=("error: No database at <there>", "the last line"),
+    last_error=("error: No database answers at <there>", "the last line"),
 )
 DEAD = WorkerState(running=False, since=LONG_AGO, failures=1, restarts=1, exit_code=-9)
 HANGS = WorkerState(running=True, since=LONG_AGO)

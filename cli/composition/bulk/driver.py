@@ -247,9 +247,7 @@ def _with_base() -> Runtime:
     """Give a runtime whose base is that of every worker."""
     runtime = _runtime()
     if runtime.settings.database_url is None:  # an embedded server would have a base of its own
-        raise SettingsError(
-            "COLMLM_DATABASE_URL", "a worker of Ray needs it; set it where `ray start` is called"
-        )
+        raise SettingsError("COLMLM_DATABASE_URL", "a Ray worker needs it. Set it before `ray start`")
     return runtime
 
 
@@ -258,7 +256,7 @@ def _require_base(runtime: Runtime, database_id: str) -> None:
     if (found := runtime.kb.log.database_id()) != database_id:
         raise SettingsError(
             "COLMLM_DATABASE_URL",
-            f"on a machine of Ray's it names the base {found}, and the work is of {database_id}",
+            f"a Ray machine has the database {found}, but the work is for {database_id}",
         )
 
 

@@ -80,7 +80,7 @@ def test_added_fact_is_found_and_a_second_delete_is_refused_in_place(
     almanac.facts.delete([fact.fact_id], actor="somebody", reason="was quicker")
     page.get_by_label("Reason").fill("too late")
     page.get_by_role("button", name="Delete one fact").click()
-    expect(page.get_by_role("alert")).to_contain_text("Already deleted")
+    expect(page.get_by_role("alert")).to_contain_text("These facts are deleted")
     expect(page.get_by_label("Reason")).to_have_value("too late")
 
 

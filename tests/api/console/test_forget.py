@@ -66,7 +66,7 @@ def test_plan_that_is_out_of_date_says_so(open_page: OpenPage, almanac: Knowledg
     page.get_by_role("link", name="Apply…").click()
     almanac.facts.edit(fact_id, "Cusco", anyway=True, actor="somebody", reason="was quicker")
     page.get_by_role("button", name="Forget one fact").click()
-    expect(page.get_by_role("alert")).to_contain_text("plan again")
+    expect(page.get_by_role("alert")).to_contain_text("Make a new plan")
     page.get_by_role("link", name="Run 1").click()
     expect(page.get_by_text("This plan is out of date")).to_be_visible()
     expect(page.get_by_role("link", name="Apply…")).to_have_count(0)

@@ -100,7 +100,7 @@ def test_an_edit_that_waited_in_vain_is_told_who_holds_the_log(
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     problem = answer.json()
     assert problem["type"] == "urn:colmlm:LogHeld"
-    assert f"It is held by colmlm (process {pid} of the database" in problem["detail"]
+    assert f"colmlm (process {pid} of the database" in problem["detail"]
     assert operator.patch("/v1/facts/1", json=EDIT).status_code == 200
 
 

@@ -124,7 +124,7 @@ def test_a_head_that_is_too_long_is_refused_and_nobody_is_asked_to_read_it(name:
         got = to_the_end(connection)
     assert statuses(got) == reported == [431]
     problem = json.loads(got.partition(b"\r\n\r\n")[2])
-    assert problem["type"] == "urn:colmlm:HeadTooLarge" and "Nothing was done" in problem["detail"]
+    assert problem["type"] == "urn:colmlm:HeadTooLarge" and "Nothing was changed" in problem["detail"]
 
 
 def test_an_endless_start_line_is_refused() -> None:

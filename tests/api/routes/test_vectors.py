@@ -127,7 +127,7 @@ def test_a_record_that_is_no_evidence_is_refused(
 ) -> None:
     for changed, word in (
         ({"output": "In Cusco"}, "another value"),
-        ({"seq": 10**6}, "not there yet"),
+        ({"seq": 10**6}, "does not exist yet"),
         ({"checkpoint_id": "another"}, "no keyset"),
         ({"splice": {"query": "AAAA"}}, "finite numbers"),
         ({"splice": {"query": "?"}}, "base64"),

@@ -129,7 +129,7 @@ def test_an_empty_folder_takes_out_nothing_unless_that_is_meant(
     shutil.rmtree(town)
     town.mkdir()
     refused = run("corpus", "sync", town, *INTO, "--yes")
-    assert refused.code == 4 and "is it mounted" in refused.err and len(values(kb)) == 5
+    assert refused.code == 4 and "Check the path" in refused.err and len(values(kb)) == 5
     assert run("corpus", "sync", town, *INTO, "--yes", "--allow-empty").json["documents"]["gone"] == 5
     assert values(kb) == set()
 

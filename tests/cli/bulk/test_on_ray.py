@@ -154,7 +154,7 @@ def test_what_a_worker_cannot_do_is_told_in_a_line_with_its_code(
     own.rename(tmp_path / "away")  # now a worker finds the checkpoint of the settings, which is another
     with Runtime.from_environment() as runtime:
         runtime.open()
-        with pytest.raises(FailedElsewhere, match=r"^A worker of Ray failed: .*do not compare") as caught:
+        with pytest.raises(FailedElsewhere, match=r"^A worker of Ray failed: .*cannot be compared") as caught:
             list(KeyingElsewhere(Spreading(runtime, RayPlace(None, 1)))(parts[:2]))
     assert caught.value.failure.exit_code == CONFLICT and "\n" not in caught.value.failure.line
 

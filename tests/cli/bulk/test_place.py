@@ -47,7 +47,7 @@ def test_a_cluster_out_of_reach_is_told_at_once_with_what_to_look_at(tmp_path: P
         address = f"127.0.0.1:{heard.getsockname()[1]}"
         require_cluster(address)
     with raises_code(
-        "ClusterUnavailable", match=rf"No cluster of Ray at {address}: Connection refused"
+        "ClusterUnavailable", match=rf"No Ray cluster answers at {address}: Connection refused"
     ) as refused:
         list(Spreading(Runtime(Settings(home=tmp_path)), RayPlace(address)).outcomes("key", None, [1]))
     assert explain(refused.value).exit_code == DATABASE and "`ray status`" in explain(refused.value).line

@@ -37,12 +37,12 @@ def test_what_a_worker_died_of_is_kept_without_secrets(
         until(lambda: worker.state().failures)
         state = worker.state()
         assert (state.exit_code, state.restarts) == (5, 1)
-        assert "No database at" in state.last_error[-1]
+        assert "No database answers at" in state.last_error[-1]
         assert tickets.noted_attendance(settings.home) == state
         file = settings.home / "worker.json"
         assert stat.S_IMODE(file.stat().st_mode) == 0o600 and "hunter2" not in file.read_text()
     assert tickets.noted_attendance(settings.home) is None, "it was told to end"
-    assert "No database at" in capfd.readouterr().err, "the server's log has it too"
+    assert "No database answers at" in capfd.readouterr().err, "the server's log has it too"
 
 
 @pytest.mark.slow(reason="starts worker processes and waits for their restarts")

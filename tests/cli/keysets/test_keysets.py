@@ -210,4 +210,4 @@ def test_a_sentence_encoder_has_a_keyset_like_any_checkpoint(
     assert run("keysets", "create", "--encoder", "minilm", "--checkpoint", checkpoint).code == 2
     run("keysets", "activate", new.json["keyset_id"], "--force")
     refused = run("lookup", "anything", "--threshold", -1)
-    assert refused.code == 4 and "vectors do not compare" in refused.err
+    assert refused.code == 4 and "vectors cannot be compared" in refused.err

@@ -104,7 +104,7 @@ def serving(*words: object) -> Iterator[str]:
         process = subprocess.Popen(command, cwd=ROOT, text=True, stderr=subprocess.PIPE)
         assert process.stderr is not None
         first = process.stderr.readline()
-        if "something listens there already" not in first:
+        if "another program uses this port" not in first:
             break
         process.wait(timeout=60)
     try:
@@ -197,7 +197,7 @@ def test_nothing_is_done_but_by_the_code_of_its_dry_run(there: There, facts: lis
             {**given, "reason": "another", "confirm": dry["confirm"]},
             {**given, "fact_ids": facts, "confirm": dry["confirm"]},
         ):
-            assert "Nothing was done" in await refused(client, "delete_facts", **other)
+            assert "Nothing was changed" in await refused(client, "delete_facts", **other)
         there.kb.facts.edit(lake, "Poopó", actor="ann", reason="meanwhile")
         late = await refused(client, "delete_facts", **given, confirm=dry["confirm"])
         assert "edited since" in late
@@ -223,7 +223,7 @@ def test_no_code_is_computed_or_taken_from_another_process_or_caller(run: Run, k
 
     def refuses(code: str) -> Talk[None]:
         async def talk(client: Client) -> None:
-            assert "Nothing was done" in await refused(client, "delete_facts", **given, confirm=code)
+            assert "Nothing was changed" in await refused(client, "delete_facts", **given, confirm=code)
 
         return talk
 
@@ -242,7 +242,7 @@ def test_a_proposed_fact_waits_for_somebody_to_accept_it(there: There) -> None:
         assert dry["answered_already"] == [] and edit["kind"] == "insert"
         again = await told(client, "propose_fact", **given)
         assert [fact["fact_id"] for fact in again["answered_already"]] == edit["fact_ids"]
-        assert "Nothing was done" in await refused(client, "propose_fact", **given, confirm=dry["confirm"])
+        assert "Nothing was changed" in await refused(client, "propose_fact", **given, confirm=dry["confirm"])
         (fact_id,) = edit["fact_ids"]
         return fact_id
 
@@ -258,7 +258,7 @@ def test_facts_are_forgotten_by_a_plan(there: There, facts: list[int]) -> None:
         _, edit = await done(client, "forget", run_id=plan["run_id"], reason="request 12")
         assert (edit["kind"], edit["fact_ids"]) == ("forget", [facts[1]])
         late = await refused(client, "forget", run_id=plan["run_id"], reason="request 12", confirm="x")
-        assert "Nothing was done" in late
+        assert "Nothing was changed" in late
 
     over_stdio(*at(there, "operator"), talk=talk)
     assert there.kb.facts.show(facts[1]).deleted_seq is not None
@@ -288,7 +288,7 @@ def test_bad_calls_are_told_in_words(there: There, facts: list[int]) -> None:
         assert "999" in await refused(client, "show_fact", fact_id=999)
         assert "reason" in await refused(client, "delete_facts", fact_ids=facts)
         assert "neither" in await refused(client, "correct_fact", fact_id=facts[0], reason="x")
-        assert "Not deleted" in await refused(client, "restore_facts", fact_ids=facts, reason="x")
+        assert "not deleted" in await refused(client, "restore_facts", fact_ids=facts, reason="x")
         assert "empty" in await refused(client, "plan_forgetting", reason="x")
         taken = {"question": CAPITAL, "value": "Cusco", "reason": "x"}
         code = (await told(client, "propose_fact", **taken))["confirm"]

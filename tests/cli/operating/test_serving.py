@@ -61,7 +61,7 @@ def test_a_taken_port_is_said_before_any_work(run: Run) -> None:
         port = taken.getsockname()[1]
         for words in (["up", "--port", port], ["serve", "--port", port]):
             ran = run(*words)
-            assert ran.code == 2 and "listens there already" in ran.err and ran.err.count("\n") == 1
+            assert ran.code == 2 and "another program uses this port" in ran.err and ran.err.count("\n") == 1
     assert run("corpus", "list", "--json").json["corpora"] == []
 
 

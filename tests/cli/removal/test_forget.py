@@ -167,5 +167,5 @@ def test_what_cannot_be_done_is_said_in_one_line(run: Run, keyed: list[int]) -> 
         assert ran.code == code and ran.err.count("\n") == 1, (words, ran)
     run("facts", "edit", keyed[0], "--value", "Cusco", "--reason", "r")
     stale = run("forget", "apply", number, "--yes")
-    assert stale.code == 4 and "plan again" in stale.err
+    assert stale.code == 4 and "Make a new plan" in stale.err
     assert "Edited since: " in run("forget", "apply", number, "--dry-run").out

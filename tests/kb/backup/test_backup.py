@@ -235,7 +235,7 @@ def test_a_backup_of_another_migration_is_refused(original: KnowledgeBase, tmp_p
     with open_backup(_backup(original, tmp_path)) as archive:
         require_migration(archive)
         other = replace(archive, manifest={**archive.manifest, "migration": "9999"})
-        with raises_code("BackupRefused", match="it is of migration 9999, this program of"):
+        with raises_code("BackupRefused", match="it has migration 9999, but this program has"):
             require_migration(other)
 
 
@@ -319,7 +319,7 @@ def test_a_backup_of_an_unknown_signer_is_restored_only_where_its_signer_is_trus
         for dry_run in (False, True):
             with pytest.raises(SignatureRefused, match=f"--key {theirs}.*--trust-signer") as refusal:
                 restore_backup(empty, file, actor="tester", without_later_erasures=True, dry_run=dry_run)
-            assert "tokens" in str(refusal.value) and "Nothing was restored" in str(refusal.value)
+            assert "tokens" in str(refusal.value) and "Nothing was changed" in str(refusal.value)
     assert empty.log.head_seq() == 0 and empty.access.of_secrets([secret]) == [None]
     dry = restore_backup(empty, file, actor="tester", keys=[theirs], dry_run=True)
     assert dry.backup.key == theirs

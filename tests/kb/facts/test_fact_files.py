@@ -67,7 +67,7 @@ def test_every_row_that_cannot_be_used_is_named_with_its_line() -> None:
         RefusedRow(7, "fact 4 is erased"),
         RefusedRow(8, "fact 1 is in line 2 already"),
         RefusedRow(9, "it has neither a value nor a question"),
-        RefusedRow(10, "The value cannot be stored: it is blank."),
+        RefusedRow(10, "its value is not valid: it is blank"),
         RefusedRow(11, "it has 4 fields, and the first line 3"),
     )
 

@@ -397,7 +397,7 @@ def test_who_undoes_a_restoration_has_the_fact_abstain_as_before(peru: Knowledge
     peru.facts.delete([lima], abstain=True, **WHO)
     peru.facts.delete([amazon], **WHO)
     both = peru.facts.restore([lima, amazon], **WHO)
-    with raises_code("NotUndoable", match="some had been deleted to abstain"):
+    with raises_code("NotUndoable", match="some of its facts were deleted to abstain"):
         peru.facts.undo(both.seq, **WHO)
 
 

@@ -272,9 +272,9 @@ def test_what_cannot_be_predicted_from_is_refused(kb: KnowledgeBase, old: FakeEn
         kb.keysets.adapt(new)
     ingest(kb, *numbered(MANY))
     kb.keysets.rekey(old)
-    with pytest.raises(InvalidValue, match="that of this checkpoint"):
+    with pytest.raises(InvalidValue, match="belongs to this checkpoint"):
         kb.keysets.adapt(old)
-    with pytest.raises(InvalidValue, match="none of auto, procrustes, ridge"):
+    with pytest.raises(InvalidValue, match="not one of auto, procrustes, ridge"):
         kb.keysets.adapt(new, method="magic")
     with pytest.raises(InvalidValue, match="too few"):
         kb.keysets.adapt(new, sample=5)

@@ -260,7 +260,7 @@ def test_a_search_of_what_was_wiped_after_it_began_is_no_answer(
     there = opened.collection
     wiped = WipedMeanwhile(there.address, there.name, there.dim, there.owner)
     remote = CollectionCandidates(wiped, opened.mark, age=0)
-    with pytest.raises(CandidatesRefused, match="no mark any more"):
+    with pytest.raises(CandidatesRefused, match="its mark is missing"):
         remote.search(encoder.encode_questions(ASKED), 3)
 
 

@@ -36,7 +36,7 @@ from colmlm.kb.lookup.specs import default_spec
 DIM = 16
 FLAT, IVF, PAPER, BITS = "IDMap2,Flat", "IVF4,Flat", "OPQ4_16,IVF4,PQ4", "RR16,IVF4,RaBitQ"
 CODED = (PAPER, BITS)
-REMEDY = "The index is rebuilt from the database"
+REMEDY = "The server rebuilds the index from the database"
 
 
 def clustered(n: int, seed: int = 0, d: int = DIM) -> np.ndarray:

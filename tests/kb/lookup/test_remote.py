@@ -180,7 +180,7 @@ def test_what_another_keyset_stored_is_neither_read_nor_dropped(
 ):
     second = FakeEncoder(salt="2")
     elsewhere.keysets.create(second.checkpoint, f"milvus:{collection(elsewhere).name}")
-    with pytest.raises(CandidatesRefused, match="something else is stored there"):
+    with pytest.raises(CandidatesRefused, match="other data is stored there"):
         elsewhere.keysets.rekey(second)
     assert values(elsewhere, encoder, ASKED) == RIGHT
 

@@ -380,7 +380,7 @@ def test_a_bad_release_is_refused_before_anything_is_stored(
         (_too_many_counted, "too short for the 562949953421312 keys"),
         (_without_direction, "keys without a direction"),
         (_no_keys_back, "does not give its keys back"),
-        (_no_database, "no SQLite database"),
+        (_no_database, "not an SQLite database"),
         (_unfinished, "is still in entries.db-wal"),
         (_no_file, "has no faiss_id_to_entry_id.txt"),
     ):

@@ -327,9 +327,9 @@ def test_a_gate_with_questions_needs_a_limit_and_a_reader(
 ) -> None:
     kb.questions.add("lands", [DraftQuestion(CAPITAL, ("Lima",))], actor="tester")
     second, other = two[1].keyset_id, FakeEncoder(salt="2")
-    with pytest.raises(InvalidValue, match="least share right"):
+    with pytest.raises(InvalidValue, match="needs a limit"):
         kb.keysets.check(second, other, GateLimits(questions="lands"), reader=NearReader)
-    with pytest.raises(InvalidValue, match="nothing here reads them"):
+    with pytest.raises(InvalidValue, match="this server has none"):
         kb.keysets.check(second, other, GateLimits(questions="lands", min_right=0.5))
     with pytest.raises(QuestionSetNotFound):
         kb.keysets.check(second, other, GateLimits(questions="none", min_right=0.5), reader=NearReader)
