@@ -28,9 +28,13 @@ OPTIONS_OF_ALL = {"--help", "--install-completion", "--show-completion"}
 
 def command_line_page() -> str:
     """Describe every command with its arguments, options and examples."""
+    from colmlm.cli import errors
+
+    codes = re.findall(r"^(\d+) +(\S.*)$", errors.__doc__ or "", re.MULTILINE)
+    rows = "\n".join(f"| {code} | {meaning} |" for code, meaning in codes)
     parts = [
-        "# Command line\n\nEvery command answers `--help`. A command that reports takes `--json`. "
-        "Exit codes: 0 done, 1 refused, 2 a wrong command line, 3 done in part or nothing found."
+        "# Command line\n\nEvery command answers `--help`. A command that reports takes `--json`.\n\n"
+        f"| exit code | |\n|---|---|\n{rows}"
     ]
     for name, where in PROGRAMS.items():
         parts += _describe_commands(_command_of(where), name, [])

@@ -73,6 +73,7 @@ def test_every_command_and_option_is_on_the_page_of_the_command_line(site: Modul
         "`--corpus`",
     ):
         assert words in page
+    assert "| 141 | the reader of the output closed it |" in page
     assert page.count("\n### colmlm ") >= 90, "a command without a section"
 
 
