@@ -6,7 +6,6 @@ import importlib.util
 import json
 import re
 import subprocess
-import sys
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from colmlm.api.app import build_routes
 from colmlm.api.schema.openapi import complete_document
+from colmlm.kb import interpreter
 from colmlm.kb.errors import KINDS, KBError
 from tests.places import ROOT
 from tests.test_docs import settings_read
@@ -97,5 +97,5 @@ def test_prose_is_measured_without_code_tables_and_headings(tmp_path: Any) -> No
 
 def run_prose(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, ROOT / "scripts" / "prose", *words], capture_output=True, text=True
+        interpreter.command(ROOT / "scripts" / "prose", *words), capture_output=True, text=True
     )

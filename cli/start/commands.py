@@ -288,7 +288,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "spans": "Train the span annotator.",
             "questions": "Train the question generator on the questions of annotated documents.",
             "reader": "Train the reader on the questions of SQuAD files.",
-            "release": "Write what a run trained in half precision, with its config and without optimiser state.",
+            "release": "Write a run's trained weights in half precision, with the config and without optimiser state.",
             "plot": "Draw a run's losses, rate, gradient norm and speed against its steps.",
         },
     }

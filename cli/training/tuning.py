@@ -127,7 +127,7 @@ def release(
     run: Annotated[Path, typer.Argument(metavar="RUN", exists=True, file_okay=False, help="A training run.")],
     target: NewDirectory,
 ) -> None:
-    """Write the weights that a run trained in half precision, with the config and without optimiser state.
+    """Write a run's trained weights in half precision, with the config and without optimiser state.
 
     Of a checkpoint that is its adapter with the loss log, of an annotator and the reader 16 MB at most.
     """

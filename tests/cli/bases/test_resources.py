@@ -116,7 +116,7 @@ HERE_ONLY = {
 
 
 # Verbs that only a base elsewhere has: what a decoder of this machine asks of it, and how work is run there.
-ELSEWHERE_ONLY = {"lookups": {"require"}, "jobs": {"done"}}
+ELSEWHERE_ONLY = {"lookups": {"require"}, "jobs": {"run_to_end"}}
 
 # Options that only this machine has, and that an API does not know.
 OPTIONS_HERE_ONLY = {

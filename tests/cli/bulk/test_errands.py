@@ -42,7 +42,7 @@ def test_questions_are_encoded_for_the_base_and_the_checkpoint_of_the_command(
     made = Encoding(msgspec.to_builtins(by)).run({"number": 3, "questions": ["Who was there?"]})
     assert made["number"] == 3 and made["queries"]
     with pytest.raises(
-        SettingsError, match=r"COLMLM_DATABASE_URL: on a machine of Ray's .* 0123456789abcdef"
+        SettingsError, match=r"COLMLM_DATABASE_URL: a Ray machine has the database .* 0123456789abcdef"
     ) as other:
         Encoding(msgspec.to_builtins(msgspec.structs.replace(by, database_id="0123456789abcdef")))
     assert explain(other.value).exit_code == USAGE

@@ -131,7 +131,7 @@ def test_before_anything_is_keyed_a_lookup_says_what_to_do(run: Run, atlas: list
         ["demo", "--corpus", "atlas"],
     ):
         ran = run(*words)
-        assert ran.code == 4 and "Rekey" in ran.err, words
+        assert ran.code == 4 and "keysets create" in ran.err, words
 
 
 def test_a_prompt_that_is_no_text_is_one_line(run: Run) -> None:

@@ -54,7 +54,7 @@ def test_a_span_is_moved_and_the_move_undone(run: Run, atlas: list[int]) -> None
     fact = run("facts", "show", atlas[0], "--json").json
     assert (fact["value"], fact["source"]["start"]) == ("Lima", TEXT.index("Lima"))
     ran = run("facts", "undo", moved["seq"], "--reason", "again")
-    assert ran.code == 4 and "since" in ran.err
+    assert ran.code == 4 and "a later change" in ran.err
     assert run("facts", "edit", atlas[0], "--text", "Titicaca", *WHY[:2]).code == 4
 
 

@@ -148,7 +148,7 @@ def test_a_readers_token_edits_nothing(there: There, facts: list[int]) -> None:
     async def talk(client: Client) -> None:
         assert await names(client) == READING
         why = await refused(client, "delete_facts", fact_ids=facts, reason="no")
-        assert "role is reader" in why and "operator, admin" in why
+        assert "the role reader" in why and "operator, admin" in why
         assert "'audit'" in await refused(client, "list_changes")
 
     head = there.kb.log.head_seq()

@@ -196,7 +196,7 @@ def test_without_another_document_nothing_is_told_of_questions_that_nothing_answ
     asked = [KnownQuestion(f"Who makes thing {n}?", (f"Maker{n}",)) for n in range(40)]
     read = ask_each(answers, asked, lambda *_: None)
     assert (len(read.answerable), len(read.others)) == (40, 0)
-    with pytest.raises(CalibrationRefused, match=r"does not answer, .*add 32 or more with an empty value"):
+    with pytest.raises(CalibrationRefused, match=r"does not answer .*add 32 or more with an empty value"):
         calibrate_answers(read, SHIPPED)
 
 

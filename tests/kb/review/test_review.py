@@ -121,9 +121,9 @@ def test_a_verdict_on_what_was_settled_or_edited_meanwhile_is_reported_and_not_c
 
 def test_verdicts_without_a_fact_or_two_on_one_are_refused(peru: KnowledgeBase):
     one = judge(peru, "Lima", "accept")
-    with pytest.raises(InvalidValue, match="two of them"):
+    with pytest.raises(InvalidValue, match="two verdicts"):
         peru.review.settle([one, replace(one, verdict="reject")], **WHO)
-    with pytest.raises(InvalidValue, match="there is none"):
+    with pytest.raises(InvalidValue, match="there are none"):
         peru.review.settle([], **WHO)
     with pytest.raises(FactNotFound):
         peru.review.settle([one, ReviewVerdict(998, "accept", 1)], **WHO)
@@ -175,11 +175,11 @@ def test_a_verdict_is_undone_and_the_undoing_too(peru: KnowledgeBase, kind: Verd
 def test_a_verdict_is_not_undone_after_another_or_an_edit(peru: KnowledgeBase):
     accepted = settle(peru, "Lima", "accept")
     settle(peru, "Lima", "propose")
-    with raises_code("NotUndoable", match="since"):
+    with raises_code("NotUndoable", match="a later change"):
         peru.facts.undo(accepted, **WHO)
     again = settle(peru, "Lima", "accept")
     peru.facts.edit(fact_id(peru, "Lima"), "Cusco", **WHO)
-    with raises_code("NotUndoable", match="since"):
+    with raises_code("NotUndoable", match="a later change"):
         peru.facts.undo(again, **WHO)
 
 
