@@ -34,7 +34,7 @@ def command_line_page() -> str:
     rows = "\n".join(f"| {code} | {meaning} |" for code, meaning in codes)
     parts = [
         "# Command line\n\nEvery command answers `--help`. A command that reports takes `--json`.\n\n"
-        f"| exit code | |\n|---|---|\n{rows}"
+        f"| exit code | meaning |\n|---|---|\n{rows}"
     ]
     for name, where in PROGRAMS.items():
         parts += _describe_commands(_command_of(where), name, [])
@@ -63,7 +63,7 @@ def _describe_commands(command: Any, name: str, path: list[str]) -> Iterator[str
     usage = " ".join(piece for piece in command.collect_usage_pieces(context) if piece)
     text = f"### {' '.join(path)}\n\n`{' '.join(path)} {usage}`\n\n{_plain(command.help)}"
     if rows:
-        text += "\n\n| option | default | |\n|---|---|---|\n" + "\n".join(rows)
+        text += "\n\n| option | default | meaning |\n|---|---|---|\n" + "\n".join(rows)
     if examples := re.findall(r"^ *(colmlm.*)$", _plain(command.epilog), re.MULTILINE):
         text += "\n\n```sh\n" + "\n".join(examples) + "\n```"
     yield text
@@ -99,7 +99,7 @@ def settings_page() -> str:
     for kind in (Settings, ServerSettings, UserSettings):
         rows = "\n".join(f"| `{name}` | {default} | {text} |" for name, default, text in _settings_of(kind))
         parts.append(
-            f"## {kind.__name__}\n\n{kind.__doc__}\n\n| variable | default | |\n|---|---|---|\n{rows}"
+            f"## {kind.__name__}\n\n{kind.__doc__}\n\n| variable | default | meaning |\n|---|---|---|\n{rows}"
         )
     return "\n\n".join(parts) + "\n"
 
@@ -242,7 +242,7 @@ def metrics_page() -> str:
     )
     return (
         "# Metrics\n\n`GET /metrics` gives Prometheus's text format to a token with the right `lookup`. "
-        f"Counters end in `_total` there.\n\n| metric | kind | labels | |\n|---|---|---|---|\n{table}\n"
+        f"Counters end in `_total` there.\n\n| metric | kind | labels | meaning |\n|---|---|---|---|\n{table}\n"
     )
 
 
