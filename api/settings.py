@@ -50,7 +50,7 @@ class ServerSettings:
     `key` for other texts.
     """
     ready_lag: Changes = 1000
-    """By how many changes the index may lag before `/readyz` answers 503."""
+    """The lag of the index, in changes, above which `/readyz` answers 503."""
     drain_seconds: Seconds = 30.0
     """How long a server that is told to stop lets running requests finish."""
     log_format: Literal["auto", "json", "text"] = "auto"

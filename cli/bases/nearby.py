@@ -50,7 +50,7 @@ ENCODING_SECONDS = 60.0
 
 
 class RunningServer(msgspec.Struct, frozen=True):
-    """What a running server wrote of itself. `answers_by` is a digest of the settings that its answers depend on."""
+    """The file that describes a running server. `answers_by` is a digest of the settings that its answers use."""
 
     url: str
     token: str

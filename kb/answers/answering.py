@@ -59,7 +59,7 @@ MAX_QUESTION = 2_000  # characters
 
 @dataclass(frozen=True, slots=True)
 class QuestionReading:
-    """What was read for a question: places that touch a fact, the best place of each window, and every place."""
+    """The reading of a question: places that touch a fact, the best place of each window, and every place."""
 
     places: list[ReadPlace]
     windows: list[ReadPlace]

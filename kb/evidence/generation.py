@@ -47,14 +47,14 @@ class GenerationRequest:
 
     @property
     def abstains(self) -> bool:
-        """Whether the output ends after its last fact when a lookup finds nothing. "off" has to ask for it."""
+        """Tell whether the output ends after its last fact when a lookup finds nothing. "off" has to ask for it."""
         if self.on_miss is None:
             return self.mode != "off" and self.is_question
         return self.on_miss == "abstain"
 
     @property
     def is_question(self) -> bool:
-        """Whether the prompt ends in "Answer:", as questions in training did and chats do."""
+        """Tell whether the prompt ends in "Answer:", as questions in training did and chats do."""
         return isinstance(self.prompt, str) and self.prompt.rstrip().endswith(ANSWER)
 
 

@@ -63,7 +63,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(slots=True)
 class SoundDocuments:
-    """Gives the sound documents of `parsed` in pieces, and collects the refusals of the others."""
+    """Give the sound documents of `parsed` in pieces, and collect the refusals of the others."""
 
     parsed: Iterable[Parsed]
     on_document: Callable[[int], None] | None = None
@@ -467,7 +467,7 @@ RETURNING f.id, f.deleted_seq IS NOT NULL AS is_deleted
 
 @dataclass(frozen=True, slots=True)
 class ReplacedDocuments:
-    """What replacing documents did to their facts: which were deleted or kept, and which keys were dropped."""
+    """The effect of replaced documents on facts: which were deleted or kept, and which keys were dropped."""
 
     gone: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
