@@ -182,6 +182,9 @@ class SayingReader:
     def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
         return [self._one(window.text.find(self.said)) for window in windows]
 
+    def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
+        return [self.read(*one) for one in asked]
+
     def _one(self, at: int) -> PassageReading:
         return PassageReading(((at, at + len(self.said), 10.0),) if at >= 0 else (), 5.0)
 

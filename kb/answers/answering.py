@@ -5,7 +5,7 @@
    where only accepted ones are to answer.
 3. The best span that touches a fact is the answer; of two that contradict, `contested` says which. Is the best one of
    all over a deleted fact, nothing is said: its runner-up would tell what was deleted, or something else in its stead.
-4. Below the threshold nothing is said.
+4. Below the threshold nothing is said, unless an accepted fact asks the very question.
 5. The window of the answer is read again, in one statement after the reader is done. Has it changed, all begins again.
 """
 
@@ -26,6 +26,7 @@ from colmlm.kb.answers.places import (
     ReadPlace,
     best_windows,
     order_places,
+    place_of_own_question,
     read_every_place,
     settle_contradictions,
     weigh_passage,
@@ -50,11 +51,13 @@ from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.lookup.records import AskedQuery, Hit, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.store import require_primary
+from colmlm.kb.texts.alike import compare_wording
 from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, asks_to_compare, form_of
 
 WINDOWS = 6  # read for a question
 ATTEMPTS = 5
 MAX_QUESTION = 2_000  # characters
+SURE = 0.99  # the score of a fact that was accepted as the answer to the question asked; a threshold of 1 silences all
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ class Answering:
                 ids = [one.sentence_id for one in found]
                 now = read_windows(session, ids, fact_filter=wanted.fact_filter)
                 passage = self._passage(session, question, reading, least, wanted.fact_filter)
+                own = place_of_own_question(session, question, wanted.fact_filter)
             if all(is_unchanged(read[one.sentence_id], now) for one in found):
                 break
         else:
@@ -134,20 +138,26 @@ class Answering:
             else 0.0
         )
         answer = self._answer_from_places(question, contested, score, least, passages, seq)
-        if asks_to_compare(question):
+        by_passage = passage is not None and _is_better(question, answer, contested)
+        said = self._said_whole(answer, passage) if passage is not None and by_passage else answer
+        is_comparison = asks_to_compare(question)
+        if own is not None and (is_comparison or not _says(said, own)):
+            answer = self._answer_from_places(question, [own], SURE, least, passages, seq)
+            return _answered_from_place(answer, query, own)
+        if is_comparison:
             return AnsweredQuestion(self._silent(replace(answer, withheld=False), is_comparison=True), query)
-        if passage is not None and _is_better(question, answer, contested):
+        if passage is not None and by_passage:
             return AnsweredQuestion(
-                self._said_whole(answer, passage), query, parts_of_span(passage.window, 0, len(passage.window.text)),
+                said, query, parts_of_span(passage.window, 0, len(passage.window.text)),
                 passage.window.text, tuple(fact.fact_id for fact in passage.window.facts), asked_at=least,
             )  # fmt: skip
         if answer.abstained:
             answer = self._silent(answer)
-        if not contested:
-            return AnsweredQuestion(answer, query)
-        best = contested[0]
-        parts = () if answer.abstained else parts_of_span(best.window, best.start, best.end)
-        return AnsweredQuestion(answer, query, parts, best.text, tuple(fact.fact_id for fact in best.facts))
+        return (
+            _answered_from_place(answer, query, contested[0])
+            if contested
+            else AnsweredQuestion(answer, query)
+        )
 
     def _silent(self, answer: Answer, *, is_comparison: bool = False) -> Answer:
         """Give the answer as one that says nothing, and why."""
@@ -205,26 +215,31 @@ class Answering:
         _check(question, threshold)
         if self.questions is None:
             raise NoActiveKeyset
-        found, read = self._windows_then(question, seq, self.questions, fact_filter)
+        hits = self.questions.nearest_as_of(question, BY_KEY, seq, fact_filter)
+        found, read = self._windows_then(question, seq, hits, fact_filter)
         reading = self.read_sentences(question, found, read)
         places = reading.places
         score = self.reader.confidence.probability_of(weigh_span(question, places)) if places else 0.0
         with self.kb.sessions() as session:
             least = confidence_of_base(session, self.reader).threshold if threshold is None else threshold
             passage = self._passage(session, question, reading, least, fact_filter, as_of=seq)
+            near = [hit.fact_id for hit in hits]
+            own = place_of_own_question(session, question, fact_filter, as_of=seq, near=near)
         passages = tuple(nearby_passages(found, read, reading.every)[: wanted.nearest])
         answer = self._answer_from_places(question, places, score, least, passages, seq)
-        if asks_to_compare(question):
+        is_better = passage is not None and _is_better(question, answer, places)
+        said = self._said_whole(answer, passage) if passage is not None and is_better else answer
+        is_comparison = asks_to_compare(question)
+        if own is not None and (is_comparison or not _says(said, own)):
+            return self._answer_from_places(question, [own], SURE, least, passages, seq)
+        if is_comparison:
             return self._silent(replace(answer, withheld=False), is_comparison=True)
-        if passage is not None and _is_better(question, answer, places):
-            return self._said_whole(answer, passage)
-        return self._silent(answer) if answer.abstained else answer
+        return self._silent(said) if said.abstained else said
 
     def _windows_then(
-        self, question: str, seq: int, questions: Questions, fact_filter: FactFilter
+        self, question: str, seq: int, hits: Sequence[Hit], fact_filter: FactFilter
     ) -> tuple[list[CandidateSentence], dict[int, SaidWindow]]:
         """Read the nearest sentences as of a change, without those that had no fact then."""
-        hits = questions.nearest_as_of(question, BY_KEY, seq, fact_filter)
         with self.kb.sessions() as session:
             found = candidate_sentences(
                 session, self.kb.words, question, hits, fact_filter=fact_filter, encoder=self.sentences
@@ -354,6 +369,21 @@ class Answering:
             withheld=False,
             grain=PASSAGE,
         )
+
+
+def _says(answer: Answer, own: ReadPlace) -> bool:
+    """Tell whether an answer says the fact of a question's own, or what that says in another wording."""
+    if answer.answer is None:
+        return False
+    ids = {fact.fact_id for fact in answer.facts}
+    return (
+        any(fact.fact_id in ids for fact in own.facts) or compare_wording(own.text, answer.answer) == "same"
+    )
+
+
+def _answered_from_place(answer: Answer, query: AskedQuery | None, place: ReadPlace) -> AnsweredQuestion:
+    parts = () if answer.abstained else parts_of_span(place.window, place.start, place.end)
+    return AnsweredQuestion(answer, query, parts, place.text, tuple(fact.fact_id for fact in place.facts))
 
 
 def _is_better(question: str, answer: Answer, contested: Sequence[ReadPlace]) -> bool:

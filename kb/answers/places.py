@@ -7,14 +7,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.answers.candidates import CandidateSentence
+from colmlm.kb.answers.candidates import CandidateSentence, sentences_of
 from colmlm.kb.answers.reading import JudgedReader, Passage, PassageEvidence, PassageReading, PlaceEvidence
-from colmlm.kb.answers.windows import FactInWindow, SaidWindow
+from colmlm.kb.answers.windows import FactInWindow, SaidWindow, read_windows
 from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.lookup.options import FactFilter
+from colmlm.kb.texts.alike import compare_wording
 from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, form_of
 from colmlm.kb.texts.structure import is_section_number
 
@@ -194,3 +197,81 @@ def settle_contradictions(session: Session, places: list[ReadPlace], search: flo
         if not one.is_dead and any(yields[fact.fact_id] & answering for fact in best.facts):
             best = one
     return [best, *(one for one in places if one is not best)]
+
+
+# Own questions: the fact that somebody accepted as the answer to the very question that is asked.
+#
+# A reader need not like its words: "Whom do I call about a leak?" and "Miriam Okafor" share none. Two questions are the
+# same where their words are, whatever their case, blanks and punctuation (`asked_as`). Where facts of one question say
+# different things, the rule for contradictions settles it. Two documents that do may speak of different things, so
+# there the reader decides.
+
+MOST_OF_QUESTION = 10  # facts that ask the same; a question that more ask tells none of them from the others
+
+_ASKING = """
+SELECT f.id AS fact_id, f.document_id, v.value, ARRAY(
+    SELECT y.to_id FROM fact_yield y WHERE y.fact_id = f.id AND y.version = v.version
+) AS yields_to
+FROM fact f JOIN fact_version v ON v.fact_id = f.id AND STANDS
+WHERE asked_as(f.question) = asked_as(:question) AND f.question IS NOT NULL AND f.review = 'accepted' AND WHICH
+  AND (CAST(:corpora AS text[]) IS NULL OR EXISTS (
+      SELECT FROM document d WHERE d.id = f.document_id AND d.corpus = ANY(CAST(:corpora AS text[]))
+  ))
+"""
+_LIVE = _ASKING.replace("WHICH", "f.deleted_seq IS NULL")
+_NOW = text(f"{_LIVE.replace('STANDS', 'v.to_seq IS NULL')} ORDER BY fact_id LIMIT :most")
+_AT = "v.from_seq <= :as_of AND (v.to_seq IS NULL OR v.to_seq > :as_of)"
+_THEN = text(
+    f"{_LIVE} UNION {_ASKING.replace('WHICH', 'f.id = ANY(:near)')} ORDER BY fact_id LIMIT :most".replace(
+        "STANDS", _AT
+    )
+)
+
+
+def place_of_own_question(
+    session: Session,
+    question: str,
+    fact_filter: FactFilter,
+    *,
+    as_of: int | None = None,
+    near: Sequence[int] = (),
+) -> ReadPlace | None:
+    """Give the place of the live, accepted fact that asks this question; None where none does, or it is not settled.
+
+    With `as_of` the fact was live at that change; one that was deleted since is found among the facts `near`.
+    """
+    asked = {"question": question, "corpora": list(fact_filter.corpora) or None, "most": MOST_OF_QUESTION + 1}
+    if as_of is None:
+        rows = session.execute(_NOW, asked).all()
+    else:
+        rows = session.execute(_THEN, {**asked, "as_of": as_of, "near": list(near)}).all()
+    rows = [row for row in rows if row.fact_id not in fact_filter.without]
+    if not rows or len(rows) > MOST_OF_QUESTION:
+        return None
+    sentences = sentences_of(session, [row.fact_id for row in rows])
+    read = read_windows(session, [*sentences.values()], fact_filter=fact_filter, as_of=as_of)
+    for row in rows:
+        others = [one for one in rows if compare_wording(row.value, one.value) != "same"]
+        if any(row.fact_id not in one.yields_to or _in_two_documents(row, one) for one in others):
+            continue
+        window = read.get(sentences.get(row.fact_id, 0))
+        place = None if window is None else _place_of_fact(window, row.fact_id, row.value)
+        if place is not None:
+            return place
+    return None
+
+
+def _in_two_documents(row: Row[Any], other: Row[Any]) -> bool:
+    return None not in (row.document_id, other.document_id) and row.document_id != other.document_id
+
+
+def _place_of_fact(window: SaidWindow, fact_id: int, value: str) -> ReadPlace | None:
+    """Give the whole of a fact as a place; None where the window cuts it, or a deleted fact overlaps it."""
+    fact = next((one for one in window.facts if one.fact_id == fact_id), None)
+    if fact is None or window.text[fact.start : fact.end] != value:
+        return None
+    facts = window.facts_overlapping(fact.start, fact.end)
+    if MARK in value or any(one.version is None for one in facts) or fact.review != "accepted":
+        return None
+    candidate = CandidateSentence(window.sentence_id, 1.0, 1.0, 1.0)
+    return ReadPlace(window, candidate, 0, fact.start, fact.end, math.inf, facts)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from colmlm.kb.answers.answering import ATTEMPTS, WINDOWS
+from colmlm.kb.answers.answering import ATTEMPTS, SURE, WINDOWS
 from colmlm.kb.answers.calibrations import confidence_of_base
 from colmlm.kb.answers.candidates import (
     BY_KEY,
@@ -31,6 +31,7 @@ from colmlm.kb.answers.places import (
     ReadPlace,
     order_places,
     passages_to_read,
+    place_of_own_question,
     places_in,
     settle_contradictions,
     weigh_span,
@@ -45,6 +46,7 @@ from colmlm.kb.lookup.options import KEY, RANKINGS, READER, FullLookupOptions, L
 from colmlm.kb.lookup.records import AskedQuery, Hit, Lookup
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.store.store import require_primary
+from colmlm.kb.texts.alike import compare_wording
 
 if TYPE_CHECKING:
     from colmlm.kb.lookup.searcher import Searcher
@@ -149,6 +151,7 @@ class RankedLookups:
                 if least is None:
                     least = confidence_of_base(session, reader).threshold
                 contested = [settle_contradictions(session, one, reader.confidence.search) for one in places]
+                own = [place_of_own_question(session, text, wanted.fact_filter) for text in texts]
                 now = read_windows(session, ids, fact_filter=wanted.fact_filter)
             if now == read:
                 break
@@ -158,7 +161,10 @@ class RankedLookups:
             reader.confidence.probability_of(weigh_span(*both)) if both[1] else 0.0
             for both in zip(texts, places, strict=True)
         ]
-        decided = [_lookup_from_places(*one, least, seq) for one in zip(contested, scores, strict=True)]
+        decided = [
+            _lookup_from_own(own_place, _lookup_from_places(best, score, least, seq))
+            for own_place, best, score in zip(own, contested, scores, strict=True)
+        ]
         self.kb.searcher.observer.looked_up(decided)
         return decided
 
@@ -205,6 +211,13 @@ def _lookup_from_places(places: Sequence[ReadPlace], score: float, threshold: fl
     said = fact.said_fact
     hit = Hit(said.fact_id, said.version, said.value, score, None, said.review)
     return Lookup((hit,) if score >= threshold else (), score, threshold, seq)
+
+
+def _lookup_from_own(own: ReadPlace | None, decided: Lookup) -> Lookup:
+    """Find the fact that asks the text itself, unless what was decided says the same."""
+    if own is None or any(compare_wording(own.text, hit.value) == "same" for hit in decided.hits):
+        return decided
+    return _lookup_from_places([own], SURE, decided.threshold, decided.seq)
 
 
 def _fact_said(place: ReadPlace) -> FactInWindow | None:

@@ -67,7 +67,7 @@ def test_what_is_added_later_is_said(run: Run, keyed: list[int], light: Annotato
     text = tmp_path / "harbour.md"
     text.write_text("# Harbour\n\nThe harbour opened in 1834.\n")
     added = run("corpus", "add", text, "--corpus", "raw")
-    assert "not calibrated for this base" in added.out.replace("were not", "not")
+    assert "as shipped. To fit it to your documents" in " ".join(added.out.split())
     run("questions", "threshold", "--calibrate", "--file", asked(tmp_path), "--wrong", 0.1)
     text.write_text("# Harbour\n\nThe harbour opened in 1844.\n")
     again = run("corpus", "add", text, "--corpus", "raw", "--json").json

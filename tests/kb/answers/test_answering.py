@@ -169,6 +169,72 @@ def test_of_two_that_contradict_the_newer_is_the_answer(answers: Answering, kb: 
     assert not answers.ask(quito).abstained
 
 
+LEAK = "Whom do I call about a leak?"  # what the reader of these tests finds no words of
+
+
+def test_an_accepted_fact_that_asks_the_question_is_said_whatever_the_reader_thinks(
+    kb: KnowledgeBase, answers: Answering
+) -> None:
+    deaf = replace(answers, reader=SayingReader("nothing at all"))
+    (said,) = kb.facts.add(LEAK, "Miriam Okafor", **WHO).fact_ids
+    before = kb.log.head_seq()
+    for question in (LEAK, "whom do I call  about a leak"):
+        asked = deaf.answer_in_mode(question, "read", nearest=1)
+        found = asked.answer
+        assert (found.answer, found.score, found.withheld) == ("Miriam Okafor", 0.99, False)
+        assert [fact.fact_id for fact in found.facts] == [said] and len(found.nearest) == 1
+        assert [(part.fact_id, part.start, part.end) for part in asked.parts] == [(said, 0, 13)]
+    assert deaf.ask("Whom do I call about a flood?").abstained
+    assert deaf.ask(LEAK, corpora=["lands"]).abstained
+    kb.facts.edit(said, "Tomas Lindqvist", **WHO)
+    assert deaf.ask(LEAK).answer == "Tomas Lindqvist"
+    assert deaf.ask_as_of(LEAK, before).answer == "Miriam Okafor"
+    kb.facts.delete([said], **WHO)
+    assert deaf.ask(LEAK).abstained
+
+
+def test_a_fact_of_a_document_that_asks_the_question_is_said_where_the_document_says_it(
+    kb: KnowledgeBase, answers: Answering, encoder: WordEncoder
+) -> None:
+    deaf = replace(answers, reader=SayingReader("nothing at all"))
+    ingest(kb, document("Leaks", ("Miriam Okafor", LEAK), " mends pipes."))
+    kb.keysets.rekey(encoder)
+    okafor = fact_id(kb, "Miriam Okafor")
+    found = deaf.ask(LEAK)
+    assert found.answer == "Miriam Okafor" and found.source is not None
+    assert (found.source.start, found.source.end) == (0, 13)
+    seq = kb.log.head_seq()
+    kb.facts.delete([okafor], **WHO)
+    assert deaf.ask(LEAK).abstained
+    assert deaf.ask_as_of(LEAK, seq).answer == "Miriam Okafor"
+
+
+def test_an_own_question_is_not_settled_where_two_facts_hold_or_two_documents_differ(
+    kb: KnowledgeBase, answers: Answering
+) -> None:
+    deaf = replace(answers, reader=SayingReader("nothing at all"))
+    (first,) = kb.facts.add(LEAK, "Miriam Okafor", **WHO).fact_ids
+    (second,) = kb.facts.add(LEAK, "Tomas Lindqvist", anyway=True, **WHO).fact_ids
+    assert deaf.ask(LEAK).answer == "Tomas Lindqvist"
+    kb.comparisons.hold(first, second, **WHO)
+    assert deaf.ask(LEAK).abstained
+    kb.facts.delete([second], **WHO)
+    assert deaf.ask(LEAK).answer == "Miriam Okafor"
+    born = "When was she born?"
+    ingest(
+        kb,
+        document("Ada", "Ada was born in ", ("1815", born), "."),
+        document("Marie", "Marie was born in ", ("1867", born), "."),
+    )
+    assert deaf.ask(born).abstained
+
+
+def test_a_proposed_fact_that_asks_the_question_has_to_be_read(kb: KnowledgeBase, answers: Answering) -> None:
+    deaf = replace(answers, reader=SayingReader("nothing at all"))
+    kb.facts.add(LEAK, "Miriam Okafor", proposed=True, **WHO)
+    assert deaf.ask(LEAK).abstained
+
+
 def test_the_past_is_read_as_it_was(kb: KnowledgeBase) -> None:
     ingest(kb, PERU, CHILE)
     encoder = WordEncoder()

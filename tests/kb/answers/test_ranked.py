@@ -11,7 +11,7 @@ from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import InvalidQuery, KeysetMismatch
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.service import KnowledgeBase
-from tests.fakes import NearReader, WordEncoder, activated
+from tests.fakes import NearReader, SayingReader, WordEncoder, activated
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, document, fact_id, ingest
 from tests.refusals import raises_code
 
@@ -275,3 +275,15 @@ def test_steady_lookups_end_in_the_keyset_that_they_began_in(
     andes.keysets.retire(second - 1)
     with pytest.raises(KeysetMismatch):
         values(steady)
+
+
+def test_the_fact_that_asks_the_text_itself_is_found_though_nothing_is_read(
+    andes: KnowledgeBase, find: Find
+) -> None:
+    leak, deaf = "Whom do I call about a leak?", SayingReader("nothing at all")
+    (added,) = andes.facts.add(leak, "Miriam Okafor", **WHO).fact_ids
+    found = find(leak, "reader", reader=deaf)
+    assert [(hit.fact_id, hit.score) for hit in found.hits] == [(added, 0.99)]
+    assert not find("Whom do I call about a flood?", "reader", reader=deaf).hits
+    andes.facts.delete([added], **WHO)
+    assert not find(leak, "reader", reader=deaf).hits
