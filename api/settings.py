@@ -16,6 +16,9 @@ Origin = Annotated[
     str,
     Meta(pattern=r"^https?://[a-z0-9.-]+(:[0-9]{1,5})?$", description="origins like https://app.example.org"),
 ]  # as browsers write them, since they are compared as they are
+Address = Annotated[
+    str, Meta(pattern=r"^https?://\S+$", description="an address like https://docs.example.org/colmlm")
+]
 Rate = Annotated[int, Meta(ge=1, le=1_000_000, description="a number of requests a minute from 1 to 1000000")]
 Tokens = Annotated[int, Meta(ge=0, le=10**9, description="a number of tokens")]
 Rows = Annotated[int, Meta(ge=1, le=128, description="a number of prompts from 1 to 128")]
@@ -35,6 +38,8 @@ class ServerSettings:
     """More names that requests may be for, with commas between them."""
     cors_origins: tuple[Origin, ...] = ()
     """Origins whose pages may call the API, with commas between them."""
+    docs_url: Address | None = None
+    """Where you serve these pages (`make docs` builds them). The console then links to them."""
     rate_limit: Rate | None = None
     """Requests a minute of each token that has no limit of its own, in each process."""
     prompt_max_tokens: Tokens = 4096

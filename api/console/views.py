@@ -112,6 +112,7 @@ def page(request: PageRequest, template: str, status_code: int = 200, **context:
         path=request.url.path,
         here=str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
         viewer=token,
+        docs_url=request.scope["state"]["ports"].settings.docs_url,
         may={right.value for right in Right if token.may(right)},
         **context,
     )

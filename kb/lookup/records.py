@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from colmlm.kb.facts.records import Review
 
@@ -91,10 +91,6 @@ class LookupSpace:
     threshold: float
     calibrated: bool
     head_seq: int
-
-
-if TYPE_CHECKING:
-    pass
 
 
 class Observer(Protocol):

@@ -31,6 +31,7 @@ def test_settings_name_the_variable_at_fault_and_hide_secrets() -> None:
         "COLMLM_HOME": "/dev/null",
         "COLMLM_ALLOWED_HOSTS": "kb.example.org,https://kb.example.org",
         "COLMLM_CORS_ORIGINS": "https://app.example.org/",
+        "COLMLM_DOCS_URL": "javascript:alert(1)",
         "COLMLM_RATE_LIMIT": "0",
         "COLMLM_DOCUMENT_MEMORY_MB": "12",
         "COLMLM_DOCUMENT_SECONDS": "0.5",

@@ -8,11 +8,14 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
+from colmlm.api.app import create_app
 from colmlm.api.middleware.gate import GatedApp
+from colmlm.api.settings import ServerSettings
 from colmlm.kb.log.chain import list_denials
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import ORIGIN, Connect
 from tests.api.console.conftest import OpenPage
+from tests.fakes import FakeEncoder
 
 pytestmark = pytest.mark.browser
 
@@ -78,6 +81,16 @@ def test_programs_are_sent_no_script_they_did_not_bring(app: GatedApp, connect: 
         assert not re.search(r"<script>|<style| style=| on[a-z]+=|javascript:", answer.text)
     assert client.get("/console/nowhere").status_code == 404
     assert client.get("/console/static/../views.py").status_code in (401, 404)
+
+
+def test_pages_link_to_the_documentation_where_its_address_is_known(
+    kb: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    address = "https://docs.example.org/colmlm/"
+    for known, role, links in ((None, "reader", 0), (address, "operator", 1)):
+        client = connect(create_app(kb, encoder, settings=ServerSettings(docs_url=known)), role)
+        shown = client.get("/console/misses")
+        assert shown.status_code == 200 and shown.text.count(f'href="{address}"') == links
 
 
 def test_sign_in_leads_to_no_other_site(
