@@ -26,11 +26,12 @@ MAX_BIGINT = 2**63 - 1
 
 @dataclass(slots=True)
 class ProgramOptions:
-    """The options of the whole program, which may stand before the command or after it."""
+    """The options of the whole program, which may stand before the command or after it, and the words of the command."""
 
     as_json: bool = False
     server: str | None = None
     token_file: Path | None = None
+    command: tuple[str, ...] = ()
 
 
 _IN_USE: ContextVar[ProgramOptions | None] = ContextVar("options of the program", default=None)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from colmlm.api.settings import ServerSettings
+from colmlm.cli.options import program_options
 from colmlm.cli.output import ON_STDERR
 from colmlm.cli.settings import UserSettings
 from colmlm.kb.progress import Telling
@@ -33,6 +34,16 @@ if TYPE_CHECKING:
     from colmlm.model.lm.checkpoint import Checkpoint
 
 RELEASED = Path("released", "co-lmlm-135m")
+# Commands on what is there. In a home without a knowledge base they would make an empty one, and find nothing wrong.
+ON_WHAT_IS_THERE = frozenset(
+    """ask backup contradictions erase facts/delete facts/edit facts/list facts/restore facts/show facts/undo forget
+    generate log lookup misses questions review trace""".split()
+)
+
+
+def _works_on_what_is_there() -> bool:
+    words = program_options().command
+    return not ON_WHAT_IS_THERE.isdisjoint((*words[:1], "/".join(words[:2])))
 
 
 class Runtime:
@@ -71,10 +82,15 @@ class Runtime:
 
     @cached_property
     def kb(self) -> KnowledgeBase:
+        from colmlm.kb.errors.refusals import no_knowledge_base
         from colmlm.kb.service import KnowledgeBase
+        from colmlm.kb.store.embedded_server import EmbeddedServer
 
         if self.user.server is not None:
             self.telling.note("COLMLM_SERVER is set, but this works with the knowledge base of this machine.")
+        server = EmbeddedServer.of(self.settings)
+        if server is not None and not server.data.exists() and _works_on_what_is_there():
+            raise no_knowledge_base(self.settings.home)
         return KnowledgeBase.open(self.settings, self.application)
 
     @property

@@ -78,7 +78,9 @@ class Command(_OwnOptions, TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         self.refuse_others(ctx)
-        with using_options(ctx.find_root().ensure_object(ProgramOptions)):
+        given = ctx.find_root().ensure_object(ProgramOptions)
+        given.command = tuple(ctx.command_path.split()[1:])
+        with using_options(given):
             return super().invoke(ctx)
 
 

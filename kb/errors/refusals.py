@@ -494,6 +494,14 @@ def standby_asked() -> str:
     )
 
 
+@OutOfReach.coded("NoKnowledgeBase", "No knowledge base here")
+def no_knowledge_base(home: object) -> str:
+    return (
+        f"There is no knowledge base in {home}, and none was made. Begin one with `colmlm up`, or set COLMLM_HOME to "
+        "the folder of yours."
+    )
+
+
 @Waited.coded("LogHeld", "The change log is held")
 def log_held(holder: str | None, waited_seconds: float) -> str:
     by = f"{holder} holds it" if holder else "It is free again now"

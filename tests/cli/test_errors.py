@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from colmlm.cli import errors
 from colmlm.cli.errors import explain
 from colmlm.kb.errors import FactNotFound, KBError, refusals
+from tests.cli.conftest import invoke
 from tests.disks import files_limited_to
 
 
@@ -106,3 +107,20 @@ def test_a_job_that_found_the_disk_full_says_so() -> None:
     said = problem(OSError(28, "No space left on device", "/kb/index/x"))
     assert said["type"] == "urn:colmlm:StorageFull"
     assert "/kb/index/x" in said["detail"]
+
+
+def test_a_home_without_a_knowledge_base_is_named_and_gets_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLMLM_DATABASE_URL", raising=False)
+    home = tmp_path / "mistyped"
+    monkeypatch.setenv("COLMLM_HOME", str(home))
+    for words in (
+        ["log", "verify"],
+        ["facts", "list"],
+        ["trace", "output", "1"],
+        ["erase", "1", "--dry-run"],
+    ):
+        refused = invoke(*words)
+        assert refused.code == 5 and f"There is no knowledge base in {home}" in refused.err
+        assert not (home / "postgres").exists()
