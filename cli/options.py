@@ -26,7 +26,7 @@ MAX_BIGINT = 2**63 - 1
 
 @dataclass(slots=True)
 class ProgramOptions:
-    """The options of the whole program, which may stand before the command or after it, and the words of the command."""
+    """The options of the whole program, which may stand before the command or after it; and the command's words."""
 
     as_json: bool = False
     server: str | None = None

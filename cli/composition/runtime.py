@@ -7,6 +7,7 @@ imported before a command needs it, since importing torch takes seconds.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -35,15 +36,14 @@ if TYPE_CHECKING:
 
 RELEASED = Path("released", "co-lmlm-135m")
 # Commands on what is there. In a home without a knowledge base they would make an empty one, and find nothing wrong.
-ON_WHAT_IS_THERE = frozenset(
-    """ask backup contradictions erase facts/delete facts/edit facts/list facts/restore facts/show facts/undo forget
-    generate log lookup misses questions review trace""".split()
+ON_WHAT_IS_THERE = re.compile(
+    r"(ask|backup|contradictions|erase|forget|generate|log|lookup|misses|questions|review|trace)\b"
+    r"|facts (delete|edit|list|restore|show|undo)\b"
 )
 
 
 def _works_on_what_is_there() -> bool:
-    words = program_options().command
-    return not ON_WHAT_IS_THERE.isdisjoint((*words[:1], "/".join(words[:2])))
+    return ON_WHAT_IS_THERE.match(" ".join(program_options().command)) is not None
 
 
 class Runtime:
