@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from colmlm.kb.errors import count_of as count_of
 from colmlm.kb.progress import Advance, Telling
 from colmlm.kb.texts.characters import json_visible, visible_text
 
@@ -168,19 +169,14 @@ def format_duration(seconds: float) -> str:
     return f"about {seconds / 60:.0f} minutes" if seconds < 5400 else f"about {seconds / 3600:.0f} hours"
 
 
-def count_of(number: int, noun: str) -> str:
-    """Write a number with its noun: "1 document", "12 documents"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def counted_facts(total: int, is_exact: bool) -> str:
     """Say how many facts there are: "12 facts", "More than 2,000 facts"."""
-    return f"{total:,} fact{'' if total == 1 else 's'}" if is_exact else f"More than {total:,} facts"
+    return f"{'' if is_exact else 'More than '}{count_of(total, 'fact')}"
 
 
 def these_facts(number: int) -> str:
     """Name so many facts in a question: "this fact", "these 12 facts"."""
-    return "this fact" if number == 1 else f"these {number} facts"
+    return "this fact" if number == 1 else f"these {count_of(number, 'fact')}"
 
 
 def some_ids(ids: Sequence[int], most: int = 20) -> str:

@@ -12,7 +12,7 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.fact_view import WITHHELD, fact_source, in_sample, printed_on
 from colmlm.cli.options import Actor, After, FactId, Limit, examples, some_text, wants_json
-from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
+from colmlm.cli.output import count_of, note, plain, print_json, print_table, say, shorten
 from colmlm.kb.lookup.options import filter_note
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ def _actor(change: ChangeRecord) -> str:
 
 def _show_impact(found: Impact) -> None:
     state = "live" if found.is_live else "deleted" if found.erased_seq is None else "erased"
-    say(f"fact {found.fact_id}, {state}: {len(found.outputs)} uses in stored outputs")
+    say(f"fact {found.fact_id}, {state}: {count_of(len(found.outputs), 'use')} in stored outputs")
     for used in found.outputs:
         say(f"output {used.generation_id}, {used.at:%Y-%m-%d %H:%M}, as of change {used.seq}, {_since(used)}")
         say(f"  prompt: {shorten(used.prompt)}")

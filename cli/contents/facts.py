@@ -458,7 +458,7 @@ def edit_from(
             {**said, "seq": done.seq, "kind": done.kind, "fact_ids": done.fact_ids, "keyed": done.keyed}
         )
         return
-    say(f"Change {done.seq}: {done.kind} of {len(planned.edits)} facts")
+    say(f"Change {done.seq}: {done.kind} of {count_of(len(planned.edits), 'fact')}")
     if not done.keyed:
         note(
             "Facts whose question was edited have no key yet, so lookups do not find them. Run: colmlm keysets fill"
@@ -467,7 +467,7 @@ def edit_from(
 
 def _show(planned: BulkEdit) -> None:
     print_table(("line", "id", "value", "new value", "question", "new question"), map(_row, planned.edits))
-    note(f"{len(planned.edits)} would be edited; {planned.unchanged} rows would change nothing.")
+    note(f"{len(planned.edits)} would be edited; {count_of(planned.unchanged, 'row')} would change nothing.")
 
 
 def _row(one: PlannedEdit) -> tuple[object, ...]:

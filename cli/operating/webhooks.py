@@ -12,7 +12,7 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import MAX_BIGINT, DryRun, Yes, examples, require_somebody, wants_json
-from colmlm.cli.output import note, print_json, print_table, say
+from colmlm.cli.output import count_of, note, print_json, print_table, say
 
 if TYPE_CHECKING:
     from colmlm.kb.webhooks.records import Webhook
@@ -185,7 +185,9 @@ def _row(webhook: Webhook) -> tuple[object, ...]:
 
 
 def _trouble(webhook: Webhook) -> str:
-    said = f"Webhook {webhook.webhook_id}: {webhook.attempts} times in a row: {webhook.last_error}."
+    said = (
+        f"Webhook {webhook.webhook_id}: {count_of(webhook.attempts, 'time')} in a row: {webhook.last_error}."
+    )
     if webhook.state == "failed":
         return (
             f"{said} It was given up; once that is mended: colmlm webhooks edit {webhook.webhook_id} --resume"

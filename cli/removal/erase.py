@@ -168,7 +168,8 @@ def _preview(base: Base, fact_ids: list[int], mentions: MentionScope) -> None:
 def _show_residue(before: ResidueReport | None, after: ResidueReport | None, shared: int) -> None:
     if before is not None and after is not None:
         say(
-            f"Residue of {after.num_probes} byte strings ({shared} more are said elsewhere too and prove nothing):"
+            f"Residue of {count_of(after.num_probes, 'byte string')} "
+            f"(beside {shared:,} that are said elsewhere too and prove nothing):"
         )
         print_table(("area", "before", "after"), [(a, before.found[a], after.found[a]) for a in after.found])
         _show_unseen(after)
@@ -205,7 +206,8 @@ def scan_residue(
         print_json(report)
     else:
         say(
-            f"{report.num_found} of {report.num_probes} byte strings found in {report.num_bytes / 1e6:.0f} MB."
+            f"{report.num_found} of {count_of(report.num_probes, 'byte string')} found "
+            f"in {report.num_bytes / 1e6:.0f} MB."
         )
         print_table(("area", "found"), list(report.found.items()))
         print_table(("file", "area", "found"), [(f.path, f.area, f.num_probes) for f in report.files])
@@ -286,7 +288,7 @@ def show_left(erased: Erased) -> None:
         if ids:
             say(f"Still said by {what}: {some_ids(ids)}")
     for one in left.rows:
-        rows = f"{one.num_rows} row{'s' if one.num_rows != 1 else ''}"
+        rows = count_of(one.num_rows, "row")
         at = f": {some_ids(one.ids)}" if one.ids else ""
         say(f"Still said by column {one.column} of table {one.table}, in {rows}{at}")
 

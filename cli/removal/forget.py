@@ -244,14 +244,14 @@ def apply(
 
 
 def _warn(drift: Drift) -> None:
-    for what, fact_ids in (
-        ("now match the selector", drift.newly_selected),
-        ("now say the same", drift.newly_equivalent),
+    for verb, what, fact_ids in (
+        ("match", "the selector", drift.newly_selected),
+        ("say", "the same", drift.newly_equivalent),
     ):
         if fact_ids:
-            late = count_of(len(fact_ids), "fact")
+            late = count_of(len(fact_ids), "later fact", verb)
             note(
-                f"{late} that came after the plan {what} and stay: {some_ids(fact_ids)}. Plan again for them."
+                f"{late} {what} and would not be forgotten: {some_ids(fact_ids)}. Plan again to forget more."
             )
 
 
@@ -470,12 +470,13 @@ def show_plan(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: int) -> 
     _show_successors(made, texts, limit)
     touched = made.collateral
     say(
-        f"Of {touched.neighbours} facts near by, {touched.displaced} get one of these first for their own question. "
-        f"{touched.generations} stored outputs spliced them, {touched.splices} times."
+        f"For their own question, {touched.displaced} of {count_of(touched.neighbours, 'fact')} near by get one of "
+        f"these first. {count_of(touched.generations, 'stored output')} spliced them, "
+        f"{count_of(touched.splices, 'time')}."
     )
     if made.unkeyed:
         say(
-            f"{count_of(made.unkeyed, 'fact')} have no key in the active keyset, so no lookup finds them even now."
+            f"{count_of(made.unkeyed, 'fact', 'have')} no key in the active keyset: no lookup finds that even now."
         )
 
 
@@ -489,8 +490,9 @@ def _show_successors(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: i
     encoded = sum(successor.encoded for successor in made.successors)
     answering = sum(successor.would_answer for successor in made.successors)
     say(
-        f"{made.previewed} of {made.affected} questions previewed ({encoded} encoded, the others by the fact's "
-        f"own key): {answering} would be answered with another fact (threshold {made.threshold:.3f})"
+        f"{made.previewed} of {count_of(made.affected, 'question')} previewed ({encoded} encoded, the "
+        f"others by the fact's own key): {answering} would be answered with another fact "
+        f"(threshold {made.threshold:.3f})"
     )
     rows = []
     for successor in made.successors[:limit]:

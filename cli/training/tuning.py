@@ -28,7 +28,7 @@ from colmlm.cli.options import (
     require_empty,
     wants_json,
 )
-from colmlm.cli.output import note, print_json, print_table, progress, say
+from colmlm.cli.output import count_of, note, print_json, print_table, progress, say
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_questions, read_squad
 from colmlm.kb.demo import DEMO_CORPUS
@@ -78,7 +78,7 @@ def readable_documents(parsed: Iterable[Parsed]) -> Iterator[AnnotatedDocument]:
         if item.document is not None:
             yield item.document
     if refused:
-        note(f"{refused} malformed spans or documents left out; `colmlm corpus add --dry-run` lists them")
+        note(f"Malformed spans or documents left out: {refused}; `colmlm corpus add --dry-run` lists them.")
 
 
 def change_preset(
@@ -98,7 +98,7 @@ def change_preset(
 
 def tune(steps: Iterable[StepMetrics], task: TunerTask[Any]) -> None:
     """Train to the end, and show how far it is."""
-    note(f"{len(task.examples)} examples, at most {task.num_steps} steps")
+    note(f"{count_of(len(task.examples), 'example')}, at most {count_of(task.num_steps, 'step')}")
     with progress("training") as update:
         for m in steps:
             update(m.step, task.num_steps)
@@ -114,7 +114,8 @@ def report(directory: Path) -> None:
         print_json({what: str(directory), **asdict(config)})
         return
     run = config.training
-    say(f"{directory}: {config.name}, {config.role}, {run.get('steps')} steps, {run.get('tokens')} tokens")
+    ran = ", ".join(count_of(run[f"{noun}s"], noun) for noun in ("step", "token") if f"{noun}s" in run)
+    say(", ".join(filter(None, (f"{directory}: {config.name}", config.role, ran))))
     say(f"reads {', '.join(f'{name} {value}' for name, value in config.reading.items())}")
 
 
@@ -269,7 +270,7 @@ def _held_out(
     from colmlm.model.training.steps import hold_out
 
     if count and count >= len(documents):
-        raise typer.BadParameter(f"cannot leave {count} of {len(documents)} documents out.")
+        raise typer.BadParameter(f"cannot leave {count} of {count_of(len(documents), 'document')} out.")
     return hold_out(documents, count)
 
 

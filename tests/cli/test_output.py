@@ -7,6 +7,7 @@ import pytest
 
 from colmlm.cli.errors import one_line
 from colmlm.cli.output import _Lines, note, plain, print_json, print_table, progress, say, shorten
+from colmlm.kb.errors import count_of
 from colmlm.kb.lookup.records import Hit, Lookup
 
 
@@ -70,3 +71,24 @@ def test_nothing_that_is_printed_steers_the_terminal(capsys: pytest.CaptureFixtu
     line, _, row, as_json = told.out.splitlines()
     assert line == told.err.strip() == row.strip() == one_line(HOSTILE) == shown
     assert json.loads(as_json) == {"value": HOSTILE} and as_json.isascii()
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "verb", "said"),
+    [
+        (0, "fact", "", "0 facts"),
+        (1, "fact", "", "1 fact"),
+        (12_000, "fact", "", "12,000 facts"),
+        (1, "prefix", "", "1 prefix"),
+        (2, "prefix", "", "2 prefixes"),
+        (2, "miss", "are", "2 misses are"),
+        (1, "miss", "are", "1 miss is"),
+        (1, "fact", "have", "1 fact has"),
+        (1, "later fact", "match", "1 later fact matches"),
+        (2, "later fact", "match", "2 later facts match"),
+        (2, "query", "", "2 queries"),
+        (3, "entry", "", "3 entries"),
+    ],
+)
+def test_a_number_agrees_with_its_noun_and_verb(number: int, noun: str, verb: str, said: str) -> None:
+    assert count_of(number, noun, verb) == said

@@ -42,7 +42,7 @@ def test_a_new_checkpoint_answers_once_activated_and_the_old_one_again(
     run("facts", "add", "--question", "Who?", "--value", "Ann", "--reason", "r", "--no-key")
     back = run("keysets", "rollback", "--json")
     assert back.json["state"] == "active" and back.json["keyset_id"] == 1
-    assert "1 facts have no key in it" in back.err and "colmlm keysets fill 1" in back.err
+    assert "1 fact has no key in it" in back.err and "colmlm keysets fill 1" in back.err
     assert run("keysets", "fill", 1, "--json").json["num_unkeyed"] == 0
     assert run("keysets", "fill", 77).code == 3
 
