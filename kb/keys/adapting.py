@@ -56,7 +56,7 @@ def require_adaptable(
         raise InvalidValue(name, f"{old.keyset_id} is retired and has no keys. Name another keyset")
     if left := sum(one.left for one in predicted.list_predictions(session).get(from_keyset_id, ())):
         remedy = f"Run `colmlm keysets fill {old.keyset_id}`"
-        raise InvalidValue(name, f"of {old.keyset_id}, {count_of(left, 'key', 'are')} predicted. {remedy}")
+        raise InvalidValue(name, f"{old.keyset_id} has {count_of(left, 'predicted key')}. {remedy}")
     if not _kinds(session, from_keyset_id, corpus):
         of = "" if corpus is None else f" of corpus {corpus!r}"
         cause = f"{old.keyset_id} has no keys{of} that a checkpoint made, from texts or questions"

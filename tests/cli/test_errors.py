@@ -106,3 +106,10 @@ def test_a_job_that_found_the_disk_full_says_so() -> None:
     said = problem(OSError(28, "No space left on device", "/kb/index/x"))
     assert said["type"] == "urn:colmlm:StorageFull"
     assert "/kb/index/x" in said["detail"]
+
+
+def test_a_person_at_the_shell_reads_the_option_and_not_the_field_of_the_api() -> None:
+    assert explain(refusals.answered_already([3], "Lima")).line.endswith(
+        "Edit it, or pass --anyway to have both."
+    )
+    assert "Pass --allow-erased to add it again" in explain(refusals.fact_suppressed()).line
