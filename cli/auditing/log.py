@@ -399,7 +399,7 @@ def denials(base: Base, after: After = 0, limit: Limit = 50) -> None:
         )
         for d in found
     ]
-    print_table(("id", "at", "who", "method", "path", "cause", "request"), rows)
+    print_table(("id", "at", "who", "method", "path", "cause", "request"), rows, "No refused requests.")
     if unrecorded := sum(d.num_unrecorded for d in found):
         note(f"{unrecorded} more were only logged.")
 

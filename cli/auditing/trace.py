@@ -105,7 +105,10 @@ def outputs(
          g.ranking, _thumbs(g), shorten(g.prompt, 40), _shorten_output(g))
         for g in found
     ]  # fmt: skip
-    print_table(("output", "at", "mode", "lookups with a hit", "ranking", "thumbs", "prompt", "output"), rows)
+    none = "No outputs found. Store one: colmlm ask QUESTION"
+    print_table(
+        ("output", "at", "mode", "lookups with a hit", "ranking", "thumbs", "prompt", "output"), rows, none
+    )
     if more is not None:
         note(f"More outputs: --after {more}")
 
@@ -264,7 +267,7 @@ def show_changes(changes: tuple[ChangeRecord, ...] | list[ChangeRecord]) -> None
         (c.seq, _kind(c), c.num_facts, _actor(c), c.principal, shorten(c.reason), f"{c.at:%Y-%m-%d %H:%M:%S}")
         for c in changes
     ]
-    print_table(columns, rows)
+    print_table(columns, rows, "No changes found.")
 
 
 def _kind(change: ChangeRecord) -> str:

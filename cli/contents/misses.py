@@ -84,7 +84,11 @@ def list_misses(
     if wants_json():
         print_json(page)
         return
-    print_table(("group", "asked", "wrong", "last", "question", "facts near it"), map(_row, page.groups))
+    print_table(
+        ("group", "asked", "wrong", "last", "question", "facts near it"),
+        map(_row, page.groups),
+        "No groups found.",
+    )
     if not page.kept:
         note("COLMLM_KEEP_ANSWERS is `no`: no questions are kept, so nothing is listed.")
     if page.total > len(page.groups):
@@ -135,6 +139,7 @@ def _show(details: MissDetails) -> None:
             )
             for near in group.nearest
         ],
+        "None.",
     )
     note(f'To add a fact: colmlm misses settle solve {group.group_id} --value "..." --reason "..."')
 

@@ -376,7 +376,9 @@ def show_sets(found: Sequence[KeptSet]) -> None:
         )
         for one in found
     ]
-    print_table(("set", "questions", "corpus", "last run"), rows)
+    print_table(
+        ("set", "questions", "corpus", "last run"), rows, "No sets. Make one: colmlm questions add NAME"
+    )
 
 
 def show_questions(found: KeptSet, kept: Sequence[KeptQuestion]) -> None:
@@ -399,7 +401,9 @@ def show_runs(found: Sequence[QuestionRun]) -> None:
         )
         for run in found
     ]
-    print_table(("run", "by", "threshold", "right", "wrong", "abstained", "change", "actor"), rows)
+    print_table(
+        ("run", "by", "threshold", "right", "wrong", "abstained", "change", "actor"), rows, "No runs yet."
+    )
 
 
 def _ranked_by(run: QuestionRun) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import CheckpointPath, DryRun, NewDirectory, examples, require_empty, wants_json
-from colmlm.cli.output import count_of, print_json, print_table, say
+from colmlm.cli.output import count_of, print_json, print_table, say, say_values
 
 
 class ExportForm(StrEnum):
@@ -51,8 +51,7 @@ def info(checkpoint: CheckpointPath = None) -> None:
         f"{described.name}: checkpoint {described.checkpoint_id}, keys of {count_of(described.dim, 'number')}"
     )
     say(f"in {described.path}, over {loaded.config.base or 'no base'}, {loaded.config.kind}")
-    for name, value in loaded.config.training.items():
-        say(f"  {name}: {value}")
+    say_values(loaded.config.training)
 
 
 @app.command(

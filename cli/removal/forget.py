@@ -35,7 +35,7 @@ from colmlm.cli.options import (
     wants_json,
     without_json,
 )
-from colmlm.cli.output import count_of, note, print_json, print_table, say, shorten, some_ids
+from colmlm.cli.output import count_of, format_value, note, print_json, print_table, say, shorten, some_ids
 from colmlm.kb.removal.records import (
     LEVELS,
     OUTCOMES,
@@ -372,7 +372,11 @@ def list_runs(
         )
         for r in runs
     )
-    print_table(("run", "state", "policy", "facts", "level", "actor", "reason"), rows)
+    print_table(
+        ("run", "state", "policy", "facts", "level", "actor", "reason"),
+        rows,
+        "No forget runs found. Plan one: colmlm forget plan",
+    )
     if more is not None:
         note(f"More runs: --after {more}")
 
@@ -385,11 +389,10 @@ def _show_run(base: Base, run_id: int, limit: int) -> None:
         told = plan_json(made, texts, survivors, limit)
         print_json({"run": record, "plan": told, "verification": found})
         return
-    parts = ", ".join(f"{name} {value}" for name, value in record.selector.items())
     say(
         f"run {run_id} is {record.state}; planned at change {record.planned_seq} by {record.actor}: {record.reason}"
     )
-    say(f"selector: {shorten(parts, 200)}")
+    say(f"selector: {shorten(format_value(record.selector), 200)}")
     show_plan(made, texts, limit)
     if found is not None:
         say()

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from colmlm.cli.errors import one_line
-from colmlm.cli.output import _Lines, note, plain, print_json, print_table, progress, say, shorten
+from colmlm.cli.output import _Lines, note, plain, print_json, print_table, progress, say, say_values, shorten
 from colmlm.kb.errors import count_of
 from colmlm.kb.lookup.records import Hit, Lookup
 
@@ -51,6 +51,34 @@ def test_long_work_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> Non
     advance(1, 2)
     advance(3, None)
     assert capsys.readouterr().err == "Keying: 1 of 2, about 10 seconds left\nKeying: 3\n"
+
+
+def test_values_are_written_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = {
+        "done": True,
+        "of_all": 1.5,
+        "kept": None,
+        "names": [],
+        "ids": [3, 4],
+        "pairs": [{"a": 1, "b": False}],
+    }
+    say_values({"num_keys": 2, "run": seconds})
+    assert capsys.readouterr().out.splitlines() == [
+        "  num keys: 2",
+        "  run:",
+        "    done: yes",
+        "    of all: 1.5",
+        "    kept: –",
+        "    names: –",
+        "    ids: 3, 4",
+        "    pairs: (a 1, b no)",
+    ]
+
+
+def test_a_table_without_rows_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("id", "name"), [], "No tokens.")
+    print_table(("id", "name"), [])
+    assert capsys.readouterr().out == "No tokens.\n"
 
 
 def test_a_shortened_text_is_one_line() -> None:
