@@ -121,9 +121,7 @@ def erase(
         return
     if wanted and not yes:
         brief_table(base.facts.show_many(wanted))
-        typer.confirm(
-            f"Erase {these_facts(len(wanted))} for good? This cannot be undone.", abort=True, err=True
-        )
+        typer.confirm(_question(base, these_facts(len(wanted))), abort=True, err=True)
     done = base.erasures.erase(
         wanted,
         actor=base.actor(actor),
@@ -138,6 +136,15 @@ def erase(
         require_level(done.report)
     if done.after is not None and done.after.num_found:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _question(base: Base, facts: str) -> str:
+    """Ask what the command does: erase, or request that of a second admin. A server alone knows which."""
+    if base.server is not None:
+        return f"Erase {facts} for good, or request it where this server needs two admins?"
+    if base.erasures.needs_two:
+        return f"Request the erasure of {facts}? Nothing is erased until another admin approves."
+    return f"Erase {facts} for good? This cannot be undone."
 
 
 def _show(done: Erasing) -> None:
@@ -343,7 +350,9 @@ def list_requests(
         )
         for r in found
     ]
-    print_table(("id", "state", "facts", "asked by", "at", "decided by", "reason"), rows)
+    print_table(
+        ("id", "state", "facts", "asked by", "at", "decided by", "reason"), rows, "No requests found."
+    )
 
 
 class RequestVerdict(Enum):
