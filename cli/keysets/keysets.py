@@ -135,7 +135,12 @@ def check(
     report = base.keysets.check(
         keyset_id, limits, plot=plot, checkpoint=checkpoint, active_checkpoint=active_checkpoint
     )
-    print_json(report) if wants_json() else _show_keyset_gate(report)
+    if wants_json():
+        print_json(report)
+    else:
+        _show_keyset_gate(report)
+        if any(one.state == "active" and one.keyset_id == keyset_id for one, _ in base.keysets.listed()):
+            note(f"Keyset {keyset_id} is the active one already, so it was compared with no other.")
     if not report["passed"]:
         raise typer.Exit(CHECK_FAILED)
 
@@ -545,7 +550,7 @@ def _show(keysets: list[KeysetRecord], gates: Sequence[GateStanding | None] | No
          k.applied_seq, gate)
         for k, gate in zip(keysets, [_format_gate(gate) for gate in gates or [None] * len(keysets)], strict=True)
     ]  # fmt: skip
-    print_table(columns, rows)
+    print_table(columns, rows, "No keysets. Make one: colmlm keysets create")
 
 
 def _describe_index(spec: str, fit: IndexFit | None) -> str:

@@ -79,12 +79,13 @@ def test_a_keyset_is_checked_against_the_active_one_with_both_models_and_then_ac
     assert figures["question recall@1"]["note"].startswith("active keyset: ")
     assert plot.read_bytes().startswith(b"\x89PNG") and plot.stat().st_size > 10_000
     said = run("keysets", "check", new, *lenient)
-    assert "facts lost" in said.out and "passed." in said.out
+    assert "facts lost" in said.out and "passed." in said.out and "active one already" not in said.err
     assert "passed at change" in run("keysets", "list").out
     assert run("keysets", "activate", new, "--json").json["state"] == "active"
     run("facts", "add", "--question", "Who?", "--value", "Ann", "--reason", "r", "--no-key")
     failed = run("keysets", "check", new)
     assert failed.code == 1 and "FAILED" in failed.out
+    assert f"Keyset {new} is the active one already, so it was compared with no other." in failed.err
     assert "failed (facts lost)" in run("keysets", "list").out
 
 
