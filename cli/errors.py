@@ -21,6 +21,7 @@ The exit codes of every command are:
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from colmlm.kb.errors import KBError
@@ -146,9 +147,17 @@ def explain(error: BaseException) -> Failure:
     for name in _names(error):
         if name in _CODES:
             told = str(error) if isinstance(error, KBError) else f"{_cause(error)} {_REMEDIES.get(name, '')}"
-            return Failure(_CODES[name], one_line(told))
+            return Failure(_CODES[name], one_line(_FIELD.sub(_option, told)))
     fault = f"{type(error).__name__}: {error}. This is a fault of colmlm. `colmlm --debug ...` shows where."
     return Failure(FAULT, one_line(fault))
+
+
+_FIELD = re.compile(r"(--([a-z-]+)) \(([a-z_]+)\)")
+
+
+def _option(said: re.Match[str]) -> str:
+    """Name the option alone where a message also names the API's field for it: "--allow-erased (allow_erased)"."""
+    return said[1] if said[2].replace("-", "_") == said[3] else said[0]
 
 
 def one_line(message: str) -> str:

@@ -31,7 +31,11 @@ def print_fact_table(base: Base, facts: Iterable[FactRecord]) -> None:
     """Print facts as a table, those without a question with the sentence around their value."""
     texts: dict[int, str] = {}
     columns = ("id", "value", "question or sentence", "source", "review", "deleted")
-    print_table(columns, [_row(fact, fact.question or sentence_of(base, fact, texts)) for fact in facts])
+    print_table(
+        columns,
+        [_row(fact, fact.question or sentence_of(base, fact, texts)) for fact in facts],
+        "No facts found.",
+    )
 
 
 def brief_table(facts: Iterable[FactRecord]) -> None:

@@ -112,6 +112,24 @@ def parse_time(said: str) -> datetime:
         ) from error
 
 
+def parse_place(said: str | int) -> int:
+    """Read a place in a ranked list, as `format_place` writes it, or as the one number that JSON has."""
+    from colmlm.kb.facts.records import PLACE
+
+    found = re.fullmatch(r"(?:([0-9]{1,3})\.)?([0-9]{1,19})", str(said))
+    if found is None or (place := int(found[1] or 0) * PLACE + int(found[2])) > MAX_BIGINT:
+        raise typer.BadParameter(f"{said!r} is no place, such as 4.12.")
+    return place
+
+
+def format_place(place: int) -> str:
+    """Write a place in a ranked list: the rank and the id, "4.12"; only the id where there is no rank."""
+    from colmlm.kb.facts.records import PLACE
+
+    rank, last = divmod(place, PLACE)
+    return f"{rank}.{last}" if rank else str(last)
+
+
 def some_text(value: str | None) -> str | None:
     """Refuse what is blank or was not UTF-8 on the command line: neither can be encoded or stored."""
     if value is not None and not value.strip():
@@ -166,6 +184,10 @@ AllowErased = Annotated[
 ]
 FactId = Annotated[int, typer.Argument(metavar="FACT_ID", min=1, help="The fact's id.")]
 FactIds = Annotated[list[int], typer.Argument(metavar="FACT_ID...", min=1, help="Ids of facts.")]
+Place = Annotated[
+    int,
+    typer.Option("--after", parser=parse_place, metavar="PLACE", help="Go on after this place."),
+]
 After = Annotated[int, typer.Option("--after", min=0, max=MAX_BIGINT, help="Go on after this id.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=10_000, help="How many to show.")]
 CheckpointPath = Annotated[

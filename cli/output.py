@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from colmlm.kb.errors import count_of as count_of
 from colmlm.kb.progress import Advance, Telling
 from colmlm.kb.texts.characters import json_visible, visible_text
 
@@ -42,6 +43,38 @@ def say(line: str = "") -> None:
     sys.stdout.write(visible_text(line) + "\n")
 
 
+def say_values(values: Mapping[str, object], margin: str = "  ") -> None:
+    """Print names with their values for people, one a line; what lies in a value stands below it, further in."""
+    for name, value in values.items():
+        said = f"{margin}{name.replace('_', ' ')}:"
+        if isinstance(value, Mapping) and value:
+            say(said)
+            say_values(value, f"{margin}  ")
+        else:
+            say(f"{said} {shorten(format_value(value), 200)}")
+
+
+def format_value(value: object) -> str:
+    """Write a value of JSON for people: "yes", "–" for nothing, "steps 3, loss 0.5", "a, b"."""
+    if value is None or (not value and isinstance(value, str | list | tuple | Mapping)):
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_nested(one)}" for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_nested, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _nested(value: object) -> str:
+    return (
+        f"({format_value(value)})"
+        if value and isinstance(value, list | tuple | Mapping)
+        else format_value(value)
+    )
+
+
 def note(line: str) -> None:
     """Print a remark on stderr."""
     sys.stderr.write(visible_text(line) + "\n")
@@ -50,12 +83,18 @@ def note(line: str) -> None:
 SHORT_CELL = 12  # columns of a terminal; the cells of a table that need no more stay on one line
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table that fits the terminal; where stdout is no terminal, each row is one line."""
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], none: str = "") -> None:
+    """Print a table that fits the terminal; where stdout is no terminal, each row is one line.
+
+    Without a row it prints the sentence `none` in place of a header above nothing.
+    """
     cells = [
         ["" if cell is None else visible_text(str(cell).replace("\n", " ")) for cell in row] for row in rows
     ]
-    if sys.stdout.isatty():
+    if not cells:
+        if none:
+            say(none)
+    elif sys.stdout.isatty():
         _draw(columns, cells)
     else:
         _print_lines([columns, *cells])
@@ -168,19 +207,14 @@ def format_duration(seconds: float) -> str:
     return f"about {seconds / 60:.0f} minutes" if seconds < 5400 else f"about {seconds / 3600:.0f} hours"
 
 
-def count_of(number: int, noun: str) -> str:
-    """Write a number with its noun: "1 document", "12 documents"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def counted_facts(total: int, is_exact: bool) -> str:
     """Say how many facts there are: "12 facts", "More than 2,000 facts"."""
-    return f"{total:,} fact{'' if total == 1 else 's'}" if is_exact else f"More than {total:,} facts"
+    return f"{'' if is_exact else 'More than '}{count_of(total, 'fact')}"
 
 
 def these_facts(number: int) -> str:
     """Name so many facts in a question: "this fact", "these 12 facts"."""
-    return "this fact" if number == 1 else f"these {number} facts"
+    return "this fact" if number == 1 else f"these {count_of(number, 'fact')}"
 
 
 def some_ids(ids: Sequence[int], most: int = 20) -> str:

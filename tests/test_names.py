@@ -7,6 +7,7 @@ import importlib
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -217,6 +218,59 @@ def test_a_public_name_says_its_object() -> None:
         if re.fullmatch(BARE, name[0].lower() + name[1:])
     }
     assert found == PUBLIC_NAMES
+
+
+NOUNS = (
+    "answers|bytes|cells|changes|characters|documents|edits|examples|facts|fields|files|groups|items|jobs|keys|lines"
+    "|lists|misses|outputs|pages|prompts|queries|questions|requests|rows|runs|scores|shards|spans|steps|texts|times"
+    "|tokens|uses|warnings|words|workers"
+)
+PLURAL = re.compile(f" (?:(?!of |has |the )[a-z-]+ )?(?:{NOUNS})\\b")
+# Values before such a noun that are no number, or never 1: limits that were exceeded, or that nobody sets so low.
+NOT_COUNTED = {
+    "answering",
+    "expected",
+    "fewest",
+    "format_list(fact_ids)",
+    "k",
+    "len(body)",
+    "len(document.text)",
+    "len(question)",
+    "len(said)",
+    "len(text)",
+    "len(value)",
+    "metrics.tokens_per_second",
+    "most",
+    "one.kind",
+    "self.characters",
+    "self.count",
+    "self.most_held",
+    "size",
+}
+
+
+def test_a_noun_agrees_with_its_number() -> None:
+    """`count_of` writes "1 fact" and "2 facts"; a noun that stands behind a number in a text is one or the other."""
+    files = [file for room in ("api", "cli", "kb") for file in sorted((ROOT / room).rglob("*.py"))]
+    found = [one for file in files for one in fixed_plurals(file.read_text(encoding="utf-8"))]
+    assert {one for one, _ in found} - NOT_COUNTED == set(), found
+    assert {one for one, _ in found} >= NOT_COUNTED, "shorten the list"
+    assert list(fixed_plurals('f"{len(a)} live facts in {of(b)} texts, {c:,} of {D}"')) == [
+        ("len(a)", " live facts"),
+        ("of(b)", " texts"),
+    ]
+    assert list(fixed_plurals("""f"{count_of(n, 'key')} facts {MOST} facts {n} told\"""")) == []
+
+
+def fixed_plurals(source: str) -> Iterator[tuple[str, str]]:
+    """Yields each value that a plural follows in a formatted string, other than a constant, with that plural."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            for value, after in pairwise(node.values):
+                if isinstance(value, ast.FormattedValue) and isinstance(after, ast.Constant):
+                    said, plural = ast.unparse(value.value), PLURAL.match(str(after.value))
+                    if plural and "count_of" not in said and not said.rpartition(".")[2].strip("_").isupper():
+                        yield said, plural[0]
 
 
 def defined_names(packages: Iterable[str]) -> Iterator[tuple[Path, str]]:

@@ -35,7 +35,7 @@ from colmlm.api.wire import (
     RunView,
     VerdictResult,
 )
-from colmlm.kb.errors import InvalidValue, NotHeeded, refusals
+from colmlm.kb.errors import InvalidValue, NotHeeded, count_of, refusals
 from colmlm.kb.facts.records import (
     FACTS_LISTED,
     AlsoSaid,
@@ -162,7 +162,7 @@ class RemoteFacts(Resource):
         self, corrections: Sequence[Correction], *, keyed: bool = True, **how: Unpack[Correcting]
     ) -> Edit:
         if len(corrections) > MAX_FACTS_PER_EDIT:
-            many = f"it holds {len(corrections)} facts, but one change edits at most {MAX_FACTS_PER_EDIT}"
+            many = f"it holds {count_of(len(corrections), 'fact')}, but one change edits at most {MAX_FACTS_PER_EDIT}"
             raise InvalidValue("batch", many)
         body = {"facts": list(map(asdict, corrections)), **options(Correcting, how)}
         return self._edit("/facts/batch", body, keyed, "PATCH")
@@ -358,11 +358,13 @@ def _check_files(files: Sequence[RawFile]) -> None:
     if number > 1:
         raise NotHeeded(
             "found",
-            f"{number} files are named {name}, but a server knows documents by name alone. Rename one, or add "
-            "them to different corpora.",
+            f"{count_of(number, 'file', 'are')} named {name}, but a server knows documents by name alone. Rename "
+            "one, or add them to different corpora.",
         )
     if len(files) > MOST_FILES:
-        raise NotHeeded("found", f"these are {len(files)} files. Send at most {MOST_FILES} at once.")
+        raise NotHeeded(
+            "found", f"these are {count_of(len(files), 'file')}. Send at most {MOST_FILES} at once."
+        )
 
 
 # Forgetting and erasing: with the server's model, and not in the server's files.

@@ -27,7 +27,7 @@ from colmlm.api.wire import (
     Problem,
 )
 from colmlm.kb.answers.records import Answer, AnswerMode, AnswerThreshold, Calibrating
-from colmlm.kb.errors import InvalidQuery, KBError, KeysetMismatch
+from colmlm.kb.errors import InvalidQuery, KBError, KeysetMismatch, count_of
 from colmlm.kb.evidence.provenance import MEDIA_TYPES, ProvForm
 from colmlm.kb.evidence.records import (
     FactTrace,
@@ -171,7 +171,9 @@ class RemoteLookups(Resource):
         except msgspec.DecodeError as error:
             raise self.api.not_ours(error) from error
         if len(told.answers) != len(queries_BD):
-            raise self.api.not_ours(ValueError(f"{len(told.answers)} answers to {len(queries_BD)} queries"))
+            raise self.api.not_ours(
+                ValueError(f"{count_of(len(told.answers), 'answer')} to {count_of(len(queries_BD), 'query')}")
+            )
         return [_lookup_of(answer) for answer in told.answers]
 
 

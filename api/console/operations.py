@@ -33,7 +33,7 @@ from colmlm.api.routes.health import state_of
 from colmlm.api.routes.jobs import permitted_job
 from colmlm.api.routes.parameters import PathId
 from colmlm.kb.backup.write import KeptBackup, backup_folder, kept_backups
-from colmlm.kb.errors import InvalidWork, KBError, NoActiveKeyset, refusals
+from colmlm.kb.errors import InvalidWork, KBError, NoActiveKeyset, count_of, refusals
 from colmlm.kb.jobs.kinds import KINDS, Documents, Gate, Ingest, MakeBackup, Rekey, VerifyBackup, work_of
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.jobs.records import JobRecord, Work
@@ -118,7 +118,7 @@ async def _keep_file(ports: Ports, file: UploadFile) -> Upload:
 
 
 def _queue_jobs(ports: Ports, actor: str, asked: _UploadForm, kept: list[Upload]) -> list[JobRecord]:
-    why = {"corpus": asked.corpus, "reason": asked.reason or f"upload of {len(kept)} files"}
+    why = {"corpus": asked.corpus, "reason": asked.reason or f"upload of {count_of(len(kept), 'file')}"}
     arguments: list[dict[str, Any]]
     if asked.format == Documents.kind:
         arguments = [{**why, "upload_ids": [file.upload_id for file in kept], "questions": asked.questions}]

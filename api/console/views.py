@@ -28,7 +28,7 @@ from colmlm.api.errors import Refused, problem_of
 from colmlm.api.middleware.auth import Right, needs
 from colmlm.api.ports import Ports
 from colmlm.kb.access.records import TokenRecord
-from colmlm.kb.errors import KBError
+from colmlm.kb.errors import KBError, count_of
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.facts.records import FactFound, FactRecord, FoundIn
 from colmlm.kb.log.records import ChangeRecord, OnRecord
@@ -214,6 +214,7 @@ templates.filters.update(
     score=_score,
     percent=_percent,
     shorten=_shorten,
+    count_of=count_of,
     in_words=in_words,
     times=_times,
     with_columns=with_columns,

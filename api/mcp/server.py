@@ -40,7 +40,7 @@ from colmlm.api.middleware.auth import bearer_secret
 from colmlm.api.middleware.connections import limited_protocol
 from colmlm.api.wire import LOOPBACK
 from colmlm.kb.access.records import Right
-from colmlm.kb.errors import Conflict, InvalidValue, NotFound, refusals
+from colmlm.kb.errors import Conflict, InvalidValue, NotFound, count_of, refusals
 from colmlm.kb.facts.records import DocumentRecord, Edit, FactRecord
 from colmlm.kb.removal.records import DEFAULT_POLICY, SAMPLE, ForgetPlan
 from colmlm.kb.removal.selector import Selector
@@ -126,7 +126,9 @@ def delete_facts(caller: Caller, fact_ids: Ids, reason: Reason, confirm: Confirm
     facts = _each_once(caller, fact_ids)
     _require_live(facts)
     also_said = caller.base.comparisons.also_said([fact.fact_id for fact in facts])
-    return DryRun(caller, "delete_facts", fact_ids, reason, facts, f"delete {len(facts)} facts").or_done(
+    return DryRun(
+        caller, "delete_facts", fact_ids, reason, facts, f"delete {count_of(len(facts), 'fact')}"
+    ).or_done(
         confirm,
         lambda: caller.base.facts.delete([fact.fact_id for fact in facts], actor=caller.actor, reason=reason),
         also_said_by_others=[plain(said) for said in also_said],
@@ -138,7 +140,9 @@ def restore_facts(caller: Caller, fact_ids: Ids, reason: Reason, confirm: Confir
     facts = _each_once(caller, fact_ids)
     if live := [fact.fact_id for fact in facts if fact.deleted_seq is None]:
         raise refusals.fact_not_deleted(live)
-    return DryRun(caller, "restore_facts", fact_ids, reason, facts, f"bring {len(facts)} facts back").or_done(
+    return DryRun(
+        caller, "restore_facts", fact_ids, reason, facts, f"bring {count_of(len(facts), 'fact')} back"
+    ).or_done(
         confirm,
         lambda: caller.base.facts.restore(
             [fact.fact_id for fact in facts], actor=caller.actor, reason=reason
@@ -212,7 +216,8 @@ def forget(caller: Caller, run_id: Id, reason: Reason, confirm: Confirm = "") ->
     record, plan, _ = forgetting.run(run_id)
     known = forgetting.facts(plan.fact_ids)
     facts = [known[fact_id] for fact_id in plan.fact_ids if fact_id in known]
-    would = f"forget {record.num_facts} facts of run {run_id}, which is {record.state}, with policy {record.policy}"
+    of = f"run {run_id}, which is {record.state}, with policy {record.policy}"
+    would = f"forget {count_of(record.num_facts, 'fact')} of {of}"
     return DryRun(caller, "forget", (run_id,), reason, facts, would).or_done(
         confirm,
         lambda: forgetting.apply(run_id, actor=caller.actor, reason=reason),
@@ -403,7 +408,7 @@ def list_documents(caller: Caller, cursor: str | None) -> dict[str, Any]:
 
 def _resource(document: DocumentRecord) -> dict[str, Any]:
     name = f"{document.corpus}/{document.external_id}"
-    about = f"{document.live_facts} live facts" + (f"; {document.uri}" if document.uri else "")
+    about = count_of(document.live_facts, "live fact") + (f"; {document.uri}" if document.uri else "")
     return {
         "uri": f"{DOCUMENTS}/{document.document_id}",
         "name": name,

@@ -25,6 +25,7 @@ from litestar.concurrency import set_asyncio_executor, sync_to_thread
 
 from colmlm.api.errors import Busy, too_many_requests
 from colmlm.kb.access.records import TokenRecord
+from colmlm.kb.errors import count_of
 
 P = ParamSpec("P")
 A = TypeVar("A")
@@ -381,5 +382,5 @@ class RateLimits:
             wait = self._take(token.key_id, per_minute)
         if wait:
             raise too_many_requests(
-                f"ask {per_minute} times a minute", ceil(wait), "ask an admin for a higher limit"
+                f"ask {count_of(per_minute, 'time')} a minute", ceil(wait), "ask an admin for a higher limit"
             )

@@ -46,7 +46,7 @@ from colmlm.api.wire import (
 )
 from colmlm.kb.answers.records import Answer, AnswerThreshold
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.kb.errors import InvalidQuery, KeysetMismatch
+from colmlm.kb.errors import InvalidQuery, KeysetMismatch, count_of
 from colmlm.kb.lookup.options import KEY, READER, LookupOptions
 from colmlm.kb.lookup.records import AsOfLookup, Lookup, LookupSpace
 from colmlm.kb.lookup.replica import KeyLookup
@@ -93,8 +93,9 @@ def _require_few(documents: Sequence[DocumentToEncode]) -> None:
     num_chars = sum(len(given.text) + len(given.title or "") for given in documents)
     if num_facts > MAX_FACTS_TO_ENCODE or num_chars > MAX_CHARS_TO_ENCODE:
         raise InvalidQuery(
-            f"the documents have {num_facts} facts and {num_chars} characters. One request takes "
-            f"{MAX_FACTS_TO_ENCODE} facts and {MAX_CHARS_TO_ENCODE} characters. Send them in several requests"
+            f"the documents have {count_of(num_facts, 'fact')} and {count_of(num_chars, 'character')}. One "
+            f"request takes {MAX_FACTS_TO_ENCODE} facts and {MAX_CHARS_TO_ENCODE} characters. Send them in several "
+            "requests"
         )
 
 

@@ -265,12 +265,12 @@ def _show_certificate(found: CertificateCheck) -> None:
 
 def _show_report(report: AuditReport) -> None:
     say("ok" if report.ok else "NOT ok")
-    say(f"database {report.database}, {report.changes_checked} changes checked")
+    say(f"database {report.database}, {count_of(report.changes_checked, 'change')} checked")
     if report.first_break is not None:
         say(f"the chain breaks at change {report.first_break}")
     _show_breaks(report.breaks)
     if report.sealed:
-        say(f"{'ok ' if report.ok else ''}except {len(report.sealed)} sealed breaks:")
+        say(f"{'ok ' if report.ok else ''}except {count_of(len(report.sealed), 'sealed break')}:")
         _show_breaks(report.sealed)
     say(f"it ends with change {report.seq}, hash {report.hash}")
     if (head := report.witnessed) is not None:
@@ -399,7 +399,7 @@ def denials(base: Base, after: After = 0, limit: Limit = 50) -> None:
         )
         for d in found
     ]
-    print_table(("id", "at", "who", "method", "path", "cause", "request"), rows)
+    print_table(("id", "at", "who", "method", "path", "cause", "request"), rows, "No refused requests.")
     if unrecorded := sum(d.num_unrecorded for d in found):
         note(f"{unrecorded} more were only logged.")
 

@@ -12,7 +12,7 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.fact_view import WITHHELD, fact_source, in_sample, printed_on
 from colmlm.cli.options import Actor, After, FactId, Limit, examples, some_text, wants_json
-from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
+from colmlm.cli.output import count_of, note, plain, print_json, print_table, say, shorten
 from colmlm.kb.lookup.options import filter_note
 
 if TYPE_CHECKING:
@@ -105,7 +105,10 @@ def outputs(
          g.ranking, _thumbs(g), shorten(g.prompt, 40), _shorten_output(g))
         for g in found
     ]  # fmt: skip
-    print_table(("output", "at", "mode", "lookups with a hit", "ranking", "thumbs", "prompt", "output"), rows)
+    none = "No outputs found. Store one: colmlm ask QUESTION"
+    print_table(
+        ("output", "at", "mode", "lookups with a hit", "ranking", "thumbs", "prompt", "output"), rows, none
+    )
     if more is not None:
         note(f"More outputs: --after {more}")
 
@@ -264,7 +267,7 @@ def show_changes(changes: tuple[ChangeRecord, ...] | list[ChangeRecord]) -> None
         (c.seq, _kind(c), c.num_facts, _actor(c), c.principal, shorten(c.reason), f"{c.at:%Y-%m-%d %H:%M:%S}")
         for c in changes
     ]
-    print_table(columns, rows)
+    print_table(columns, rows, "No changes found.")
 
 
 def _kind(change: ChangeRecord) -> str:
@@ -279,7 +282,7 @@ def _actor(change: ChangeRecord) -> str:
 
 def _show_impact(found: Impact) -> None:
     state = "live" if found.is_live else "deleted" if found.erased_seq is None else "erased"
-    say(f"fact {found.fact_id}, {state}: {len(found.outputs)} uses in stored outputs")
+    say(f"fact {found.fact_id}, {state}: {count_of(len(found.outputs), 'use')} in stored outputs")
     for used in found.outputs:
         say(f"output {used.generation_id}, {used.at:%Y-%m-%d %H:%M}, as of change {used.seq}, {_since(used)}")
         say(f"  prompt: {shorten(used.prompt)}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.output import plain
+from colmlm.cli.output import count_of, plain
 from colmlm.kb.corpus.raw.reading import read_corpus
 from colmlm.kb.facts.corpora import DocumentStanding
 from colmlm.kb.facts.facts import Facts
@@ -168,7 +168,8 @@ class LocalCorpora:
                 if committed and not how.get("dry_run"):
                     done = committed[-1].documents + committed[-1].unchanged
                     self.runtime.telling.note(
-                        f"{done} documents are in {corpus!r}. Run the same command again to go on from there."
+                        f"{count_of(done, 'document', 'are')} in {corpus!r}. "
+                        "Run the same command again to go on from there."
                     )
                 raise
         return report, len(report.refusals)

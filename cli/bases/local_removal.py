@@ -87,6 +87,11 @@ class LocalErasures:
     def _requests(self) -> ErasureRequests:
         return ErasureRequests(self.runtime.kb)
 
+    @property
+    def needs_two(self) -> bool:
+        """Tell whether `erase` only requests, for a second admin to approve."""
+        return self.runtime.settings.erase_needs_two
+
     def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned) -> Erased:
         return Erasure(self.runtime.kb).preview(fact_ids, mentions=mentions)
 
@@ -102,7 +107,7 @@ class LocalErasures:
         erasure = Erasure(self.runtime.kb)
         if not fact_ids:
             return Erasing(erasure.finish(now=now, on_step=self.runtime.telling.note))
-        if self.runtime.settings.erase_needs_two:
+        if self.needs_two:
             if now or scan or traces_out:
                 raise NotHeeded("now", "an erasure by two takes it at approval. Pass it when you approve.")
             return Erasing(None, self._requests.ask(fact_ids, token=self._token(), **how))

@@ -15,7 +15,7 @@ from colmlm.cli.composition.bulk.errands import keying_elsewhere
 from colmlm.cli.composition.calibrating import AnswerCalibrating
 from colmlm.cli.composition.keying import key_everything
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.output import format_duration
+from colmlm.cli.output import count_of, format_duration
 from colmlm.kb.answers.records import Answer
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal
 from colmlm.kb.corpus.raw.blocks import USUAL, FieldNames
@@ -227,8 +227,9 @@ class Adding:
             )
         except BaseException:
             if committed:
+                done = count_of(committed[-1].documents, "document", "are")
                 self.telling.note(
-                    f"{committed[-1].documents} documents are in {self.corpus!r}, their facts not keyed. "
+                    f"{done} in {self.corpus!r}, without keys of facts. "
                     "Run the same command again to go on from there."
                 )
             raise

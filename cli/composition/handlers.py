@@ -19,6 +19,7 @@ from colmlm.cli.composition.keying import active_encoder_of, adapt, encoder_of, 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.composition.syncing import Syncing, places_of
 from colmlm.cli.errors import FAULT, explain
+from colmlm.cli.output import count_of
 from colmlm.kb.answers.records import Calibrating
 from colmlm.kb.backup.write import backup_folder, verify_backup, write_backup
 from colmlm.kb.corpus.format import Refusal
@@ -271,7 +272,7 @@ class _Models:
         kept_in = run.uploads.directory.absolute()
         adding = self._adding(run, work, find_files(files), kept_in)
         # Not the names of the files, which may say a fact: the log would keep it.
-        who = {"actor": run.job.actor, "reason": work.reason or f"{len(files)} uploaded files"}
+        who = {"actor": run.job.actor, "reason": work.reason or f"{count_of(len(files), 'uploaded file')}"}
         report = adding.ingest(annotators.annotator_loader(self.runtime, _how(work)), **who)
         run.check()
         keyset = adding.key(changed=report is not None, kb=run.kb)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from colmlm.cli.composition.bulk.errands import keying_elsewhere
 from colmlm.cli.composition.encoders import REGISTERED, EncoderName, SentenceKeys
 from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.output import count_of
 from colmlm.kb.errors import InvalidValue, KBError, KeysetMismatch, NoActiveKeyset
 from colmlm.kb.progress import Telling
 
@@ -170,9 +171,9 @@ def _encode(encoder: Encoder, questions: Sequence[str], telling: Telling) -> NDA
 def describe_calibration(measured: Calibration) -> str:
     """Say the threshold and what it does to questions, with advice where no threshold separates them well."""
     told = (
-        f"Threshold {measured.threshold:.3f}, tried with {measured.num_questions} questions. Where the fact is here, "
-        f"it answers {1 - measured.false_reject_rate:.1%} of them. Where the fact is missing, it stays silent on "
-        f"{1 - measured.false_accept_rate:.1%}."
+        f"Threshold {measured.threshold:.3f}, tried with {count_of(measured.num_questions, 'question')}. Where the "
+        f"fact is here, it answers {1 - measured.false_reject_rate:.1%} of them. Where the fact is missing, it stays "
+        f"silent on {1 - measured.false_accept_rate:.1%}."
     )
     if measured.false_reject_rate + measured.false_accept_rate <= 0.75:
         return told
@@ -194,8 +195,8 @@ def adapt(
     keyset = calibrate_keyset(kb, encoder, keyset, telling)
     keyset_id = keyset.keyset_id
     telling.note(
-        f"{keyset.num_predicted} of {keyset.num_keys} keys of keyset {keyset_id} are predicted. To let it answer: "
-        f"colmlm keysets check {keyset_id}, then: colmlm keysets activate {keyset_id}. "
+        f"{keyset.num_predicted:,} of {count_of(keyset.num_keys, 'key')} of keyset {keyset_id} are predicted. "
+        f"To let it answer: colmlm keysets check {keyset_id}, then: colmlm keysets activate {keyset_id}. "
         f"To make its keys true, those that are asked for first: colmlm keysets fill {keyset_id}"
     )
     return {"pairs": [describe_adapted_keys(one) for one in adapted], "keyset": asdict(keyset)}

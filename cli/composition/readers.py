@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from colmlm.cli.output import count_of
 from colmlm.cli.settings import UserSettings
 from colmlm.kb.answers.reading import Confidence, JudgedReader, Passage, PassageReading
 
@@ -88,6 +89,6 @@ def describe_threshold(found: AnswerThreshold) -> str:
         return f"Threshold {found.threshold:.3f}, as shipped: not calibrated for this base."
     measured = found.calibration.measured
     return (
-        f"Threshold {found.threshold:.3f}, calibrated for {measured.rate:.1%} wrong on {measured.answerable} questions "
-        f"(change {found.calibration.seq}; shipped: {found.shipped:.3f})."
+        f"Threshold {found.threshold:.3f}, calibrated for {measured.rate:.1%} wrong on "
+        f"{count_of(measured.answerable, 'question')} (change {found.calibration.seq}; shipped: {found.shipped:.3f})."
     )

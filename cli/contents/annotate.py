@@ -30,7 +30,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.contents.corpus_add import SkipUnknown, show_passed_over, show_refusals
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import examples, require_somebody, wants_json
-from colmlm.cli.output import note, print_json, progress, say
+from colmlm.cli.output import count_of, note, print_json, progress, say
 from colmlm.kb.corpus.raw.blocks import FieldNames
 from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.corpus.raw.reading import read_raw
@@ -233,14 +233,15 @@ def _run_seed_annotator(runtime: Runtime, job: AnnotationRun, options: SeedOptio
             return run.run(job.reading())
         except BaseException:
             note(
-                f"{results.num_done} documents are in {job.out}. Run the same command again to go on from there."
+                f"{count_of(results.num_done, 'document', 'are')} in {job.out}. "
+                "Run the same command again to go on from there."
             )
             raise
 
 
 def _greet(results: Results) -> None:
     if results.num_done:
-        note(f"{results.path} has {results.num_done} documents; going on from there.")
+        note(f"{results.path} has {count_of(results.num_done, 'document')}; going on from there.")
 
 
 def _estimate(job: AnnotationRun, options: SeedOptions) -> Estimate:
@@ -261,13 +262,14 @@ def _confirm_cost(cost: Estimate, options: SeedOptions, *, yes: bool) -> bool:
     if yes or cost.documents == 0:
         return True
     require_somebody(yes, "let it cost that")
-    return typer.confirm(f"Send {cost.documents} documents to {options.url}?", err=True)
+    return typer.confirm(f"Send {count_of(cost.documents, 'document')} to {options.url}?", err=True)
 
 
 def _cost_lines(cost: Estimate, options: SeedOptions) -> Iterable[str]:
     yield (
-        f"{cost.documents} documents of {cost.characters} characters, {cost.chunks} requests: about "
-        f"{cost.tokens_in} tokens sent and {cost.tokens_out} received; repairs come on top."
+        f"{count_of(cost.documents, 'document')} of {count_of(cost.characters, 'character')}, "
+        f"{count_of(cost.chunks, 'request')}: about {count_of(cost.tokens_in, 'token')} sent and "
+        f"{cost.tokens_out:,} received; repairs come on top."
     )
     if (price := _price(cost, options)) is not None:
         yield f"About {price:.2f} at {options.price_in:g} and {options.price_out:g} a million tokens."
@@ -307,13 +309,15 @@ def _report(
             say(line)
     else:
         say(
-            f"{job.out}: {job.documents} more documents with {job.facts} facts, {job.questions} with a question."
+            f"{job.out}: {count_of(job.documents, 'more document')} with {count_of(job.facts, 'fact')}, "
+            f"{job.questions} with a question."
         )
         if job.rejected:
             codes = ", ".join(f"{code} {number}" for code, number in job.rejected.most_common())
             say(f"The checks rejected {job.rejected.total()} ({codes}); see {rejects_beside(job.out)}.")
         if usage is not None:
-            say(f"{usage.requests} requests, {usage.tokens_in} tokens sent, {usage.tokens_out} received.")
+            sent = f"{count_of(usage.requests, 'request')}, {count_of(usage.tokens_in, 'token')} sent"
+            say(f"{sent}, {usage.tokens_out:,} received.")
     if not skip_unknown:
         show_passed_over(job.found.passed_over)
     show_refusals(len(job.refusals), job.refusals)

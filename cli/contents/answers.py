@@ -30,7 +30,7 @@ from colmlm.cli.options import (
     some_texts,
     wants_json,
 )
-from colmlm.cli.output import note, print_json, print_table, say, shorten
+from colmlm.cli.output import count_of, note, print_json, print_table, say, shorten
 from colmlm.kb.answers.records import NOTHING, PASSAGE, Answer
 from colmlm.kb.evidence.generation import StoringDecoder
 from colmlm.kb.evidence.records import OutputTrace
@@ -385,9 +385,11 @@ def _lookup_as_dict(question: str, found: Lookup, facts: list[FactRecord]) -> di
 
 def _show_lookup(found: Lookup, facts: list[FactRecord]) -> None:
     if isinstance(found, AsOfLookup) and found.redacted:
-        note(f"{found.redacted} facts that were live at change {found.seq} are erased and can't be found.")
+        note(f"{count_of(found.redacted, 'fact')} of change {found.seq}, erased since, can't be found.")
     if isinstance(found, AsOfLookup) and found.unkeyed:
-        note(f"{found.unkeyed} facts that were live at change {found.seq} have no key of this checkpoint.")
+        note(
+            f"{count_of(found.unkeyed, 'fact', 'have')} no key of this checkpoint among those of change {found.seq}."
+        )
     if found.abstained is not None:
         say(f"Abstained: the question points at fact {found.abstained}, which was forgotten.")
         return

@@ -358,7 +358,8 @@ def list_corpora(
 
 def _show_corpora(corpora: list[CorpusStats]) -> None:
     columns = ("corpus", "documents", "facts", "deleted", "characters")
-    print_table(columns, [tuple(getattr(c, name) for name in columns) for c in corpora])
+    none = "No corpora. Add the first: colmlm corpus add PATH --corpus NAME"
+    print_table(columns, [tuple(getattr(c, name) for name in columns) for c in corpora], none)
 
 
 @app.command(
@@ -399,7 +400,7 @@ def list_documents(
         (d.document_id, f"{d.corpus}/{d.external_id}", shorten(d.title), d.live_facts, d.characters)
         for d in found
     ]
-    print_table(("id", "document", "title", "live facts", "characters"), rows)
+    print_table(("id", "document", "title", "live facts", "characters"), rows, "No documents found.")
     if more is not None:
         note(f"More documents: --after {more}")
 

@@ -253,14 +253,20 @@ def _show_left_out(done: dict[str, Any]) -> None:
     show_refusals(done["refused"], done["refusals"])
     if done["suppressed"]:
         say(
-            f"{done['suppressed']} spans left out and redacted, as they were erased before (see --allow-erased)."
+            f"{count_of(done['suppressed'], 'span')} left out and redacted, erased before (see --allow-erased)."
         )
     if done["still_deleted"]:
-        say(f"{done['still_deleted']} facts that the documents name were deleted here, and stay so.")
+        say(_tell_still_deleted(done["still_deleted"], "documents name"))
     if done["contradictions"]:
         say(
-            f"{done['contradictions']} contradictions with facts that are here: colmlm facts compare contradictions"
+            f"{count_of(done['contradictions'], 'contradiction')} with facts that are here: "
+            "colmlm facts compare contradictions"
         )
+
+
+def _tell_still_deleted(number: int, who: str) -> str:
+    was = "was" if number == 1 else "were"
+    return f"{count_of(number, 'fact')} that the {who} {was} deleted here before; that stays."
 
 
 @contextmanager
@@ -328,7 +334,7 @@ def read_addresses(path: Path) -> list[str]:
         raise Unreadable("no address in it")
     if len(found) > MOST_ADDRESSES:
         raise Unreadable(
-            f"{len(found)} addresses, and at most {MOST_ADDRESSES} are fetched at once; split it"
+            f"{len(found):,} addresses, and at most {MOST_ADDRESSES} are fetched at once; split it"
         )
     return found
 
@@ -383,23 +389,26 @@ def _show_ingested(report: IngestReport, refused: int, dry_run: bool) -> None:
         f"{'Would take' if dry_run else 'Took'} {taken} into {report.corpus!r}; {report.unchanged} were there already."
     )
     if report.replaced:
-        say(f"{report.replaced} of them replace an older text.")
+        say(f"Of them, {count_of(report.replaced, 'document', 'replace')} an older text.")
     if report.still_deleted:
-        say(f"{report.still_deleted} facts that the file names were deleted here, and stay so.")
+        say(_tell_still_deleted(report.still_deleted, "file names"))
     if report.overlaps_resolved:
-        say(f"{report.overlaps_resolved} overlapping spans left out.")
+        say(f"{count_of(report.overlaps_resolved, 'overlapping span')} left out.")
     if report.suppressed:
         say(
-            f"{report.suppressed} spans left out and redacted, as they were erased before (see --allow-erased):"
+            f"{count_of(report.suppressed, 'span')} left out and redacted, erased before (see --allow-erased):"
         )
         shown = report.suppressed_at[:MOST_SHOWN]
         print_table(("document", "start", "end"), [(s.document, s.start, s.end) for s in shown])
     if report.contradictions:
         say(
-            f"{report.contradictions} contradictions with facts that are here: colmlm facts compare contradictions"
+            f"{count_of(report.contradictions, 'contradiction')} with facts that are here: "
+            "colmlm facts compare contradictions"
         )
     if report.duplicates:
-        say(f"{report.duplicates} duplicates of facts that are here: colmlm facts compare duplicates")
+        say(
+            f"{count_of(report.duplicates, 'duplicate')} of facts that are here: colmlm facts compare duplicates"
+        )
     show_refusals(refused, report.refusals)
     if report.facts and not dry_run:
         note("Facts are found once they have keys. Run: colmlm keysets fill")

@@ -15,7 +15,7 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import CheckpointPath, examples, wants_json
-from colmlm.cli.output import print_json, print_table, progress, say, shorten
+from colmlm.cli.output import count_of, print_json, print_table, progress, say, shorten
 from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.lookup.options import KEY
 
@@ -100,7 +100,9 @@ def _report(demonstration: Demonstration, runs: list[DemoRun]) -> dict[str, Any]
 
 def _show(report: dict[str, Any], runs: list[DemoRun]) -> None:
     if not runs:
-        say(f"None of {report['tried']} facts was found by the model, so there is nothing to show.")
+        say(
+            f"None of {count_of(report['tried'], 'fact')} was found by the model, so there is nothing to show."
+        )
         return
     first = runs[0]
     say(first.prompt)

@@ -22,11 +22,13 @@ from colmlm.cli.options import (
     FactId,
     FactIds,
     Limit,
+    Place,
     Reason,
     WhyUnlessDry,
     Yes,
     each_once,
     examples,
+    format_place,
     parse_time,
     require_reason,
     require_somebody,
@@ -136,7 +138,7 @@ def list_facts(
     sort: Annotated[
         Sort, typer.Option("--sort", help="Best first (without a text or question by id), by id, or newest.")
     ] = Sort.best,
-    after: After = 0,
+    after: Place = 0,
     limit: Limit = 50,
     as_csv: Annotated[
         bool, typer.Option("--csv", help="Print all that were found, as CSV, whatever --limit says.")
@@ -171,7 +173,7 @@ def list_facts(
     if page.total > len(page.facts):
         note(f"{counted_facts(page.total, page.is_exact)} in all.")
     if page.next_after is not None:
-        note(f"More facts: --after {page.next_after}")
+        note(f"More facts: --after {format_place(page.next_after)}")
 
 
 def _state(*, deleted: bool, erased: bool, every: bool) -> State:
@@ -458,7 +460,7 @@ def edit_from(
             {**said, "seq": done.seq, "kind": done.kind, "fact_ids": done.fact_ids, "keyed": done.keyed}
         )
         return
-    say(f"Change {done.seq}: {done.kind} of {len(planned.edits)} facts")
+    say(f"Change {done.seq}: {done.kind} of {count_of(len(planned.edits), 'fact')}")
     if not done.keyed:
         note(
             "Facts whose question was edited have no key yet, so lookups do not find them. Run: colmlm keysets fill"
@@ -467,7 +469,7 @@ def edit_from(
 
 def _show(planned: BulkEdit) -> None:
     print_table(("line", "id", "value", "new value", "question", "new question"), map(_row, planned.edits))
-    note(f"{len(planned.edits)} would be edited; {planned.unchanged} rows would change nothing.")
+    note(f"{len(planned.edits)} would be edited; {count_of(planned.unchanged, 'row')} would change nothing.")
 
 
 def _row(one: PlannedEdit) -> tuple[object, ...]:
@@ -535,7 +537,7 @@ def _print_pairs(base: Base, found: PairPage) -> None:
         return
     texts: dict[int, str] = {}
     columns = ("pair", "fact", "value", "other", "value", "question or sentence", "by", "answers")
-    print_table(columns, [_pair_row(base, pair, texts) for pair in found.pairs])
+    print_table(columns, [_pair_row(base, pair, texts) for pair in found.pairs], "No such pairs.")
     _tell_more(found, len(found.pairs), "pair")
 
 
@@ -551,7 +553,7 @@ def _print_stale(found: StalePage) -> None:
         print_json(found)
         return
     rows = ((one.fact_id, shorten(one.value), shorten(one.question), one.why) for one in found.facts)
-    print_table(("id", "value", "question", "why"), rows)
+    print_table(("id", "value", "question", "why"), rows, "No stale facts.")
     _tell_more(found, len(found.facts), "stale fact")
 
 

@@ -21,7 +21,7 @@ from colmlm.cli.options import (
     some_text,
     wants_json,
 )
-from colmlm.cli.output import note, print_json, print_table, say, shorten
+from colmlm.cli.output import count_of, note, print_json, print_table, say, shorten
 from colmlm.kb.errors import refusals
 
 if TYPE_CHECKING:
@@ -84,13 +84,17 @@ def list_misses(
     if wants_json():
         print_json(page)
         return
-    print_table(("group", "asked", "wrong", "last", "question", "facts near it"), map(_row, page.groups))
+    print_table(
+        ("group", "asked", "wrong", "last", "question", "facts near it"),
+        map(_row, page.groups),
+        "No groups found.",
+    )
     if not page.kept:
         note("COLMLM_KEEP_ANSWERS is `no`: no questions are kept, so nothing is listed.")
     if page.total > len(page.groups):
-        note(f"{page.total} groups in all.")
+        note(f"{count_of(page.total, 'group')} in all.")
     if page.ungrouped:
-        note(f"{page.ungrouped} misses are in no group yet; a worker groups them.")
+        note(f"{count_of(page.ungrouped, 'miss', 'are')} in no group yet; a worker groups them.")
     if page.next_after is not None:
         note(f"More groups: --after {page.next_after}")
 
@@ -103,7 +107,8 @@ def _row(group: MissGroup) -> tuple[object, ...]:
 
 def _show(details: MissDetails) -> None:
     group = details.group
-    say(f"group {group.group_id}, {group.state}: asked {group.asked} times, called wrong {group.wrong} times")
+    asked = f"asked {count_of(group.asked, 'time')}, called wrong {count_of(group.wrong, 'time')}"
+    say(f"group {group.group_id}, {group.state}: {asked}")
     if (decided := group.decision) is not None:
         by_fact = "" if group.fact_id is None else f" by fact {group.fact_id}"
         say(f"{decided.kind}{by_fact}: {decided.actor}, change {decided.seq}: {decided.reason}")
@@ -134,6 +139,7 @@ def _show(details: MissDetails) -> None:
             )
             for near in group.nearest
         ],
+        "None.",
     )
     note(f'To add a fact: colmlm misses settle solve {group.group_id} --value "..." --reason "..."')
 
@@ -228,7 +234,7 @@ def _tell_decided(seq: int, verdict: GroupVerdict, group_ids: list[int]) -> None
     if wants_json():
         print_json({"seq": seq, "state": state, "group_ids": group_ids})
     else:
-        say(f"change {seq}: {len(group_ids)} groups are {state}")
+        say(f"change {seq}: {count_of(len(group_ids), 'group', 'are')} {state}")
 
 
 def _question_to_add(group: MissGroup, question: str | None) -> str:

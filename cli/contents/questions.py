@@ -176,7 +176,7 @@ def run(
         show_items(items)
         say(summarize_run(done, count_silent(items)))
         if done.skipped:
-            note(f"{done.skipped} questions were not asked, as a part of them was erased.")
+            note(f"{count_of(done.skipped, 'question', 'were')} not asked: a part was erased.")
     if done.right < done.asked:
         raise typer.Exit(CHECK_FAILED)
 
@@ -224,7 +224,7 @@ def remove(
     if wants_json():
         print_json({"name": name, "removed": number, "question_ids": ids})
     else:
-        say(f"Removed {number} question{'' if number == 1 else 's'} of {name}.")
+        say(f"Removed {count_of(number, 'question')} of {name}.")
 
 
 def _every(base: Base, name: str) -> list[KeptQuestion]:
@@ -344,8 +344,8 @@ def _show_calibration(done: dict[str, Any]) -> None:
     measured = done["measured"]
     here, shipped = measured["here"], measured["shipped"]
     say(
-        f"Threshold {here['threshold']:.3f}: of {measured['answerable']} questions {here['right']:.1%} are answered "
-        f"rightly, {here['wrong']:.1%} wrongly (hardly more than {measured['most_wrong']:.1%}); of "
+        f"Threshold {here['threshold']:.3f}: of {count_of(measured['answerable'], 'question')} {here['right']:.1%} are "
+        f"answered rightly, {here['wrong']:.1%} wrongly (hardly more than {measured['most_wrong']:.1%}); of "
         f"{measured['unanswerable']} that nothing answers {here['alarms']:.1%} get an answer (hardly more than "
         f"{measured['most_alarms']:.1%})."
     )
@@ -376,7 +376,9 @@ def show_sets(found: Sequence[KeptSet]) -> None:
         )
         for one in found
     ]
-    print_table(("set", "questions", "corpus", "last run"), rows)
+    print_table(
+        ("set", "questions", "corpus", "last run"), rows, "No sets. Make one: colmlm questions add NAME"
+    )
 
 
 def show_questions(found: KeptSet, kept: Sequence[KeptQuestion]) -> None:
@@ -399,7 +401,9 @@ def show_runs(found: Sequence[QuestionRun]) -> None:
         )
         for run in found
     ]
-    print_table(("run", "by", "threshold", "right", "wrong", "abstained", "change", "actor"), rows)
+    print_table(
+        ("run", "by", "threshold", "right", "wrong", "abstained", "change", "actor"), rows, "No runs yet."
+    )
 
 
 def _ranked_by(run: QuestionRun) -> str:

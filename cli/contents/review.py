@@ -16,13 +16,14 @@ from colmlm.cli.fact_view import fact_source, refuse_rows
 from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
-    After,
     DryRun,
     Limit,
+    Place,
     Reason,
     WhyUnlessDry,
     each_once,
     examples,
+    format_place,
     require_reason,
     wants_json,
 )
@@ -84,7 +85,7 @@ def list_proposed(
             help="Any; cited by outputs; doubted by the annotator's check; contradicting others; without a question.",
         ),
     ] = Kind.any,
-    after: After = 0,
+    after: Place = 0,
     limit: Limit = 50,
 ) -> None:
     """List proposed facts, those first where most is at stake: cited, doubted, contradicting, others."""
@@ -95,6 +96,7 @@ def list_proposed(
     print_table(
         ("id", "version", "value", "question", "source", "cited", "doubt", "neighbours"),
         map(_row, found.items),
+        "No facts to review found.",
     )
     done = found.progress
     note(
@@ -102,7 +104,7 @@ def list_proposed(
         f"{done.accepted} accepted and {done.rejected} rejected so far."
     )
     if found.next_after is not None:
-        note(f"More facts: --after {found.next_after}")
+        note(f"More facts: --after {format_place(found.next_after)}")
 
 
 def _row(item: InboxItem) -> tuple[object, ...]:

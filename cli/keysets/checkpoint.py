@@ -11,7 +11,7 @@ import typer
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import CheckpointPath, DryRun, NewDirectory, examples, require_empty, wants_json
-from colmlm.cli.output import print_json, print_table, say
+from colmlm.cli.output import count_of, print_json, print_table, say, say_values
 
 
 class ExportForm(StrEnum):
@@ -47,10 +47,11 @@ def info(checkpoint: CheckpointPath = None) -> None:
             {**{n: getattr(described, n) for n in described.__slots__}, "training": loaded.config.training}
         )
         return
-    say(f"{described.name}: checkpoint {described.checkpoint_id}, keys of {described.dim} numbers")
+    say(
+        f"{described.name}: checkpoint {described.checkpoint_id}, keys of {count_of(described.dim, 'number')}"
+    )
     say(f"in {described.path}, over {loaded.config.base or 'no base'}, {loaded.config.kind}")
-    for name, value in loaded.config.training.items():
-        say(f"  {name}: {value}")
+    say_values(loaded.config.training)
 
 
 @app.command(

@@ -31,7 +31,7 @@ from colmlm.cli.options import (
     some_text,
     wants_json,
 )
-from colmlm.cli.output import note, print_json, print_table, progress, say
+from colmlm.cli.output import count_of, note, print_json, print_table, progress, say
 from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.keys.records import MAX_EDITS, GateLimits
 
@@ -135,7 +135,12 @@ def check(
     report = base.keysets.check(
         keyset_id, limits, plot=plot, checkpoint=checkpoint, active_checkpoint=active_checkpoint
     )
-    print_json(report) if wants_json() else _show_keyset_gate(report)
+    if wants_json():
+        print_json(report)
+    else:
+        _show_keyset_gate(report)
+        if any(one.state == "active" and one.keyset_id == keyset_id for one, _ in base.keysets.listed()):
+            note(f"Keyset {keyset_id} is the active one already, so it was compared with no other.")
     if not report["passed"]:
         raise typer.Exit(CHECK_FAILED)
 
@@ -187,7 +192,7 @@ def _print_active_keyset(keyset: KeysetRecord) -> None:
     )
     if keyset.num_unkeyed:
         note(
-            f"{keyset.num_unkeyed} facts have no key in it and are not found. "
+            f"{count_of(keyset.num_unkeyed, 'fact', 'have')} no key in it and cannot be found. "
             f"Run: colmlm keysets fill {keyset.keyset_id}"
         )
 
@@ -197,7 +202,8 @@ def _show_keyset_gate(report: dict[str, Any]) -> None:
     what = f"Keyset {report['keyset_id']} at change {report['seq']}"
     active = report["active_keyset_id"]
     against = f" against keyset {active}" if active is not None else ""
-    asked = f"{report['num_questions']} questions and {report['num_contexts']} prefixes of stored outputs"
+    contexts = f"{count_of(report['num_contexts'], 'prefix')} of stored outputs"
+    asked = f"{count_of(report['num_questions'], 'question')} and {contexts}"
     say(f"{what}{against}, with {asked}: {'passed' if report['passed'] else 'failed'}.")
 
 
@@ -505,7 +511,7 @@ def _build_index(keyset_id: int, recall: float) -> None:
         print_json(built)
     else:
         fit = _describe_index(built.index_spec, built.fit)
-        say(f"Keyset {keyset_id}: {built.num_keys} keys in {fit}, up to change {built.seq}.")
+        say(f"Keyset {keyset_id}: {count_of(built.num_keys, 'key')} in {fit}, up to change {built.seq}.")
 
 
 @app.command(epilog=examples("colmlm keysets retire 1 --dry-run", "colmlm keysets retire 1 --yes"))
@@ -522,14 +528,16 @@ def retire(
     require_somebody(yes or dry_run, "retire")
     keyset = base.keysets.retirable(keyset_id)
     if not (dry_run or yes):
-        count = f"the {keyset.num_keys} keys of keyset {keyset_id} ({keyset.checkpoint_name})"
+        count = f"{count_of(keyset.num_keys, 'key')} of keyset {keyset_id} ({keyset.checkpoint_name})"
         typer.confirm(f"Drop {count} for good?", abort=True, err=True)
     if not dry_run:
         base.keysets.retire(keyset_id, actor=base.actor(actor), reason=reason)
     if wants_json():
         print_json({"keyset_id": keyset_id, "dry_run": dry_run, "num_keys": keyset.num_keys})
     else:
-        say(f"{'Would drop' if dry_run else 'Dropped'} {keyset.num_keys} keys of keyset {keyset_id}.")
+        say(
+            f"{'Would drop' if dry_run else 'Dropped'} {count_of(keyset.num_keys, 'key')} of keyset {keyset_id}."
+        )
 
 
 def _show(keysets: list[KeysetRecord], gates: Sequence[GateStanding | None] | None = None) -> None:
@@ -542,7 +550,7 @@ def _show(keysets: list[KeysetRecord], gates: Sequence[GateStanding | None] | No
          k.applied_seq, gate)
         for k, gate in zip(keysets, [_format_gate(gate) for gate in gates or [None] * len(keysets)], strict=True)
     ]  # fmt: skip
-    print_table(columns, rows)
+    print_table(columns, rows, "No keysets. Make one: colmlm keysets create")
 
 
 def _describe_index(spec: str, fit: IndexFit | None) -> str:
@@ -550,12 +558,12 @@ def _describe_index(spec: str, fit: IndexFit | None) -> str:
     if fit is None or not fit.lists:
         return spec
     recall = "" if fit.recall is None else f", recall {fit.recall:.3f}"
-    scored = "" if fit.spare is None else f", {2 + fit.spare} candidates"
-    return f"{fit.spec}, {fit.lists_read} of {fit.lists} lists{scored}{recall}"
+    scored = "" if fit.spare is None else f", {count_of(2 + fit.spare, 'candidate')}"
+    return f"{fit.spec}, {fit.lists_read} of {count_of(fit.lists, 'list')}{scored}{recall}"
 
 
 def _format_gate(gate: GateStanding | None) -> str:
     if gate is None or not gate.checked:
         return ""
     said = "passed" if gate.passed else f"failed ({', '.join(gate.failed)})"
-    return f"{said} at change {gate.seq}, {gate.edits_since} edits ago"
+    return f"{said} at change {gate.seq}, {count_of(gate.edits_since or 0, 'edit')} ago"

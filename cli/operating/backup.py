@@ -10,7 +10,7 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import Actor, Yes, examples, require_somebody, some_texts, wants_json
-from colmlm.cli.output import note, plain, print_json, progress, say, some_ids
+from colmlm.cli.output import count_of, note, plain, print_json, progress, say, some_ids
 from colmlm.kb.errors import refusals
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _show(backup: Backup) -> None:
     say(
         f"ok: database {backup.database} as of change {backup.seq}, made {backup.at}, signed by key {backup.key}"
     )
-    say(f"{backup.num_bytes} bytes, migration {backup.migration}")
+    say(f"{count_of(backup.num_bytes, 'byte')}, migration {backup.migration}")
     say("rows: " + ", ".join(f"{name} {rows}" for name, rows in backup.rows.items() if rows))
 
 

@@ -25,6 +25,7 @@ from sqlalchemy import Engine, text
 
 from colmlm.api.settings import ServerSettings
 from colmlm.cli.errors import one_line
+from colmlm.cli.output import count_of
 from colmlm.cli.settings import UserSettings
 from colmlm.kb.errors import (
     CandidatesRefused,
@@ -129,7 +130,9 @@ def _packages() -> Findings:
     if wrong:
         yield CheckResult("packages", "failed", "; ".join(wrong), "Install again: pip install 'colmlm[cpu]'")
     elif asked:
-        yield CheckResult("packages", "ok", f"{len(asked)} requirements, faiss {version_of('faiss')}")
+        yield CheckResult(
+            "packages", "ok", f"{count_of(len(asked), 'requirement')}, faiss {version_of('faiss')}"
+        )
 
 
 def version_of(module: str) -> str:
@@ -240,7 +243,9 @@ def _model(places: tuple[Path, Path | None]) -> Findings:
     if name := damaged_file(path, config.digests):
         yield CheckResult("checkpoint", "failed", f"{path / name} is not what was written", remedy)
     else:
-        yield CheckResult("checkpoint", "ok", f"{config.name}, {len(config.digests)} files as written")
+        yield CheckResult(
+            "checkpoint", "ok", f"{config.name}, {count_of(len(config.digests), 'file')} as written"
+        )
     if config.kind == "adapter" and config.base:
         yield from _base(config.base, home / "models")
 
@@ -317,7 +322,10 @@ def examine_worker(settings: Settings) -> Iterator[CheckResult]:
     elif waiting:
         remedy = "Run: colmlm worker"
         yield CheckResult(
-            "worker", "warning", f"{waiting:,} jobs wait, and no worker was heard of lately", remedy
+            "worker",
+            "warning",
+            f"{count_of(waiting, 'job', 'wait')}, and no worker was heard of lately",
+            remedy,
         )
     else:
         yield CheckResult("worker", "ok", "none was heard of lately, and no job waits for one")
@@ -352,7 +360,7 @@ def _store(settings: Settings) -> Iterator[Store | None]:
 def _format_worker_failure(state: WorkerState) -> str:
     last = f": {state.last_error[-1]}" if state.last_error else ""
     return (
-        f"the server's worker ended {state.failures} times in a row, "
+        f"the server's worker ended {count_of(state.failures, 'time')} in a row, "
         f"last with code {state.exit_code} at {state.since:%Y-%m-%d %H:%M:%S} UTC{last}"
     )
 
@@ -434,13 +442,20 @@ def _contents(settings: Settings, user: UserSettings, engine: Engine) -> Iterato
             remedy = "Ingest a corpus, then: colmlm keysets fill"
             yield CheckResult("keyset", "warning", "none is active: nothing can be looked up", remedy)
             return
-        found = f"{keyset.keyset_id} of {keyset.checkpoint_name}, {keyset.num_keys:,} keys"
+        found = f"{keyset.keyset_id} of {keyset.checkpoint_name}, {count_of(keyset.num_keys, 'key')}"
         if keyset.num_unkeyed:
             remedy = "Run: colmlm keysets fill"
-            yield CheckResult("keyset", "warning", f"{found}; {keyset.num_unkeyed:,} facts have none", remedy)
+            yield CheckResult(
+                "keyset", "warning", f"{found}; {count_of(keyset.num_unkeyed, 'fact', 'have')} none", remedy
+            )
         elif keyset.num_predicted:
             remedy = f"Run: colmlm keysets fill {keyset.keyset_id}"
-            yield CheckResult("keyset", "warning", f"{found}; {keyset.num_predicted:,} are predicted", remedy)
+            yield CheckResult(
+                "keyset",
+                "warning",
+                f"{found}; {count_of(keyset.num_predicted, 'key', 'are')} predicted",
+                remedy,
+            )
         elif not keyset.calibrated:
             remedy = "Run: colmlm keysets threshold --calibrate"
             yield CheckResult("keyset", "warning", f"{found}; its threshold is not calibrated", remedy)
@@ -475,7 +490,8 @@ def _index(kb: KnowledgeBase) -> CheckResult:
     if snapshot is None:
         return CheckResult("index", "warning", "no usable snapshot", again)
     behind = snapshot.head_seq - snapshot.applied_seq
-    found = f"snapshot of {snapshot.num_keys:,} keys, {snapshot.num_bytes / 1e6:,.0f} MB, {behind:,} changes behind"
+    size = f"{count_of(snapshot.num_keys, 'key')}, {snapshot.num_bytes / 1e6:,.0f} MB"
+    found = f"snapshot of {size}, {count_of(behind, 'change')} behind"
     if behind < 0:
         return CheckResult("index", "warning", f"{found}: of another history", again)
     if snapshot.num_wanted not in (None, snapshot.num_keys):
@@ -501,7 +517,7 @@ def _shared_snapshots(kb: KnowledgeBase) -> Iterator[CheckResult]:
     elif there.behind is None:
         yield CheckResult(name, "warning", f"none of the active keyset at {there.where}", remedy)
     else:
-        yield CheckResult(name, "ok", f"{there.where}, {there.behind:,} changes behind")
+        yield CheckResult(name, "ok", f"{there.where}, {count_of(there.behind, 'change')} behind")
 
 
 # Findings of `colmlm doctor`.

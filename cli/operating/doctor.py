@@ -10,7 +10,7 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import examples, wants_json
-from colmlm.cli.output import plain, print_json, print_table, say, some_ids
+from colmlm.cli.output import count_of, plain, print_json, print_table, say, some_ids
 
 if TYPE_CHECKING:
     from colmlm.kb.upkeep.upkeep import FsckReport, RepairReport
@@ -66,7 +66,7 @@ def doctor(
         for finding in findings:
             if finding.remedy:
                 say(f"{finding.check}: {finding.remedy}")
-        say(f"{counts['ok']} ok, {counts['warning']} warnings, {counts['failed']} failed")
+        say(f"{counts['ok']} ok, {count_of(counts['warning'], 'warning')}, {counts['failed']} failed")
     if not is_well:
         raise typer.Exit(CHECK_FAILED)
 

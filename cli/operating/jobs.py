@@ -29,7 +29,17 @@ from colmlm.cli.options import (
     wants_json,
     without_json,
 )
-from colmlm.cli.output import count_of, note, print_json, print_table, progress, say, shorten
+from colmlm.cli.output import (
+    count_of,
+    format_value,
+    note,
+    print_json,
+    print_table,
+    progress,
+    say,
+    say_values,
+    shorten,
+)
 from colmlm.kb.jobs.kinds import KINDS, work_of
 from colmlm.kb.jobs.records import STATES
 
@@ -155,7 +165,11 @@ def list_jobs(
     rows = [
         (j.job_id, j.kind, j.state, progress_of(j), j.actor, f"{j.created_at:%Y-%m-%d %H:%M}") for j in found
     ]
-    print_table(("job", "kind", "state", "done", "actor", "asked for"), rows)
+    print_table(
+        ("job", "kind", "state", "done", "actor", "asked for"),
+        rows,
+        "No jobs found. Start one: colmlm jobs start KIND",
+    )
     if more is not None:
         note(f"More jobs: --before {more}")
 
@@ -216,11 +230,11 @@ def progress_of(job: JobRecord) -> str:
 
 
 def _show(job: JobRecord) -> None:
-    given = ", ".join(f"{name} {value}" for name, value in job.arguments.items() if value is not None)
+    given = {name: value for name, value in job.arguments.items() if value is not None}
     say(
         f"job {job.job_id} ({job.kind}) {job.state}, asked for by {job.actor} at {job.created_at:%Y-%m-%d %H:%M:%S} UTC"
     )
-    say(f"with: {shorten(given, 200)}")
+    say(f"with: {shorten(format_value(given), 200)}")
     if job.message:
         say(f"done: {progress_of(job)}")
     if job.attempts > 1:
@@ -229,8 +243,7 @@ def _show(job: JobRecord) -> None:
         say(f"cancelled by {job.cancelled_by}")
     if job.error is not None:
         say(f"error: {job.error['detail']}")
-    for name, value in (job.result or {}).items():
-        say(f"  {name}: {shorten(str(value), 200)}")
+    say_values(job.result or {})
 
 
 @without_json
@@ -278,7 +291,7 @@ def worker(
         with Keeper(settings):
             done = working.run(once=once)
     if once:
-        note(f"Ran {count_of(done, 'job')}.")
+        note(f"Ran {count_of(done, 'job')}." if done else "No job was waiting.")
 
 
 def _stop_at_eof(working: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from colmlm.cli.options import examples, wants_json
-from colmlm.cli.output import note, print_json, print_table, say
+from colmlm.cli.output import count_of, note, print_json, print_table, say
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.lookup.specs import FLAT_SPEC, bits_code_bytes, default_spec
 
@@ -58,11 +58,13 @@ def sizing(
     )
     found = sizes(load)
     if load.is_flat and code_bytes is not None:
-        note(f"An index of {load.keys:,} keys is exact, without codes: --code-bytes changes nothing.")
+        note(
+            f"An index of {count_of(load.keys, 'key')} is exact, without codes: --code-bytes changes nothing."
+        )
     if wants_json():
         print_json({"load": asdict(load), "sizes": asdict(found)})
         return
-    say(f"{facts:,} facts of width {dim}, {found.index_spec}")
+    say(f"{count_of(facts, 'fact')} of width {dim}, {found.index_spec}")
     rows = [
         ("database", format_bytes(found.database), "texts, facts, versions, keys, log"),
         ("index", format_bytes(found.index_memory), "in the memory of every process that looks up"),

@@ -73,7 +73,7 @@ def create(
 ) -> None:
     """Make a token and print its secret, this once: only a digest of it is kept."""
     secret, made = base.tokens.create(
-        name, role, expires_in=expires_in, rate_limit=rate_limit, dry_run=dry_run
+        name, role, actor=base.actor(None), expires_in=expires_in, rate_limit=rate_limit, dry_run=dry_run
     )
     if dry_run:
         print_json({"dry_run": True, **_fields(made)}) if wants_json() else say(_would("make", made))
@@ -90,7 +90,7 @@ def list_tokens(base: Base) -> None:
         print_json({"keys": [_fields(token) for token in tokens]})
         return
     columns = ("name", "role", "secret", "made", "used last", "ends", "a minute", "state")
-    print_table(columns, map(_row, tokens))
+    print_table(columns, map(_row, tokens), "No tokens. Make one: colmlm tokens create NAME")
     for token in tokens:
         if token.state() == "in use" and token.previous_until is not None:
             used = (
@@ -141,7 +141,10 @@ def rotate(
     if not (grace or dry_run or yes):
         base.tokens.show(name)
         typer.confirm(f"End the secret of {name} that is in use now?", abort=True, err=True)
-    secret, rotated = base.tokens.rotate(name, grace=grace, expires_in=expires_in, dry_run=dry_run)
+    actor = base.actor(None)
+    secret, rotated = base.tokens.rotate(
+        name, actor=actor, grace=grace, expires_in=expires_in, dry_run=dry_run
+    )
     if dry_run:
         print_json({"dry_run": True, **_fields(rotated)}) if wants_json() else say(_would("rotate", rotated))
         return
@@ -156,7 +159,7 @@ def revoke(base: Base, name: TokenName, dry_run: DryRun = False, yes: Yes = Fals
     if not (dry_run or yes):
         base.tokens.show(name)
         typer.confirm(f"Revoke the token {name}?", abort=True, err=True)
-    revoked = base.tokens.revoke(name, dry_run=dry_run)
+    revoked = base.tokens.revoke(name, actor=base.actor(None), dry_run=dry_run)
     if dry_run:
         print_json({"dry_run": True, **_fields(revoked)}) if wants_json() else say(_would("revoke", revoked))
         return

@@ -12,7 +12,7 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import MAX_BIGINT, DryRun, Yes, examples, require_somebody, wants_json
-from colmlm.cli.output import note, print_json, print_table, say
+from colmlm.cli.output import count_of, note, print_json, print_table, say
 
 if TYPE_CHECKING:
     from colmlm.kb.webhooks.records import Webhook
@@ -67,7 +67,9 @@ def add(
     Messages hold what `colmlm log list` shows, so no fact's text. An address that is not public is refused, unless
     COLMLM_WEBHOOK_NETWORKS names its network; plain http is for this machine alone.
     """
-    secret, made = base.webhooks.add(url, kinds=kinds or (), form=form.value, since=since, dry_run=dry_run)
+    secret, made = base.webhooks.add(
+        url, kinds=kinds or (), form=form.value, since=since, actor=base.actor(None), dry_run=dry_run
+    )
     if dry_run:
         print_json({"dry_run": True, "webhook": made}) if wants_json() else say(
             f"Would send changes to {made.url}."
@@ -90,7 +92,7 @@ def list_webhooks(base: Base) -> None:
         print_json({"webhooks": found})
         return
     columns = ("webhook", "url", "kinds", "format", "state", "told up to", "delivered last")
-    print_table(columns, map(_row, found))
+    print_table(columns, map(_row, found), "No webhooks. Add one: colmlm webhooks add URL")
     for webhook in found:
         if webhook.last_error is not None:
             note(_trouble(webhook))
@@ -128,10 +130,12 @@ def edit(
     """
     if (pauses is None) == (first is None):
         raise typer.BadParameter("give one of them.", param_hint="--pause, --resume, --replay-from")
+    actor = base.actor(None)
     if first is None:
-        _tell(base.webhooks.pause(webhook_id) if pauses else base.webhooks.resume(webhook_id))
+        change = base.webhooks.pause if pauses else base.webhooks.resume
+        _tell(change(webhook_id, actor=actor))
         return
-    found = base.webhooks.replay(webhook_id, first)
+    found = base.webhooks.replay(webhook_id, first, actor=actor)
     _tell(found)
     if found.state != "active":
         note(f"It is {found.state}; to go on: colmlm webhooks edit {webhook_id} --resume")
@@ -158,7 +162,7 @@ def remove(base: Base, webhook_id: WebhookId, dry_run: DryRun = False, yes: Yes 
     if not (dry_run or yes):
         url = base.webhooks.show(webhook_id).url
         typer.confirm(f"Send nothing more to {url}?", abort=True, err=True)
-    removed = base.webhooks.remove(webhook_id, dry_run=dry_run)
+    removed = base.webhooks.remove(webhook_id, actor=base.actor(None), dry_run=dry_run)
     if wants_json():
         print_json({"dry_run": dry_run, "webhook": removed})
     else:
@@ -185,7 +189,9 @@ def _row(webhook: Webhook) -> tuple[object, ...]:
 
 
 def _trouble(webhook: Webhook) -> str:
-    said = f"Webhook {webhook.webhook_id}: {webhook.attempts} times in a row: {webhook.last_error}."
+    said = (
+        f"Webhook {webhook.webhook_id}: {count_of(webhook.attempts, 'time')} in a row: {webhook.last_error}."
+    )
     if webhook.state == "failed":
         return (
             f"{said} It was given up; once that is mended: colmlm webhooks edit {webhook.webhook_id} --resume"

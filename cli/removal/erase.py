@@ -121,9 +121,7 @@ def erase(
         return
     if wanted and not yes:
         brief_table(base.facts.show_many(wanted))
-        typer.confirm(
-            f"Erase {these_facts(len(wanted))} for good? This cannot be undone.", abort=True, err=True
-        )
+        typer.confirm(_question(base, these_facts(len(wanted))), abort=True, err=True)
     done = base.erasures.erase(
         wanted,
         actor=base.actor(actor),
@@ -138,6 +136,15 @@ def erase(
         require_level(done.report)
     if done.after is not None and done.after.num_found:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _question(base: Base, facts: str) -> str:
+    """Ask what the command does: erase, or request that of a second admin. A server alone knows which."""
+    if base.server is not None:
+        return f"Erase {facts} for good, or request it where this server needs two admins?"
+    if base.erasures.needs_two:
+        return f"Request the erasure of {facts}? Nothing is erased until another admin approves."
+    return f"Erase {facts} for good? This cannot be undone."
 
 
 def _show(done: Erasing) -> None:
@@ -168,7 +175,8 @@ def _preview(base: Base, fact_ids: list[int], mentions: MentionScope) -> None:
 def _show_residue(before: ResidueReport | None, after: ResidueReport | None, shared: int) -> None:
     if before is not None and after is not None:
         say(
-            f"Residue of {after.num_probes} byte strings ({shared} more are said elsewhere too and prove nothing):"
+            f"Residue of {count_of(after.num_probes, 'byte string')} "
+            f"(beside {shared:,} that are said elsewhere too and prove nothing):"
         )
         print_table(("area", "before", "after"), [(a, before.found[a], after.found[a]) for a in after.found])
         _show_unseen(after)
@@ -205,7 +213,8 @@ def scan_residue(
         print_json(report)
     else:
         say(
-            f"{report.num_found} of {report.num_probes} byte strings found in {report.num_bytes / 1e6:.0f} MB."
+            f"{report.num_found} of {count_of(report.num_probes, 'byte string')} found "
+            f"in {report.num_bytes / 1e6:.0f} MB."
         )
         print_table(("area", "found"), list(report.found.items()))
         print_table(("file", "area", "found"), [(f.path, f.area, f.num_probes) for f in report.files])
@@ -286,7 +295,7 @@ def show_left(erased: Erased) -> None:
         if ids:
             say(f"Still said by {what}: {some_ids(ids)}")
     for one in left.rows:
-        rows = f"{one.num_rows} row{'s' if one.num_rows != 1 else ''}"
+        rows = count_of(one.num_rows, "row")
         at = f": {some_ids(one.ids)}" if one.ids else ""
         say(f"Still said by column {one.column} of table {one.table}, in {rows}{at}")
 
@@ -341,7 +350,9 @@ def list_requests(
         )
         for r in found
     ]
-    print_table(("id", "state", "facts", "asked by", "at", "decided by", "reason"), rows)
+    print_table(
+        ("id", "state", "facts", "asked by", "at", "decided by", "reason"), rows, "No requests found."
+    )
 
 
 class RequestVerdict(Enum):

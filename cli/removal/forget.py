@@ -35,7 +35,7 @@ from colmlm.cli.options import (
     wants_json,
     without_json,
 )
-from colmlm.cli.output import count_of, note, print_json, print_table, say, shorten, some_ids
+from colmlm.cli.output import count_of, format_value, note, print_json, print_table, say, shorten, some_ids
 from colmlm.kb.removal.records import (
     LEVELS,
     OUTCOMES,
@@ -244,14 +244,14 @@ def apply(
 
 
 def _warn(drift: Drift) -> None:
-    for what, fact_ids in (
-        ("now match the selector", drift.newly_selected),
-        ("now say the same", drift.newly_equivalent),
+    for verb, what, fact_ids in (
+        ("match", "the selector", drift.newly_selected),
+        ("say", "the same", drift.newly_equivalent),
     ):
         if fact_ids:
-            late = count_of(len(fact_ids), "fact")
+            late = count_of(len(fact_ids), "later fact", verb)
             note(
-                f"{late} that came after the plan {what} and stay: {some_ids(fact_ids)}. Plan again for them."
+                f"{late} {what} and would not be forgotten: {some_ids(fact_ids)}. Plan again to forget more."
             )
 
 
@@ -372,7 +372,11 @@ def list_runs(
         )
         for r in runs
     )
-    print_table(("run", "state", "policy", "facts", "level", "actor", "reason"), rows)
+    print_table(
+        ("run", "state", "policy", "facts", "level", "actor", "reason"),
+        rows,
+        "No forget runs found. Plan one: colmlm forget plan",
+    )
     if more is not None:
         note(f"More runs: --after {more}")
 
@@ -385,11 +389,10 @@ def _show_run(base: Base, run_id: int, limit: int) -> None:
         told = plan_json(made, texts, survivors, limit)
         print_json({"run": record, "plan": told, "verification": found})
         return
-    parts = ", ".join(f"{name} {value}" for name, value in record.selector.items())
     say(
         f"run {run_id} is {record.state}; planned at change {record.planned_seq} by {record.actor}: {record.reason}"
     )
-    say(f"selector: {shorten(parts, 200)}")
+    say(f"selector: {shorten(format_value(record.selector), 200)}")
     show_plan(made, texts, limit)
     if found is not None:
         say()
@@ -470,12 +473,13 @@ def show_plan(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: int) -> 
     _show_successors(made, texts, limit)
     touched = made.collateral
     say(
-        f"Of {touched.neighbours} facts near by, {touched.displaced} get one of these first for their own question. "
-        f"{touched.generations} stored outputs spliced them, {touched.splices} times."
+        f"For their own question, {touched.displaced} of {count_of(touched.neighbours, 'fact')} near by get one of "
+        f"these first. {count_of(touched.generations, 'stored output')} spliced them, "
+        f"{count_of(touched.splices, 'time')}."
     )
     if made.unkeyed:
         say(
-            f"{count_of(made.unkeyed, 'fact')} have no key in the active keyset, so no lookup finds them even now."
+            f"{count_of(made.unkeyed, 'fact', 'have')} no key in the active keyset: no lookup finds that even now."
         )
 
 
@@ -489,8 +493,9 @@ def _show_successors(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: i
     encoded = sum(successor.encoded for successor in made.successors)
     answering = sum(successor.would_answer for successor in made.successors)
     say(
-        f"{made.previewed} of {made.affected} questions previewed ({encoded} encoded, the others by the fact's "
-        f"own key): {answering} would be answered with another fact (threshold {made.threshold:.3f})"
+        f"{made.previewed} of {count_of(made.affected, 'question')} previewed ({encoded} encoded, the "
+        f"others by the fact's own key): {answering} would be answered with another fact "
+        f"(threshold {made.threshold:.3f})"
     )
     rows = []
     for successor in made.successors[:limit]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
 import traceback
@@ -18,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from colmlm.cli.errors import BROKEN_PIPE, CHECK_FAILED, explain, one_line
 from colmlm.cli.options import Json, ProgramOptions, Server, TokenFile, examples
-from colmlm.cli.start.commands import COMMANDS, Lazy
+from colmlm.cli.start.commands import COMMANDS, VERBS, Lazy
 from colmlm.kb import interpreter
 
 # Commands that train or encode, whose speed depends on the memory allocator. So do those with `--calibrate`.
@@ -64,6 +65,7 @@ class Root(TyperGroup):
     """A command group that imports its commands when they are called, and prints no traceback."""
 
     lazy: ClassVar[Mapping[str, Lazy]] = MappingProxyType({})
+    verbs: ClassVar[Mapping[str, Mapping[str, str]]] = MappingProxyType({})
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.lazy)
@@ -81,10 +83,28 @@ class Root(TyperGroup):
         except typer.TyperException as error:
             from difflib import get_close_matches
 
-            if args and (near := get_close_matches(args[0], self.lazy)):
-                meant = " or ".join(f"colmlm {name}" for name in near)
-                error.message = f"{error.message.rstrip('.')}. Did you mean {meant}?"
+            words = [
+                word for word in args[:2] if word.replace("-", "").isalpha() and not word.startswith("-")
+            ]
+            near = get_close_matches(args[0], self.lazy) if args else []
+            _suggest(error, near or self.find_meant(words))
             raise
+
+    def find_meant(self, words: Sequence[str]) -> list[str]:
+        """Find the commands that words which name none may mean: by their names, else by the verbs of their help."""
+        from difflib import get_close_matches
+
+        lines = {name: lazy.help for name, lazy in self.lazy.items()}
+        for group, verbs in self.verbs.items():
+            lines |= {f"{group} {verb}": line for verb, line in verbs.items()}
+        for word in reversed(words):
+            names = get_close_matches(word, {path.rpartition(" ")[2] for path in lines}, cutoff=0.8)
+            if found := [path for path in lines if path.rpartition(" ")[2] in names[:1]]:
+                return found
+            told = (line.lower().replace(",", "").split()[:4] for line in lines.values())
+            if found := [path for path, verbs in zip(lines, told, strict=True) if word in verbs]:
+                return found
+        return get_close_matches(" ".join(words), lines, cutoff=0.8)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -112,12 +132,27 @@ class Root(TyperGroup):
         except typer.TyperException as error:  # the command line itself is wrong
             context = getattr(error, "ctx", None)
             command = context.command_path if context else "colmlm"
+            if (unknown := _UNKNOWN.fullmatch(error.message)) and " " in command:
+                _suggest(
+                    error,
+                    [path for path in self.find_meant([unknown[1]]) if path != command.split(" ", 1)[1]],
+                )
             _complain(_wrong(error, command))
             code = error.exit_code
         except typer.Abort:
             _complain("Not confirmed; nothing was done. Pass --yes to go on without being asked.")
             code = CHECK_FAILED
         sys.exit(code if isinstance(code, int) else 0)
+
+
+_UNKNOWN = re.compile(r"No such command '([a-z-]+)'\.")  # and nothing like it in its group
+_MOST_MEANT = 4
+
+
+def _suggest(error: typer.TyperException, meant: Sequence[str]) -> None:
+    if 0 < len(meant) <= _MOST_MEANT:
+        names = " or ".join(f"colmlm {name}" for name in meant)
+        error.message = f"{error.message.rstrip('.')}. Did you mean {names}?"
 
 
 @contextmanager
@@ -189,6 +224,7 @@ class Colmlm(Root):
     """The root command group of `colmlm`."""
 
     lazy = COMMANDS
+    verbs = VERBS
 
 
 app = typer.Typer(

@@ -14,7 +14,7 @@ import typer
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import MaxMinutes, above_zero, examples, wants_json
-from colmlm.cli.output import note, print_json, print_table, progress, say
+from colmlm.cli.output import count_of, note, print_json, print_table, progress, say
 from colmlm.cli.start.command import RunningGroup
 from colmlm.cli.training import tuning
 from colmlm.cli.training.tuning import Squad, readable_documents, show_steps
@@ -130,8 +130,9 @@ def shards(
         print_json({"shards": str(out), "built": built})
     else:
         say(
-            f"{out}: {built.shards} shards ({built.kept} there already), {built.documents} documents, "
-            f"{built.tokens} tokens, {built.questions} questions of {built.question_tokens} tokens"
+            f"{out}: {count_of(built.shards, 'shard')} ({built.kept} there already), "
+            f"{count_of(built.documents, 'document')}, {count_of(built.tokens, 'token')}, "
+            f"{count_of(built.questions, 'question')} of {count_of(built.question_tokens, 'token')}"
         )
 
 
@@ -168,7 +169,7 @@ def _drop_held_out(files: Sequence[list[AnnotatedDocument]], held_out: int) -> l
 
     numbered = [(number, document) for number, file in enumerate(files) for document in file]
     if held_out >= len(numbered) > 0:
-        raise typer.BadParameter(f"cannot leave {held_out} of {len(numbered)} documents out.")
+        raise typer.BadParameter(f"cannot leave {held_out} of {count_of(len(numbered), 'document')} out.")
     kept = hold_out(numbered, held_out)[0]
     return [[document for number, document in kept if number == n] for n in range(len(files))]
 
@@ -188,15 +189,17 @@ def show_plan(config: TrainConfig, plan: TrainingPlan) -> None:
     say(f"{config.preset}: {config.method}, from {config.init}, training {config.adapt}")
     say(f"parameters: {p.total:,}, of which {p.trained:,} are trained")
     say(
-        f"a step: {plan.tokens_per_step:,} tokens of documents and {plan.question_tokens_per_step:,} of questions; "
-        f"the run: {config.steps:,} steps, {plan.tokens:,} tokens of documents"
+        f"a step: {count_of(plan.tokens_per_step, 'token')} of documents and {plan.question_tokens_per_step:,} of "
+        f"questions; the run: {count_of(config.steps, 'step')}, {count_of(plan.tokens, 'token')} of documents"
     )
     say(
         f"arithmetic: {plan.flop:.3g} FLOP; at {plan.mfu:.0%} of a {plan.gpu}'s peak {plan.gpu_hours:,.1f} GPU hours, "
         f"on {plan.gpus} of them {plan.days:,.2f} days"
     )
     say()
-    say(f"GiB on each {plan.gpu}, with one row of {config.max_length} tokens and its questions in flight:")
+    say(
+        f"GiB on each {plan.gpu}, with one row of {count_of(config.max_length, 'token')} and its questions in flight:"
+    )
     parts = ("weights", "gradients", "optimiser", "communication", "logits", "activations", "total")
     rows = [
         (name, *(f"{getattr(memory, part) / _GIB:.1f}" for part in parts), plan.most_rows[name])
@@ -379,7 +382,8 @@ def _train(config: TrainConfig, sources: Sources, out: Path | None, cache: Path,
         done = trainer.progress
         minutes = done.seconds / 60
         say(
-            f"{out}: {done.step} steps, {done.tokens} tokens, {minutes:.1f} minutes; losses in {out / LOSS_FILE}"
+            f"{out}: {count_of(done.step, 'step')}, {count_of(done.tokens, 'token')}, {minutes:.1f} minutes; "
+            f"losses in {out / LOSS_FILE}"
         )
 
 

@@ -28,7 +28,7 @@ from colmlm.cli.options import (
     require_empty,
     wants_json,
 )
-from colmlm.cli.output import note, print_json, print_table, progress, say
+from colmlm.cli.output import count_of, format_value, note, print_json, print_table, progress, say
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_questions, read_squad
 from colmlm.kb.demo import DEMO_CORPUS
@@ -43,7 +43,7 @@ from colmlm.model.training.config import with_settings
 
 if TYPE_CHECKING:
     from colmlm.model.annotate.training import TunerTask
-    from colmlm.model.reader.training import ReaderExample, ReaderExamples, ReaderMeasures, ReaderTask
+    from colmlm.model.reader.training import ReaderExample, ReaderExamples, ReaderTask
     from colmlm.model.training.task import StepMetrics
 
 Config = TypeVar("Config", bound=TunerConfig)
@@ -78,7 +78,7 @@ def readable_documents(parsed: Iterable[Parsed]) -> Iterator[AnnotatedDocument]:
         if item.document is not None:
             yield item.document
     if refused:
-        note(f"{refused} malformed spans or documents left out; `colmlm corpus add --dry-run` lists them")
+        note(f"Malformed spans or documents left out: {refused}; `colmlm corpus add --dry-run` lists them.")
 
 
 def change_preset(
@@ -98,7 +98,7 @@ def change_preset(
 
 def tune(steps: Iterable[StepMetrics], task: TunerTask[Any]) -> None:
     """Train to the end, and show how far it is."""
-    note(f"{len(task.examples)} examples, at most {task.num_steps} steps")
+    note(f"{count_of(len(task.examples), 'example')}, at most {count_of(task.num_steps, 'step')}")
     with progress("training") as update:
         for m in steps:
             update(m.step, task.num_steps)
@@ -114,8 +114,9 @@ def report(directory: Path) -> None:
         print_json({what: str(directory), **asdict(config)})
         return
     run = config.training
-    say(f"{directory}: {config.name}, {config.role}, {run.get('steps')} steps, {run.get('tokens')} tokens")
-    say(f"reads {', '.join(f'{name} {value}' for name, value in config.reading.items())}")
+    ran = ", ".join(count_of(run[f"{noun}s"], noun) for noun in ("step", "token") if f"{noun}s" in run)
+    say(", ".join(filter(None, (f"{directory}: {config.name}", config.role, ran))))
+    say(f"reads {format_value(config.reading)}")
 
 
 RELEASE_EXAMPLES = examples(
@@ -269,7 +270,7 @@ def _held_out(
     from colmlm.model.training.steps import hold_out
 
     if count and count >= len(documents):
-        raise typer.BadParameter(f"cannot leave {count} of {len(documents)} documents out.")
+        raise typer.BadParameter(f"cannot leave {count} of {count_of(len(documents), 'document')} out.")
     return hold_out(documents, count)
 
 
@@ -462,25 +463,31 @@ def evaluate(
     with Runtime.from_environment() as runtime, progress("passages") as update:
         model = load_reader(reader_at(runtime.user, directory), runtime.settings.home / "models")
         asked_in = forms_of_asking(asked) | ({"whole documents": whole} if whole else {})
-        measured = {how: measure_reader(model, those, update) for how, those in asked_in.items()}
-    if wants_json():
-        print_json({how: asdict(figures) for how, figures in measured.items()})
-    else:
-        _show_reader(measured)
+        measured = {
+            how: without_nan(asdict(measure_reader(model, those, update))) for how, those in asked_in.items()
+        }
+    print_json(measured) if wants_json() else _show_reader(measured)
 
 
-def _show_reader(measured: dict[str, ReaderMeasures]) -> None:
+def without_nan(figures: dict[str, Any]) -> dict[str, Any]:
+    """Put None where a figure was measured on nothing, which is no number."""
+    return {
+        name: without_nan(value) if isinstance(value, dict) else None if value != value else value
+        for name, value in figures.items()
+    }
+
+
+def _show_reader(measured: dict[str, dict[str, Any]]) -> None:
     print_table(
         ["asked", "questions", "exact", "F1", "AUC of none"],
         [
-            [how, figures.answered.questions, figures.answered.exact, figures.answered.f1, figures.none_auc]
+            [how, *map(format_value, (*figures["answered"].values(), figures["none_auc"]))]
             for how, figures in measured.items()
         ],
     )
-    by_kind = measured["questions"].by_kind
     print_table(
         ["asked for", "questions", "exact", "F1"],
-        [[name, *asdict(one).values()] for name, one in by_kind.items()],
+        [[name, *map(format_value, one.values())] for name, one in measured["questions"]["by_kind"].items()],
     )
 
 

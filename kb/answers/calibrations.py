@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.reading import Confidence, JudgedReader
 from colmlm.kb.answers.records import AnswerCalibration, AnswerThreshold, MeasuredAnswers
+from colmlm.kb.errors import count_of
 from colmlm.kb.keys.calibration import has_question_keys
 from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log import audit
@@ -109,4 +110,4 @@ def _doubts(session: Session, kept: AnswerCalibration, is_ours: bool) -> Iterato
         yield "It was made with other keys."
     ingests = select(func.count()).where(ChangeRow.seq > kept.seq, ChangeRow.kind == "ingest")
     if number := session.scalar(ingests):
-        yield f"Documents were added since, in {number} changes."
+        yield f"Documents were added since, in {count_of(number, 'change')}."

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.access.access import end_all_sessions
 from colmlm.kb.backup.write import Archive, Backup, Heard, archive_tables, open_backup
-from colmlm.kb.errors import LogRefused, SignatureRefused, refusals
+from colmlm.kb.errors import LogRefused, SignatureRefused, count_of, refusals
 from colmlm.kb.facts import reading, sentences
 from colmlm.kb.facts.edits import delete_facts, settle_review
 from colmlm.kb.facts.records import Mentioned, ReviewVerdict
@@ -186,7 +186,8 @@ def _copy_in(session: Session, archive: Archive, table: dict[str, Any], done: in
                 on_bytes(done)
         if cursor.rowcount != table["rows"]:
             raise refusals.backup_refused(
-                str(archive.file), f"{table['name']} has {cursor.rowcount} rows, not {table['rows']}"
+                str(archive.file),
+                f"{table['name']} has {count_of(cursor.rowcount, 'row')}, not {table['rows']}",
             )
     return done
 

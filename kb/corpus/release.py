@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 
 from colmlm.kb.corpus.format import is_blank, unstorable_characters
-from colmlm.kb.errors import Invalid, refusals
+from colmlm.kb.errors import Invalid, count_of, refusals
 
 ENTRIES, INDEX, IDS = "entries.db", "faiss.index", "faiss_id_to_entry_id.txt"
 _AGAIN = "Copy the file again from where it was published, and compare their checksums."
@@ -97,7 +97,8 @@ class Release:
         with self._entries() as entries:
             num_entries = entries.execute("SELECT count(*) FROM entries").fetchone()[0]
             if num_entries != num_ids:
-                cause = f"{IDS} has {num_ids:,} lines for the {num_entries:,} entries of {ENTRIES}"
+                lines = count_of(num_ids, "line")
+                cause = f"{IDS} has {lines} for {count_of(num_entries, 'entry')} of {ENTRIES}"
                 raise refusals.invalid_release(cause, "The two files must come from the same release.")
             said, contents = self._entries_summed(entries, num_entries, on_entries)
         if said != named:

@@ -61,6 +61,21 @@ def format_list(fact_ids: Sequence[int]) -> str:
     return shown if len(fact_ids) <= 10 else f"{shown} and {len(fact_ids) - 10} more"
 
 
+_OF_ONE = {"are": "is", "have": "has", "were": "was"}
+
+
+def count_of(number: int, noun: str, verb: str = "") -> str:
+    """Write a number with its noun: "1 document", "12,000 documents"; with a plural verb also "1 fact has"."""
+    if number == 1:
+        return f"1 {noun} {_OF_ONE.get(verb) or f'{verb}{_ending(verb)}'}" if verb else f"1 {noun}"
+    many = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}{_ending(noun)}"
+    return f"{number:,} {many}{f' {verb}' if verb else ''}"
+
+
+def _ending(word: str) -> str:
+    return "es" if word.endswith(("s", "x", "ch")) else "s"
+
+
 # The kinds.
 
 

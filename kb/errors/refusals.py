@@ -17,6 +17,7 @@ from colmlm.kb.errors import (
     OutOfReach,
     StorageRefused,
     Waited,
+    count_of,
     format_list,
 )
 
@@ -118,16 +119,16 @@ def document_replaced(document_id: int) -> str:
 @Conflict.coded("TextsMissing", "Texts are missing")
 def texts_missing(corpus: str, documents: int) -> str:
     return (
-        f"In corpus {corpus!r} {documents} documents are samples of a release without texts, so an export would omit "
-        "them. Nothing was written. Add the documents, or use `colmlm backup create`."
+        f"In corpus {corpus!r} {count_of(documents, 'document', 'have')} no text here, only samples of a release, "
+        "which an export would omit. Nothing was written. Add the documents, or use `colmlm backup create`."
     )
 
 
 @Conflict.coded("FolderEmpty", "Folder has none of the files")
 def folder_empty(corpus: str, files: int) -> str:
     return (
-        f"None of the {files} files that corpus {corpus!r} was synced from is in the folder. Nothing was changed. "
-        "Check the path. If they were deleted on purpose, pass --allow-empty (allow_empty)."
+        f"The folder has none of {count_of(files, 'file')} that corpus {corpus!r} was synced from. Nothing was "
+        "changed. Check the path. If they were deleted on purpose, pass --allow-empty (allow_empty)."
     )
 
 
@@ -190,10 +191,13 @@ def not_answered_then(seq: int, cause: str) -> str:
 
 @Invalid.coded("PastTooLarge", "Too much of the past at once")
 def past_too_large(rows: int, keys: int, limit: int) -> str:
-    remedy = f"Ask {limit // keys:,} queries at a time" if keys <= limit else "Ask a base with fewer keys"
+    remedy = (
+        f"Ask {count_of(limit // keys, 'query')} at a time" if keys <= limit else "Ask a base with fewer keys"
+    )
     return (
-        f"A lookup in the past compares {rows:,} queries with {keys:,} keys: {rows * keys:,} scores, of at most "
-        f"{limit:,}. Nothing was changed. {remedy}, or raise COLMLM_AS_OF_MAX_SCORES."
+        f"A lookup in the past compares {count_of(rows, 'query')} with {count_of(keys, 'key')}: "
+        f"{count_of(rows * keys, 'score')}, of at most {limit:,}. Nothing was changed. {remedy}, or raise "
+        "COLMLM_AS_OF_MAX_SCORES."
     )
 
 
@@ -275,8 +279,8 @@ def plan_under_way() -> str:
 @Conflict.coded("PlanTooLarge", "Too many facts for a server's plan")
 def plan_too_large(live: int, largest: int) -> str:
     return (
-        f"A plan would load the keys of all {live} live facts, and this server allows {largest}. Nothing was changed. "
-        "Run `colmlm forget plan` beside the database, or raise COLMLM_PLAN_MAX_FACTS."
+        f"A plan would load the keys of {count_of(live, 'live fact')}, and this server allows {largest}. Nothing was "
+        "changed. Run `colmlm forget plan` beside the database, or raise COLMLM_PLAN_MAX_FACTS."
     )
 
 
@@ -365,8 +369,8 @@ def prompt_refused(cause: str) -> str:
 @Invalid.coded("ContextLengthExceeded", "Prompt too long")
 def context_length_exceeded(num_tokens: int, most: int) -> str:
     return (
-        f"The prompt has {num_tokens} tokens, and the limit is {most}. Nothing was decoded. Shorten the prompt. If "
-        "the model reads more, raise COLMLM_PROMPT_MAX_TOKENS."
+        f"The prompt has {count_of(num_tokens, 'token')}, and the limit is {most}. Nothing was decoded. Shorten the "
+        "prompt. If the model reads more, raise COLMLM_PROMPT_MAX_TOKENS."
     )
 
 
@@ -378,8 +382,8 @@ def invalid_decoding(cause: str) -> str:
 @Waited.coded("DecoderBusy", "Decoder busy")
 def decoder_busy(waiting: int, retry_after: int) -> str:
     return (
-        f"The decoder is busy, and {waiting} prompts are waiting. This request ended without an output, and nothing "
-        f"was stored. Try again in {retry_after} s."
+        f"The decoder is busy, and {count_of(waiting, 'prompt', 'are')} waiting. This request ended without an "
+        f"output, and nothing was stored. Try again in {retry_after} s."
     )
 
 
@@ -441,8 +445,8 @@ def job_finished(job_id: int, state: str) -> str:
 @KBError.coded("JobGivenUp", "Job given up")
 def job_given_up(job_id: int, attempts: int) -> str:
     return (
-        f"Job {job_id} ended {attempts} workers, usually for lack of memory. Its committed changes are kept. Read the "
-        "workers' logs, free memory, and start it again with `colmlm jobs start`."
+        f"Job {job_id} ended {count_of(attempts, 'worker')}, usually for lack of memory. Its committed changes are "
+        "kept. Read the workers' logs, free memory, and start it again with `colmlm jobs start`."
     )
 
 

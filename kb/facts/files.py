@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from colmlm.kb.errors import FactNotFound, InvalidValue
+from colmlm.kb.errors import FactNotFound, InvalidValue, count_of
 from colmlm.kb.facts.records import OUTCOMES, REVIEWS, Correction, Review, ReviewVerdict, VerdictKind
 from colmlm.kb.log.audit import check_text
 
@@ -142,7 +142,10 @@ def _of_csv(text: str, columns: Sequence[str]) -> Iterator[tuple[int, Any]]:
                 yield line, ValueError(f"the first line must name the columns: {', '.join(columns)}")
                 return
         elif len(fields) > len(header):
-            yield line, ValueError(f"it has {len(fields)} fields, and the first line {len(header)}")
+            yield (
+                line,
+                ValueError(f"it has {count_of(len(fields), 'field')}, and the first line {len(header)}"),
+            )
         elif any(fields):
             yield line, {name: said for name, said in zip(header, fields, strict=False) if said}
 

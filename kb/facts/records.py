@@ -55,6 +55,7 @@ Mentioned = Literal["same-document", "all", "none"]  # where a fact's value is r
 MENTIONED: tuple[Mentioned, ...] = get_args(Mentioned)
 FACTS_LISTED = 50  # unless another `limit` is given
 COUNTED = 10_000  # facts that a search counts
+PLACE = 1 << 56  # a place in a ranked list is rank * PLACE + id, so that it is one number as every `after` is
 RANKED = 2_000  # facts that a search by a text counts, ranks and gives
 State = Literal["live", "deleted", "erased", "all"]
 STATES: tuple[State, ...] = get_args(State)

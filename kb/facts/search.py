@@ -43,6 +43,7 @@ from colmlm.kb.facts.reading import Stretches, lies_in, stretches_of
 from colmlm.kb.facts.records import (
     COUNTED,
     FACTS_LISTED,
+    PLACE,
     RANKED,
     FactFilters,
     FactFound,
@@ -63,7 +64,6 @@ from colmlm.kb.tables import ChangeRow, DocumentRow, FactRow, FactVersionRow, Se
 from colmlm.kb.texts.searched import quote_lexeme, searched_words
 from colmlm.kb.texts.wording import Span
 
-_RANK = 1 << 56  # a place in a list is rank * _RANK + id, so that it is one number as every `after` is
 # Limits make the server read tables where it should read indexes, and workers cost more than so little work.
 _BY_INDEX = text_of("""
 SELECT set_config('enable_seqscan', 'off', true), set_config('max_parallel_workers_per_gather', '0', true),
@@ -116,7 +116,7 @@ def search_facts(
         facts=tuple(found_fact(record, said.get(record.fact_id, ())) for record in found),
         total=min(total, most),
         is_exact=total <= most,
-        next_after=None if end is None else end[1] * _RANK * by_rank + end[0],
+        next_after=None if end is None else end[1] * PLACE * by_rank + end[0],
     )
 
 
@@ -197,7 +197,7 @@ def _page(
     fact_id, rank = found.c.id, found.c.rank
     by: tuple[ColumnElement[Any], ...]
     if order == "best":
-        by, follows = (rank, fact_id), tuple_(rank, fact_id) > divmod(after, _RANK)
+        by, follows = (rank, fact_id), tuple_(rank, fact_id) > divmod(after, PLACE)
     elif order == "newest":
         by, follows = (fact_id.desc(),), fact_id < after if after else true()
     else:

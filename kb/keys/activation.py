@@ -19,7 +19,7 @@ from sqlalchemy import Row, case, exists, func, select, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import NoActiveKeyset, NoFormerKeyset, refusals
+from colmlm.kb.errors import NoActiveKeyset, NoFormerKeyset, count_of, refusals
 from colmlm.kb.facts.edits import is_kept
 from colmlm.kb.keys import keysets, predicted
 from colmlm.kb.keys.calibration import (
@@ -154,9 +154,8 @@ def _refusal(gate: GateStanding, max_edits: int) -> str | None:
     if not gate.passed:
         return f"its gate failed at change {gate.seq}: {', '.join(gate.failed)}"
     if gate.edits_since is not None and gate.edits_since > max_edits:
-        return (
-            f"its gate passed at change {gate.seq}, {gate.edits_since} edits of facts ago (limit {max_edits})"
-        )
+        ago = count_of(gate.edits_since, "edit")
+        return f"its gate passed at change {gate.seq}, {ago} of facts ago (limit {max_edits})"
     return None
 
 

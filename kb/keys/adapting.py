@@ -16,7 +16,7 @@ import numpy.typing as npt
 from sqlalchemy import and_, func, or_, select
 from sqlalchemy.orm import Session, aliased, sessionmaker
 
-from colmlm.kb.errors import InvalidValue
+from colmlm.kb.errors import InvalidValue, count_of
 from colmlm.kb.keys import activation, keysets, predicted
 from colmlm.kb.keys.calibration import asked_by_people
 from colmlm.kb.keys.keycopy import copy_keys
@@ -56,7 +56,7 @@ def require_adaptable(
         raise InvalidValue(name, f"{old.keyset_id} is retired and has no keys. Name another keyset")
     if left := sum(one.left for one in predicted.list_predictions(session).get(from_keyset_id, ())):
         remedy = f"Run `colmlm keysets fill {old.keyset_id}`"
-        raise InvalidValue(name, f"{left} keys of {old.keyset_id} are predicted. {remedy}")
+        raise InvalidValue(name, f"{old.keyset_id} has {count_of(left, 'predicted key')}. {remedy}")
     if not _kinds(session, from_keyset_id, corpus):
         of = "" if corpus is None else f" of corpus {corpus!r}"
         cause = f"{old.keyset_id} has no keys{of} that a checkpoint made, from texts or questions"
@@ -468,7 +468,9 @@ def require_fit(method: str, sample: int) -> None:
     if method not in METHODS:
         raise InvalidValue("method", f"{method!r} is not one of {', '.join(METHODS)}")
     if sample < FEWEST:
-        raise InvalidValue("sample", f"{sample} facts are too few to fit a map. Use at least {FEWEST}")
+        raise InvalidValue(
+            "sample", f"{count_of(sample, 'fact', 'are')} too few to fit a map. Use at least {FEWEST}"
+        )
 
 
 def are_documents_too_few(groups_N: Sequence[int]) -> bool:
@@ -527,7 +529,9 @@ def _fit_strengths(
 def _folds(groups_N: Sequence[int]) -> npt.NDArray[np.int64]:
     """Give the fold of each fact. Documents of one topic have neighbouring ids, so a fold is a stretch of them."""
     if are_documents_too_few(groups_N):
-        raise InvalidValue("sample", f"{len(groups_N)} facts are too few to fit a map. Add facts first")
+        raise InvalidValue(
+            "sample", f"{count_of(len(groups_N), 'fact', 'are')} too few to fit a map. Add facts first"
+        )
     known, group_N = np.unique(np.asarray(groups_N, dtype=np.int64), return_inverse=True)
     folds: npt.NDArray[np.int64] = group_N * FOLDS // len(known)
     return folds

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
+from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, count_of
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.lookup.index import distinct
 from colmlm.kb.store.settings import MilvusAddress
@@ -172,7 +172,9 @@ class Collection:
                 got = int((I[b] >= 0).sum())
                 if got < min(k, held):
                     if got == 0:
-                        raise CandidatesUnavailable(self.where, f"a search found none of its {held} keys")
+                        raise CandidatesUnavailable(
+                            self.where, f"a search found none of its {count_of(held, 'key')}"
+                        )
                     I[b, got:], D[b, got:] = I[b, got - 1], D[b, got - 1]
         return D, I
 

@@ -30,7 +30,7 @@ import faiss as untyped_faiss
 import numpy as np
 import numpy.typing as npt
 
-from colmlm.kb.errors import IndexInvariant, SnapshotRefused, refusals
+from colmlm.kb.errors import IndexInvariant, SnapshotRefused, count_of, refusals
 from colmlm.kb.lookup.snapshot_files import (
     IndexRecord,
     locked_directory,
@@ -122,7 +122,7 @@ class KeyIndex:
         """
         ids_n, xb = _as_ids(ids), self._as_vectors(keys)
         if len(ids_n) != len(xb):
-            raise IndexInvariant(f"{len(ids_n)} ids came with {len(xb)} keys")
+            raise IndexInvariant(f"{count_of(len(ids_n), 'id')} came with {count_of(len(xb), 'key')}")
         if len(ids_n) == 0:
             return
         with self._lock.writing():
@@ -147,7 +147,9 @@ class KeyIndex:
             removed = int(self._index.remove_ids(selector(present))) if len(present) else 0
             self._present.discard(present)
             if removed != len(present) or self._index.ntotal != len(self):
-                raise IndexInvariant(f"Faiss removed {removed} keys where {len(present)} were present")
+                raise IndexInvariant(
+                    f"Faiss removed {count_of(removed, 'key')} of {len(present):,} that it had"
+                )
             return removed
 
     def missing(self, ids: Iterable[int] | Ids) -> Ids:
@@ -242,7 +244,9 @@ class KeyIndex:
         """
         xb = self._as_vectors(keys)
         if len(xb) < self.train_min:
-            raise IndexInvariant(f"{self.spec} trains on its first add: {len(xb)} of {self.train_min} keys")
+            raise IndexInvariant(
+                f"{self.spec} trains on its first add: {len(xb):,} of {count_of(self.train_min, 'key')}"
+            )
         if not self._index.is_trained:
             self._index.train(xb)
 
@@ -250,7 +254,9 @@ class KeyIndex:
         unique, counts = np.unique(ids, return_counts=True)
         twice = unique[(counts > 1) | self._present.has(unique)]
         if len(twice):
-            raise IndexInvariant(f"{len(twice)} ids are given twice or present: {twice[:5].tolist()}")
+            raise IndexInvariant(
+                f"{count_of(len(twice), 'id', 'are')} given twice or present: {twice[:5].tolist()}"
+            )
 
     def _as_vectors(self, x: npt.NDArray[Any]) -> Vectors:
         x = np.ascontiguousarray(x, dtype=np.float32)

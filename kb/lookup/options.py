@@ -83,7 +83,7 @@ class FactFilter:
     def of_past(self) -> FactFilter:
         """Give the filter of what is asked of the past. Raises `InvalidQuery` where that cannot be told of it."""
         if self.accepted_only:
-            raise InvalidQuery("accepted_only has no effect on the past. Leave accepted_only out")
+            raise InvalidQuery("--accepted-only (accepted_only) has no effect on the past. Leave it out")
         return replace(self, accepted_only=None)
 
 

@@ -24,7 +24,7 @@ import psycopg
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable
+from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, count_of
 from colmlm.kb.facts.edits import MAX_ID
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import indexed_ids
@@ -334,7 +334,9 @@ def _renew(writer: CollectionWriter, keys: Keys) -> bool:
 
 def _confirm(there: Collection, ids: list[int]) -> None:
     if lacking := set(ids) - there.present(ids):
-        raise CandidatesUnavailable(there.where, f"{len(lacking)} keys that it took are not in it")
+        raise CandidatesUnavailable(
+            there.where, f"it took {count_of(len(lacking), 'key')} and does not hold them"
+        )
 
 
 def write_all_keys(
@@ -384,7 +386,7 @@ def compact_collection(session: Session, keyset_id: int, there: Collection, seco
     CollectionWriter(session, there).delete(np.setdiff1d(held, wanted, assume_unique=True).tolist())
     is_compacted = there.compact(seconds)
     if more := there.count(strong=True) - len(np.intersect1d(held, wanted, assume_unique=True)):
-        raise CandidatesRefused(there.where, f"it holds {more} keys more than it should")
+        raise CandidatesRefused(there.where, f"it holds {count_of(more, 'key')} more than it should")
     return is_compacted
 
 
@@ -435,7 +437,9 @@ def _fill(writer: CollectionWriter, keyset: KeysetHead, on_keys: OnKeys) -> None
         on_keys(done, len(wanted))
     there.flush()
     if (found := there.count(strong=True)) != done:
-        raise CandidatesUnavailable(there.where, f"{found} keys are in it, of {done} that it took")
+        raise CandidatesUnavailable(
+            there.where, f"{count_of(found, 'key', 'are')} in it, of {done:,} that it took"
+        )
 
 
 # Touched: what changes of the log touched in one keyset, and which keys an index is to hold of that.

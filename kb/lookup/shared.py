@@ -20,7 +20,7 @@ from sqlalchemy import ColumnElement, event, exists, null, select, true, update
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import KBError, SharedSnapshotsUnavailable
+from colmlm.kb.errors import KBError, SharedSnapshotsUnavailable, count_of
 from colmlm.kb.keys import records
 from colmlm.kb.keys.records import SharedSnapshot
 from colmlm.kb.log import audit
@@ -229,7 +229,7 @@ class SharedFolder:
     def get(self, name: str, to: Path, num_bytes: int) -> None:
         """Copy a file from there, unless its size is not `num_bytes`."""
         if (size := self.size(name)) != num_bytes:
-            cause = f"{name} has {size} bytes and not {num_bytes}"
+            cause = f"{name} has {count_of(size, 'byte')} and not {num_bytes}"
             raise SharedSnapshotsUnavailable(self.where, cause)
         with self.reading(name) as stream, to.open("wb") as target:
             while block := stream.read(BLOCK):

@@ -24,6 +24,7 @@ from colmlm.kb.errors import (
     CandidatesUnavailable,
     SharedSnapshotsUnavailable,
     SnapshotRefused,
+    count_of,
 )
 from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.keycopy import indexed_ids
@@ -216,8 +217,8 @@ class Inspection:
     def differences(self, *, but: int | None = None) -> tuple[str, ...]:
         """Give a sentence for each snapshot that was accepted and holds wrong keys."""
         return tuple(
-            f"{s.description} of keyset {s.keyset_id}: {len(s.missing)} keys missing {list(s.missing[:10])},"
-            f" {len(s.left_over)} left over {list(s.left_over[:10])}"
+            f"{s.description} of keyset {s.keyset_id}: {count_of(len(s.missing), 'key')} missing "
+            f"{list(s.missing[:10])}, {len(s.left_over)} left over {list(s.left_over[:10])}"
             for s in self.snapshots
             if (s.missing or s.left_over) and s.keyset_id != but
         )

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.corpus.format import NO_TEXT, AnnotatedDocument, document_digests
 from colmlm.kb.corpus.release import ExaminedRelease, Release, ReleasedFact
-from colmlm.kb.errors import Invalid, refusals
+from colmlm.kb.errors import Invalid, count_of, refusals
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.facts.suppression import SpanPlace, Suppressor
 from colmlm.kb.keys import keysets
@@ -171,7 +171,7 @@ class Releases:
 
 def _require_fit(examined: ExaminedRelease, index: SealedIndex, checkpoint: CheckpointInfo | None) -> None:
     if index.count != examined.num_facts:
-        cause = f"{index.name} has {index.count:,} keys for {examined.num_facts:,} entries"
+        cause = f"{index.name} has {count_of(index.count, 'key')} for {count_of(examined.num_facts, 'entry')}"
         raise refusals.invalid_release(cause, "The files must come from the same release.")
     if checkpoint is not None and checkpoint.dim != index.dim:
         cause = (

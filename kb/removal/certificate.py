@@ -318,7 +318,9 @@ def _still_forgotten(session: Session, run: ForgetRunRow | None, said: Said) -> 
         return CertificateFinding("state", False, f"the run is {state} now, no longer applied or erased")
     forgotten = [_storable(fact_id) for fact_id in said["applied"]["entry"]["fact_ids"]]
     if number := count_live(session, forgotten):
-        return CertificateFinding("state", False, f"{number} of its facts are live again")
+        return CertificateFinding(
+            "state", False, f"{number} of its facts {'is' if number == 1 else 'are'} live again"
+        )
     return CertificateFinding("state", True, f"the run is {state}, and none of its facts is live")
 
 

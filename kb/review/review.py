@@ -14,7 +14,7 @@ from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.facts import edits, reading
 from colmlm.kb.facts.edits import MAX_ID, settle_review
 from colmlm.kb.facts.reading import IS_PROPOSED, Stretches, lies_in, stretches_of
-from colmlm.kb.facts.records import COUNTED, Edit, FactRecord, ReviewVerdict, SettledVerdicts
+from colmlm.kb.facts.records import COUNTED, PLACE, Edit, FactRecord, ReviewVerdict, SettledVerdicts
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.review.records import (
@@ -311,7 +311,6 @@ class InboxConditions:
 
 NEWEST = 5_000  # lookups of outputs that are looked at for what is cited
 NEWEST_PAIRS = 2_000  # contradictions that are looked at for what contradicts
-PLACE = 1 << 56  # a place in the inbox is group * PLACE + id, so that it is one number as every `after` is
 _MOST = 100  # uses from which on facts are at stake alike
 DOUBTED, CONTRADICTING, OTHERS = range(_MOST, _MOST + 3)  # groups behind those of cited facts
 

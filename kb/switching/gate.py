@@ -25,7 +25,7 @@ import numpy as np
 
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.errors import InvalidValue, KeysetMismatch, refusals
+from colmlm.kb.errors import InvalidValue, KeysetMismatch, count_of, refusals
 from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.keysets import Vectors
 from colmlm.kb.keys.records import GateLimits, KeysetRecord
@@ -274,7 +274,7 @@ def _index_recall(sample: Sample, questions_BD: Vectors, limits: GateLimits) -> 
     read_more_lists(sample.candidates, sample.keys, queries, limits.min_recall_at_1)
     figures: list[float | None] = [index_recall(sample.candidates, sample.keys, queries, k) for k in (1, 10)]
     if (fit := sample.candidates.fit).lists:
-        lists = f"{fit.lists_read} of {fit.lists} lists read"
+        lists = f"{fit.lists_read} of {count_of(fit.lists, 'list')} read"
         note = f"{note}; {lists}" if note else lists
     if not len(queries):
         figures, note = [None, None], "the keyset has no keys"
@@ -349,7 +349,7 @@ def _question_criteria(kept: AskedSet | None, limits: GateLimits) -> tuple[Crite
     """Give the criteria of kept questions, where the limits name a set of them."""
     if kept is None:
         return ()
-    note = f"{len(kept.items)} questions of {limits.questions}"
+    note = f"{count_of(len(kept.items), 'question')} of {limits.questions}"
     return (
         _at_least("questions right", kept.share("right"), limits.share_right, note),
         _at_most("questions wrong", kept.share("wrong"), limits.share_wrong, note),
@@ -378,9 +378,10 @@ def recall_kept(keyset: KeysetRecord) -> Iterator[tuple[str, float | None, str]]
         yield (
             f"recall kept by predicted {one.kind} keys",
             one.kept,
-            f"{one.left} of {keyset.num_keys} keys are predicted; recall@1 of the sample's {one.sample} facts: "
-            f"{_figure(one.recall_at_1)}, by true keys {_figure(one.recall_at_1_true)}, "
-            f"by keyset {one.from_keyset_id}'s as they are {_figure(one.recall_at_1_old)}",
+            f"{one.left:,} of {count_of(keyset.num_keys, 'key')} are predicted; "
+            f"recall@1 of a sample of {count_of(one.sample, 'fact')}: {_figure(one.recall_at_1)}, by true keys "
+            f"{_figure(one.recall_at_1_true)}, by keyset {one.from_keyset_id}'s as they are "
+            f"{_figure(one.recall_at_1_old)}",
         )
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.reading import JudgedReader
-from colmlm.kb.errors import InvalidValue, KBError, refusals
+from colmlm.kb.errors import InvalidValue, KBError, count_of, refusals
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.ingest import MANY_FACTS
 from colmlm.kb.facts.records import Edit
@@ -271,7 +271,7 @@ class FillableKeysets(KnownKeysets):
         Raises `InvalidKeys`, `FactNotFound` or `FactDeleted`; then nothing of that transaction is stored.
         """
         if len(fact_ids) != len(keys_ND):
-            raise InvalidValue("keys", f"there are {len(keys_ND)} for {len(fact_ids)} facts")
+            raise InvalidValue("keys", f"there are {len(keys_ND)} for {count_of(len(fact_ids), 'fact')}")
         edits: list[Edit] = []
         for start in range(0, len(fact_ids), batch):
             piece = slice(start, start + batch)

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, LockHeld
+from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, LockHeld, count_of
 from colmlm.kb.facts import sentences
 from colmlm.kb.facts.edits import IS_LIVE
 from colmlm.kb.facts.sentences import AstraySentences
@@ -415,7 +415,7 @@ def _problems_left(after: FsckReport, mended: Collection[str]) -> tuple[Remainin
         remedy = "Compare with `colmlm trace fact`; correct the value or ingest the document again."
         left.append(
             RemainingProblem(
-                f"{len(after.non_verbatim_facts)} facts that their document does not say: {ids}", remedy
+                f"{count_of(len(after.non_verbatim_facts), 'fact')}, not said by the document: {ids}", remedy
             )
         )
     if after.chain_first_break is not None:

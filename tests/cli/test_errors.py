@@ -124,3 +124,10 @@ def test_a_home_without_a_knowledge_base_is_named_and_gets_none(
         refused = invoke(*words)
         assert refused.code == 5 and f"There is no knowledge base in {home}" in refused.err
         assert not (home / "postgres").exists()
+
+
+def test_a_person_at_the_shell_reads_the_option_and_not_the_field_of_the_api() -> None:
+    assert explain(refusals.answered_already([3], "Lima")).line.endswith(
+        "Edit it, or pass --anyway to have both."
+    )
+    assert "Pass --allow-erased to add it again" in explain(refusals.fact_suppressed()).line

@@ -12,6 +12,7 @@ import pypdfium2
 
 from colmlm.kb.corpus.raw.blocks import Unreadable, normalise_text
 from colmlm.kb.corpus.raw.html import heading_line
+from colmlm.kb.errors import count_of
 from colmlm.kb.texts.characters import PAGE_END
 
 _NOT_A_TITLE = re.compile(
@@ -34,7 +35,8 @@ def read_pdf(data: bytes) -> tuple[str | None, str]:
         raise Unreadable(f"not a PDF that can be read: {error}") from error
     if not any(pages):
         raise Unreadable(
-            f"{len(pages)} pages without a text layer, so probably scanned; run text recognition (OCR) on it first"
+            f"{count_of(len(pages), 'page')} without a text layer, so probably scanned; run text recognition (OCR) "
+            "on it first"
         )
     text = normalise_text(f"\n{PAGE_END}\n".join(pages))
     if not title or _NOT_A_TITLE.match(title):

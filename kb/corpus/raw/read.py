@@ -57,6 +57,7 @@ from colmlm.kb.corpus.raw.files import (
 )
 from colmlm.kb.corpus.raw.html import heading_line, read_epub, read_html, read_markdown, read_word
 from colmlm.kb.corpus.squad import read_squad, squad_identity
+from colmlm.kb.errors import count_of
 from colmlm.kb.texts.characters import MOST_BYTES, DamagedFile, read_lines, unpack_file
 
 
@@ -295,7 +296,7 @@ def _rows_table(packed: BufferedReader, path: Path, ask: ReadRequest) -> Iterato
 
 def _fault(row: list[str], header: list[str]) -> str | None:
     if len(row) != len(header):
-        return f"{len(row)} cells under {len(header)} columns"
+        return f"{count_of(len(row), 'cell')} under {count_of(len(header), 'column')}"
     if (fault := unstorable_characters("".join(row))) is None:
         return None
     if "NUL" in fault[1]:

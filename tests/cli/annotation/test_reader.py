@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from colmlm.cli.training.tuning import without_nan
 from tests.cli.conftest import QUESTIONS, TEXT, invoke
 from tests.tiny_annotators import tiny_encoder
 
@@ -58,6 +59,11 @@ def test_a_reader_is_trained_gone_on_with_released_and_measured(
     assert set(measured.json) == {"questions", "without title", "keywords", "statements"}
     shown = invoke("reader", "evaluate", "--squad", squad, "--reader", tmp_path / "run", "--questions", 1)
     assert shown.code == 0 and "AUC of none" in shown.out, shown.err
+    assert without_nan({"auc": float("nan"), "answered": {"f1": 0.5}}) == {
+        "auc": None,
+        "answered": {"f1": 0.5},
+    }
+    assert "nan" not in shown.out
 
 
 def test_what_cannot_be_done_is_one_line(home: Path, tmp_path: Path, subtests: pytest.Subtests) -> None:

@@ -16,6 +16,9 @@ def test_facts_are_searched_and_counted(run: Run, atlas: list[int]) -> None:
     assert page["total"] == 2 and page["is_exact"] and len(page["facts"]) == 1
     rest = run("facts", "list", "--text", "Peru", "--after", page["next_after"], "--json").json
     assert len(rest["facts"]) == 1 and rest["next_after"] is None
+    told = run("facts", "list", "--text", "Peru", "--limit", 1).err.rpartition("--after ")[2].strip()
+    assert len(told) < 8 and run("facts", "list", "--text", "Peru", "--after", told, "--json").json == rest
+    assert run("facts", "list", "--after", "4.").code == 2
     run("facts", "edit", atlas[0], "--value", "Cusco", "--reason", "a test", "--actor", "ann")
     for words in (("--by", "ann"), ("--kind", "update"), ("--text", "sco", "--literally")):
         (fact,) = run("facts", "list", *words, "--json").json["facts"]

@@ -42,13 +42,19 @@ def test_a_keyset_is_made_checked_and_activated_by_jobs(run: Run, atlas: list[in
         rekey,
     ]
     assert "Ran 2 jobs" in run("worker", "--once").err
+    assert "No job was waiting." in run("worker", "--once").err
     made = result_of(run, rekey)
     assert (made["num_keys"], made["num_unkeyed"], made["state"]) == (2, 0, "active")
     checked = result_of(run, gate)
     assert checked["keyset_id"] == 1 and checked["activated"] is checked["passed"]
     assert run("log", "list", "--json").json["changes"][0]["actor"] == "tester"
     shown = run("jobs", "show", rekey)
-    assert shown.code == 0 and "2 of 2 Calibrating" in shown.out and "num_keys: 2" in shown.out
+    assert (
+        shown.code == 0
+        and "2 of 2 Calibrating" in shown.out
+        and "num keys: 2" in shown.out
+        and "calibrated: yes" in shown.out
+    )
 
 
 def test_uploaded_documents_are_annotated_taken_in_and_keyed(

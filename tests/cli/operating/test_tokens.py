@@ -29,6 +29,7 @@ def test_a_token_is_made_listed_without_its_secret_and_revoked(run: Run) -> None
     assert run("tokens", "revoke", "curator", "--yes").code == 0
     assert "revoked" in run("tokens", "list").out
     assert run("tokens", "revoke", "curator", "--yes").code == 4
+    assert {change["actor"] for change in run("log", "list", "--json").json["changes"]} == {"tester"}
 
 
 def test_a_rotation_gives_another_secret_and_says_how_long_the_old_one_works(run: Run) -> None:

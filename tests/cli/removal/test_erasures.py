@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, at_terminal
 from tests.cli.removal.test_erase import share_elsewhere
 
 ERASE = ("--reason", "request of the person", "--yes")
@@ -45,6 +45,16 @@ def test_an_erasure_waits_for_another_admins_key(
     assert (done["request"]["decided_by"], done["fact_ids"], done["level"]) == ("bob", [lima], 2)
     assert "approved" in run("erase", "requests").out
     assert run("erase", "requests", "--waiting", "--json").json == {"erasures": []}
+
+
+def test_what_is_asked_before_is_what_is_done(
+    run: Run, atlas: list[int], tokens: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLMLM_TOKEN", tokens["ann"])
+    ran = at_terminal("erase", atlas[0], *ERASE[:2], typed="n\n")
+    assert "Request the erasure of this fact? Nothing is erased until" in ran.err and ran.code == 1
+    monkeypatch.setenv("COLMLM_ERASE_NEEDS_TWO", "no")
+    assert "Erase this fact for good?" in at_terminal("erase", atlas[0], *ERASE[:2], typed="n\n").err
 
 
 def test_a_request_is_withdrawn(

@@ -203,9 +203,18 @@ def test_a_wrong_command_line_is_one_line_and_exit_code_2(words: list[str]) -> N
 
 
 def test_a_misspelt_command_is_answered_with_the_one_that_was_meant() -> None:
-    for words, meant in ((["facst", "list"], "colmlm facts"), (["facts", "delet", "1"], "'delete'")):
+    for words, meant in (
+        (["facst", "list"], "colmlm facts"),
+        (["facts", "delet", "1"], "'delete'"),
+        (["facts", "forget"], "colmlm forget"),
+        (["delete", "3"], "colmlm facts delete or colmlm corpus delete"),
+        (["answers", "calibrate"], "colmlm questions threshold or colmlm keysets threshold"),
+        (["webhooks", "pause"], "colmlm webhooks edit"),
+    ):
         ran = invoke(*words)
         assert f"Did you mean {meant}? See: colmlm" in ran.err and is_one_error_line(ran)
+    for far in (["tokens", "issue"], ["gibberish", "3"]):
+        assert "Did you mean" not in invoke(*far).err
     assert "it takes whole numbers. See:" in invoke("facts", "delete", "first").err
 
 
