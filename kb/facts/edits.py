@@ -361,9 +361,9 @@ def place_fact(session: Session, document_id: int, marking: Marking, *, but: int
     if taken := [fact_id for fact_id, span in others.items() if spans_touch((start, end), [span])]:
         raise refusals.span_taken(document_id, taken)
     before = text_before(found.text, others.values(), start)
-    return PlacedSpan(
-        document_id, start, end, value, SpanPlace(found.external_id, start, before, found.corpus)
-    )
+    unmarked = text_before(found.text, (), start)
+    place = SpanPlace(found.external_id, start, before, found.corpus, unmarked)
+    return PlacedSpan(document_id, start, end, value, place)
 
 
 def _spans(session: Session, document_id: int, but: int | None) -> dict[int, Span]:

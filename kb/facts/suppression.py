@@ -4,7 +4,8 @@ The database keeps digests of erased facts, HMACs under its own secret: of value
 the 40 characters before it, of these within one document, of value and place in that document, and of the value
 in that document of that corpus alone, so that it stays out of later editions. Texts are compared by their words
 (`kb.texts.wording`). The other spans of the document are blanked before digesting, so that it does not matter which
-of them were erased, or in which order.
+of them were erased, or in which order. The 40 characters are digested as they are, too, since who marks the same text
+again may mark other spans in them.
 
 A digest that another fact shares is not kept, since the same is still said on purpose elsewhere.
 
@@ -114,11 +115,14 @@ class Suppressor:
             return document, 0
         spans = [(span.start, span.end) for span in document.facts]
         erased: list[FactSpan] = []
-        for span in document.facts:
+        for span in sorted(document.facts, key=lambda one: one.start):
             before = text_before(document.text, spans, span.start)
-            place = SpanPlace(document.external_id, span.start, before, corpus)
-            if self.matches((span.value, span.current), span.question, place):
-                erased.append(span)
+            gone = [(one.start, one.end) for one in erased]
+            for unmarked in {text_before(document.text, one, span.start) for one in ((), gone)}:
+                place = SpanPlace(document.external_id, span.start, before, corpus, unmarked)
+                if self.matches((span.value, span.current), span.question, place):
+                    erased.append(span)
+                    break
         if not erased or self.allow_erased:
             return document, 0
         gone = [(span.start, span.end) for span in erased]
@@ -155,12 +159,15 @@ class Suppressor:
 
 @dataclass(frozen=True, slots=True)
 class SpanPlace:
-    """The place of a span: the document's external id and corpus, the offset, and the 40 characters before it."""
+    """The place of a span: the document's external id and corpus, the offset, and the 40 characters before it, without
+    the other spans in them and as they stand (`unmarked`).
+    """
 
     external_id: str
     start: int
     before: str
     corpus: str = ""
+    unmarked: str = ""
 
     @classmethod
     def in_sample(cls, sample_id: str, fact_idx: int) -> SpanPlace:
@@ -227,8 +234,9 @@ def _digested_texts(value: str, question: str | None, place: SpanPlace | None) -
             yield "anywhere", value, place.corpus, place.external_id
         yield "place", value, place.external_id, str(place.start)
         yield "document", value, place.external_id, place.before
-        if len(place.before) == BEFORE:  # fewer characters identify nothing, as at the start of a text
-            yield "context", value, place.before
+        for before in dict.fromkeys((place.before, place.unmarked)):
+            if len(before) == BEFORE:  # fewer characters identify nothing, as at the start of a text
+                yield "context", value, before
 
 
 def _by_blanks(value: str) -> str:
@@ -257,7 +265,8 @@ def remember_suppressed(
         place = None
         if state.document_id is not None:
             before = text_before(state.text, state.spans, state.start)
-            place = SpanPlace(state.external_id, state.start, before, state.corpus)
+            unmarked = text_before(state.text, (), state.start)
+            place = SpanPlace(state.external_id, state.start, before, state.corpus, unmarked)
         elif state.external_id:
             place = SpanPlace.in_sample(state.external_id, state.start)
         for value in dict.fromkeys(state.values):
@@ -321,7 +330,8 @@ def _place(row: Row[Any]) -> SpanPlace | None:
         return SpanPlace.in_sample(row.external_id, fact.ordinal)
     first = fact.span_start - len(row.before)
     inside = [(max(start - first, 0), min(end - first, len(row.before))) for start, end in row.spans]
-    return SpanPlace(row.external_id, fact.span_start, blank_out(row.before, inside), row.corpus)
+    before = blank_out(row.before, inside)
+    return SpanPlace(row.external_id, fact.span_start, before, row.corpus, row.before)
 
 
 # Other facts that say what facts that are about to be erased say.

@@ -237,6 +237,30 @@ def test_an_erased_fact_stays_out_of_later_editions_of_its_document_alone(kb: Kn
     assert ingest(kb, after).unchanged == 1
 
 
+def test_an_erased_fact_stays_out_of_other_documents_whatever_else_is_marked_there(kb: KnowledgeBase) -> None:
+    """People and annotators mark other words before it: all, some, or none of them; and some may be erased by then."""
+
+    for person, marks, again in (
+        ("Boyle", "P", "GNP"), ("Lavoisier", "GNP", "P"), ("Davy", "GP", "NP"), ("Ramsay", "PY", "GNPY"),
+        ("Priestley", "GNPY", "YP"),
+    ):  # fmt: skip
+        parts = {"G": "Gas of the air", "N": "new element", "P": person, "Y": f"17{len(person)}6"}
+
+        def text_of(name: str, marks: str, parts: dict[str, str] = parts):
+            order = ("G", " was shown to be a ", "N", " by ", "P", " in London in ", "Y", ".")
+            return document(
+                name,
+                *((parts[one], "") if one in marks else parts.get(one, one) for one in order),
+            )
+
+        kb.corpora.ingest([Parsed(text_of(person, marks))], "first", **BY)
+        erased = [fact for fact in kb.facts.find(corpus="first") if fact.value in (parts["P"], parts["Y"])]
+        erase(kb, *(fact.fact_id for fact in erased))
+        report = kb.corpora.ingest([Parsed(text_of(f"{person} again", again))], "second", **BY)
+        assert report.suppressed == len(erased) == 1 + ("Y" in marks), person
+        assert not kb.facts.find(text=parts["P"], corpus="second"), person
+
+
 def test_allowing_what_was_erased_brings_it_back_as_a_new_fact_for_good(
     kb: KnowledgeBase, encoder: FakeEncoder
 ) -> None:
