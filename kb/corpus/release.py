@@ -98,7 +98,7 @@ class Release:
             num_entries = entries.execute("SELECT count(*) FROM entries").fetchone()[0]
             if num_entries != num_ids:
                 lines = count_of(num_ids, "line")
-                cause = f"{IDS} has {lines} for {count_of(num_entries, 'entry')} of {ENTRIES}"
+                cause = f"{IDS} has {lines} for the {count_of(num_entries, 'entry')} of {ENTRIES}"
                 raise refusals.invalid_release(cause, "The two files must come from the same release.")
             said, contents = self._entries_summed(entries, num_entries, on_entries)
         if said != named:
