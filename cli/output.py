@@ -61,13 +61,13 @@ def format_value(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_nested(one)}" for name, one in value.items())
+        return ", ".join(f"{name} {_format_nested(one)}" for name, one in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(_nested, value))
+        return ", ".join(map(_format_nested, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _nested(value: object) -> str:
+def _format_nested(value: object) -> str:
     return (
         f"({format_value(value)})"
         if value and isinstance(value, list | tuple | Mapping)

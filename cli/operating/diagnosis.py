@@ -449,13 +449,12 @@ def _contents(settings: Settings, user: UserSettings, engine: Engine) -> Iterato
                 "keyset", "warning", f"{found}; {count_of(keyset.num_unkeyed, 'fact', 'have')} none", remedy
             )
         elif keyset.num_predicted:
-            remedy = f"Run: colmlm keysets fill {keyset.keyset_id}"
-            yield CheckResult(
-                "keyset",
-                "warning",
-                f"{found}; {count_of(keyset.num_predicted, 'key', 'are')} predicted",
-                remedy,
+            remedy, are = (
+                f"Run: colmlm keysets fill {keyset.keyset_id}",
+                "is" if keyset.num_predicted == 1 else "are",
             )
+            told = f"{found}; {keyset.num_predicted:,} {are} predicted"
+            yield CheckResult("keyset", "warning", told, remedy)
         elif not keyset.calibrated:
             remedy = "Run: colmlm keysets threshold --calibrate"
             yield CheckResult("keyset", "warning", f"{found}; its threshold is not calibrated", remedy)

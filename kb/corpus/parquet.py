@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal, parse_record, to_record
 from colmlm.kb.corpus.raw.blocks import Unreadable
+from colmlm.kb.errors import count_of
 
 OnBytes = Callable[[int], None]
 
@@ -158,7 +159,7 @@ _CARD = """---
     path: {data}/*.parquet
 ---
 # {name}
-{documents:,} documents with {facts:,} facts, exported by colmlm. A fact is a span of its document's text, in code
+{documents} with {facts}, exported by colmlm. A fact is a span of its document's text, in code
 points: `text[start:end]` is its `value` as the document says it.
 
 | column | |
@@ -198,7 +199,12 @@ def write_dataset(documents: Iterable[AnnotatedDocument], folder: Path, name: st
         said.update(document.licence or "not said" for document in part)
         written, facts = written + len(part), facts + sum(len(document.facts) for document in part)
     card = _CARD.format(
-        name=name, data=DATA, documents=written, facts=facts, licence=_tag(said), licences=_list_counts(said)
+        name=name,
+        data=DATA,
+        documents=count_of(written, "document"),
+        facts=count_of(facts, "fact"),
+        licence=_tag(said),
+        licences=_list_counts(said),
     )
     (unfinished / CARD_FILE).write_text(card, encoding="utf-8")
     unfinished.replace(folder)

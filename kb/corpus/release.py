@@ -98,7 +98,7 @@ class Release:
             num_entries = entries.execute("SELECT count(*) FROM entries").fetchone()[0]
             if num_entries != num_ids:
                 lines = count_of(num_ids, "line")
-                cause = f"{IDS} has {lines} for {count_of(num_entries, 'entry')} of {ENTRIES}"
+                cause = f"{IDS} has {lines} for the {count_of(num_entries, 'entry')} of {ENTRIES}"
                 raise refusals.invalid_release(cause, "The two files must come from the same release.")
             said, contents = self._entries_summed(entries, num_entries, on_entries)
         if said != named:
@@ -270,7 +270,9 @@ def _parse_entry(entry_id: str, data: str | bytes) -> ReleasedFact:
     if not 0 <= fact_idx < 2**31 or not sample_id.strip() or len(sample_id) > 1000:
         raise _bad_entry(entry_id, f"is fact {fact_idx} of sample {sample_id[:100]!r}, which cannot be")
     if is_blank(value) or len(value) > _MAX_WORDS:
-        raise _bad_entry(entry_id, f"has a fact_span of {len(value)} characters, which is blank or too long")
+        raise _bad_entry(
+            entry_id, f"has a fact_span of {count_of(len(value), 'character')}, which is blank or too long"
+        )
     if (fault := unstorable_characters(value) or unstorable_characters(sample_id)) is not None:
         raise _bad_entry(entry_id, f"has {fault[1]}")
     return ReleasedFact(entry_id, value, sample_id, fact_idx)

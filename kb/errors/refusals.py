@@ -119,8 +119,8 @@ def document_replaced(document_id: int) -> str:
 @Conflict.coded("TextsMissing", "Texts are missing")
 def texts_missing(corpus: str, documents: int) -> str:
     return (
-        f"In corpus {corpus!r} {count_of(documents, 'document', 'have')} no text here, only samples of a release, "
-        "which an export would omit. Nothing was written. Add the documents, or use `colmlm backup create`."
+        f"Corpus {corpus!r} has {count_of(documents, 'document')} of a release without texts, which an export would "
+        "omit. Nothing was written. Add the documents, or use `colmlm backup create`."
     )
 
 

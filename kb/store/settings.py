@@ -224,7 +224,7 @@ def _secret(env: Mapping[str, str], variable: str) -> str | None:
     """The value of `variable`, or what the file says that its _FILE names, as containers hand out secrets."""
     value, in_file = env.get(variable, "").strip(), f"{variable}_FILE"
     if value and env.get(in_file):
-        raise SettingsError(variable, f"{in_file} is set too")
+        raise SettingsError(variable, f"{in_file} is set too, and one of them must be unset")
     if not value and (file := env.get(in_file)):
         try:
             value = Path(file).expanduser().read_text(encoding="utf-8").strip()

@@ -9,7 +9,7 @@ import typer
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import examples, wants_json
-from colmlm.cli.output import print_json, say
+from colmlm.cli.output import count_of, print_json, say
 from colmlm.cli.training.tuning import show_steps
 from colmlm.model.training.config import OBJECTIVES
 
@@ -84,4 +84,6 @@ def unlearn(
         "tokens": done.tokens,
         "seconds": round(done.seconds),
     }
-    print_json(report) if wants_json() else say(f"{out}: {done.step} steps, {done.seconds / 60:.0f} minutes")
+    print_json(report) if wants_json() else say(
+        f"{out}: {count_of(done.step, 'step')}, {done.seconds / 60:.0f} minutes"
+    )

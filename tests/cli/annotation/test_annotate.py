@@ -157,7 +157,7 @@ def test_an_endpoint_that_fails_is_one_line_without_the_key(
     command = seed(folder, out, chats)
     ran = run(*command, "--yes", "--concurrency", 1)
     assert ran.code == 7 and "COLMLM_ANNOTATOR_API_KEY" in ran.err and KEY not in ran.err + ran.out
-    assert f"1 documents are in {out}. Run the same command again" in ran.err
+    assert f"1 document is in {out}. Run the same command again" in ran.err
     assert run(*command, "--yes").code == 0 and len(facts(out)) == 6
 
 

@@ -105,7 +105,7 @@ def test_a_break_is_named_and_sealed(run: Run, atlas: list[int], database_url: s
     sealed = run(*seal, "--yes", "--json").json
     assert sealed["seq"] == bogus + 1 and sealed["breaks"][0]["seq"] == bogus
     told = run("log", "verify")
-    assert told.code == 0 and "ok except 1 sealed breaks" in told.out
+    assert told.code == 0 and "ok except 1 sealed break:" in told.out
     found = run("log", "verify", "--json").json
     assert found["ok"] and found["breaks"] == [] and found["sealed"][0]["sealed_by"] == bogus + 1
     fsck = run("doctor", "--data")

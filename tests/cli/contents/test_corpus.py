@@ -157,7 +157,7 @@ def test_an_exported_dataset_is_loaded_by_the_hubs_library(
     ]
     first = row["facts"][0]
     assert row["text"][first["start"] : first["end"]] == first["value"] and first["current"] == "Cusco"
-    assert "1 documents with 2 facts" in (folder / "README.md").read_text(encoding="utf-8")
+    assert "1 document with 2 facts" in (folder / "README.md").read_text(encoding="utf-8")
     again = run("corpus", "export", "atlas", "--format", "dataset", "-o", folder)
     assert again.code == 2 and again.err.count("\n") == 1
 

@@ -30,7 +30,7 @@ def test_a_checkpoint_is_trained_further_and_is_a_checkpoint_again(
     assert found.config.method == "co-lmlm" and found.config.training["unlearning"]["beta"] == 0.1
     assert found.checkpoint_id != load(checkpoint, checkpoint).checkpoint_id
     shown = run(*words, "--out", tmp_path / "ascent", "--objective", "grad-ascent", "--epochs", 1)
-    assert shown.code == 0 and "1 steps" in shown.out
+    assert shown.code == 0 and "1 step," in shown.out
     assert run(*words, "--out", tmp_path / "kept", "--epochs", 3, "--keep-epochs").code == 0
     kept = [load(tmp_path / "kept" / name, tmp_path) for name in ("epoch-1", "epoch-2", ".")]
     assert len({one.checkpoint_id for one in kept}) == 3

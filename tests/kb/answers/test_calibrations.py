@@ -90,7 +90,7 @@ def test_what_was_changed_since_is_said(calibrations: AnswerCalibrations, kb: Kn
     kb.keysets.rekey(WordEncoder(), kinds=("context", "question"))
     assert calibrations.standing().doubts == (
         "It was made with other keys.",
-        "Documents were added since, in 1 changes.",
+        "Documents were added since, in 1 change.",
     )
     assert calibrations.standing().threshold == 0.6
 

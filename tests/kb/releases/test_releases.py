@@ -372,7 +372,7 @@ def test_a_bad_release_is_refused_before_anything_is_stored(
         (_without_metadata, "entry e000000003 .* `metadata`"),
         (_same_fact, "are both fact 1 of sample 's0000001'"),
         (_other_id, "says that its id is 'e000000004'"),
-        (_blank_span, "fact_span of 1 characters"),
+        (_blank_span, "fact_span of 1 character,"),
         (_no_table, "no table entries"),
         (_no_index_of_ids, "CREATE UNIQUE INDEX"),
         (_not_an_index, "cannot be read as a Faiss index"),

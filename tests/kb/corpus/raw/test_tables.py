@@ -95,7 +95,7 @@ def test_bad_rows_are_refused_with_their_line_and_the_next_are_read(tmp_path: Pa
     documents, refusals = read(tmp_path / "x.csv", b"\n".join(rows))
     assert [(d.external_id, d.text) for d in documents] == [("1", "two\nlines"), ("8", "Lima")]
     assert [(r.document, r.reason[:12]) for r in refusals] == [
-        ("x.csv:4", "3 cells unde"), ("x.csv:5", "1 cells unde"), ("x.csv:6", "not UTF-8; c"),
+        ("x.csv:4", "3 cells unde"), ("x.csv:5", "1 cell under"), ("x.csv:6", "not UTF-8; c"),
         ("x.csv:7", "it has a NUL"), ("x.csv:8", "no row of a "), ("7", "no text ('te"), ("x.csv:10", "no document "),
         ("1", "a second doc"),
     ]  # fmt: skip
