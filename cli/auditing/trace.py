@@ -13,6 +13,7 @@ from colmlm.cli.bases.local_base import Base
 from colmlm.cli.fact_view import WITHHELD, fact_source, in_sample, printed_on
 from colmlm.cli.options import Actor, After, FactId, Limit, examples, some_text, wants_json
 from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
+from colmlm.kb.evidence.records import describe_change
 from colmlm.kb.lookup.options import filter_note
 
 if TYPE_CHECKING:
@@ -131,7 +132,8 @@ def show_output(trace: OutputTrace) -> None:
     say(f"prompt: {trace.prompt}")
     say(f"output: {mark_splices(trace)}")
     if trace.quotes is not None:
-        say(f"quotes: {describe_source(trace.quotes)}")
+        entered = ", ".join(f"({one.ordinal})" for one in trace.splices if one.document_says is not None)
+        say(f"quotes: {describe_source(trace.quotes)}" + (f", but for {entered}" if entered else ""))
     elif trace.uncited:
         say("uncited: all of it; no fact stands behind these words")
     elif sum(splice.output_end - splice.output_start for splice in trace.splices) < len(trace.output):
@@ -139,6 +141,9 @@ def show_output(trace: OutputTrace) -> None:
     columns = ("n", "value", "fact", "version", "score", "source", "now")
     if trace.splices:
         print_table(columns, map(_splice_row, trace.splices))
+    for splice in trace.splices:
+        if splice.entry is not None:
+            say(f"{splice.ordinal}: {splice.entry}")
     for one in trace.feedback:
         said = "; ".join(filter(None, (one.comment, one.value and f"right would be: {one.value}")))
         say(f"thumb {one.thumb} by {one.on_behalf_of or one.actor}" + (f": {said}" if said else ""))
@@ -189,15 +194,13 @@ def _now(splice: TracedSplice) -> str:
         return ""
     if splice.live:
         now = "live" if splice.is_current else f"now {shorten(splice.current_value)}"
+        now = f"{now}, by {splice.correction}" if splice.correction else now
         now = f"{now}, unreviewed" if splice.review == "proposed" else now
         return f"{now}, found by a predicted key" if splice.key_predicted else now
     kinds = ("erase",) if splice.erased else ("delete", "forget", "ingest", "reject")
     last = next((change for change in reversed(splice.history) if change.kind in kinds), None)
-    return (
-        f"{'erased' if splice.erased else 'deleted'} by {last.actor}, change {last.seq}: {last.reason}"
-        if last
-        else "deleted"
-    )
+    gone = "erased" if splice.erased else "deleted"
+    return f"{gone} by {describe_change(last)}" if last else "deleted"
 
 
 @app.command(
@@ -289,12 +292,13 @@ def _show_impact(found: Impact) -> None:
 
 
 def _since(used: ImpactedOutput) -> str:
-    return {
+    since = {
         "current": "still so",
         "corrected": "CORRECTED since",
         "deleted": "DELETED since",
         "erased": "ERASED since",
     }[used.since]
+    return f"{since}; differs from its document" if used.entered else since
 
 
 @app.command(
