@@ -136,17 +136,26 @@ def show_output(trace: OutputTrace) -> None:
         say(f"quotes: {describe_source(trace.quotes)}" + (f", but for {entered}" if entered else ""))
     elif trace.uncited:
         say("uncited: all of it; no fact stands behind these words")
-    elif sum(splice.output_end - splice.output_start for splice in trace.splices) < len(trace.output):
-        say("uncited: what stands outside the brackets")
-    columns = ("n", "value", "fact", "version", "score", "source", "now")
+    elif trace.output:
+        say(f"uncited: {_uncited(trace)}")
+    columns = ("n", "value", "span", "fact", "version", "score", "source", "now")
     if trace.splices:
         print_table(columns, map(_splice_row, trace.splices))
     for splice in trace.splices:
-        if splice.entry is not None:
-            say(f"{splice.ordinal}: {splice.entry}")
+        edition = splice.source.revision if splice.source else None
+        sentence = splice.sentence and f'sentence "{splice.sentence}"'
+        if told := "; ".join(filter(None, (splice.entry, edition and f"revision {edition}", sentence))):
+            say(f"{splice.ordinal}: {told}")
     for one in trace.feedback:
         said = "; ".join(filter(None, (one.comment, one.value and f"right would be: {one.value}")))
         say(f"thumb {one.thumb} by {one.on_behalf_of or one.actor}" + (f": {said}" if said else ""))
+
+
+def _uncited(trace: OutputTrace) -> str:
+    spans = trace.uncited_spans
+    number = sum(end - start for start, end in spans)
+    where = ", ".join(f"[{start}:{end}]" for start, end in spans)
+    return f"{where}, {number} of {len(trace.output)} characters" if spans else "nothing"
 
 
 def stored_as(generation_id: int, server: str | None) -> str:
@@ -179,7 +188,8 @@ def _splice_row(splice: TracedSplice) -> tuple[object, ...]:
     if splice.part_start is not None:
         found += f" (characters {splice.part_start} to {splice.part_end} of it)"
     source = describe_source(splice.source) if splice.sample is None else in_sample(splice.sample)
-    return splice.ordinal, found, splice.fact_id, splice.version, score, source, _now(splice)
+    span = f"[{splice.output_start}:{splice.output_end}]" if splice.outcome == "hit" else ""
+    return splice.ordinal, found, span, splice.fact_id, splice.version, score, source, _now(splice)
 
 
 def describe_source(source: Source | None) -> str:

@@ -224,6 +224,15 @@ class OutputTrace:
     accepted_only: bool = False
 
     @property
+    def uncited_spans(self) -> tuple[tuple[int, int], ...]:
+        """The stretches of the output that say something and that neither a fact nor a document stands behind."""
+        hits = [splice for splice in self.splices if splice.outcome == "hit"]
+        starts = [0, *(hit.output_end for hit in hits)]
+        ends = [*(hit.output_start for hit in hits), len(self.output)]
+        outside = () if self.quotes else zip(starts, ends, strict=True)
+        return tuple((start, end) for start, end in outside if self.output[start:end].strip())
+
+    @property
     def question(self) -> str:
         """What it was asked: an answer's whole prompt, else the question or the sentence that its prompt ends in."""
         return question_of(self.mode, self.prompt, "", is_read=False)

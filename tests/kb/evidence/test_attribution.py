@@ -183,6 +183,14 @@ def test_what_was_never_stored_cannot_be_traced(kb: KnowledgeBase):
         kb.outputs.trace_fact(1)
 
 
+def test_what_no_fact_stands_behind_is_named_by_its_offsets(kb: KnowledgeBase):
+    ingest(kb, PERU)
+    made = _spliced(kb)
+    assert kb.outputs.record_traced(made).uncited_spans == ((0, 6), (10, 11))
+    bare = replace(made, output=" Lima ", splices=(replace(made.splices[0], output_start=1, output_end=5),))
+    assert kb.outputs.record_traced(bare).uncited_spans == (), "blanks say nothing"
+
+
 @pytest.mark.parametrize("accepted_only", [False, True])
 def test_a_trace_says_whether_proposed_facts_were_left_out(kb: KnowledgeBase, accepted_only: bool):
     made = NewOutput("Who?", "Me.", "", "auto", kb.log.head_seq(), (), accepted_only=accepted_only)
