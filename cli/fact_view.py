@@ -124,7 +124,10 @@ def print_fact(fact: FactRecord, page: int | None = None) -> None:
     if fact.review_seq is not None:
         say(f"review:   {fact.review}, by change {fact.review_seq}")
     gone = _describe_deletion(fact) if fact.erased_seq is not None else f"deleted {_describe_deletion(fact)}"
-    say(f"live since change {fact.created_seq}" if fact.deleted_seq is None else gone)
+    since = f"live since change {fact.created_seq}"
+    if fact.version_seq not in (None, fact.created_seq):
+        since += f", version {fact.version} since change {fact.version_seq} (see: colmlm trace fact {fact.fact_id})"
+    say(since if fact.deleted_seq is None else gone)
 
 
 def print_edit(edit: Edit, *, undoes: int | None = None) -> None:

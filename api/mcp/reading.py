@@ -324,6 +324,7 @@ def _span(splice: TracedSplice) -> dict[str, Any]:
         "is_live": splice.live,
         "is_current": splice.is_current,
         **describe_citation(splice.source, splice.sample),
+        **({} if splice.entry is None else {"entered": splice.entry}),
         "changes_since": [_change(change) for change in splice.history],
     }
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
@@ -177,7 +177,7 @@ def verify(
     public_key: Annotated[
         Path | None,
         typer.Option(
-            "--public-key", exists=True, dir_okay=False, help="Who must have signed a certificate, as PEM."
+            "--public-key", exists=True, dir_okay=False, help="The key that must have signed, as PEM."
         ),
     ] = None,
     offline: Annotated[
@@ -199,30 +199,54 @@ def verify(
             raise typer.BadParameter("a certificate is checked alone.", param_hint="--against, --log")
         _verify_certificate(base, certificate, key, public_key, offline=offline)
         return
-    if public_key or offline:
-        raise typer.BadParameter("they are for a certificate.", param_hint="--public-key, --offline")
-    from colmlm.kb.log.witness import check_log
+    if offline:
+        raise typer.BadParameter("it is for a certificate; --log needs no base.", param_hint="--offline")
+    if (key or public_key) and not (against or log_file):
+        raise typer.BadParameter(
+            "nothing signed is named; pass --against or --log too.", param_hint="--key, --public-key"
+        )
+    from colmlm.kb.log.witness import NO_HEAD, check_log
 
-    witnessed = _read_head(against, key) if against else None
+    trusted = _fingerprints(key, public_key)
+    heads = {file: _read_head(file, trusted) for file in (log_file, against) if file}
+    witnessed = heads[against] if against else None
     if log_file:
-        _read_head(log_file, key)
         with log_file.open(encoding="utf-8") as lines:
             report = check_log(lines, log_file.name, witnessed)
     else:
         report = base.log.verify(witnessed)
-    print_json(report) if wants_json() else _show_report(report)
+    demanded = bool(trusted)
+    if wants_json():
+        signed = [{"file": file.name, "key": head.key, "demanded": demanded} for file, head in heads.items()]
+        print_json(plain(report) | {"signed": signed})
+    else:
+        _show_report(report)
+        for file, head in heads.items():
+            say(f"{file.name} was signed by key {head.key}, {'' if demanded else 'not '}demanded")
+        if report.ok:
+            _show_proof(report)
+        if not against:
+            say(NO_HEAD)
     if not report.ok:
         raise typer.Exit(CHECK_FAILED)
 
 
-def _read_head(file: Path, key: str | None) -> Head:
+def _fingerprints(key: str | None, public_key: Path | None) -> tuple[str, ...]:
+    """Give the fingerprints of the keys that were named."""
+    from colmlm.kb.log.signing import key_names, read_pem
+
+    of_pem = () if public_key is None else (key_names(read_pem(public_key.read_text(), public_key.name)),)
+    return (*([key] if key else []), *(names.fingerprint for names in of_pem))
+
+
+def _read_head(file: Path, trusted: Sequence[str]) -> Head:
     from colmlm.kb.log.signing import require_signer
     from colmlm.kb.log.witness import read_head
 
     with file.open(encoding="utf-8") as lines:
         head = read_head(lines.readline(), file.name)
-    if key is not None:
-        require_signer(head.key, (key,), file.name)
+    if trusted:
+        require_signer(head.key, trusted, file.name)
     return head
 
 
@@ -255,12 +279,14 @@ def _show_certificate(found: CertificateCheck) -> None:
         say(f"run {found.run_id}: {forgotten} forgotten by change {found.applied_seq}, policy {found.policy}")
     say(f"change hash {found.applied_hash}")
     say(f"level {found.level}: {found.reached}")
-    say("It proves:")
-    for line in found.proves:
-        say(f"- {line}")
-    say("It does not prove:")
-    for line in found.does_not_prove:
-        say(f"- {line}")
+    _show_proof(found)
+
+
+def _show_proof(found: CertificateCheck | AuditReport) -> None:
+    for what, lines in (("It proves:", found.proves), ("It does not prove:", found.does_not_prove)):
+        say(what)
+        for line in lines:
+            say(f"- {line}")
 
 
 def _show_report(report: AuditReport) -> None:
@@ -274,8 +300,19 @@ def _show_report(report: AuditReport) -> None:
         _show_breaks(report.sealed)
     say(f"it ends with change {report.seq}, hash {report.hash}")
     if (head := report.witnessed) is not None:
-        stands = "is" if report.holds_witnessed else "IS NOT"
-        say(f"change {head.seq}, witnessed {head.at} by key {head.key}, {stands} in this log")
+        say(f"change {head.seq}, witnessed {head.at}, {_stands(report, head)}")
+
+
+def _stands(report: AuditReport, head: Head) -> str:
+    """Say how a head that was kept stands to the log, how old it is, and how much came after it."""
+    if not report.holds_witnessed:
+        return "IS NOT in this log"
+    broken = min((found.first_seq for found in report.breaks), default=report.seq + 1)
+    if broken <= head.seq:
+        which = "the change" if broken == head.seq else f"change {broken} before it"
+        return f"has its hash in this log, but {which} breaks the chain"
+    days = max(0, (datetime.now(UTC) - datetime.fromisoformat(head.at)).days)
+    return f"{count_of(days, 'day')} ago, is in this log; {count_of(report.seq - head.seq, 'change')} came after it"
 
 
 _CAUSES = {
@@ -356,12 +393,13 @@ def export(
     head = base.log.head()  # before the file is created, so that a base out of reach leaves none
     written = output.open("w", encoding="utf-8") if output else nullcontext(sys.stdout)
     with progress("Exporting changes") as advance, written as target:
-        if not whole_log:
-            target.write(json.dumps(head, ensure_ascii=False) + "\n")
-            return
-        for done, line in enumerate(base.log.export()):
+        lines = base.log.export() if whole_log else [json.dumps(head, ensure_ascii=False) + "\n"]
+        for done, line in enumerate(lines):
             target.write(line)
             advance(done, None)
+    if output is not None:
+        what = "the log" if whole_log else f"the head, change {head['seq']}"
+        note(f"Wrote {output}: {what}, signed by key {head['key']}")
 
 
 def _export_public_key(base: Base, output: Path | None) -> None:

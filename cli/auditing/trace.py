@@ -13,6 +13,7 @@ from colmlm.cli.bases.local_base import Base
 from colmlm.cli.fact_view import WITHHELD, fact_source, in_sample, printed_on
 from colmlm.cli.options import Actor, After, FactId, Limit, examples, some_text, wants_json
 from colmlm.cli.output import count_of, note, plain, print_json, print_table, say, shorten
+from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
 from colmlm.kb.lookup.options import filter_note
 
 if TYPE_CHECKING:
@@ -134,17 +135,30 @@ def show_output(trace: OutputTrace) -> None:
     say(f"prompt: {trace.prompt}")
     say(f"output: {mark_splices(trace)}")
     if trace.quotes is not None:
-        say(f"quotes: {describe_source(trace.quotes)}")
+        entered = ", ".join(f"({one.ordinal})" for one in trace.splices if one.document_says is not None)
+        say(f"quotes: {describe_source(trace.quotes)}" + (f", but for {entered}" if entered else ""))
     elif trace.uncited:
         say("uncited: all of it; no fact stands behind these words")
-    elif sum(splice.output_end - splice.output_start for splice in trace.splices) < len(trace.output):
-        say("uncited: what stands outside the brackets")
-    columns = ("n", "value", "fact", "version", "score", "source", "now")
+    elif trace.output:
+        say(f"uncited: {_uncited(trace)}")
+    columns = ("n", "value", "span", "fact", "version", "score", "source", "now")
     if trace.splices:
         print_table(columns, map(_splice_row, trace.splices))
+    for splice in trace.splices:
+        edition = splice.source.revision if splice.source else None
+        sentence = splice.sentence and f'sentence "{splice.sentence}"'
+        if told := "; ".join(filter(None, (splice.entry, edition and f"revision {edition}", sentence))):
+            say(f"{splice.ordinal}: {told}")
     for one in trace.feedback:
         said = "; ".join(filter(None, (one.comment, one.value and f"right would be: {one.value}")))
         say(f"thumb {one.thumb} by {one.on_behalf_of or one.actor}" + (f": {said}" if said else ""))
+
+
+def _uncited(trace: OutputTrace) -> str:
+    spans = trace.uncited_spans
+    number = sum(end - start for start, end in spans)
+    where = ", ".join(f"[{start}:{end}]" for start, end in spans)
+    return f"{where}, {number} of {len(trace.output)} characters" if spans else "nothing"
 
 
 def stored_as(generation_id: int, server: str | None) -> str:
@@ -177,7 +191,8 @@ def _splice_row(splice: TracedSplice) -> tuple[object, ...]:
     if splice.part_start is not None:
         found += f" (characters {splice.part_start} to {splice.part_end} of it)"
     source = describe_source(splice.source) if splice.sample is None else in_sample(splice.sample)
-    return splice.ordinal, found, splice.fact_id, splice.version, score, source, _now(splice)
+    span = f"[{splice.output_start}:{splice.output_end}]" if splice.outcome == "hit" else ""
+    return splice.ordinal, found, span, splice.fact_id, splice.version, score, source, _now(splice)
 
 
 def describe_source(source: Source | None) -> str:
@@ -192,15 +207,13 @@ def _now(splice: TracedSplice) -> str:
         return ""
     if splice.live:
         now = "live" if splice.is_current else f"now {shorten(splice.current_value)}"
+        now = f"{now}, by {splice.correction}" if splice.correction else now
         now = f"{now}, unreviewed" if splice.review == "proposed" else now
         return f"{now}, found by a predicted key" if splice.key_predicted else now
     kinds = ("erase",) if splice.erased else ("delete", "forget", "ingest", "reject")
     last = next((change for change in reversed(splice.history) if change.kind in kinds), None)
-    return (
-        f"{'erased' if splice.erased else 'deleted'} by {last.actor}, change {last.seq}: {last.reason}"
-        if last
-        else "deleted"
-    )
+    gone = "erased" if splice.erased else "deleted"
+    return f"{gone} by {describe_change(last)}" if last else "deleted"
 
 
 @app.command(
@@ -292,12 +305,13 @@ def _show_impact(found: Impact) -> None:
 
 
 def _since(used: ImpactedOutput) -> str:
-    return {
+    since = {
         "current": "still so",
         "corrected": "CORRECTED since",
         "deleted": "DELETED since",
         "erased": "ERASED since",
     }[used.since]
+    return f"{since}; differs from its document" if used.entered else since
 
 
 @app.command(

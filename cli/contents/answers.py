@@ -141,6 +141,12 @@ def _show(found: Answer) -> None:
         facts = f"fact{'' if len(found.facts) == 1 else 's'} {said}" if said else "no marked fact"
         what = "the lines that answer; " if found.grain == PASSAGE else ""
         note(f"{what}{where}; {facts}; score {found.score:.2f}")
+        for fact in found.facts:
+            if fact.entered_seq is not None:
+                note(
+                    f"Fact {fact.fact_id} was corrected by {fact.entered_by}, change {fact.entered_seq}; "
+                    f"its document says something else. See: colmlm trace fact {fact.fact_id}"
+                )
         if found.unreviewed:
             proposed = ", ".join(map(str, found.unreviewed))
             facts = "fact" if len(found.unreviewed) == 1 else "facts"

@@ -43,7 +43,7 @@ from colmlm.kb.answers.records import (
 )
 from colmlm.kb.answers.windows import FactInWindow, SaidWindow, is_unchanged, read_windows, said_passages
 from colmlm.kb.errors import InvalidQuery, NoActiveKeyset
-from colmlm.kb.facts.reading import get_fact, require_corpus
+from colmlm.kb.facts.reading import get_fact, require_corpus, version_origins
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.likeness import SentenceEmbedder
 from colmlm.kb.lookup.options import USUAL_FACTS, AnswerOptions, FactFilter, FullAnswerOptions
@@ -100,7 +100,23 @@ class Answering:
     def answer_in_mode(self, question: str, mode: str, **options: Unpack[AnswerOptions]) -> AnsweredQuestion:
         """Answer a question in the mode "read" or "paper", and give the answer with what is stored of it."""
         wanted = self._read_options(options)
-        return self._looked_up(question, wanted) if mode == "paper" else self._read(question, wanted)
+        asked = self._looked_up(question, wanted) if mode == "paper" else self._read(question, wanted)
+        return replace(asked, answer=self._name_entered(asked.answer))
+
+    def _name_entered(self, answer: Answer) -> Answer:
+        """Say of the facts in an answer who entered a value that their document does not say."""
+        with self.kb.sessions() as session:
+            origins = version_origins(session, [(fact.fact_id, fact.version) for fact in answer.facts])
+        entered = {key: one for key, one in origins.items() if one.document_says is not None}
+        return replace(
+            answer,
+            facts=tuple(
+                replace(fact, entered_by=one.actor, entered_seq=one.given_seq)
+                if (one := entered.get((fact.fact_id, fact.version)))
+                else fact
+                for fact in answer.facts
+            ),
+        )
 
     def _read_options(self, options: AnswerOptions) -> FullAnswerOptions:
         """Read the options of a question. Raises `CorpusNotFound`."""
@@ -231,10 +247,11 @@ class Answering:
         said = self._said_whole(answer, passage) if passage is not None and is_better else answer
         is_comparison = asks_to_compare(question)
         if own is not None and (is_comparison or not _says(said, own)):
-            return self._answer_from_places(question, [own], SURE, least, passages, seq)
+            said = self._answer_from_places(question, [own], SURE, least, passages, seq)
+            return self._name_entered(said)
         if is_comparison:
             return self._silent(replace(answer, withheld=False), is_comparison=True)
-        return self._silent(said) if said.abstained else said
+        return self._silent(said) if said.abstained else self._name_entered(said)
 
     def _windows_then(
         self, question: str, seq: int, hits: Sequence[Hit], fact_filter: FactFilter

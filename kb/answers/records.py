@@ -18,12 +18,18 @@ AnswerMode = Literal["read", "paper"]
 
 @dataclass(frozen=True, slots=True)
 class SaidFact:
-    """A live fact that a passage or an answer says, in its version and with its review of now."""
+    """A live fact that a passage or an answer says, in its version and with its review of now.
+
+    In an answer, `entered_by` says who entered the value where its document says another, and `entered_seq` by which
+    change.
+    """
 
     fact_id: int
     version: int
     value: str
     review: Review = "accepted"
+    entered_by: str | None = None
+    entered_seq: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ Attributions name fact, version and change, so they stay valid after the fact wa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Unpack
 
-from sqlalchemy import ColumnElement, func, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.answers.answering import Answering
@@ -34,6 +34,7 @@ from colmlm.kb.evidence.records import (
 from colmlm.kb.evidence.storing import StoredOutput, feedback_of_output
 from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts import reading
+from colmlm.kb.facts.reading import CONTEXT_CHARACTERS, VersionOrigin
 from colmlm.kb.facts.records import FactRecord, Source
 from colmlm.kb.keys import predicted
 from colmlm.kb.log import audit
@@ -46,16 +47,12 @@ from colmlm.kb.tables import (
     AttributionRow,
     ChangeRow,
     DocumentRow,
-    FactPastRow,
-    FactRow,
-    FactVersionRow,
     FeedbackRow,
     GenerationRow,
     copy_columns,
     thumbs,
 )
 
-CONTEXT_CHARACTERS = 300
 SENTENCE_ENDS = (". ", "! ", "? ", "\n")
 
 
@@ -92,11 +89,16 @@ def _trace(
 ) -> OutputTrace:
     hits = [lookup.fact_id for lookup in lookups if lookup.fact_id is not None]
     used = reading.fact_records(session, hits) if hits else {}
-    edits = _edits_of(session, hits, stored.seq) if hits else {}
+    now = [(fact_id, fact.version) for fact_id, fact in used.items()]
+    then = [(one.fact_id, one.fact_version) for one in lookups if one.fact_id is not None]
+    origins = reading.version_origins(session, [*now, *then])
+    edits, given = _edits_of(session, hits, stored.seq, origins.values()) if hits else ({}, {})
     predicted_of: Collection[int] = ()
     if stored.keyset_id is not None:
         predicted_of = predicted.predicted_as_of(session, stored.keyset_id, set(hits), stored.seq)
-    splices = tuple(_trace_splice(stored, lookup, used, edits, predicted_of) for lookup in lookups)
+    splices = tuple(
+        _trace_splice(stored, lookup, used, origins, edits, given, predicted_of) for lookup in lookups
+    )
     source = _quoted_source(session, stored)
     return copy_columns(
         OutputTrace,
@@ -124,17 +126,21 @@ def _trace_splice(
     stored: GenerationRow,
     spliced: AttributionRow,
     used: Mapping[int, FactRecord],
+    origins: Mapping[tuple[int, int], VersionOrigin],
     edits: Mapping[int, tuple[ChangeRecord, ...]],
+    given: Mapping[int, ChangeRecord],
     predicted_of: Collection[int],
 ) -> TracedSplice:
     fact = used.get(spliced.fact_id) if spliced.fact_id is not None else None
     live = fact is not None and fact.deleted_seq is None
+    then = origins.get((spliced.fact_id or 0, spliced.fact_version or 0))
+    now = origins.get((fact.fact_id, fact.version)) if fact and live else None
     return copy_columns(
         TracedSplice,
         spliced,
         value=stored.output[spliced.output_start : spliced.output_end],
         version=spliced.fact_version,
-        source=fact.source if fact else None,
+        source=then.source if then else None,
         live=live,
         current_value=fact.value if fact and live else None,
         history=edits.get(spliced.fact_id, ()) if spliced.fact_id is not None else (),
@@ -142,21 +148,31 @@ def _trace_splice(
         review=fact.review if fact else None,
         sample=fact.sample if fact else None,
         key_predicted=spliced.fact_id in predicted_of,
+        from_seq=then.from_seq if then else None,
+        given_by=given.get(then.given_seq or 0) if then else None,
+        current_seq=now.given_seq if now else None,
+        document_says=then.document_says if then else None,
+        sentence=_sentence(then) if then else None,
     )
 
 
-def _edits_of(session: Session, fact_ids: Collection[int], after: int) -> dict[int, tuple[ChangeRecord, ...]]:
-    """List the edits of each of these facts past change `after`. Keying is not an edit."""
-    changes = _edits(session, ChangeRow.fact_ids.overlap(sorted(set(fact_ids))), after)
-    return {
-        fact_id: tuple(change for change in changes if fact_id in change.fact_ids) for fact_id in fact_ids
-    }
+def _edits_of(
+    session: Session, fact_ids: Collection[int], after: int, origins: Iterable[VersionOrigin]
+) -> tuple[dict[int, tuple[ChangeRecord, ...]], dict[int, ChangeRecord]]:
+    """List the edits of each of these facts past change `after`, and the changes that gave these versions their values.
+
+    Keying is not an edit.
+    """
+    touches = and_(ChangeRow.seq > after, ChangeRow.fact_ids.overlap(sorted(set(fact_ids))))
+    given = ChangeRow.seq.in_({one.given_seq for one in origins if one.given_seq is not None})
+    changes = _edits(session, or_(touches, given))
+    since = [change for change in changes if change.seq > after]
+    edits = {fact_id: tuple(change for change in since if fact_id in change.fact_ids) for fact_id in fact_ids}
+    return edits, {change.seq: change for change in changes}
 
 
-def _edits(session: Session, touches: ColumnElement[bool], after: int) -> tuple[ChangeRecord, ...]:
-    statement = select(ChangeRow).where(
-        touches, ChangeRow.seq > after, ChangeRow.kind.not_in(audit.MAINTENANCE)
-    )
+def _edits(session: Session, touches: ColumnElement[bool]) -> tuple[ChangeRecord, ...]:
+    statement = select(ChangeRow).where(touches, ChangeRow.kind.not_in(audit.MAINTENANCE))
     return tuple(audit.change_record(change) for change in session.scalars(statement.order_by(ChangeRow.seq)))
 
 
@@ -170,26 +186,21 @@ def trace_fact(session: Session, fact_id: int) -> FactTrace:
         .where(AttributionRow.fact_id == fact_id)
         .order_by(AttributionRow.generation_id, AttributionRow.ordinal)
     )
+    origins = reading.version_origins(session, [(fact_id, None)])
     return FactTrace(
         fact=fact,
-        context=_context(session, fact),
-        versions=_versions(session, fact_id),
-        history=_edits(session, touches, 0),
+        context=_sentence(origins[fact_id, fact.version]),
+        versions=tuple(map(_version, origins.values())),
+        history=_edits(session, touches),
         uses=tuple(_use(used, at) for used, at in uses),
     )
 
 
-def _versions(session: Session, fact_id: int) -> tuple[Version, ...]:
-    """Give the versions of a fact, each with the question and the place it had."""
-    of_fact = select(FactVersionRow).where(FactVersionRow.fact_id == fact_id)
-    past = select(FactPastRow).where(FactPastRow.fact_id == fact_id).order_by(FactPastRow.version)
-    states: list[FactPastRow | FactRow] = [*session.scalars(past), session.get_one(FactRow, fact_id)]
-    versions = []
-    for v in session.scalars(of_fact.order_by(FactVersionRow.version)):
-        was = next(s for s in states if isinstance(s, FactRow) or s.version >= v.version)
-        place = (was.document_id, was.span_start, was.span_end)
-        versions.append(Version(v.version, v.value, v.from_seq, v.to_seq, was.question, *place))
-    return tuple(versions)
+def _version(v: VersionOrigin) -> Version:
+    start, end = (v.source.start, v.source.end) if v.source else (None, None)
+    return Version(
+        v.version, v.value, v.from_seq, v.to_seq, v.question, v.document_id, start, end, v.given_seq, v.document_says
+    )  # fmt: skip
 
 
 def _use(used: AttributionRow, at: datetime) -> Use:
@@ -197,14 +208,13 @@ def _use(used: AttributionRow, at: datetime) -> Use:
     return Use(used.generation_id, used.fact_version, used.output_start, used.output_end, at.astimezone(UTC))
 
 
-def _context(session: Session, fact: FactRecord) -> str | None:
-    """Give the sentence of the document around the fact's span; None for a fact without a document."""
-    if (source := fact.source) is None:
+def _sentence(origin: VersionOrigin) -> str | None:
+    """Give the sentence of the document around a version's place; None for a fact without one."""
+    if origin.around is None or origin.source is None:
         return None
-    first = max(0, source.start - CONTEXT_CHARACTERS)
-    around = func.substr(DocumentRow.text, first + 1, source.end + CONTEXT_CHARACTERS - first)
-    text: str = session.scalars(select(around).where(DocumentRow.id == source.document_id)).one()
-    return sentence_around(text, source.start - first, source.end - first)
+    return sentence_around(
+        origin.around, origin.start, origin.start + origin.source.end - origin.source.start
+    )
 
 
 def sentence_around(text: str, start: int, end: int) -> str:

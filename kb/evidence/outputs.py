@@ -29,6 +29,7 @@ from colmlm.kb.evidence.records import (
 from colmlm.kb.evidence.storing import give_feedback
 from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts import reading
+from colmlm.kb.facts.reading import VersionOrigin
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
@@ -67,7 +68,13 @@ class Outputs:
         with self.store.sessions.begin() as session:
             _check(session, generation)
             trace = attribution.trace_stored(session, storing.record_output(session, generation))
-            return replace(trace, splices=tuple(replace(splice, history=()) for splice in trace.splices))
+            untold: dict[str, Any] = {
+                "history": (),
+                "given_by": None,
+                "document_says": None,
+                "sentence": None,
+            }
+            return replace(trace, splices=tuple(replace(splice, **untold) for splice in trace.splices))
 
     def trace(self, generation_id: int) -> OutputTrace:
         """Trace each spliced word of an output to its fact. Raises `GenerationNotFound`."""
@@ -211,11 +218,15 @@ def _uses(
     uses = session.execute(statement).all()
     records = reading.fact_records(session, sorted({fact.id for _, _, fact in uses}))
     live = {fact_id: record.value for fact_id, record in records.items() if record.deleted_seq is None}
-    return tuple(_output(used, stored, fact, live.get(fact.id)) for used, stored, fact in uses)
+    then = reading.version_origins(session, [(fact.id, used.fact_version) for used, _, fact in uses])
+    return tuple(
+        _output(used, stored, fact, live.get(fact.id), then[fact.id, used.fact_version or 0])
+        for used, stored, fact in uses
+    )
 
 
 def _output(
-    used: AttributionRow, stored: GenerationRow, fact: FactRow, live_value: str | None
+    used: AttributionRow, stored: GenerationRow, fact: FactRow, live_value: str | None, then: VersionOrigin
 ) -> ImpactedOutput:
     assert used.fact_version is not None, "a hit without a version cannot be stored"
     said = stored.output[used.output_start : used.output_end]
@@ -238,6 +249,7 @@ def _output(
         seq=stored.seq,
         at=stored.at.astimezone(UTC),
         since=since,
+        entered=then.document_says is not None,
     )
 
 

@@ -79,7 +79,9 @@ def output_account(trace: OutputTrace, database: str) -> Provenance:
         checkpoint = found.agent(f"checkpoint:{quote(trace.checkpoint_id, safe='')}", "Checkpoint")
         found.relate("wasAssociatedWith", decoding, checkpoint)
     if trace.quotes is not None:
-        found.relate("wasQuotedFrom", name, _document(found, trace.quotes))
+        is_quotation = not any(splice.document_says for splice in trace.splices)
+        how = "wasQuotedFrom" if is_quotation else "wasDerivedFrom"
+        found.relate(how, name, _document(found, trace.quotes))
     for splice in trace.splices:
         if splice.outcome == "hit":
             _splice(found, name, decoding, splice)
@@ -104,12 +106,26 @@ def _splice(found: Provenance, output: str, decoding: str, splice: TracedSplice)
     found.relate("wasQuotedFrom", name, version)
     found.relate("used", decoding, version)
     found.relate("specializationOf", version, fact)
-    if splice.source is not None:
+    if splice.document_says is not None:
+        _revise(found, fact, splice.version or 1)
+    elif splice.source is not None:
         found.relate("wasQuotedFrom", version, _document(found, splice.source))
+    if (given := splice.given_by) is not None:
+        (change,) = _changes(found, version, [given]).values()
+        if given.seq == splice.from_seq:
+            found.relate("wasGeneratedBy", version, change, given.at)
     changes = _changes(found, fact, splice.history)
     endings = [change for change in splice.history if change.kind in ENDING]
     if not splice.live and endings:
         found.relate("wasInvalidatedBy", version, changes[endings[-1].seq], endings[-1].at)
+
+
+def _revise(found: Provenance, fact: str, version: int) -> None:
+    """Relate a version whose value was entered to the one before it, since no document says it."""
+    if version > 1:
+        before = found.entity(f"{fact}:version:{version - 1}", "FactVersion")
+        found.relate("specializationOf", before, fact)
+        found.relate("wasRevisionOf", f"{fact}:version:{version}", before)
 
 
 def fact_account(trace: FactTrace, database: str) -> Provenance:
@@ -126,7 +142,9 @@ def fact_account(trace: FactTrace, database: str) -> Provenance:
             found.relate("wasGeneratedBy", this, changes[version.from_seq], at[version.from_seq])
         if version.to_seq in changes:
             found.relate("wasInvalidatedBy", this, changes[version.to_seq], at[version.to_seq])
-        if version.document_id is not None:
+        if version.document_says is not None:
+            _revise(found, name, version.version)
+        elif version.document_id is not None:
             said = f"document:{version.document_id}"
             found.relate("wasQuotedFrom", this, said if said == document else found.entity(said, "Document"))
     for use in trace.uses:
@@ -135,8 +153,8 @@ def fact_account(trace: FactTrace, database: str) -> Provenance:
     return found
 
 
-def _changes(found: Provenance, fact: str, history: Iterable[ChangeRecord]) -> dict[int, str]:
-    """Add these changes of a fact, with who made them, and give their names by number."""
+def _changes(found: Provenance, changed: str, history: Iterable[ChangeRecord]) -> dict[int, str]:
+    """Add these changes of a fact or version, with who made them, and give their names by number."""
     names = {}
     for change in history:
         name = found.activity(
@@ -144,9 +162,13 @@ def _changes(found: Provenance, fact: str, history: Iterable[ChangeRecord]) -> d
         )
         actor = _actor(found, change.actor)
         found.relate("wasAssociatedWith", name, actor)
-        if change.on_behalf_of is not None:
+        if change.on_behalf_of not in (None, change.actor):
             found.relate("actedOnBehalfOf", actor, _actor(found, change.on_behalf_of))
-        found.relate("wasInfluencedBy", fact, name)
+        if change.principal is not None:
+            principal = f"principal:{change.principal.kind}:{quote(change.principal.name, safe='')}"
+            found.agent(principal, "Principal", label=str(change.principal))
+            found.relate("wasAssociatedWith", name, principal)
+        found.relate("wasInfluencedBy", changed, name)
         names[change.seq] = name
     return names
 
@@ -198,12 +220,14 @@ _RELATIONS = {
     "used": _Form("used", "activity", "entity"),
     "wasDerivedFrom": _Form("wasDerivedFrom", "generatedEntity", "usedEntity"),
     "wasQuotedFrom": _Form("wasDerivedFrom", "generatedEntity", "usedEntity"),
+    "wasRevisionOf": _Form("wasDerivedFrom", "generatedEntity", "usedEntity"),
     "wasAssociatedWith": _Form("wasAssociatedWith", "activity", "agent"),
     "actedOnBehalfOf": _Form("actedOnBehalfOf", "delegate", "responsible"),
     "specializationOf": _Form("specializationOf", "specificEntity", "generalEntity"),
     "wasInfluencedBy": _Form("wasInfluencedBy", "influencee", "influencer"),
     "hadMember": _Form("hadMember", "collection", "entity"),
 }
+_TYPES = {"wasQuotedFrom": "prov:Quotation", "wasRevisionOf": "prov:Revision"}
 _SOFTWARE, _COLLECTION = "Checkpoint", "Output"  # kinds that PROV has a kind of its own for
 
 
@@ -221,8 +245,8 @@ def prov_json(account: Provenance) -> dict[str, Any]:
         }
         if relation.at is not None:
             said["prov:time"] = relation.at.isoformat()
-        if relation.kind == "wasQuotedFrom":
-            said["prov:type"] = _qualified_name("prov:Quotation")
+        if relation.kind in _TYPES:
+            said["prov:type"] = _qualified_name(_TYPES[relation.kind])
         write_prov.setdefault(form.name, {})[f"_:r{number}"] = said
     return write_prov
 

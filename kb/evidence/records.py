@@ -69,6 +69,11 @@ class NewOutput:
     accepted_only: bool = False
 
 
+def describe_change(change: ChangeRecord) -> str:
+    """Say who made a change, its number and the reason."""
+    return f"{change.actor}, change {change.seq}: {change.reason}"
+
+
 @dataclass(frozen=True, slots=True)
 class TracedSplice:
     """One spliced span of an output, with the fact that it came from, and the edits of that fact since.
@@ -77,8 +82,12 @@ class TracedSplice:
 
     `withheld` says that the value is shown as marks (U+2588), since it is past and the caller may not read the past.
     `part_start` and `part_end` are given where `value` is only that part of the fact's. `review` is that of the fact
-    now. A fact of a release has no `source` but a `sample`. `key_predicted` says that the fact had a predicted key when
-    it was found.
+    now. `source` is where the fact stood in this version, and `sentence` what is said there. A fact of a release has no
+    `source` but a `sample`. `key_predicted` says that the fact had a predicted key when it was found.
+
+    `from_seq` is the change that made the version, `given_by` the one that gave it its value, which an earlier version
+    may have had, and `current_seq` the one that gave the value of now. `document_says` is the text at the place of the
+    fact, where its value is another: somebody entered it.
     """
 
     ordinal: int
@@ -100,6 +109,11 @@ class TracedSplice:
     review: Review | None = None
     sample: SamplePlace | None = None
     key_predicted: bool = False
+    from_seq: int | None = None
+    given_by: ChangeRecord | None = None
+    current_seq: int | None = None
+    document_says: str | None = None
+    sentence: str | None = None
 
     @property
     def is_current(self) -> bool:
@@ -108,6 +122,25 @@ class TracedSplice:
             self.current_value is not None
             and self.current_value[self.part_start : self.part_end] == self.value
         )
+
+    @property
+    def entry(self) -> str | None:
+        """Who entered the value, and what the document says in its place; None where the document says the value."""
+        if self.document_says is None:
+            return None
+        by = (
+            "somebody"
+            if (made := self.given_by) is None
+            else f"{made.actor}, change {made.seq} ({made.reason})"
+        )
+        return f'value entered by {by}; the document says "{self.document_says}"'
+
+    @property
+    def correction(self) -> str | None:
+        """Who gave the fact the value that it has now, and why; None where it says what was spliced, or is deleted."""
+        if not self.live or self.is_current:
+            return None
+        return next((describe_change(one) for one in self.history if one.seq == self.current_seq), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +224,15 @@ class OutputTrace:
     accepted_only: bool = False
 
     @property
+    def uncited_spans(self) -> tuple[tuple[int, int], ...]:
+        """The stretches of the output that say something and that neither a fact nor a document stands behind."""
+        hits = [splice for splice in self.splices if splice.outcome == "hit"]
+        starts = [0, *(hit.output_end for hit in hits)]
+        ends = [*(hit.output_start for hit in hits), len(self.output)]
+        outside = () if self.quotes else zip(starts, ends, strict=True)
+        return tuple((start, end) for start, end in outside if self.output[start:end].strip())
+
+    @property
     def question(self) -> str:
         """What it was asked: an answer's whole prompt, else the question or the sentence that its prompt ends in."""
         return question_of(self.mode, self.prompt, "", is_read=False)
@@ -200,7 +242,8 @@ class OutputTrace:
 class Version:
     """A value a fact has had, live from change `from_seq` until `to_seq` (None: still), with what it asked then.
 
-    The value was spliced from `document_id`, from `start` to `end`; where it had been corrected, the text says another.
+    It stood in `document_id`, from `start` to `end`. `document_says` is the text there, where the value is another:
+    somebody entered that, by change `given_seq`, which an earlier version may have come from.
     """
 
     version: int
@@ -211,6 +254,8 @@ class Version:
     document_id: int | None = None
     start: int | None = None
     end: int | None = None
+    given_seq: int | None = None
+    document_says: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +324,7 @@ class ImpactedOutput:
     """One splice of a fact: ``output[output_start:output_end]`` is version `version` of the fact, or a part of it.
 
     `since` is the state of what it says now: current, corrected (the fact says something else), deleted or erased.
+    `entered` says that the value of that version is not what its document says there.
     """
 
     fact_id: int
@@ -292,6 +338,7 @@ class ImpactedOutput:
     seq: int
     at: datetime
     since: str
+    entered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

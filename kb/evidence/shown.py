@@ -89,6 +89,9 @@ class _Standing:
     def shown_value(self, value: str) -> str:
         return value if value == self.now else MARK * len(value)
 
+    def shown_said(self, said: str | None) -> str | None:
+        return None if said is None else self.shown_value(said)
+
 
 def withhold_facts(session: Session, records: Sequence[Listed]) -> list[Listed]:
     """Give the records with past texts withheld."""
@@ -119,6 +122,7 @@ def withhold_trace(session: Session, traced: FactTrace) -> FactTrace:
         replace(
             one,
             value=standing.shown_value(one.value),
+            document_says=standing.shown_said(one.document_says),
             question=one.question if one.question in (None, fact.question) else MARK * len(one.question),
         )
         for one in traced.versions
@@ -200,14 +204,18 @@ def withhold_output(session: Session, traced: OutputTrace) -> OutputTrace:
     """
     said = {traced.generation_id: (traced.prompt, traced.output)}
     prompt, shown = withhold_texts(session, said)[traced.generation_id]
-    splices = tuple(_splice(splice, shown) for splice in traced.splices)
+    standings = _standings(session, [one.fact_id for one in traced.splices if one.fact_id is not None])
+    splices = tuple(_splice(splice, shown, standings) for splice in traced.splices)
     thumbs = tuple(replace(one, comment=None, value=None) for one in traced.feedback)
     return replace(traced, prompt=prompt, output=shown, splices=splices, feedback=thumbs)
 
 
-def _splice(splice: TracedSplice, shown: str) -> TracedSplice:
-    value = shown[splice.output_start : splice.output_end]
-    return splice if value == splice.value else replace(splice, value=value, withheld=True)
+def _splice(splice: TracedSplice, shown: str, standings: Mapping[int, _Standing]) -> TracedSplice:
+    if (fact := standings.get(splice.fact_id or 0)) is None:
+        return splice
+    said, value = fact.shown_said(splice.document_says), shown[splice.output_start : splice.output_end]
+    told = replace(splice, document_says=said, sentence=None)
+    return told if value == splice.value else replace(told, value=value, withheld=True)
 
 
 def withhold_outputs(session: Session, found: Sequence[Stored]) -> list[Stored]:

@@ -7,6 +7,7 @@ which ids, the server leaves out by an index what other corpora say with a word,
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, exists, false, func, or_, select, text
@@ -114,9 +115,88 @@ def _record(row: Row[Any]) -> FactRecord:
         fact_id=fact.id,
         value=version.value,
         version=version.version,
+        version_seq=version.from_seq,
         source=source,
         sample=sample,
     )
+
+
+CONTEXT_CHARACTERS = 300  # that are read on either side of a value, to find its sentence
+
+# Where a version stood is in the first row of the past from it on, and in the fact itself where there is none. A
+# version with another question, or one that was restored, repeats a value that an earlier change gave.
+_ORIGINS = text("""
+SELECT v.fact_id, v.version, v.value, v.from_seq, v.to_seq, place.question, c.seq, c.actor, d.id AS document_id,
+       d.corpus, d.external_id, d.title, d.uri, d.licence, d.revision, place.span_start AS start, place.span_end AS end,
+       substr(d.text, place.span_start + 1, place.span_end - place.span_start) AS said,
+       substr(d.text, greatest(place.span_start - :most, 0) + 1, least(place.span_start, :most)) AS before,
+       substr(d.text, place.span_end + 1, :most) AS after
+FROM unnest(CAST(:ids AS bigint[]), CAST(:versions AS int[])) AS asked (fact_id, version)
+JOIN fact_version v ON v.fact_id = asked.fact_id AND (v.version = asked.version OR asked.version IS NULL)
+JOIN fact f ON f.id = v.fact_id
+CROSS JOIN LATERAL (
+    SELECT version, question, document_id, span_start, span_end FROM fact_past
+    WHERE fact_id = v.fact_id AND version >= v.version
+    UNION ALL SELECT NULL, f.question, f.document_id, f.span_start, f.span_end ORDER BY version LIMIT 1
+) AS place
+CROSS JOIN LATERAL (
+    SELECT from_seq FROM fact_version w WHERE w.fact_id = v.fact_id AND w.version > coalesce((
+        SELECT max(version) FROM fact_version x
+        WHERE x.fact_id = v.fact_id AND x.version < v.version AND x.value <> v.value
+    ), 0) ORDER BY version LIMIT 1
+) AS given
+LEFT JOIN document d ON d.id = place.document_id
+LEFT JOIN change c ON c.seq = given.from_seq
+ORDER BY v.fact_id, v.version
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class VersionOrigin:
+    """Where a version of a fact comes from: the change that gave its value, and the place that it has in a document.
+
+    `document_says` is the text there, where the value is another one: somebody entered it. `around` is that place with
+    the text on either side, which begins `start` characters before it. Without a place all of these are None.
+    """
+
+    version: int
+    value: str
+    from_seq: int
+    to_seq: int | None
+    question: str | None
+    given_seq: int | None
+    actor: str | None
+    document_id: int | None
+    source: Source | None
+    document_says: str | None
+    around: str | None
+    start: int
+
+
+def version_origins(
+    session: Session, versions: Iterable[tuple[int, int | None]]
+) -> dict[tuple[int, int], VersionOrigin]:
+    """Give the origins of these versions of facts, by fact and version; of every version where that is None."""
+    asked = sorted(set(versions), key=str)
+    given = {
+        "ids": [fact for fact, _ in asked],
+        "versions": [n for _, n in asked],
+        "most": CONTEXT_CHARACTERS,
+    }
+    rows = session.execute(_ORIGINS, given) if asked else ()
+    return {(row.fact_id, row.version): _origin(row) for row in rows}
+
+
+def _origin(row: Row[Any]) -> VersionOrigin:
+    of_document = {column.key: getattr(row, column.key) for column in DOCUMENT_COLUMNS}
+    placed = row.said is not None
+    return VersionOrigin(
+        row.version, row.value, row.from_seq, row.to_seq, row.question, row.seq, row.actor, row.document_id,
+        Source(document_id=row.document_id, start=row.start, end=row.end, **of_document) if placed else None,
+        row.said if row.said != row.value else None,
+        f"{row.before}{row.said}{row.after}" if placed else None,
+        len(row.before or ""),
+    )  # fmt: skip
 
 
 def document_text(session: Session, document_id: int) -> str:

@@ -311,7 +311,8 @@ class FactRecord:
     A fact of a release has no source but a `sample`.
 
     With `withheld` a text of it is past and hidden from this reader: marks stand for the value, null for the others.
-    `review_seq` is the change that last set its `review`; None where nobody had to review it.
+    `review_seq` is the change that last set its `review`; None where nobody had to review it. `version_seq` is the one
+    that made its version.
     """
 
     fact_id: int
@@ -327,6 +328,7 @@ class FactRecord:
     review: Review = "accepted"
     review_seq: int | None = None
     sample: SamplePlace | None = None
+    version_seq: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

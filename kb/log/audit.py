@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -291,8 +291,13 @@ def database_id(session: Session) -> str:
 
 def keyed_digest(session: Session, value: str) -> str:
     """Give an HMAC of `value` under this database's secret, as the log keeps it."""
+    return keyed_digests(session)(value)
+
+
+def keyed_digests(session: Session) -> Callable[[str], str]:
+    """Read this database's secret once, and give the function that digests values with it."""
     secret = session.scalars(select(SecretRow.value).where(SecretRow.name == "change_log")).one()
-    return hmac.new(secret, value.encode(), hashlib.sha256).hexdigest()
+    return lambda value: hmac.new(secret, value.encode(), hashlib.sha256).hexdigest()
 
 
 def check_text(field: str, value: str, *, blank: bool = True, limit: int = 10_000) -> None:

@@ -22,6 +22,14 @@ from colmlm.kb.log.chain import Break, Chain, CheckedChain, read_changes, verify
 from colmlm.kb.tables import ChangeRow
 
 FORMAT = "change-log-head/1"
+FITS = "that each change has the hash of what it says, and goes on from the change before it"
+HELD = "that the log up to change {} is the one whose head was signed then"
+NO_HEAD = "No earlier head was given: a log cut at its end or rewritten as a whole would pass."
+DOES_NOT_PROVE = (
+    "anything of the time before the first head that was kept elsewhere",
+    "that facts and stored outputs are what the log says: colmlm doctor --data compares them",
+    "that the name of an actor is true, or that the clock was right",
+)
 _ENTRY = {"seq", "kind", "fact_ids", "num_facts", "actor", "reason", "at", "prev_hash", "payload", "hash"}
 
 
@@ -42,7 +50,7 @@ class AuditReport:
 
     `ok` says that the log is as it was written, except for `sealed` breaks, which somebody acknowledged. `breaks` are
     all others, and `first_break` is the first change at fault. `holds_witnessed` says whether a `witnessed` head is in
-    it; without one both are None.
+    it; without one both are None. The rest says what a log that is ok proves, and what it does not.
     """
 
     ok: bool
@@ -55,6 +63,8 @@ class AuditReport:
     sealed: tuple[Break, ...] = ()
     witnessed: Head | None = None
     holds_witnessed: bool | None = None
+    proves: tuple[str, ...] = ()
+    does_not_prove: tuple[str, ...] = ()
 
 
 def signed_head(session: Session, key: Ed25519PrivateKey) -> dict[str, Any]:
@@ -189,8 +199,9 @@ def _report(
 ) -> AuditReport:
     holds = None if witnessed is None else (witnessed.database, witnessed.hash) == (database, found)
     first_break = refused if chained.first_break is None else chained.first_break
+    ok = first_break is None and holds is not False
     return AuditReport(
-        ok=first_break is None and holds is not False,
+        ok=ok,
         database=database,
         changes_checked=chained.checked,
         first_break=first_break,
@@ -200,4 +211,6 @@ def _report(
         sealed=chained.sealed,
         witnessed=witnessed,
         holds_witnessed=holds,
+        proves=(FITS, *([HELD.format(witnessed.seq)] if witnessed else [])) if ok else (),
+        does_not_prove=DOES_NOT_PROVE,
     )

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import CandidatesRefused, CandidatesUnavailable, LockHeld, count_of
 from colmlm.kb.facts import sentences
 from colmlm.kb.facts.edits import IS_LIVE
+from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.facts.sentences import AstraySentences
 from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.keysets import active_keyset_id
@@ -210,7 +211,28 @@ _PROBLEMS = {
         SELECT DISTINCT v.fact_id FROM fact_version v
         LEFT JOIN change a ON a.seq = v.from_seq LEFT JOIN change z ON z.seq = v.to_seq
         WHERE a.seq IS NULL OR (v.to_seq IS NOT NULL AND z.seq IS NULL) ORDER BY v.fact_id""",
+    "outputs that do not say the values which they name": """
+        SELECT DISTINCT g.id FROM attribution a JOIN generation g ON g.id = a.generation_id
+        JOIN fact_version v ON v.fact_id = a.fact_id AND v.version = a.fact_version
+        CROSS JOIN LATERAL (SELECT
+            substr(g.output, a.output_start + 1, a.output_end - a.output_start) AS output,
+            substr(v.value, coalesce(a.part_start, 0) + 1, coalesce(a.part_end, 10000000) - coalesce(a.part_start, 0))
+                AS value
+        ) AS said
+        WHERE said.output <> said.value AND position(U&'\\2588' IN said.output || v.value) = 0 ORDER BY g.id""",
 }
+
+# Changes that give values and end them have digests of these. An entry that does not fit the log proves nothing.
+_DIGESTS = text("""
+SELECT f.id, given.digest, v.value FROM change c
+CROSS JOIN LATERAL (VALUES ('values', true), ('was', false)) AS kept (name, opened)
+CROSS JOIN LATERAL jsonb_each_text(
+    CASE jsonb_typeof(c.payload -> kept.name) WHEN 'object' THEN c.payload -> kept.name ELSE '{}' END
+) AS given (fact, digest)
+JOIN fact f ON f.id = CASE WHEN given.fact ~ '^[0-9]{1,18}$' THEN given.fact::bigint END AND f.erased_seq IS NULL
+LEFT JOIN fact_version v ON v.fact_id = f.id AND c.seq = CASE WHEN kept.opened THEN v.from_seq ELSE v.to_seq END
+WHERE c.seq <> ALL(:broken) AND c.kind <> ALL(:no_edits) ORDER BY f.id
+""")
 
 
 def check_consistency(session: Session, settings: Settings) -> FsckReport:
@@ -228,7 +250,8 @@ def check_consistency(session: Session, settings: Settings) -> FsckReport:
     chained = verify_chain(session)
     quoting = quotations.find_quotations(session, ErasedFacts.read(session)).describe_findings()
     astray = sentences.find_astray_sentences(session).describe_findings()
-    problems = (*_problems(session), *astray, *snapshots.differences(but=active.keyset_id))
+    altered = _altered(session, [found.seq for found in (*chained.breaks, *chained.sealed)])
+    problems = (*_problems(session), *altered, *astray, *snapshots.differences(but=active.keyset_id))
     return FsckReport(
         ok=active.is_good and not chained.breaks and not (non_verbatim or problems or quoting),
         live_facts=live_facts,
@@ -284,6 +307,18 @@ def _non_verbatim(session: Session) -> tuple[int, ...]:
 def _problems(session: Session) -> tuple[str, ...]:
     found = {name: list(session.scalars(text(statement))) for name, statement in _PROBLEMS.items()}
     return tuple(f"{len(ids)} {name}: {ids[:10]}" for name, ids in found.items() if ids)
+
+
+def _altered(session: Session, broken: Sequence[int]) -> tuple[str, ...]:
+    """Compare the values of facts with the digests that the log has of them, but for entries that are `broken`."""
+    digest = audit.keyed_digests(session)
+    rows = session.execute(
+        _DIGESTS.execution_options(yield_per=10_000),
+        {"broken": list(broken), "no_edits": list(audit.MAINTENANCE)},
+    )
+    kept = ((row.id, row.digest, row.value) for row in rows if MARK not in (row.value or ""))
+    ids = sorted({fact for fact, said, value in kept if value is None or digest(value) != said})
+    return (f"{len(ids)} facts with a value that is not the one in the log: {ids[:10]}",) if ids else ()
 
 
 # Repair: rebuilds what is derived from the database, and only reports damage to the data itself.

@@ -21,6 +21,7 @@ from colmlm.kb.answers.answering import Answering
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.evidence.generation import GenerationRequest
+from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.questions.asking import ByAnswers
 from colmlm.kb.questions.records import DraftQuestion
@@ -340,12 +341,28 @@ def test_offsets_and_all_else_stay_where_the_past_is_withheld(reader: Client, pl
     assert STANDING in text and text.count(MARK) == len(DELETED) + len(CORRECTED)
     corrected = reader.get(f"/v1/facts/{planted.corrected}/trace").json()
     assert [one["value"] for one in corrected["versions"]] == [MARK * len(CORRECTED), "Hydrogen"]
+    assert [one["document_says"] for one in corrected["versions"]] == [None, MARK * len(CORRECTED)]
     assert corrected["fact"]["value"] == "Hydrogen" and corrected["fact"]["question"] == "Which is lightest?"
     assert corrected["context"] == f"The lightest is {MARK * len(CORRECTED)}."
     trace = reader.get(f"/v1/generations/{planted.output}").json()
     (splice,) = trace["splices"]
     assert splice["withheld"] and splice["value"] == MARK * len(DELETED)
     assert trace["output"][splice["output_start"] : splice["output_end"]] == splice["value"]
+
+
+def test_what_a_document_says_in_the_place_of_an_entered_value_is_past(
+    app: GatedApp, connect: Connect, reader: Client, atlas: KnowledgeBase, planted: Planted
+) -> None:
+    auditor = connect(app, "auditor")
+    splices = (Splice(0, 8, "hit", planted.corrected, 2, 0.9),)
+    made = NewOutput("Which is lightest?", "Hydrogen.", "", "auto", atlas.log.head_seq(), splices)
+    path = f"/v1/generations/{atlas.outputs.record(made)}"
+    for client, said in ((auditor, CORRECTED), (reader, MARK * len(CORRECTED))):
+        (splice,) = client.get(path).json()["splices"]
+        assert splice["document_says"] == said and splice["given_by"]["actor"] == "tester"
+        assert (CORRECTED in client.get(path).text) == (client is auditor)
+        console = client.get(path.replace("/v1/generations", "/console/audit/outputs")).text
+        assert "value entered by tester" in console and (CORRECTED in console) == (client is auditor)
 
 
 def test_what_stands_or_was_brought_back_is_shown(

@@ -8,6 +8,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.cli.conftest import QUESTIONS, Run
 from tests.cli.contents.test_generation import FORCED, PROMPT
+from tests.kb.log.rewriting import tamper
 from tests.kb.log.test_chain import put_in
 
 
@@ -15,23 +16,48 @@ def test_a_witnessed_head_and_an_exported_log_are_verified(
     run: Run, atlas: list[int], tmp_path: Path
 ) -> None:
     head, log = tmp_path / "head.json", tmp_path / "log.jsonl"
-    assert run("log", "export", "--output", head).code == 0
+    exported = run("log", "export", "--output", head)
+    assert exported.code == 0 and "the head, change 1, signed by key" in exported.err
     run("facts", "edit", atlas[0], "--value", "Cusco", "--reason", "wrong")
     ran = run("log", "verify", "--against", head, "--json")
     assert (
         ran.code == 0 and ran.json["ok"] and ran.json["holds_witnessed"] and ran.json["changes_checked"] == 2
     )
     assert run("log", "export", "--changes", "--output", log).code == 0
-    assert run("log", "verify", "--log", log, "--against", head).out.startswith("ok\n")
-    key = ran.json["witnessed"]["key"]
-    assert run("log", "verify", "--log", log, "--key", key).code == 0
+    shown = run("log", "verify", "--log", log, "--against", head).out
+    assert shown.startswith("ok\n") and "0 days ago, is in this log; 1 change came after it\n" in shown
+    assert "It does not prove:\n" in shown and "No earlier head" not in shown
+    key, pem = ran.json["witnessed"]["key"], tmp_path / "base.pem"
+    assert f"head.json was signed by key {key}, not demanded\n" in shown
+    assert run("log", "export", "--public-key", "--output", pem).code == 0
+    for named in (("--key", key), ("--public-key", pem)):
+        demanded = run("log", "verify", "--log", log, *named)
+        assert demanded.code == 0 and f"log.jsonl was signed by key {key}, demanded\n" in demanded.out
+        assert run("log", "verify", *named).code == 2, "nothing is signed"
     refused = run("log", "verify", "--log", log, "--key", "0" * 16)
     assert refused.code == 1 and refused.err.count("\n") == 1
+    assert run("log", "export", "--output", head).code == 0
     log.write_text(log.read_text().replace("wrong", "right"))
+    forged = run("log", "verify", "--log", log, "--against", head)
+    assert forged.code == 1 and "has its hash in this log, but the change breaks the chain\n" in forged.out
     broken = run("log", "verify", "--log", log, "--json")
     assert broken.code == 1 and broken.json["first_break"] == 2
     assert run("log", "verify", "--against", log.with_name("none")).code == 2
     assert json.loads(run("log", "export").out)["seq"] == 2
+
+
+def test_a_log_that_is_cut_at_its_end_passes_and_that_is_said(
+    run: Run, atlas: list[int], tmp_path: Path, database_url: str
+) -> None:
+    head = tmp_path / "head.json"
+    run("facts", "edit", atlas[0], "--value", "Cusco", "--reason", "wrong")
+    run("log", "export", "--output", head)
+    with KnowledgeBase.open(Settings(home=Path("unused"), database_url=database_url)) as kb:
+        tamper(kb, "DELETE FROM change WHERE seq = 2")
+    cut = run("log", "verify")
+    assert cut.code == 0 and "No earlier head was given: a log cut at its end" in cut.out
+    assert "that facts and stored outputs are what the log says" in cut.out
+    assert run("log", "verify", "--against", head).code == 1
 
 
 def test_the_log_is_shown_by_filters(run: Run, atlas: list[int]) -> None:

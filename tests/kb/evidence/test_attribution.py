@@ -39,6 +39,33 @@ def test_an_output_is_traced_to_the_words_of_a_document(kb: KnowledgeBase, encod
     assert (missed.outcome, missed.fact_id, missed.value, missed.live) == ("no_match", None, "", False)
 
 
+def test_a_corrected_value_is_told_by_who_entered_it_and_never_as_a_quotation(kb: KnowledgeBase):
+    ingest(kb, PERU)
+    lima = fact_id(kb, "Lima")
+    edited = kb.facts.edit(lima, "Cusco", actor="ann", reason="moved").seq
+    kb.facts.edit(lima, question="Where does Peru's parliament meet?", actor="bob", reason="clearer")
+    output = kb.outputs.record(_spliced(kb, "Cusco"))
+    spliced = kb.outputs.trace(output).splices[0]
+    assert spliced.entry == f'value entered by ann, change {edited} (moved); the document says "Lima"'
+    assert spliced.sentence == "Its capital is Lima." and spliced.history == () and spliced.is_current
+    assert [one.document_says for one in kb.outputs.trace_fact(lima).versions] == [None, "Lima", "Lima"]
+    assert kb.outputs.impact(lima).outputs[0].entered
+    back = kb.facts.edit(lima, "Lima", actor="cy", reason="no").seq
+    spliced = kb.outputs.trace(output).splices[0]
+    assert spliced.correction == f"cy, change {back}: no"
+    assert not kb.outputs.trace_fact(lima).versions[-1].document_says, "the document says it again"
+
+
+def test_a_value_is_traced_to_the_place_it_had_before_its_fact_moved(kb: KnowledgeBase):
+    ingest(kb, PERU)
+    lima = fact_id(kb, "Lima")
+    output = kb.outputs.record(_spliced(kb))
+    kb.facts.move(lima, {"text": "capital"}, **WHO)
+    (spliced, _) = kb.outputs.trace(output).splices
+    assert spliced.source is not None and (spliced.source.start, spliced.source.end) == (43, 47)
+    assert spliced.document_says is None and spliced.current_value == "capital"
+
+
 def test_storing_gives_the_trace_that_is_read_afterwards(kb: KnowledgeBase):
     ingest(kb, PERU)
     made = _spliced(kb)
@@ -100,7 +127,10 @@ def test_a_fact_is_traced_to_its_sentence_its_past_and_its_uses(kb: KnowledgeBas
     trace = kb.outputs.trace_fact(lima)
     assert trace.context == "Its capital is Lima."
     at = (CAPITAL, 1, 43, 47)
-    assert trace.versions == (Version(1, "Lima", 1, seq, *at), Version(2, "Cusco", seq, None, *at))
+    assert trace.versions == (
+        Version(1, "Lima", 1, seq, *at, 1),
+        Version(2, "Cusco", seq, None, *at, seq, "Lima"),
+    )
     assert [c.kind for c in trace.history] == ["ingest", "update"], "keying is no edit"
     at = kb.outputs.trace(generation_id).at
     assert trace.uses == (Use(generation_id, 1, 6, 10, at),)
@@ -151,6 +181,14 @@ def test_what_was_never_stored_cannot_be_traced(kb: KnowledgeBase):
         kb.outputs.trace(1)
     with pytest.raises(FactNotFound):
         kb.outputs.trace_fact(1)
+
+
+def test_what_no_fact_stands_behind_is_named_by_its_offsets(kb: KnowledgeBase):
+    ingest(kb, PERU)
+    made = _spliced(kb)
+    assert kb.outputs.record_traced(made).uncited_spans == ((0, 6), (10, 11))
+    bare = replace(made, output=" Lima ", splices=(replace(made.splices[0], output_start=1, output_end=5),))
+    assert kb.outputs.record_traced(bare).uncited_spans == (), "blanks say nothing"
 
 
 @pytest.mark.parametrize("accepted_only", [False, True])

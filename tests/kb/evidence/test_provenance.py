@@ -10,6 +10,7 @@ from rdflib import RDF, Graph, Literal, Namespace, URIRef
 
 from colmlm.kb.evidence.provenance import PROV, TERMS
 from colmlm.kb.evidence.records import NewOutput, Splice
+from colmlm.kb.principal import local_user
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import CAPITAL, PERU, fact_id, ingest
 
@@ -55,7 +56,7 @@ def test_an_output_comes_from_a_version_of_a_fact_and_that_from_a_document(kb: K
     splice, version = f"output:{output}:splice:0", f"fact:{fact}:version:1"
     expected = {
         f"output:{output}", f"output:{output}:prompt", splice, version, f"fact:{fact}", "document:1",
-        f"decoding:{output}", "checkpoint:c0ffee",
+        f"decoding:{output}", "checkpoint:c0ffee", "change:1", "actor:tester", f"principal:local:{local_user()}",
     }  # fmt: skip
     assert set(found) == expected  # a lookup without a match comes from nothing
     said = told(document)
@@ -66,6 +67,30 @@ def test_an_output_comes_from_a_version_of_a_fact_and_that_from_a_document(kb: K
     assert f"specializationOf(base:{version}, base:fact:{fact})" in said
     (value,) = found[splice].get_attribute("prov:value")
     assert value == "Lima"
+
+
+def test_a_value_that_somebody_entered_is_a_revision_and_no_quotation(kb: KnowledgeBase) -> None:
+    _, fact = spoken(kb)
+    edited = kb.facts.edit(fact, "Cusco", actor="ann", reason="moved").seq
+    made = NewOutput(CAPITAL, "It is Cusco.", "c0ffee", "auto", edited, (Splice(6, 11, "hit", fact, 2, 0.9),))
+    output = kb.outputs.record(made)
+    version, before = f"base:fact:{fact}:version:2", f"base:fact:{fact}:version:1"
+    for written in (
+        kb.outputs.provenance(output, "prov-json"),
+        kb.outputs.provenance_of_fact(fact, "prov-json"),
+    ):
+        derived = [
+            (one["prov:usedEntity"], one["prov:type"]["$"])
+            for one in written["wasDerivedFrom"].values()
+            if one["prov:generatedEntity"] == version
+        ]
+        assert derived == [(before, "prov:Revision")]
+        said = told(read(written))
+        assert f"wasGeneratedBy({version}, base:change:{edited}" in said
+        assert f"wasAssociatedWith(base:change:{edited}, base:actor:ann" in said
+        assert f"wasAssociatedWith(base:change:{edited}, base:principal:local:{local_user()}" in said
+        assert "actedOnBehalfOf(base:actor:ann, base:actor:ann" not in said
+    assert (None, P.wasRevisionOf, None) in graph(kb.outputs.provenance(output, "prov"))
 
 
 def test_both_forms_say_the_same(kb: KnowledgeBase) -> None:

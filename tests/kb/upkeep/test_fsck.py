@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
+from colmlm.kb.evidence.records import NewOutput, Splice
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
-from tests.kb.corpora import PERU, fact_id, ingest
+from tests.kb.corpora import CAPITAL, PERU, fact_id, ingest
 
 WHO = {"actor": "tester", "reason": "test"}
 
@@ -80,3 +81,33 @@ def test_other_damage_is_told_in_words(keyed: KnowledgeBase, statement: str, pro
     _damage(keyed, statement)
     report = keyed.upkeep.fsck()
     assert not report.ok and len(report.problems) == problems
+
+
+def test_a_value_that_the_log_has_another_digest_of_is_named(keyed: KnowledgeBase):
+    """As the owner of the database may alter it, with the log left as it is."""
+    lima, amazon = fact_id(keyed, "Lima"), fact_id(keyed, "Amazon")
+    keyed.facts.edit(lima, "Cusco", **WHO)
+    keyed.facts.delete([amazon], **WHO)
+    keyed.facts.restore([amazon], **WHO)
+    assert keyed.upkeep.fsck().ok
+    for fact, version in ((lima, 2), (lima, 1), (amazon, 2)):
+        of_version = f"WHERE fact_id = {fact} AND version = {version}"
+        with keyed.engine.connect() as connection:
+            was = connection.execute(text(f"SELECT value FROM fact_version {of_version}")).scalar_one()
+        _damage(keyed, f"UPDATE fact_version SET value = 'Arequipa' {of_version}")
+        report = keyed.upkeep.fsck()
+        assert not report.ok
+        assert f"1 facts with a value that is not the one in the log: [{fact}]" in report.problems
+        _damage(keyed, f"UPDATE fact_version SET value = '{was}' {of_version}")
+    assert keyed.upkeep.fsck().ok
+
+
+def test_an_output_whose_words_are_not_those_of_its_fact_is_named(keyed: KnowledgeBase):
+    lima = fact_id(keyed, "Lima")
+    whole, part = Splice(6, 10, "hit", lima, 1, 0.9), Splice(0, 2, "hit", lima, 1, part_start=1, part_end=3)
+    for output, splice in (("It is Lima.", whole), ("im", part)):
+        seq = keyed.log.head_seq()
+        keyed.outputs.record(NewOutput(CAPITAL, output, "fake", "auto", seq, (splice,)))
+    assert keyed.upkeep.fsck().ok
+    _damage(keyed, "UPDATE generation SET output = replace(output, 'im', 'om')")
+    assert keyed.upkeep.fsck().problems == ("2 outputs that do not say the values which they name: [1, 2]",)
