@@ -415,7 +415,9 @@ def give_certificate(text: str, out: Path | None) -> None:
         typer.echo(json_visible(text), nl=False)
         return
     out.write_text(text, encoding="utf-8")
-    note(f"Wrote {out}. To check it anywhere: colmlm log verify FILE")
+    note(f"Wrote {out}. To check it against this base: colmlm log verify FILE")
+    note("Elsewhere, with the key that `colmlm log export --public-key --output base.pem` writes here:")
+    note("  colmlm log verify FILE --offline --public-key base.pem")
 
 
 # Shows plans and verifications of forget runs, for people and as JSON.

@@ -50,6 +50,8 @@ FORMER = "colmlm-forget-certificate-1"
 Said = Mapping[str, Any]
 
 _CERTIFICATE = "certificate"
+_SIGNED = ("signature", "who signed it, and that no byte has changed since")
+_KEPT = ("change", "that this base has the change")
 _UNFIT = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
 
@@ -59,7 +61,8 @@ class CertificateKind:
 
     The part `change` holds the change, which is a `deed`. `holds` tells for each further part of a certificate whether
     it agrees with the others, and `borne_out` compares it with a base of the same name. `summary` is what a check
-    repeats of it, beside what all certificates have. The rest says what a check proves, and what it does not.
+    repeats of it, beside what all certificates have. The rest says what a check proves, and what it does not: each part
+    of `proves` stands behind the names of the checks that it follows from.
     """
 
     predicate_type: str
@@ -69,8 +72,7 @@ class CertificateKind:
     holds: Callable[[Said], dict[str, bool]]
     borne_out: Callable[[Session, Said], Iterator[CertificateFinding]]
     summary: Callable[[Said], dict[str, Any]]
-    proves: tuple[str, ...]
-    proves_here: tuple[str, ...]
+    proves: tuple[tuple[str, str], ...]
     does_not_prove: tuple[str, ...]
     not_offline: tuple[str, ...]
 
@@ -85,6 +87,11 @@ class CertificateKind:
             "issued_at": said["issued_at"],
             **self.summary(said),
         }
+
+    def proven_by(self, checks: Collection[CertificateFinding]) -> tuple[str, ...]:
+        """Give what follows from those of the checks that hold."""
+        held = {check.name for check in checks if check.ok}
+        return tuple(proof for needed, proof in self.proves if held.issuperset(needed.split()))
 
     def find_faults(self, said: Said) -> CertificateFinding:
         """Say which parts of a certificate do not agree with the others."""
@@ -337,11 +344,19 @@ FORGETTING = CertificateKind(
         "num_facts": said["facts"]["forgotten"],
     },
     proves=(
-        "who signed it, and that no byte has changed since",
-        "that the signer's change log held the forget entry with this hash, after the entry with the previous hash",
-        "which questions were asked as checks, and how lookups answered them before and after",
+        _SIGNED,
+        (
+            "signer contents",
+            "that the signer's change log held the forget entry with this hash, after the entry with the previous hash",
+        ),
+        (
+            "signer contents",
+            "which questions were asked as checks, and how lookups answered them before and after",
+        ),
+        ("run", "that this base has the run"),
+        _KEPT,
+        ("state", "that its facts are not live now"),
     ),
-    proves_here=("that this base has the run and the change, and that its facts are not live now",),
     does_not_prove=(
         "that no other wording gets the facts back: checks are a sample",
         "that nothing remains on disk, in backups, in stored outputs or in the weights of a model",
@@ -416,11 +431,15 @@ ERASURE = CertificateKind(
     _erasure_borne_out,
     lambda said: {"num_facts": said["facts"]},
     proves=(
-        "who signed it, and that no byte has changed since",
-        "that the signer's change log held the erase entry with this hash, after the entry with the previous hash",
-        "what the database held of the facts when it was issued",
+        _SIGNED,
+        (
+            "signer contents",
+            "that the signer's change log held the erase entry with this hash, after the entry with the previous hash",
+        ),
+        ("signer contents", "what the database held of the facts when it was issued"),
+        _KEPT,
+        ("state", "that its facts are erased now and have no keys"),
     ),
-    proves_here=("that this base has the change, and that its facts are erased now and have no keys",),
     does_not_prove=(
         "that nothing remains on disk or in backups: an erasure's report tells its level, and a scan looks",
         "that nobody says the same elsewhere, or that a model has not learnt it",
@@ -476,7 +495,7 @@ def _check(text: bytes, trusted: Collection[str], session: Session | None) -> Ce
         checks=tuple(checks),
         problems=tuple(check.found for check in checks if not check.ok),
         offline=offline,
-        proves=kind.proves if offline else kind.proves + kind.proves_here,
+        proves=kind.proven_by(checks),
         does_not_prove=kind.does_not_prove + kind.not_offline if offline else kind.does_not_prove,
         **told,
     )

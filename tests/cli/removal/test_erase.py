@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,20 @@ def test_erasing_an_erased_fact_again_changes_nothing_where_nothing_says_it(
     both = run("erase", *atlas, *BECAUSE, "--yes", "--json").json
     assert (both["seq"], both["fact_ids"], both["again"]) == (seq + 1, atlas, [atlas[0]])
     assert run("erase", 999, *BECAUSE, "--yes").code == 3
+
+
+def test_a_certificate_is_checked_elsewhere_by_the_commands_that_were_printed_with_it(
+    run: Run, atlas: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seq = run("erase", atlas[0], *BECAUSE, "--yes", "--json").json["seq"]
+    printed = run("erase", "certificate", seq, "--output", "FILE").err
+    here, export, elsewhere = re.findall(r"colmlm (log [^`\n]+)", printed)
+    assert run(*here.split()).out.startswith("ok") and run(*export.split()).code == 0
+    monkeypatch.setenv("COLMLM_HOME", str(empty := tmp_path / "empty"))
+    monkeypatch.delenv("COLMLM_DATABASE_URL")
+    ran = run(*elsewhere.split())
+    assert ran.code == 0 and "this base" not in ran.out and not (empty / "postgres").exists()
 
 
 def test_a_scan_for_nothing_or_too_little_is_refused(run: Run, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_it_names_what_an_erasure_does_not_recognise(kb: KnowledgeBase, seq: int
 
 
 def test_the_docs_name_the_same_limits() -> None:
-    page = (ROOT / "docs" / "facts" / "erase.md").read_text()
+    page = (ROOT / "docs" / "explanation" / "deletion.md").read_text()
     assert all(f"- {limit}" in page for limit in LIMITS)
 
 
@@ -107,6 +107,15 @@ def test_it_is_checked_here_and_by_who_has_the_public_key(kb: KnowledgeBase, seq
         assert (found.run_id, found.num_facts) == (None, 1)
     assert check_here(kb, issued).proves != check_offline(issued, trusted_keys(["x"])).proves
     assert failed(check_offline(issued, trusted_keys(["another"]))) == ["signer"]
+
+
+def test_a_check_proves_only_what_follows_from_the_parts_that_hold(kb: KnowledgeBase, seq: int) -> None:
+    issued = issue_certificate(kb, seq).encode()
+    signed, logged, held, kept, erased = check_here(kb, issued).proves
+    assert "that this base has the change" in kept and "erased now" in erased
+    assert check_offline(issued, trusted_keys([kb.log.head()["key"]])).proves == (signed, logged, held)
+    assert check_here(kb, issued, ["another"]).proves == (signed, kept, erased)
+    assert check_here(kb, issued.replace(b'"payload": "', b'"payload": "A')).proves == ()
 
 
 def test_a_signed_contradiction_is_named(kb: KnowledgeBase, seq: int, subtests: pytest.Subtests) -> None:
@@ -142,4 +151,5 @@ def test_a_base_that_lacks_the_change_does_not_bear_it_out(kb: KnowledgeBase, se
     (subject,) = statement["subject"]
     name = subject["name"].replace(statement["predicate"]["database"], "another")
     forged = close_envelope(key, ERASURE_TYPE, name, subject["digest"]["sha256"], said)
-    assert failed(check_here(kb, certificate_text(forged).encode())) == ["run"]
+    found = check_here(kb, certificate_text(forged).encode())
+    assert failed(found) == ["run"] and not any("this base" in proof for proof in found.proves)
