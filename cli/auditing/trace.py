@@ -13,7 +13,7 @@ from colmlm.cli.bases.local_base import Base
 from colmlm.cli.fact_view import WITHHELD, fact_source, in_sample, printed_on
 from colmlm.cli.options import Actor, After, FactId, Limit, examples, some_text, wants_json
 from colmlm.cli.output import count_of, note, plain, print_json, print_table, say, shorten
-from colmlm.cli.output import note, plain, print_json, print_table, say, shorten
+from colmlm.kb.evidence.records import describe_change
 from colmlm.kb.lookup.options import filter_note
 
 if TYPE_CHECKING:
