@@ -157,7 +157,7 @@ class Answering:
         by_passage = passage is not None and _is_better(question, answer, contested)
         said = self._said_whole(answer, passage) if passage is not None and by_passage else answer
         is_comparison = asks_to_compare(question)
-        if own is not None and (is_comparison or not _says(said, own)):
+        if own is not None and least <= SURE and (is_comparison or not _says(said, own)):
             answer = self._answer_from_places(question, [own], SURE, least, passages, seq)
             return _answered_from_place(answer, query, own)
         if is_comparison:
@@ -246,7 +246,7 @@ class Answering:
         is_better = passage is not None and _is_better(question, answer, places)
         said = self._said_whole(answer, passage) if passage is not None and is_better else answer
         is_comparison = asks_to_compare(question)
-        if own is not None and (is_comparison or not _says(said, own)):
+        if own is not None and least <= SURE and (is_comparison or not _says(said, own)):
             said = self._answer_from_places(question, [own], SURE, least, passages, seq)
             return self._name_entered(said)
         if is_comparison:

@@ -215,7 +215,11 @@ def _lookup_from_places(places: Sequence[ReadPlace], score: float, threshold: fl
 
 def _lookup_from_own(own: ReadPlace | None, decided: Lookup) -> Lookup:
     """Find the fact that asks the text itself, unless what was decided says the same."""
-    if own is None or any(compare_wording(own.text, hit.value) == "same" for hit in decided.hits):
+    if (
+        own is None
+        or decided.threshold > SURE
+        or any(compare_wording(own.text, hit.value) == "same" for hit in decided.hits)
+    ):
         return decided
     return _lookup_from_places([own], SURE, decided.threshold, decided.seq)
 

@@ -135,7 +135,7 @@ def plant(atlas: KnowledgeBase) -> Planted:
     )
     assert quoted.generation_id and rewritten.generation_id
     kept = [
-        DraftQuestion(question, (word,))
+        DraftQuestion(f"Say: {question}", (word,))  # asked otherwise than any fact, so that it is read
         for question, word in zip(questions, (DELETED, CORRECTED, REPLACED), strict=False)
     ]
     atlas.questions.add("metals", kept, actor="tester")

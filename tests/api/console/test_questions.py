@@ -106,7 +106,11 @@ def test_twenty_questions_say_what_an_edit_did(
 def test_a_run_takes_accepted_facts_only(
     open_page: OpenPage, almanac: KnowledgeBase, fact_id: int, work: Callable[[], None]
 ) -> None:
-    almanac.review.settle([ReviewVerdict(fact_id, "propose", 1, "accepted")], actor="ann", reason="again")
+    verdicts = [
+        ReviewVerdict(one.fact_id, "propose", 1, "accepted") for one in almanac.facts.find(text="Lima")
+    ]
+    assert fact_id in {one.fact_id for one in verdicts}
+    almanac.review.settle(verdicts, actor="ann", reason="again")
     almanac.questions.add("lands", [DraftQuestion(CAPITAL, ("Lima",))], actor="ann")
     page = open_page("operator", "/console/questions/lands")
     page.get_by_label("Accepted facts only").check()

@@ -76,9 +76,11 @@ def test_a_request_its_decoding_and_its_lookups_are_one_tree(
             body = {"prompt": CAPITAL, "stream": stream}
             client.post("/v1/generations", json=body, headers={"traceparent": caller}).read()
         tracing.close()
-    (resource,) = ExportTraceServiceRequest.FromString(b"".join(bodies)).resource_spans
-    assert ("service.name", "colmlm") in {(a.key, a.value.string_value) for a in resource.resource.attributes}
-    spans = resource.scope_spans[0].spans
+    # Spans come in one batch, or in more where the machine is busy.
+    resources = ExportTraceServiceRequest.FromString(b"".join(bodies)).resource_spans
+    for one in resources:
+        assert ("service.name", "colmlm") in {(a.key, a.value.string_value) for a in one.resource.attributes}
+    spans = [span for one in resources for scope in one.scope_spans for span in scope.spans]
     names = {span.span_id: span.name for span in spans} | {bytes.fromhex("b7ad6b7169203331"): "the caller"}
     parents = [(span.name, names[span.parent_span_id]) for span in spans]
     assert {span.trace_id.hex() for span in spans} == {"0af7651916cd43dd8448eb211c80319c"}
