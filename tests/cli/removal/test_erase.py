@@ -147,6 +147,7 @@ def test_a_certificate_is_checked_elsewhere_by_the_commands_that_were_printed_wi
     monkeypatch.delenv("COLMLM_DATABASE_URL")
     ran = run(*elsewhere.split())
     assert ran.code == 0 and "this base" not in ran.out and not (empty / "postgres").exists()
+    assert "outputs redacted: none; mentions: same-document" in ran.out
 
 
 def test_a_scan_for_nothing_or_too_little_is_refused(run: Run, tmp_path: Path) -> None:
