@@ -275,6 +275,9 @@ def _show_certificate(found: CertificateCheck) -> None:
     forgotten = count_of(found.num_facts or 0, "fact")
     if found.run_id is None:
         say(f"{forgotten} erased by change {found.applied_seq}")
+        if found.mentions is not None:
+            outputs = ", ".join(map(str, found.redacted_outputs)) or "none"
+            say(f"outputs redacted: {outputs}; mentions: {found.mentions}")
     else:
         say(f"run {found.run_id}: {forgotten} forgotten by change {found.applied_seq}, policy {found.policy}")
     say(f"change hash {found.applied_hash}")

@@ -57,7 +57,7 @@ def down() -> None:
     if wants_json():
         print_json({"running": False, "was_running": was_running})
     else:
-        say("Stopped." if was_running else "It was not running.")
+        say("Stopped." if was_running else "It is not running (it stops with its last command).")
 
 
 @app.command(epilog=examples("colmlm db migrate"))

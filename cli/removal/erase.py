@@ -33,6 +33,8 @@ from colmlm.cli.start.command import DefaultGroup
 from colmlm.kb.removal.records import Erasing
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from colmlm.kb.removal.records import Erased, ErasureReport, ErasureRequest
     from colmlm.kb.removal.scan import ResidueReport
 
@@ -97,7 +99,7 @@ def erase(
 ) -> None:
     """Erase facts for good, live or deleted, all of them or none. Nothing brings them back.
 
-    For facts that were erased before, it redacts what still says them.
+    For facts that were erased before, it redacts what was stored before that and still says them.
 
     Their texts are redacted in documents, outputs and plans, and their keys removed from every index. The report says
     the level that was reached: 1 not retrievable, 2 out of indexes, 3 out of the tables' files, 4 out of the
@@ -135,6 +137,7 @@ def erase(
     if done.report is not None:
         require_level(done.report)
     if done.after is not None and done.after.num_found:
+        _note_residue(done.after)
         raise typer.Exit(CHECK_FAILED)
 
 
@@ -168,6 +171,9 @@ def _preview(base: Base, fact_ids: list[int], mentions: MentionScope) -> None:
         return
     brief_table(base.facts.show_many(fact_ids))
     say(f"Would redact {describe_erased(preview)}, and drop {count_of(preview.num_keys, 'key')}.")
+    if preview.generations:
+        outputs = name_ids("output", preview.generations)
+        say(f"The value, or the fact's question in a prompt, stands in {outputs}.")
     show_twins(preview)
     show_left(preview)
 
@@ -179,12 +185,21 @@ def _show_residue(before: ResidueReport | None, after: ResidueReport | None, sha
             f"(beside {shared:,} that are said elsewhere too and prove nothing):"
         )
         print_table(("area", "before", "after"), [(a, before.found[a], after.found[a]) for a in after.found])
-        _show_unseen(after)
+        _show_files(after)
 
 
-def _show_unseen(report: ResidueReport) -> None:
+def _show_files(report: ResidueReport) -> None:
+    print_table(("file", "area", "found"), [(f.path, f.area, f.num_probes) for f in report.files])
     for cause in report.unseen:
         say(f"Not seen: {cause}.")
+
+
+def _note_residue(report: ResidueReport) -> None:
+    """Give the cause of the exit code, by the file that holds most."""
+    file, *others = report.files
+    more = f" and {count_of(len(others), 'other file')}" if others else ""
+    yours = " (a backup of yours?)" if file.area == "other" else ""
+    note(f"Exit code {CHECK_FAILED}: residue in {file.path}{yours}{more}.")
 
 
 @app.command("scan", epilog=SCAN_EXAMPLES)
@@ -217,8 +232,7 @@ def scan_residue(
             f"in {report.num_bytes / 1e6:.0f} MB."
         )
         print_table(("area", "found"), list(report.found.items()))
-        print_table(("file", "area", "found"), [(f.path, f.area, f.num_probes) for f in report.files])
-        _show_unseen(report)
+        _show_files(report)
     if report.num_found:
         raise typer.Exit(CHECK_FAILED)
 
@@ -269,11 +283,16 @@ def describe_erased(erased: Erased) -> str:
     )
 
 
+def name_ids(noun: str, ids: Sequence[int]) -> str:
+    """Write ids behind the noun that they are of: "fact 905", "outputs 1, 2"."""
+    return f"{noun if len(ids) == 1 else f'{noun}s'} {some_ids(ids)}"
+
+
 def show_twins(erased: Erased) -> None:
     """Print which other facts say the same."""
     if erased.also_said_by:
         say(
-            f"Other facts say the same and stay: {some_ids(erased.also_said_by)}. Erase them too if they must go."
+            f"The same is said by {name_ids('fact', erased.also_said_by)}, and stays. Erase it too if it must go."
         )
 
 
@@ -282,18 +301,18 @@ def show_left(erased: Erased) -> None:
     left = erased.left
     for mention in left.documents:
         at = ", ".join(f"{one.start}-{one.end}" for one in mention.spans[:10])
-        say(f"Document {mention.document_id} says it too, at {at}.")
+        say(f"Document {mention.document_id} ({mention.source}) says it too, at {at}.")
     if left.documents:
         note("Other documents are redacted too with --mentions all, but not what another fact stands on.")
     named = {
-        "titles, addresses or other properties of documents": left.titles,
-        "other facts": left.facts,
-        "outputs": left.generations,
-        "changes of the log, which stay": left.reasons,
+        "by the title, the address or another property of document": left.titles,
+        "by fact": left.facts,
+        "by output": left.generations,
+        "in the log, which stays as it is, by change": left.reasons,
     }
     for what, ids in named.items():
         if ids:
-            say(f"Still said by {what}: {some_ids(ids)}")
+            say(f"Still said {name_ids(what, ids)}")
     for one in left.rows:
         rows = count_of(one.num_rows, "row")
         at = f": {some_ids(one.ids)}" if one.ids else ""
@@ -304,7 +323,11 @@ def show_report(report: ErasureReport) -> None:
     """Print what was erased and the level that was reached."""
     if (done := report.erased) is not None:
         if done.seq is None:
-            say("Erased before, and nothing says it still: nothing was changed.")
+            say("Erased before: nothing was changed. What was stored before and says it is redacted.")
+            say("Documents, and texts that were stored since, were not searched for it.")
+            say('To search all files for words: colmlm erase scan --text "..."')
+            if report.asked_level == 2:
+                say("Levels 3 and 4 are checked with --now alone. What an earlier --now reached still holds.")
         else:
             say(
                 f"Change {done.seq}: erased {describe_erased(done)}; {count_of(done.num_keys, 'key')} dropped."
@@ -313,7 +336,7 @@ def show_report(report: ErasureReport) -> None:
         show_left(done)
     say(f"Level {report.level} of {len(report.levels)} is reached:")
     rows = [(level.level, level.name, level.state, level.left, level.remedy) for level in report.levels]
-    print_table(("level", "", "state", "left", "what to do"), rows)
+    print_table(("level", "", "state", "remark", "what to do"), rows)
 
 
 def require_level(report: ErasureReport) -> None:

@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import SignatureRefused, refusals
 from colmlm.kb.facts.edits import MAX_ID
+from colmlm.kb.facts.redaction import as_mentioned
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.signing import close_envelope, is_envelope, open_envelope
 from colmlm.kb.log.witness import hash_at
@@ -422,6 +423,15 @@ def _erasure_borne_out(session: Session, said: Said) -> Iterator[CertificateFind
     )
 
 
+def _summarise_erasure(said: Said) -> dict[str, Any]:
+    payload = said["erased"]["entry"]["payload"]
+    return {
+        "num_facts": said["facts"],
+        "redacted_outputs": tuple(map(_storable, payload.get("generations", ()))),
+        "mentions": as_mentioned(payload.get("mentions")),
+    }
+
+
 ERASURE = CertificateKind(
     ERASURE_TYPE,
     "erased",
@@ -429,7 +439,7 @@ ERASURE = CertificateKind(
     ("something of it is there", "not retrievable"),
     _erasure_holds,
     _erasure_borne_out,
-    lambda said: {"num_facts": said["facts"]},
+    _summarise_erasure,
     proves=(
         _SIGNED,
         (

@@ -3,8 +3,9 @@
 One transaction redacts every text that says the facts, drops their keys, and appends one change of kind
 "erase" that holds counts and ids only. `kb.removal.purge` then removes what files still hold, level by level.
 
-Erasing an erased fact again redacts whatever still says it; where nothing does, nothing is changed and no change is
-appended.
+Erasing an erased fact again redacts what was stored before and still says it; where nothing does, nothing is changed
+and no change is appended. Documents, and what was stored since, are not searched again: their words may come from
+elsewhere.
 """
 
 from __future__ import annotations
@@ -83,10 +84,11 @@ class Erasure:
     ) -> ErasureReport:
         """Erase facts, all or none, then go on to level 2, or with `now` as far as the server permits.
 
-        The facts may be live or deleted; of facts that are erased already it redacts what still says them. `mentions`
-        says where else the values are redacted: in their own documents, in "all" documents, or in "none". Outputs,
-        plans and jobs that say them are redacted too, with "none" only those that used the facts. The report names
-        what is `left`. Raises `SecondPersonNeeded` where the settings require two people: see `ErasureRequests`.
+        The facts may be live or deleted; of facts that are erased already it redacts what was stored before that and
+        still says them. `mentions` says where else the values are redacted: in their own documents, in "all" documents,
+        or in "none". Outputs, plans and jobs that say them are redacted too, with "none" only those that used the
+        facts. The report names what is `left`. Raises `SecondPersonNeeded` where the settings require two people: see
+        `ErasureRequests`.
         """
         if self.kb.settings.erase_needs_two:
             raise refusals.second_person_needed()

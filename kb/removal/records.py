@@ -264,11 +264,15 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """The places where a document's text says one of the values; `own` marks a document of the facts themselves."""
+    """The places where a document's text says one of the values; `own` marks a document of the facts themselves.
+
+    `source` is its corpus and its name there, as corpus/document.
+    """
 
     document_id: int
     own: bool
     spans: tuple[Stretch, ...]
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,8 +310,8 @@ class Erased:
     """What one erasure did in the database. `also_said_by` are other facts that say the same and stay.
 
     `left` is what else says the erased facts; it is empty where nobody looked for that, as in a restore.
-    `again` are those of the facts that were erased before. `seq` is None where all of them were and nothing said
-    them any more, so that no change was logged.
+    `again` are those of the facts that were erased before. `seq` is None where all of them were and nothing from before
+    said them any more, so that no change was logged.
     """
 
     seq: int | None
@@ -389,7 +393,7 @@ class CertificateCheck:
     """The outcome of a check. It is `ok` only if each of `checks` is; `problems` says what is wrong with the others.
 
     `signed_by` is the id of the key that signed, trusted or not; `offline` says that no base was compared. `run_id` and
-    `policy` are those of a forget run; None in a certificate of an erasure.
+    `policy` are those of a forget run, `redacted_outputs` and `mentions` (how far it reached) of an erasure.
     """
 
     ok: bool
@@ -408,6 +412,8 @@ class CertificateCheck:
     issued_at: str | None = None
     proves: tuple[str, ...] = ()
     does_not_prove: tuple[str, ...] = ()
+    redacted_outputs: tuple[int, ...] = ()
+    mentions: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

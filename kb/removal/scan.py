@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple
+from zipfile import is_zipfile
 
 import numpy as np
 from sqlalchemy import Engine, text
@@ -185,6 +186,11 @@ def _sources(engine: Engine, settings: Settings) -> tuple[list[_Source], list[st
     sources = [
         _Source(area, str(path), partial(_open, path), partial(_size_of, path))
         for area, path in _files(data, settings)
+    ]
+    unseen += [
+        f"{one.where}: a backup or another ZIP archive, compressed: not searched for text"
+        for one in sources
+        if one.area == "other" and is_zipfile(one.where)
     ]
     with Session(engine) as session:
         unseen += [

@@ -379,5 +379,8 @@ def _documents(
         if spans and found < MOST:
             found += 1
             yield Mention(
-                row.id, (row.corpus, row.external_id) in sources, tuple(Stretch(*span) for span in spans)
+                row.id,
+                (row.corpus, row.external_id) in sources,
+                tuple(Stretch(*span) for span in spans),
+                f"{row.corpus}/{row.external_id}",
             )

@@ -132,7 +132,7 @@ def test_the_embedded_database_starts_stays_and_stops(embedded_home: Path) -> No
     assert program("db", "status").returncode == 0  # the command before was not the last user
     assert program("db", "down").stdout == "Stopped.\n"
     assert program("db", "status").returncode == 5
-    assert program("db", "down").stdout == "It was not running.\n"
+    assert program("db", "down").stdout.startswith("It is not running")
 
 
 @pytest.mark.parametrize("command", ["migrate", "status", "up"])

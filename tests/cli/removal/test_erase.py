@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from sqlalchemy import NullPool, create_engine, text
 
+from colmlm.cli.composition.runtime import Runtime
+from colmlm.kb.evidence.records import NewOutput
 from colmlm.kb.facts.redaction import MARK
-from tests.cli.conftest import QUESTIONS, Run
+from tests.cli.conftest import QUESTIONS, TEXT, Run
 
 BECAUSE = ("--reason", "request of the person")
 
@@ -95,6 +99,42 @@ def test_erasing_an_erased_fact_again_changes_nothing_where_nothing_says_it(
     assert run("erase", 999, *BECAUSE, "--yes").code == 3
 
 
+def test_what_was_stored_since_is_not_said_to_be_searched(run: Run, atlas: list[int]) -> None:
+    before, since = (
+        NewOutput(f"{when}, is it Lima?", "Yes.", "fake", "auto", 1, ()) for when in ("Before", "Since")
+    )
+    with Runtime.from_environment() as runtime:
+        first = runtime.kb.outputs.record(before)
+    preview = run("erase", atlas[0], "--dry-run").out
+    assert f"stands in output {first}." in preview
+    erased = run("erase", atlas[0], *BECAUSE, "--mentions", "all", "--yes").out
+    assert "1 output," in erased and "--now alone" not in erased
+    with Runtime.from_environment() as runtime:
+        last = runtime.kb.outputs.record(replace(since, seq=runtime.kb.log.head_seq()))
+    again = run("erase", atlas[0], *BECAUSE, "--mentions", "all", "--yes").out
+    assert "Lima" not in run("trace", "output", first).out and "Lima" in run("trace", "output", last).out
+    assert "nothing says it still" not in again and "stored since, were not searched" in again
+    assert "--now alone" in again  # it looked at level 2 only
+    marked = ("--question", "Which city is it?", "--value", "Lima", "--no-key", *BECAUSE)
+    added = run("facts", "add", *marked, "--json").json["fact_ids"]
+    assert "1 output," in run("erase", *added, *BECAUSE, "--yes").out
+    assert "Lima" not in run("trace", "output", last).out
+
+
+def test_residue_is_named_by_file_as_the_cause_of_the_exit_code(
+    run: Run, atlas: list[int], home: Path
+) -> None:
+    saved = home / "saved.txt"
+    home.mkdir(exist_ok=True)
+    saved.write_text(TEXT + "".join(QUESTIONS.values()))
+    with ZipFile(home / "base.backup", "w") as backup:
+        backup.writestr("document", TEXT)
+    ran = run("erase", atlas[0], *BECAUSE, "--scan", "--yes")
+    assert ran.code == 1 and f"{saved} " in ran.out
+    assert "Exit code 1: residue in /" in ran.err
+    assert f"Not seen: {home / 'base.backup'}: a backup or another ZIP" in ran.out
+
+
 def test_a_certificate_is_checked_elsewhere_by_the_commands_that_were_printed_with_it(
     run: Run, atlas: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,6 +147,7 @@ def test_a_certificate_is_checked_elsewhere_by_the_commands_that_were_printed_wi
     monkeypatch.delenv("COLMLM_DATABASE_URL")
     ran = run(*elsewhere.split())
     assert ran.code == 0 and "this base" not in ran.out and not (empty / "postgres").exists()
+    assert "outputs redacted: none; mentions: same-document" in ran.out
 
 
 def test_a_scan_for_nothing_or_too_little_is_refused(run: Run, tmp_path: Path) -> None:
