@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ParamSpec, TypeVar
@@ -103,12 +103,15 @@ def parse_span(text: str) -> timedelta:
 
 
 def parse_time(said: str) -> datetime:
-    """Read a date, or a time as ISO 8601 has it; one without a zone is UTC."""
+    """Read a date, a time as ISO 8601 has it, one so long ago as 1d, or yesterday; one without a zone is UTC."""
+    now = datetime.now(UTC)
+    if said == "yesterday":
+        return now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
     try:
-        return parse_moment(said)
+        return now - parse_span(said) if said.endswith(tuple(_UNITS)) else parse_moment(said)
     except ValueError as error:
         raise typer.BadParameter(
-            f"{said!r} is no time, such as 2026-01-31 or 2026-01-31T12:00+01:00."
+            f"{said!r} is no time, such as 2026-01-31, 2026-01-31T12:00+01:00, 1d or yesterday."
         ) from error
 
 

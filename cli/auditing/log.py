@@ -49,6 +49,12 @@ Before = Annotated[
     int | None,
     typer.Option("--before", min=1, max=MAX_BIGINT, help="Only changes before this one, newest first."),
 ]
+Since = Annotated[
+    datetime | None,
+    typer.Option(
+        "--since", parser=parse_time, metavar="TIME", help="From this time on: a date, 1d, yesterday."
+    ),
+]
 AfterChange = Annotated[
     int | None,
     typer.Option("--after", min=0, max=MAX_BIGINT, help="Only changes after this one, oldest first."),
@@ -123,9 +129,7 @@ def list_changes(
     ] = None,
     kind: Annotated[str | None, typer.Option("--kind", help="Only this kind, such as delete.")] = None,
     fact: Annotated[int | None, typer.Option("--fact", min=1, help="Only changes of this fact.")] = None,
-    since: Annotated[
-        datetime | None, typer.Option("--since", parser=parse_time, metavar="TIME", help="From this time on.")
-    ] = None,
+    since: Since = None,
     until: Annotated[
         datetime | None, typer.Option("--until", parser=parse_time, metavar="TIME", help="Before this time.")
     ] = None,
@@ -445,12 +449,20 @@ def denials(base: Base, after: After = 0, limit: Limit = 50) -> None:
         note(f"{unrecorded} more were only logged.")
 
 
-@app.command("diff", epilog=examples("colmlm log diff 12 40", "colmlm log diff 12 40 --corpus demo --json"))
+@app.command(
+    "diff", epilog=examples("colmlm log diff 12 40 --corpus demo", "colmlm log diff --since 1d --json")
+)
 @anywhere
 def show_diff(
     base: Base,
-    first: Annotated[int, typer.Argument(metavar="A", min=0, max=MAX_BIGINT, help="The earlier change.")],
-    last: Annotated[int, typer.Argument(metavar="B", min=0, max=MAX_BIGINT, help="The later change.")],
+    first: Annotated[
+        int | None, typer.Argument(metavar="A", min=0, max=MAX_BIGINT, help="The earlier change.")
+    ] = None,
+    last: Annotated[
+        int | None,
+        typer.Argument(metavar="B", min=0, max=MAX_BIGINT, help="The later change. Default: the last one."),
+    ] = None,
+    since: Since = None,
     corpus: Annotated[str | None, typer.Option("--corpus", help="Only facts of this corpus.")] = None,
     after: After = 0,
     limit: Limit = 100,
@@ -459,13 +471,19 @@ def show_diff(
 
     An edit in between that was undone again is no difference. An erased fact is listed without its values.
     """
+    if (first is None) == (since is None):
+        raise typer.BadParameter("name the earlier change, or a time with --since.", param_hint="A")
+    if last is None:
+        last = next((change.seq for change in base.log.changes_before(MAX_BIGINT, 1)), 0)
+    if first is None:
+        first = next((change.seq - 1 for change in base.log.changes(0, 1, since=since)), last)
     found = base.log.diff(first, last, corpus=corpus, after=after, limit=limit)
     more = found.facts[-1].fact_id if len(found.facts) == limit else None
     if wants_json():
         print_json({**plain(found), "next_after": more})
         return
     say(f"From change {first} to {last}: " + ", ".join(f"{n} {kind}" for kind, n in found.counts.items()))
-    columns = ("fact", "what", "corpus", f"at {first}", f"at {last}")
+    columns = ("fact", "what", "corpus", f"at {first}", f"at {last}", "change", "actor")
     print_table(columns, [_diff_row(difference) for difference in found.facts])
     if more is not None:
         note(f"More facts: --after {more}")
@@ -473,5 +491,5 @@ def show_diff(
 
 def _diff_row(d: FactDifference) -> tuple[object, ...]:
     if d.is_redacted:
-        return d.fact_id, d.kind, d.corpus, "(erased)", "(erased)"
-    return d.fact_id, d.kind, d.corpus, shorten(d.old), shorten(d.new)
+        return d.fact_id, d.kind, d.corpus, "(erased)", "(erased)", d.seq, d.actor
+    return d.fact_id, d.kind, d.corpus, shorten(d.old), shorten(d.new), d.seq, d.actor

@@ -12,7 +12,7 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.fact_view import WITHHELD, fact_source, in_sample, printed_on
 from colmlm.cli.options import Actor, After, FactId, Limit, examples, some_text, wants_json
-from colmlm.cli.output import count_of, note, plain, print_json, print_table, say, shorten
+from colmlm.cli.output import count_of, note, plain, print_json, print_table, say, shorten, some_ids
 from colmlm.kb.evidence.records import describe_change
 from colmlm.kb.lookup.options import filter_note
 
@@ -140,7 +140,7 @@ def show_output(trace: OutputTrace) -> None:
     elif trace.uncited:
         say("uncited: all of it; no fact stands behind these words")
     elif trace.output:
-        say(f"uncited: {_uncited(trace)}")
+        say(f"uncited: {_describe_uncited(trace)}")
     columns = ("n", "value", "span", "fact", "version", "score", "source", "now")
     if trace.splices:
         print_table(columns, map(_splice_row, trace.splices))
@@ -154,7 +154,7 @@ def show_output(trace: OutputTrace) -> None:
         say(f"thumb {one.thumb} by {one.on_behalf_of or one.actor}" + (f": {said}" if said else ""))
 
 
-def _uncited(trace: OutputTrace) -> str:
+def _describe_uncited(trace: OutputTrace) -> str:
     spans = trace.uncited_spans
     number = sum(end - start for start, end in spans)
     where = ", ".join(f"[{start}:{end}]" for start, end in spans)
@@ -277,10 +277,16 @@ def show_changes(changes: tuple[ChangeRecord, ...] | list[ChangeRecord]) -> None
     """Print changes of the log as a table."""
     columns = ("seq", "kind", "facts", "actor", "principal", "reason", "at")
     rows = [
-        (c.seq, _kind(c), c.num_facts, _actor(c), c.principal, shorten(c.reason), f"{c.at:%Y-%m-%d %H:%M:%S}")
+        (c.seq, _kind(c), _facts(c), _actor(c), c.principal, shorten(c.reason), f"{c.at:%Y-%m-%d %H:%M:%S}")
         for c in changes
     ]
     print_table(columns, rows, "No changes found.")
+
+
+def _facts(change: ChangeRecord) -> str:
+    """Name up to three facts, and count more, or those that the change does not list."""
+    ids = change.fact_ids
+    return some_ids(ids) if len(ids) == change.num_facts <= 3 else f"{change.num_facts} facts"
 
 
 def _kind(change: ChangeRecord) -> str:

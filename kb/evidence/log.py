@@ -127,7 +127,8 @@ KINDS = ("inserted", "updated", "deleted", "restored", "erased")
 # The values of an erased fact are gone, so two versions of it count as different.
 _DIFFERENCE = (
     text("""
-    SELECT f.id AS fact_id, d.corpus, a.value AS old, b.value AS new, f.erased_seq IS NOT NULL AS is_redacted,
+    SELECT f.id AS fact_id, made.seq, made.actor, d.corpus,
+        a.value AS old, b.value AS new, f.erased_seq IS NOT NULL AS is_redacted,
         CASE WHEN p.fact_id IS NOT NULL THEN p.question WHEN a.fact_id IS NOT NULL THEN f.question END AS old_question,
         CASE WHEN q.fact_id IS NOT NULL THEN q.question WHEN b.fact_id IS NOT NULL THEN f.question END AS new_question,
         CASE WHEN f.erased_seq > :first AND f.erased_seq <= :last THEN 'erased'
@@ -145,6 +146,10 @@ _DIFFERENCE = (
         SELECT min(version) FROM fact_past WHERE fact_id = f.id AND version >= a.version)
     LEFT JOIN fact_past q ON q.fact_id = f.id AND q.version = (
         SELECT min(version) FROM fact_past WHERE fact_id = f.id AND version >= b.version)
+    LEFT JOIN change made ON made.seq = CASE
+        WHEN f.erased_seq > :first AND f.erased_seq <= :last THEN f.erased_seq
+        WHEN b.fact_id IS NOT NULL THEN b.from_seq
+        ELSE (SELECT max(to_seq) FROM fact_version WHERE fact_id = f.id AND to_seq <= :last) END
     WHERE (CAST(:corpus AS text) IS NULL OR d.corpus = :corpus) AND (
         (a.fact_id IS NULL) <> (b.fact_id IS NULL)
         OR (a.version <> b.version AND (f.erased_seq IS NOT NULL OR a.value <> b.value OR p.version < b.version))
@@ -152,6 +157,8 @@ _DIFFERENCE = (
     """)
     .columns(
         column("fact_id"),
+        column("seq"),
+        column("actor"),
         column("kind"),
         column("corpus"),
         column("old"),
@@ -191,6 +198,8 @@ def diff_changes(
             is_redacted=row.is_redacted,
             old_question=None if row.is_redacted else row.old_question,
             new_question=None if row.is_redacted else row.new_question,
+            seq=row.seq,
+            actor=row.actor,
         )
         for row in session.execute(page, between)
     )

@@ -284,6 +284,8 @@ class FactTrace:
 class FactDifference:
     """A fact that differs between the two changes. `old` or `new` is None where the fact was not live.
 
+    `seq` is the last change that made the difference, by `actor`.
+
     All texts are None where `is_redacted`: the fact was erased since. A fact that was mended in between, and back,
     differs in nothing that is shown.
     """
@@ -296,6 +298,8 @@ class FactDifference:
     is_redacted: bool
     old_question: str | None = None
     new_question: str | None = None
+    seq: int | None = None
+    actor: str | None = None
 
 
 DIFFERENCES_LISTED = 100  # unless another `limit` is given

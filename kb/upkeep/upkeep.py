@@ -250,7 +250,7 @@ def check_consistency(session: Session, settings: Settings) -> FsckReport:
     chained = verify_chain(session)
     quoting = quotations.find_quotations(session, ErasedFacts.read(session)).describe_findings()
     astray = sentences.find_astray_sentences(session).describe_findings()
-    altered = _altered(session, [found.seq for found in (*chained.breaks, *chained.sealed)])
+    altered = _altered_values(session, [found.seq for found in (*chained.breaks, *chained.sealed)])
     problems = (*_problems(session), *altered, *astray, *snapshots.differences(but=active.keyset_id))
     return FsckReport(
         ok=active.is_good and not chained.breaks and not (non_verbatim or problems or quoting),
@@ -309,7 +309,7 @@ def _problems(session: Session) -> tuple[str, ...]:
     return tuple(f"{len(ids)} {name}: {ids[:10]}" for name, ids in found.items() if ids)
 
 
-def _altered(session: Session, broken: Sequence[int]) -> tuple[str, ...]:
+def _altered_values(session: Session, broken: Sequence[int]) -> tuple[str, ...]:
     """Compare the values of facts with the digests that the log has of them, but for entries that are `broken`."""
     digest = audit.keyed_digests(session)
     rows = session.execute(

@@ -66,14 +66,26 @@ def test_the_log_is_shown_by_filters(run: Run, atlas: list[int]) -> None:
     assert [change["kind"] for change in found["changes"]] == ["update"]
     assert run("log", "list", "--until", "2020-01-01T00:00+01:00", "--json").json["changes"] == []
     assert "wrong" in run("log", "list", "--kind", "update").out
-    assert run("log", "list", "--since", "yesterday").code == 2
+    assert run("log", "list", "--since", "someday").code == 2
+    assert run("log", "list", "--since", "2020-01-01d").code == 2
+    for since in ("1d", "yesterday"):
+        assert len(run("log", "list", "--since", since, "--json").json["changes"]) == 2
+    listed = run("log", "list").out.splitlines()
+    assert f"update  {atlas[0]} " in listed[1] and "ingest  2 facts" in listed[2]
 
 
 def test_two_changes_are_compared(run: Run, atlas: list[int]) -> None:
     run("facts", "edit", atlas[0], "--value", "Cusco", "--reason", "wrong")
     found = run("log", "diff", 1, 2, "--json").json
     assert found["counts"]["updated"] == 1 and found["facts"][0]["old"] == "Lima"
+    assert (found["facts"][0]["seq"], found["facts"][0]["actor"]) == (2, "tester")
     assert "Cusco" in run("log", "diff", 1, 2, "--corpus", "atlas").out
+    run("facts", "delete", atlas[1], "--reason", "wrong", "--yes", "--actor", "ann")
+    found = run("log", "diff", "--since", "1d", "--json").json
+    assert (found["first"], found["last"]) == (0, 3)
+    gone = run("log", "diff", 2, "--json").json["facts"][0]
+    assert (gone["kind"], gone["seq"], gone["actor"]) == ("deleted", 3, "ann")
+    assert run("log", "diff").code == 2 and run("log", "diff", 1, "--since", "1d").code == 2
     assert run("log", "diff", 2, 1).code == 2 and run("log", "diff", 0, 9).code == 3
 
 
