@@ -98,9 +98,10 @@ def cross_origin() -> str:
 
 
 @Refused.coded("UnknownHost", "Unknown host", status=421)
-def unknown_host() -> str:
+def unknown_host(host: str) -> str:
     return (
-        "The Host header is not a name of this server. Nothing was changed. Add it to COLMLM_ALLOWED_HOSTS."
+        f"The Host header {host[:100]!r} is not a name of this server. Nothing was changed. Add the name to "
+        "COLMLM_ALLOWED_HOSTS."
     )
 
 

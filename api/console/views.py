@@ -356,8 +356,9 @@ LONGEST = 10_000
 
 
 @Refused.coded("Mistakes", "This form is not complete", status=422)
-def form_mistakes(fields: Sequence[str]) -> str:
-    return f"These fields have mistakes: {', '.join(fields)}. Nothing was changed. Correct them and send it again."
+def form_mistakes(fields: Mapping[str, str]) -> str:
+    named = " ".join(f"'{name}': {mistake}" for name, mistake in fields.items())
+    return f"Some fields are not right. {named} Nothing was changed. Correct them and send it again."
 
 
 @dataclass(slots=True)
@@ -392,7 +393,7 @@ class Form:
     def check(self) -> None:
         """Raise `Mistakes` where a field read so far is not valid."""
         if self.mistakes:
-            raise form_mistakes(list(self.mistakes))
+            raise form_mistakes(dict(self.mistakes))
 
     def sign(self, request: PageRequest) -> OnRecord:
         """Read the reason of a change, and give it with the token's name. Raise `Mistakes` as `check` does."""

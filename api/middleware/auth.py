@@ -57,7 +57,7 @@ class Admission:
         """Raise `UnknownHost` unless the Host header names this server."""
         named = headers.getall("host", [])
         if len(named) != 1 or _hostname(named[0]) not in self.hosts:
-            raise unknown_host()
+            raise unknown_host(", ".join(named))
 
     async def admit(self, scope: HTTPScope, headers: Headers) -> TokenRecord | None:
         """Give the request's token, or None for the paths that `is_open` names.

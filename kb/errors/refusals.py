@@ -34,9 +34,9 @@ def kind_of(code: str) -> type[KBError] | None:
 @NotFound.coded("PairNotFound", "No such pair")
 def pair_not_found(fact_ids: Sequence[int]) -> str:
     return (
-        f"Facts {format_list(fact_ids)} are not a known contradiction, or already have this note. Nothing was "
-        "changed. List contradictions with `colmlm facts compare contradictions`. Add --held to include the pairs "
-        "where both hold."
+        f"Facts {format_list(fact_ids)} are not in the list of contradictions, or somebody settled this pair already. "
+        "Nothing was changed. List contradictions with `colmlm facts compare contradictions`. Add --held to include "
+        "the pairs that were settled as both true."
     )
 
 
@@ -76,7 +76,10 @@ def fact_erased(fact_ids: Sequence[int]) -> str:
 
 @Conflict.coded("FactSuppressed", "Fact was erased before")
 def fact_suppressed() -> str:
-    return "A fact like this was erased. Nothing was changed. Pass --allow-erased (allow_erased) to add it again."
+    return (
+        "A fact with this question or at this place was erased before, so this one was not added. Nothing was changed. "
+        "Pass --allow-erased (allow_erased) to add it again."
+    )
 
 
 @Conflict.coded("FactChanged", "Fact was changed meanwhile")
@@ -112,7 +115,8 @@ def span_taken(document_id: int, fact_ids: Sequence[int]) -> str:
 @Conflict.coded("DocumentReplaced", "Document was replaced")
 def document_replaced(document_id: int) -> str:
     return (
-        f"A newer text replaced document {document_id}. Nothing was changed. See `colmlm corpus documents`."
+        f"Document {document_id} is out of date, since a newer text replaced it. Nothing was changed. Use the "
+        "current document: `colmlm corpus documents` lists those."
     )
 
 
@@ -191,13 +195,11 @@ def not_answered_then(seq: int, cause: str) -> str:
 
 @Invalid.coded("PastTooLarge", "Too much of the past at once")
 def past_too_large(rows: int, keys: int, limit: int) -> str:
-    remedy = (
-        f"Ask {count_of(limit // keys, 'query')} at a time" if keys <= limit else "Ask a base with fewer keys"
-    )
+    remedy = f"Ask {count_of(limit // keys, 'question')} at a time" if keys <= limit else "Ask a smaller base"
     return (
-        f"A lookup in the past compares {count_of(rows, 'query')} with {count_of(keys, 'key')}: "
-        f"{count_of(rows * keys, 'score')}, of at most {limit:,}. Nothing was changed. {remedy}, or raise "
-        "COLMLM_AS_OF_MAX_SCORES."
+        f"This search of an earlier state is too large. It compares {count_of(rows, 'question')} with "
+        f"{count_of(keys, 'vector')}: {count_of(rows * keys, 'comparison')}, of at most {limit:,}. "
+        f"Nothing was changed. {remedy}, or raise COLMLM_AS_OF_MAX_SCORES."
     )
 
 
@@ -235,8 +237,8 @@ def invalid_keys(checkpoint_id: str, cause: str) -> str:
 @OutOfReach.coded("KeysLeftElsewhere", "Keys left elsewhere")
 def keys_left_elsewhere(keyset_id: int, cause: str) -> str:
     return (
-        f"Keyset {keyset_id} is retired, but its keys are still on the Milvus server: {cause} Delete them with "
-        "`colmlm doctor --data --repair`. The next erasure deletes them too."
+        f"Keyset {keyset_id} is retired, but the vectors of its index are still on the Milvus server: "
+        f"{cause.rstrip('.')}. Delete them with `colmlm doctor --data --repair`, or leave them to the next erasure."
     )
 
 
@@ -266,14 +268,17 @@ def invalid_selector(cause: str) -> str:
 @Conflict.coded("PlanStale", "Plan is stale")
 def plan_stale(run_id: int, fact_ids: Sequence[int]) -> str:
     return (
-        f"Facts were edited or deleted after forget run {run_id} was planned: {format_list(fact_ids)}. Nothing was "
-        "changed. Make a new plan with `colmlm forget plan` and check it."
+        f"The plan of forget run {run_id} is out of date: facts {format_list(fact_ids)} were edited or deleted since. "
+        "Nothing was changed. Make a new plan with `colmlm forget plan` and check it."
     )
 
 
 @Conflict.coded("PlanUnderWay", "Another plan is under way")
 def plan_under_way() -> str:
-    return "Another plan is being made in this process. Nothing was changed. Try again when it is done."
+    return (
+        "The server makes one plan of forgetting at a time, and is making another one. Nothing was changed. Try again "
+        "in a minute."
+    )
 
 
 @Conflict.coded("PlanTooLarge", "Too many facts for a server's plan")
@@ -291,14 +296,12 @@ def erasure_not_found(seq: int) -> str:
 
 @NotFound.coded("ErasureRequestNotFound", "No such request to erase")
 def erasure_request_not_found(erasure_request_id: int) -> str:
-    return f"No request to erase {erasure_request_id}. Nothing was changed. See `colmlm erase requests`."
+    return f"No erasure request {erasure_request_id}. Nothing was changed. List them with `colmlm erase requests`."
 
 
 @Conflict.coded("ErasureRequestState", "Request to erase was decided")
 def erasure_request_state(erasure_request_id: int, state: str) -> str:
-    return (
-        f"Request {erasure_request_id} is {state} already. Nothing was changed. See `colmlm erase requests`."
-    )
+    return f"Erasure request {erasure_request_id} is {state} already. Nothing was changed. See `colmlm erase requests`."
 
 
 @Conflict.coded("SecondPersonNeeded", "A second person is needed")
@@ -312,8 +315,8 @@ def second_person_needed() -> str:
 @Conflict.coded("SamePerson", "Asked by the same token")
 def same_person(erasure_request_id: int, name: str) -> str:
     return (
-        f"Request to erase {erasure_request_id} was made with the token {name!r}, so another token must approve it. "
-        "Nothing was erased. Ask another admin to run `colmlm erase settle`."
+        f"Erasure request {erasure_request_id} was made with the token {name!r}, so another token must approve it. "
+        f"Nothing was erased. Ask another admin to run `colmlm erase settle approve {erasure_request_id}`."
     )
 
 
@@ -328,8 +331,9 @@ def admin_key_needed() -> str:
 @Invalid.coded("SignerNeeded", "A signer must be named")
 def signer_needed() -> str:
     return (
-        "Anybody can sign with their own key, so this signature proves nothing yet. Nothing was changed. Name the "
-        "expected key with --public-key (public_key) or --key (key), or ask the issuer's server."
+        "The signature was not checked, since no key to expect was named, and anybody can sign with a key of their "
+        "own. Nothing was changed. Name the signer's key file with --public-key (public_key) or its fingerprint with "
+        "--key (key)."
     )
 
 
@@ -344,7 +348,8 @@ def question_not_found(question_ids: Sequence[int]) -> str:
 @NotFound.coded("QuestionRunNotFound", "No such run")
 def question_run_not_found(run_id: int) -> str:
     return (
-        f"No run {run_id} of this set is kept. Nothing was changed. See `colmlm questions show NAME --runs`."
+        f"No run {run_id} of this question set is stored. Nothing was changed. List the stored runs with "
+        "`colmlm questions show NAME --runs`."
     )
 
 
@@ -382,8 +387,8 @@ def invalid_decoding(cause: str) -> str:
 @Waited.coded("DecoderBusy", "Decoder busy")
 def decoder_busy(waiting: int, retry_after: int) -> str:
     return (
-        f"The decoder is busy, and {count_of(waiting, 'prompt', 'are')} waiting. This request ended without an "
-        f"output, and nothing was stored. Try again in {retry_after} s."
+        f"The model writes for other requests, with {waiting} more waiting. This request ended without an output, and "
+        f"nothing was stored. Try again in {retry_after} s."
     )
 
 

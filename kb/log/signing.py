@@ -84,7 +84,7 @@ def verify_signature(signed: Mapping[str, Any], what: str = "document") -> KeyNa
     """
     signature = signed.get("signature")
     if not isinstance(signature, dict) or set(signature) != _FIELDS or signature["algorithm"] != "ed25519":
-        raise SignatureRefused(what, "it has no signature that this program can read")
+        raise SignatureRefused(what, "it has no Ed25519 signature in the form of this release")
     statement = {name: value for name, value in signed.items() if name != "signature"}
     try:
         public = base64.b64decode(signature["public_key"], validate=True)
@@ -229,7 +229,9 @@ def open_envelope(envelope: Mapping[str, Any], what: str) -> OpenedEnvelope:
     except InvalidSignature as error:
         raise SignatureRefused(what, "its signature does not match its content") from error
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise SignatureRefused(what, "it is not a signed statement that this program can read") from error
+        raise SignatureRefused(
+            what, "it is damaged, or no signed statement in the form of this release"
+        ) from error
 
 
 def _bytes(text: str) -> bytes:

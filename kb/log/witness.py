@@ -161,7 +161,9 @@ def _entries(lines: Iterator[str], chain: Chain, what: str) -> Iterator[LogEntry
 
 def _require_end(chained: CheckedChain, head: Head, what: str) -> None:
     if (chained.seq, chained.hash) != (head.seq, head.hash):
-        raise LogRefused(what, chained.seq, f"the log ends here, but its signed head is change {head.seq}")
+        raise LogRefused(
+            what, chained.seq, f"it ends here, but its signature is of a log up to change {head.seq}"
+        )
 
 
 def check_log(lines: Iterable[str], what: str, witnessed: Head | None = None) -> AuditReport:

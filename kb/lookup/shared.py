@@ -435,7 +435,10 @@ def _put(
     if not known:
         folder.make()
     elif not folder.is_made():
-        raise SharedSnapshotsUnavailable(folder.where, "the folder of this base is not there. Is it mounted?")
+        raise SharedSnapshotsUnavailable(
+            folder.where,
+            "the folder of this knowledge base does not exist there, perhaps since the disk is not mounted",
+        )
     if not folder.holds(snapshot.file, snapshot.num_bytes, snapshot.sha256):  # somebody may be reading it
         folder.put(snapshot.file, stream)
     note = update(KeysetRow).where(KeysetRow.id == keyset_id)

@@ -72,7 +72,9 @@ def test_more_of_the_past_than_is_taken_at_once_is_refused_with_the_numbers(
     kb.settings = replace(kb.settings, as_of_max_scores=16)
     asked = [f"Question {n}?" for n in range(3)]
     assert len(_ask_as_of(kb, encoder, kb.log.head_seq(), *asked[:2])) == 2
-    with raises_code("PastTooLarge", match=r"3 queries with 8 keys: 24 scores, of at most 16.*Ask 2 quer"):
+    with raises_code(
+        "PastTooLarge", match=r"3 questions with 8 vectors: 24 comparisons, of at most 16.*Ask 2 quest"
+    ):
         _ask_as_of(kb, encoder, kb.log.head_seq(), *asked)
     kb.settings = replace(kb.settings, as_of_max_scores=7)
     with raises_code("PastTooLarge", match="a base with fewer keys"):
