@@ -48,7 +48,7 @@ Given = Annotated[Thumb | None, QueryParameter(name="feedback", description="Onl
 
 
 @post("/generations", **in_thread(Right.read, Limiter.decoding))
-def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[OutputTrace]:
+def generate(ports: FromPorts, request: WithToken, data: JSONBody[NewGeneration]) -> Response[OutputTrace]:
     """Generate.
 
     Decodes a prompt, stores the output, and gives its trace. With `stream` the response is `text/event-stream`. Events
@@ -56,11 +56,14 @@ def generate(ports: FromPorts, data: JSONBody[NewGeneration]) -> Response[Output
     and document), right after the piece that ends with the value, and `no_match`. At the end come one `finish` and one
     `trace`, or one `error` (a problem document) where decoding failed.
     """
-    request, generator = data.request(), ports.need_generator()
+    generator, shown = ports.need_generator(), shown_to(request, ports)
     await_seen(ports, data.min_seq)
     if not data.stream:
-        return Response(generator.generate(request))
-    items = generator.stream(request)
+        return Response(shown.output(generator.generate(data.request())))
+    items = (
+        shown.output(item) if isinstance(item, OutputTrace) else item
+        for item in generator.stream(data.request())
+    )
     first = next(items)  # an error raised here still gets its own status
     streamed: Response[Any] = ServerSentEvent(stream_events(chain([first], items)), status_code=201)
     return streamed

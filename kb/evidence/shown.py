@@ -419,7 +419,10 @@ class CallerView:
         return withhold_corpus(Corpora(self.store).export(corpus, live_only=False))
 
     def trace_output(self, generation_id: int) -> OutputTrace:
-        return self._withheld(withhold_output, Outputs(self.store).trace(generation_id))
+        return self.output(Outputs(self.store).trace(generation_id))
+
+    def output(self, traced: OutputTrace) -> OutputTrace:
+        return self._withheld(withhold_output, traced)
 
     def misses(self, asks: Asks | None = None) -> Misses:
         """Give the work list of misses; `asks` answers questions again."""

@@ -17,7 +17,14 @@ def test_a_question_is_answered_with_its_place(reader: Client, fact_id: int) -> 
     said = reader.post("/v1/answers", json={"question": CAPITAL}).json()
     assert set(said) == set(Answer.__dataclass_fields__)
     assert said["answer"] == "Lima" and said["facts"] == [
-        {"fact_id": fact_id, "version": 1, "value": "Lima", "review": "accepted"}
+        {
+            "fact_id": fact_id,
+            "version": 1,
+            "value": "Lima",
+            "review": "accepted",
+            "entered_by": None,
+            "entered_seq": None,
+        }
     ]
     assert TEXT[said["source"]["start"] : said["source"]["end"]] == "Lima"
     assert said["source"]["external_id"] == "peru" and said["nearest"][0]["source"]["title"] == "Peru"

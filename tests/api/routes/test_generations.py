@@ -46,6 +46,19 @@ def test_output_names_the_fact_behind_each_span(reader: Client, fact_id: int) ->
     assert (listed["generation_id"], listed["num_hits"]) == (trace["generation_id"], 1)
 
 
+def test_what_a_corrected_fact_said_is_not_told_with_a_new_output(
+    operator: Client, reader: Client, fact_id: int
+) -> None:
+    said = {"value": "Cusco", "reason": "moved"}
+    edit = operator.patch(f"/v1/facts/{fact_id}", json=said).json()
+    asked = DECODED | {"min_seq": edit["min_seq"]}
+    for client, document_says in ((operator, "Lima"), (reader, "████")):
+        (splice,) = client.post("/v1/generations", json=asked).json()["splices"]
+        assert (splice["value"], splice["document_says"]) == ("Cusco", document_says)
+        (_, streamed) = events(client.post("/v1/generations", json=asked | {"stream": True}).text)[-1]
+        assert streamed["splices"][0]["document_says"] == document_says
+
+
 def test_deleted_fact_is_spliced_no_more_and_the_old_output_says_so(operator: Client, fact_id: int) -> None:
     before = operator.post("/v1/generations", json=DECODED).json()
     edit = operator.request("DELETE", "/v1/facts", json={"fact_ids": [fact_id], "reason": "wrong"}).json()
