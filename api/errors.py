@@ -43,7 +43,10 @@ class Busy(Refused):
 
 @Refused.coded("ModelMissing", "No model", status=503)
 def model_missing(part: str) -> str:
-    return f"This server runs without {part}. Nothing was changed. Set COLMLM_CHECKPOINT, then run `colmlm serve`."
+    return (
+        f"This server was started without a model, so it has no {part}. Nothing was changed. Set COLMLM_CHECKPOINT, "
+        "then run `colmlm serve`."
+    )
 
 
 @Refused.coded("ClientLeft", "Client left", status=499)
@@ -87,7 +90,7 @@ def invalid_cursor(of: str) -> str:
 
 @Refused.coded("Unacceptable", "Unacceptable request", status=422)
 def unacceptable_body(cause: str) -> str:
-    return f"The body contradicts itself: {cause}. Nothing was changed. Correct the body and send it again."
+    return f"This request cannot be carried out: {cause}. Nothing was changed. Correct its body and send it again."
 
 
 @Refused.coded("CrossOrigin", "Request from another site", status=403)

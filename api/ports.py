@@ -115,18 +115,18 @@ class Ports:
 
     def need_encoder(self) -> QuestionEncoder:
         if (encoder := self.encoder) is None:
-            raise model_missing("an encoder")
+            raise model_missing("encoder of questions")
         return encoder
 
     def need_model(self, checkpoint_id: str) -> LoadedModel:
         """Give the loaded model of this checkpoint. Raise `KeysetMismatch` where others are loaded instead."""
         if (model := self.models.model_of_checkpoint(checkpoint_id)) is None:
-            raise model_missing("an encoder")
+            raise model_missing("encoder of questions")
         return model
 
     def need_answers(self) -> StoredAnswers:
         if self.answers is None:
-            raise model_missing("a reader")
+            raise model_missing("reader that answers questions")
         return self.answers
 
     def need_decoder(self) -> Generator:
@@ -139,7 +139,7 @@ class Ports:
     def _generator(self) -> Generator:
         model = self.models.model_of_active_keyset()
         if model is None or model.generator is None:
-            raise model_missing("a generator")
+            raise model_missing("generator of text")
         return model.generator
 
     def need_generator(self) -> Generator:

@@ -247,7 +247,10 @@ MetadataText = Annotated[str, Meta(min_length=1, max_length=512)]  # as long as 
 
 @Refused.coded("CompletionNotFound", "No such completion", status=404)
 def completion_not_found(asked: str) -> str:
-    return f"No completion {asked!r} is stored. Nothing was changed. Its id is the `generation_id` of its choice."
+    return (
+        f"No completion {asked!r} is stored. Nothing was changed. Use the `generation_id` in `choices` of the answer, "
+        "or list the outputs with `colmlm trace outputs`."
+    )
 
 
 class FeedbackMetadata(Request, frozen=True, kw_only=True, omit_defaults=True):

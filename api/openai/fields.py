@@ -76,7 +76,7 @@ class Unsupported(Refused):
 
     def __init__(self, field: str, cause: str) -> None:
         self.field = field
-        super().__init__(f"{field}: {cause}. Nothing was decoded. Correct this field, or leave it out.")
+        super().__init__(f"{field}: {cause}. No text was generated. Correct this field, or leave it out.")
 
 
 class OpenAIError(msgspec.Struct, frozen=True):

@@ -158,7 +158,7 @@ def _describe_uncited(trace: OutputTrace) -> str:
     spans = trace.uncited_spans
     number = sum(end - start for start, end in spans)
     where = ", ".join(f"[{start}:{end}]" for start, end in spans)
-    return f"{where}, {number} of {len(trace.output)} characters" if spans else "nothing"
+    return f"{where}, {number} of {count_of(len(trace.output), 'character')}" if spans else "nothing"
 
 
 def stored_as(generation_id: int, server: str | None) -> str:
@@ -286,7 +286,7 @@ def show_changes(changes: tuple[ChangeRecord, ...] | list[ChangeRecord]) -> None
 def _facts(change: ChangeRecord) -> str:
     """Name up to three facts, and count more, or those that the change does not list."""
     ids = change.fact_ids
-    return some_ids(ids) if len(ids) == change.num_facts <= 3 else f"{change.num_facts} facts"
+    return some_ids(ids) if len(ids) == change.num_facts <= 3 else count_of(change.num_facts, "fact")
 
 
 def _kind(change: ChangeRecord) -> str:

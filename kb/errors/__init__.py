@@ -348,7 +348,7 @@ class IndexInvariant(KBError):
 
     def __init__(self, cause: str) -> None:
         super().__init__(
-            f"The index refused an operation: {cause}. No fact was changed. Check the index with "
+            f"The index of keys refused a change of it: {cause}. No fact was changed. Check the index with "
             "`colmlm doctor --data`. Rebuild it from the database with `colmlm doctor --data --repair`."
         )
 

@@ -285,7 +285,7 @@ def plan_under_way() -> str:
 def plan_too_large(live: int, largest: int) -> str:
     return (
         f"A plan would load the keys of {count_of(live, 'live fact')}, and this server allows {largest}. Nothing was "
-        "changed. Run `colmlm forget plan` beside the database, or raise COLMLM_PLAN_MAX_FACTS."
+        "changed. Run `colmlm forget plan` on the machine of the database, or raise COLMLM_PLAN_MAX_FACTS."
     )
 
 
@@ -368,20 +368,22 @@ def miss_group_state(group_ids: Sequence[int], state: str) -> str:
 
 @Invalid.coded("PromptRefused", "Prompt refused")
 def prompt_refused(cause: str) -> str:
-    return f"The prompt cannot be read: {cause}. Nothing was decoded. Correct the prompt and send it again."
+    return f"The prompt cannot be read: {cause}. No text was generated. Correct the prompt and send it again."
 
 
 @Invalid.coded("ContextLengthExceeded", "Prompt too long")
 def context_length_exceeded(num_tokens: int, most: int) -> str:
     return (
-        f"The prompt has {count_of(num_tokens, 'token')}, and the limit is {most}. Nothing was decoded. Shorten the "
+        f"The prompt has {count_of(num_tokens, 'token')}, and the limit is {most}. No text was generated. Shorten the "
         "prompt. If the model reads more, raise COLMLM_PROMPT_MAX_TOKENS."
     )
 
 
 @Invalid.coded("InvalidDecoding", "Invalid settings of decoding")
 def invalid_decoding(cause: str) -> str:
-    return f"These decoding settings cannot be used: {cause}. Nothing was decoded. Correct the settings and try again."
+    return (
+        f"These settings cannot be used: {cause}. No text was generated. Correct the settings and try again."
+    )
 
 
 @Waited.coded("DecoderBusy", "Decoder busy")

@@ -469,7 +469,8 @@ def require_fit(method: str, sample: int) -> None:
         raise InvalidValue("method", f"{method!r} is not one of {', '.join(METHODS)}")
     if sample < FEWEST:
         raise InvalidValue(
-            "sample", f"{count_of(sample, 'fact', 'are')} too few to fit a map. Use at least {FEWEST}"
+            "sample",
+            f"{count_of(sample, 'fact', 'are')} too few to translate keys by. Use at least {FEWEST}",
         )
 
 
@@ -530,7 +531,8 @@ def _folds(groups_N: Sequence[int]) -> npt.NDArray[np.int64]:
     """Give the fold of each fact. Documents of one topic have neighbouring ids, so a fold is a stretch of them."""
     if are_documents_too_few(groups_N):
         raise InvalidValue(
-            "sample", f"{count_of(len(groups_N), 'fact', 'are')} too few to fit a map. Add facts first"
+            "sample",
+            f"{count_of(len(groups_N), 'fact', 'are')} too few to translate keys by. Add facts first",
         )
     known, group_N = np.unique(np.asarray(groups_N, dtype=np.int64), return_inverse=True)
     folds: npt.NDArray[np.int64] = group_N * FOLDS // len(known)

@@ -211,7 +211,7 @@ def _already_keyed(session: Session, keyset_id: int, fact_ids: list[int], kind: 
     if not keyed:
         return None
     more = " and more" if len(keyed) > 10 else ""
-    return f"a {kind} key is there already of fact {', '.join(map(str, keyed[:10]))}{more}"
+    return f"there already is a key of the kind {kind!r} for fact {', '.join(map(str, keyed[:10]))}{more}"
 
 
 _KEYED = text("""

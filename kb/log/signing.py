@@ -27,6 +27,9 @@ KEY_FILE = "signing.key"
 _FIELDS = {"algorithm", "public_key", "signature"}
 
 
+RESTORE_KEY = "Restore the file from a copy of this home."
+
+
 def signing_key(home: Path) -> Ed25519PrivateKey:
     """Give the key of this home, and make it where there is none.
 
@@ -39,10 +42,10 @@ def signing_key(home: Path) -> Ed25519PrivateKey:
     try:
         key = Ed25519PrivateKey.from_private_bytes(base64.b64decode(content)[:32])
     except ValueError as error:
-        raise SignatureRefused(str(file), "the key file is damaged") from error
+        raise SignatureRefused(str(file), "the key file is damaged", RESTORE_KEY) from error
     # Most damaged private keys are valid ones too, so only the stored public half shows the damage.
     if content != _content(key):
-        raise SignatureRefused(str(file), "the key file is damaged")
+        raise SignatureRefused(str(file), "the key file is damaged", RESTORE_KEY)
     return key
 
 

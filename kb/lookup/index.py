@@ -255,7 +255,7 @@ class KeyIndex:
         twice = unique[(counts > 1) | self._present.has(unique)]
         if len(twice):
             raise IndexInvariant(
-                f"{count_of(len(twice), 'id', 'are')} given twice or present: {twice[:5].tolist()}"
+                f"keys {twice[:5].tolist()} are in it already, or came twice ({len(twice):,} in all)"
             )
 
     def _as_vectors(self, x: npt.NDArray[Any]) -> Vectors:

@@ -318,7 +318,11 @@ def _altered_values(session: Session, broken: Sequence[int]) -> tuple[str, ...]:
     )
     kept = ((row.id, row.digest, row.value) for row in rows if MARK not in (row.value or ""))
     ids = sorted({fact for fact, said, value in kept if value is None or digest(value) != said})
-    return (f"{len(ids)} facts with a value that is not the one in the log: {ids[:10]}",) if ids else ()
+    return (
+        (f"{count_of(len(ids), 'fact')} with a value that is not the one in the log: {ids[:10]}",)
+        if ids
+        else ()
+    )
 
 
 # Repair: rebuilds what is derived from the database, and only reports damage to the data itself.
