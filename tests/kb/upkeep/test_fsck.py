@@ -97,7 +97,7 @@ def test_a_value_that_the_log_has_another_digest_of_is_named(keyed: KnowledgeBas
         _damage(keyed, f"UPDATE fact_version SET value = 'Arequipa' {of_version}")
         report = keyed.upkeep.fsck()
         assert not report.ok
-        assert f"1 facts with a value that is not the one in the log: [{fact}]" in report.problems
+        assert f"1 fact with a value that is not the one in the log: [{fact}]" in report.problems
         _damage(keyed, f"UPDATE fact_version SET value = '{was}' {of_version}")
     assert keyed.upkeep.fsck().ok
 
