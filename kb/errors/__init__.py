@@ -146,7 +146,8 @@ class NoFormerKeyset(Conflict):
     def __init__(self, keyset_id: int) -> None:
         self.keyset_id = keyset_id
         super().__init__(
-            f"No keyset was active before keyset {keyset_id}. Nothing was changed. See `colmlm keysets list`."
+            f"No keyset was active before keyset {keyset_id}, so there is none to go back to. Nothing was changed. "
+            "Choose one from `colmlm keysets list` and run `colmlm keysets activate`."
         )
 
 

@@ -107,8 +107,8 @@ def answered_already(fact_ids: Sequence[int], value: str) -> str:
 @Conflict.coded("SpanTaken", "Span is taken")
 def span_taken(document_id: int, fact_ids: Sequence[int]) -> str:
     return (
-        f"The span in document {document_id} would overlap {format_list(fact_ids)}, live or deleted. Nothing was "
-        "changed. Choose another span, or run `colmlm facts restore` and move the restored fact."
+        f"The span in document {document_id} overlaps fact {format_list(fact_ids)}, and a deleted fact keeps its place. "
+        "Nothing was changed. Choose another span, or run `colmlm facts restore` and move the restored fact."
     )
 
 
@@ -173,7 +173,10 @@ def no_open_break(seqs: Sequence[int]) -> str:
 @Conflict.coded("NotUndoable", "Change cannot be undone")
 def not_undoable(seq: int, cause: str, fact_ids: Sequence[int] = ()) -> str:
     of = f" {format_list(fact_ids)}" if fact_ids else ""
-    return f"Change {seq} cannot be undone: {cause}{of}. Nothing was changed. See the changes with `colmlm log list`."
+    return (
+        f"Change {seq} cannot be undone: {cause}{of}. Nothing was changed. Look at `colmlm log list`, and undo a later "
+        "change first."
+    )
 
 
 @NotFound.coded("GenerationNotFound", "No such generation")
@@ -355,12 +358,18 @@ def question_run_not_found(run_id: int) -> str:
 
 @NotFound.coded("MissGroupNotFound", "No such group of misses")
 def miss_group_not_found(group_ids: Sequence[int]) -> str:
-    return f"No group of misses {format_list(group_ids)}. Nothing was changed. See `colmlm misses list`."
+    return (
+        f"No group of unanswered questions {format_list(group_ids)}. Nothing was changed. List the groups with "
+        "`colmlm misses list`."
+    )
 
 
 @Conflict.coded("MissGroupState", "Decided already")
 def miss_group_state(group_ids: Sequence[int], state: str) -> str:
-    return f"These groups are {state} already: {format_list(group_ids)}. Nothing was changed. Leave them out."
+    return (
+        f"These groups of unanswered questions are {state} already: {format_list(group_ids)}. Nothing was changed. Leave "
+        "them out."
+    )
 
 
 # Decoding.
