@@ -107,7 +107,7 @@ def answered_already(fact_ids: Sequence[int], value: str) -> str:
 @Conflict.coded("SpanTaken", "Span is taken")
 def span_taken(document_id: int, fact_ids: Sequence[int]) -> str:
     return (
-        f"The span in document {document_id} overlaps fact {format_list(fact_ids)}, and a deleted fact keeps its place. "
+        f"The span in document {document_id} overlaps fact {format_list(fact_ids)}. Deleted facts count too. "
         "Nothing was changed. Choose another span, or run `colmlm facts restore` and move the restored fact."
     )
 
@@ -367,8 +367,8 @@ def miss_group_not_found(group_ids: Sequence[int]) -> str:
 @Conflict.coded("MissGroupState", "Decided already")
 def miss_group_state(group_ids: Sequence[int], state: str) -> str:
     return (
-        f"These groups of unanswered questions are {state} already: {format_list(group_ids)}. Nothing was changed. Leave "
-        "them out."
+        f"These groups of unanswered questions are {state} already: {format_list(group_ids)}. Nothing was changed. "
+        "Leave them out."
     )
 
 
