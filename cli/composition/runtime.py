@@ -90,7 +90,7 @@ class Runtime:
             self.telling.note("COLMLM_SERVER is set, but this works with the knowledge base of this machine.")
         server = EmbeddedServer.of(self.settings)
         if server is not None and not server.data.exists() and _works_on_what_is_there():
-            raise no_knowledge_base(self.settings.home)
+            raise no_knowledge_base(str(self.settings.home))
         return KnowledgeBase.open(self.settings, self.application)
 
     @property

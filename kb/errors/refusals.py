@@ -515,7 +515,7 @@ def standby_asked() -> str:
 
 
 @OutOfReach.coded("NoKnowledgeBase", "No knowledge base here")
-def no_knowledge_base(home: object) -> str:
+def no_knowledge_base(home: str) -> str:
     return (
         f"There is no knowledge base in {home}, and none was made. Begin one with `colmlm up`, or set COLMLM_HOME to "
         "the folder of yours."
