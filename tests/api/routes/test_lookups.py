@@ -127,7 +127,7 @@ def test_keys_of_many_documents_are_limited_together(reader: Client) -> None:
         document = {"text": "x" * num_chars, "title": title, "facts": facts}
         answer = reader.post("/v1/encodings", json={"documents": [document] * num_documents})
         if answer.status_code == 422:
-            assert f"{num_documents * num_facts} facts" in answer.json()["detail"]
+            assert f"{num_documents * num_facts:,} facts" in answer.json()["detail"]
         return answer.status_code
 
     assert [asked(4, 250, 250), asked(1, 1000, 1000), asked(2, 1, 100_000)] == [200, 200, 200]
