@@ -205,16 +205,23 @@ def withhold_output(session: Session, traced: OutputTrace) -> OutputTrace:
     said = {traced.generation_id: (traced.prompt, traced.output)}
     prompt, shown = withhold_texts(session, said)[traced.generation_id]
     standings = _standings(session, [one.fact_id for one in traced.splices if one.fact_id is not None])
-    splices = tuple(_splice(splice, shown, standings) for splice in traced.splices)
+    documents = {one.source.document_id for one in traced.splices if one.sentence and one.source}
+    texts = {document_id: withheld_text(session, document_id) for document_id in documents}
+    splices = tuple(_splice(splice, shown, standings, texts) for splice in traced.splices)
     thumbs = tuple(replace(one, comment=None, value=None) for one in traced.feedback)
     return replace(traced, prompt=prompt, output=shown, splices=splices, feedback=thumbs)
 
 
-def _splice(splice: TracedSplice, shown: str, standings: Mapping[int, _Standing]) -> TracedSplice:
+def _splice(
+    splice: TracedSplice, shown: str, standings: Mapping[int, _Standing], texts: Mapping[int, str]
+) -> TracedSplice:
     if (fact := standings.get(splice.fact_id or 0)) is None:
         return splice
     said, value = fact.shown_said(splice.document_says), shown[splice.output_start : splice.output_end]
-    told = replace(splice, document_says=said, sentence=None)
+    sentence, source = splice.sentence, splice.source
+    if sentence and source is not None:
+        sentence = attribution.sentence_around(texts[source.document_id], source.start, source.end)
+    told = replace(splice, document_says=said, sentence=sentence)
     return told if value == splice.value else replace(told, value=value, withheld=True)
 
 

@@ -155,7 +155,7 @@ def test_what_cannot_be_done_is_said_in_one_line(run: Run, keyed: list[int]) -> 
         (2, ("forget", "apply", number)),
         (2, ("forget", "apply", number, "--json")),
         (2, ("forget", "undo", number, "--yes")),
-        (2, ("forget", "plan", "--since", "yesterday", "--reason", "r")),
+        (2, ("forget", "plan", "--since", "some day", "--reason", "r")),
         (2, ("forget", "verify", number, "--paraphrases", "no-such-file")),
         (3, ("forget", "list", 99)),
         (4, ("forget", "undo", number, "--reason", "r", "--yes")),
