@@ -77,7 +77,7 @@ def test_more_of_the_past_than_is_taken_at_once_is_refused_with_the_numbers(
     ):
         _ask_as_of(kb, encoder, kb.log.head_seq(), *asked)
     kb.settings = replace(kb.settings, as_of_max_scores=7)
-    with raises_code("PastTooLarge", match="a base with fewer keys"):
+    with raises_code("PastTooLarge", match="Ask a smaller base"):
         _ask_as_of(kb, encoder, kb.log.head_seq(), asked[0])
 
 
