@@ -125,7 +125,7 @@ class TracedSplice:
 
     @property
     def entry(self) -> str | None:
-        """Who entered the value, and what the document says in its place; None where the document says the value."""
+        """Say who entered the value, and what the document says instead; None where the document says the value."""
         if self.document_says is None:
             return None
         by = (
@@ -137,7 +137,7 @@ class TracedSplice:
 
     @property
     def correction(self) -> str | None:
-        """Who gave the fact the value that it has now, and why; None where it says what was spliced, or is deleted."""
+        """Say who gave the fact the value it has now, and why; None where it says what was spliced, or is deleted."""
         if not self.live or self.is_current:
             return None
         return next((describe_change(one) for one in self.history if one.seq == self.current_seq), None)

@@ -1,4 +1,4 @@
-"""What the lists print of a base with nothing in it."""
+"""Lists of a base with nothing in it print a sentence."""
 
 from __future__ import annotations
 
