@@ -39,7 +39,7 @@ class ServerSettings:
     cors_origins: tuple[Origin, ...] = ()
     """Origins whose pages may call the API, with commas between them."""
     docs_url: Address | None = None
-    """Where you serve these pages (`make docs` builds them). The console then links to them."""
+    """The address at which you serve these pages (`make docs` builds them). The console then links to them."""
     rate_limit: Rate | None = None
     """Requests a minute of each token that has no limit of its own, in each process."""
     prompt_max_tokens: Tokens = 4096
