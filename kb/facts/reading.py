@@ -153,7 +153,7 @@ ORDER BY v.fact_id, v.version
 
 @dataclass(frozen=True, slots=True)
 class VersionOrigin:
-    """Tell where a version of a fact comes from: the change that gave its value, and the place that it has in a document.
+    """Tell where a version of a fact comes from: the change that gave its value, and its place in a document.
 
     `document_says` is the text there, where the value is another one: somebody entered it. `around` is that place with
     the text on either side, which begins `start` characters before it. Without a place all of these are None.
