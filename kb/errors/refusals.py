@@ -383,8 +383,8 @@ def prompt_refused(cause: str) -> str:
 @Invalid.coded("ContextLengthExceeded", "Prompt too long")
 def context_length_exceeded(num_tokens: int, most: int) -> str:
     return (
-        f"The prompt has {count_of(num_tokens, 'token')}, and the limit is {most}. No text was generated. Shorten the "
-        "prompt. If the model reads more, raise COLMLM_PROMPT_MAX_TOKENS."
+        f"The prompt has {count_of(num_tokens, 'token')}, and a prompt may have {most}. No text was generated. Shorten "
+        "it. If the model reads more, raise COLMLM_PROMPT_MAX_TOKENS."
     )
 
 

@@ -425,7 +425,7 @@ def publish_snapshot(
 def _put(
     session: Session, keyset_id: int, folder: SharedFolder, snapshot: SharedSnapshot, stream: IO[bytes]
 ) -> None:
-    """Write the snapshot and notes it. What it replaces goes after the commit: until then it is what others are told.
+    """Write the snapshot and note it. What it replaces goes after the commit: until then it is what others are told.
 
     Only the first snapshot of a base has its folder made, so that it is not made where the place is not mounted.
     """

@@ -277,7 +277,7 @@ class _Driver:
         """Give the error of a driver that has ended: of the cluster where it did not come in, unless it was killed."""
         code, words = self._process.wait(), self._last_words()
         if self._address is not None and not self._is_connected and code > 0:
-            return refusals.cluster_unavailable(self._address, words)
+            return refusals.cluster_unavailable(self._address, words.removeprefix("RuntimeError: "))
         return FailedElsewhere(Failure(FAULT, f"Ray ended with code {code}: {words}"))
 
     def _last_words(self) -> str:

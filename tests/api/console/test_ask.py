@@ -148,7 +148,7 @@ def test_a_question_is_answered_with_the_document_that_says_it(
     expect(page.get_by_label("Prompt")).to_have_value("")
     atlas.facts.delete([fact_id], actor="tester", reason="disputed")
     page.get_by_role("button", name="Answer", exact=True).click()
-    nothing = page.get_by_role("region", name="Nothing in the knowledge base answers this")
+    nothing = page.get_by_role("region", name="The knowledge base has no sure answer to this")
     expect(nothing).to_contain_text("was deleted")
     expect(nothing).not_to_contain_text("Lima")
     nothing.get_by_role("link", name="output 2").click()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 from sqlalchemy import text
@@ -80,3 +82,4 @@ def test_slider_shows_what_was_answered_then(
     expect(now).to_contain_text("Cusco")
     differing = page.get_by_role("region", name="Facts that differ")
     expect(differing).to_contain_text("updated")
+    expect(differing.locator("tbody tr").last).to_contain_text(re.compile(rf"{before + 1}\s*ann"))

@@ -35,7 +35,7 @@ def put_question(page: Page, question: str) -> None:
 def test_a_miss_is_turned_into_a_fact_that_answers(open_page: OpenPage, almanac: KnowledgeBase) -> None:
     page = open_page("operator")
     put_question(page, EMMA)
-    expect(page.get_by_role("heading", name="Nothing in the knowledge base answers this")).to_be_visible()
+    expect(page.get_by_role("heading", name="The knowledge base has no sure answer to this")).to_be_visible()
     page.get_by_role("link", name="Misses").click()
     expect(page.locator(".misses li")).to_have_count(1)
     page.get_by_role("link", name=EMMA).click()

@@ -50,7 +50,7 @@ def test_what_nothing_answers_is_said_so_with_exit_code_3(run: Run, keyed: list[
     said = run("ask", "Who painted the ceiling of the chapel?", "--json")
     assert said.code == 3 and said.json["abstained"] and said.json["answer"] is None
     assert said.json["fact_id"] is None and said.json["nearest"]
-    assert "Nothing in the knowledge base answers this" in run("ask", "Who painted the ceiling?").out
+    assert "The knowledge base has no sure answer to this" in run("ask", "Who painted the ceiling?").out
     shown = run("ask", CAPITAL, "--threshold", 1)
     assert "Lima" in shown.out, "as evidence"
     assert f"scores {run('ask', CAPITAL, '--json').json['score']:.2f}, and an answer needs 1.00" in shown.err
