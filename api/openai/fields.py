@@ -267,9 +267,7 @@ class ChoiceFields(DecodingFields, frozen=True, kw_only=True):
         if self.stream:
             raise Unsupported("logprobs", "a stream has none. Leave stream out")
         if self.on_miss == "abstain":
-            raise Unsupported(
-                "logprobs", "they are given without lookups, so no lookup can fail. Leave on_miss out"
-            )
+            raise Unsupported("logprobs", "they come without lookups, so none can fail. Leave on_miss out")
 
     @property
     def num_choices(self) -> int:

@@ -36,7 +36,7 @@ ASKED = (
 Said = dict[str, str | None]
 _ANSWER = re.compile(r'<section class="card answer".*?</section>', re.DOTALL)
 _TITLE = re.compile(r'<h2 id="answer-title"[^>]*>(.*?)</h2>', re.DOTALL)
-_MARKED = re.compile(r"<mark>(.*?)</mark>", re.DOTALL)
+_LINES = re.compile(r"<blockquote[^>]*>(.*?)</blockquote>", re.DOTALL)
 SILENT = "The knowledge base has no sure answer to this"
 LINES = "The lines that answer"
 
@@ -91,16 +91,16 @@ def by_console(address: str, secret: str) -> Said:
 
 
 def _shown(page: str) -> str | None:
-    """Give the answer that a page of the console shows: its title, or the marked words below it."""
+    """Give the answer that a page of the console shows: its title, or the lines below it."""
     section = _ANSWER.search(page)
     assert section is not None, page
     title = _TITLE.search(section[0])
     assert title is not None
     if title[1] == SILENT:
         return None
-    marked = _MARKED.search(section[0]) if title[1] == LINES else title
-    assert marked is not None
-    return html.unescape(marked[1])
+    shown = _LINES.search(section[0]) if title[1] == LINES else title
+    assert shown is not None
+    return html.unescape(re.sub("</?mark>", "", shown[1]))
 
 
 def by_chat(address: str, secret: str) -> Said:
