@@ -17,7 +17,7 @@ import psycopg
 from psycopg import errors
 from psycopg.abc import PQGen
 from psycopg.conninfo import make_conninfo
-from psycopg.pq import Conninfo
+from psycopg.pq import Conninfo, TransactionStatus
 from sqlalchemy import URL, Engine, QueuePool, create_engine, event, make_url
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
@@ -175,6 +175,8 @@ class WatchedPool(QueuePool):
         super().dispose()
 
     def _do_return_conn(self, record: ConnectionPoolEntry) -> None:
+        if getattr(record.dbapi_connection, "is_cut_off", False):
+            record.invalidate()
         super()._do_return_conn(record)
         if (
             self._is_disposed
@@ -205,9 +207,18 @@ class PatientConnection(psycopg.Connection[Any]):
     """
 
     patience: float = math.inf
+    is_cut_off = False  # an interrupt left it amid a statement
 
     def wait(self, gen: PQGen[T], *how: Any, **named: Any) -> T:
-        return super().wait(gen if math.isinf(self.patience) else self._in_time(gen), *how, **named)
+        try:
+            return super().wait(gen if math.isinf(self.patience) else self._in_time(gen), *how, **named)
+        except (KeyboardInterrupt, SystemExit):
+            self.is_cut_off = self.closed or self.pgconn.transaction_status == TransactionStatus.ACTIVE
+            raise
+
+    def rollback(self) -> None:
+        """Roll back, which the server does itself where an interrupt left the connection amid a statement."""
+        self.close() if self.is_cut_off else super().rollback()
 
     def commit(self) -> None:
         patience, self.patience = self.patience, math.inf
