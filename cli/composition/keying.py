@@ -53,15 +53,20 @@ def key_everything(
     encoder, kb, telling = encoder or runtime.encoder, kb or runtime.kb, telling or runtime.telling
     with telling.progress("Encoding sentences") as advance:
         fill(kb, runtime.sentence_encoder, advance)
-    with telling.progress("Keying facts") as advance:
-        keyset = kb.keysets.rekey(
-            encoder,
-            corpus=corpus,
-            on_facts=advance,
-            kinds=kinds.split(","),
-            replace=replace,
-            elsewhere=keying_elsewhere(runtime, named),
-        )
+    lacking: int | None = None
+    while True:  # an edit made meanwhile may leave a fact that was passed by without its key
+        with telling.progress("Keying facts") as advance:
+            keyset = kb.keysets.rekey(
+                encoder,
+                corpus=corpus,
+                on_facts=advance,
+                kinds=kinds.split(","),
+                replace=replace,
+                elsewhere=keying_elsewhere(runtime, named),
+            )
+        if corpus is not None or not keyset.num_unkeyed or keyset.num_unkeyed == lacking:
+            break
+        lacking = keyset.num_unkeyed
     if keyset.state == "ready":
         telling.note(
             "Another keyset is active. To let this one answer: "
@@ -76,6 +81,11 @@ def calibrate_keyset(
     kb: KnowledgeBase, encoder: Encoder, keyset: KeysetRecord, telling: Telling, *, again: bool = False
 ) -> KeysetRecord:
     """Calibrate a complete keyset whose threshold nobody has chosen (with `again`, any), and note the outcome."""
+    if keyset.num_unkeyed and not keyset.calibrated:
+        telling.note(
+            f"Not calibrated: {count_of(keyset.num_unkeyed, 'fact', 'lack')} a key. "
+            f"Run again: colmlm keysets fill {keyset.keyset_id}"
+        )
     if keyset.num_unkeyed or keyset.num_keys < 2:
         return keyset
     if not again and kb.keysets.has_threshold(keyset.keyset_id):

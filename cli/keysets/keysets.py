@@ -537,6 +537,7 @@ def retire(
     else:
         say(
             f"{'Would drop' if dry_run else 'Dropped'} {count_of(keyset.num_keys, 'key')} of keyset {keyset_id}."
+            + (" This cannot be undone." if dry_run else "")
         )
 
 

@@ -2,11 +2,16 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from colmlm.cli.composition.keying import describe_calibration
 from colmlm.kb.keys.calibration import Calibration
+from colmlm.kb.keys.records import KeysetRecord
+from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.switching.keysets import Keysets
 from colmlm.model.lm.config import MINILM
 from colmlm.model.text.markup import ASKER
 from tests.cli.conftest import Run
@@ -24,6 +29,23 @@ def test_the_first_rekey_keys_calibrates_and_activates(run: Run, atlas: list[int
     assert (ran.json["state"], ran.json["num_keys"], ran.json["num_unkeyed"]) == ("active", 2, 0)
     assert ran.json["calibrated"]
     assert run("doctor", "--data", "--json").json["ok"]
+
+
+def test_a_fact_that_comes_while_keys_are_made_is_keyed_before_the_threshold_is_measured(
+    run: Run, kb: KnowledgeBase, atlas: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, made = Keysets.rekey, []
+
+    def rekey(keysets: Keysets, encoder: Encoder, **options: Any) -> KeysetRecord:
+        made.append(make(keysets, encoder, **options))
+        if len(made) == 1:
+            kb.facts.add("Who keeps the keys?", "Ann", actor="ann", reason="came late")
+        return keysets.show(made[0].keyset_id)
+
+    monkeypatch.setattr(Keysets, "rekey", rekey)
+    ran = run("keysets", "fill", "--json")
+    assert (len(made), ran.json["num_keys"], ran.json["num_unkeyed"]) == (2, 3, 0)
+    assert ran.json["calibrated"]
 
 
 def test_a_new_checkpoint_answers_once_activated_and_the_old_one_again(
