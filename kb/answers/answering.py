@@ -141,7 +141,7 @@ class Answering:
                 contested = settle_contradictions(session, reading.places, self.reader.confidence.search)
                 ids = [one.sentence_id for one in found]
                 now = read_windows(session, ids, fact_filter=wanted.fact_filter)
-                passage = self._passage(session, question, reading, least, wanted.fact_filter)
+                passage, is_gone = self._passage(session, question, reading, least, wanted.fact_filter)
                 own = place_of_own_question(session, question, wanted.fact_filter)
             if all(is_unchanged(read[one.sentence_id], now) for one in found):
                 break
@@ -154,6 +154,7 @@ class Answering:
             else 0.0
         )
         answer = self._answer_from_places(question, contested, score, least, passages, seq)
+        answer = replace(answer, withheld=answer.withheld or (is_gone and answer.abstained))
         by_passage = passage is not None and _is_better(question, answer, contested)
         said = self._said_whole(answer, passage) if passage is not None and by_passage else answer
         is_comparison = asks_to_compare(question)
@@ -199,21 +200,24 @@ class Answering:
         threshold: float,
         fact_filter: FactFilter,
         as_of: int | None = None,
-    ) -> SaidPassage | None:
-        """Give the passage of the best window, where it is sure enough beside spans of this threshold, and may be said.
+    ) -> tuple[SaidPassage | None, bool]:
+        """Give the passage of the best window, where it is sure enough beside spans of this threshold, and may be said;
+        and whether one that is sure enough may not be, as it says what was deleted.
 
         Is a fact in it deleted, its one sentence is said; is one in that, nothing is.
         """
         model = self.reader.confidence.passage
-        if model is None or not reading.windows or reading.windows[0].is_dead:
-            return None
+        if model is None or not reading.windows:
+            return None, False
         score = model.probability_of(weigh_passage(question, reading.windows, reading.every))
         if score < self.reader.confidence.passage_threshold(threshold):
-            return None
+            return None, False
+        if reading.windows[0].is_dead:
+            return None, True
         sentence_id = reading.windows[0].window.sentence_id
         said = said_passages(session, sentence_id, fact_filter=fact_filter, as_of=as_of)
         window = next((one for one in said if one.may_be_said), None)
-        return None if window is None else SaidPassage(window, score)
+        return (None if window is None else SaidPassage(window, score)), window is None
 
     def ask_as_of(
         self, question: str, seq: int, *, mode: str = "read", **options: Unpack[AnswerOptions]
@@ -238,11 +242,12 @@ class Answering:
         score = self.reader.confidence.probability_of(weigh_span(question, places)) if places else 0.0
         with self.kb.sessions() as session:
             least = confidence_of_base(session, self.reader).threshold if threshold is None else threshold
-            passage = self._passage(session, question, reading, least, fact_filter, as_of=seq)
+            passage, is_gone = self._passage(session, question, reading, least, fact_filter, as_of=seq)
             near = [hit.fact_id for hit in hits]
             own = place_of_own_question(session, question, fact_filter, as_of=seq, near=near)
         passages = tuple(nearby_passages(found, read, reading.every)[: wanted.nearest])
         answer = self._answer_from_places(question, places, score, least, passages, seq)
+        answer = replace(answer, withheld=answer.withheld or (is_gone and answer.abstained))
         is_better = passage is not None and _is_better(question, answer, places)
         said = self._said_whole(answer, passage) if passage is not None and is_better else answer
         is_comparison = asks_to_compare(question)
@@ -274,7 +279,7 @@ class Answering:
     def likeliest_passage(self, question: str, reading: QuestionReading) -> SaidPassage | None:
         """Give the best passage for a question, however unlikely; None where none may be shown."""
         with self.kb.sessions() as session:
-            return self._passage(session, question, reading, 0.0, USUAL_FACTS)
+            return self._passage(session, question, reading, 0.0, USUAL_FACTS)[0]
 
     def looked_in(self, question: str, **options: Unpack[AnswerOptions]) -> list[str]:
         """Give the texts that are read for a question, with what is deleted withheld."""

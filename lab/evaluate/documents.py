@@ -293,11 +293,11 @@ def wild_report(
                 "no threshold", texts, lambda question: answers.ask(question, nearest=0, threshold=0.0)
             )
         )
+        if out is not None:
+            lines = (json.dumps(_row(one), ensure_ascii=False) for one in ours)
+            out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         if generated:
-            found["baselines"] = _baselines(runtime, answers, texts, ours)
-    if out is not None:
-        lines = (json.dumps(_row(one), ensure_ascii=False) for one in ours)
-        out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            found["baselines"] = _baselines(runtime, answers, texts, ours, generated)
     return found
 
 
@@ -307,7 +307,7 @@ def _ask_questions(way: str, texts: WildTexts, ask: Callable[[str], Answer]) -> 
 
 
 def _baselines(
-    runtime: Runtime, answers: Answering, texts: WildTexts, ours: Sequence[WildAnswer]
+    runtime: Runtime, answers: Answering, texts: WildTexts, ours: Sequence[WildAnswer], generated: int
 ) -> dict[str, Tables]:
     from colmlm.lab.methods.generating_baseline import CHATS, Generating, generator
 
@@ -316,16 +316,23 @@ def _baselines(
             "BM25 and the reader", texts, BM25Reading(answers.reader, texts.documents).ask
         )
     }
-    asked = [RawQuestion(one.question, tuple(one.answers), one.file or "", None) for one in texts.questions]
+    asked = [
+        RawQuestion(one.question, tuple(one.answers), one.file or "", None)
+        for one in texts.questions[:generated]
+    ]
     with progress("Asking: generation") as advance:
         told = Generating(generator(runtime, None), texts.documents, CHATS).ask_all(asked, advance)
     for name, those in told.items():
         said[name] = [
             _judge_generated(*one)
-            for one in zip(texts.questions, ((o.said, o.score, o.outcome) for o in those), strict=True)
+            for one in zip(
+                texts.questions[:generated], ((o.said, o.score, o.outcome) for o in those), strict=True
+            )
         ]
     given = sum(one.outcome != "silent" for one in ours)
-    return {name: tables(_as_many(those, given)) for name, those in said.items()}
+    return {
+        name: tables(_as_many(those, round(given * len(those) / len(ours)))) for name, those in said.items()
+    }
 
 
 def _judge_generated(question: WildQuestion, told: tuple[str | None, float, str]) -> WildAnswer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from bisect import bisect_left
@@ -22,6 +21,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.corpus.raw.reading import read_raw
 from colmlm.kb.corpus.squad import SquadQuestion, read_questions, read_squad
+from colmlm.kb.errors import InvalidValue
 from colmlm.kb.texts.wording import Span
 from colmlm.model.evaluate.run_log import Draw, bootstrap, of_share
 
@@ -281,13 +281,13 @@ FILES, QUESTIONS = "files", "questions.jsonl"
 class WildQuestion(msgspec.Struct, frozen=True):
     """A question of a folder. `kind` is that of the documents, `form` how it is asked."""
 
-    id: int
     question: str
     kind: str
     form: str
     answers: list[str]
     file: str | None = None
     all: bool = False
+    id: int = 0
 
     @property
     def is_answerable(self) -> bool:
@@ -313,12 +313,25 @@ class WildAnswer:
 
 
 def read_wild(folder: Path) -> WildTexts:
-    """Read the documents and questions of a folder. Raises `ValueError` for a question of another form."""
+    """Read the documents and questions of a folder. Raises `InvalidValue` for a question of another form."""
     found = find_files([folder / FILES])
     documents = [parsed.document for parsed in read_raw(found.files) if parsed.document is not None]
     lines = (folder / QUESTIONS).read_text(encoding="utf-8").splitlines()
-    questions = [msgspec.convert(json.loads(line), WildQuestion) for line in lines if line.strip()]
+    questions = [_read_question(folder, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     return WildTexts(tuple(documents), tuple(questions))
+
+
+def _read_question(folder: Path, number: int, line: str) -> WildQuestion:
+    """Read a line; a question without an id of its own gets the number of the line."""
+    try:
+        found = msgspec.json.decode(line, type=WildQuestion)
+    except msgspec.MsgspecError as error:
+        raise InvalidValue(QUESTIONS, f"line {number} is no question: {error}. Correct the line") from error
+    if found.file is not None and not (folder / FILES / found.file).is_file():
+        raise InvalidValue(
+            QUESTIONS, f"line {number} names {found.file!r}, which is not below {FILES}/. Correct it"
+        )
+    return found if found.id else msgspec.structs.replace(found, id=number)
 
 
 def ask_wild(

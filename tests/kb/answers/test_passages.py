@@ -84,10 +84,12 @@ def test_beside_a_deleted_fact_one_sentence_is_said_and_over_it_nothing(
     kb.facts.delete([fact_id(kb, "ten minutes")], **WHO)
     beside = answers.ask("What does a new badge cost?")
     assert (beside.answer, beside.grain) == ("A new badge costs 5 euros.", PASSAGE)
+    assert not beside.withheld
     kb.facts.restore([fact_id(kb, "ten minutes")], **WHO)
     kb.facts.delete([fact_id(kb, "5 euros")], **WHO)
     gone = answers.ask("What does a new badge cost?")
     assert gone.answer is None and gone.grain == SPAN and not gone.facts
+    assert gone.withheld and gone.why is not None and "deleted" in gone.why
     assert all("5 euros" not in one.text for one in gone.nearest)
 
 

@@ -13,6 +13,7 @@ from tokenizers import AddedToken
 
 from colmlm.kb.answers.reading import Confidence
 from colmlm.kb.answers.records import PASSAGE
+from colmlm.kb.errors import InvalidValue
 from colmlm.lab.methods.ablations import RANKINGS, WHOLE, format_ranking
 from colmlm.lab.methods.answer_shares import (
     RawAnswer,
@@ -20,6 +21,7 @@ from colmlm.lab.methods.answer_shares import (
     answering_as_many,
     curve,
     num_answered,
+    read_wild,
     report,
     report_shipped,
     shares_at_wrong,
@@ -249,6 +251,23 @@ def wild(tmp_path: Path) -> Path:
     rows = [json.dumps(one | {"id": number, "kind": "towns"}) for number, one in enumerate(questions)]
     (folder / "questions.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
     return folder
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"question": "Why?", "kind": "k", "form": "plain"}', "line 2 is no question.*answers"),
+        ('{"question": "Why?", "kind": "k", "form": "plain", "answers": [], "file": "a.txt"}', "'a.txt'"),
+        ("{", "line 2 is no question"),
+    ],
+)
+def test_a_question_of_another_form_is_refused_with_its_line(wild: Path, line: str, said: str) -> None:
+    first = '{"question": "When?", "kind": "towns", "form": "plain", "answers": []}'
+    (wild / "questions.jsonl").write_text(f"{first}\n", encoding="utf-8")
+    assert [one.id for one in read_wild(wild).questions] == [1]
+    (wild / "questions.jsonl").write_text(f"{first}\n{line}\n", encoding="utf-8")
+    with pytest.raises(InvalidValue, match=said):
+        read_wild(wild)
 
 
 @pytest.mark.slow(reason="runs an evaluation to its end")
