@@ -14,7 +14,7 @@ from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.evidence.records import FactDifference, ImpactedOutput
 from colmlm.kb.facts.records import DocumentRecord, SettledBefore
 from colmlm.kb.keys.records import GateStanding, KeysetRecord
-from colmlm.kb.lookup.options import AcceptedOnly, FullAnswerOptions
+from colmlm.kb.lookup.options import AcceptedOnly, CorporaNames, FullAnswerOptions
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.misses.records import MissGroup
 from colmlm.kb.removal.records import (
@@ -143,6 +143,7 @@ class LookupRequest(Request, frozen=True, kw_only=True):
     ranking: RankingName = "key"
     texts: Annotated[list[Annotated[str, Meta(max_length=2000)]], Meta(max_length=MAX_QUERIES)] = []
     accepted_only: AcceptedOnly = False
+    corpora: CorporaNames = ()
 
 
 class QuestionRequest(FullAnswerOptions, Request, frozen=True, kw_only=True):
@@ -161,6 +162,7 @@ class LookupFields(Request, frozen=True, kw_only=True):
     on_miss: OnMiss | None = None
     ranking: RankingName | None = None
     accepted_only: AcceptedOnly = False
+    corpora: CorporaNames = ()
 
 
 class NewGeneration(LookupFields, frozen=True, kw_only=True):

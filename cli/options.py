@@ -226,6 +226,10 @@ KeysetId = Annotated[
 AcceptedOnly = Annotated[
     bool, typer.Option("--accepted-only", help="Find no fact that is only proposed (colmlm review).")
 ]
+CorporaAsked = Annotated[
+    list[str] | None,
+    typer.Option("--corpus", callback=some_texts, help="Only documents of this corpus; may be repeated."),
+]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Say what answered: a server, or this process.")
 ]

@@ -20,6 +20,7 @@ from colmlm.api.console.views import (
     PageRequest,
     SpanPassage,
     became_of,
+    corpus_options,
     form_page,
     page,
     passage,
@@ -81,7 +82,13 @@ def _read_generation_request(form: Form) -> GenerationRequest:
         on_miss=on_miss or None,
         ranking=ranking or None,
         accepted_only=form.flag("accepted_only"),
+        corpora=_corpora_of(form),
     )
+
+
+def _corpora_of(form: Form) -> tuple[str, ...]:
+    corpus = form.raw("corpus")
+    return (corpus,) if corpus else ()
 
 
 def _decode(ports: Ports, wanted: GenerationRequest) -> Iterator[str | OutputTrace]:
@@ -127,6 +134,7 @@ def _show_ask_page(ports: Ports, request: PageRequest, form: Form, answered: Ans
         examples=_find_examples(ports),
         reader_loaded=ports.answers is not None,
         answered=answered,
+        corpora=corpus_options(ports),
         in_sentence=_cut_sentence(answered) if answered else None,
         **found,
     )
@@ -235,7 +243,9 @@ def answer_question(ports: FromPorts, request: PageRequest, form: FromForm) -> P
     """Answer the question, store the answer, and show it with the passages near it, which are not stored."""
     question = form.text("question", limit=MAX_QUESTION)
     form.check()
-    answered = ports.need_answers().answer(question, accepted_only=form.flag("accepted_only"))
+    answered = ports.need_answers().answer(
+        question, accepted_only=form.flag("accepted_only"), corpora=_corpora_of(form)
+    )
     return _show_ask_page(ports, request, form, answered)
 
 

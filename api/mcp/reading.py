@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass
 from inspect import Parameter
@@ -199,11 +199,14 @@ MAX_ID = 2**63 - 1
 Id = Annotated[int, Field(ge=1, le=MAX_ID)]
 Question = Annotated[str, Field(min_length=1, max_length=2000, description="The question, in words")]
 Many = Annotated[int, Field(ge=1, le=100, description="How many to give at most")]
+Corpora = Annotated[
+    Sequence[str], Field(max_length=100, description="Only documents of these corpora (default: all)")
+]
 Score = Annotated[float, Field(ge=-1, le=1, description="The least score of a hit (default: the base's own)")]
 
 
 def look_up(
-    caller: Caller, question: Question, k: Many = 5, threshold: Score | None = None
+    caller: Caller, question: Question, k: Many = 5, threshold: Score | None = None, corpora: Corpora = ()
 ) -> dict[str, Any]:
     """Find the live facts nearest to a question, best first, each with its value, score and citation.
 
@@ -211,7 +214,7 @@ def look_up(
     """
 
     def look_up(base: Client) -> tuple[Lookup, list[FactRecord]]:
-        found = base.lookups.ask(question, k=k, threshold=threshold)
+        found = base.lookups.ask(question, k=k, threshold=threshold, corpora=tuple(corpora))
         return found, base.facts.show_many([hit.fact_id for hit in found.hits]) if found.hits else []
 
     found, facts = caller.asking(look_up)
@@ -223,13 +226,13 @@ def look_up(
     return told if found.abstained is None else {**told, "forgotten_fact": found.abstained}
 
 
-def ask(caller: Caller, question: Question) -> dict[str, Any]:
+def ask(caller: Caller, question: Question, corpora: Corpora = ()) -> dict[str, Any]:
     """Answer a question with a document's own words and the place that says them, or say that nothing stored does.
 
     Quote the answer with its citation. Where `answer` is null, do not answer from memory in the base's name; the
     nearest passages are shown. The answer is kept as an output, which `trace_output` shows with its evidence.
     """
-    found = caller.asking(lambda base: base.lookups.answer(question))
+    found = caller.asking(lambda base: base.lookups.answer(question, corpora=tuple(corpora)))
     told = {
         "answer": found.answer,
         "grain": found.grain,

@@ -43,6 +43,7 @@ from colmlm.kb.evidence.records import (
     Thumb,
 )
 from colmlm.kb.evidence.storing import MOST_CHARACTERS
+from colmlm.kb.lookup.options import CorporaNames
 
 Given = Annotated[Thumb | None, QueryParameter(name="feedback", description="Only outputs with such a thumb")]
 
@@ -131,6 +132,7 @@ class OutputMade(Request, frozen=True, kw_only=True):
     splices: Annotated[list[SpliceMade], Meta(max_length=MAX_SPLICES)] = msgspec.field(default_factory=list)
     ranking: RankingName = "key"
     accepted_only: bool = False
+    corpora: CorporaNames = ()
 
     def generation(self) -> NewOutput:
         splices = (

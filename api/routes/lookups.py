@@ -135,7 +135,9 @@ def read_key_lookup(data: LookupRequest) -> KeyLookup | None:
 
 
 def _options_of(data: LookupRequest) -> LookupOptions:
-    return {"k": data.k, "threshold": data.threshold, "accepted_only": data.accepted_only}
+    return LookupOptions(
+        k=data.k, threshold=data.threshold, accepted_only=data.accepted_only, corpora=data.corpora
+    )
 
 
 def move_past_lookup(ports: Ports, as_of: int | None) -> AbstractContextManager[None]:
@@ -236,6 +238,7 @@ AsOf = Annotated[
 ]
 
 AcceptedOnly = Annotated[bool, QueryParameter(description="Find no fact that is only proposed")]
+OfCorpora = Annotated[list[str] | None, QueryParameter(description="Only of these corpora; may be repeated")]
 
 
 @dataclass
@@ -280,6 +283,7 @@ async def look_up_vectors(
     min_seq: MinSeq = None,
     as_of: AsOf = None,
     accepted_only: AcceptedOnly = False,
+    corpora: OfCorpora = None,
 ) -> Response[LookupAnswers]:
     """Look up queries that are bytes.
 
@@ -291,7 +295,9 @@ async def look_up_vectors(
     kind = request.accept.best_match([JSON, *_MSGPACKS], JSON)
 
     rows = decode_queries(body, dim, dtype)
-    options: LookupOptions = {"k": k, "threshold": threshold, "accepted_only": accepted_only}
+    options: LookupOptions = {
+        "k": k, "threshold": threshold, "accepted_only": accepted_only, "corpora": tuple(corpora or ()),
+    }  # fmt: skip
     if as_of is None and min_seq is None:
         found_together = await ports.find_by_key(KeyLookup(rows, checkpoint_id, options))
         return _encoded_vectors(kind, checkpoint_id, found_together)

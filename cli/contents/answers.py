@@ -19,6 +19,7 @@ from colmlm.cli.options import (
     AnswerMode,
     AsOf,
     CheckpointPath,
+    CorporaAsked,
     MinSeq,
     RankedBy,
     Threshold,
@@ -27,7 +28,6 @@ from colmlm.cli.options import (
     examples,
     no_nan,
     some_text,
-    some_texts,
     wants_json,
 )
 from colmlm.cli.output import count_of, note, print_json, print_table, say, shorten
@@ -72,10 +72,7 @@ def ask(
         int, typer.Option("--nearest", min=0, max=10, help="How many of the nearest passages to show.")
     ] = 3,
     accepted_only: AcceptedOnly = False,
-    corpora: Annotated[
-        list[str] | None,
-        typer.Option("--corpus", callback=some_texts, help="Only documents of this corpus; may be repeated."),
-    ] = None,
+    corpora: CorporaAsked = None,
     as_of: AsOf = None,
     checkpoint: CheckpointPath = None,
     verbose: Verbose = False,
@@ -87,8 +84,8 @@ def ask(
     """
 
     how: AnswerOptions = {"threshold": threshold, "nearest": nearest, "accepted_only": accepted_only}
-    if corpora:  # which a server of before does not know
-        how["corpora"] = corpora
+    if corpora:
+        how["corpora"] = tuple(corpora)
 
     def answer_question(asked: Base) -> Answer:
         asked.use_checkpoint(checkpoint)
@@ -248,6 +245,7 @@ def generate(
         ),
     ] = None,
     accepted_only: AcceptedOnly = False,
+    corpora: CorporaAsked = None,
     min_seq: MinSeq = None,
     as_of: AsOf = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print the text as it is decoded.")] = False,
@@ -282,6 +280,7 @@ def generate(
         repetition_penalty=repetition_penalty, stop=tuple(stop or ()), seed=seed, threshold=threshold, min_seq=min_seq,
         fact_bias=fact_bias, on_miss=on_miss.value if on_miss else None,
         ranking=ranking.value if ranking else None, accepted_only=accepted_only,
+        corpora=tuple(corpora or ()),
     )  # fmt: skip
 
     def decode_prompt(asked: Base) -> OutputTrace:
@@ -340,6 +339,7 @@ def lookup(
     k: Annotated[int, typer.Option("-k", min=1, max=1000, help="How many facts.")] = 5,
     threshold: Threshold = None,
     accepted_only: AcceptedOnly = False,
+    corpora: CorporaAsked = None,
     min_seq: MinSeq = None,
     as_of: AsOf = None,
     checkpoint: CheckpointPath = None,
@@ -352,8 +352,9 @@ def lookup(
     def looked_up(asked: Base) -> tuple[Lookup, list[FactRecord]]:
         asked.use_checkpoint(checkpoint)
         found = asked.lookups.ask(
-            question, k=k, threshold=threshold, min_seq=min_seq, as_of=as_of, accepted_only=accepted_only
-        )
+            question, k=k, threshold=threshold, min_seq=min_seq, as_of=as_of, accepted_only=accepted_only,
+            corpora=tuple(corpora or ()),
+        )  # fmt: skip
         return found, asked.facts.show_many([hit.fact_id for hit in found.hits]) if found.hits else []
 
     found, facts = base.ask_server_first(looked_up, checkpoint=checkpoint, as_of=as_of, verbose=verbose)

@@ -18,6 +18,7 @@ from colmlm.cli.options import (
     Actor,
     AnswerMode,
     CheckpointPath,
+    CorporaAsked,
     RankedBy,
     Yes,
     examples,
@@ -154,6 +155,7 @@ def run(
         ),
     ] = None,
     accepted_only: AcceptedOnly = False,
+    corpora: CorporaAsked = None,
     checkpoint: CheckpointPath = None,
 ) -> None:
     """Ask all questions of a set, and say which are right, wrong and abstained, and why.
@@ -166,7 +168,9 @@ def run(
     if ranking is not None and mode is not AnswerMode.read:
         raise typer.BadParameter("name a mode or a ranking, not both.", param_hint="--ranking")
     base.use_checkpoint(checkpoint)
-    how = AskingSet(mode.value, ranking.value if ranking else None, threshold, accepted_only)
+    how = AskingSet(
+        mode.value, ranking.value if ranking else None, threshold, accepted_only, tuple(corpora or ())
+    )
     done = base.questions.ask(name, how, actor=base.actor(None))
     items = base.questions.items(name, done.run_id)
     if wants_json():

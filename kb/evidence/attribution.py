@@ -111,6 +111,7 @@ def _trace(
         quotes=source,
         feedback=said_of_it,
         miss_groups=miss_groups,
+        corpora=tuple(stored.corpora),
     )
 
 

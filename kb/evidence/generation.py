@@ -26,7 +26,7 @@ class GenerationRequest:
     `ranking` is what lookups find facts by: "key", "words" or "reader" (None: what the generator does by default, which
     reads for a prompt that ends in a question and takes the nearest key for any other text). The reader that nobody
     named finds no fact below its own threshold, and none below `threshold`.
-    With `accepted_only` they find no fact that is only proposed.
+    With `accepted_only` they find no fact that is only proposed; where `corpora` are named, only what stands in these.
     """
 
     prompt: str | tuple[int, ...]
@@ -44,6 +44,7 @@ class GenerationRequest:
     on_miss: str | None = None
     ranking: str | None = None
     accepted_only: bool = False
+    corpora: tuple[str, ...] = ()
 
     @property
     def abstains(self) -> bool:

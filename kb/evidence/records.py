@@ -55,7 +55,7 @@ class NewOutput:
     """An output to store for auditors.
 
     Where it `quotes`, it says between its splices what the document does. `ranking` is what its lookups found facts by,
-    and `accepted_only` says that it was asked for without proposed facts.
+    `accepted_only` says that it was asked for without proposed facts, and `corpora` of which ones (none: of all).
     """
 
     prompt: str
@@ -67,6 +67,7 @@ class NewOutput:
     quotes: QuotedStretch | None = None
     ranking: str = KEY
     accepted_only: bool = False
+    corpora: tuple[str, ...] = ()
 
 
 def describe_change(change: ChangeRecord) -> str:
@@ -202,7 +203,7 @@ class OutputTrace:
     `abstained` where it says nothing. Of an output that `quotes` they are the words of that stretch of a document.
     `checkpoint_id` is empty where nothing was encoded.
     `ranking` is what its lookups found facts by: "key", "words" or "reader".
-    `accepted_only` says that it was asked for without proposed facts.
+    `accepted_only` says that it was asked for without proposed facts, and `corpora` of which ones (none: of all).
     `feedback` is what people said of it, and `miss_groups` are those that its misses are in.
     """
 
@@ -222,6 +223,7 @@ class OutputTrace:
     feedback: tuple[Feedback, ...] = ()
     miss_groups: tuple[int, ...] = ()
     accepted_only: bool = False
+    corpora: tuple[str, ...] = ()
 
     @property
     def uncited_spans(self) -> tuple[tuple[int, int], ...]:

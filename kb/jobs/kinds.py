@@ -15,6 +15,7 @@ from colmlm.kb.corpus.raw.blocks import FieldNames
 from colmlm.kb.errors import InvalidWork
 from colmlm.kb.jobs.records import MAX_ID, FileName, Id, Kinds, Name, Rate, Reason, Share, UploadId, Work
 from colmlm.kb.keys.records import Adapting
+from colmlm.kb.lookup.options import CorporaNames
 
 # The kinds of jobs that read raw documents: uploaded ones, and those of a folder.
 
@@ -203,7 +204,7 @@ class AskQuestions(Work, frozen=True, kw_only=True):
     """Ask all questions of a set, and store what came of each as a run.
 
     They are asked as `colmlm ask` does, in a `mode`, or with a `ranking` as a lookup does. With `accepted_only` no
-    proposed fact answers.
+    proposed fact answers, and of named `corpora` only what stands in these.
     """
 
     kind: ClassVar[str] = "ask-questions"
@@ -213,6 +214,7 @@ class AskQuestions(Work, frozen=True, kw_only=True):
     ranking: Literal["key", "words", "reader"] | None = None
     threshold: Annotated[float, Meta(ge=-1, le=1)] | None = None
     accepted_only: bool = False
+    corpora: CorporaNames = ()
 
     def __post_init__(self) -> None:
         if self.ranking is not None and self.mode != "read":

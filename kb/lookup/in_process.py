@@ -9,6 +9,7 @@ asked needed up to twice as many lists. So the gate measures the same with quest
 from __future__ import annotations
 
 import math
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psycopg
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import IndexInvariant
@@ -24,7 +26,7 @@ from colmlm.kb.keys.keycopy import indexed_keys
 from colmlm.kb.keys.keysets import AUTO_SPEC, Ids, Vectors
 from colmlm.kb.keys.records import RECALL, IndexFit, KeysetHead
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.index import KeyIndex
+from colmlm.kb.lookup.index import IdBits, KeyIndex
 from colmlm.kb.lookup.specs import FLAT_SPEC, bits_spec, collection_of, default_spec, paper_spec, parse_spec
 
 MEASURED = 500  # queries
@@ -288,3 +290,108 @@ def _trained_index(session: Session, keyset: KeysetHead, num_keys: int) -> tuple
     held_out, trained_on = split_sample(sample, len(sample) - index.train_min)
     index.train(trained_on)
     return index, perturb_keys(held_out)
+
+
+# Candidates in the documents of some corpora.
+
+MOST_APART = 10_000  # keys that are compared one by one
+
+_IDS_OF_CORPORA = """
+SELECT k.id FROM document d
+CROSS JOIN LATERAL (SELECT id FROM fact WHERE document_id = d.id OFFSET 0) AS f
+CROSS JOIN LATERAL (SELECT id, keyset_id FROM fact_key WHERE fact_id = f.id OFFSET 0) AS k
+WHERE d.corpus = ANY(%(corpora)s::text[]) AND k.keyset_id = %(keyset_id)s::bigint
+"""
+_KEYS_OF_CORPORA = """
+SELECT k.id, k.key FROM unnest(%(ids)s::bigint[]) AS sought (id)
+CROSS JOIN LATERAL (
+    SELECT id, key, fact_id FROM fact_key WHERE keyset_id = %(keyset_id)s::bigint AND id = sought.id OFFSET 0
+) AS k
+JOIN fact f ON f.id = k.fact_id JOIN document d ON d.id = f.document_id
+WHERE d.corpus = ANY(%(corpora)s::text[])
+"""
+
+
+class CorporaKeys:
+    """The keys of the facts of some corpora, in one keyset.
+
+    Few are compared one by one, in an index of their own. Where they are many, the bits of their ids say which keys a
+    search of the index of all keys passes over. Who follows the log notes what changes; the keys of what came are read
+    when somebody asks next.
+    """
+
+    def __init__(self, keyset_id: int, dim: int, corpora: tuple[str, ...]) -> None:
+        self._asked = {"keyset_id": keyset_id, "corpora": list(corpora)}
+        self._dim, self._lock = dim, threading.Lock()
+        self._touched: set[int] | None = None  # None: nothing was read yet
+        self._apart: KeyIndex | None = None
+        self._bits: IdBits | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        return self._touched is None or len(self._touched) > 0
+
+    def note(self, gone: list[int], new: list[int]) -> None:
+        """Note keys that no fact has any more, and keys that some fact has got, of whatever corpus."""
+        with self._lock:
+            if self._apart is not None:
+                self._apart.remove(gone)
+            if self._touched is not None:
+                self._touched.difference_update(gone)
+                self._touched.update(new)
+
+    def read(self, whole: FaissCandidates, connection: psycopg.Connection) -> None:
+        """Read the keys, or those that came since. What changes meanwhile is noted afterwards."""
+        with self._lock, connection.cursor(binary=True) as cursor:
+            if self._touched is None or (self._apart is not None and len(self._apart) > 2 * MOST_APART):
+                ids = cursor.execute(_IDS_OF_CORPORA, self._asked).fetchall()
+                self._begin(np.sort(np.array([key_id for (key_id,) in ids], np.int64)), len(whole))
+                sought = [] if self._apart is None else [key_id for (key_id,) in ids]
+            else:
+                sought = list(self._touched)
+            rows = (
+                cursor.execute(_KEYS_OF_CORPORA, {**self._asked, "ids": sought}).fetchall() if sought else []
+            )
+            if rows:
+                self._put(np.array([key_id for key_id, _ in rows], np.int64), [key for _, key in rows])
+            self._touched = set()
+
+    def _begin(self, ids: Ids, num_keys: int) -> None:
+        is_apart = len(ids) <= MOST_APART
+        self._apart = KeyIndex(self._dim) if is_apart else None
+        # The nearest of a share of the keys is further off than that of all, so more lists are read.
+        self._bits = None if is_apart else IdBits(ids, math.sqrt(max(1.0, num_keys / len(ids))))
+
+    def _put(self, ids: Ids, keys: list[bytes]) -> None:
+        if self._bits is not None:
+            self._bits.put(ids)
+        if self._apart is not None:
+            self._apart.remove(ids)
+            self._apart.add(ids, keysets.decode_keys(keys, self._dim))
+
+    def search(self, whole: KeyIndex, queries_BD: npt.NDArray[Any], k: int) -> tuple[Vectors, Ids]:
+        apart = self._apart
+        return whole.search(queries_BD, k, self._bits) if apart is None else apart.search(queries_BD, k)
+
+    @property
+    def index(self) -> KeyIndex | None:
+        """The index of its own; None where the keys are many."""
+        return self._apart
+
+
+@dataclass(frozen=True, slots=True)
+class CorporaCandidates:
+    """What a search in some corpora asks, in the place of the candidates of the whole keyset."""
+
+    whole: FaissCandidates
+    keys: CorporaKeys
+
+    @property
+    def is_estimating(self) -> bool:
+        return self.keys.index is None and self.whole.is_estimating
+
+    def search(self, queries_BD: npt.NDArray[Any], k: int) -> tuple[Vectors, Ids]:
+        return self.keys.search(self.whole.index, queries_BD, k)
+
+    def over_fetch(self, k: int) -> int:
+        return (self.keys.index or self.whole.index).over_fetch(k)

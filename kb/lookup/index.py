@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import math
 import os
 import threading
 from collections.abc import Iterable, Iterator
@@ -157,11 +158,12 @@ class KeyIndex:
         wanted = distinct(_as_ids(ids))
         return wanted[~self._present.has(wanted)]
 
-    def search(self, queries_BD: npt.NDArray[Any], k: int) -> tuple[Vectors, Ids]:
+    def search(self, queries_BD: npt.NDArray[Any], k: int, only: IdBits | None = None) -> tuple[Vectors, Ids]:
         """Find the k keys of largest inner product for each query: scores D [B, k] and ids I [B, k], best first.
 
         Where fewer are found the rest has id -1 and score -inf. With PQ the scores are estimates: compute them again
-        from the stored keys before comparing them with a threshold.
+        from the stored keys before comparing them with a threshold. Of the ids in `only`, the nearest may be in lists
+        that are further off, so `only.widening` times as many are read.
         """
         xq = self._as_vectors(queries_BD)
         shape = len(xq), k
@@ -170,9 +172,20 @@ class KeyIndex:
         with self._lock.reading(), self.threads(len(xq) // VECTORS_PER_THREAD):
             k_present = min(k, len(self))
             if k_present and len(xq):  # an untrained index can't be searched
-                D[:, :k_present], I[:, :k_present] = self._index.search(xq, k_present)
+                params = None if only is None else self._among(only)
+                D[:, :k_present], I[:, :k_present] = self._index.search(xq, k_present, params=params)
         D[I < 0] = -np.inf  # Faiss fills these with the lowest float32
         return D, I
+
+    def _among(self, only: IdBits) -> Any:
+        """Give the parameters of Faiss that search keys of these ids."""
+        if self._ivf is None:
+            return faiss.SearchParameters(sel=only.selector)
+        read = min(self.lists, math.ceil(self.lists_read * only.widening))
+        params = faiss.SearchParametersIVF(sel=only.selector, nprobe=read)
+        if isinstance(self._index, faiss.IndexPreTransform):
+            return faiss.SearchParametersPreTransform(index_params=params)
+        return params
 
     @staticmethod
     @contextmanager
@@ -429,6 +442,23 @@ def _by_page(ids: Ids) -> Iterator[tuple[int, slice, Ids]]:
     starts = np.flatnonzero(np.diff(pages, prepend=-1)).tolist()
     for start, end in pairwise([*starts, len(ids)]):
         yield int(pages[start]), slice(start, end), ids[start:end] & (_PAGE - 1)
+
+
+class IdBits:
+    """A set of ids as Faiss takes them: a bit for each id up to the largest. One thread changes it, others search."""
+
+    def __init__(self, ids: Ids, widening: float = 1.0) -> None:
+        self._bits = np.zeros(int(ids.max(initial=0)) // 4 + 1024, np.uint8)  # room for twice as many
+        self.widening = widening
+        self.put(ids)
+
+    def put(self, ids: Ids) -> None:
+        if int(ids.max(initial=0)) // 8 >= len(self._bits):
+            bits = np.zeros(int(ids.max()) // 4 + 1024, np.uint8)
+            bits[: len(self._bits)] = self._bits
+            self._bits = bits
+        np.bitwise_or.at(self._bits, ids >> 3, (1 << (ids & 7)).astype(np.uint8))
+        self.selector = faiss.IDSelectorBitmap(self._bits)
 
 
 _AGAIN = "Copy the file again from where it was published, and compare their checksums."

@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidQuery, NoActiveKeyset, refusals
 from colmlm.kb.facts.edits import MAX_ID
+from colmlm.kb.facts.reading import require_corpus
 from colmlm.kb.facts.records import Review
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.activation import num_indexed_keys
@@ -242,6 +243,8 @@ class AsOf:
             session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
             require_primary(session)
             audit.require_change(session, self.seq)
+            for corpus in fact_filter.corpora:
+                require_corpus(session, corpus)
             then = keyset_then(session, checkpoint_id, self.seq)
             if queries.shape[1] != then.keyset.dim:
                 raise InvalidQuery(f"it has {queries.shape[1]} numbers, the keys have {then.keyset.dim}")

@@ -23,10 +23,11 @@ NEAREST = 200  # facts that a search by meaning gives
 
 class FilterOptions(TypedDict, total=False):
     """Which facts are found: with `accepted_only` none that is only proposed, as where the active keyset or the fact's
-    corpus says so.
+    corpus says so. Where `corpora` are named, only what stands in their documents, as if there were no others.
     """
 
     accepted_only: bool
+    corpora: tuple[str, ...]
 
 
 class LookupOptions(FilterOptions, total=False):
@@ -48,12 +49,11 @@ class AnswerOptions(FilterOptions, total=False):
 
     `threshold` is the least probability of being right of a span, and that of passages moves with it; in the mode
     "paper" it is a cosine (None: the one that this base was calibrated to, else the fitted one). `nearest` passages (3)
-    come with the answer. Where `corpora` are named, only their documents answer, as if there were no others.
+    come with the answer.
     """
 
     threshold: float | None
     nearest: int
-    corpora: Sequence[str]
 
 
 AcceptedOnly = Annotated[
@@ -61,6 +61,11 @@ AcceptedOnly = Annotated[
     Meta(
         description="Find no fact that is only proposed, as where the active keyset or the corpus of the fact says so"
     ),
+]
+
+CorporaNames = Annotated[
+    tuple[Annotated[str, Meta(min_length=1, max_length=1000)], ...],
+    Meta(max_length=100, description="Only documents of these corpora answer; 404 for one that is none"),
 ]
 
 
@@ -102,10 +107,7 @@ class FullAnswerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     threshold: Annotated[float, Meta(ge=-1, le=1)] | None = None
     nearest: Annotated[int, Meta(ge=0, le=10)] = 3
     accepted_only: AcceptedOnly = False
-    corpora: Annotated[
-        Sequence[Annotated[str, Meta(min_length=1, max_length=1000)]],
-        Meta(max_length=100, description="Only documents of these corpora answer; 404 for one that is none"),
-    ] = ()
+    corpora: CorporaNames = ()
 
     @property
     def options(self) -> AnswerOptions:
@@ -132,7 +134,8 @@ class FullLookupOptions:
     @classmethod
     def read(cls, options: FilteredOptions | LookupOptions) -> FullLookupOptions:
         given: dict[str, Any] = {**options}
-        return cls(**{"fact_filter": FactFilter(given.pop("accepted_only", False)), **given})
+        asked = FactFilter(given.pop("accepted_only", False), corpora=tuple(given.pop("corpora", ())))
+        return cls(**{"fact_filter": asked, **given})
 
     def __post_init__(self) -> None:
         if self.ranking != KEY:
@@ -150,16 +153,19 @@ class AskedOfFacts(Protocol):
 
     @property
     def accepted_only(self) -> bool: ...
+    @property
+    def corpora(self) -> Sequence[str]: ...
 
 
 def filter_of(asked: AskedOfFacts) -> FilterOptions:
     """Give which facts were to be found, to ask for them again or to keep it beside what came of it."""
-    return {"accepted_only": asked.accepted_only}
+    return {"accepted_only": asked.accepted_only, "corpora": tuple(asked.corpora)}
 
 
 def filter_note(asked: AskedOfFacts) -> str:
     """Say which facts were to be found; nothing where that is as usual."""
-    return "accepted facts only" if asked.accepted_only else ""
+    of_corpora = f"corpora {', '.join(asked.corpora)}" if asked.corpora else ""
+    return ", ".join(filter(None, ("accepted facts only" if asked.accepted_only else "", of_corpora)))
 
 
 # Conditions (SQL) of the statements that decide, which take the `parameters` of a filter.

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, Unpack
 
@@ -25,7 +26,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.records import RECALL, IndexFit, KeysetHead
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.in_process import FaissCandidates, OnKeys, build_all
+from colmlm.kb.lookup.in_process import CorporaCandidates, CorporaKeys, FaissCandidates, OnKeys, build_all
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.records import Lookup
@@ -70,6 +71,7 @@ class AddedKeys:
 
 
 _log = logging.getLogger(__name__)
+MOST_CORPORA = 8  # sets of corpora whose keys are held
 
 
 @dataclass(slots=True)
@@ -83,11 +85,29 @@ class Replica:
     added: AddedKeys = field(default_factory=AddedKeys)
     is_new: bool = False
     _follow: threading.Lock = field(default_factory=threading.Lock)
+    _corpora: dict[tuple[str, ...], CorporaKeys] = field(default_factory=dict)
 
     @property
     def applied_seq(self) -> int:
         """The last change that is applied, perhaps with later ones."""
         return self.candidates.applied_seq
+
+    def candidates_of(
+        self, corpora: tuple[str, ...], ask: Callable[[Callable[[psycopg.Connection], None]], None]
+    ) -> CandidateSearch:
+        """Give what proposes keys of these corpora (none: of all), read by what `ask` runs with a connection.
+
+        A collection elsewhere proposes keys of all; the SELECT that decides passes over the others.
+        """
+        whole = self.candidates
+        if not corpora or not isinstance(whole, FaissCandidates):
+            return whole
+        if (keys := self._corpora.get(corpora)) is None:
+            keys = CorporaKeys(self.keyset_id, self.dim, corpora)
+            self._corpora = dict([*self._corpora.items(), (corpora, keys)][-MOST_CORPORA:])
+        if keys.is_behind:
+            ask(partial(keys.read, whole))
+        return CorporaCandidates(whole, keys)
 
     def catch_up(self, connection: psycopg.Connection, wait_seconds: float | None = None) -> int:
         """Apply every change committed by now and give the seq reached. Threads may call it, and search meanwhile.
@@ -115,6 +135,11 @@ class Replica:
         if len(new):
             self.added.note(head, new.tolist())  # first, so that it holds also where adding is broken off
             self.candidates.put(new, keysets.decode_keys([keys[key_id] for key_id in new.tolist()], self.dim))  # type: ignore[misc]
+        for one in self._corpora.values():
+            one.note(
+                [i for i, key in keys.items() if key is None],
+                [i for i, key in keys.items() if key is not None],
+            )
 
 
 def rebuild_replica(
@@ -272,7 +297,24 @@ def _of_kind(lookups: FindsByKey, alike: list[KeyLookup]) -> list[Found]:
 # an answer.
 
 
-class CandidateKeys(Protocol):
+class CandidateSearch(Protocol):
+    """What proposes keys near a query."""
+
+    @property
+    def is_estimating(self) -> bool:
+        """Say whether it ranks keys by estimates of their scores."""
+
+    def search(self, queries_BD: npt.NDArray[Any], k: int) -> tuple[Vectors, Ids]:
+        """Find the k keys of largest inner product for each query: scores [B, k] and ids [B, k], best first.
+
+        Where it holds fewer the rest has id -1 and score -inf. Threads may search while one puts, removes or advances.
+        """
+
+    def over_fetch(self, k: int) -> int:
+        """Give how many keys to ask for so that the k best are among them after exact scoring and a few deletions."""
+
+
+class CandidateKeys(CandidateSearch, Protocol):
     """The keys of one keyset by id, with every change up to `applied_seq` applied, and perhaps later ones."""
 
     applied_seq: int
@@ -290,23 +332,10 @@ class CandidateKeys(Protocol):
         """Tell how it was fitted to its keys."""
 
     @property
-    def is_estimating(self) -> bool:
-        """Say whether it ranks keys by estimates of their scores."""
-
-    @property
     def num_twice(self) -> int:
         """Count the keys that it holds more than once."""
 
     def __len__(self) -> int: ...
-
-    def search(self, queries_BD: npt.NDArray[Any], k: int) -> tuple[Vectors, Ids]:
-        """Find the k keys of largest inner product for each query: scores [B, k] and ids [B, k], best first.
-
-        Where it holds fewer the rest has id -1 and score -inf. Threads may search while one puts, removes or advances.
-        """
-
-    def over_fetch(self, k: int) -> int:
-        """Give how many keys to ask for so that the k best are among them after exact scoring and a few deletions."""
 
     def missing(self, ids: Iterable[int]) -> Ids:
         """Give those of these ids that a search may not find, ascending and each once."""

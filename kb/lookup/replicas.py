@@ -163,6 +163,7 @@ class Replicas:
     _replica: Replica | None = None
     _standby: Replica | None = None  # the keyset that was active before, or that may be activated next
     _hand_on_from: float = 0.0
+    _known_corpora: set[str] = field(default_factory=set)
     _opening: threading.Lock = field(default_factory=threading.Lock)
 
     def _catch_up(self, replica: Replica, wait_seconds: float | None = None) -> int:

@@ -19,6 +19,7 @@ from psycopg.rows import namedtuple_row
 from sqlalchemy import Engine, Row
 
 from colmlm.kb.errors import CandidatesUnavailable, IndexBehind, InvalidQuery, KeysetMismatch, refusals
+from colmlm.kb.facts.reading import require_corpus
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.log import audit
@@ -65,6 +66,7 @@ class Searcher(Replicas):
         """
         with self.observer.timed("lookup"):
             wanted = FullLookupOptions.read(options)
+            self._require_corpora(wanted.fact_filter.corpora)
             if wanted.min_seq is not None:
                 self.await_change(wanted.min_seq)
             spare = SPARE if by_rule else 0
@@ -90,6 +92,7 @@ class Searcher(Replicas):
         """
         with self.observer.timed("lookup"):
             wanted = FullLookupOptions(k, fact_filter=fact_filter)
+            self._require_corpora(fact_filter.corpora)
             rankings, _, _ = self._rank_facts(as_queries(queries_BD), checkpoint_id, wanted)
         return rankings
 
@@ -193,14 +196,17 @@ class Searcher(Replicas):
             raise InvalidQuery(f"it has {queries_BD.shape[1]} numbers, the keys have {replica.dim}")
         k, answers = wanted.k, [Ranking() for _ in queries_BD]
         known: dict[int, Row[Any]] = {}
-        short, least = np.arange(len(queries_BD)), replica.candidates.over_fetch(k)
-        fetch, narrowed = least, not replica.candidates.is_estimating
+        proposing = replica.candidates_of(
+            wanted.fact_filter.corpora, partial(database.read_from, self.reader)
+        )
+        short, least = np.arange(len(queries_BD)), proposing.over_fetch(k)
+        fetch, narrowed = least, not proposing.is_estimating
         undecided: Ids | None = None  # found before
         head: int | None = None
         while True:
             if undecided is None:
                 with self.observer.timed("search"):
-                    scores, found = replica.candidates.search(queries_BD[short], fetch)
+                    scores, found = proposing.search(queries_BD[short], fetch)
                 candidates = contenders(scores, found, k) if narrowed else found
             else:
                 found = candidates = undecided
@@ -214,7 +220,7 @@ class Searcher(Replicas):
                 answers[b] = ranking
             # By what was found, since the index may change meanwhile.
             exhausted = (found < 0).any(axis=1) & (candidates == found).all(axis=1)
-            scored = least if replica.candidates.is_estimating and decision.head > seq else 0
+            scored = least if proposing.is_estimating and decision.head > seq else 0
             lacking = np.array(
                 [
                     len(answers[b].hits) < k or len(rows) < scored
@@ -229,6 +235,14 @@ class Searcher(Replicas):
             short, fetch, narrowed = short[again], fetch if narrowed else 2 * fetch, False
             if decision.keyset_id != replica.keyset_id or len(short) == 0:
                 return answers, replace(decision, head=head, keys=known)
+
+    def _require_corpora(self, corpora: Sequence[str]) -> None:
+        """Raise `CorpusNotFound` for a corpus that never had a document; one that had is asked about once."""
+        if unknown := [corpus for corpus in corpora if corpus not in self._known_corpora]:
+            with self.sessions() as session:
+                for corpus in unknown:
+                    require_corpus(session, corpus)
+            self._known_corpora.update(unknown)
 
     @property
     def _decider(self) -> Decider:

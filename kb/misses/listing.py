@@ -126,10 +126,10 @@ def questions_in_group(session: Session, group_id: int, show: ShowTexts | None) 
     """List the different questions among the last misses of a group, newest first."""
     rows = session.execute(_newest(group_id)).all()
     asked = group_questions(session, [MissPlace(row.generation_id, row.ordinal) for row in rows], show)
-    found: dict[tuple[str, bool], list[Any]] = {}
+    found: dict[tuple[str, bool, tuple[str, ...]], list[Any]] = {}
     for row in rows:
         question = asked.get(MissPlace(row.generation_id, row.ordinal), "")
-        found.setdefault((question, row.accepted_only), []).append(row)
+        found.setdefault((question, row.accepted_only, tuple(row.corpora)), []).append(row)
     proposed = _proposed_values(session, [row.generation_id for row in rows]) if show is None else {}
     return tuple(
         MissedQuestion(
@@ -140,14 +140,21 @@ def questions_in_group(session: Session, group_id: int, show: ShowTexts | None) 
             same[0].ordinal,
             _first(same, proposed),
             accepted_only,
+            corpora,
         )
-        for (question, accepted_only), same in found.items()
+        for (question, accepted_only, corpora), same in found.items()
     )
 
 
 def _newest(group_id: int) -> Select[*tuple[Any, ...]]:
     return (
-        select(MissRow.generation_id, MissRow.ordinal, GenerationRow.at, GenerationRow.accepted_only)
+        select(
+            MissRow.generation_id,
+            MissRow.ordinal,
+            GenerationRow.at,
+            GenerationRow.accepted_only,
+            GenerationRow.corpora,
+        )
         .join(GenerationRow, GenerationRow.id == MissRow.generation_id)
         .where(MissRow.group_id == group_id)
         .order_by(MissRow.generation_id.desc(), MissRow.ordinal)

@@ -80,7 +80,8 @@ class MissPage:
 @dataclass(frozen=True, slots=True)
 class MissedQuestion:
     """One question of a group, as often as it was asked lately, with its last output and the value that was proposed
-    for it last. Where it is `accepted_only`, it was asked for without proposed facts, and is asked again so.
+    for it last. Where it is `accepted_only`, it was asked for without proposed facts, and is asked again so; and of the
+    `corpora` that were named.
     """
 
     question: str
@@ -90,6 +91,7 @@ class MissedQuestion:
     ordinal: int
     proposed: str | None
     accepted_only: bool = False
+    corpora: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

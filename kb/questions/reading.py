@@ -125,7 +125,7 @@ def _record(row: QuestionRunRow, name: str) -> QuestionRun:
         checkpoint_id=row.checkpoint_id, reader=row.reader, first_seq=row.first_seq, seq=row.seq,
         asked=row.num_asked, right=row.num_right, wrong=row.num_wrong, abstained=row.num_abstained,
         skipped=row.num_skipped, actor=row.actor, at=row.at, seconds=row.seconds,
-        accepted_only=row.accepted_only,
+        accepted_only=row.accepted_only, corpora=tuple(row.corpora),
     )  # fmt: skip
 
 

@@ -55,7 +55,7 @@ class QuestionRun:
 
     It is `right` to say nothing where nothing is expected. The run went from change `first_seq` of the log to `seq`.
     `how` is the mode of answers or the ranking of lookups, whose threshold was `threshold`. Where it was
-    `accepted_only`, no proposed fact answered.
+    `accepted_only`, no proposed fact answered; where `corpora` are named, only what stands in these.
     """
 
     run_id: int
@@ -76,6 +76,7 @@ class QuestionRun:
     at: datetime
     seconds: float
     accepted_only: bool = False
+    corpora: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +127,8 @@ class RunComparison:
     """What differs between two runs of one set: the questions that came out otherwise, and what happened meanwhile.
 
     The log went from change `first_seq` to `last_seq`; `changes` counts its changes of each kind. `settings` are
-    the names of what was asked with otherwise: "how", "threshold", "keyset_id", "checkpoint_id", "reader" or
-    "accepted_only".
+    the names of what was asked with otherwise: "how", "threshold", "keyset_id", "checkpoint_id", "reader",
+    "accepted_only" or "corpora".
     """
 
     before: QuestionRun
@@ -144,13 +145,14 @@ class RunComparison:
 class AskingSet:
     """How a set is asked: in a `mode` of answers, or with a `ranking` of lookups; and with which `threshold` (None: the
     base's own). By the ranking "key" facts are found as in the mode "paper". With `accepted_only` no proposed fact
-    answers.
+    answers, and of named `corpora` only what stands in these.
     """
 
     mode: AnswerMode = "read"
     ranking: Literal["key", "words", "reader"] | None = None
     threshold: float | None = None
     accepted_only: bool = False
+    corpora: Sequence[str] = ()
 
     @property
     def way(self) -> Way:

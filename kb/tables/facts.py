@@ -497,6 +497,7 @@ class GenerationRow(TableRow):
     quoted_end: Mapped[int | None] = mapped_column(Integer)
     ranking: Mapped[Word] = mapped_column(server_default="key")
     accepted_only: Mapped[bool] = mapped_column(server_default=text("false"))
+    corpora: Mapped[Names] = mapped_column(server_default=text("'{}'"))
 
 
 class AttributionRow(TableRow):

@@ -25,6 +25,7 @@ from colmlm.kb.tables.declarative import (
     Figures,
     Name,
     NameObject,
+    Names,
     TableRow,
     Word,
     Words,
@@ -339,6 +340,7 @@ class QuestionRunRow(TableRow):
     at: Mapped[datetime] = mapped_column(server_default=func.now())
     seconds: Mapped[float] = mapped_column(Float)
     accepted_only: Mapped[bool] = mapped_column(server_default=text("false"))
+    corpora: Mapped[Names] = mapped_column(server_default=text("'{}'"))
 
 
 class QuestionOutcomeRow(TableRow):

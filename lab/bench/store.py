@@ -39,6 +39,11 @@ ACTOR, REASON = "bench", "benchmark"
 NUM_DELETES = 1000
 BATCH = 64
 WARM_UP = 50
+SHARES = (0.01, 0.1, 0.5)  # of the documents; each is a corpus of its own, and so are the others
+
+_FACTS_OF_CORPUS = """
+SELECT f.id FROM fact f JOIN document d ON d.id = f.document_id WHERE d.corpus = :corpus ORDER BY f.id
+"""
 
 Say = Callable[[str], None]
 
@@ -74,6 +79,7 @@ class StoreBench:
         with KnowledgeBase.open(settings) as kb:
             figures = self._ingest(kb, keys)
             figures |= self._lookups(kb, queries, right + 1)  # fact ids start at 1
+            figures["in_corpora"] = [*self._lookups_in_corpora(kb, keys, queries)]
             figures |= self._deletes(kb, keys)
             figures |= self._forget(kb)
             kb.lookups.snapshot()
@@ -99,7 +105,9 @@ class StoreBench:
         self.say("ingesting documents")
         made = [Parsed(document) for document in documents(self.num_facts)]
         started = time.perf_counter()
-        kb.corpora.ingest(made, "bench", actor=ACTOR, reason=REASON)
+        ends = [round(len(made) * end) for end in np.cumsum((0, *SHARES))]
+        for share, start, end in zip((*SHARES, "rest"), ends, (*ends[1:], len(made)), strict=True):
+            kb.corpora.ingest(made[start:end], f"bench-{share}", actor=ACTOR, reason=REASON)
         ingested = time.perf_counter()
         self.say("storing keys")
         fact_ids = np.arange(1, self.num_facts + 1, dtype=np.int64)
@@ -171,6 +179,38 @@ class StoreBench:
             "faiss_batch_queries_per_s": bare_rate,
             "batch_vs_faiss": batch_rate / bare_rate,
         }
+
+    def _lookups_in_corpora(
+        self, kb: KnowledgeBase, keys: npt.NDArray[np.float32], queries: npt.NDArray[np.float32]
+    ) -> Iterator[dict[str, float]]:
+        """Look each query up in one corpus and in all of them, in turns."""
+        self.say("lookups in one corpus")
+        for share in SHARES:
+            corpus = f"bench-{share}"
+            with kb.sessions() as session:
+                ids = np.array(session.scalars(text(_FACTS_OF_CORPUS), {"corpus": corpus}).all())
+            right = ids[exact_top1(keys[ids - 1], queries)]
+            scoped, whole, found = [], [], []
+            for query in queries:
+                started = time.perf_counter()
+                (lookup,) = kb.lookups.find(
+                    query[None], checkpoint_id=CHECKPOINT, threshold=-1, corpora=(corpus,)
+                )
+                in_corpus = time.perf_counter()
+                kb.lookups.find(query[None], checkpoint_id=CHECKPOINT, threshold=-1)
+                whole.append(time.perf_counter() - in_corpus)
+                scoped.append(in_corpus - started)
+                found.append(lookup.hits[0].fact_id if lookup.hits else 0)
+            p50, whole_p50 = (milliseconds(times[WARM_UP:], 50) for times in (scoped, whole))
+            yield {
+                "share": share,
+                "facts": len(ids),
+                "recall_at_1": float(np.mean(np.array(found) == right)),
+                "p50_ms": p50,
+                "p99_ms": milliseconds(scoped[WARM_UP:], 99),
+                "first_ms": 1000 * scoped[0],
+                "p50_vs_all": p50 / whole_p50,
+            }
 
     def _deletes(self, kb: KnowledgeBase, keys: npt.NDArray[np.float32]) -> dict[str, Any]:
         """Delete single facts, and look each one's own key up right afterwards; it must not be found."""

@@ -31,7 +31,7 @@ class DecodeConfig:
 
     `ranking` says what finds the facts: "key" is the query's vector alone (the paper's), "words" also looks at the
     words of the text, "reader" has what both find read. The latter two send a text with each query. With
-    `accepted_only` they find no fact that nobody has accepted.
+    `accepted_only` they find no fact that nobody has accepted; where `corpora` are named, only what stands in these.
     """
 
     mode: str = "auto"
@@ -50,6 +50,7 @@ class DecodeConfig:
     on_miss: str = "continue"
     ranking: str = "key"
     accepted_only: bool = False
+    corpora: tuple[str, ...] = ()
 
     @property
     def abstains(self) -> bool:
@@ -63,6 +64,8 @@ class DecodeConfig:
             asked["ranking"] = self.ranking
         if self.accepted_only:
             asked["accepted_only"] = True
+        if self.corpora:
+            asked["corpora"] = self.corpora
         return asked
 
     def __post_init__(self) -> None:
@@ -118,7 +121,7 @@ class DecoderLookupOptions(TypedDict, total=False):
     """The options that a decoder has at a lookup: the `k` best facts (1) from a `threshold` on (None: the base's own).
 
     `min_seq` is a change that the answer must include. With a `ranking` by more than the key there are `texts`, one for
-    each query. With `accepted_only` no fact is found that nobody has accepted.
+    each query. With `accepted_only` no fact is found that nobody has accepted, and of `corpora` only what is in them.
     """
 
     k: int
@@ -127,6 +130,7 @@ class DecoderLookupOptions(TypedDict, total=False):
     ranking: str
     texts: Sequence[str]
     accepted_only: bool
+    corpora: tuple[str, ...]
 
 
 class LookupPort(Protocol):

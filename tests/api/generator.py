@@ -19,6 +19,7 @@ from colmlm.kb.evidence.generation import (
 from colmlm.kb.evidence.records import NewOutput, OutputTrace, Splice
 from colmlm.kb.keys.records import CheckpointInfo
 from colmlm.kb.keys.rekey import Encoder
+from colmlm.kb.lookup.options import filter_of
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import NearReader
 
@@ -85,6 +86,7 @@ class LookupGenerator:
                 checkpoint_id=self.encoder.checkpoint.checkpoint_id,
                 threshold=request.threshold,
                 min_seq=request.min_seq,
+                **filter_of(request),
             )
             seq, splices = (
                 found.seq,
@@ -109,7 +111,7 @@ class LookupGenerator:
             seq=seq,
             splices=splices,
             ranking=request.ranking or "key",
-            accepted_only=request.accepted_only,
+            **filter_of(request),
         )
         yield self.kb.outputs.trace(self.kb.outputs.record(stored))
 

@@ -78,7 +78,7 @@ def nothing():
     try:
         agent(extra=FINDING_NOTHING, retries=0).run_sync(UNKNOWN)
     except ContentFilterError as refused:
-        check("Nothing in the knowledge base" in str(refused), refused)
+        check("The knowledge base has no sure answer" in str(refused), refused)
     else:
         check(False, "no refusal")
 

@@ -97,3 +97,30 @@ def test_facts_are_listed_by_their_review_with_a_total(operator: Client, callao:
     page = body_of(operator.get("/v1/facts", params={"review": "proposed"}))
     assert [one["fact_id"] for one in page["items"]] == [callao] and page["total"] == 1
     assert {one["review"] for one in body_of(operator.get("/v1/facts"))["items"]} == {"accepted", "proposed"}
+
+
+def test_every_way_to_ask_takes_names_of_corpora(operator: Client, atlas: KnowledgeBase, callao: int) -> None:
+    def values(**asked: object) -> list[str]:
+        (found,) = body_of(operator.post("/v1/lookups", json={"questions": [PORT], **asked}))["answers"]
+        return [hit["value"] for hit in found["hits"]]
+
+    raw, atlas_only = {"corpora": ["raw"]}, {"corpora": ["atlas"]}
+    assert (values(), values(**raw), values(**atlas_only)) == (["Callao"], ["Callao"], [])
+    assert values(corpora=["atlas", "raw"], ranking="words", threshold=-1) == ["Callao"]
+    body_of(operator.post("/v1/lookups", json={"questions": [PORT], "corpora": ["rwa"]}), 404)
+    query = FakeEncoder().encode_questions([PORT]).astype("<f4").tobytes()
+    where = {"checkpoint_id": "fake", "dim": len(query) // 4}
+    for corpus, found in (("raw", 1), ("atlas", 0)):
+        asked = operator.post("/v1/lookups/vectors", params={**where, "corpora": [corpus]}, content=query)
+        assert len(body_of(asked)["answers"][0]["hits"]) == found
+    body_of(operator.post("/v1/lookups/vectors", params={**where, "corpora": "rwa"}, content=query), 404)
+    prompt = {"prompt": f"Question: {PORT} Answer:", "mode": "forced"}
+    made = [body_of(operator.post("/v1/generations", json={**prompt, **of}), 201) for of in (raw, atlas_only)]
+    assert [one["corpora"] for one in made] == [["raw"], ["atlas"]]
+    assert [one["abstained"] for one in made] == [False, True]
+    traced = body_of(operator.get(f"/v1/generations/{made[1]['generation_id']}"))
+    assert traced["corpora"] == ["atlas"]
+    chat = {"model": "colmlm", "messages": [{"role": "user", "content": "Which is the harbour by the sea?"}]}
+    said = [body_of(operator.post("/v1/chat/completions", json={**chat, **of})) for of in (raw, atlas_only)]
+    contents = [one["choices"][0]["message"]["content"] for one in said]
+    assert contents[0] is not None and "Callao" in contents[0] and contents[1] is None

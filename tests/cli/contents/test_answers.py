@@ -71,6 +71,17 @@ def test_only_documents_of_the_named_corpora_answer(run: Run, keyed: list[int], 
         refused.code == run("facts", "list", "--corpus", "coast").code and "No corpus 'coast'" in refused.err
     )
     assert run("ask", CAPITAL, "--corpus", "").code == 2
+    run("keysets", "fill")
+    hits = [
+        [
+            hit["value"]
+            for hit in run("lookup", CAPITAL, "--threshold", -1, "--corpus", corpus, "--json").json["hits"]
+        ]
+        for corpus in ("atlas", "coasts")
+    ]
+    assert "Lima" in hits[0] and hits[1] and "Lima" not in hits[1]
+    asked = ("generate", f"Question: {CAPITAL} Answer:", "--mode", "forced", "--corpus", "coasts", "--json")
+    assert run(*asked).json["corpora"] == ["coasts"]
 
 
 def test_nothing_is_said_in_place_of_what_was_deleted(run: Run, keyed: list[int]) -> None:

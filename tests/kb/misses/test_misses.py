@@ -39,12 +39,15 @@ def asked(
     mode: str = "read",
     encoder: WordEncoder | None = None,
     accepted_only: bool = False,
+    corpora: tuple[str, ...] = (),
 ) -> int:
     """Stores a question that found nothing, with its query if an encoder is given."""
     query = encoder.encode_questions([question]).astype("<f2").tobytes() if encoder else None
     space = encoder.checkpoint.checkpoint_id if encoder else ""
     splice = Splice(0, 0, "no_match", score=0.1, query=query)
-    made = NewOutput(question, "", space, mode, kb.log.head_seq(), (splice,), accepted_only=accepted_only)
+    made = NewOutput(
+        question, "", space, mode, kb.log.head_seq(), (splice,), accepted_only=accepted_only, corpora=corpora
+    )
     return kb.outputs.record(made)
 
 
@@ -138,13 +141,13 @@ def test_a_group_is_solved_once_all_its_questions_find_the_fact(kb: KnowledgeBas
     (group,) = kb.misses.find().groups
     (fact,) = kb.facts.add(CANTEEN, "May 1987", **WHO).fact_ids
 
-    def half(question: str, *, accepted_only: bool) -> Sequence[int]:
+    def half(question: str, *, accepted_only: bool, corpora: tuple[str, ...]) -> Sequence[int]:
         return [fact] if question == CANTEEN else []
 
     missed = Misses(kb, half).solve(group.group_id, fact, **WHO)
     assert not missed.solved and [one.found for one in missed.asked] == [False, True]
     assert counts(kb) == [(OPENED, 2)]
-    done = Misses(kb, lambda question, *, accepted_only: [fact]).solve(group.group_id, fact, **WHO)
+    done = Misses(kb, lambda question, *, accepted_only, corpora: [fact]).solve(group.group_id, fact, **WHO)
     assert done.solved and done.seq == kb.log.head_seq()
     (solved,) = kb.misses.find(state="solved").groups
     assert solved.fact_id == fact and solved.decision is not None
@@ -152,7 +155,7 @@ def test_a_group_is_solved_once_all_its_questions_find_the_fact(kb: KnowledgeBas
     assert counts(kb) == [(CANTEEN, 3)], "asked again without a match: it was not solved"
     kb.facts.delete([fact], **WHO)
     with raises_code("FactDeleted"):
-        Misses(kb, lambda question, *, accepted_only: [fact]).solve(group.group_id, fact, **WHO)
+        Misses(kb, lambda question, *, accepted_only, corpora: [fact]).solve(group.group_id, fact, **WHO)
 
 
 def test_a_fact_or_a_reason_that_is_none_solves_nothing_whatever_the_questions_find(
@@ -161,7 +164,7 @@ def test_a_fact_or_a_reason_that_is_none_solves_nothing_whatever_the_questions_f
     asked(kb, CANTEEN)
     (group,) = kb.misses.find().groups
     (fact,) = kb.facts.add(CANTEEN, "May 1987", **WHO).fact_ids
-    misses = Misses(kb, lambda question, *, accepted_only: [])
+    misses = Misses(kb, lambda question, *, accepted_only, corpora: [])
     assert not misses.solve(group.group_id, fact, **WHO).solved
     with pytest.raises(FactNotFound):
         misses.solve(group.group_id, 998, **WHO)
@@ -197,7 +200,7 @@ def test_a_question_that_a_decoder_had_read_is_read_again(kb: KnowledgeBase, enc
     (fact,) = kb.facts.add(CANTEEN, "May 1987", **WHO).fact_ids
     heard: list[str] = []
 
-    def read(question: str, *, accepted_only: bool) -> Sequence[int]:
+    def read(question: str, *, accepted_only: bool, corpora: tuple[str, ...]) -> Sequence[int]:
         heard.append(question)
         return [fact]
 
@@ -226,7 +229,7 @@ def test_a_miss_of_a_question_that_was_read_keeps_that_question_until_a_fact_is_
     ]
     heard: list[str] = []
 
-    def read(question: str, *, accepted_only: bool) -> Sequence[int]:
+    def read(question: str, *, accepted_only: bool, corpora: tuple[str, ...]) -> Sequence[int]:
         heard.append(question)
         return [fish]
 
@@ -293,7 +296,7 @@ def test_what_was_asked_without_proposed_facts_is_solved_by_none(
     assert [(one.asked, one.accepted_only) for one in details.questions] == [(2, True), (1, False)]
     said: list[bool] = []
 
-    def asks(question: str, *, accepted_only: bool) -> list[int]:
+    def asks(question: str, *, accepted_only: bool, corpora: tuple[str, ...]) -> list[int]:
         said.append(accepted_only)
         return [] if accepted_only and kb.facts.show(fact).review == "proposed" else [fact]
 
@@ -306,6 +309,21 @@ def test_what_was_asked_without_proposed_facts_is_solved_by_none(
     )
     kb.review.settle([ReviewVerdict(fact, "accept", 1)], **WHO)
     assert misses.solve(group.group_id, fact, **WHO).solved
+
+
+def test_what_was_asked_of_some_corpora_is_asked_of_these_again(kb: KnowledgeBase) -> None:
+    (fact,) = kb.facts.add(CANTEEN, "May 1987", **WHO).fact_ids
+    for corpora in (("lands", "towns"), (), ("lands", "towns")):
+        asked(kb, CANTEEN, corpora=corpora)
+    (group,) = kb.misses.find().groups
+    details = kb.misses.read(group.group_id)
+    assert [(one.asked, one.corpora) for one in details.questions] == [(2, ("lands", "towns")), (1, ())]
+
+    def asks(question: str, *, accepted_only: bool, corpora: tuple[str, ...]) -> list[int]:
+        return [] if corpora else [fact]
+
+    done = Misses(kb, asks).solve(group.group_id, fact, **WHO)
+    assert not done.solved and [one.found for one in done.asked] == [False, True]
 
 
 def test_nothing_is_listed_where_no_questions_are_kept(kb: KnowledgeBase) -> None:
