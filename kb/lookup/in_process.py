@@ -394,4 +394,8 @@ class CorporaCandidates:
         return self.keys.search(self.whole.index, queries_BD, k)
 
     def over_fetch(self, k: int) -> int:
-        return (self.keys.index or self.whole.index).over_fetch(k)
+        """Give how many keys to ask for: of an index that estimates twice as many as of all keys, since the nearest of
+        a share of them are less clearly the nearest.
+        """
+        usual = (self.keys.index or self.whole.index).over_fetch(k)
+        return 2 * usual if self.is_estimating else usual
