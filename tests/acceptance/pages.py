@@ -46,6 +46,7 @@ _UNSTABLE = [
         re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?)?"),
         "<time>",
     ),
+    (re.compile(r"\b\d\d:\d\d:\d\d\b"), ""),  # the time of a date in the line above, in a narrow table
     (re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{8,}\b"), "<digest>"),
     (re.compile(r"colmlm_[\w-]{6,}"), "<token>"),
     (re.compile(r"\b\d[\d.,]* ?(?:ms|s|seconds?|minutes?|hours?|[kKMG]i?B|bytes)\b"), "<amount>"),
