@@ -320,9 +320,9 @@ class CorporaKeys:
     when somebody asks next.
     """
 
-    def __init__(self, keyset_id: int, dim: int, corpora: tuple[str, ...]) -> None:
+    def __init__(self, keyset_id: int, dim: int, corpora: tuple[str, ...], most_apart: int) -> None:
         self._asked = {"keyset_id": keyset_id, "corpora": list(corpora)}
-        self._dim, self._lock = dim, threading.Lock()
+        self._dim, self._most_apart, self._lock = dim, most_apart, threading.Lock()
         self._touched: set[int] | None = None  # None: nothing was read yet
         self._apart: KeyIndex | None = None
         self._bits: IdBits | None = None
@@ -343,7 +343,7 @@ class CorporaKeys:
     def read(self, whole: FaissCandidates, connection: psycopg.Connection) -> None:
         """Read the keys, or those that came since. What changes meanwhile is noted afterwards."""
         with self._lock, connection.cursor(binary=True) as cursor:
-            if self._touched is None or (self._apart is not None and len(self._apart) > 2 * MOST_APART):
+            if self._touched is None or (self._apart is not None and len(self._apart) > 2 * self._most_apart):
                 ids = cursor.execute(_IDS_OF_CORPORA, self._asked).fetchall()
                 self._begin(np.sort(np.array([key_id for (key_id,) in ids], np.int64)), len(whole))
                 sought = [] if self._apart is None else [key_id for (key_id,) in ids]
@@ -357,7 +357,7 @@ class CorporaKeys:
             self._touched = set()
 
     def _begin(self, ids: Ids, num_keys: int) -> None:
-        is_apart = len(ids) <= MOST_APART
+        is_apart = len(ids) <= self._most_apart
         self._apart = KeyIndex(self._dim) if is_apart else None
         # The nearest of a share of the keys is further off than that of all, so more lists are read.
         self._bits = None if is_apart else IdBits(ids, math.sqrt(max(1.0, num_keys / len(ids))))

@@ -26,7 +26,14 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.records import RECALL, IndexFit, KeysetHead
 from colmlm.kb.log import audit
-from colmlm.kb.lookup.in_process import CorporaCandidates, CorporaKeys, FaissCandidates, OnKeys, build_all
+from colmlm.kb.lookup.in_process import (
+    MOST_APART,
+    CorporaCandidates,
+    CorporaKeys,
+    FaissCandidates,
+    OnKeys,
+    build_all,
+)
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.options import LookupOptions
 from colmlm.kb.lookup.records import Lookup
@@ -85,6 +92,7 @@ class Replica:
     added: AddedKeys = field(default_factory=AddedKeys)
     is_new: bool = False
     _follow: threading.Lock = field(default_factory=threading.Lock)
+    most_apart: int = MOST_APART
     _corpora: dict[tuple[str, ...], CorporaKeys] = field(default_factory=dict)
 
     @property
@@ -103,7 +111,7 @@ class Replica:
         if not corpora or not isinstance(whole, FaissCandidates):
             return whole
         if (keys := self._corpora.get(corpora)) is None:
-            keys = CorporaKeys(self.keyset_id, self.dim, corpora)
+            keys = CorporaKeys(self.keyset_id, self.dim, corpora, self.most_apart)
             self._corpora = dict([*self._corpora.items(), (corpora, keys)][-MOST_CORPORA:])
         if keys.is_behind:
             ask(partial(keys.read, whole))

@@ -7,7 +7,6 @@ import random
 import numpy as np
 import pytest
 
-from colmlm.kb.lookup import in_process
 from colmlm.kb.lookup.index import IdBits, KeyIndex
 from colmlm.kb.lookup.specs import paper_spec
 from colmlm.kb.removal.erase import Erasure
@@ -48,9 +47,10 @@ def nearest_of_all(kb: KnowledgeBase, encoder: FakeEncoder, query: str, *corpora
 
 @pytest.mark.parametrize("most_apart", [10_000, 0], ids=["an index of their own", "bits of their ids"])
 def test_edits_hold_in_every_choice_of_corpora(
-    shelves: KnowledgeBase, encoder: FakeEncoder, monkeypatch: pytest.MonkeyPatch, most_apart: int
+    shelves: KnowledgeBase, encoder: FakeEncoder, most_apart: int
 ) -> None:
-    monkeypatch.setattr(in_process, "MOST_APART", most_apart)
+    replica = shelves.searcher.current()
+    replica.most_apart = most_apart
     drawn = random.Random(7)
     live = [fact.fact_id for fact in shelves.facts.find(limit=1000)]
     deleted: list[int] = []
@@ -76,6 +76,7 @@ def test_edits_hold_in_every_choice_of_corpora(
             found = nearest(shelves, encoder, asked, *corpora)
             assert found == nearest_of_all(shelves, encoder, asked, *corpora), (n, corpora)
             assert len(found) == 3
+    assert shelves.searcher.current() is replica
 
 
 def test_a_name_that_no_corpus_has_is_refused(shelves: KnowledgeBase, encoder: FakeEncoder) -> None:

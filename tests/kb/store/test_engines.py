@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import quote
 
 import psycopg
 import pytest
+from psycopg.abc import PQGen
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import Conninfo
 from sqlalchemy import text
@@ -18,7 +18,7 @@ from sqlalchemy import text
 from colmlm.api.app import create_app
 from colmlm.kb.errors import DatabaseUnavailable
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store import database, engines
+from colmlm.kb.store import database
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.engines import LIMITS_HERE, SECRETS, conninfo, format_database_url
 from colmlm.kb.store.settings import Settings
@@ -134,23 +134,19 @@ def test_a_url_that_asks_for_what_libpq_does_not_know_is_refused(query: str, set
         database.connect_database(with_query(settings, query))
 
 
-def test_an_interrupt_is_raised_as_itself_in_whatever_line_it_comes(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def interrupted(driver: psycopg.Connection) -> PQGen[None]:
+    """Sends a statement, and is interrupted in a line of its own before the answer comes."""
+    yield from ()
+    driver.pgconn.send_query(b"SELECT pg_sleep(20)")
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_is_raised_as_itself_in_whatever_line_it_comes(settings: Settings) -> None:
     """A key pressed while the driver runs code of ours leaves it amid a statement, which nothing can roll back."""
-    calls = iter([0.0])
-
-    def interrupted() -> float:
-        for call in calls:
-            return call
-        raise KeyboardInterrupt
-
     with KnowledgeBase.open(settings) as kb:
         pool = kb.beside("door", Waits(lock=30, statement=30), 1)
         with pytest.raises(KeyboardInterrupt), pool.sessions.begin() as session:
             connection = connection_of(session)
-            with monkeypatch.context() as patched:
-                patched.setattr(engines, "time", SimpleNamespace(monotonic=interrupted))
-                connection.execute("SELECT pg_sleep(20)")
+            connection.wait(interrupted(connection))
         with pool.sessions() as session:
             assert session.scalar(text("SELECT 1")) == 1
