@@ -253,7 +253,7 @@ class OutputText(msgspec.Struct, frozen=True, kw_only=True, tag="output_text"):
 
 
 class OutputRefusal(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
-    """Says that the knowledge base has no sure answer."""
+    """Tell that the knowledge base has no sure answer."""
 
     refusal: str
 

@@ -340,7 +340,7 @@ class CorporaKeys:
                 self._touched.difference_update(gone)
                 self._touched.update(new)
 
-    def read(self, whole: FaissCandidates, connection: psycopg.Connection) -> None:
+    def read_keys(self, whole: FaissCandidates, connection: psycopg.Connection) -> None:
         """Read the keys, or those that came since. What changes meanwhile is noted afterwards."""
         with self._lock, connection.cursor(binary=True) as cursor:
             if self._touched is None or (self._apart is not None and len(self._apart) > 2 * self._most_apart):
@@ -381,7 +381,7 @@ class CorporaKeys:
 
 @dataclass(frozen=True, slots=True)
 class CorporaCandidates:
-    """What a search in some corpora asks, in the place of the candidates of the whole keyset."""
+    """Propose keys of some corpora, in the place of the candidates of the whole keyset."""
 
     whole: FaissCandidates
     keys: CorporaKeys

@@ -114,7 +114,7 @@ class Replica:
             keys = CorporaKeys(self.keyset_id, self.dim, corpora, self.most_apart)
             self._corpora = dict([*self._corpora.items(), (corpora, keys)][-MOST_CORPORA:])
         if keys.is_behind:
-            ask(partial(keys.read, whole))
+            ask(partial(keys.read_keys, whole))
         return CorporaCandidates(whole, keys)
 
     def catch_up(self, connection: psycopg.Connection, wait_seconds: float | None = None) -> int:
@@ -306,7 +306,7 @@ def _of_kind(lookups: FindsByKey, alike: list[KeyLookup]) -> list[Found]:
 
 
 class CandidateSearch(Protocol):
-    """What proposes keys near a query."""
+    """Propose keys near a query."""
 
     @property
     def is_estimating(self) -> bool:

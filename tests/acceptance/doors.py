@@ -85,12 +85,12 @@ def by_console(address: str, secret: str) -> Said:
     with httpx.Client(base_url=address, timeout=60, headers={"Origin": address}) as client:
         assert client.post("/session", data={"key": secret}).status_code == 303
         return {
-            asked: _shown(client.post("/console/ask/answer", data={"question": asked}).text)
+            asked: _read_shown_answer(client.post("/console/ask/answer", data={"question": asked}).text)
             for asked in ASKED
         }
 
 
-def _shown(page: str) -> str | None:
+def _read_shown_answer(page: str) -> str | None:
     """Give the answer that a page of the console shows: its title, or the lines below it."""
     section = _ANSWER.search(page)
     assert section is not None, page

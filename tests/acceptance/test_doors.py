@@ -1,4 +1,4 @@
-"""What one way to ask says, all of them say, with the released weights."""
+"""Compare what the ways to ask say, with the released weights."""
 
 from __future__ import annotations
 

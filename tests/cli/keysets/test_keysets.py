@@ -53,8 +53,8 @@ def test_a_fact_that_comes_while_keys_are_made_is_keyed_before_the_threshold_is_
 ) -> None:
     with Runtime.from_environment() as runtime:
         runtime.open()
-        edited = Edited(runtime.kb)
-        made = key_everything(runtime, kb=edited)  # type: ignore[arg-type]
+        edited: Any = Edited(runtime.kb)
+        made = key_everything(runtime, kb=edited)
     assert (edited.rounds, made.num_keys, made.num_unkeyed, made.calibrated) == (2, 3, 0, True)
 
 

@@ -29,7 +29,7 @@ def shelves(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
 
 
 def nearest(kb: KnowledgeBase, encoder: FakeEncoder, query: str, *corpora: str) -> list[int]:
-    """Gives the three nearest facts of the corpora, by a lookup in these."""
+    """Give the three nearest facts of the corpora, by a lookup in these."""
     asked = unit_vector(query, encoder.dim)[None]
     (found,) = kb.lookups.find(
         asked, checkpoint_id=encoder.checkpoint.checkpoint_id, k=3, threshold=-1, corpora=corpora
@@ -38,7 +38,7 @@ def nearest(kb: KnowledgeBase, encoder: FakeEncoder, query: str, *corpora: str) 
 
 
 def nearest_of_all(kb: KnowledgeBase, encoder: FakeEncoder, query: str, *corpora: str) -> list[int]:
-    """Gives the same by a lookup of every fact."""
+    """Give the same by a lookup of every fact."""
     asked = unit_vector(query, encoder.dim)[None]
     (found,) = kb.lookups.find(asked, checkpoint_id=encoder.checkpoint.checkpoint_id, k=1000, threshold=-1)
     facts = kb.facts.show_many([hit.fact_id for hit in found.hits])

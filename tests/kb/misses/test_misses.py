@@ -200,11 +200,11 @@ def test_a_question_that_a_decoder_had_read_is_read_again(kb: KnowledgeBase, enc
     (fact,) = kb.facts.add(CANTEEN, "May 1987", **WHO).fact_ids
     heard: list[str] = []
 
-    def read(question: str, *, accepted_only: bool, corpora: tuple[str, ...]) -> Sequence[int]:
+    def read_again(question: str, *, accepted_only: bool, corpora: tuple[str, ...]) -> Sequence[int]:
         heard.append(question)
         return [fact]
 
-    assert Misses(kb, read).solve(group.group_id, fact, **WHO).solved
+    assert Misses(kb, read_again).solve(group.group_id, fact, **WHO).solved
     assert heard == [CANTEEN], "no key of the fact is needed where it is read"
 
 
@@ -229,12 +229,12 @@ def test_a_miss_of_a_question_that_was_read_keeps_that_question_until_a_fact_is_
     ]
     heard: list[str] = []
 
-    def read(question: str, *, accepted_only: bool, corpora: tuple[str, ...]) -> Sequence[int]:
+    def read_again(question: str, *, accepted_only: bool, corpora: tuple[str, ...]) -> Sequence[int]:
         heard.append(question)
         return [fish]
 
     group = kb.misses.find().groups[2]
-    assert Misses(kb, read).solve(group.group_id, fish, **WHO).solved and heard == [question]
+    assert Misses(kb, read_again).solve(group.group_id, fish, **WHO).solved and heard == [question]
 
 
 def test_groups_are_listed_by_pages_in_either_order(kb: KnowledgeBase) -> None:

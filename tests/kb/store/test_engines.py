@@ -135,7 +135,7 @@ def test_a_url_that_asks_for_what_libpq_does_not_know_is_refused(query: str, set
 
 
 def interrupted(driver: psycopg.Connection) -> PQGen[None]:
-    """Sends a statement, and is interrupted in a line of its own before the answer comes."""
+    """Send a statement, and be interrupted in a line of its own before the answer comes."""
     yield from ()
     driver.pgconn.send_query(b"SELECT pg_sleep(20)")
     raise KeyboardInterrupt
