@@ -113,7 +113,9 @@ def restores_pass_over_the_newer_log() -> None:
 
 def migrations_commit_one_by_one() -> None:
     def migrate(engine: Engine, later: Path | None = None) -> None:
-        for revision in reversed(database.schema_revisions(later)):
+        found = database.revision_of(engine) or ""
+        due = [revision for revision in database.schema_revisions(later) if revision > found]
+        for revision in reversed(due):
             with engine.begin() as connection:
                 database.upgrade_on(connection, later, revision)
 
