@@ -186,8 +186,8 @@ class StoreBench:
         keys: npt.NDArray[np.float32],
         queries: npt.NDArray[np.float32],
         nearest: npt.NDArray[np.int64],
-    ) -> Iterator[dict[str, float]]:
-        """Look each query up in one corpus and in all of them, in turns.
+    ) -> Iterator[dict[str, float | None]]:
+        """Look each query up in one corpus and in all of them, in turns. A share without a document is left out.
 
         `recall_of_own` is that of the queries whose nearest fact of all is in the corpus. For the others, what is
         nearest there is hardly nearer than what comes next.
@@ -196,7 +196,9 @@ class StoreBench:
         for share in SHARES:
             corpus = f"bench-{share}"
             with kb.sessions() as session:
-                ids = np.array(session.scalars(text(_FACTS_OF_CORPUS), {"corpus": corpus}).all())
+                ids = np.array(session.scalars(text(_FACTS_OF_CORPUS), {"corpus": corpus}).all(), np.int64)
+            if not len(ids):
+                continue
             right = ids[exact_top1(keys[ids - 1], queries)]
             scoped, whole, found = [], [], []
             for query in queries:
@@ -209,12 +211,13 @@ class StoreBench:
                 whole.append(time.perf_counter() - in_corpus)
                 scoped.append(in_corpus - started)
                 found.append(lookup.hits[0].fact_id if lookup.hits else 0)
+            is_right, is_own = np.array(found) == right, np.isin(nearest, ids)
             p50, whole_p50 = (milliseconds(times[WARM_UP:], 50) for times in (scoped, whole))
             yield {
                 "share": share,
                 "facts": len(ids),
-                "recall_at_1": float(np.mean(np.array(found) == right)),
-                "recall_of_own": float(np.mean((np.array(found) == right)[np.isin(nearest, ids)])),
+                "recall_at_1": float(is_right.mean()),
+                "recall_of_own": float(is_right[is_own].mean()) if is_own.any() else None,
                 "p50_ms": p50,
                 "p99_ms": milliseconds(scoped[WARM_UP:], 99),
                 "first_ms": 1000 * scoped[0],
