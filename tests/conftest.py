@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -34,6 +35,21 @@ from tests.places import PYTHONPATH
 MEMORY, ROOM = Path("/dev/shm"), 4 << 30  # bytes
 _NOUNS = "database erasure ingest keysets attribution sentences words search references"
 ON_THE_OLDEST_TOO = {f"test_{noun}" for noun in _NOUNS.split()}
+
+
+BEGAN = time.monotonic()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--begin-within", type=float, metavar="SECONDS", help="Skip the tests that are not begun by then"
+    )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    seconds: float | None = item.config.getoption("--begin-within")
+    if seconds is not None and time.monotonic() - BEGAN > seconds:
+        pytest.skip(f"not begun within {seconds:.0f} s")
 
 
 def pytest_configure() -> None:
