@@ -250,7 +250,7 @@ _STATUSES: dict[type[KBError], int] = {
     errors.Waited: 503,
     errors.StorageRefused: 507,
 }
-_STATUSES_OF_CODES = {"ContextLengthExceeded": 400, "UploadTooLarge": 413}
+_STATUSES_OF_CODES = {"ContextLengthExceeded": 400, "UploadTooLarge": 413, "NeedsAllCorpora": 403}
 
 
 def status_of(error: KBError) -> int:

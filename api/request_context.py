@@ -16,7 +16,7 @@ from litestar.datastructures import Headers
 from litestar.types import HTTPScope
 
 from colmlm.kb.access.records import TokenRecord
-from colmlm.kb.log.audit import Origin, origin
+from colmlm.kb.principal import Origin, origin
 
 HEADER = "x-request-id"
 CLIENT_HEADER = "x-client-request-id"

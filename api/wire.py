@@ -353,7 +353,10 @@ class KeysetView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A token without its secret (`kb.access.tokens.TokenRecord`). `state` is "in use", "expired" or "revoked"."""
+    """A token without its secret (`kb.access.tokens.TokenRecord`). `state` is "in use", "expired" or "revoked".
+
+    Where `corpora` are named, it has its rights on these alone.
+    """
 
     key_id: int
     name: str
@@ -368,6 +371,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     previous_until: datetime | None
     previous_used_at: datetime | None
     revoked_at: datetime | None
+    corpora: tuple[str, ...] | None = None
 
 
 class TokenWithSecret(msgspec.Struct, frozen=True, kw_only=True):

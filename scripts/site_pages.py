@@ -261,12 +261,15 @@ def rights_page() -> str:
                 if right
                 else ["yes"] * len(ROLES)
             )
+            is_scoped = right is None or (right in ROLES["reader"] and "scoped" in handler.opt)
+            may.append("its own" if is_scoped and right else "yes" if is_scoped else "")
             rows.append(
                 f"| `{method} {route.path_format}` | {right.value if right else 'none'} | {' | '.join(may)} |"
             )
     return (
-        "# Rights by route\n\nEach route needs one right. A role is a set of rights.\n\n"
-        f"| route | right | {' | '.join(ROLES)} |\n|---|---|{'---|' * len(ROLES)}\n"
+        "# Rights by route\n\nEach route needs one right. A role is a set of rights. A token of some corpora (the last "
+        "column) gets what is in these.\n\n"
+        f"| route | right | {' | '.join(ROLES)} | reader of some corpora |\n|---|---|{'---|' * (len(ROLES) + 1)}\n"
         + "\n".join(rows)
         + "\n\n## The past\n\n"
         "A role without the right `audit` is shown marks in place of deleted, corrected and replaced values. "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -167,10 +167,11 @@ class RemoteTokens(Resource):
         actor: str | None = None,
         expires_in: timedelta | None = None,
         rate_limit: int | None = None,
+        corpora: Sequence[str] = (),
         dry_run: bool = False,
     ) -> tuple[str, TokenRecord]:
         refuse(actor=actor, dry_run=dry_run)
-        asked = {"name": name, "role": str(role), "rate_limit": rate_limit}
+        asked = {"name": name, "role": str(role), "rate_limit": rate_limit, "corpora": list(corpora)}
         return self._create_secret("/tokens", asked | {"expires_in_seconds": _seconds(expires_in)})
 
     def rotate(

@@ -29,7 +29,7 @@ from colmlm.api.console.views import (
     stretches,
     verb_of,
 )
-from colmlm.api.middleware.auth import Limiter, Right, needs
+from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.facts import nearest
 from colmlm.api.routes.parameters import PathId, require_shown, shown_to
@@ -181,7 +181,7 @@ def read_filters(form: Form) -> dict[str, str]:
     return {name: form.raw(name) for name in FILTERS if form.raw(name)}
 
 
-@get("/facts", opt=needs(Right.read), sync_to_thread=True)
+@get("/facts", opt=needs(Right.read, scoped=CorpusLimit.rows), sync_to_thread=True)
 def find_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Show a page of the facts that are searched for."""
     found = None
@@ -205,7 +205,9 @@ def find_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     )
 
 
-@get("/facts/download", opt=needs(Right.read, Limiter.long_reads), sync_to_thread=True)
+@get(
+    "/facts/download", opt=needs(Right.read, Limiter.long_reads, scoped=CorpusLimit.rows), sync_to_thread=True
+)
 def download_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Stream:
     """Download all facts that are searched for, as CSV."""
     return Stream(
@@ -569,11 +571,15 @@ HANDLERS = (
     download_facts,
     ask_for_fact,
     insert_fact,
-    get("/facts/{fact_id:int}", opt=needs(Right.read), sync_to_thread=True)(show_fact),
+    get("/facts/{fact_id:int}", opt=needs(Right.read, scoped=CorpusLimit.rows), sync_to_thread=True)(
+        show_fact
+    ),
     *on_each(get, "/facts/delete", "/facts/restore", right=Right.edit)(confirm_edit),
     delete_facts,
     restore_facts,
-    get("/documents/{document_id:int}", opt=needs(Right.read), sync_to_thread=True)(show_document),
+    get("/documents/{document_id:int}", opt=needs(Right.read, scoped=CorpusLimit.rows), sync_to_thread=True)(
+        show_document
+    ),
     edit_fact,
     mark_fact,
     undo_change,

@@ -27,7 +27,7 @@ from colmlm.api.console.views import (
     show_again,
     verb_of,
 )
-from colmlm.api.middleware.auth import Limiter, Right, needs
+from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.health import state_of
 from colmlm.api.routes.jobs import permitted_job
@@ -39,6 +39,7 @@ from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.jobs.records import JobRecord, Work
 from colmlm.kb.jobs.uploads import Upload, Uploads
 from colmlm.kb.keys.records import GateStanding, KeysetHead, KeysetRecord
+from colmlm.kb.principal import as_service
 
 JOBS_ON_A_PAGE = 50
 
@@ -133,20 +134,21 @@ def _queue_jobs(ports: Ports, actor: str, asked: _UploadForm, kept: list[Upload]
 
 
 def _show_corpora(ports: Ports, request: PageRequest, form: Form) -> Page:
-    jobs = Jobs(ports.kb)
+    jobs, is_limited = Jobs(ports.kb), request.user.corpora is not None  # jobs are of no corpus
+    kinds = visible_kinds(request, Documents.kind, Ingest.kind)
     return form_page(
         request,
         "corpora.html",
         form,
         corpora=ports.kb.corpora.all(),
         formats=FORMATS,
-        jobs=jobs.list(kinds=visible_kinds(request, Documents.kind, Ingest.kind), limit=UPLOAD_JOBS),
-        workers=jobs.num_workers(),
+        jobs=[] if is_limited else jobs.list(kinds=kinds, limit=UPLOAD_JOBS),
+        workers=None if is_limited else jobs.num_workers(),
         largest=MOST_BYTES // 1024 // 1024,
     )
 
 
-@get("/corpora", opt=needs(Right.read), sync_to_thread=True)
+@get("/corpora", opt=needs(Right.read, scoped=CorpusLimit.rows), sync_to_thread=True)
 def list_corpora(ports: FromPorts, request: PageRequest) -> Page:
     return _show_corpora(ports, request, Form())
 
@@ -344,7 +346,8 @@ def _queue_work(ports: Ports, request: PageRequest, keyset_id: int, work: Work, 
 def active_keyset(ports: Ports) -> KeysetHead | None:
     """Give the active keyset; None where none is active yet."""
     try:
-        return ports.kb.keysets.active()
+        with as_service():  # it is of no corpus
+            return ports.kb.keysets.active()
     except NoActiveKeyset:
         return None
 

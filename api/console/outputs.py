@@ -28,7 +28,7 @@ from colmlm.api.console.views import (
     show_again,
 )
 from colmlm.api.errors import problem_of
-from colmlm.api.middleware.auth import Limiter, Right, needs
+from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports, QuestionEncoder
 from colmlm.api.routes.parameters import PathId, shown_to
 from colmlm.kb.answers.answering import MAX_QUESTION
@@ -43,6 +43,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.log.chain import KEPT
 from colmlm.kb.lookup.options import RANKINGS
 from colmlm.kb.lookup.records import AsOfLookup, Hit, Lookup
+from colmlm.kb.principal import as_service
 from colmlm.kb.tables import answer_modes, thumbs
 from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 
@@ -231,34 +232,46 @@ def _find_examples(ports: Ports) -> list[str]:
     return list(dict.fromkeys(fact.question for fact in known if fact.question))[:3]
 
 
-@get("/ask", opt=needs(Right.read), sync_to_thread=True)
+@get("/ask", opt=needs(Right.read, scoped=CorpusLimit.rows), sync_to_thread=True)
 def show_ask(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Show the forms, with the output and the lookup that the query string names."""
     return _show_ask_page(ports, request, form)
 
 
-@post("/ask/answer", opt=needs(Right.read, Limiter.reading), status_code=200, sync_to_thread=True)
+@post(
+    "/ask/answer",
+    opt=needs(Right.read, Limiter.reading, CorpusLimit.rows),
+    status_code=200,
+    sync_to_thread=True,
+)
 @show_again(_show_ask_page)
 def answer_question(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Answer the question, store the answer, and show it with the passages near it, which are not stored."""
     question = form.text("question", limit=MAX_QUESTION)
     form.check()
-    answered = ports.need_answers().answer(
-        question, accepted_only=form.flag("accepted_only"), corpora=_corpora_of(form)
-    )
+    with as_service():  # the filter limits what is found
+        answered = ports.need_answers().answer(
+            question, accepted_only=form.flag("accepted_only"), corpora=_corpora_of(form)
+        )
     return _show_ask_page(ports, request, form, answered)
 
 
-@post("/ask", opt=needs(Right.read, Limiter.decoding), sync_to_thread=True)
+@post("/ask", opt=needs(Right.read, Limiter.decoding, CorpusLimit.rows), sync_to_thread=True)
 @show_again(_show_ask_page)
 def decode_prompt(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Decode the prompt, store the output, and redirect to it."""
     wanted = _read_generation_request(form)
-    trace = ports.need_decoder().generate(wanted)
+    with as_service():
+        trace = ports.need_decoder().generate(wanted)
     return Redirect(_locate_output(trace), status_code=303)
 
 
-@post("/ask/stream", opt=needs(Right.read, Limiter.decoding), status_code=200, sync_to_thread=True)
+@post(
+    "/ask/stream",
+    opt=needs(Right.read, Limiter.decoding, CorpusLimit.filter),
+    status_code=200,
+    sync_to_thread=True,
+)
 def stream_prompt(ports: FromPorts, form: FromForm) -> Response[Any]:
     """Do the same for the page's script: send `piece` events as the text is decoded, then `done` with the output's
     address.
@@ -323,7 +336,7 @@ def show_log(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     )
 
 
-@get("/audit/outputs", opt=needs(Right.read), sync_to_thread=True)
+@get("/audit/outputs", opt=needs(Right.read, scoped=CorpusLimit.rows), sync_to_thread=True)
 def list_outputs(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Show stored outputs, newest first, or those with a thumb."""
     after, thumb = (
@@ -335,7 +348,7 @@ def list_outputs(ports: FromPorts, request: PageRequest, form: FromForm) -> Page
     return page(request, "outputs.html", outputs=found[:ON_A_PAGE], more=more, thumb=thumb)
 
 
-@get("/audit/outputs/{output_id:int}", opt=needs(Right.read), sync_to_thread=True)
+@get("/audit/outputs/{output_id:int}", opt=needs(Right.read, scoped=CorpusLimit.rows), sync_to_thread=True)
 def read_output(ports: FromPorts, request: PageRequest, output_id: PathId, form: FromForm) -> Page:
     """Show a stored output with the evidence of one of its lookups."""
     ordinal = form.integer("splice", low=0)

@@ -39,6 +39,7 @@ from colmlm.api.middleware.auth import (
     COOKIE,
     SIGN_IN_PATH,
     STATIC_PATH,
+    CorpusLimit,
     Limiter,
     Right,
     check_origin,
@@ -60,10 +61,15 @@ _YEAR = 365 * 24 * 3600
 MOST_BYTES = 16 * 1024  # of a sign-in, which needs no token: the form's secret, and a page to return to
 
 
-@get(["/", "/console"], opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=False)
+@get(
+    ["/", "/console"],
+    opt=needs(Right.lookup, scoped=CorpusLimit.filter),
+    include_in_schema=False,
+    sync_to_thread=False,
+)
 def home(request: PageRequest) -> Redirect:
     """Redirect to the first page that the token's role may see."""
-    first = next((place.href for place in PLACES if request.user.may(place.right)), PLACES[0].href)
+    first = next((place.href for place in PLACES if place.is_for(request.user)), PLACES[0].href)
     return Redirect(first, status_code=303)
 
 
@@ -100,7 +106,10 @@ async def sign_in(request: Request[None, Any, Any], ports: FromPorts) -> Respons
 
 
 @post(
-    "/console/sign-out", opt=needs(Right.lookup, Limiter.auth), include_in_schema=False, sync_to_thread=True
+    "/console/sign-out",
+    opt=needs(Right.lookup, Limiter.auth, scoped=CorpusLimit.filter),
+    include_in_schema=False,
+    sync_to_thread=True,
 )
 def sign_out(ports: FromPorts, request: PageRequest) -> Redirect:
     """End the session for everybody who has its cookie. The token itself still works until it is revoked."""
@@ -110,7 +119,12 @@ def sign_out(ports: FromPorts, request: PageRequest) -> Redirect:
     return Redirect("/", status_code=303, cookies=[gone])
 
 
-@post("/console/theme", opt=needs(Right.lookup), include_in_schema=False, sync_to_thread=False)
+@post(
+    "/console/theme",
+    opt=needs(Right.lookup, scoped=CorpusLimit.filter),
+    include_in_schema=False,
+    sync_to_thread=False,
+)
 def choose_theme(form: FromForm) -> Redirect:
     """Store the chosen theme in a cookie and return to the page."""
     chosen = form.raw("theme")
@@ -249,7 +263,7 @@ def is_page(path: str) -> bool:
     return path in ("/", ROOT) or path.startswith(f"{ROOT}/")
 
 
-@get("/{elsewhere:path}", opt=needs(Right.lookup), sync_to_thread=False)
+@get("/{elsewhere:path}", opt=needs(Right.lookup, scoped=CorpusLimit.filter), sync_to_thread=False)
 def nowhere(elsewhere: FromPath[str]) -> None:
     """Answer an unknown path with a page that says so."""
     raise NotFoundException

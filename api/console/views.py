@@ -70,21 +70,27 @@ Page = Response[Any]
 
 @dataclass(frozen=True, slots=True)
 class NavigationEntry:
-    """An entry of the navigation, the right that it needs to be shown, and its group."""
+    """An entry of the navigation, the right that it needs to be shown, its group, and whether tokens of some corpora
+    are shown it, too.
+    """
 
     name: str
     href: str
     icon: str
     right: Right
     group: str
+    scoped: bool = False
+
+    def is_for(self, token: TokenRecord) -> bool:
+        return token.may(self.right) and (self.scoped or token.corpora is None)
 
 
 PLACES = (
-    NavigationEntry("Ask", "/console/ask", "ask", Right.read, "Answers"),
+    NavigationEntry("Ask", "/console/ask", "ask", Right.read, "Answers", scoped=True),
     NavigationEntry("Questions", "/console/questions", "questions", Right.read, "Answers"),
     NavigationEntry("Misses", "/console/misses", "misses", Right.read, "Answers"),
-    NavigationEntry("Facts", "/console/facts", "facts", Right.read, "Knowledge"),
-    NavigationEntry("Corpora", "/console/corpora", "corpora", Right.read, "Knowledge"),
+    NavigationEntry("Facts", "/console/facts", "facts", Right.read, "Knowledge", scoped=True),
+    NavigationEntry("Corpora", "/console/corpora", "corpora", Right.read, "Knowledge", scoped=True),
     NavigationEntry("Review", "/console/review", "review", Right.read, "Knowledge"),
     NavigationEntry("Contradictions", "/console/contradictions", "contradictions", Right.read, "Knowledge"),
     NavigationEntry("Forget", "/console/forget", "forget", Right.audit, "Removal"),
@@ -106,7 +112,7 @@ def page(request: PageRequest, template: str, status_code: int = 200, **context:
         menu=[
             (group, list(places))
             for group, places in groupby(
-                (place for place in PLACES if token.may(place.right)), key=lambda place: place.group
+                (place for place in PLACES if place.is_for(token)), key=lambda place: place.group
             )
         ],
         path=request.url.path,

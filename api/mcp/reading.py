@@ -22,9 +22,9 @@ from colmlm.kb.access.records import Right
 from colmlm.kb.answers.records import NOTHING, Answer
 from colmlm.kb.evidence.records import TracedSplice
 from colmlm.kb.facts.records import FactRecord, SamplePlace, Source
-from colmlm.kb.log.audit import acting_as
+from colmlm.kb.lookup.options import limit_corpora
 from colmlm.kb.lookup.records import Lookup
-from colmlm.kb.principal import Principal
+from colmlm.kb.principal import Principal, acting_as, as_service
 
 T = TypeVar("T")
 
@@ -213,11 +213,14 @@ def look_up(
     Use it to look for what the base knows of a subject. No hit is a normal result: nothing is near enough then.
     """
 
+    named = limit_corpora(corpora)
+
     def look_up(base: Client) -> tuple[Lookup, list[FactRecord]]:
-        found = base.lookups.ask(question, k=k, threshold=threshold, corpora=tuple(corpora))
+        found = base.lookups.ask(question, k=k, threshold=threshold, corpora=named)
         return found, base.facts.show_many([hit.fact_id for hit in found.hits]) if found.hits else []
 
-    found, facts = caller.asking(look_up)
+    with as_service():
+        found, facts = caller.asking(look_up)
     hits = [
         {**fact_of(fact), "value": hit.value, "version": hit.version, "score": hit.score}
         for hit, fact in zip(found.hits, facts, strict=True)
@@ -232,7 +235,9 @@ def ask(caller: Caller, question: Question, corpora: Corpora = ()) -> dict[str, 
     Quote the answer with its citation. Where `answer` is null, do not answer from memory in the base's name; the
     nearest passages are shown. The answer is kept as an output, which `trace_output` shows with its evidence.
     """
-    found = caller.asking(lambda base: base.lookups.answer(question, corpora=tuple(corpora)))
+    named = limit_corpora(corpora)
+    with as_service():
+        found = caller.asking(lambda base: base.lookups.answer(question, corpora=named))
     told = {
         "answer": found.answer,
         "grain": found.grain,

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -27,7 +28,8 @@ from colmlm.api.middleware.limiters import Batcher, Limiter, Limiters
 from colmlm.kb.access.access import Access
 from colmlm.kb.access.records import MAX_RATE, Right, TokenRecord
 from colmlm.kb.access.tokens import digest_of, new_secret
-from colmlm.kb.principal import Principal, local_principal
+from colmlm.kb.errors import refusals
+from colmlm.kb.principal import Principal, local_principal, work_as_service
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
@@ -152,19 +154,38 @@ __all__ = ["EDITING", "Limiter", "Right", "is_edit", "limiter_of", "needs", "req
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 EDITING = frozenset(Right) - {Right.lookup, Right.read}
 
-_OPT, _LIMITER = "right", "limiter"
+_OPT, _LIMITER, _SCOPED = "right", "limiter", "scoped"
 
 
-def needs(right: Right, limiter: Limiter | None = None) -> dict[str, Any]:
-    """Give the `opt` of a route or router. Without `limiter` the limiter is that of lookups, of edits or of reads."""
-    return {_OPT: right} if limiter is None else {_OPT: right, _LIMITER: limiter}
+class CorpusLimit(StrEnum):
+    """What limits a route to the corpora of a scoped token: the rows that the database shows, or a filter of facts.
+
+    A filter is that of lookups and answers (`kb.lookup.options`), or there is nothing of any corpus in the response.
+    """
+
+    rows = "by rows"
+    filter = "by a filter"
+
+
+def needs(right: Right, limiter: Limiter | None = None, scoped: CorpusLimit | None = None) -> dict[str, Any]:
+    """Give the `opt` of a route or router. Without `limiter` the limiter is that of lookups, of edits or of reads.
+
+    Without `scoped` the route refuses tokens of some corpora.
+    """
+    given = {_OPT: right, _LIMITER: limiter, _SCOPED: scoped}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def in_thread(
-    right: Right, limiter: Limiter | None = None, extra: dict[str, Any] | None = None
+    right: Right,
+    limiter: Limiter | None = None,
+    extra: dict[str, Any] | None = None,
+    *,
+    scoped: CorpusLimit | None = None,
 ) -> dict[str, Any]:
     """Give the options of a route whose handler runs in a thread: what it needs, and the problems it may answer."""
-    return {"opt": needs(right, limiter) | (extra or {}), "responses": PROBLEMS, "sync_to_thread": True}
+    opt = needs(right, limiter, scoped) | (extra or {})
+    return {"opt": opt, "responses": PROBLEMS, "sync_to_thread": True}
 
 
 def right_of(handler: BaseRouteHandler) -> Right:
@@ -191,13 +212,22 @@ def limiter_of(scope: HTTPScope) -> Limiter:
 
 
 async def require_right(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Guard every route: raises `RightMissing` unless the token's role has the right in the route's `opt`."""
+    """Guard every route: raises `RightMissing` unless the token's role has the right in the route's `opt`.
+
+    Raises `NeedsAllCorpora` where the token is of some corpora, and the route is not `CorpusLimit`.
+    """
     token: TokenRecord | None = connection.scope["user"]
     if token is None:  # one of the open paths, which `Admission.admit` lets pass
         return
     needed = right_of(handler)
     if not token.may(needed):
         raise right_missing(token.role, needed)
+    if token.corpora is not None:
+        scoped: CorpusLimit | None = handler.opt.get(_SCOPED)
+        if scoped is None:
+            raise refusals.needs_all_corpora(token.corpora)
+        if scoped is CorpusLimit.filter:
+            work_as_service()
 
 
 # LocalToken: a token that a server makes for commands of its own user, and that ends with the server.

@@ -25,7 +25,7 @@ from colmlm.api.middleware.limiters import Limiter, Limiters
 from colmlm.api.wire import MAX_BODY_BYTES
 from colmlm.kb.access.access import MAX_KEPT_BYTES, Access, KeptAnswer
 from colmlm.kb.access.records import TokenRecord
-from colmlm.kb.log.audit import Claim, origin
+from colmlm.kb.principal import Claim, origin
 
 if TYPE_CHECKING:
     from litestar.types import ASGIApp, HTTPReceiveMessage, HTTPScope, Message, Receive, Scope, Send

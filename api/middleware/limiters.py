@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import ceil
@@ -295,7 +295,8 @@ class Batcher(Generic[A, T]):
         mine: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append((asked, mine))
         if self._working is None:
-            self._working = asyncio.create_task(self._work_off())
+            # In a context of its own, since it also works for others than who asks first.
+            self._working = asyncio.create_task(self._work_off(), context=Context())
         return await mine
 
     async def _work_off(self) -> None:

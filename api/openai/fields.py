@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from colmlm.api import errors
 from colmlm.api.errors import Refused, problem_of
-from colmlm.api.middleware.auth import Limiter, Right, needs
+from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, needs
 from colmlm.api.wire import LookupFields, Problem
 from colmlm.kb.answers.records import NOTHING
 from colmlm.kb.evidence.generation import GenerationRequest
@@ -133,11 +133,11 @@ def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
 
 # The options of every route of the protocol, and of those that decode.
 ROUTE: dict[str, Any] = {
-    "opt": needs(Right.read),
+    "opt": needs(Right.read, scoped=CorpusLimit.filter),
     "responses": PROBLEMS,
     "sync_to_thread": True,
 }
-DECODING = ROUTE | {"opt": needs(Right.read, Limiter.decoding)}
+DECODING = ROUTE | {"opt": needs(Right.read, Limiter.decoding, CorpusLimit.filter)}
 
 
 def refusal(path: str, error: Exception) -> ASGIResponse:

@@ -13,7 +13,7 @@ from litestar import get, post
 from litestar.params import JSONBody, PathParameter
 from msgspec import Meta
 
-from colmlm.api.middleware.auth import Limiter, Right, needs
+from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, needs
 from colmlm.api.openai.fields import ROUTE, Text, Unsupported, model_not_found
 from colmlm.api.ports import FromPorts
 from colmlm.api.wire import Question, Request
@@ -131,7 +131,11 @@ class Embeddings(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "list"
 
 
-@post("/embeddings", status_code=200, **ROUTE | {"opt": needs(Right.lookup, Limiter.reading)})
+@post(
+    "/embeddings",
+    status_code=200,
+    **ROUTE | {"opt": needs(Right.lookup, Limiter.reading, scoped=CorpusLimit.filter)},
+)
 def embed(ports: FromPorts, data: JSONBody[EmbeddingRequest]) -> Embeddings:
     """Encode questions.
 

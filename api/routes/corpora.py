@@ -12,7 +12,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from litestar.response import Stream
 from msgspec import Meta
 
-from colmlm.api.middleware.auth import Limiter, Right, in_thread
+from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, in_thread
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import (
     Corpus,
@@ -54,7 +54,7 @@ class Deletion(Why, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-@get("/corpora", **in_thread(Right.read))
+@get("/corpora", **in_thread(Right.read, scoped=CorpusLimit.rows))
 def list_corpora(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[CorpusStats]:
     """List the corpora.
 
@@ -66,7 +66,7 @@ def list_corpora(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> 
     return Page(items=corpora[start:end], next=more)
 
 
-@get("/corpora/{corpus:str}", **in_thread(Right.read))
+@get("/corpora/{corpus:str}", **in_thread(Right.read, scoped=CorpusLimit.rows))
 def read_corpus(ports: FromPorts, corpus: Name) -> CorpusStats:
     """Count a corpus.
 
@@ -185,7 +185,7 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
     keyed: bool
 
 
-@get("/documents", **in_thread(Right.read))
+@get("/documents", **in_thread(Right.read, scoped=CorpusLimit.rows))
 def list_documents(
     ports: FromPorts,
     request: WithToken,
@@ -204,7 +204,7 @@ def list_documents(
     return page(found, limit, "documents", lambda document: (document.document_id,))
 
 
-@get("/documents/{document_id:int}", **in_thread(Right.read))
+@get("/documents/{document_id:int}", **in_thread(Right.read, scoped=CorpusLimit.rows))
 def read_document(ports: FromPorts, request: WithToken, document_id: PathId) -> DocumentText:
     """Read a document.
 
@@ -215,7 +215,7 @@ def read_document(ports: FromPorts, request: WithToken, document_id: PathId) -> 
     return DocumentText(document=document, text=text)
 
 
-@get("/documents/{document_id:int}/facts", **in_thread(Right.read))
+@get("/documents/{document_id:int}/facts", **in_thread(Right.read, scoped=CorpusLimit.rows))
 def list_document_facts(
     ports: FromPorts,
     request: WithToken,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from litestar import Response, delete, get, patch, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
-from colmlm.api.middleware.auth import Right, in_thread
+from colmlm.api.middleware.auth import CorpusLimit, Right, in_thread
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import (
     Corpus,
@@ -62,7 +63,8 @@ from colmlm.kb.facts.records import (
     StaleFact,
     StalePage,
 )
-from colmlm.kb.lookup.options import EVERY_FACT, NEAREST
+from colmlm.kb.lookup.options import EVERY_FACT, NEAREST, limit_corpora
+from colmlm.kb.principal import as_service
 
 
 class NewFact(Why, frozen=True, kw_only=True):
@@ -119,7 +121,7 @@ class DeletedSet(FactSet, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-@get("/facts/{fact_id:int}", **in_thread(Right.read))
+@get("/facts/{fact_id:int}", **in_thread(Right.read, scoped=CorpusLimit.rows))
 def read_fact(ports: FromPorts, request: WithToken, fact_id: PathId) -> FactRecord:
     """Read a fact.
 
@@ -129,7 +131,7 @@ def read_fact(ports: FromPorts, request: WithToken, fact_id: PathId) -> FactReco
     return shown_to(request, ports).fact(fact_id)
 
 
-@post("/facts/read", status_code=200, **in_thread(Right.read))
+@post("/facts/read", status_code=200, **in_thread(Right.read, scoped=CorpusLimit.rows))
 def read_facts(ports: FromPorts, request: WithToken, data: JSONBody[FactsToRead]) -> list[FactRecord]:
     """Read many facts.
 
@@ -138,7 +140,7 @@ def read_facts(ports: FromPorts, request: WithToken, data: JSONBody[FactsToRead]
     return shown_to(request, ports).facts(ports.kb.facts.show_many(data.fact_ids))
 
 
-@get("/facts/{fact_id:int}/trace", **in_thread(Right.read))
+@get("/facts/{fact_id:int}/trace", **in_thread(Right.read, scoped=CorpusLimit.rows))
 def trace_fact(ports: FromPorts, request: WithToken, fact_id: PathId) -> Response[FactTrace]:
     """Read a fact's history.
 
@@ -269,7 +271,7 @@ OfReview = Annotated[
 ]
 
 
-@get("/facts", **in_thread(Right.read))
+@get("/facts", **in_thread(Right.read, scoped=CorpusLimit.rows))
 def list_facts(
     ports: FromPorts,
     request: WithToken,
@@ -323,15 +325,16 @@ def nearest(ports: Ports, question: str | None, sought: FactSearch) -> list[int]
         return None
     if sought.get("text"):
         raise InvalidQuery("it has both a text and a fact to be near. Give one of them")
-    asked = question
-    (ranking,) = ports.ask_with_encoder(
-        lambda encoder: ports.kb.lookups.nearest(
-            encoder.encode_questions([asked]),
-            checkpoint_id=encoder.checkpoint.checkpoint_id,
-            k=NEAREST,
-            fact_filter=EVERY_FACT,
+    asked, every_fact = question, replace(EVERY_FACT, corpora=limit_corpora(()))
+    with as_service():  # an index is of all corpora; the filter is not
+        (ranking,) = ports.ask_with_encoder(
+            lambda encoder: ports.kb.lookups.nearest(
+                encoder.encode_questions([asked]),
+                checkpoint_id=encoder.checkpoint.checkpoint_id,
+                k=NEAREST,
+                fact_filter=every_fact,
+            )
         )
-    )
     return [hit.fact_id for hit in ranking.hits]
 
 

@@ -13,7 +13,7 @@ from litestar.params import JSONBody, QueryParameter
 from litestar.response import ServerSentEvent
 from msgspec import Meta
 
-from colmlm.api.middleware.auth import Limiter, Right, in_thread
+from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, in_thread
 from colmlm.api.ports import FromPorts, await_seen
 from colmlm.api.routes.parameters import (
     Cursor,
@@ -48,7 +48,7 @@ from colmlm.kb.lookup.options import CorporaNames
 Given = Annotated[Thumb | None, QueryParameter(name="feedback", description="Only outputs with such a thumb")]
 
 
-@post("/generations", **in_thread(Right.read, Limiter.decoding))
+@post("/generations", **in_thread(Right.read, Limiter.decoding, scoped=CorpusLimit.filter))
 def generate(ports: FromPorts, request: WithToken, data: JSONBody[NewGeneration]) -> Response[OutputTrace]:
     """Generate.
 
@@ -70,7 +70,7 @@ def generate(ports: FromPorts, request: WithToken, data: JSONBody[NewGeneration]
     return streamed
 
 
-@get("/generations", **in_thread(Right.read))
+@get("/generations", **in_thread(Right.read, scoped=CorpusLimit.rows))
 def list_generations(
     ports: FromPorts, request: WithToken, feedback: Given = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[GenerationRecord]:
@@ -84,7 +84,7 @@ def list_generations(
     return page(found, limit, "generations", lambda stored: (stored.generation_id,))
 
 
-@get("/generations/{generation_id:int}", **in_thread(Right.read))
+@get("/generations/{generation_id:int}", **in_thread(Right.read, scoped=CorpusLimit.rows))
 def trace_output(ports: FromPorts, request: WithToken, generation_id: PathId) -> Response[OutputTrace]:
     """Trace a stored output.
 

@@ -18,7 +18,7 @@ from litestar.openapi.spec.enums import OpenAPIFormat, OpenAPIType
 from litestar.params import JSONBody, QueryParameter, RawBody
 
 from colmlm.api.errors import PROBLEMS
-from colmlm.api.middleware.auth import Limiter, Right, in_thread, needs
+from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, in_thread, needs
 from colmlm.api.ports import FromPorts, Ports, QuestionEncoder
 from colmlm.api.routes.parameters import WithToken, require_past
 from colmlm.api.routes.responses import on_record
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from litestar.types import HTTPScope
 
 
-@post("/lookups", status_code=200, opt=needs(Right.lookup), responses=PROBLEMS)
+@post("/lookups", status_code=200, opt=needs(Right.lookup, scoped=CorpusLimit.filter), responses=PROBLEMS)
 async def look_up(ports: FromPorts, request: WithToken, data: JSONBody[LookupRequest]) -> LookupAnswers:
     """Look up.
 
@@ -75,7 +75,12 @@ async def look_up(ports: FromPorts, request: WithToken, data: JSONBody[LookupReq
         return await sync_to_thread(_look_up, ports, data)
 
 
-@post("/encodings", status_code=200, opt=needs(Right.lookup, Limiter.reading), responses=PROBLEMS)
+@post(
+    "/encodings",
+    status_code=200,
+    opt=needs(Right.lookup, Limiter.reading, scoped=CorpusLimit.filter),
+    responses=PROBLEMS,
+)
 async def encode_texts(ports: FromPorts, data: JSONBody[TextsToEncode]) -> EncodedTexts:
     """Make keys.
 
@@ -254,7 +259,7 @@ class _TakesOctets(Operation):
         )
 
 
-@get("/lookups", **in_thread(Right.lookup))
+@get("/lookups", **in_thread(Right.lookup, scoped=CorpusLimit.filter))
 def read_space(ports: FromPorts) -> LookupSpace:
     """Read what lookups are answered from.
 
@@ -266,7 +271,7 @@ def read_space(ports: FromPorts) -> LookupSpace:
 @post(
     "/lookups/vectors",
     status_code=200,
-    opt=needs(Right.lookup),
+    opt=needs(Right.lookup, scoped=CorpusLimit.filter),
     responses=PROBLEMS,
     operation_class=_TakesOctets,
     request_max_body_size=MAX_BYTES,
@@ -340,7 +345,7 @@ def reroute_octets(scope: HTTPScope) -> None:
 # Answers: questions are answered with a span of a document, or with the word that nothing stored answers them.
 
 
-@post("/answers", status_code=200, **in_thread(Right.read, Limiter.reading))
+@post("/answers", status_code=200, **in_thread(Right.read, Limiter.reading, scoped=CorpusLimit.filter))
 def answer_question(ports: FromPorts, data: JSONBody[QuestionRequest]) -> Answer:
     """Answer a question.
 
@@ -351,7 +356,7 @@ def answer_question(ports: FromPorts, data: JSONBody[QuestionRequest]) -> Answer
     return ports.need_answers().answer(data.question, data.mode, **data.options)
 
 
-@get("/answers/threshold", **in_thread(Right.read))
+@get("/answers/threshold", **in_thread(Right.read, scoped=CorpusLimit.filter))
 def read_answer_threshold(ports: FromPorts) -> AnswerThreshold:
     """Read the threshold of answers.
 

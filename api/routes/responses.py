@@ -21,8 +21,9 @@ from colmlm.kb.errors import KeysetMismatch, refusals
 from colmlm.kb.evidence.generation import FinishedOutput, Item, MissedLookup, SplicedValue
 from colmlm.kb.evidence.provenance import MEDIA_TYPES, PROV, Provenance, write_prov
 from colmlm.kb.facts.records import Edit
-from colmlm.kb.log.audit import act_for, check_name, current_origin
+from colmlm.kb.log.audit import check_name
 from colmlm.kb.log.records import OnRecord
+from colmlm.kb.principal import act_for, current_origin
 
 
 def on_record(request: WithToken, why: Why) -> OnRecord:

@@ -10,7 +10,7 @@ from litestar.params import JSONBody
 from msgspec import Meta
 
 from colmlm.api.errors import PROBLEMS
-from colmlm.api.middleware.auth import Right, in_thread, needs
+from colmlm.api.middleware.auth import CorpusLimit, Right, in_thread, needs
 from colmlm.api.middleware.idempotency import TELLS_SECRET
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page
@@ -21,6 +21,12 @@ _MAX_SECONDS = int(LONGEST.total_seconds())
 
 Role = Literal["decoder", "reader", "operator", "auditor", "trainer", "admin"]
 Seconds = Annotated[int, Meta(ge=1, le=_MAX_SECONDS)]
+TokenCorpora = Annotated[
+    tuple[Annotated[str, Meta(min_length=1, max_length=1000)], ...],
+    Meta(
+        max_length=100, description="It may read these and nothing else; none: all. Of a decoder or a reader"
+    ),
+]
 ExpiresIn = Annotated[Seconds | None, Meta(description="Until it ends by itself; null: never")]
 
 
@@ -31,6 +37,7 @@ class NewToken(Request, frozen=True, kw_only=True):
     role: Role = "reader"
     expires_in_seconds: ExpiresIn = None
     rate_limit: Annotated[int, Meta(ge=1, le=MAX_RATE)] | None = None
+    corpora: TokenCorpora = ()
 
 
 class Rotation(Request, frozen=True, kw_only=True):
@@ -50,7 +57,7 @@ def list_tokens(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> 
     return page([_convert_token(token) for token in found], limit, "tokens", lambda token: (token.key_id,))
 
 
-@get("/tokens/own", opt=needs(Right.lookup), responses=PROBLEMS)
+@get("/tokens/own", opt=needs(Right.lookup, scoped=CorpusLimit.filter), responses=PROBLEMS)
 async def read_own_token(request: WithToken) -> Token:
     """Read the token of this request.
 
@@ -66,7 +73,9 @@ def create_token(ports: FromPorts, data: JSONBody[NewToken]) -> TokenWithSecret:
     Its secret is in this response only.
     """
     ends = _span(data.expires_in_seconds)
-    secret, made = ports.kb.access.create(data.name, data.role, expires_in=ends, rate_limit=data.rate_limit)
+    secret, made = ports.kb.access.create(
+        data.name, data.role, expires_in=ends, rate_limit=data.rate_limit, corpora=data.corpora
+    )
     return TokenWithSecret(token=_convert_token(made), secret=secret)
 
 

@@ -44,6 +44,7 @@ Span = timedelta | None
     epilog=examples(
         "colmlm tokens create ann --role auditor",
         "colmlm tokens create gpu-host --role decoder --expires-in 90d --rate-limit 60000",
+        "colmlm tokens create sales-desk --role reader --corpus sales --corpus products",
         "colmlm tokens create curator --role operator --json",
     )
 )
@@ -69,11 +70,24 @@ def create(
             help="Requests a minute. Default: COLMLM_RATE_LIMIT, or none.",
         ),
     ] = None,
+    corpora: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--corpus",
+            help="It may read this corpus and nothing else; may be repeated. Default: all of them.",
+        ),
+    ] = None,
     dry_run: DryRun = False,
 ) -> None:
     """Make a token and print its secret, this once: only a digest of it is kept."""
     secret, made = base.tokens.create(
-        name, role, actor=base.actor(None), expires_in=expires_in, rate_limit=rate_limit, dry_run=dry_run
+        name,
+        role,
+        actor=base.actor(None),
+        expires_in=expires_in,
+        rate_limit=rate_limit,
+        corpora=corpora or (),
+        dry_run=dry_run,
     )
     if dry_run:
         print_json({"dry_run": True, **_fields(made)}) if wants_json() else say(_would("make", made))
@@ -89,7 +103,7 @@ def list_tokens(base: Base) -> None:
     if wants_json():
         print_json({"keys": [_fields(token) for token in tokens]})
         return
-    columns = ("name", "role", "secret", "made", "used last", "ends", "a minute", "state")
+    columns = ("name", "role", "corpora", "secret", "made", "used last", "ends", "a minute", "state")
     print_table(columns, map(_row, tokens), "No tokens. Make one: colmlm tokens create NAME")
     for token in tokens:
         if token.state() == "in use" and token.previous_until is not None:
@@ -188,6 +202,7 @@ def _fields(token: TokenRecord) -> dict[str, object]:
         "previous_until": token.previous_until,
         "previous_used_at": token.previous_used_at,
         "revoked_at": token.revoked_at,
+        "corpora": token.corpora,
     }
 
 
@@ -195,6 +210,7 @@ def _row(token: TokenRecord) -> tuple[object, ...]:
     return (
         token.name,
         token.role,
+        ", ".join(token.corpora) if token.corpora else "all",
         f"{token.prefix}…" if token.prefix else None,
         _moment(token.created_at),
         _moment(token.last_used_at),
@@ -209,7 +225,8 @@ def _would(verb: str, token: TokenRecord) -> str:
     until = (
         f"; the old secret would work until {_moment(token.previous_until)}" if token.previous_until else ""
     )
-    return f"Would {verb} the token {token.name} of role {token.role}{ends}{until}."
+    of = f" on {', '.join(token.corpora)}" if token.corpora else ""
+    return f"Would {verb} the token {token.name} of role {token.role}{of}{ends}{until}."
 
 
 def _moment(time: datetime | None) -> str:

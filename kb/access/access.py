@@ -27,7 +27,7 @@ from colmlm.kb.access.tokens import USE_WRITTEN_EVERY, digest_of
 from colmlm.kb.errors import refusals
 from colmlm.kb.facts.suppression import hold_off_erasure
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import Claim
+from colmlm.kb.principal import Claim, as_service
 from colmlm.kb.store import database
 from colmlm.kb.store.store import Store, is_read_only
 from colmlm.kb.tables import BrowserSessionRow, ChangeRow, IdempotencyRow, SecretRow
@@ -155,16 +155,24 @@ class Access:
         actor: str | None = None,
         expires_in: timedelta | None = None,
         rate_limit: int | None = None,
+        corpora: Sequence[str] = (),
         dry_run: bool = False,
         on_secret: Callable[[str], object] = lambda _: None,
     ) -> tuple[str, TokenRecord]:
-        """Make a token and gives it with its secret, which can't be read again. Raises `InvalidValue`.
+        """Make a token and give it with its secret, which can't be read again.
 
+        Where `corpora` are named, it may read these and nothing else. Raises `InvalidValue` and `CorpusNotFound`.
         `on_secret` is called with the secret before the commit: where it fails, there is no token.
         """
         with self._session(dry_run) as session:
             secret = tokens.create_token(
-                session, name, role, actor=actor, expires_in=expires_in, rate_limit=rate_limit
+                session,
+                name,
+                role,
+                actor=actor,
+                expires_in=expires_in,
+                rate_limit=rate_limit,
+                corpora=corpora,
             )
             on_secret(secret)
             return secret, tokens.read_token(session, name)
@@ -192,6 +200,7 @@ class Access:
             tokens.revoke_token(session, name, actor=actor)
             return tokens.read_token(session, name)
 
+    @as_service()
     def is_known(self, secret: str) -> bool:
         """Say whether a secret works, without noting a use."""
         with self.store.sessions() as session:
@@ -201,6 +210,7 @@ class Access:
         """Give the working token of a secret, and note its use."""
         return self.of_secrets([secret])[0]
 
+    @as_service()
     def of_secrets(self, secrets: Sequence[str]) -> list[TokenRecord | None]:
         """Give the working token of each secret, and note their uses.
 
@@ -214,6 +224,7 @@ class Access:
                     tokens.note_use(session, token)
         return found
 
+    @as_service()
     def of_session(self, secret: str) -> TokenRecord | None:
         """Give the working token behind a browser's session, also read from the database on every call."""
         with self.store.sessions.begin() as session:
@@ -222,6 +233,7 @@ class Access:
                 tokens.note_use(session, token)
             return token
 
+    @as_service()
     def begin_session(self, token: TokenRecord, before: str | None) -> str:
         """Begin a browser's session with this token and give its secret. Ends the session `before` it."""
         with self.store.sessions.begin() as session:
@@ -229,16 +241,19 @@ class Access:
                 end_session(session, before)
             return begin_session(session, token)
 
+    @as_service()
     def end_session(self, secret: str) -> None:
         """End a browser's session, where there is one with this secret."""
         with self.store.sessions.begin() as session:
             end_session(session, secret)
 
+    @as_service()
     def claim(self, api_key_id: int, name: str, request: bytes) -> Claim | KeptAnswer:
         """Claim a named request, so that it is carried out once, as `claim_key` describes."""
         with self.store.sessions.begin() as session:
             return claim_key(session, api_key_id, name, request)
 
+    @as_service()
     def settle(self, held: Claim, answer: KeptAnswer) -> None:
         """Store the answer to a claimed request, as `settle_key` describes."""
         with self.store.sessions.begin() as session:

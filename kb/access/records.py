@@ -30,6 +30,7 @@ ROLES: Mapping[str, frozenset[Right]] = {
     "admin": frozenset(Right),
 }
 
+SCOPED_ROLES = ("decoder", "reader")  # those that a token of some corpora may have
 MAX_RATE = 1_000_000  # requests a minute
 
 LONGEST = timedelta(days=3650)  # the longest that a token may last
@@ -40,7 +41,8 @@ class TokenRecord:
     """A token without its secret. `prefix` begins its secret; None for a token made before prefixes were stored.
 
     After a rotation the secret before it works until `previous_until`, and was used last at `previous_used_at`.
-    `rate_limit` is in requests a minute; None stands for the server's own. Uses are written once a minute.
+    `rate_limit` is in requests a minute; None stands for the server's own. Uses are written once a minute. Where
+    `corpora` are named the token has its rights on these alone.
     """
 
     key_id: int
@@ -55,12 +57,13 @@ class TokenRecord:
     previous_until: datetime | None
     previous_used_at: datetime | None
     revoked_at: datetime | None
+    corpora: tuple[str, ...] | None = None
     by_previous: bool = False  # whether it was found by the secret before the last rotation
 
     @property
     def principal(self) -> Principal:
         """The principal of changes that were asked for with this token."""
-        return Principal("key", self.name, self.key_id)
+        return Principal("key", self.name, self.key_id, corpora=self.corpora)
 
     def may(self, right: Right) -> bool:
         """Say whether this token's role has the right."""

@@ -21,10 +21,11 @@ from psycopg.rows import namedtuple_row
 from sqlalchemy import ColumnElement, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from colmlm.kb.access.records import LONGEST, MAX_RATE, ROLES, TokenRecord
+from colmlm.kb.access.records import LONGEST, MAX_RATE, ROLES, SCOPED_ROLES, TokenRecord
 from colmlm.kb.errors import InvalidValue, refusals
+from colmlm.kb.facts.reading import require_corpus
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import current_origin
+from colmlm.kb.principal import current_origin
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.store import is_read_only
 from colmlm.kb.tables import ApiKeyRow, BrowserSessionRow, copy_columns
@@ -38,7 +39,8 @@ _WORKS = (
 # The driver runs this itself: prepared it is planned once, and costs a third of what it does through SQLAlchemy.
 _OF_DIGESTS = """
 SELECT id, name, key_hash, role, created_at, revoked_at, prefix, expires_at, last_used_at, rate_limit, rotated_at,
-       previous_hash, previous_until, previous_used_at, coalesce(previous_until > now(), false) AS previous_works
+       previous_hash, previous_until, previous_used_at, coalesce(previous_until > now(), false) AS previous_works,
+       corpora
 FROM api_key
 WHERE (key_hash = ANY(%(digests)s::bytea[])
        OR previous_hash = ANY(%(digests)s::bytea[]) AND previous_until > now())
@@ -56,10 +58,11 @@ def create_token(
     actor: str | None = None,
     expires_in: timedelta | None = None,
     rate_limit: int | None = None,
+    corpora: Sequence[str] = (),
 ) -> str:
-    """Create a token and gives its secret, which can't be read again, as only its digest is stored.
+    """Create a token and give its secret, which can't be read again, as only its digest is stored.
 
-    Raises `InvalidValue`.
+    Where `corpora` are named, it may read these and nothing else. Raises `InvalidValue` and `CorpusNotFound`.
 
     This is a change of the log, as are a rotation and a revocation. `actor` is by default the principal.
     """
@@ -68,14 +71,27 @@ def create_token(
         raise InvalidValue("role", f"{role!r} is not one of {', '.join(ROLES)}")
     if rate_limit is not None and not 1 <= rate_limit <= MAX_RATE:
         raise InvalidValue("rate limit", f"{rate_limit} is not from 1 to {MAX_RATE} requests a minute")
-    pending = _begin(session, actor, f"make the token {name}, {role}")
+    if corpora and role not in SCOPED_ROLES:
+        raise InvalidValue(
+            "role",
+            f"{role!r} is a role on all corpora. Of some corpora a token is {' or '.join(SCOPED_ROLES)}",
+        )
+    for corpus in corpora:
+        require_corpus(session, corpus)
+    said = f" of {', '.join(corpora)}" if corpora else ""
+    pending = _begin(session, actor, f"make the token {name}, {role}{said}")
     if session.scalar(select(exists().where(ApiKeyRow.name == name))):
         raise InvalidValue(
             "name of the token", f"{name!r} is taken. A revoked token keeps its name too. Choose another name"
         )
     secret = new_secret()
     token = ApiKeyRow(
-        name=name, key_hash=digest_of(secret), role=role, prefix=secret[:_SHOWN], rate_limit=rate_limit
+        name=name,
+        key_hash=digest_of(secret),
+        role=role,
+        prefix=secret[:_SHOWN],
+        rate_limit=rate_limit,
+        corpora=sorted(set(corpora)) or None,
     )
     if expires_in is not None:
         token.expires_at = _ahead("expiry", expires_in)
@@ -208,6 +224,7 @@ def _append(session: Session, pending: audit.Pending, kind: str, token: ApiKeyRo
     session.refresh(token)
     times = {"expires_at": token.expires_at, "previous_until": token.previous_until}
     kept = {"key_id": token.id, "name": token.name, "role": token.role, "rate_limit": token.rate_limit}
+    kept |= {} if token.corpora is None else {"corpora": token.corpora}
     kept |= {name: None if at is None else at.astimezone(UTC).isoformat() for name, at in times.items()}
     audit.append_change(session, pending, kind, payload={"api_key": kept})
 
@@ -252,4 +269,5 @@ def digest_of(secret: str) -> bytes:
 
 
 def _record(token: Any) -> TokenRecord:
-    return copy_columns(TokenRecord, token, key_id=token.id)
+    corpora = None if token.corpora is None else tuple(token.corpora)
+    return copy_columns(TokenRecord, token, key_id=token.id, corpora=corpora)

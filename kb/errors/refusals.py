@@ -411,6 +411,23 @@ def api_key_not_found(name: str) -> str:
     return f"No token is named {name!r}. Nothing was changed. List the tokens with `colmlm tokens list`."
 
 
+@Invalid.coded("NeedsAllCorpora", "Needs a right on all corpora")
+def needs_all_corpora(corpora: Sequence[str]) -> str:
+    return (
+        f"This token has its rights on {', '.join(corpora)} alone, and this needs them on all corpora. Nothing was "
+        "changed. Use a token that was made without --corpus."
+    )
+
+
+@OutOfReach.coded("ScopesUnavailable", "Rights on corpora cannot be checked")
+def scopes_unavailable(role: str, cause: str) -> str:
+    return (
+        f"The database lets this program neither make nor use the role {role}, which limits a token to its corpora: "
+        f"{cause}. Nothing was answered. As its administrator run `CREATE ROLE {role} NOLOGIN` and grant that role to "
+        "the user of this program."
+    )
+
+
 @Conflict.coded("ApiKeyEnded", "Token has ended")
 def api_key_ended(name: str, state: str) -> str:
     remedy = (

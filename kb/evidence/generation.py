@@ -9,6 +9,7 @@ from typing import Protocol
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.facts.records import Source
 from colmlm.kb.keys.records import CheckpointInfo
+from colmlm.kb.lookup.options import limit_corpora
 from colmlm.kb.texts.asked import ANSWER
 
 
@@ -45,6 +46,9 @@ class GenerationRequest:
     ranking: str | None = None
     accepted_only: bool = False
     corpora: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "corpora", limit_corpora(self.corpora))
 
     @property
     def abstains(self) -> bool:

@@ -26,6 +26,7 @@ from colmlm.kb.log.witness import (
     holds_head,
     signed_head,
 )
+from colmlm.kb.principal import as_service
 from colmlm.kb.store.store import Store
 
 
@@ -114,6 +115,7 @@ class Log:
         with self.store.sessions() as session:
             return chain.list_denials(session, after=after, limit=limit)
 
+    @as_service()
     def deny(self, denial: NewDenial) -> None:
         """Store a refused request."""
         with self.store.sessions.begin() as session:

@@ -35,6 +35,7 @@ from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.principal import as_service
 from colmlm.kb.removal.selector import Selector, select_facts
 from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import AttributionRow, CheckpointRow, FactRow, GenerationRow, copy_columns
@@ -180,7 +181,8 @@ def neighbours_of(store: SearchableStore, generation_id: int, ordinal: int, k: i
     if asked is None or asked.query is None:
         return None
     query_1D = keysets.decode_keys([asked.query], len(asked.query) // keysets.STORED.itemsize)
-    (found,) = store.lookups.find(query_1D, checkpoint_id=asked.checkpoint_id, k=k, threshold=-1.0)
+    with as_service():  # an index is of all corpora, its filter of those of the caller
+        (found,) = store.lookups.find(query_1D, checkpoint_id=asked.checkpoint_id, k=k, threshold=-1.0)
     return list(found.hits)
 
 

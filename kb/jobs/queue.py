@@ -22,8 +22,9 @@ from colmlm.kb.jobs.records import MAX_ID, STATES, UNFINISHED, JobRecord, Work
 from colmlm.kb.jobs.tickets import WorkerState, job_record
 from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import current_origin, mark_change, signature_of
+from colmlm.kb.log.audit import mark_change, signature_of
 from colmlm.kb.lookup import shared
+from colmlm.kb.principal import current_origin
 from colmlm.kb.removal import quotations
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import waits

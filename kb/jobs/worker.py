@@ -36,8 +36,7 @@ from colmlm.kb.jobs.queue import BEAT_SECONDS, JobCancelled, Jobs, JobStopped, L
 from colmlm.kb.jobs.records import UNFINISHED, JobRecord, Work
 from colmlm.kb.jobs.tickets import Problem, problem_of
 from colmlm.kb.jobs.uploads import Uploads
-from colmlm.kb.log.audit import Origin, origin
-from colmlm.kb.principal import Principal
+from colmlm.kb.principal import Origin, Principal, origin
 from colmlm.kb.removal.purge import restore_recycling
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import waits

@@ -12,9 +12,7 @@ import hmac
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypedDict, Unpack
 
@@ -25,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.log.records import ChangeRecord
-from colmlm.kb.principal import Principal, local_principal
+from colmlm.kb.principal import Principal, current_origin
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.waits import holder_of
 from colmlm.kb.tables import ChangeRow, FactRow, IdempotencyRow, SecretRow, copy_columns
@@ -331,64 +329,11 @@ def _check_seen(field: str, text: str, allowed: str) -> None:
         )
 
 
-# The origin of an edit: who was authenticated for it, and the request or job that asked for it.
-#
-# The origin is a context variable and not a parameter of every verb, since no edit depends on it and no
-# caller of a verb may claim another. Where none was set, the process edits for itself, as the user it runs
-# as.
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The right to carry out the request of one row of `idempotency`, until another claims it."""
-
-    row_id: int
-    claim: str
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The principal and the request of an edit. Its ids go into the log, which nothing erases, so they are never text.
-
-    `request_id` is the server's own, `client_request_id` the caller's name for the request. `on_behalf_of` is the
-    person the principal says to act for.
-    """
-
-    principal: Principal
-    request_id: str | None = None
-    client_request_id: str | None = None
-    on_behalf_of: str | None = None
-    claim: Claim | None = None
-
-
 class Signature(NamedTuple):
     """The actor that the log names, and the person it acts on behalf of."""
 
     actor: str
     on_behalf_of: str | None
-
-
-origin: ContextVar[Origin | None] = ContextVar("origin", default=None)
-
-
-def current_origin() -> Origin:
-    """Give the origin of edits in this context."""
-    return origin.get() or Origin(local_principal())
-
-
-@contextmanager
-def acting_as(principal: Principal, on_behalf_of: str | None = None) -> Iterator[None]:
-    """Make this principal the one that edits, within the block and in the same request."""
-    before = origin.set(replace(current_origin(), principal=principal, on_behalf_of=on_behalf_of))
-    try:
-        yield
-    finally:
-        origin.reset(before)
-
-
-def act_for(name: str | None) -> None:
-    """Set the person on whose behalf the rest of this context edits."""
-    origin.set(replace(current_origin(), on_behalf_of=name))
 
 
 def signature_of(actor: str) -> Signature:

@@ -6,14 +6,16 @@ what it adds to these is written here too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Protocol, TypedDict, cast
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import force_setattr
 
-from colmlm.kb.errors import InvalidQuery
+from colmlm.kb.errors import InvalidQuery, refusals
+from colmlm.kb.principal import scope_of_caller
 
 MAX_K = 1000
 KEY, WORDS, READER = "key", "words", "reader"
@@ -82,7 +84,10 @@ class FactFilter:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Give what the conditions below are executed with."""
+        """Give what the conditions below are executed with. Raises where it lets more pass than the caller may see."""
+        scope = scope_of_caller()
+        if scope is not None and not (self.corpora and set(self.corpora) <= set(scope)):
+            raise RuntimeError("a filter of facts is wider than the scope of the caller")
         return {"accepted_only": self.accepted_only, "corpora": list(self.corpora) or None}
 
     def of_past(self) -> FactFilter:
@@ -90,6 +95,20 @@ class FactFilter:
         if self.accepted_only:
             raise InvalidQuery("--accepted-only (accepted_only) has no effect on the past. Leave it out")
         return replace(self, accepted_only=None)
+
+
+def limit_corpora(named: Iterable[str]) -> tuple[str, ...]:
+    """Give the corpora to look in for who asks in this context: those that are named, or (none) all of its scope.
+
+    Raises `CorpusNotFound` for one outside, as for one that does not exist.
+    """
+    scope, corpora = scope_of_caller(), tuple(named)
+    if scope is None:
+        return corpora
+    for corpus in corpora:
+        if corpus not in scope:
+            raise refusals.corpus_not_found(corpus)
+    return corpora or scope
 
 
 USUAL_FACTS, EVERY_FACT = FactFilter(), FactFilter(accepted_only=None)
@@ -108,6 +127,9 @@ class FullAnswerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     nearest: Annotated[int, Meta(ge=0, le=10)] = 3
     accepted_only: AcceptedOnly = False
     corpora: CorporaNames = ()
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "corpora", limit_corpora(self.corpora))
 
     @property
     def options(self) -> AnswerOptions:
@@ -134,7 +156,8 @@ class FullLookupOptions:
     @classmethod
     def read(cls, options: FilteredOptions | LookupOptions) -> FullLookupOptions:
         given: dict[str, Any] = {**options}
-        asked = FactFilter(given.pop("accepted_only", False), corpora=tuple(given.pop("corpora", ())))
+        corpora = limit_corpora(given.pop("corpora", ()))
+        asked = FactFilter(given.pop("accepted_only", False), corpora=corpora)
         return cls(**{"fact_filter": asked, **given})
 
     def __post_init__(self) -> None:

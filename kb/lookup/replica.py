@@ -35,7 +35,7 @@ from colmlm.kb.lookup.in_process import (
     build_all,
 )
 from colmlm.kb.lookup.index import KeyIndex
-from colmlm.kb.lookup.options import LookupOptions
+from colmlm.kb.lookup.options import LookupOptions, limit_corpora
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.lookup.remote import (
     CollectionCandidates,
@@ -259,6 +259,10 @@ class KeyLookup:
     queries_BD: Vectors
     checkpoint_id: str
     options: LookupOptions
+
+    def __post_init__(self) -> None:
+        corpora = limit_corpora(self.options.get("corpora", ()))
+        object.__setattr__(self, "options", LookupOptions(**{**self.options, "corpora": corpora}))
 
     @property
     def kind(self) -> tuple[object, ...]:

@@ -38,9 +38,9 @@ from colmlm.kb.facts.redaction import (
 )
 from colmlm.kb.facts.suppression import ErasedTexts, OthersSaying, TextOrigin
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import acting_as, current_origin, signature_of
+from colmlm.kb.log.audit import signature_of
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.principal import Principal
+from colmlm.kb.principal import Principal, acting_as, current_origin
 from colmlm.kb.removal import quotations
 from colmlm.kb.removal.purge import last_level_reached, purge_erased
 from colmlm.kb.removal.quotations import ErasedFacts

@@ -25,6 +25,7 @@ from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from colmlm.kb.errors import InvalidValue
+from colmlm.kb.store.scoped_role import limit_scoped_callers
 
 PAUSE_SECONDS = 1.0  # a connection used more recently than this is taken to be alive
 
@@ -76,6 +77,7 @@ def engine_on(
     if pings:
         _ping_after_a_pause(engine)
     refuse_bad_values(engine)
+    limit_scoped_callers(engine)
     return engine
 
 

@@ -69,12 +69,16 @@ class JobRow(TableRow):
 
 
 class ApiKeyRow(TableRow):
-    """A token. Only digests of its secrets are stored; `previous_*` describe the secret before the last rotation."""
+    """A token. Only digests of its secrets are stored; `previous_*` describe the secret before the last rotation.
+
+    Its right is on these `corpora` (NULL: on all of them, and on what belongs to none).
+    """
 
     __tablename__ = "api_key"
     __table_args__ = (
         CheckConstraint(f"role IN {roles}", name="role"),
         CheckConstraint("rate_limit > 0", name="rate_limit"),
+        CheckConstraint("corpora <> '{}'", name="corpora"),
     )
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
@@ -91,6 +95,7 @@ class ApiKeyRow(TableRow):
     previous_hash: Mapped[bytes | None] = mapped_column(unique=True)
     previous_until: Mapped[datetime | None]
     previous_used_at: Mapped[datetime | None]
+    corpora: Mapped[Names | None]
 
 
 class BrowserSessionRow(TableRow):

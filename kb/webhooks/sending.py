@@ -29,7 +29,7 @@ from sqlalchemy.orm import Session, undefer
 
 from colmlm.kb.errors import InvalidValue, NotFound, WebhookRefused, refusals
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import check_text, current_origin
+from colmlm.kb.log.audit import check_text
 from colmlm.kb.log.records import EVENT, ChangeRecord, cloud_event, source_of
 from colmlm.kb.network.addresses import (
     Address,
@@ -39,6 +39,7 @@ from colmlm.kb.network.addresses import (
     is_public,
     meant_address,
 )
+from colmlm.kb.principal import current_origin
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import ChangeRow, WebhookRow, copy_columns
 from colmlm.kb.webhooks.records import FORMATS, LONGEST_URL, Format, Webhook, WebhookDelivery

@@ -32,7 +32,7 @@ from colmlm.cli.errors import explain
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.errors import KeysetMismatch, SettingsError
 from colmlm.kb.keys.records import RekeyPart
-from colmlm.kb.log.audit import Origin, origin
+from colmlm.kb.principal import Origin, origin
 from colmlm.kb.progress import Telling
 
 if TYPE_CHECKING:

@@ -204,7 +204,7 @@ class KeyingElsewhere:
 
     def outcomes(self, parts: Sequence[RekeyPart]) -> Generator[int | None, None, None]:
         """Give how many keys were stored of each part as it is done, and None every second."""
-        from colmlm.kb.log.audit import current_origin  # imports the database's library
+        from colmlm.kb.principal import current_origin  # imports the database's library
 
         named = None if self.checkpoint is None else str(self.checkpoint.absolute())
         given = {"origin": asdict(current_origin()), "checkpoint": named}

@@ -17,8 +17,7 @@ from colmlm.kb.access.access import KeptAnswer
 from colmlm.kb.access.tokens import read_token
 from colmlm.kb.jobs.kinds import Check
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.log.audit import Claim, Origin, origin
-from colmlm.kb.principal import Principal
+from colmlm.kb.principal import Claim, Origin, Principal, origin
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect

@@ -25,8 +25,7 @@ from colmlm.kb.jobs.queue import Jobs, Lease, prune_jobs
 from colmlm.kb.jobs.records import STATES
 from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.jobs.worker import Handler, JobRun, Worker
-from colmlm.kb.log.audit import Origin, origin
-from colmlm.kb.principal import Principal
+from colmlm.kb.principal import Origin, Principal, origin
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import waits
 from colmlm.kb.tables import JobRow, job_states

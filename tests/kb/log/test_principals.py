@@ -9,8 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from colmlm.kb.log import audit
-from colmlm.kb.log.audit import Origin, acting_as, origin
-from colmlm.kb.principal import Principal, local_user
+from colmlm.kb.principal import Origin, Principal, acting_as, local_user, origin
 from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase

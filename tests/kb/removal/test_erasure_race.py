@@ -18,8 +18,7 @@ from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.kinds import Check, Gate, Ingest
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.log.audit import Claim, acting_as
-from colmlm.kb.principal import Principal
+from colmlm.kb.principal import Claim, Principal, acting_as
 from colmlm.kb.removal.erase import Erasure, erase_facts
 from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.selector import Selector

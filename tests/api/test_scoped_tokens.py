@@ -1,0 +1,325 @@
+"""A token of some corpora is given what is in these, and nothing of any other through any door."""
+
+from __future__ import annotations
+
+import html
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import URL, text
+
+from colmlm.api.app import create_app
+from colmlm.api.middleware.auth import right_of
+from colmlm.api.middleware.gate import GatedApp
+from colmlm.api.middleware.limiters import Tuning
+from colmlm.kb.access.records import ROLES, SCOPED_ROLES, Right
+from colmlm.kb.answers.answering import Answering
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
+from colmlm.kb.errors import InvalidValue, NotFound
+from colmlm.kb.evidence.attribution import StoredAnswers
+from colmlm.kb.evidence.generation import GenerationRequest
+from colmlm.kb.evidence.records import NewFeedback
+from colmlm.kb.principal import Origin, Principal, origin
+from colmlm.kb.questions.records import DraftQuestion
+from colmlm.kb.service import KnowledgeBase
+from tests import servers
+from tests.api.conftest import Client, Connect
+from tests.api.generator import LookupGenerator
+from tests.api.role_matrix import routes
+from tests.fakes import FakeEncoder, SayingReader
+
+SEEN, HIDDEN = "sales", "payrollium"
+SALARY, RAISE, TITLE, LICENCE, ADDRESS, WHY = (
+    "Zanzibarium", "Quixotium", "Vortigernium", "Brobdingnagium", "Lilliputium", "Laputium"
+)  # fmt: skip
+PLANTED = (SALARY, RAISE, TITLE, LICENCE, ADDRESS, WHY, HIDDEN)
+ASKED, SHARED = "What does Keller earn?", "Where is the office?"
+OFFICE = "Oberonium"
+
+
+def document(name: str, said: str, questions: dict[str, str], **more: str) -> AnnotatedDocument:
+    spans = tuple(
+        FactSpan(said.index(value), said.index(value) + len(value), value, question, f"It is {value}.")
+        for value, question in questions.items()
+    )
+    return AnnotatedDocument(name, said, spans, **more)
+
+
+OPEN = document("map", f"The office is in {OFFICE}. It has a garden.", {OFFICE: SHARED}, title="Map")
+SECRET = document(
+    "pay",
+    f"Keller earns {SALARY}. The office is in {RAISE}.",
+    {SALARY: ASKED, RAISE: SHARED},
+    title=TITLE,
+    licence=LICENCE,
+    uri=f"https://example.org/{ADDRESS}",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """Where the words are: facts, documents and outputs of the hidden corpus, and of the seen one."""
+
+    facts: tuple[int, ...]
+    documents: tuple[int, ...]
+    outputs: tuple[int, ...]
+    open_fact: int
+    open_document: int
+    seq: int
+
+
+@pytest.fixture(scope="module")
+def planted_template(server: URL) -> tuple[str, Planted]:
+    """The name of a database with two corpora, and where the words are."""
+    return "scoped_template", servers.fill(server, "scoped_template", plant)
+
+
+@pytest.fixture
+def template(planted_template: tuple[str, Planted]) -> str:
+    return planted_template[0]
+
+
+@pytest.fixture
+def planted(kb: KnowledgeBase, planted_template: tuple[str, Planted]) -> Planted:
+    return planted_template[1]
+
+
+def plant(kb: KnowledgeBase) -> Planted:
+    """Fill two corpora, ask of both, keep questions, miss, and correct and delete in the hidden one."""
+    encoder, why = FakeEncoder(), {"actor": "tester", "reason": WHY}
+    kb.corpora.ingest([Parsed(OPEN)], SEEN, actor="tester", reason="set up")
+    kb.corpora.ingest([Parsed(SECRET)], HIDDEN, **why)
+    kb.keysets.rekey(encoder, kinds=("context", "question"))
+    generator = LookupGenerator(kb, encoder)
+    made = [generator.generate(GenerationRequest(prompt=asked, threshold=0.9)) for asked in (ASKED, SHARED)]
+    assert all(one.splices[0].outcome == "hit" for one in made)
+    answers = StoredAnswers(kb, Answering(kb, None, SayingReader(SALARY)))
+    quoted = answers.answer("How much does Keller earn?")
+    assert quoted.generation_id
+    outputs = (*(one.generation_id for one in made), quoted.generation_id)
+    kb.outputs.give_feedback(outputs[0], NewFeedback(thumb="down", comment=WHY), actor="tester")
+    kb.questions.add(HIDDEN, [DraftQuestion(ASKED, (SALARY,))], actor="tester", corpus=HIDDEN)
+    kb.misses.group()
+    facts = tuple(fact.fact_id for fact in kb.facts.every(HIDDEN))
+    (fact,) = kb.facts.every(SEEN)
+    (hidden,) = kb.documents.find(corpus=HIDDEN)
+    (shown,) = kb.documents.find(corpus=SEEN)
+    return Planted(facts, (hidden.document_id,), outputs, fact.fact_id, shown.document_id, kb.log.head_seq())
+
+
+@pytest.fixture
+def app(kb: KnowledgeBase, planted: Planted, encoder: FakeEncoder, tuning: Tuning) -> GatedApp:
+    return create_app(kb, encoder, LookupGenerator(kb, encoder), tuning=tuning, reader=SayingReader(SALARY))
+
+
+@pytest.fixture
+def scoped(kb: KnowledgeBase, app: GatedApp, connect: Connect) -> Client:
+    """A client with a reader's token of the seen corpus."""
+    client = connect(app)
+    secret, _ = kb.access.create("sales desk", "reader", corpora=[SEEN])
+    client.headers["Authorization"] = f"Bearer {secret}"
+    return client
+
+
+def said_by(answer: Any) -> str:
+    """What an answer says, however it spells it; one of the server's own faults is refused."""
+    assert answer.status_code < 500 or answer.status_code == 503, (str(answer.request.url), answer.text)
+    if "json" in answer.headers.get("content-type", "") and answer.text.count("\n") == 0:
+        return json.dumps(answer.json(), ensure_ascii=False)
+    return html.unescape(answer.text)
+
+
+def leaked(answer: Any, *given: str) -> list[str]:
+    """Give the planted words that an answer says, but for those that were given to it, which it may repeat."""
+    said = said_by(answer)
+    return [word for word in PLANTED if word in said and not any(word in one for one in given)]
+
+
+def paths(app: GatedApp, planted: Planted) -> Iterator[str]:
+    """Every GET route, with ids of both corpora."""
+    ids: dict[str, tuple[object, ...]] = {
+        "fact_id": (*planted.facts, planted.open_fact),
+        "document_id": (*planted.documents, planted.open_document),
+        "generation_id": planted.outputs,
+        "output_id": planted.outputs,
+        "seq": tuple(range(1, planted.seq + 1)),
+        "corpus": (SEEN, HIDDEN),
+        "name": (SEEN, HIDDEN),
+    }
+    for route in routes(app):
+        if route.method != "GET":
+            continue
+        name = next((part[1:-1] for part in route.template.split("/") if part.startswith("{")), "")
+        for value in ids.get(name, (1,)):
+            yield route.template.replace(f"{{{name}}}", str(value)).replace("{run_id}", "1")
+
+
+def test_no_route_that_is_read_says_what_is_in_another_corpus(
+    app: GatedApp, scoped: Client, planted: Planted
+) -> None:
+    answered = 0
+    for path in paths(app, planted):
+        answer = scoped.get(path)
+        assert leaked(answer, path) == [], path
+        answered += answer.status_code == 200
+    assert answered > 15
+
+
+def test_a_route_that_is_not_limited_refuses_the_token_whatever_its_right(
+    app: GatedApp, scoped: Client, planted: Planted
+) -> None:
+    for route in routes(app):
+        right = right_of(route.handler)
+        if right in (Right.lookup, Right.read) and "scoped" not in route.handler.opt:
+            answer = scoped.request(route.method, route.path)
+            if route.path.startswith("/v1") and answer.status_code not in (200, 404):
+                assert answer.status_code == 403 and "on all corpora" in answer.text, (route, answer.text)
+
+
+def asking(planted: Planted, encoder: FakeEncoder, question: str, corpora: list[str]) -> Iterator[Any]:
+    """Every way to ask: how to send it, with the question in it and the corpora that are named."""
+    named = {"corpora": corpora} if corpora else {}
+    query_1D = encoder.encode_questions([question])
+    yield "/v1/answers", {"json": {"question": question, "threshold": 0, **named}}
+    yield "/v1/answers", {"json": {"question": question, "mode": "paper", "threshold": -1, **named}}
+    for ranking in ("key", "words", "reader"):
+        asked = {
+            "questions": [question],
+            "k": 5 if ranking == "key" else 1,
+            "threshold": -1,
+            "ranking": ranking,
+        }
+        yield "/v1/lookups", {"json": asked | named}
+    vectors = {"queries": query_1D.tolist(), "checkpoint_id": encoder.checkpoint.checkpoint_id, "k": 5}
+    yield "/v1/lookups", {"json": vectors | {"threshold": -1} | named}
+    given = {
+        "checkpoint_id": encoder.checkpoint.checkpoint_id,
+        "dim": query_1D.shape[1],
+        "threshold": -1,
+        "k": 5,
+    }
+    octets = {"content": query_1D.astype(np.float32).tobytes()}
+    yield "/v1/lookups", octets | {
+        "params": given | named, "headers": {"Content-Type": "application/octet-stream"}
+    }  # fmt: skip
+    yield "/v1/generations", {"json": {"prompt": f"Question: {question}\nAnswer:", "threshold": 0} | named}
+    yield "/v1/generations", {"json": {"prompt": question, "threshold": -1, "stream": True} | named}
+    chat = [{"role": "user", "content": question}]
+    yield "/v1/chat/completions", {"json": {"model": "colmlm", "messages": chat} | named}
+    yield "/v1/completions", {"json": {"model": "colmlm", "prompt": question} | named}
+    yield "/v1/responses", {"json": {"model": "colmlm", "input": question} | named}
+    page = {"Origin": "http://127.0.0.1:8484"}
+    form = {"question": question, "prompt": question, "threshold": "0", "corpora": ", ".join(corpora)}
+    yield "/console/ask/answer", {"data": form, "headers": page}
+    yield "/console/ask", {"data": form | {"threshold": "-1"}, "headers": page}
+
+
+def test_no_way_to_ask_answers_from_another_corpus(
+    scoped: Client, planted: Planted, encoder: FakeEncoder
+) -> None:
+    for question in (ASKED, SHARED, "How much does Keller earn?", "What is the title?"):
+        for corpora in ([], [SEEN], [HIDDEN], [SEEN, HIDDEN]):
+            for path, how in asking(planted, encoder, question, corpora):
+                answer = scoped.post(path, **how)
+                assert leaked(answer, question, *corpora) == [], (path, question, corpora, answer.text)
+                if HIDDEN in corpora and path.startswith("/v1") and "lookups" not in path:
+                    assert answer.status_code == 404, (path, answer.text)
+
+
+def test_its_own_corpus_answers_as_for_any_other_token(
+    scoped: Client, planted: Planted, encoder: FakeEncoder
+) -> None:
+    found = scoped.post("/v1/lookups", json={"questions": [SHARED], "k": 5, "threshold": -1}).json()
+    assert [hit["value"] for hit in found["answers"][0]["hits"]] == [OFFICE]
+    (fact,) = scoped.get("/v1/facts").json()["items"]
+    assert fact["fact_id"] == planted.open_fact and fact["value"] == OFFICE
+    assert [one["corpus"] for one in scoped.get("/v1/corpora").json()["items"]] == [SEEN]
+    assert OFFICE in scoped.get(f"/v1/documents/{planted.open_document}").json()["text"]
+    trace = scoped.get(f"/v1/facts/{planted.open_fact}/trace").json()
+    assert [one["kind"] for one in trace["history"]] == ["ingest"]
+    near = scoped.get("/v1/facts", params={"near": ASKED}).json()["items"]
+    assert [one["fact_id"] for one in near] == [planted.open_fact]
+    made = scoped.post("/v1/generations", json={"prompt": SHARED, "threshold": -1}).json()
+    assert made["corpora"] == [SEEN] and OFFICE in made["output"]
+    assert [one["generation_id"] for one in scoped.get("/v1/generations").json()["items"]] == [
+        made["generation_id"]
+    ]
+
+
+def test_the_numbers_that_it_is_given_count_its_own_corpus_alone(scoped: Client, planted: Planted) -> None:
+    counted = scoped.get("/v1/facts", params={"limit": 1}).json()
+    assert counted.get("total", 1) == 1
+    (corpus,) = scoped.get("/v1/corpora").json()["items"]
+    assert (corpus["documents"], corpus["facts"]) == (1, 1)
+
+
+@pytest.mark.slow(reason="asks hundreds of paths")
+def test_two_hundred_random_attempts_leak_nothing(
+    app: GatedApp, scoped: Client, planted: Planted, encoder: FakeEncoder
+) -> None:
+    rng = random.Random(45)
+    read = list(paths(app, planted))
+    for _ in range(200):
+        question = rng.choice([ASKED, SHARED, "What is the title of Keller's pay slip?", "salary", "office"])
+        corpora = rng.choice([[], [SEEN], [HIDDEN], [HIDDEN, SEEN]])
+        if rng.random() < 0.5:
+            path, how = rng.choice(list(asking(planted, encoder, question, corpora)))
+            answer = scoped.post(path, **how)
+        else:
+            path = rng.choice(read)
+            more = {
+                "text": question,
+                "corpus": rng.choice(corpora or [SEEN]),
+                "state": rng.choice(["live", "all"]),
+            }
+            answer = scoped.get(path, params=more if rng.random() < 0.7 else {})
+        assert leaked(answer, path, question, *corpora) == [], (path, question, corpora)
+
+
+def test_the_database_itself_shows_a_scoped_caller_no_other_row(kb: KnowledgeBase, planted: Planted) -> None:
+    before = origin.set(Origin(Principal("key", "sales desk", 7, corpora=(SEEN,))))
+    try:
+        with kb.sessions() as session:
+            for table in (
+                "document",
+                "fact",
+                "fact_version",
+                "generation",
+                "attribution",
+                "change",
+                "sentence",
+            ):
+                counted = session.scalar(text(f"SELECT count(*) FROM {table}"))
+                assert counted == {"generation": 0, "attribution": 0, "sentence": 2}.get(table, 1), table
+        with pytest.raises(Exception, match="on all corpora"), kb.sessions() as session:
+            session.execute(text("SELECT * FROM api_key"))
+        with pytest.raises(Exception, match="on all corpora"), kb.sessions() as session:
+            session.execute(text("UPDATE fact SET question = 'x'"))
+    finally:
+        origin.reset(before)
+    with kb.sessions() as session:
+        assert session.scalar(text("SELECT count(*) FROM document")) == 2
+        assert session.scalar(text("SELECT current_user")) != "colmlm_scoped"
+
+
+def test_only_those_roles_that_read_are_given_on_some_corpora(kb: KnowledgeBase, planted: Planted) -> None:
+    for role in ROLES:
+        if role in SCOPED_ROLES:
+            _, made = kb.access.create(f"the {role}", role, corpora=[SEEN, SEEN])
+            assert made.corpora == (SEEN,) and made.principal.corpora == (SEEN,)
+        else:
+            with pytest.raises(InvalidValue, match="is a role on all corpora"):
+                kb.access.create(f"the {role}", role, corpora=[SEEN])
+    with pytest.raises(NotFound, match="No corpus"):
+        kb.access.create("nobody", "reader", corpora=["elsewhere"])
+
+
+def test_a_denial_is_recorded_for_auditors(kb: KnowledgeBase, scoped: Client, planted: Planted) -> None:
+    refused = scoped.get("/v1/misses")
+    assert refused.status_code == 403 and refused.json()["type"].endswith("NeedsAllCorpora")
+    assert kb.log.denials()[0].path == "/v1/misses"
