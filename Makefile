@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 help:
 	@echo "make up      start the API and the console on http://127.0.0.1:8484"
 	@echo "make demo    load the demo corpus, ask, delete the fact, ask again; one JSON object on stdout"
-	@echo "make check   format, lint, types, layers, migrations, prose"
+	@echo "make check   format, lint, types, layers, migrations, prose, size"
 	@echo "make test    make check, and all tests but the slow ones"
 	@echo "make test-all  what make test leaves out: slow tests, clients of others, and numbers as on an older processor"
 	@echo "make docs    build the site into site/; make site serves it on http://127.0.0.1:8000 while you write"
@@ -44,6 +44,7 @@ style: $(STAMP)
 	$(BIN)/lint-imports
 	PATH=$(abspath $(BIN)):$$PATH scripts/check-migrations
 	$(BIN)/python scripts/prose --check
+	$(BIN)/python scripts/structure --budget
 
 types: $(STAMP)
 	$(BIN)/mypy

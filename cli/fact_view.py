@@ -9,16 +9,17 @@ import typer
 
 from colmlm.cli.errors import REFUSED
 from colmlm.cli.options import wants_json
-from colmlm.cli.output import note, print_json, print_table, say, shorten
-from colmlm.kb.texts.characters import page_of
+from colmlm.cli.output import count_of, note, print_json, print_table, say, shorten
+from colmlm.kb.texts.characters import page_of, visible_text
 from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from colmlm.cli.bases.local_base import Base
-    from colmlm.kb.facts.files import RefusedRow
-    from colmlm.kb.facts.records import Edit, FactRecord, SamplePlace, Source
+    from colmlm.kb.corpus.raw.source_check import SourceCheck
+    from colmlm.kb.facts.files import BulkEdit, PlannedEdit, RefusedRow
+    from colmlm.kb.facts.records import AlsoSaid, Edit, FactRecord, SamplePlace, Source
 
 SENTENCE_WIDTH, SENTENCE_SIDE = (
     80,
@@ -147,3 +148,62 @@ def print_change(edit: Edit, *, undoes: int | None = None, **more: object) -> No
     else:
         undo = f"undo of change {undoes}: " if undone else ""
         say(f"Change {edit.seq}: {undo}{edit.kind} of fact {', '.join(map(str, edit.fact_ids))}")
+
+
+def print_planned(planned: BulkEdit) -> None:
+    """Print the edits that a file asks for."""
+    print_table(
+        ("line", "id", "value", "new value", "question", "new question"), map(_planned_row, planned.edits)
+    )
+    note(f"{len(planned.edits)} would be edited; {count_of(planned.unchanged, 'row')} would change nothing.")
+
+
+def _planned_row(one: PlannedEdit) -> tuple[object, ...]:
+    texts = (one.was_value, one.value, one.was_question, one.question)
+    return one.line, one.fact_id, *(shorten(text) if text else "" for text in texts)
+
+
+def tell_also_said(found: list[AlsoSaid]) -> None:
+    """Note which other facts say what these facts say."""
+    for said in found:
+        others = ", ".join(map(str, said.by))
+        note(f"{others} {'says' if len(said.by) == 1 else 'say'} the same as {said.fact_id}.")
+
+
+# The source of a fact, or of an answer, as it is read again.
+
+
+def check_at_source(base: Base, source: Source, value: str, *, allow_private: bool = False) -> SourceCheck:
+    """Read the document of a source again, and compare what stands there with `value`."""
+    from colmlm.kb.corpus.raw.source_check import (  # starts a process that reads
+        SourcedStatement,
+        check_source,
+    )
+
+    text = base.documents.read(source.document_id)[1]
+    said = SourcedStatement(
+        external_id=source.external_id,
+        uri=base.documents.place(source.document_id),
+        text=text,
+        start=source.start,
+        end=source.end,
+        value=value,
+    )
+    return check_source(said, allow_private=allow_private)
+
+
+_OUTCOMES = {
+    "still_says": "The source still says so",
+    "says_otherwise": "The source says something else",
+    "gone": "The source is gone",
+    "unreachable": "The source cannot be reached",
+}
+
+
+def print_check(found: SourceCheck) -> None:
+    """Print what a source says now, and where."""
+    there = f": {found.place.uri}, {found.place.start} to {found.place.end}" if found.place else ""
+    said = f": {visible_text(found.says)}" if found.says and found.outcome == "says_otherwise" else ""
+    say(f"{_OUTCOMES[found.outcome]}{said}{there}.")
+    if found.cause is not None:
+        note(f"{found.cause[:1].upper()}{found.cause[1:]}.")

@@ -185,6 +185,10 @@ Anyway = Annotated[
 AllowErased = Annotated[
     bool, typer.Option("--allow-erased", help="Bring back, as new facts, what was erased before.")
 ]
+AllowPrivate = Annotated[
+    bool,
+    typer.Option("--allow-private", help="Fetch from hosts of private networks and of this machine, too."),
+]
 FactId = Annotated[int, typer.Argument(metavar="FACT_ID", min=1, help="The fact's id.")]
 FactIds = Annotated[list[int], typer.Argument(metavar="FACT_ID...", min=1, help="Ids of facts.")]
 Place = Annotated[

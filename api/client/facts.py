@@ -251,6 +251,10 @@ class RemoteDocuments(Resource):
         found = self.api.get(f"/documents/{document_id}", DocumentText)
         return found.document, found.text
 
+    def place(self, document_id: int) -> str | None:
+        """Give the address that a document was read from; the paths of a server's files are not told."""
+        return self.read(document_id)[0].uri
+
 
 class RemoteCorpora(Resource):
     """The verbs of whole corpora. Ingests and annotation upload their files and run there as jobs."""

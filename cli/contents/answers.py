@@ -12,7 +12,7 @@ from colmlm.cli.auditing.trace import mark_splices, show_output, stored_as
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.fact_view import fact_source
+from colmlm.cli.fact_view import check_at_source, fact_source, print_check
 from colmlm.cli.options import (
     MAX_BIGINT,
     AcceptedOnly,
@@ -73,6 +73,9 @@ def ask(
     ] = 3,
     accepted_only: AcceptedOnly = False,
     corpora: CorporaAsked = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Also read the answer's file or address again, and compare.")
+    ] = False,
     as_of: AsOf = None,
     checkpoint: CheckpointPath = None,
     verbose: Verbose = False,
@@ -92,10 +95,15 @@ def ask(
         return asked.lookups.answer(question, mode=mode.value, as_of=as_of, **how)
 
     found = base.ask_server_first(answer_question, checkpoint=checkpoint, as_of=as_of, verbose=verbose)
+    checked = None
+    if verify and found.answer is not None and found.source is not None:
+        checked = check_at_source(base, found.source, found.answer)
     if wants_json():
-        print_json(_as_dict(found))
+        print_json(_as_dict(found) | ({"source_check": checked} if verify else {}))
     else:
         _show(found)
+        if checked is not None:
+            print_check(checked)
         if found.generation_id is not None:
             note(stored_as(found.generation_id, base.server))
     if found.abstained:

@@ -37,7 +37,16 @@ from colmlm.cli.composition.annotators import (
 from colmlm.cli.composition.bulk.spreading import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import REFUSED
-from colmlm.cli.options import Actor, AllowErased, CheckpointPath, DryRun, examples, some_text, wants_json
+from colmlm.cli.options import (
+    Actor,
+    AllowErased,
+    AllowPrivate,
+    CheckpointPath,
+    DryRun,
+    examples,
+    some_text,
+    wants_json,
+)
 from colmlm.cli.output import count_of, note, plain, print_json, print_table, progress, say
 from colmlm.kb.corpus.format import is_blank
 from colmlm.kb.corpus.raw.blocks import FieldNames, RawAddition, Unreadable, decode_text
@@ -71,11 +80,6 @@ Urls = Annotated[
         help="A list of addresses, or a sitemap: fetch and add the pages.",
     ),
 ]
-AllowPrivate = Annotated[
-    bool,
-    typer.Option("--allow-private", help="Fetch from hosts of private networks and of this machine, too."),
-]
-
 SkipUnknown = Annotated[
     bool,
     typer.Option("--skip-unknown", help="Say nothing of files of other kinds in folders, and end with 0."),

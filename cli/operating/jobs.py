@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,12 +19,8 @@ from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
-    DryRun,
     Limit,
-    Yes,
     examples,
-    parse_span,
-    require_somebody,
     wants_json,
     without_json,
 )
@@ -44,54 +39,7 @@ from colmlm.kb.jobs.kinds import KINDS, work_of
 from colmlm.kb.jobs.records import STATES
 
 if TYPE_CHECKING:
-    from colmlm.kb.jobs.queue import PrunedJobs
     from colmlm.kb.jobs.records import JobRecord
-
-
-# `colmlm jobs prune`: remove jobs that ended long ago.
-
-EXAMPLES = examples(
-    "colmlm jobs prune --older-than 30d --dry-run",
-    "colmlm jobs prune --older-than 30d --yes",
-    "colmlm jobs prune --older-than 12h --yes --json",
-)
-
-
-def prune(
-    older_than: Annotated[
-        timedelta,
-        typer.Option(
-            "--older-than",
-            parser=parse_span,
-            metavar="SPAN",
-            help="Only what ended so long ago: 90d, 12h or 30m.",
-        ),
-    ],
-    dry_run: DryRun = False,
-    yes: Yes = False,
-) -> None:
-    """Remove jobs that ended long ago. What they changed stays in the change log.
-
-    Workers do it by themselves, after COLMLM_JOB_RETENTION_DAYS.
-    """
-    require_somebody(yes or dry_run, "prune")
-    with Runtime.from_environment() as runtime:
-        from colmlm.kb.jobs.queue import prune_jobs
-
-        if not (yes or dry_run):
-            count = _pruned_jobs(prune_jobs(runtime.kb, older_than, dry_run=True))
-            typer.confirm(f"Remove {count}?", abort=True, err=True)
-        pruned = prune_jobs(runtime.kb, older_than, dry_run=dry_run)
-    if wants_json():
-        print_json(pruned)
-        return
-    ended = ", ".join(f"{number} {state}" for state, number in pruned.states.items())
-    say(f"{'Would remove' if dry_run else 'Removed'} {_pruned_jobs(pruned)}{f': {ended}' if ended else ''}.")
-
-
-def _pruned_jobs(pruned: PrunedJobs) -> str:
-    ended = f"that ended before {pruned.before:%Y-%m-%d %H:%M} UTC"
-    return f"{count_of(pruned.num_jobs, 'job')} {ended}"
 
 
 WORKER_EXAMPLES = examples(
@@ -99,7 +47,7 @@ WORKER_EXAMPLES = examples(
 )
 
 app = typer.Typer(
-    help="Start, list, show, cancel and prune long work.",
+    help="Start, list, show and cancel long work.",
     epilog=examples("colmlm jobs list", "colmlm jobs start rekey keyset_id=2", "colmlm jobs show 7 --wait"),
 )
 
@@ -217,9 +165,6 @@ def cancel(base: Base, job_id: JobId, actor: Actor = None) -> None:
         print_json(job)
     else:
         say(f"Job {job_id} is cancelled." if job.is_over else f"Job {job_id} is told to end.")
-
-
-app.command("prune", epilog=EXAMPLES)(prune)
 
 
 def progress_of(job: JobRecord) -> str:

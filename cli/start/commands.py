@@ -137,7 +137,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "colmlm.cli.operating.webhooks:app",
             "Send the changes of the log to other programs: signed, in order, at least once.",
         ),
-        "jobs": Lazy("colmlm.cli.operating.jobs:app", "Start, list, show, cancel and prune long work."),
+        "jobs": Lazy("colmlm.cli.operating.jobs:app", "Start, list, show and cancel long work."),
         "worker": Lazy(
             "colmlm.cli.operating.jobs:worker",
             "Do the long work that the server, the console and `colmlm jobs start` queue.",
@@ -181,6 +181,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "undo": "Undo an add, edit, move, delete, restore, hold or verdict, all of that change.",
             "delete": "Delete facts: all of them in one change, or none.",
             "restore": "Bring deleted facts back with the value they had last: all of them in one change, or none.",
+            "verify": "Read the document's file or address again, and say whether it still says a fact.",
             "compare": "List live facts that contradict each other, say the same, or are behind their document's text.",
             "hold": "Note that both of two facts hold, so that they are no contradiction until one of them is edited.",
         },
@@ -278,7 +279,6 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "list": "List jobs, newest first.",
             "show": "Show a job: its arguments, how far it is, and its result.",
             "cancel": "Cancel a job: one that waits at once, one that runs before its next piece of work.",
-            "prune": "Remove jobs that ended long ago.",
         },
         "reader": {
             "evaluate": "Measure the reader: answers in passages that hold them, and how well it tells others.",

@@ -323,6 +323,13 @@ class StoredDocuments:
         with self.store.sessions() as session:
             return reading.document_text(session, document_id)
 
+    def place(self, document_id: int) -> str | None:
+        """Give where a document was read: an address, or a file of the machine that read it; None where that is not
+        stored.
+        """
+        with self.store.sessions() as session:
+            return session.scalar(select(DocumentRow.uri).where(DocumentRow.id == document_id))
+
     def facts(
         self, document_id: int, *, deleted: bool | None = False, after: int = 0, limit: int = 50
     ) -> list[FactRecord]:

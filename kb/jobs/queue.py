@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Self
 
 import msgspec
@@ -332,34 +332,18 @@ def _start(connection: Connection, job_id: int, ticket: int) -> Any:
 LONGEST = timedelta(days=36_500)
 
 
-@dataclass(frozen=True, slots=True)
-class PrunedJobs:
-    """The number of jobs that ended `before` and were removed, or would be in a dry run, in all and by state."""
-
-    dry_run: bool
-    before: datetime
-    num_jobs: int
-    states: dict[str, int]
-
-
-def prune_jobs(kb: KnowledgeBase, older_than: timedelta, *, dry_run: bool = False) -> PrunedJobs:
-    """Remove jobs that ended longer than `older_than` ago by the database's clock, with their results.
+def prune_jobs(kb: KnowledgeBase, older_than: timedelta) -> Counter[str]:
+    """Remove jobs that ended longer than `older_than` ago by the database's clock, and count them by state.
 
     The files that jobs read are removed when they end; where that failed, it is done now. Raises `InvalidValue`.
     """
     if not timedelta(0) <= older_than <= LONGEST:
         raise InvalidValue("age of jobs", f"{older_than} is not between 0 and {LONGEST.days} days")
+    ended = (JobRow.state.not_in(UNFINISHED), JobRow.finished_at < func.clock_timestamp() - older_than)
+    gone = delete(JobRow).where(*ended).returning(JobRow.kind, JobRow.arguments, JobRow.state)
     with kb.sessions.begin() as session:
-        before = session.scalars(select(func.clock_timestamp() - older_than)).one()
-        ended = (JobRow.state.not_in(UNFINISHED), JobRow.finished_at < before)
-        columns = (JobRow.kind, JobRow.arguments, JobRow.state)
-        if dry_run:
-            found = session.execute(select(*columns).where(*ended)).all()
-        else:
-            found = session.execute(delete(JobRow).where(*ended).returning(*columns)).all()
-    if not dry_run:
-        uploads = Uploads.of(kb.settings)
-        for job in found:
-            uploads.discard(job.kind, job.arguments)
-    states = Counter(job.state for job in found)
-    return PrunedJobs(dry_run, before.astimezone(UTC), len(found), dict(sorted(states.items())))
+        found = session.execute(gone).all()
+    uploads = Uploads.of(kb.settings)
+    for job in found:
+        uploads.discard(job.kind, job.arguments)
+    return Counter(job.state for job in found)

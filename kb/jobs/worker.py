@@ -263,7 +263,7 @@ class Worker:
             return
         self._pruned_at = now
         if (days := settings.job_retention_days) and (
-            gone := prune_jobs(self.kb, timedelta(days=days)).num_jobs
+            gone := prune_jobs(self.kb, timedelta(days=days)).total()
         ):
             _log.info("removed %d jobs that ended more than %d days ago", gone, days)
         if (days := settings.miss_retention_days) and (gone := self.kb.misses.prune(timedelta(days=days))):

@@ -180,7 +180,8 @@ def test_actor_is_the_keys_name_whoever_is_named(operator: Client, fact_id: int)
         ("the operator", None), ("the operator", "ana"), ("the operator", "admin"), ("the operator", None),
     ]  # fmt: skip
     (key_id,) = {c["principal"]["key_id"] for c in log}
-    assert log[-1]["principal"] == {"kind": "key", "name": "the operator", "key_id": key_id, "job_id": None}
+    principal = {"kind": "key", "name": "the operator", "key_id": key_id, "job_id": None, "corpora": None}
+    assert log[-1]["principal"] == principal
     assert operator.get("/v1/changes", params={"actor": "admin"}).json()["items"] == []
     assert operator.get("/v1/changes").json()["head_seq"] == log[-1]["seq"]
 

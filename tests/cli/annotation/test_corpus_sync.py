@@ -193,3 +193,29 @@ def test_a_job_syncs_with_a_folder_of_the_home_and_no_other(
         assert run("corpus", "sync", town, *INTO).json["files"]["unchanged"] == 3
     assert run("jobs", "show", again, "--wait", "--json").json["result"]["documents"]["gone"] == 1
     assert "1902" not in values(kb)
+
+
+def test_facts_of_a_synced_folder_are_verified_in_their_own_files(
+    run: Run, kb: KnowledgeBase, light: Annotators, town: Path
+) -> None:
+    assert run("corpus", "sync", town, *INTO).code == 0
+    facts = {fact.value: fact.fact_id for fact in kb.facts.find(limit=100)}
+
+    def verified(value: str) -> tuple[int, str, str | None]:
+        told = run("facts", "verify", facts[value], "--json")
+        assert told.json["fact_id"] == facts[value]
+        return told.code, told.json["outcome"], told.json["says"]
+
+    for value in facts:
+        assert verified(value) == (0, "still_says", value), value
+    (town / "museum.txt").write_text("Notice. The museum opened in 1904.")
+    (town / "harbour.md").unlink()
+    (town / "halls.csv").write_text("id,text\na,Hall A opened in 1910.\n")
+    assert verified("1902") == (1, "says_otherwise", "1904")
+    assert verified("1834") == (1, "gone", None) == verified("1920") and verified("1910")[0] == 0
+    place = run("facts", "verify", facts["1902"], "--json").json["place"]
+    assert (place["start"], place["end"], place["uri"]) == (29, 33, (town / "museum.txt").as_uri())
+    said = run("facts", "verify", facts["1902"])
+    assert said.out.startswith("The source says something else: 1904: file://")
+    (added,) = kb.facts.add("Who?", "Ann", actor="tester", reason="a test").fact_ids
+    assert run("facts", "verify", added).code == 2

@@ -20,6 +20,8 @@ def test_a_question_is_answered_in_the_words_of_its_document(run: Run, keyed: li
     assert said["score"] >= said["threshold"] and said["nearest"][0]["source"]["external_id"] == "peru"
     shown = run("ask", CAPITAL)
     assert shown.out.startswith("Lima\n") and "atlas/peru" in shown.out + shown.err
+    assert run("ask", CAPITAL, "--verify", "--json").json["source_check"]["outcome"] == "unreachable"
+    assert "The source cannot be reached." in run("ask", CAPITAL, "--verify").out
 
 
 @pytest.mark.slow(reason="asks the released reader")

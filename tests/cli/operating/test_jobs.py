@@ -138,16 +138,3 @@ def test_the_servers_worker_is_started_again_and_goes_with_it(
     assert served.poll() is None and another is not None and another != worker
     served.kill()
     waited_for(lambda: is_gone(another))
-
-
-def test_jobs_that_ended_are_pruned_after_asking(run: Run, atlas: list[int]) -> None:
-    started(run, "fsck")
-    assert "Ran 1 job" in run("worker", "--once").err
-    assert run("jobs", "prune", "--older-than", "0").code == 2, "nobody to ask"
-    assert run("jobs", "prune", "--older-than", "soon", "--yes").code == 2
-    seen = run("jobs", "prune", "--older-than", "0", "--dry-run")
-    assert seen.code == 0 and "Would remove 1 job " in seen.out and "1 succeeded" in seen.out
-    assert run("jobs", "prune", "--older-than", "1d", "--yes", "--json").json["num_jobs"] == 0
-    pruned = run("jobs", "prune", "--older-than", "0", "--yes", "--json").json
-    assert (pruned["num_jobs"], pruned["states"], pruned["dry_run"]) == (1, {"succeeded": 1}, False)
-    assert run("jobs", "list", "--json").json["jobs"] == []
