@@ -74,7 +74,7 @@ def create_token(
     if corpora and role not in SCOPED_ROLES:
         raise InvalidValue(
             "role",
-            f"{role!r} is a role on all corpora. Of some corpora a token is {' or '.join(SCOPED_ROLES)}",
+            f"{str(role)!r} is a role on all corpora. Of some corpora a token is {' or '.join(SCOPED_ROLES)}",
         )
     for corpus in corpora:
         require_corpus(session, corpus)

@@ -36,6 +36,7 @@ class Log:
 
     store: Store
 
+    @as_service()
     def database_id(self) -> str:
         """Give the id of this base, by which its evidence and its events name it."""
         with self.store.sessions() as session:

@@ -29,8 +29,8 @@ SETTING = "colmlm.corpora"
 # What a scoped caller reads: tables whose policies leave it the rows of its corpora, and of the service what belongs to
 # no corpus. Of keysets and checkpoints only what lookups are answered from.
 _OF_CORPORA = (
-    "document", "fact", "fact_version", "fact_past", "fact_pair", "tombstone", "sentence", "corpus_review",
-    "generation", "attribution", "feedback", "change",
+    "document", "fact", "fact_version", "fact_past", "fact_pair", "fact_key", "tombstone", "sentence", "corpus_review",
+    "generation", "attribution", "feedback", "miss", "change",
 )  # fmt: skip
 _OF_NO_CORPUS = {
     "keyset": "id, checkpoint_id, threshold, calibrated, state",

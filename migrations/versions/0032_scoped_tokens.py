@@ -20,6 +20,7 @@ _SEEN = {
     "fact": "EXISTS (SELECT FROM document d WHERE d.id = fact.document_id)",
     "fact_version": "EXISTS (SELECT FROM fact f WHERE f.id = fact_version.fact_id)",
     "fact_past": "EXISTS (SELECT FROM fact f WHERE f.id = fact_past.fact_id)",
+    "fact_key": "EXISTS (SELECT FROM fact f WHERE f.id = fact_key.fact_id)",
     "tombstone": "EXISTS (SELECT FROM fact f WHERE f.id = tombstone.fact_id)",
     "fact_pair": "corpus = ANY ((SELECT corpora_in_scope())::text[])"
     " AND other_corpus = ANY ((SELECT corpora_in_scope())::text[])",
@@ -27,6 +28,7 @@ _SEEN = {
     "generation": "corpora <> '{}' AND corpora <@ (SELECT corpora_in_scope())::text[]",
     "attribution": "EXISTS (SELECT FROM generation g WHERE g.id = attribution.generation_id)",
     "feedback": "EXISTS (SELECT FROM generation g WHERE g.id = feedback.generation_id)",
+    "miss": "EXISTS (SELECT FROM generation g WHERE g.id = miss.generation_id)",
     "change": "payload ->> 'corpus' = ANY ((SELECT corpora_in_scope())::text[]) OR (fact_ids <> '{}' AND NOT EXISTS ("
     "SELECT FROM unnest(fact_ids) AS one (id) WHERE NOT EXISTS (SELECT FROM fact f WHERE f.id = one.id)))",
 }

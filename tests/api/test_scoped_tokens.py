@@ -168,6 +168,8 @@ def test_no_route_that_is_read_says_what_is_in_another_corpus(
         assert leaked(answer, path) == [], path
         answered += answer.status_code == 200
     assert answered > 15
+    assert scoped.get(f"/console/facts/download?corpus={HIDDEN}").status_code == 404
+    assert OFFICE in scoped.get(f"/console/facts/download?corpus={SEEN}").text
 
 
 def test_a_route_that_is_not_limited_refuses_the_token_whatever_its_right(
@@ -246,6 +248,23 @@ def test_its_own_corpus_answers_as_for_any_other_token(
     assert [one["fact_id"] for one in near] == [planted.open_fact]
     made = scoped.post("/v1/generations", json={"prompt": SHARED, "threshold": -1}).json()
     assert made["corpora"] == [SEEN] and OFFICE in made["output"]
+    own = scoped.get(f"/v1/generations/{made['generation_id']}").json()
+    assert own["output"] == made["output"] and own["splices"][0]["fact_id"] == planted.open_fact
+    told = scoped.get(f"/v1/generations/{made['generation_id']}", headers={"Accept": "application/ld+json"})
+    assert told.status_code == 200 and OFFICE in told.text
+    for page in (
+        f"/console/ask?output={made['generation_id']}",
+        f"/console/audit/outputs/{made['generation_id']}",
+    ):
+        shown = scoped.get(page)
+        assert shown.status_code == 200 and OFFICE in shown.text, page
+    for page in (
+        "/console/ask",
+        "/console/facts",
+        "/console/corpora",
+        f"/console/documents/{planted.open_document}",
+    ):
+        assert scoped.get(page).status_code == 200, page
     assert [one["generation_id"] for one in scoped.get("/v1/generations").json()["items"]] == [
         made["generation_id"]
     ]
