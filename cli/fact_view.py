@@ -175,15 +175,15 @@ def tell_also_said(found: list[AlsoSaid]) -> None:
 
 def check_at_source(base: Base, source: Source, value: str, *, allow_private: bool = False) -> SourceCheck:
     """Read the document of a source again, and compare what stands there with `value`."""
-    from colmlm.kb.corpus.raw.source_check import (  # starts a process that reads
-        SourcedStatement,
-        check_source,
-    )
+    from colmlm.kb.corpus.raw.source_check import UNREACHABLE, SourceCheck, SourcedStatement, check_source
 
-    text = base.documents.read(source.document_id)[1]
+    text, uri = base.documents.read(source.document_id)[1], base.documents.place(source.document_id)
+    if uri is None and base.server is not None:
+        cause = "a server tells no paths of its files. Run the command on the server's machine"
+        return SourceCheck(outcome=UNREACHABLE, cause=cause)
     said = SourcedStatement(
         external_id=source.external_id,
-        uri=base.documents.place(source.document_id),
+        uri=uri,
         text=text,
         start=source.start,
         end=source.end,

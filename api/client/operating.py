@@ -253,6 +253,11 @@ class RemoteLog(Resource):
 
     head = get_verb("/changes/head", dict[str, Any])
 
+    def proof(self, *, seq: int | None = None, since: int | None = None) -> dict[str, Any]:
+        if seq is not None:
+            return self.api.get(f"/changes/{seq}/proof", dict[str, Any])
+        return self.api.get("/changes/proof", dict[str, Any], size=since or 0)
+
     def changes(self, after: int = 0, limit: int = 100, **fitting: Unpack[Fitting]) -> list[ChangeRecord]:
         said = _as_texts(fitting)
         return self.api.read_list("/changes", ChangeRecord, "changes", after=after, limit=limit, **said)

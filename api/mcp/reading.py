@@ -346,7 +346,8 @@ def list_changes(
     fact_id: Annotated[int, Field(ge=0, le=MAX_ID, description="Of this fact only; 0: of all")] = 0,
 ) -> dict[str, Any]:
     """List changes of the log, oldest first: who changed which facts, when and why. It holds no text of a fact."""
-    head = int(caller.base.log.head()["seq"])
+    newest = caller.base.log.changes_before(MAX_ID, 1)
+    head = newest[0].seq if newest else 0
     begin = after if after >= 0 else 0 if fact_id else max(0, head + after)
     changes = caller.base.log.changes(begin, limit, fact_id=fact_id or None)
     more = changes[-1].seq if len(changes) == limit else None

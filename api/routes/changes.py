@@ -59,6 +59,10 @@ Earlier = Annotated[int, QueryParameter(ge=0, le=MAX_ID, description="The earlie
 Later = Annotated[int, QueryParameter(ge=0, le=MAX_ID, description="The later change")]
 
 
+FormerSize = Annotated[
+    int,
+    QueryParameter(ge=0, le=MAX_ID, description="How many changes the log had, as a head or a proof says"),
+]
 Order = Annotated[
     Literal["oldest", "newest"],
     QueryParameter(
@@ -198,6 +202,25 @@ def read_head(ports: FromPorts) -> dict[str, Any]:
     return ports.kb.log.head()
 
 
+@get("/changes/{seq:int}/proof", **in_thread(Right.audit, Limiter.long_reads))
+def prove_change(ports: FromPorts, seq: PathId) -> dict[str, Any]:
+    """Prove that a change is in the log.
+
+    Gives the change and its path to the signed root of the log's Merkle tree (RFC 6962), by which it is checked
+    without the rest of the log.
+    """
+    return ports.kb.log.proof(seq=seq)
+
+
+@get("/changes/proof", **in_thread(Right.audit, Limiter.long_reads))
+def prove_growth(ports: FromPorts, size: FormerSize) -> dict[str, Any]:
+    """Prove that the log goes on from its first changes.
+
+    Gives the path (RFC 6962) from the root over the first `size` changes to the signed root over all.
+    """
+    return ports.kb.log.proof(since=size)
+
+
 @post("/changes/head/check", status_code=200, **in_thread(Right.audit, Limiter.long_reads))
 def check_head(ports: FromPorts, data: JSONBody[Witnessed]) -> Held:
     """Check a head that was kept.
@@ -318,6 +341,8 @@ HANDLERS = (
     read_change,
     compare_changes,
     read_head,
+    prove_change,
+    prove_growth,
     check_head,
     seal_breaks,
     export_changes,

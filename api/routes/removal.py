@@ -341,7 +341,7 @@ def erase_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewErasure]
     return ErasureAnswer(report=report, request=None)
 
 
-@get("/erasures", **in_thread(Right.admin))
+@get("/erasures", **in_thread(Right.audit))
 def list_erasures(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[ErasureRequest]:
     """List the erasures that were asked for.
 

@@ -47,7 +47,7 @@ class Rotation(Request, frozen=True, kw_only=True):
     expires_in_seconds: ExpiresIn = None
 
 
-@get("/tokens", **in_thread(Right.admin))
+@get("/tokens", **in_thread(Right.audit))
 def list_tokens(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> Page[Token]:
     """List tokens.
 

@@ -82,7 +82,7 @@ from colmlm.kb.jobs.kinds import Documents, Sync
 from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.jobs.uploads import Upload
 from colmlm.kb.keys.records import GateStanding, KeysetHead, KeysetRecord
-from colmlm.kb.log import chain, witness
+from colmlm.kb.log import chain, tree, witness
 from colmlm.kb.log.chain import DenialRecord
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.records import Hit, LookupSpace
@@ -136,6 +136,17 @@ HEAD = witness.Head("9b1d", 41, HASH, AT.isoformat(), "0123456789abcdef")
 JOB = JobRecord(
     8, "fsck", {}, "ana", "4f1c", "running", 40, 100, "facts", None, None, 1, None, AT, AT, None, AT
 )
+PROOF = {
+    "format": tree.FORMAT,
+    "database": HEAD.database,
+    "size": 41,
+    "root": "3e" * 32,
+    "key": HEAD.key,
+    "index": 40,
+    "entry": {"seq": 41, "kind": "delete", "hash": HEAD.hash},
+    "path": ["5f" * 32],
+    "signature": "bWFkZSB1cA==",
+}
 SIGNED = {"format": witness.FORMAT, **as_json(HEAD), "signature": "bWFkZSB1cA=="}
 SELECTOR = SelectorParts(text="Lima", corpus="atlas")
 

@@ -51,6 +51,7 @@ from colmlm.api.schema.examples import (
     HASH,
     JOB,
     OPERATING_EXAMPLES,
+    PROOF,
     REMOVAL_EXAMPLES,
     SIGNED,
     SOURCE,
@@ -464,6 +465,8 @@ BY_OPERATION: Mapping[str, Any] = {
     "read_also_said": as_json([AlsoSaid(12, (905,))]),
     "follow_job": f"event: progress\r\ndata: {msgspec.json.encode(JOB).decode()}\r\n\r\n",
     "read_head": SIGNED,
+    "prove_change": PROOF,
+    "prove_growth": PROOF,
     "read_certificate": _ENVELOPE,
     "read_erasure_certificate": _ENVELOPE,
 }

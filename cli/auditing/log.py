@@ -162,7 +162,7 @@ def verify(
         typer.Argument(
             metavar="[CERTIFICATE]",
             dir_okay=False,
-            help="Check instead what `forget certificate` or `erase certificate` wrote.",
+            help="Check instead what `forget certificate`, `erase certificate` or `log export --change` wrote.",
         ),
     ] = None,
     against: InputFile = None,
@@ -201,6 +201,11 @@ def verify(
     if certificate is not None:
         if against or log_file:
             raise typer.BadParameter("a certificate is checked alone.", param_hint="--against, --log")
+        from colmlm.kb.log.tree import is_proof
+
+        if is_proof(said := certificate.read_text(encoding="utf-8", errors="replace")):
+            _verify_proof(said, certificate, _fingerprints(key, public_key))
+            return
         _verify_certificate(base, certificate, key, public_key, offline=offline)
         return
     if offline:
@@ -375,7 +380,10 @@ def seal(
 
 @app.command(
     epilog=examples(
-        "colmlm log export --output head.json", "colmlm log export --changes --output changes.jsonl"
+        "colmlm log export --output head.json",
+        "colmlm log export --changes --output changes.jsonl",
+        "colmlm log export --change 12 --output proof.json",
+        "colmlm log export --against head.json --output growth.json",
     )
 )
 @anywhere
@@ -389,11 +397,34 @@ def export(
     public_key: Annotated[
         bool, typer.Option("--public-key", help="Instead the key, as PEM, for all that is signed here.")
     ] = False,
+    change: Annotated[
+        int | None,
+        typer.Option(
+            "--change",
+            metavar="SEQ",
+            min=1,
+            max=MAX_BIGINT,
+            help="Instead the proof that this change is in the log, which needs no other change to be checked.",
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against",
+            exists=True,
+            dir_okay=False,
+            help="Instead the proof that the log goes on from the head or the proof in this file.",
+        ),
+    ] = None,
 ) -> None:
     """Write the head of the change log, signed by the key of this installation, to be kept elsewhere.
 
-    `colmlm log verify --against` checks later that the log up to this head was not rewritten.
+    `colmlm log verify --against` checks later that the log up to this head was not rewritten. `colmlm log verify
+    PROOF` checks a proof without a base.
     """
+    if change is not None or against is not None:
+        _export_proof(base, output, change, against)
+        return
     if public_key:
         _export_public_key(base, output)
         return
@@ -407,6 +438,42 @@ def export(
     if output is not None:
         what = "the log" if whole_log else f"the head, change {head['seq']}"
         note(f"Wrote {output}: {what}, signed by key {head['key']}")
+
+
+def _export_proof(base: Base, output: Path | None, change: int | None, against: Path | None) -> None:
+    from colmlm.kb.log.tree import size_of_head
+
+    size = None if against is None else size_of_head(against.read_text(encoding="utf-8"), against.name)
+    proof = base.log.proof(seq=change, since=size)
+    said = json.dumps(proof, ensure_ascii=False) + "\n"
+    if output is None:
+        typer.echo(said, nl=False)
+        return
+    output.write_text(said, encoding="utf-8")
+    of = f"change {change}" if change is not None else f"the first {count_of(size or 0, 'change')}"
+    note(
+        f"Wrote {output}: {of} in the log of {count_of(proof['size'], 'change')}, signed by key {proof['key']}"
+    )
+
+
+def _verify_proof(said: str, file: Path, trusted: Sequence[str]) -> None:
+    from colmlm.kb.log.signing import require_signer
+    from colmlm.kb.log.tree import check_proof
+
+    found = check_proof(said, file.name)
+    if trusted:
+        require_signer(found.key, trusted, file.name)
+    if wants_json():
+        print_json({"ok": True, **plain(found), "demanded": bool(trusted)})
+        return
+    say("ok")
+    if found.entry is not None:
+        by, at = found.entry["actor"], found.entry["at"]
+        say(f"change {found.seq}, {found.entry['kind']} by {by}, {at}, is in this log")
+    else:
+        say(f"the log goes on from its first {count_of(found.since or 0, 'change')}, root {found.since_root}")
+    say(f"database {found.database}, {count_of(found.size, 'change')}, root {found.root}")
+    say(f"signed by key {found.key}, {'' if trusted else 'not '}demanded")
 
 
 def _export_public_key(base: Base, output: Path | None) -> None:

@@ -11,7 +11,7 @@ import typer
 from colmlm.cli.auditing.trace import mark_splices, show_output, stored_as
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.errors import REFUSED
+from colmlm.cli.errors import CHECK_FAILED, REFUSED
 from colmlm.cli.fact_view import check_at_source, fact_source, print_check
 from colmlm.cli.options import (
     MAX_BIGINT,
@@ -32,6 +32,7 @@ from colmlm.cli.options import (
 )
 from colmlm.cli.output import count_of, note, print_json, print_table, say, shorten
 from colmlm.kb.answers.records import NOTHING, PASSAGE, Answer
+from colmlm.kb.corpus.raw.source_check import STILL_SAYS
 from colmlm.kb.evidence.generation import StoringDecoder
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.lookup.options import AnswerOptions
@@ -84,6 +85,7 @@ def ask(
 
     Where nothing stored answers it, the nearest passages are shown, and the exit code is 3. Each answer is stored as an
     output, also where nothing is said, unless COLMLM_KEEP_ANSWERS is `no`. What is asked of the past is not stored.
+    With --verify the exit code is 1 where the source does not say so any more.
     """
 
     how: AnswerOptions = {"threshold": threshold, "nearest": nearest, "accepted_only": accepted_only}
@@ -108,6 +110,8 @@ def ask(
             note(stored_as(found.generation_id, base.server))
     if found.abstained:
         raise typer.Exit(REFUSED)
+    if checked is not None and checked.outcome != STILL_SAYS:
+        raise typer.Exit(CHECK_FAILED)
 
 
 def _as_dict(found: Answer) -> dict[str, object]:

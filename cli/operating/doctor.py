@@ -74,6 +74,9 @@ def doctor(
 def _check_data(*, repair: bool, dry_run: bool) -> None:
     """Compare what is stored with the change log, and mend what is derived where that is wanted."""
     with Runtime.from_environment() as runtime:
+        if runtime.user.server is not None:
+            said = "it compares the base of this machine, and COLMLM_SERVER names another."
+            raise typer.BadParameter(f"{said} Run: colmlm jobs start fsck", param_hint="--data")
         if repair:
             mended = runtime.kb.upkeep.repair(dry_run=dry_run)
             print_json({**plain(mended), "ok": mended.after.ok}) if wants_json() else _show_repair(mended)

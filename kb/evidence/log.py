@@ -17,6 +17,7 @@ from colmlm.kb.log.audit import Fitting, require_change
 from colmlm.kb.log.chain import DenialRecord, NewDenial, Sealed, seal_breaks
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.log.signing import signing_key, write_pem
+from colmlm.kb.log.tree import signed_proof
 from colmlm.kb.log.witness import (
     AuditReport,
     Head,
@@ -95,6 +96,14 @@ class Log:
         """Give the head of the log as of now, signed with the key of this home."""
         with self.store.sessions() as session:
             return signed_head(session, signing_key(self.store.settings.home))
+
+    def proof(self, *, seq: int | None = None, since: int | None = None) -> dict[str, Any]:
+        """Give a signed proof that change `seq` is in the log, or that the log goes on from its first `since` changes.
+
+        `kb.log.tree.check_proof` checks it without the log. Raises `NoSuchChange`.
+        """
+        with self.store.sessions() as session:
+            return signed_proof(session, signing_key(self.store.settings.home), seq=seq, since=since)
 
     def public_key(self) -> str:
         """Give, as PEM, the public key for the signatures of this home."""

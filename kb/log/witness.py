@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.errors import LogRefused, SignatureRefused
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.chain import Break, Chain, CheckedChain, read_changes, verify_chain
+from colmlm.kb.log.tree import root_of, tree_of
 from colmlm.kb.tables import ChangeRow
 
 FORMAT = "change-log-head/1"
@@ -27,6 +28,8 @@ HELD = "that the log up to change {} is the one whose head was signed then"
 NO_HEAD = "No earlier head was given: a log cut at its end or rewritten as a whole would pass."
 DOES_NOT_PROVE = (
     "anything of the time before the first head that was kept elsewhere",
+    "that nothing was cut off that came after the last such head",
+    "that no stored output or denial was removed, which are not in the log",
     "that facts and stored outputs are what the log says: colmlm doctor --data compares them",
     "that the name of an actor is true, or that the clock was right",
 )
@@ -68,13 +71,15 @@ class AuditReport:
 
 
 def signed_head(session: Session, key: Ed25519PrivateKey) -> dict[str, Any]:
-    """Give the present end of the log as a signed JSON object."""
-    seq = audit.head_seq(session)
+    """Give the present end of the log as a signed JSON object, with the root of its tree (`kb.log.tree`)."""
+    seq, leaves = audit.head_seq(session), tree_of(session)
     statement = {
         "format": FORMAT,
         "database": audit.database_id(session),
         "seq": seq,
         "hash": hash_at(session, seq),
+        "size": len(leaves),
+        "root": root_of(leaves).hex(),
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "key": signing.fingerprint(key.public_key().public_bytes_raw()),
     }

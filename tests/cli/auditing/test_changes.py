@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 from sqlalchemy import create_engine, text
 
 from tests.cli.conftest import Run
@@ -84,3 +87,25 @@ def test_what_is_derived_is_mended_and_what_is_true_is_not(
     engine.dispose()
     ran = run("doctor", "--data", "--repair")
     assert ran.code == 1 and "NOT mended" in ran.out
+
+
+def test_a_change_and_the_growth_of_the_log_are_proved_without_the_log(
+    run: Run, atlas: list[int], tmp_path: Path
+) -> None:
+    head, proof, grown = (tmp_path / name for name in ("head.json", "proof.json", "grown.json"))
+    assert run("log", "export", "--output", head).code == 0
+    assert run("facts", "delete", atlas[0], "--reason", "a test", "--yes").code == 0
+    seq = run("log", "list", "--json").json["changes"][0]["seq"]
+    assert "in the log of" in run("log", "export", "--change", seq, "--output", proof).err
+    assert run("log", "export", "--against", head, "--output", grown).code == 0
+    shown = run("log", "verify", proof)
+    assert shown.code == 0 and shown.out.startswith(f"ok\nchange {seq}, delete by tester, ")
+    told = run("log", "verify", grown, "--json").json
+    assert told["ok"] and told["since"] == json.loads(head.read_text())["size"] and not told["demanded"]
+    assert told["since_root"] == json.loads(head.read_text())["root"]
+    assert run("log", "verify", proof, "--key", "0" * 64).code != 0
+    proof.write_text(proof.read_text().replace('"kind": "delete"', '"kind": "update"'))
+    refused = run("log", "verify", proof)
+    assert refused.code != 0 and "error: " in refused.err
+    assert run("log", "export", "--change", 999).code == run("log", "diff", 1, 999).code
+    assert run("log", "export", "--against", __file__).code != 0

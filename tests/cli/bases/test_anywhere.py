@@ -231,6 +231,11 @@ def test_the_log_is_checked_here_against_a_head_that_was_kept(
     assert there.run("log", "export", "--changes", "--output", log).code == 0
     assert len(log.read_text(encoding="utf-8").split("\n")) == there.kb.log.head_seq() + 2
     assert there.same("log", "verify", "--against", head)["holds_witnessed"]
+    proof = tmp_path / "proof.json"
+    assert there.run("log", "export", "--change", 1, "--output", proof).code == 0
+    assert invoke("log", "verify", proof, "--json").json["seq"] == 1
+    assert there.run("log", "export", "--against", head, "--output", proof).code == 0
+    assert invoke("log", "verify", proof).out.startswith("ok\nthe log goes on from its first ")
 
 
 def test_a_token_that_may_not_is_one_line(there: There, facts: list[int], tmp_path: Path) -> None:
