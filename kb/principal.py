@@ -129,6 +129,11 @@ def scope_of_statements() -> tuple[str, ...] | None:
     return None if found is None or found.is_service else found.principal.corpora
 
 
+def is_filtered() -> bool:
+    """Tell whether statements see all corpora, while who asks has a right on some: then filters limit the response."""
+    return scope_of_caller() is not None and scope_of_statements() is None
+
+
 def work_as_service() -> None:
     """Let the program read and write for itself in the rest of this context, as within `as_service`."""
     origin.set(replace(current_origin(), is_service=True))

@@ -171,7 +171,9 @@ class RemoteTokens(Resource):
         dry_run: bool = False,
     ) -> tuple[str, TokenRecord]:
         refuse(actor=actor, dry_run=dry_run)
-        asked = {"name": name, "role": str(role), "rate_limit": rate_limit, "corpora": list(corpora)}
+        asked: dict[str, Any] = {"name": name, "role": str(role), "rate_limit": rate_limit}
+        if corpora:  # a server of the release before knows no such field
+            asked["corpora"] = list(corpora)
         return self._create_secret("/tokens", asked | {"expires_in_seconds": _seconds(expires_in)})
 
     def rotate(

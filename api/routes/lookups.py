@@ -356,7 +356,7 @@ def answer_question(ports: FromPorts, data: JSONBody[QuestionRequest]) -> Answer
     return ports.need_answers().answer(data.question, data.mode, **data.options)
 
 
-@get("/answers/threshold", **in_thread(Right.read, scoped=CorpusLimit.filter))
+@get("/answers/threshold", **in_thread(Right.read))
 def read_answer_threshold(ports: FromPorts) -> AnswerThreshold:
     """Read the threshold of answers.
 

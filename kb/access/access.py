@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.access import tokens
 from colmlm.kb.access import tokens as access
 from colmlm.kb.access.records import TokenRecord
-from colmlm.kb.access.tokens import USE_WRITTEN_EVERY, digest_of
+from colmlm.kb.access.tokens import USE_WRITTEN_EVERY, digest_of, new_session_secret
 from colmlm.kb.errors import refusals
 from colmlm.kb.facts.suppression import hold_off_erasure
 from colmlm.kb.log import audit
@@ -278,7 +278,7 @@ LIFE = timedelta(hours=12)
 def begin_session(session: Session, token: TokenRecord) -> str:
     """Begin a session and give its secret for the cookie. It can't be read again."""
     session.execute(delete(BrowserSessionRow).where(BrowserSessionRow.expires_at <= func.now()))
-    secret = secrets.token_urlsafe(32)
+    secret = new_session_secret(of_corpora=token.corpora is not None)
     ends = func.now() + LIFE
     session.add(BrowserSessionRow(secret_hash=digest_of(secret), api_key_id=token.key_id, expires_at=ends))
     session.flush()

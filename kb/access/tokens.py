@@ -27,6 +27,7 @@ from colmlm.kb.facts.reading import require_corpus
 from colmlm.kb.log import audit
 from colmlm.kb.principal import current_origin
 from colmlm.kb.store.database import connection_of
+from colmlm.kb.store.scoped_role import prepare_role
 from colmlm.kb.store.store import is_read_only
 from colmlm.kb.tables import ApiKeyRow, BrowserSessionRow, copy_columns
 
@@ -47,7 +48,8 @@ WHERE (key_hash = ANY(%(digests)s::bytea[])
   AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
 """
 _MARK = "colmlm_"  # a prefix by which secret scanners find a secret that was committed by mistake
-_SHOWN = len(_MARK) + 6  # characters of a secret that are shown, to distinguish tokens
+_OF_CORPORA = "corpora-"  # then begins the secret of a token of some corpora, or of its browser session
+_SHOWN = 6  # characters of a secret that are shown behind its marks, to distinguish tokens
 
 
 def create_token(
@@ -78,18 +80,20 @@ def create_token(
         )
     for corpus in corpora:
         require_corpus(session, corpus)
+    if corpora:
+        prepare_role(connection_of(session))
     said = f" of {', '.join(corpora)}" if corpora else ""
     pending = _begin(session, actor, f"make the token {name}, {role}{said}")
     if session.scalar(select(exists().where(ApiKeyRow.name == name))):
         raise InvalidValue(
             "name of the token", f"{name!r} is taken. A revoked token keeps its name too. Choose another name"
         )
-    secret = new_secret()
+    secret = new_secret(of_corpora=bool(corpora))
     token = ApiKeyRow(
         name=name,
         key_hash=digest_of(secret),
         role=role,
-        prefix=secret[:_SHOWN],
+        prefix=_prefix_of(secret),
         rate_limit=rate_limit,
         corpora=sorted(set(corpora)) or None,
     )
@@ -117,12 +121,12 @@ def rotate_token(
     expired = token.expires_at is not None and token.expires_at <= _now(session)
     if token.revoked_at is not None or (expired and expires_in is None):
         raise refusals.api_key_ended(name, "revoked" if token.revoked_at is not None else "expired")
-    secret = new_secret()
+    secret = new_secret(of_corpora=token.corpora is not None)
     overlaps = grace > timedelta(0)
     token.previous_hash = token.key_hash if overlaps else None
     token.previous_until = _ahead("grace period", grace) if overlaps else None
     token.previous_used_at = None
-    token.key_hash, token.prefix, token.rotated_at = digest_of(secret), secret[:_SHOWN], func.now()
+    token.key_hash, token.prefix, token.rotated_at = digest_of(secret), _prefix_of(secret), func.now()
     _end_browser_sessions(session, token)
     if expires_in is not None:
         token.expires_at = _ahead("expiry", expires_in)
@@ -258,14 +262,29 @@ def _ahead(field: str, span: timedelta) -> ColumnElement[datetime]:
     return func.now() + span
 
 
-def new_secret() -> str:
-    """Make a secret that can't be guessed."""
-    return _MARK + secrets.token_urlsafe(32)
+def new_secret(*, of_corpora: bool = False) -> str:
+    """Make a secret that can't be guessed, of a token."""
+    return f"{_MARK}{new_session_secret(of_corpora=of_corpora)}"
+
+
+def new_session_secret(*, of_corpora: bool) -> str:
+    """Make a secret that can't be guessed, of a browser session."""
+    return f"{_OF_CORPORA if of_corpora else ''}{secrets.token_urlsafe(32)}"
+
+
+def _prefix_of(secret: str) -> str:
+    marks = len(_MARK) + (len(_OF_CORPORA) if secret.startswith(_MARK + _OF_CORPORA) else 0)
+    return secret[: marks + _SHOWN]
 
 
 def digest_of(secret: str) -> bytes:
-    """Give the digest that is stored in place of a secret."""
-    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
+    """Give the digest that is stored in place of a secret.
+
+    That of a token of some corpora is made otherwise, so that a server of a release that does not know of them, which
+    may still run beside this one, does not find it and take it for a token of all corpora.
+    """
+    domain = b"corpora\0" if secret.removeprefix(_MARK).startswith(_OF_CORPORA) else b""
+    return hashlib.sha256(domain + secret.encode("utf-8", "surrogatepass")).digest()
 
 
 def _record(token: Any) -> TokenRecord:

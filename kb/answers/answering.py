@@ -50,6 +50,7 @@ from colmlm.kb.lookup.options import USUAL_FACTS, AnswerOptions, FactFilter, Ful
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.lookup.records import AskedQuery, Hit, Ranking
 from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.principal import scope_of_caller
 from colmlm.kb.store.store import require_primary
 from colmlm.kb.texts.alike import compare_wording
 from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, asks_to_compare, form_of
@@ -490,9 +491,10 @@ def _passage(
     candidate: CandidateSentence, window: SaidWindow, likeliest: tuple[int | None, int | None]
 ) -> NearbyPassage:
     live = tuple(fact.said_fact for fact in window.facts if fact.version is not None)
-    return NearbyPassage(
-        window.shown_text(), window.source_of(0, len(window.text)), candidate.score, live, *likeliest
-    )
+    score = (
+        candidate.score if scope_of_caller() is None else 0.0
+    )  # it tells how often words are in other corpora
+    return NearbyPassage(window.shown_text(), window.source_of(0, len(window.text)), score, live, *likeliest)
 
 
 # Why nothing is said to a question, in a sentence that tells whoever asked what to do about it.

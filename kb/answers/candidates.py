@@ -167,7 +167,7 @@ def _by_words(
     few = _all_of_few(session, fact_filter.corpora)
     limit = 2 * MOST_CANDIDATES if few else wanted + len(gone)
     while True:
-        found = words.find(session, question, limit, also={*also, *few})
+        found = words.find(session, question, limit, {*also, *few}, fact_filter.corpora)
         left_out = _left_out(session, [one.sentence_id for one in found], fact_filter)
         shared = (one for one in found if one.score > 0 or one.sentence_id in also)
         kept = [one for one in shared if one.sentence_id not in gone and one.sentence_id not in left_out]

@@ -420,11 +420,10 @@ def needs_all_corpora(corpora: Sequence[str]) -> str:
 
 
 @OutOfReach.coded("ScopesUnavailable", "Rights on corpora cannot be checked")
-def scopes_unavailable(role: str, cause: str) -> str:
+def scopes_unavailable(cause: str) -> str:
     return (
-        f"The database lets this program neither make nor use the role {role}, which limits a token to its corpora: "
-        f"{cause}. Nothing was answered. As its administrator run `CREATE ROLE {role} NOLOGIN` and grant that role to "
-        "the user of this program."
+        f"The database does not let this program limit a token to its corpora: {cause}. Nothing was answered or made. "
+        "See 'Keep a token to some corpora' in docs/production/access.md for what its administrator has to run."
     )
 
 

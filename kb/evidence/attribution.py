@@ -41,6 +41,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.options import KEY, READER, AnswerOptions, FilterOptions, FullAnswerOptions, filter_of
 from colmlm.kb.misses.listing import groups_of
+from colmlm.kb.principal import is_filtered
 from colmlm.kb.store.store import Store, is_read_only
 from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import (
@@ -162,8 +163,10 @@ def _edits_of(
 ) -> tuple[dict[int, tuple[ChangeRecord, ...]], dict[int, ChangeRecord]]:
     """List the edits of each of these facts past change `after`, and the changes that gave these versions their values.
 
-    Keying is not an edit.
+    Keying is not an edit. A response that is limited by a filter has none: a change may be of other corpora too.
     """
+    if is_filtered():
+        return {}, {}
     touches = and_(ChangeRow.seq > after, ChangeRow.fact_ids.overlap(sorted(set(fact_ids))))
     given = ChangeRow.seq.in_({one.given_seq for one in origins if one.given_seq is not None})
     changes = _edits(session, or_(touches, given))

@@ -19,6 +19,7 @@ from colmlm.kb.facts.suppression import ErasedTexts, TextOrigin
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.options import filter_of
 from colmlm.kb.misses.listing import forget_wrong, lock_groups, note_miss, note_wrong
+from colmlm.kb.principal import scope_of_caller
 from colmlm.kb.removal.quotations import redact_for_origin, without_quotations
 from colmlm.kb.tables import (
     AttributionRow,
@@ -83,6 +84,7 @@ def _output(made: NewOutput, redacted_seq: int | None) -> Insert:
         quoted_start=made.quotes.start if made.quotes else None,
         quoted_end=made.quotes.end if made.quotes else None,
         ranking=made.ranking,
+        is_scoped=scope_of_caller() is not None,
         **filter_of(made),
     )
 

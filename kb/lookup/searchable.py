@@ -62,7 +62,9 @@ _SEARCH = b"""
 WITH chosen AS MATERIALIZED (
     SELECT id, document_id, fact_id, span_start, span_end, words,
            %(k1)s * (1 - %(b)s + %(b)s * length(words) / %(mean)s) AS norm
-    FROM sentence WHERE words @@ %(chosen)s::tsquery
+    FROM sentence WHERE words @@ %(chosen)s::tsquery AND (%(corpora)s::text[] IS NULL OR EXISTS (
+        SELECT FROM document d WHERE d.id = sentence.document_id AND d.corpus = ANY(%(corpora)s::text[])
+    ))
 )
 SELECT id, document_id, fact_id, span_start, span_end, score
 FROM (
@@ -115,9 +117,16 @@ class WordSearch:
     _counted: dict[str, float] = field(default_factory=dict)
 
     def find(
-        self, session: Session, question: str, limit: int, also: Collection[int] = ()
+        self,
+        session: Session,
+        question: str,
+        limit: int,
+        also: Collection[int] = (),
+        corpora: Sequence[str] = (),
     ) -> list[SentenceFound]:
         """Find up to `limit` sentences, best first; of those with the same score the older first.
+
+        Where `corpora` are named, those of their documents alone.
 
         The sentences `also` are scored whether they share words with the question or not, and may come in addition.
         It gives none where the question has no word but the commonest of the language.
@@ -138,6 +147,7 @@ class WordSearch:
             "b": B,
             "limit": limit + len(also),
             "also": list(also),
+            "corpora": list(corpora) or None,
         }
         found: list[SentenceFound] = []
         for chosen in _choices(rarest_first, frequencies, collection.number):

@@ -4,7 +4,8 @@ A caller with a right on some corpora only (`kb.principal`) gets connections on 
 in the setting `colmlm.corpora`. The policies of row-level security, which the migrations make, let the role see the
 rows that belong to these corpora; a table without a policy is not granted, so that what nobody thought of is refused.
 
-The role owns nothing and cannot sign in. It is made, and granted what it may read, when the first scoped caller asks.
+The role owns nothing, cannot sign in, and is of one database, since a role belongs to the whole server. The first
+scoped token makes it and turns row-level security on: a base without such a token is as it was before there were any.
 Callers of all corpora keep the program's own role, and pay nothing for this.
 """
 
@@ -24,8 +25,6 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from colmlm.kb.errors import refusals
 from colmlm.kb.principal import scope_of_statements
 
-ROLE = "colmlm_scoped"
-SETTING = "colmlm.corpora"
 # What a scoped caller reads: tables whose policies leave it the rows of its corpora, and of the service what belongs to
 # no corpus. Of keysets and checkpoints only what lookups are answered from.
 _OF_CORPORA = (
@@ -37,69 +36,92 @@ _OF_NO_CORPUS = {
     "checkpoint": "id, name, dim",
 }
 _LOCK = 0x636F6C6D05  # of the advisory locks of this program
-_SET = "SELECT set_config('role', %s, false), set_config(%s, %s, false)"
+_READY = """
+SELECT bool_and(c.relrowsecurity AND has_table_privilege(r.oid, c.oid, 'SELECT'))
+FROM pg_class c LEFT JOIN pg_roles r ON r.rolname = scoped_role()
+WHERE c.oid = ANY (SELECT to_regclass(name) FROM unnest(%s::text[]) AS name)
+  AND pg_has_role(current_user, r.oid, 'MEMBER')
+"""
+_SET = "SELECT set_config('colmlm.corpora', %s, false), set_config('role', scoped_role(), false)"
+_UNSET = "RESET ROLE; RESET colmlm.corpora"
+_GONE = (errors.InvalidParameterValue, errors.InsufficientPrivilege, errors.UndefinedObject)
 
 
 def limit_scoped_callers(engine: Engine) -> None:
     """Set the role on connections that a scoped caller takes from this engine, and take it off for others."""
-    preparing, prepared = threading.Lock(), threading.Event()
+    prepared = threading.Event()
 
     def checkout(connection: psycopg.Connection, record: ConnectionPoolEntry, _: object) -> None:
         wanted = scope_of_statements()
         if record.info.get("corpora") == wanted:
             return
-        if wanted is not None and not prepared.is_set():
-            with preparing:
-                _prepare_role(connection)
+        record.info["corpora"] = object()  # until it is known
+        if wanted is None:
+            _run(connection, _UNSET)
+        else:
+            if not prepared.is_set():
+                prepare_role(connection)
                 prepared.set()
-        _set_scope(connection, wanted)
+            _set_scope(connection, wanted)
         record.info["corpora"] = wanted
 
     event.listen(engine, "checkout", checkout)
     event.listen(engine, "handle_error", _refuse_what_is_not_granted)
 
 
-def _set_scope(connection: psycopg.Connection, corpora: Sequence[str] | None) -> None:
-    if corpora is None:
-        _run(connection, _SET, "none", SETTING, "[]")
-    else:
-        _run(connection, _SET, ROLE, SETTING, json.dumps(corpora))
+def _set_scope(connection: psycopg.Connection, corpora: Sequence[str]) -> None:
+    """Set the role, and make it again where somebody has taken it away since."""
+    said = json.dumps(list(corpora))
+    try:
+        _run(connection, _SET, said)
+    except _GONE:
+        connection.rollback()
+        prepare_role(connection)
+        _run(connection, _SET, said)
 
 
 def _run(connection: psycopg.Connection, statement: str, *values: str) -> None:
     """Run a statement whose settings outlast the transaction, on a connection that is in none."""
-    connection.execute(statement, values)
+    connection.execute(statement, values or None)
     if connection.pgconn.transaction_status == TransactionStatus.INTRANS:
         connection.commit()
 
 
-def _prepare_role(connection: psycopg.Connection) -> None:
-    """Make the role where it is not there, and grant it what it may read. Raises `ScopesUnavailable`."""
+def prepare_role(connection: psycopg.Connection) -> None:
+    """Make the role, let it read what it may, and turn row-level security on, where that is not so already.
+
+    Raises `ScopesUnavailable` where this program's own role may not do that.
+    """
+    row = connection.execute(_READY, [[*_OF_CORPORA]]).fetchone()
+    if row is not None and row[0]:
+        return
     try:
         with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
-            found = "SELECT pg_has_role(current_user, rolname, 'MEMBER') FROM pg_roles WHERE rolname = %s"
-            member = connection.execute(found, [ROLE]).fetchone()
-            name = sql.Identifier(ROLE)
-            if member is None:
-                connection.execute(sql.SQL("CREATE ROLE {} NOLOGIN").format(name))
-            if member is None or not member[0]:
-                connection.execute(sql.SQL("GRANT {} TO CURRENT_USER").format(name))
-            connection.execute(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(_schema(connection), name))
-            for table in _OF_CORPORA:
-                connection.execute(sql.SQL("GRANT SELECT ON {} TO {}").format(sql.Identifier(table), name))
-            for table, columns in _OF_NO_CORPUS.items():
-                granting = sql.SQL("GRANT SELECT ({}) ON {} TO {}")
-                named = sql.SQL(", ").join(map(sql.Identifier, columns.split(", ")))
-                connection.execute(granting.format(named, sql.Identifier(table), name))
-    except errors.InsufficientPrivilege as error:
-        raise refusals.scopes_unavailable(ROLE, str(error).strip()) from error
+            _prepare(connection)
+    except (errors.InsufficientPrivilege, errors.ReadOnlySqlTransaction) as error:
+        raise refusals.scopes_unavailable(str(error).strip().partition("\n")[0]) from error
 
 
-def _schema(connection: psycopg.Connection) -> sql.Identifier:
-    row = connection.execute("SELECT current_schema()").fetchone()
-    assert row is not None, "a statement without FROM gives a row"
-    return sql.Identifier(row[0])
+def _prepare(connection: psycopg.Connection) -> None:
+    connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+    found = connection.execute("SELECT scoped_role(), current_schema()").fetchone()
+    assert found is not None, "a statement without FROM gives a row"
+    name, schema = map(sql.Identifier, found)
+    member = connection.execute(
+        "SELECT pg_has_role(current_user, oid, 'MEMBER') FROM pg_roles WHERE rolname = scoped_role()"
+    ).fetchone()
+    if member is None:
+        connection.execute(sql.SQL("CREATE ROLE {} NOLOGIN").format(name))
+    if member is None or not member[0]:
+        connection.execute(sql.SQL("GRANT {} TO CURRENT_USER").format(name))
+    connection.execute(sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, name))
+    for table in map(sql.Identifier, _OF_CORPORA):
+        connection.execute(sql.SQL("ALTER TABLE {} ENABLE ROW LEVEL SECURITY").format(table))
+        connection.execute(sql.SQL("GRANT SELECT ON {} TO {}").format(table, name))
+    for of_service, columns in _OF_NO_CORPUS.items():
+        granted = sql.SQL(", ").join(map(sql.Identifier, columns.split(", ")))
+        granting = sql.SQL("GRANT SELECT ({}) ON {} TO {}")
+        connection.execute(granting.format(granted, sql.Identifier(of_service), name))
 
 
 def _refuse_what_is_not_granted(context: ExceptionContext) -> None:

@@ -498,6 +498,9 @@ class GenerationRow(TableRow):
     ranking: Mapped[Word] = mapped_column(server_default="key")
     accepted_only: Mapped[bool] = mapped_column(server_default=text("false"))
     corpora: Mapped[Names] = mapped_column(server_default=text("'{}'"))
+    is_scoped: Mapped[bool] = mapped_column(
+        server_default=text("false")
+    )  # asked with a token of some corpora
 
 
 class AttributionRow(TableRow):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import html
 import json
 import random
@@ -24,6 +25,7 @@ from colmlm.kb.errors import InvalidValue, NotFound
 from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.evidence.records import NewFeedback
+from colmlm.kb.facts.records import Correction
 from colmlm.kb.principal import Origin, Principal, origin
 from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.service import KnowledgeBase
@@ -342,3 +344,55 @@ def test_a_denial_is_recorded_for_auditors(kb: KnowledgeBase, scoped: Client, pl
     refused = scoped.get("/v1/misses")
     assert refused.status_code == 403 and refused.json()["type"].endswith("NeedsAllCorpora")
     assert kb.log.denials()[0].path == "/v1/misses"
+
+
+def test_what_others_asked_of_its_corpora_is_not_shown(
+    kb: KnowledgeBase, scoped: Client, planted: Planted, encoder: FakeEncoder
+) -> None:
+    asked = GenerationRequest(prompt=f"Keller earns {SALARY}. {SHARED}", threshold=-1, corpora=(SEEN,))
+    made = LookupGenerator(kb, encoder).generate(asked)
+    assert made.corpora == (SEEN,) and leaked(scoped.get("/v1/generations")) == []
+    assert scoped.get(f"/v1/generations/{made.generation_id}").status_code == 404
+
+
+def test_a_change_of_both_corpora_is_told_through_no_door(
+    kb: KnowledgeBase, scoped: Client, planted: Planted
+) -> None:
+    (hidden, *_) = planted.facts
+    given = [Correction(planted.open_fact, "Oberoniumia"), Correction(hidden, f"{SALARY} and a half")]
+    kb.facts.edit_many(given, actor="tester", reason=WHY)
+    made = scoped.post("/v1/generations", json={"prompt": SHARED, "threshold": -1})
+    assert "Oberoniumia" in made.text and leaked(made) == []
+    for path in (f"/v1/generations/{made.json()['generation_id']}", f"/v1/facts/{planted.open_fact}/trace"):
+        assert leaked(scoped.get(path)) == [], path
+
+
+def test_a_release_that_knows_of_no_corpora_does_not_find_the_secret(
+    kb: KnowledgeBase, planted: Planted
+) -> None:
+    secret, made = kb.access.create("sales desk", "reader", corpora=[SEEN])
+    cookie = kb.access.begin_session(made, None)
+    with kb.sessions() as session:
+        known = {bytes(one) for one in session.scalars(text("SELECT key_hash FROM api_key"))}
+        known |= {bytes(one) for one in session.scalars(text("SELECT secret_hash FROM browser_session"))}
+    assert known.isdisjoint(hashlib.sha256(said.encode()).digest() for said in (secret, cookie))
+    again, _ = kb.access.rotate("sales desk")
+    rotated = kb.access.of_secret(again)
+    assert rotated is not None and rotated.corpora == (SEEN,) and kb.access.of_secret(secret) is None
+
+
+def test_sentences_of_another_corpus_push_none_of_its_own_out(kb: KnowledgeBase, planted: Planted) -> None:
+    def many(name: str, said: str, number: int) -> Parsed:
+        return Parsed(AnnotatedDocument(name, " ".join(said.format(n) for n in range(number))))
+
+    kb.corpora.ingest(
+        [many("log", "Entry {} is long and says nothing at all.", 1100)], SEEN, actor="t", reason="r"
+    )
+    ours = Parsed(
+        AnnotatedDocument("ship", "A zeppelin of the firm crossed the sea in nine days, as was said.")
+    )
+    kb.corpora.ingest([ours], SEEN, actor="t", reason="r")
+    kb.corpora.ingest([many("air", "Zeppelin {}.", 2500)], HIDDEN, actor="t", reason="r")
+    with kb.sessions() as session:
+        found = kb.words.find(session, "Which zeppelin?", 30, corpora=(SEEN,))
+    assert len(found) == 1
