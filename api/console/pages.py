@@ -25,6 +25,7 @@ from colmlm.api.console.views import (
     FromForm,
     Page,
     PageRequest,
+    corpus_options,
     form_page,
     on_each,
     page,
@@ -199,6 +200,7 @@ def show_tokens(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
         most_days=LONGEST.days,
         most_rate=MAX_RATE,
         limit=ports.settings.rate_limit,
+        corpora=corpus_options(ports),
     )
 
 
@@ -222,8 +224,11 @@ def create_token(ports: FromPorts, request: PageRequest, form: FromForm) -> Page
     """Create a token, and show its secret once."""
     name, role = form.text("name", limit=100), form.choice("role", list(ROLES))
     days, rate = form.integer("days", 1, LONGEST.days), form.integer("rate", 1, MAX_RATE)
+    corpora = [form.raw("corpus")] if form.raw("corpus") else []
     form.check()
-    secret, made = ports.kb.access.create(name, role, expires_in=_in_days(days), rate_limit=rate)
+    secret, made = ports.kb.access.create(
+        name, role, expires_in=_in_days(days), rate_limit=rate, corpora=corpora
+    )
     return page(request, "token_secret.html", token=made, secret=secret, verb="made")
 
 

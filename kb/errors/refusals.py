@@ -164,8 +164,9 @@ def no_such_change(seq: int, head: int) -> str:
 
 @NotFound.coded("NoOpenBreak", "No open break of the log")
 def no_open_break(seqs: Sequence[int]) -> str:
+    those = f"Change {seqs[0]} has" if len(seqs) == 1 else f"Changes {format_list(seqs)} have"
     return (
-        f"Change {format_list(seqs)} has no open break to seal. It may be intact, sealed already, or missing. Nothing "
+        f"{those} no open break to seal: intact, sealed already, or missing. Nothing "
         "was changed. List the breaks with `colmlm log verify`."
     )
 

@@ -340,6 +340,24 @@ def test_only_those_roles_that_read_are_given_on_some_corpora(kb: KnowledgeBase,
         kb.access.create("nobody", "reader", corpora=["elsewhere"])
 
 
+def test_the_console_makes_and_shows_a_token_of_a_corpus(
+    kb: KnowledgeBase, app: GatedApp, connect: Connect, planted: Planted
+) -> None:
+    admin = connect(app, "admin")
+    page = admin.get("/console/tokens").text
+    assert "Keep it to corpus" in page
+    form = {"name": "desk", "role": "reader", "days": "", "rate": "", "corpus": SEEN}
+    made = admin.post("/console/tokens", data=form, headers={"Origin": "http://127.0.0.1:8484"})
+    assert made.status_code < 400 and f"reader of {SEEN}" in made.text
+    assert kb.access.show("desk").corpora == (SEEN,) and f"of {SEEN}" in admin.get("/console/tokens").text
+    refused = admin.post(
+        "/console/tokens",
+        data=form | {"name": "boss", "role": "admin"},
+        headers={"Origin": "http://127.0.0.1:8484"},
+    )
+    assert "is a role on all corpora" in refused.text
+
+
 def test_a_denial_is_recorded_for_auditors(kb: KnowledgeBase, scoped: Client, planted: Planted) -> None:
     refused = scoped.get("/v1/misses")
     assert refused.status_code == 403 and refused.json()["type"].endswith("NeedsAllCorpora")
