@@ -229,7 +229,17 @@ def _of_http(error: HTTPException) -> Problem:
         title = "Malformed request"
         faults = error.extra if isinstance(error.extra, list) else []
         errors = [FieldError(f.get("key", ""), f["message"], str(f.get("source", ""))) for f in faults]
-    return Problem(f"urn:colmlm:{name}", title, error.status_code, error.detail, errors=errors)
+    detail = _DETAILS.get(error.status_code, error.detail) if error.detail in _BARE else error.detail
+    return Problem(f"urn:colmlm:{name}", title, error.status_code, detail, errors=errors)
+
+
+# What the framework says of a status in two words, and what is said in their place.
+_BARE = frozenset({"Not Found", "Request Entity Too Large", "Method Not Allowed"})
+_DETAILS = {
+    404: "No route of this server has this address. Nothing was changed. See the routes in the API reference.",
+    405: "This address does not take this method. Nothing was changed. The header Allow names those that it takes.",
+    413: "The body of the request is too large. Nothing was changed. Send less at once, or upload it as a file.",
+}
 
 
 def _allow(error: HTTPException) -> str | None:

@@ -132,7 +132,7 @@ def explain(error: BaseException) -> Failure:
     if isinstance(error, BrokenPipeError):
         return Failure(BROKEN_PIPE, "")
     if isinstance(error, KeyboardInterrupt):
-        return Failure(INTERRUPTED, "Interrupted.")
+        return Failure(INTERRUPTED, "Interrupted. What it had finished stays. Run it again to go on.")
     if isinstance(error, FailedElsewhere):
         return error.failure
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(str(error.name).partition(".")[0])):

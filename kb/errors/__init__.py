@@ -185,7 +185,7 @@ class InvalidQuestions(Invalid):
 
     def __init__(self, cause: str) -> None:
         super().__init__(
-            f"These questions cannot be used: {cause}. Nothing was changed. Correct them and retry."
+            f"These questions cannot be used: {cause}. Nothing was changed. Put that right and try again."
         )
 
 
@@ -279,7 +279,7 @@ class LockHeld(Waited):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"The wait for a database lock timed out ({what}), because other work holds it. Nothing was changed. Try "
+            f"Other work on the base took too long ({what}), and this had to wait for it. Nothing was changed. Try "
             "again, or raise COLMLM_LOCK_TIMEOUT_SECONDS."
         )
 

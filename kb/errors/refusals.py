@@ -187,13 +187,17 @@ def generation_not_found(generation_id: int) -> str:
 
 @Invalid.coded("InvalidSplice", "Invalid splice")
 def invalid_splice(ordinal: int, cause: str) -> str:
-    return f"Splice {ordinal} is not valid evidence: {cause}. The output was not stored. Correct the splice."
+    return (
+        f"Lookup {ordinal} of the output does not fit what is stored: {cause}. The output was not stored. Send its "
+        "fact, version and offsets as the lookup gave them."
+    )
 
 
 @Conflict.coded("NotAnsweredThen", "Not answered then")
 def not_answered_then(seq: int, cause: str) -> str:
     return (
-        f"Change {seq} cannot be searched: {cause}. Nothing was changed. Choose one from `colmlm log list`."
+        f"No question can be answered as of change {seq}: {cause}. Nothing was changed. Name another change with "
+        "--as-of (as_of). `colmlm log list --kind activate` shows since when there are answers."
     )
 
 
@@ -238,7 +242,7 @@ def invalid_keys(checkpoint_id: str, cause: str) -> str:
     return f"Checkpoint {checkpoint_id!r} made invalid keys: {cause}. They were not stored. Use another --checkpoint."
 
 
-@OutOfReach.coded("KeysLeftElsewhere", "Keys left elsewhere")
+@OutOfReach.coded("KeysLeftElsewhere", "Vectors left on Milvus")
 def keys_left_elsewhere(keyset_id: int, cause: str) -> str:
     return (
         f"Keyset {keyset_id} is retired, but the vectors of its index are still on the Milvus server: "
@@ -399,8 +403,8 @@ def invalid_decoding(cause: str) -> str:
 @Waited.coded("DecoderBusy", "Decoder busy")
 def decoder_busy(waiting: int, retry_after: int) -> str:
     return (
-        f"The model writes for other requests, with {waiting} more waiting. This request ended without an output, and "
-        f"nothing was stored. Try again in {retry_after} s."
+        f"The model is generating for other requests, and {waiting} more wait. This request ended without an output. "
+        f"Nothing was stored. Try again in {retry_after} s."
     )
 
 
@@ -556,8 +560,8 @@ def collided() -> str:
 @Waited.coded("StatementTooLong", "Took too long")
 def statement_too_long() -> str:
     return (
-        "The database took too long and was stopped. Nothing was changed. Ask for less, or raise "
-        "COLMLM_STATEMENT_TIMEOUT_SECONDS. For a command on this machine, raise COLMLM_REPORT_TIMEOUT_SECONDS."
+        "The database took too long to answer this, so it ended the work on it. Nothing was changed. Ask for less, or "
+        "raise COLMLM_STATEMENT_TIMEOUT_SECONDS. For a command on this machine, raise COLMLM_REPORT_TIMEOUT_SECONDS."
     )
 
 
