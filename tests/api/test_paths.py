@@ -24,7 +24,15 @@ PACKAGES = ("kb", "api", "cli", "model")
 WIDTH = 34
 MOST_HOPS = 9  # may only go down
 # Text checks, waits, connections and figures are called everywhere, and are no part of a way.
-ASIDE = ("kb/texts/", "kb/principal", "kb/store/pool", "kb/store/engines", "kb/store/patience", "api/watch/")
+ASIDE = (
+    "kb/texts/",
+    "kb/principal",
+    "kb/store/pool",
+    "kb/store/engines",
+    "kb/store/scoped_role",
+    "kb/store/patience",
+    "api/watch/",
+)
 
 
 class Recorder:

@@ -110,7 +110,7 @@ def test_keys_are_made_rotated_and_revoked_there(there: There) -> None:
         told, answer = invoke(*words), there.run(*words)
         assert (answer.code, answer.err) == (told.code, told.err) and told.code == code
     assert "--dry-run" in there.run("tokens", "create", "eve", "--dry-run").err
-    assert there.run("tokens", "list", role="operator").code == 2
+    assert there.run("tokens", "list", role="reader").code == 2
 
 
 def test_webhooks_are_added_and_told_there(there: There, hook: Receiver) -> None:
