@@ -64,6 +64,13 @@ def format_list(fact_ids: Sequence[int]) -> str:
 _OF_ONE = {"are": "is", "have": "has", "were": "was"}
 
 
+def name_facts(fact_ids: Sequence[int], verb: str) -> str:
+    """Name facts with a plural verb: "fact 3 is", "facts 3, 5 are"."""
+    if len(fact_ids) == 1:
+        return f"fact {fact_ids[0]} {_OF_ONE[verb]}"
+    return f"facts {format_list(fact_ids)} {verb}"
+
+
 def count_of(number: int, noun: str, verb: str = "") -> str:
     """Write a number with its noun: "1 document", "12,000 documents"; with a plural verb also "1 fact has"."""
     if number == 1:

@@ -19,6 +19,7 @@ from colmlm.kb.errors import (
     Waited,
     count_of,
     format_list,
+    name_facts,
 )
 
 
@@ -84,7 +85,8 @@ def fact_suppressed() -> str:
 
 @Conflict.coded("FactChanged", "Fact was changed meanwhile")
 def fact_changed(fact_ids: Sequence[int]) -> str:
-    return f"Facts {format_list(fact_ids)} have changed. Your edit was not made. See `colmlm facts show` and retry."
+    which = name_facts(fact_ids, "were")
+    return f"Meanwhile {which} changed. Your edit was not made. See `colmlm facts show` and retry."
 
 
 @Conflict.coded("AnsweredAlready", "Answered already")
@@ -276,7 +278,7 @@ def invalid_selector(cause: str) -> str:
 @Conflict.coded("PlanStale", "Plan is stale")
 def plan_stale(run_id: int, fact_ids: Sequence[int]) -> str:
     return (
-        f"The plan of forget run {run_id} is out of date: facts {format_list(fact_ids)} were edited or deleted since. "
+        f"The plan of forget run {run_id} is out of date: {name_facts(fact_ids, 'were')} edited or deleted since. "
         "Nothing was changed. Make a new plan with `colmlm forget plan` and check it."
     )
 
