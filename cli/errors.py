@@ -148,7 +148,8 @@ def explain(error: BaseException) -> Failure:
         if name in _CODES:
             told = str(error) if isinstance(error, KBError) else f"{_cause(error)} {_REMEDIES.get(name, '')}"
             return Failure(_CODES[name], one_line(_FIELD.sub(_option, told)))
-    fault = f"{type(error).__name__}: {error}. This is a fault of colmlm. `colmlm --debug ...` shows where."
+    shows = "`colmlm --debug ...` shows where: please report that."
+    fault = f"{type(error).__name__}: {error}. This is a fault of colmlm. {shows}"
     return Failure(FAULT, one_line(fault))
 
 

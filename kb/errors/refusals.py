@@ -187,7 +187,7 @@ def generation_not_found(generation_id: int) -> str:
     return f"No stored output {generation_id}. Nothing was changed. List outputs with `colmlm trace outputs`."
 
 
-@Invalid.coded("InvalidSplice", "Invalid splice")
+@Invalid.coded("InvalidSplice", "Lookup does not fit")
 def invalid_splice(ordinal: int, cause: str) -> str:
     return (
         f"Lookup {ordinal} of the output does not fit what is stored: {cause}. The output was not stored. Send its "
@@ -341,8 +341,8 @@ def admin_key_needed() -> str:
 @Invalid.coded("SignerNeeded", "A signer must be named")
 def signer_needed() -> str:
     return (
-        "The signature was not checked, since no key to expect was named, and anybody can sign with a key of their "
-        "own. Nothing was changed. Name the signer's key file with --public-key (public_key) or its fingerprint with "
+        "The signature was not checked: anybody can sign with a key of their own, and none was named that must have "
+        "signed. Nothing was changed. Name the signer's key file with --public-key (public_key) or its fingerprint with "
         "--key (key)."
     )
 
@@ -554,7 +554,7 @@ def log_held(holder: str | None, waited_seconds: float) -> str:
     )
 
 
-@Waited.coded("Collided", "Met other work")
+@Waited.coded("Collided", "Blocked by other work")
 def collided() -> str:
     return "Other work blocked this work, so the database stopped it. Nothing was changed. Try again."
 
