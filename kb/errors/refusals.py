@@ -342,8 +342,8 @@ def admin_key_needed() -> str:
 def signer_needed() -> str:
     return (
         "The signature was not checked: anybody can sign with a key of their own, and none was named that must have "
-        "signed. Nothing was changed. Name the signer's key file with --public-key (public_key) or its fingerprint with "
-        "--key (key)."
+        "signed. Nothing was changed. Name the signer's key file with --public-key (public_key), or its fingerprint "
+        "with --key (key)."
     )
 
 
