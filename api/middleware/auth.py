@@ -158,7 +158,7 @@ _OPT, _LIMITER, _SCOPED = "right", "limiter", "scoped"
 
 
 class CorpusLimit(StrEnum):
-    """What limits a route to the corpora of a scoped token: the rows that the database shows, or a filter of facts.
+    """Name what limits a route to the corpora of a scoped token: rows that the database shows, or a filter of facts.
 
     A filter is that of lookups and answers (`kb.lookup.options`), or there is nothing of any corpus in the response.
     """

@@ -41,7 +41,7 @@ def verify(base: Base, fact_id: FactId, allow_private: AllowPrivate = False) -> 
 
 
 class Comparison(StrEnum):
-    """What facts are compared for."""
+    """Name what facts are compared for."""
 
     contradictions = "contradictions"
     duplicates = "duplicates"

@@ -161,8 +161,8 @@ def _path_in_hex(path: Sequence[bytes]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofCheck:
-    """What a proof shows: that change `seq` is in a log of `size` changes with this root, or that this log goes on from
-    its first `since` changes, whose root was `since_root`.
+    """Tell what a proof shows: that change `seq` is in a log of `size` changes with this root, or that this log goes
+    on from its first `since` changes, whose root was `since_root`.
     """
 
     database: str

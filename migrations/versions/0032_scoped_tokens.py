@@ -1,4 +1,4 @@
-"""Gives tokens a right on some corpora only, and writes down which rows the role of their callers sees.
+"""Give tokens a right on some corpora only, and write down which rows the role of their callers sees.
 
 The role is made, and row-level security turned on, with the first such token (`kb.store.scoped_role`): a role belongs
 to the whole server, and a base without such a token stays as it is. Other roles see every row, as before.

@@ -65,7 +65,7 @@ SECRET = document(
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """Where the words are: facts, documents and outputs of the hidden corpus, and of the seen one."""
+    """Hold where the words are: facts, documents and outputs of the hidden corpus, and of the seen one."""
 
     facts: tuple[int, ...]
     documents: tuple[int, ...]
@@ -129,7 +129,7 @@ def scoped(kb: KnowledgeBase, app: GatedApp, connect: Connect) -> Client:
 
 
 def said_by(answer: Any) -> str:
-    """What an answer says, however it spells it; one of the server's own faults is refused."""
+    """Give what an answer says, however it spells it; refuse one that is a fault of the server."""
     assert answer.status_code < 500 or answer.status_code == 503, (str(answer.request.url), answer.text)
     if "json" in answer.headers.get("content-type", "") and answer.text.count("\n") == 0:
         return json.dumps(answer.json(), ensure_ascii=False)

@@ -29,7 +29,7 @@ _MISSING = re.compile(r"\b(404|410)\b")  # statuses of pages that are no more
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcedStatement:
-    """What a document is taken to say: `value` at ``text[start:end]`` of the text that is stored of it.
+    """Hold what a document is taken to say: `value` at ``text[start:end]`` of the text that is stored of it.
 
     `uri` is where the document was read, a file of this machine or a page; None where nobody noted that.
     """
@@ -53,7 +53,7 @@ class SourcePlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceCheck:
-    """What the source says now: the outcome, the place of the words, and `says`, the words that stand there.
+    """Tell what the source says now: the outcome, the place of the words, and `says`, the words that stand there.
 
     Of what is gone or cannot be read there is a `cause` only, and no place of what stands nowhere.
     """
