@@ -137,7 +137,7 @@ class ArrivalLimits:
 class UnfinishedRequests:
     """The connections of one server whose request is not complete, with their limits.
 
-    The oldest is the first: the one that began a head or a body, or paid for a period of it, before the others.
+    The first is the one that has waited longest since it began a head or a body, or since it last sent enough in time.
     """
 
     limits: ArrivalLimits

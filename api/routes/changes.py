@@ -304,7 +304,7 @@ async def follow_changes(
     if start is None:
         start = await sync_to_thread(ports.kb.log.head_seq)
     database = await sync_to_thread(ports.kb.log.database_id) if names_type(request, EVENT) else None
-    return stream_glances(ports, _ChangesFollower(ports.kb, start, database).look, seconds)
+    return stream_glances(ports, _ChangesFollower(ports.kb, start, database).take_glance, seconds)
 
 
 @dataclass(slots=True)
@@ -315,7 +315,7 @@ class _ChangesFollower:
     seq: int
     database: str | None
 
-    def look(self) -> Glance:
+    def take_glance(self) -> Glance:
         changes = self.kb.log.changes(self.seq, PIECE)
         if changes:
             self.seq = changes[-1].seq

@@ -212,7 +212,7 @@ async def follow_job(ports: FromPorts, request: WithToken, job_id: PathId) -> Se
     after five minutes in any case, and with an event `draining` when the server is ending; reconnect to continue.
     """
     await sync_to_thread(permitted_job, ports, request.user, job_id)
-    return stream_glances(ports, _Moving(Jobs(ports.kb), job_id).look)
+    return stream_glances(ports, _Moving(Jobs(ports.kb), job_id).take_glance)
 
 
 STARTING: Sequence[Any] = (
@@ -253,7 +253,7 @@ class _Moving:
     job_id: int
     told: JobRecord | None = None
 
-    def look(self) -> Glance:
+    def take_glance(self) -> Glance:
         job = self.jobs.get(self.job_id)
         if self.told is not None and _progress_fields(self.told) == _progress_fields(job):
             return Glance([])

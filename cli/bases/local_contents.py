@@ -193,7 +193,7 @@ class LocalCorpora:
             telling=self.runtime.telling,
         )
         if how.dry_run:
-            adding.look()
+            adding.count_work()
             return _addition_report(adding, None, None, True) | {"threshold": None}
 
         report = adding.ingest(

@@ -154,7 +154,7 @@ class Adding:
         """The bytes of all files."""
         return sum(file.size for file in self.found.files)
 
-    def look(self) -> None:
+    def count_work(self) -> None:
         """Read and count all documents to annotate, without annotating one."""
         with self.show_progress():
             for _ in self.documents_to_annotate():

@@ -74,10 +74,10 @@ class Syncing:
             {path: digest for path, digest in digests.items() if path not in unchanged},
         )
 
-    def look(self, plan: SyncPlan) -> SyncResult:
+    def preview_sync(self, plan: SyncPlan) -> SyncResult:
         """Read what is new or changed, and count what a sync would do. Changes nothing."""
         adding, read = self._prepare_adding(plan)
-        adding.look()
+        adding.count_work()
         files = list(_read(plan, read))
         return SyncResult(plan, adding, len(_gone_documents(plan, files)))
 

@@ -131,7 +131,7 @@ def sync(
         )
         plan = syncing.plan()
         if dry_run:
-            done = syncing.look(plan)
+            done = syncing.preview_sync(plan)
         else:
             _agree(len(plan.gone), corpus, yes=yes)
             how = RawAddition(questions=questions, verify=verify, span_threshold=span_threshold)

@@ -352,7 +352,7 @@ class OthersSaying:
     seq: int
 
     @classmethod
-    def look(cls, session: Session, targets: Sequence[ErasureTarget]) -> Self:
+    def of(cls, session: Session, targets: Sequence[ErasureTarget]) -> Self:
         """Read all facts but the targets, and give those that say a text of them."""
         seq, texts = audit.head_seq(session), strings_of(targets)  # the facts are read later than the seq
         return cls(texts, _saying(session, targets, texts, true()), seq)
@@ -506,7 +506,7 @@ class ErasedTexts:
             firsts = {self._digest_of_first(digests, first) for first, _ in text.steps(at)}
             sizes = {size for first in firsts for size in self._sizes.get(first, ())}
             for size in sorted(sizes, reverse=True):
-                if end := self._end_of_erased(digests, text.readings(at, size), said, met):
+                if end := self._end_of_erased(digests, text.read_words_from(at, size), said, met):
                     found.append((word.start, text.words[end - 1].end))
                     break
         return found

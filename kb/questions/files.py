@@ -25,7 +25,7 @@ def questions_of_file(file: Path) -> list[DraftQuestion]:
     """Read a file, as CSV where its name ends so. Raises `InvalidQuestions`, which names the line."""
     with file.open(encoding="utf-8-sig", newline="") as lines:
         try:
-            return _added_up(_rows(lines) if file.suffix.lower() == ".csv" else _objects(lines))
+            return _added_up(_read_rows(lines) if file.suffix.lower() == ".csv" else _read_objects(lines))
         except UnicodeDecodeError as error:
             raise InvalidQuestions("the file is not UTF-8. Save it as UTF-8") from error
 
@@ -33,7 +33,7 @@ def questions_of_file(file: Path) -> list[DraftQuestion]:
 def questions_of_text(text: str) -> list[DraftQuestion]:
     """Read what was pasted: JSON Lines where it begins with a brace, else CSV. Raises `InvalidQuestions`."""
     lines = io.StringIO(text.removeprefix("\ufeff"), newline="")
-    return _added_up(_objects(lines) if text.lstrip().startswith("{") else _rows(lines))
+    return _added_up(_read_objects(lines) if text.lstrip().startswith("{") else _read_rows(lines))
 
 
 def _added_up(records: Iterator[tuple[int, Mapping[str, Any]]]) -> list[DraftQuestion]:
@@ -66,7 +66,7 @@ def _question(number: int, record: Mapping[str, Any]) -> tuple[str, list[str]]:
     return question, [one for one in said if not is_blank(one)]
 
 
-def _rows(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _read_rows(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
     rows = csv.DictReader(lines, strict=True)
     try:
         for row in rows:
@@ -77,7 +77,7 @@ def _rows(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
         raise InvalidQuestions(f"the text after line {rows.line_num} is not CSV ({error})") from error
 
 
-def _objects(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _read_objects(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:

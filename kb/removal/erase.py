@@ -172,7 +172,7 @@ def erase_facts(
     """
     check_mentioned(mentions)
     lift_statement_limit(session)
-    seen = others or OthersSaying.look(session, load_targets(session, fact_ids)[0])
+    seen = others or OthersSaying.of(session, load_targets(session, fact_ids)[0])
     suppression.begin_erasure(session)
     pending = audit.begin_change(session, actor, reason)
     targets, again = load_targets(session, fact_ids)
@@ -436,7 +436,7 @@ class ErasureRequests:
             if row.asked_by == token.key_id:
                 raise refusals.same_person(request_id, token.name)
             _require_waiting(row)  # before every fact is read for it
-            others = OthersSaying.look(session, load_targets(session, asked.fact_ids)[0])
+            others = OthersSaying.of(session, load_targets(session, asked.fact_ids)[0])
             # Before any row is locked, as an erasure redacts what requests say.
             suppression.begin_erasure(session)
             row, asked = _read(session, request_id, lock=True)

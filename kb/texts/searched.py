@@ -55,8 +55,10 @@ def _fold_text(text: str) -> str:
 
 
 class SearchedSentence(NamedTuple):
-    """A sentence: its offsets, from where it is read, the lines further up that lead it, outermost first, the sentence
-    without headings and outer blanks, and the passage that it stands in: the lines around it that may be said with it.
+    """A sentence of a text, in offsets.
+
+    Reading begins at `read_from`. The lines `led_by`, such as headings, lead it, the outermost first. `own` is the
+    sentence without the headings and blanks around it. `passage` holds the lines that an answer may say with it.
     """
 
     start: int

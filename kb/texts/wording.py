@@ -140,7 +140,7 @@ class ComparedText(NamedTuple):
             yield self.words[at].said, at + 1
             yield from self.joined.get(at, ())
 
-    def readings(self, at: int, size: int) -> list[Reading]:
+    def read_words_from(self, at: int, size: int) -> list[Reading]:
         """Read `size` words from this one on, in every way."""
         if size > 1 and at in self.no_first:
             return []

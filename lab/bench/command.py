@@ -306,12 +306,12 @@ def query(
         costs: dict[str, QueryCost] = {}
         questions = _sites_of(chain(map(read_squad, squad or []), map(read_annotated, annotated or [])))
         if questions:
-            other, gold = _other(runtime, asker, ASKER.method, base)
+            other, gold = _checkpoint_of_method(runtime, asker, ASKER.method, base)
             costs["asker"] = _measure_queries(ours, other, gold, encoder, questions, sites)
         if rel_lmlm is not None:
             from colmlm.model.text.markup import read_triplets
 
-            other, gold = _other(runtime, rel, REL_LMLM.method, base)
+            other, gold = _checkpoint_of_method(runtime, rel, REL_LMLM.method, base)
             calls = _sites_of([read_triplets(rel_lmlm)])
             costs["rel-lmlm"] = _measure_queries(ours, other, gold, encoder, calls, sites)
     report = _query_report(ours, encoder.name, costs)
@@ -322,7 +322,9 @@ def _sites_of(files: Iterable[Iterable[Parsed]]) -> list[AnnotatedDocument]:
     return [parsed.document for file in files for parsed in file if parsed.document is not None]
 
 
-def _other(runtime: Runtime, path: Path | None, method: str, base: str | None) -> tuple[Checkpoint, bool]:
+def _checkpoint_of_method(
+    runtime: Runtime, path: Path | None, method: str, base: str | None
+) -> tuple[Checkpoint, bool]:
     """Give the checkpoint of a method, and whether it is the base standing in for it, which is told the query."""
     from colmlm.model.lm.checkpoint import WHEEL_BASE, base_checkpoint, load
     from colmlm.model.text.markup import MARKUPS

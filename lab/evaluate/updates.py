@@ -45,7 +45,7 @@ OnDone = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class StandingDocuments:
-    """The state of the documents: how many must be ingested, and the updated facts by their document."""
+    """How many rewritten documents are not ingested yet, and the updated fact of each one that is."""
 
     missing: int
     facts: Mapping[str, FactRecord]

@@ -309,7 +309,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class FormedQuery:
-    """One query: the seconds to decode and to encode it, its number of tokens in words, and the vector [dim]."""
+    """A query: the seconds to write it and to encode it, its length in tokens, and its vector [dim]."""
 
     decode: float
     encode: float

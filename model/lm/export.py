@@ -97,7 +97,7 @@ def _licence() -> str:
 
 
 def _plain_model(checkpoint: Checkpoint, dtype: str | None) -> PreTrainedModel:
-    """Give a copy of the model that says by which tokens a text ends."""
+    """Copy the model into a plain transformers model whose configuration names the tokens that end a text."""
     causal = checkpoint.lm.causal
     wanted = causal.dtype if dtype is None else DTYPES[dtype]
     plain = model_of(type(causal.config).from_dict(causal.config.to_dict())).to(wanted)

@@ -267,7 +267,7 @@ def windows_of(sentences: Sequence[Span]) -> list[Span]:
 
 
 def usual_window(sentences: Sequence[Span], gold: Span) -> Span:
-    """Give the window of the sentence that holds `gold`, or of the sentences."""
+    """Give the offsets of the sentence or sentences that hold `gold`, with the sentence before them."""
     first, last = _sentences_holding(sentences, gold)
     return sentences[max(0, first - 1)][0], sentences[last][1]
 

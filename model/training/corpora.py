@@ -45,7 +45,7 @@ class TokenShard:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
-    def piece(self, document: int, start: int, end: int) -> tuple[EncodedText, range]:
+    def encoded_piece(self, document: int, start: int, end: int) -> tuple[EncodedText, range]:
         """Give tokens `start` to `end` of a document, and the facts whose lookups begin there."""
         at = int(self.starts[document])
         first, last = (int(n) for n in self.fact_starts[document : document + 2])

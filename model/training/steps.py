@@ -167,7 +167,7 @@ class Steps:
         for drawn in documents:
             rng, at = random.Random(drawn.draw), len(sequences)
             shard = self.corpora[drawn.corpus].shards[drawn.place.shard]
-            encoded, facts = shard.piece(drawn.place.document, drawn.place.start, drawn.place.end)
+            encoded, facts = shard.encoded_piece(drawn.place.document, drawn.place.start, drawn.place.end)
             sequences.append(encoded)
             scored.append(True)
             for fact, position in zip(facts, encoded.fact_positions, strict=True):
@@ -242,7 +242,7 @@ class Steps:
         """Give a document's facts and their questions, from which its hard negatives are found."""
         place = self._pieces[corpus].place(number)
         shard = self.corpora[corpus].shards[place.shard]
-        encoded, facts = shard.piece(place.document, place.start, place.end)
+        encoded, facts = shard.encoded_piece(place.document, place.start, place.end)
         return MinedDocument.of(encoded, [shard.question(fact) for fact in facts])
 
     def _ends(self, phase: int) -> int:

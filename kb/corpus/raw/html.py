@@ -135,7 +135,7 @@ def _collect(root: Any, blocks: Blocks, *, in_page: bool) -> None:
             said = node.text_content or ""
             blocks.add(said if inside["pre"] else _BLANKS.sub(" ", said))
         elif node is root or _is_shown(node, in_page):
-            _enter(node.tag, blocks, inside)
+            _begin_element(node.tag, blocks, inside)
             inside[node.tag] += 1
             waiting.append((node, True))
             child = node.last_child
@@ -144,7 +144,7 @@ def _collect(root: Any, blocks: Blocks, *, in_page: bool) -> None:
                 child = child.prev
 
 
-def _enter(tag: str, blocks: Blocks, inside: Counter[str]) -> None:
+def _begin_element(tag: str, blocks: Blocks, inside: Counter[str]) -> None:
     if tag == "br":
         blocks.add("\n" if inside["pre"] else HARD_BREAK)
     elif tag in _BLOCKS:

@@ -19,7 +19,7 @@ BY = {"actor": "tester", "reason": "request"}
 def erased_after(kb: KnowledgeBase, fact: int, meanwhile: Callable[[], object]) -> tuple[int, ...]:
     """Erases a fact while something else is done after the other facts were read; gives what also says it."""
     with kb.sessions.begin() as session:
-        seen = OthersSaying.look(session, load_targets(session, [fact])[0])
+        seen = OthersSaying.of(session, load_targets(session, [fact])[0])
         meanwhile()
         return erase_facts(session, [fact], **BY, others=seen).also_said_by
 
@@ -51,7 +51,7 @@ def test_a_kept_fact_that_comes_to_say_the_same_without_a_new_version_is_found(k
     lima, cuzco = fact_id(kb, "Lima"), fact_id(kb, "Cuzco")
     with kb.sessions.begin() as session:
         targets = load_targets(session, [lima])[0]
-        seen = OthersSaying.look(session, targets)
+        seen = OthersSaying.of(session, targets)
         assert not seen.facts
         ingest(kb, replace(before, facts=(replace(before.facts[0], answer="Lima"),)))
         assert list(seen.by_now(session, targets)) == [cuzco] and kb.facts.show(cuzco).version == 1

@@ -172,7 +172,7 @@ def test_what_is_found_is_found_by_digests(value: str, before: str, after: str) 
         taken
         for at in range(len(said.words))
         for size in set(map(len, known))
-        for taken, _ in said.readings(at, size)
+        for taken, _ in said.read_words_from(at, size)
     }
     assert bool(Phrases([value]).spans(text)) == (not read.isdisjoint(known))
 

@@ -55,13 +55,13 @@ def test_a_shard_gives_documents_questions_and_values_back(tokenizer: FactTokeni
     assert len(shard) == len(DOCUMENTS)
     for number, doc in enumerate(DOCUMENTS):
         whole = tokenizer.document(doc, with_title=False)
-        encoded, facts = shard.piece(number, 0, len(whole))
+        encoded, facts = shard.encoded_piece(number, 0, len(whole))
         assert encoded == whole and len(facts) == len(doc.facts)
         for fact, span in zip(facts, doc.facts, strict=True):
             assert shard.question(fact) == tokenizer.question(span.question or "").ids
             assert tokenizer.decode(shard.value(number, fact)).strip() == span.value
         for cut in range(len(whole) + 1):
-            parts = [shard.piece(number, 0, cut)[0], shard.piece(number, cut, len(whole))[0]]
+            parts = [shard.encoded_piece(number, 0, cut)[0], shard.encoded_piece(number, cut, len(whole))[0]]
             assert parts[0].ids + parts[1].ids == whole.ids
             assert parts[0].masked + parts[1].masked == whole.masked
             assert (

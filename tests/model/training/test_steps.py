@@ -122,7 +122,7 @@ def test_spans_are_paraphrased_in_their_share_wherever_there_is_an_answer(tokeni
         said = [[tokenizer.decode(shard.value(n, 2 * n + i)).strip() for i in (0, 1)] for n in range(60)]
         assert {second for _, second in said} == {"1535"}
         values[fraction] = [first for first, _ in said]
-        whole, facts = shard.piece(0, 0, int(shard.starts[1]))
+        whole, facts = shard.encoded_piece(0, 0, int(shard.starts[1]))
         assert [whole.ids[p] for p in whole.fact_positions] == [tokenizer.fact] * len(facts)
         assert (
             tokenizer.decode([i for i, m in zip(whole.ids, whole.masked, strict=True) if not m])
