@@ -223,8 +223,9 @@ class RemoteOutputs(Resource):
     """The verbs of `kb.evidence.outputs.Outputs`."""
 
     find = list_verb(
-        "/generations", GenerationRecord, "generations", "after?", "limit=50", "thumb?", thumb="feedback"
-    )
+        "/generations", GenerationRecord, "generations", "after?", "limit=50", "thumb?", "principal?",
+        thumb="feedback",
+    )  # fmt: skip
     trace = get_verb("/generations/{generation_id}", OutputTrace)
     trace_fact = get_verb("/facts/{fact_id}/trace", FactTrace)
 

@@ -25,11 +25,12 @@ from colmlm.api.routes.parameters import (
     after_of,
     page,
     place_of,
+    require_past,
     shown_to,
 )
 from colmlm.api.routes.responses import encode_trace, stream_events
 from colmlm.api.wire import MAX_ID, Behalf, FactImpact, Id, NewGeneration, Page, RankingName, Request, Seq
-from colmlm.kb.errors import InvalidValue
+from colmlm.kb.errors import InvalidQuery, InvalidValue
 from colmlm.kb.evidence.outputs import AttributionRecord
 from colmlm.kb.evidence.provenance import output_account
 from colmlm.kb.evidence.records import (
@@ -46,6 +47,12 @@ from colmlm.kb.evidence.storing import MOST_CHARACTERS
 from colmlm.kb.lookup.options import CorporaNames
 
 Given = Annotated[Thumb | None, QueryParameter(name="feedback", description="Only outputs with such a thumb")]
+AskedBy = Annotated[
+    str | None,
+    QueryParameter(
+        max_length=200, description="Only outputs that this token, or user of the machine, asked for"
+    ),
+]
 
 
 @post("/generations", **in_thread(Right.read, Limiter.decoding, scoped=CorpusLimit.filter))
@@ -72,15 +79,24 @@ def generate(ports: FromPorts, request: WithToken, data: JSONBody[NewGeneration]
 
 @get("/generations", **in_thread(Right.read, scoped=CorpusLimit.rows))
 def list_generations(
-    ports: FromPorts, request: WithToken, feedback: Given = None, cursor: Cursor = None, limit: Limit = 50
+    ports: FromPorts,
+    request: WithToken,
+    feedback: Given = None,
+    principal: AskedBy = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
 ) -> Page[GenerationRecord]:
     """List stored outputs.
 
     Newest first, or only those that somebody gave this thumb. Without the right `audit`, values that their facts no
-    longer have are masked.
+    longer have are masked, and nobody is told who asked; `principal` needs that right.
     """
-    after = after_of(cursor, "generations")
-    found = shown_to(request, ports).generations(after=after, limit=limit + 1, thumb=feedback)
+    if principal is not None:
+        require_past(request)
+        if "\x00" in principal:
+            raise InvalidQuery("the name holds a NUL character. Remove it")
+    after, shown = after_of(cursor, "generations"), shown_to(request, ports)
+    found = shown.generations(after=after, limit=limit + 1, thumb=feedback, principal=principal)
     return page(found, limit, "generations", lambda stored: (stored.generation_id,))
 
 

@@ -83,6 +83,7 @@ def output(
     epilog=examples(
         "colmlm trace outputs",
         "colmlm trace outputs --feedback down",
+        "colmlm trace outputs --principal frontdesk",
         "colmlm trace outputs --limit 10 --json",
     )
 )
@@ -92,23 +93,29 @@ def outputs(
     feedback: Annotated[
         ThumbGiven | None, typer.Option("--feedback", help="Only outputs that somebody gave this thumb.")
     ] = None,
+    principal: Annotated[
+        str | None,
+        typer.Option("--principal", help="Only what this token, or user of the machine, asked for."),
+    ] = None,
     after: After = 0,
     limit: Limit = 50,
 ) -> None:
     """List stored outputs, newest first; with --after, those older than that id."""
-    found = base.outputs.find(after, limit, None if feedback is None else feedback.value)
+    found = base.outputs.find(after, limit, None if feedback is None else feedback.value, principal)
     more = found[-1].generation_id if len(found) == limit else None
     if wants_json():
         print_json({"outputs": found, "next_after": more})
         return
     rows = [
         (g.generation_id, f"{g.at:%Y-%m-%d %H:%M}", g.mode, f"{g.num_hits} of {g.num_splices}",
-         g.ranking, _thumbs(g), shorten(g.prompt, 40), _shorten_output(g))
+         g.ranking, _thumbs(g), g.principal, shorten(g.prompt, 40), _shorten_output(g))
         for g in found
     ]  # fmt: skip
     none = "No outputs found. Store one: colmlm ask QUESTION"
     print_table(
-        ("output", "at", "mode", "lookups with a hit", "ranking", "thumbs", "prompt", "output"), rows, none
+        ("output", "at", "mode", "lookups with a hit", "ranking", "thumbs", "asked by", "prompt", "output"),
+        rows,
+        none,
     )
     if more is not None:
         note(f"More outputs: --after {more}")
@@ -131,7 +138,8 @@ def show_output(trace: OutputTrace) -> None:
     """
     made = f"checkpoint {trace.checkpoint_id}" if trace.checkpoint_id else "no checkpoint"
     of = ", ".join(filter(None, (f"mode {trace.mode}", f"ranking {trace.ranking}", filter_note(trace))))
-    say(f"output {trace.generation_id}, {of}, {made}, {trace.at:%Y-%m-%d %H:%M}")
+    by = f", asked by {trace.principal}" if trace.principal is not None else ""
+    say(f"output {trace.generation_id}, {of}, {made}, {trace.at:%Y-%m-%d %H:%M}{by}")
     say(f"prompt: {trace.prompt}")
     say(f"output: {mark_splices(trace)}")
     if trace.quotes is not None:

@@ -113,6 +113,7 @@ def _trace(
         feedback=said_of_it,
         miss_groups=miss_groups,
         corpora=tuple(stored.corpora),
+        principal=audit.principal_of(stored.principal),
     )
 
 
@@ -231,9 +232,12 @@ def sentence_around(text: str, start: int, end: int) -> str:
 
 
 def list_generations(
-    session: Session, after: int, limit: int, thumb: Thumb | None = None
+    session: Session, after: int, limit: int, thumb: Thumb | None = None, principal: str | None = None
 ) -> list[GenerationRecord]:
-    """List stored outputs, newest first; those older than output `after` (0: all), and with such a `thumb`."""
+    """List stored outputs, newest first; those older than output `after` (0: all), and with such a `thumb`.
+
+    With `principal`, a token's name or a user's, only what was asked with it.
+    """
     num_splices = func.count(AttributionRow.generation_id)
     num_hits = num_splices.filter(AttributionRow.outcome == "hit")
     statement = (
@@ -248,6 +252,8 @@ def list_generations(
     if thumb is not None:
         given = select(FeedbackRow.generation_id).where(FeedbackRow.thumb == thumb)
         statement = statement.where(GenerationRow.id.in_(given))
+    if principal is not None:
+        statement = statement.where(GenerationRow.principal["name"].astext == principal)
     rows = session.execute(statement).all()
     up, down = (_thumbs(session, [row[0].id for row in rows], one) for one in thumbs)
     return [
@@ -262,6 +268,7 @@ def list_generations(
             uncited=bool(stored.output) and stored.document_id is None and not hits,
             up=up.get(stored.id, 0),
             down=down.get(stored.id, 0),
+            principal=audit.principal_of(stored.principal),
         )
         for stored, splices, hits in rows
     ]

@@ -110,13 +110,16 @@ class Outputs:
         with self.store.sessions.begin() as session:
             return give_feedback(session, generation_id, made, actor, on_behalf_of)
 
-    def find(self, after: int = 0, limit: int = 50, thumb: Thumb | None = None) -> list[GenerationRecord]:
+    def find(
+        self, after: int = 0, limit: int = 50, thumb: Thumb | None = None, principal: str | None = None
+    ) -> list[GenerationRecord]:
         """List stored outputs, newest first; those older than output `after`, if that is not 0.
 
-        With `thumb` only those that somebody gave this one.
+        With `thumb` only those that somebody gave this one, with `principal` only those that this token, or user of the
+        machine, asked for.
         """
         with self.store.sessions() as session:
-            return attribution.list_generations(session, after, limit, thumb)
+            return attribution.list_generations(session, after, limit, thumb, principal)
 
     def attributions(
         self,

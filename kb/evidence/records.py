@@ -9,6 +9,7 @@ from typing import Literal, TypedDict
 from colmlm.kb.facts.records import FactRecord, Review, SamplePlace, Source
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.options import KEY
+from colmlm.kb.principal import Principal
 from colmlm.kb.texts.asked import question_of
 
 
@@ -151,7 +152,8 @@ class GenerationRecord:
     It `abstained` where it says nothing, and is `uncited` where it says something and neither a fact nor a document
     stands behind any of it. `checkpoint_id` is empty where nothing was encoded.
     `ranking` is what its lookups found facts by: "key", "words" or "reader".
-    So many people gave it a thumb `up` or `down`.
+    So many people gave it a thumb `up` or `down`. `principal` is who was authenticated to ask for it; None where that
+    was not kept, or is withheld.
     """
 
     generation_id: int
@@ -168,6 +170,7 @@ class GenerationRecord:
     ranking: str = KEY
     up: int = 0
     down: int = 0
+    principal: Principal | None = None
 
 
 Thumb = Literal["up", "down"]
@@ -204,7 +207,8 @@ class OutputTrace:
     `checkpoint_id` is empty where nothing was encoded.
     `ranking` is what its lookups found facts by: "key", "words" or "reader".
     `accepted_only` says that it was asked for without proposed facts, and `corpora` of which ones (none: of all).
-    `feedback` is what people said of it, and `miss_groups` are those that its misses are in.
+    `feedback` is what people said of it, and `miss_groups` are those that its misses are in. `principal` is who was
+    authenticated to ask for it; None where that was not kept, or is withheld.
     """
 
     generation_id: int
@@ -224,6 +228,7 @@ class OutputTrace:
     miss_groups: tuple[int, ...] = ()
     accepted_only: bool = False
     corpora: tuple[str, ...] = ()
+    principal: Principal | None = None
 
     @property
     def uncited_spans(self) -> tuple[tuple[int, int], ...]:

@@ -209,7 +209,7 @@ def withhold_output(session: Session, traced: OutputTrace) -> OutputTrace:
     texts = {document_id: withheld_text(session, document_id) for document_id in documents}
     splices = tuple(_splice(splice, shown, standings, texts) for splice in traced.splices)
     thumbs = tuple(replace(one, comment=None, value=None) for one in traced.feedback)
-    return replace(traced, prompt=prompt, output=shown, splices=splices, feedback=thumbs)
+    return replace(traced, prompt=prompt, output=shown, splices=splices, feedback=thumbs, principal=None)
 
 
 def _splice(
@@ -438,10 +438,12 @@ class CallerView:
         return Misses(self.store, asks, None if self.past else withhold_texts)
 
     def generations(
-        self, after: int = 0, limit: int = 50, thumb: Thumb | None = None
+        self, after: int = 0, limit: int = 50, thumb: Thumb | None = None, principal: str | None = None
     ) -> list[GenerationRecord]:
-        found = Outputs(self.store).find(after=after, limit=limit, thumb=thumb)
-        return self._withheld(withhold_outputs, found)
+        """List stored outputs as `Outputs.find` does; without `past` nobody is told who asked for them."""
+        found = Outputs(self.store).find(after=after, limit=limit, thumb=thumb, principal=principal)
+        shown = self._withheld(withhold_outputs, found)
+        return shown if self.past else [replace(one, principal=None) for one in shown]
 
     def questions(self, found: Sequence[KeptQuestion]) -> list[KeptQuestion]:
         return self._withheld(withhold_questions, list(found))

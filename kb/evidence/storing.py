@@ -19,7 +19,7 @@ from colmlm.kb.facts.suppression import ErasedTexts, TextOrigin
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.options import filter_of
 from colmlm.kb.misses.listing import forget_wrong, lock_groups, note_miss, note_wrong
-from colmlm.kb.principal import scope_of_caller
+from colmlm.kb.principal import current_origin, scope_of_caller
 from colmlm.kb.removal.quotations import redact_for_origin, without_quotations
 from colmlm.kb.tables import (
     AttributionRow,
@@ -85,6 +85,7 @@ def _output(made: NewOutput, redacted_seq: int | None) -> Insert:
         quoted_end=made.quotes.end if made.quotes else None,
         ranking=made.ranking,
         is_scoped=scope_of_caller() is not None,
+        principal=current_origin().principal.to_json(),
         **filter_of(made),
     )
 

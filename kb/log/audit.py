@@ -1,8 +1,8 @@
 """The change log: records who changed what, when and why, chained by hashes; indexes catch up from it.
 
-An edit calls `begin` and then `append`, in one transaction. `begin` takes the log's lock, so that `seq` has neither
-gaps nor reordering: a later seq is never visible before an earlier one. The log holds no fact text; where a value
-matters it holds an HMAC under this database's secret, so it may stay after an erasure.
+An edit calls `begin_change`, then `append_change`, in one transaction. `begin_change` takes the log's lock, so that
+`seq` has neither gaps nor reordering: a later seq is never visible before an earlier one. The log holds no fact text.
+Where a value matters it holds an HMAC under this database's secret, so it may stay after an erasure.
 """
 
 from __future__ import annotations
@@ -113,8 +113,9 @@ def append_change(
     num_facts: int | None = None,
     payload: Mapping[str, Any] | None = None,
 ) -> int:
-    """Write the change that `begin` opened and gives its seq. `payload` is JSON without floats and without fact text.
+    """Write the change that `begin_change` opened, and give its seq.
 
+    `payload` is JSON without floats and without fact text.
     It also records who was authenticated, and the request that asked for the change.
     """
     mark_change(session, pending.seq)
@@ -169,7 +170,7 @@ def canonical_entry(change: ChangeRow) -> dict[str, Any]:
 
 
 def entry_hash(canonical: Mapping[str, Any]) -> str:
-    """Give the hash that an entry in the form of `entry` must have."""
+    """Give the hash that an entry in the form of `canonical_entry` must have."""
     return hashlib.sha256(json.dumps(canonical, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -265,7 +266,7 @@ def change_record(change: ChangeRow) -> ChangeRecord:
         at=change.at.astimezone(UTC),
         request_id=_text(said, "request_id"),
         client_request_id=_text(said, "client_request_id"),
-        principal=_principal(said.get("principal")),
+        principal=principal_of(said.get("principal")),
         on_behalf_of=_text(said, "on_behalf_of"),
         undoes=undone if type(undone := said.get("undoes")) is int else None,
     )
@@ -275,7 +276,8 @@ def _text(said: Mapping[str, Any], name: str) -> str | None:
     return value if isinstance(value := said.get(name), str) else None
 
 
-def _principal(kept: Any) -> Principal | None:
+def principal_of(kept: Any) -> Principal | None:
+    """Read a principal as a row keeps it; None where it keeps none, or what is not one."""
     try:
         return Principal.from_json(kept) if isinstance(kept, dict) else None
     except (LookupError, TypeError, ValueError):

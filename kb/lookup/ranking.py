@@ -57,7 +57,7 @@ def rank_candidates(
 
 
 def rank_each(queries_BD: Vectors, rows_B: Sequence[Rows], k: int) -> list[Ranking]:
-    """Rank for each query, among the rows that were found for it, as `rank` does."""
+    """Rank for each query, among the rows that were found for it, as `rank_candidates` does."""
     scores = iter(_scores(queries_BD, rows_B))
     return [_rank_rows(rows, list(islice(scores, len(rows))), k) for rows in rows_B]
 

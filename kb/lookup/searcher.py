@@ -1,4 +1,4 @@
-"""Answers lookups: searches the index, then one SELECT decides which candidates are live facts (`deciding`).
+"""Answers lookups: searches the index, then one SELECT decides which candidates are live facts (`Decider`).
 
 So deleted facts drop out however far the index lags, and where the index or its keyset turns out to be out of date, the
 search is repeated after catching up. A query nearest to the key of a tombstone is no match.

@@ -51,7 +51,7 @@ def parse_spec(spec: str) -> Spec | None:
 
 
 def default_spec(num_keys: int, dim: int) -> str:
-    """Give the spec that mostly suits this number and width of keys. `kb.lookup.choosing` measures whether it does."""
+    """Give the spec that mostly suits this number and width of keys. `fitting_spec` measures whether it does."""
     if num_keys <= FLAT_UP_TO or dim < 4:
         return FLAT_SPEC
     return bits_spec(num_keys, dim) if dim >= BITS_FROM else paper_spec(num_keys, dim)

@@ -501,6 +501,9 @@ class GenerationRow(TableRow):
     is_scoped: Mapped[bool] = mapped_column(
         server_default=text("false")
     )  # asked with a token of some corpora
+    principal: Mapped[
+        NameObject | None
+    ]  # who was authenticated when it was asked for; None of outputs from before
 
 
 class AttributionRow(TableRow):

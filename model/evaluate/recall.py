@@ -249,7 +249,7 @@ def table(
 def num_encodings(
     asked: AskedFacts, *, has_contexts: bool, generated: WrittenQuestions | None, as_decoder: bool
 ) -> int:
-    """Count the texts that `recall_table` encodes."""
+    """Count the texts that `table` encodes."""
     contexts = 0 if has_contexts else len(asked.values)
     questions = sum(question is not None for question in generated.of_facts(asked)) if generated else 0
     return contexts + questions + (1 + as_decoder) * len(asked.questions)

@@ -162,9 +162,9 @@ class Task(ABC, Generic[MicroBatch]):
 
     @abstractmethod
     def steps(self, start: int) -> Iterator[Sequence[MicroBatch]]:
-        """Yield, from step `start` on, each step's micro-batches of this process (`gather.process_rank()`).
+        """Yield, from step `start` on, each step's micro-batches of this process (`process_rank()`).
 
-        Step n must be the same in every run; all processes must have as many micro-batches (`gather.micro_batches`).
+        Step n must be the same in every run; all processes must have as many micro-batches (`micro_batches`).
         """
 
     @abstractmethod

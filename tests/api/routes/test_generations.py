@@ -46,6 +46,25 @@ def test_output_names_the_fact_behind_each_span(reader: Client, fact_id: int) ->
     assert (listed["generation_id"], listed["num_hits"]) == (trace["generation_id"], 1)
 
 
+def test_auditors_learn_who_asked_for_an_output(operator: Client, reader: Client, fact_id: int) -> None:
+    by_reader = reader.post("/v1/generations", json=DECODED).json()["generation_id"]
+    asked = reader.post("/v1/answers", json={"question": CAPITAL}).json()["generation_id"]
+    by_operator = operator.post("/v1/generations", json=DECODED).json()["generation_id"]
+    items = operator.get("/v1/generations").json()["items"]
+    who = {item["generation_id"]: item["principal"] for item in items}
+    assert [who[one]["name"] for one in (by_reader, asked, by_operator)] == [
+        "the reader",
+        "the reader",
+        "the operator",
+    ]
+    assert operator.get(f"/v1/generations/{asked}").json()["principal"] == who[asked]
+    found = operator.get("/v1/generations", params={"principal": "the reader"}).json()["items"]
+    assert [item["generation_id"] for item in found] == [asked, by_reader]
+    assert {item.get("principal") for item in reader.get("/v1/generations").json()["items"]} == {None}
+    assert reader.get(f"/v1/generations/{asked}").json().get("principal") is None
+    assert reader.get("/v1/generations", params={"principal": "the reader"}).status_code == 403
+
+
 def test_what_a_corrected_fact_said_is_not_told_with_a_new_output(
     operator: Client, reader: Client, fact_id: int
 ) -> None:
