@@ -21,17 +21,23 @@ CONFIDENCE = "confidence.json"
 
 
 def reader_at(user: UserSettings, named: Path | None) -> Path:
-    """Give the directory of the reader: what was named, that of the settings, or the released one."""
+    """Give the directory of the reader: what was named, that of the settings, or the released one.
+
+    A released reader, such as `reader-mpnet`, may be named by its name alone.
+    """
     from colmlm.model.annotate.checkpoint import RELEASED_READER
 
-    return named or user.reader or RELEASED_READER
+    wanted = named or user.reader or RELEASED_READER
+    if wanted.exists() or wanted.name != str(wanted):
+        return wanted
+    return released if (released := RELEASED_READER.parent / wanted.name).is_dir() else wanted
 
 
 def verifying_reader_at(user: UserSettings) -> Path:
     """Give the directory of the reader that verifies questions: that of the settings, or the small one."""
     from colmlm.model.annotate.checkpoint import SMALL_READER
 
-    return user.reader or SMALL_READER
+    return SMALL_READER if user.reader is None else reader_at(user, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,8 @@ def fitted_to(path: Path) -> Confidence:
     """Read the confidence beside a reader. Raises `AnnotatorError` where it cannot be read."""
     from colmlm.model.annotate.config import AnnotatorError
 
+    if not path.is_dir():
+        raise AnnotatorError(f"there is no reader in {path}")
     try:
         return Confidence.load(path / CONFIDENCE)
     except (OSError, ValueError) as error:
