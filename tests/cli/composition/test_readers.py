@@ -23,5 +23,5 @@ def test_a_released_reader_may_be_named_alone_and_another_by_its_path(
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(AnnotatorError, match="there is no reader in .*/typo"):
+    with pytest.raises(AnnotatorError, match=r"there is no reader in .*/typo"):
         fitted_to(tmp_path / "typo")
