@@ -123,6 +123,12 @@ def scope_of_caller() -> tuple[str, ...] | None:
     return None if found is None else found.principal.corpora
 
 
+def in_scope(*corpora: str | None) -> bool:
+    """Tell whether who asks in this context has a right on all of these corpora. No corpus (None) needs it on all."""
+    scope = scope_of_caller()
+    return scope is None or all(corpus in scope for corpus in corpora)
+
+
 def scope_of_statements() -> tuple[str, ...] | None:
     """Give the corpora that the statements of this context see; None where they see all, as the program's own do."""
     found = origin.get()

@@ -161,10 +161,13 @@ class CorpusLimit(StrEnum):
     """Name what limits a route to the corpora of a scoped token: rows that the database shows, or a filter of facts.
 
     A filter is that of lookups and answers (`kb.lookup.options`), or there is nothing of any corpus in the response.
+    By targets, the route edits what it names: `routes.parameters.edit_in_scope` first checks that all of it is in the
+    corpora. A route that forgets to call it writes as a role that may only read, which the database refuses.
     """
 
     rows = "by rows"
     filter = "by a filter"
+    targets = "by targets"
 
 
 def needs(right: Right, limiter: Limiter | None = None, scoped: CorpusLimit | None = None) -> dict[str, Any]:

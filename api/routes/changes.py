@@ -14,7 +14,7 @@ from litestar.params import HeaderParameter, JSONBody, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage, Stream
 
 from colmlm.api.errors import PROBLEMS
-from colmlm.api.middleware.auth import Limiter, Right, in_thread, needs
+from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, in_thread, needs
 from colmlm.api.middleware.limiters import LONGEST_SECONDS
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.corpora import JSON_LINES
@@ -101,7 +101,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     head: witness.Head
 
 
-@get("/changes", **in_thread(Right.audit))
+@get("/changes", **in_thread(Right.audit, scoped=CorpusLimit.rows))
 def list_changes(
     ports: FromPorts,
     request: WithToken,
@@ -161,7 +161,7 @@ def _with_cursor(request: WithToken, cursor: str) -> str:
     return urlencode([*kept, ("cursor", cursor)])
 
 
-@get("/changes/{seq:int}", **in_thread(Right.audit))
+@get("/changes/{seq:int}", **in_thread(Right.audit, scoped=CorpusLimit.rows))
 def read_change(ports: FromPorts, request: WithToken, seq: PathId) -> Response[ChangeRecord]:
     """Read a change.
 

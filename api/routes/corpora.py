@@ -21,6 +21,7 @@ from colmlm.api.routes.parameters import (
     PathId,
     WithToken,
     after_of,
+    edit_in_scope,
     page,
     require_past,
     shown_to,
@@ -78,12 +79,13 @@ def read_corpus(ports: FromPorts, corpus: Name) -> CorpusStats:
     raise refusals.corpus_not_found(corpus)
 
 
-@delete("/corpora/{corpus:str}", status_code=200, **in_thread(Right.edit))
+@delete("/corpora/{corpus:str}", status_code=200, **in_thread(Right.edit, scoped=CorpusLimit.targets))
 def delete_corpus(ports: FromPorts, request: WithToken, corpus: Name, data: JSONBody[Deletion]) -> Deleted:
     """Delete every live fact of a corpus.
 
     They are deleted in one change. The texts stay, and the facts can be restored.
     """
+    edit_in_scope(ports, corpus=corpus)
     return delete_of(ports, corpus, None, on_record(request, data), data)
 
 
@@ -236,13 +238,14 @@ def list_document_facts(
     return page(found, limit, "document facts", lambda fact: (fact.fact_id,))
 
 
-@post("/documents", **in_thread(Right.edit))
+@post("/documents", **in_thread(Right.edit, scoped=CorpusLimit.targets))
 def ingest_documents(ports: FromPorts, request: WithToken, data: JSONBody[NewDocuments]) -> Ingested:
     """Take annotated documents into a corpus.
 
     A document whose id exists with another text replaces it; one with the same text changes nothing. A document or fact
     that fails a check is refused with its place and the reason, and the rest is taken.
     """
+    edit_in_scope(ports, corpus=data.corpus)
     records: list[dict[str, Any]] = [msgspec.to_builtins(document) for document in data.documents]
     parsed = (parse_record(record, f"document {n}") for n, record in enumerate(records))
     report = ports.kb.corpora.ingest(
@@ -268,7 +271,7 @@ def _facts_of(ports: Ports, data: NewDocuments) -> list[int]:
     return ports.kb.facts.ids_of(data.corpus, [document.id for document in data.documents])
 
 
-@delete("/documents/{document_id:int}", status_code=200, **in_thread(Right.edit))
+@delete("/documents/{document_id:int}", status_code=200, **in_thread(Right.edit, scoped=CorpusLimit.targets))
 def delete_document(
     ports: FromPorts, request: WithToken, document_id: PathId, data: JSONBody[Deletion]
 ) -> Deleted:
@@ -277,6 +280,7 @@ def delete_document(
     The facts of all texts it has had are deleted in one change. The texts stay, and the facts can be restored.
     """
     document, _ = ports.kb.documents.read(document_id)
+    edit_in_scope(ports, document_id=document_id)
     return delete_of(ports, document.corpus, [document.external_id], on_record(request, data), data)
 
 

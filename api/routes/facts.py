@@ -20,6 +20,7 @@ from colmlm.api.routes.parameters import (
     PathId,
     WithToken,
     after_of,
+    edit_in_scope,
     require_shown,
     shown_to,
     time_of,
@@ -170,7 +171,7 @@ def insert_fact(ports: FromPorts, request: WithToken, data: JSONBody[NewFact]) -
     return key_and_answer(ports, edit)
 
 
-@patch("/facts/{fact_id:int}", **in_thread(Right.edit))
+@patch("/facts/{fact_id:int}", **in_thread(Right.edit, scoped=CorpusLimit.targets))
 def update_fact(
     ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONBody[NewValue]
 ) -> EditResult:
@@ -179,6 +180,7 @@ def update_fact(
     Every process uses the new value from this commit on, and no longer finds the fact by its former question. The text
     of the fact's document does not change.
     """
+    edit_in_scope(ports, fact_ids=[fact_id])
     edit = ports.kb.facts.edit(
         fact_id,
         data.value,
@@ -190,32 +192,35 @@ def update_fact(
     return answer_edit(ports, edit)
 
 
-@delete("/facts", status_code=200, **in_thread(Right.edit))
+@delete("/facts", status_code=200, **in_thread(Right.edit, scoped=CorpusLimit.targets))
 def delete_facts(ports: FromPorts, request: WithToken, data: JSONBody[DeletedSet]) -> EditResult:
     """Delete facts.
 
     All of them or none. The deletion takes effect at once in every process, and can be undone.
     """
+    edit_in_scope(ports, fact_ids=data.fact_ids)
     if data.dry_run:
         return plan_deletion(ports, data.fact_ids)
     return edit_result(ports.kb.facts.delete(data.fact_ids, **on_record(request, data), abstain=data.abstain))
 
 
-@delete("/facts/{fact_id:int}", status_code=200, **in_thread(Right.edit))
+@delete("/facts/{fact_id:int}", status_code=200, **in_thread(Right.edit, scoped=CorpusLimit.targets))
 def delete_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONBody[OneFact]) -> EditResult:
     """Delete one fact.
 
     The deletion takes effect at once in every process, and can be undone.
     """
+    edit_in_scope(ports, fact_ids=[fact_id])
     return edit_result(ports.kb.facts.delete([fact_id], **on_record(request, data), abstain=data.abstain))
 
 
-@post("/facts/restore", status_code=200, **in_thread(Right.edit))
+@post("/facts/restore", status_code=200, **in_thread(Right.edit, scoped=CorpusLimit.targets))
 def restore_facts(ports: FromPorts, request: WithToken, data: JSONBody[FactSet]) -> EditResult:
     """Bring deleted facts back.
 
     All of them or none, with their last values.
     """
+    edit_in_scope(ports, fact_ids=data.fact_ids)
     edit = ports.kb.facts.restore(data.fact_ids, **on_record(request, data))
     return key_and_answer(ports, edit)  # a keyset made while they were deleted lacks their keys
 
@@ -483,13 +488,14 @@ def insert_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewFacts])
     return key_and_answer(ports, edit)
 
 
-@patch("/facts/batch", **in_thread(Right.edit))
+@patch("/facts/batch", **in_thread(Right.edit, scoped=CorpusLimit.targets))
 def update_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewValues]) -> EditResult:
     """Edit many facts.
 
     All facts get their new values and questions in one change, or none.
     """
     corrections = [Correction(one.fact_id, one.value, one.question, one.version) for one in data.facts]
+    edit_in_scope(ports, fact_ids=[one.fact_id for one in data.facts])
     edit = ports.kb.facts.edit_many(corrections, **on_record(request, data), anyway=data.anyway)
     return answer_edit(ports, edit)
 
@@ -523,7 +529,7 @@ class NewMark(Span, frozen=True, kw_only=True):
     answer: Value | None = None
 
 
-@post("/documents/{document_id:int}/facts", **in_thread(Right.edit))
+@post("/documents/{document_id:int}/facts", **in_thread(Right.edit, scoped=CorpusLimit.targets))
 def mark_fact(
     ports: FromPorts, request: WithToken, document_id: PathId, data: JSONBody[NewMark]
 ) -> EditResult:
@@ -532,6 +538,7 @@ def mark_fact(
     Its value is what the document says at the span, which may overlap no other fact. If the server has an encoder,
     lookups find it at once.
     """
+    edit_in_scope(ports, document_id=document_id)
     edit = ports.kb.facts.add_to(
         document_id,
         data.marking,
@@ -551,12 +558,13 @@ class NewPlace(Span, frozen=True, kw_only=True):
     version: Version | None = None
 
 
-@post("/facts/{fact_id:int}/move", status_code=200, **in_thread(Right.edit))
+@post("/facts/{fact_id:int}/move", status_code=200, **in_thread(Right.edit, scoped=CorpusLimit.targets))
 def move_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONBody[NewPlace]) -> EditResult:
     """Move a fact's span.
 
     Within its document, whose words there become its value. Where it stood before stays in its history.
     """
+    edit_in_scope(ports, fact_ids=[fact_id])
     edit = ports.kb.facts.move(
         fact_id,
         data.marking,
@@ -569,13 +577,14 @@ def move_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONB
     return answer_edit(ports, edit)
 
 
-@post("/changes/{seq:int}/undo", status_code=200, **in_thread(Right.edit))
+@post("/changes/{seq:int}/undo", status_code=200, **in_thread(Right.edit, scoped=CorpusLimit.targets))
 def undo_change(ports: FromPorts, request: WithToken, seq: PathId, data: JSONBody[Why]) -> EditResult:
     """Undo an edit of facts.
 
     Takes back what one insert, update, move, delete, restore, verdict or note that both hold did, all of it; refused
     where one of its facts was edited since.
     """
+    edit_in_scope(ports, seq=seq)
     edit = ports.kb.facts.undo(seq, **on_record(request, data))
     # What is restored may lack keys of a keyset that was made meanwhile.
     return key_and_answer(ports, edit) if edit.kind == "restore" else answer_edit(ports, edit)

@@ -186,7 +186,7 @@ class Selection(Request, frozen=True, kw_only=True):
     selector: SelectorParts
 
 
-@get("/attributions", **in_thread(Right.audit))
+@get("/attributions", **in_thread(Right.audit, scoped=CorpusLimit.rows))
 def list_attributions(
     ports: FromPorts,
     fact_id: OfFact = None,
@@ -219,7 +219,7 @@ class SelectionImpact(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-@get("/facts/{fact_id:int}/impact", **in_thread(Right.audit))
+@get("/facts/{fact_id:int}/impact", **in_thread(Right.audit, scoped=CorpusLimit.rows))
 def read_fact_impact(
     ports: FromPorts, fact_id: PathId, cursor: Cursor = None, limit: Limit = 50
 ) -> FactImpact:

@@ -18,9 +18,10 @@ from colmlm.api.errors import invalid_cursor, right_missing, unacceptable_body
 from colmlm.api.ports import Ports
 from colmlm.api.wire import MAX_ID, MAX_PAGE, Id, Page, Place, Request, T, Threshold, cursor, place_in
 from colmlm.kb.access.records import Right, TokenRecord
-from colmlm.kb.errors import InvalidQuery
+from colmlm.kb.errors import InvalidQuery, refusals
 from colmlm.kb.evidence.shown import CallerView
 from colmlm.kb.facts.records import FactSearch
+from colmlm.kb.principal import scope_of_caller, work_as_service
 from colmlm.kb.removal.selector import Selector
 
 WithToken = Connection[TokenRecord, Any, Any]
@@ -133,6 +134,33 @@ def require_shown(request: WithToken, sought: FactSearch) -> None:
         sought.get(name) is not None for name in ("actor", "kind", "since", "until")
     ):
         require_past(request)
+
+
+def edit_in_scope(
+    ports: Ports,
+    *,
+    fact_ids: Sequence[int] = (),
+    document_id: int | None = None,
+    corpus: str | None = None,
+    seq: int | None = None,
+) -> None:
+    """Check that a scoped caller sees all that it names, and let the program edit that for it from here on.
+
+    What is in another corpus, or in none, is not found, as if it did not exist. Callers of all corpora pass. Raises
+    `FactNotFound`, `DocumentNotFound`, `CorpusNotFound` or `ChangeNotFound`.
+    """
+    corpora = scope_of_caller()
+    if corpora is None:
+        return
+    if corpus is not None and corpus not in corpora:
+        raise refusals.corpus_not_found(corpus)
+    if fact_ids:
+        ports.kb.facts.show_many(list(dict.fromkeys(fact_ids)))
+    if document_id is not None:
+        ports.kb.documents.read(document_id)
+    if seq is not None:
+        ports.kb.log.change(seq)
+    work_as_service()
 
 
 def shown_to(request: WithToken, ports: Ports) -> CallerView:

@@ -8,9 +8,9 @@ from litestar import get, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta
 
-from colmlm.api.middleware.auth import Right, in_thread
+from colmlm.api.middleware.auth import CorpusLimit, Right, in_thread
 from colmlm.api.ports import FromPorts
-from colmlm.api.routes.parameters import Cursor, Limit, WithToken, after_of, shown_to
+from colmlm.api.routes.parameters import Cursor, Limit, WithToken, after_of, edit_in_scope, shown_to
 from colmlm.api.routes.responses import edit_result, on_record
 from colmlm.api.wire import (
     MAX_FACTS_PER_EDIT,
@@ -89,13 +89,14 @@ def list_proposed(
     )
 
 
-@post("/review/verdicts", status_code=200, **in_thread(Right.edit))
+@post("/review/verdicts", status_code=200, **in_thread(Right.edit, scoped=CorpusLimit.targets))
 def settle(ports: FromPorts, request: WithToken, data: JSONBody[Verdicts]) -> VerdictResult:
     """Accept, reject or propose facts.
 
     Verdicts of one kind are one change. A rejected fact is deleted, and comes back with a restore or an undo. Where a
     fact was settled or edited since it was read, nothing is done to it, and `before` says what it is now.
     """
+    edit_in_scope(ports, fact_ids=[one.fact_id for one in data.verdicts])
     judged = [ReviewVerdict(one.fact_id, one.verdict, one.version, one.review) for one in data.verdicts]
     done = ports.kb.review.settle(judged, **on_record(request, data))
     return VerdictResult(

@@ -440,9 +440,10 @@ def fill(
     """Make the keys that a keyset lacks. If it was stopped, run it again to resume.
 
     Keys that were predicted are made as well, those of facts that are asked for first. A keyset that nobody calibrated
-    is calibrated at the end. Several such commands may run at once, on one machine or many; they share the work. With
-    --ray, the processes of a cluster make the keys, or those of this machine's cores. With --server a job there fills
-    the keyset, by default the active one, and the command waits for that.
+    is calibrated at the end. With --recall the index is fitted anew, without a model where no key is missing. Several
+    such commands may run at once, on one machine or many; they share the work. With --ray, the processes of a cluster
+    make the keys, or those of this machine's cores. With --server a job there fills the keyset, by default the active
+    one, and the command waits for that.
     """
     how = predicting_by(predict, predict_from, sample, method, kinds=kinds, ray=ray, ray_workers=ray_workers)
     base.only_here(recall=recall)
@@ -461,13 +462,19 @@ def fill(
         if predict:
             made = base.keysets.adapt(keyset_id, corpus=corpus, checkpoint=checkpoint, **how)
             _show_predicted(made)
-        else:
+        elif recall is None or _lacks_keys(base, keyset_id):
             of = kinds or Kinds.context
             keyset = base.keysets.rekey(keyset_id, corpus=corpus, kinds=of, checkpoint=checkpoint)
             if recall is None:
                 print_json(keyset) if wants_json() else _show([keyset])
     if recall is not None:
         _build_index(keyset_id, recall)
+
+
+def _lacks_keys(base: Base, keyset_id: int) -> bool:
+    """Tell whether a keyset lacks keys or has predicted ones; an index is fitted anew without a model where not."""
+    found = base.keysets.show(keyset_id)
+    return bool(found.num_unkeyed or found.num_predicted)
 
 
 def _fill_here(

@@ -30,7 +30,7 @@ ROLES: Mapping[str, frozenset[Right]] = {
     "admin": frozenset(Right),
 }
 
-SCOPED_ROLES = ("decoder", "reader")  # those that a token of some corpora may have
+SCOPED_ROLES = ("decoder", "reader", "auditor", "operator")  # those that a token of some corpora may have
 MAX_RATE = 1_000_000  # requests a minute
 
 LONGEST = timedelta(days=3650)  # the longest that a token may last

@@ -30,6 +30,7 @@ from colmlm.kb.facts.records import (
     StalePage,
 )
 from colmlm.kb.log.records import OnRecord
+from colmlm.kb.principal import in_scope
 from colmlm.kb.store.engines import check_limit
 from colmlm.kb.store.store import Store
 from colmlm.kb.store.waits import retry_on_contention
@@ -58,8 +59,8 @@ WHERE (d.replaced_seq IS NOT NULL OR v.version <> f.said_version AND EXISTS (
 ORDER BY f.id LIMIT :limit
 """)
 _ALSO_SAID = text("""
-SELECT fact_id, other_id FROM standing_pair WHERE same_value AND fact_id = ANY(:ids)
-UNION SELECT fact_id, other_id FROM standing_pair WHERE same_value AND other_id = ANY(:ids)
+SELECT fact_id, other_id, corpus, other_corpus FROM standing_pair WHERE same_value AND fact_id = ANY(:ids)
+UNION SELECT fact_id, other_id, corpus, other_corpus FROM standing_pair WHERE same_value AND other_id = ANY(:ids)
 """)
 
 
@@ -112,12 +113,12 @@ class Comparisons:
         return ComparedCounts(*(min(COUNTED, number) for number in (against, alike, stale)))
 
     def also_said(self, fact_ids: Sequence[int]) -> list[AlsoSaid]:
-        """Give those of these facts that others say too, which are not among them."""
+        """Give those of these facts that others say too, which are not among them; a scoped caller's own others."""
         ids = set(storable_ids(fact_ids))
         with self.store.sessions() as session:
             rows = session.execute(_ALSO_SAID, {"ids": sorted(ids)}).all()
         said: dict[int, set[int]] = {}
-        for row in rows:
+        for row in (row for row in rows if in_scope(row.corpus, row.other_corpus)):
             for one, other in ((row.fact_id, row.other_id), (row.other_id, row.fact_id)):
                 if one in ids and other not in ids:
                     said.setdefault(one, set()).add(other)

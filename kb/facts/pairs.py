@@ -25,6 +25,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import refusals
+from colmlm.kb.principal import in_scope
 from colmlm.kb.texts.alike import compare_wording, terms_of
 from colmlm.kb.texts.searched import frame_of
 from colmlm.kb.texts.sentences import sentence_ends
@@ -178,13 +179,16 @@ def is_same(value: str, other: str) -> bool:
 def keep_pairs(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tuple[int, ...]:
     """Keep the pairs of edited facts, and give the other facts whose values are those of one of these.
 
-    Raises `AnsweredAlready` for a contradiction that was not there before the edit, unless `anyway`.
+    A scoped caller is neither told of facts in other corpora nor refused for them. Raises `AnsweredAlready` for a
+    contradiction that was not there before the edit, unless `anyway`.
     """
     rows, pairs = _find_pairs(session, _WITH_IDS, ids=list(fact_ids))
     if not pairs:
         return ()
     edited = set(fact_ids)
-    if not anyway and (new := _new(session, pairs, edited)):
+    rows = [row for row in rows if in_scope(row.corpus, row.other_corpus)]
+    told = [pair for pair in pairs if in_scope(pair.corpus, pair.other_corpus)]
+    if not anyway and (new := _new(session, told, edited)):
         said = {row.other_id: row.other_value for row in rows} | {row.fact_id: row.value for row in rows}
         others = sorted({n for pair in new for n in (pair.fact_id, pair.other_id)} - edited)
         raise refusals.answered_already(others, said[others[0]] if others else "")
@@ -197,8 +201,9 @@ def keep_range(session: Session, first: int, last: int) -> tuple[int, int]:
     session.execute(_BY_INDEX)  # tables just filled have no statistics yet
     _, pairs = _find_pairs(session, _IN_RANGE, first=first, last=last)
     store_pairs(session, pairs)
-    alike = sum(pair.same_value for pair in pairs)
-    return len(pairs) - alike, alike
+    told = [pair for pair in pairs if in_scope(pair.corpus, pair.other_corpus)]
+    alike = sum(pair.same_value for pair in told)
+    return len(told) - alike, alike
 
 
 def store_pairs(session: Session, pairs: Collection[KeptPair]) -> None:

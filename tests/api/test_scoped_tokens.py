@@ -6,6 +6,7 @@ import hashlib
 import html
 import json
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from colmlm.api.app import create_app
 from colmlm.api.middleware.auth import right_of
 from colmlm.api.middleware.gate import GatedApp
 from colmlm.api.middleware.limiters import Tuning
-from colmlm.kb.access.records import ROLES, SCOPED_ROLES, Right
+from colmlm.kb.access.records import ROLES, SCOPED_ROLES
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
 from colmlm.kb.errors import InvalidValue, NotFound
@@ -119,13 +120,24 @@ def app(kb: KnowledgeBase, planted: Planted, encoder: FakeEncoder, tuning: Tunin
     return create_app(kb, encoder, LookupGenerator(kb, encoder), tuning=tuning, reader=SayingReader(SALARY))
 
 
+def client_of(role: str, kb: KnowledgeBase, app: GatedApp, connect: Connect) -> Client:
+    """Give a client with a token of this role on the seen corpus."""
+    client = connect(app)
+    secret, _ = kb.access.create(f"sales {role}", role, corpora=[SEEN])
+    client.headers["Authorization"] = f"Bearer {secret}"
+    return client
+
+
 @pytest.fixture
 def scoped(kb: KnowledgeBase, app: GatedApp, connect: Connect) -> Client:
     """A client with a reader's token of the seen corpus."""
-    client = connect(app)
-    secret, _ = kb.access.create("sales desk", "reader", corpora=[SEEN])
-    client.headers["Authorization"] = f"Bearer {secret}"
-    return client
+    return client_of("reader", kb, app, connect)
+
+
+@pytest.fixture
+def editor(kb: KnowledgeBase, app: GatedApp, connect: Connect) -> Client:
+    """A client with an operator's token of the seen corpus."""
+    return client_of("operator", kb, app, connect)
 
 
 def said_by(answer: Any) -> str:
@@ -161,10 +173,11 @@ def paths(app: GatedApp, planted: Planted) -> Iterator[str]:
             yield route.template.replace(f"{{{name}}}", str(value)).replace("{run_id}", "1")
 
 
+@pytest.mark.parametrize("role", ["reader", "auditor", "operator"])
 def test_no_route_that_is_read_says_what_is_in_another_corpus(
-    app: GatedApp, scoped: Client, planted: Planted
+    kb: KnowledgeBase, app: GatedApp, connect: Connect, planted: Planted, role: str
 ) -> None:
-    answered = 0
+    scoped, answered = client_of(role, kb, app, connect), 0
     for path in paths(app, planted):
         answer = scoped.get(path)
         assert leaked(answer, path) == [], path
@@ -175,12 +188,12 @@ def test_no_route_that_is_read_says_what_is_in_another_corpus(
 
 
 def test_a_route_that_is_not_limited_refuses_the_token_whatever_its_right(
-    app: GatedApp, scoped: Client, planted: Planted
+    app: GatedApp, editor: Client, planted: Planted
 ) -> None:
     for route in routes(app):
         right = right_of(route.handler)
-        if right in (Right.lookup, Right.read) and "scoped" not in route.handler.opt:
-            answer = scoped.request(route.method, route.path)
+        if right in ROLES["operator"] and "scoped" not in route.handler.opt:
+            answer = editor.request(route.method, route.path, json={"reason": WHY})
             if route.path.startswith("/v1") and answer.status_code not in (200, 404):
                 assert answer.status_code == 403 and "on all corpora" in answer.text, (route, answer.text)
 
@@ -326,6 +339,84 @@ def test_the_database_itself_shows_a_scoped_caller_no_other_row(kb: KnowledgeBas
     with kb.sessions() as session:
         assert session.scalar(text("SELECT count(*) FROM document")) == 2
         assert session.scalar(text("SELECT current_user")) != "colmlm_scoped"
+
+
+def edits(fact_id: int, document_id: int, corpus: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Every edit that an operator of a corpus may ask for, of what is named."""
+    why, record = {"reason": "tried"}, {"id": "new", "text": "Rome is old.", "facts": []}
+    yield "PATCH", f"/v1/facts/{fact_id}", {"value": "Other", **why}
+    yield "PATCH", "/v1/facts/batch", {"facts": [{"fact_id": fact_id, "value": "Other"}], **why}
+    yield "DELETE", f"/v1/facts/{fact_id}", why
+    yield "DELETE", "/v1/facts", {"fact_ids": [fact_id], **why}
+    yield "DELETE", "/v1/facts", {"fact_ids": [fact_id], "dry_run": True, **why}
+    yield "POST", "/v1/facts/restore", {"fact_ids": [fact_id], **why}
+    yield "POST", f"/v1/facts/{fact_id}/move", {"start": 0, "end": 3, **why}
+    yield "POST", f"/v1/documents/{document_id}/facts", {"start": 0, "end": 3, "question": "Who?", **why}
+    verdict = {"fact_id": fact_id, "verdict": "accept", "version": 1, "review": None}
+    yield "POST", "/v1/review/verdicts", {"verdicts": [verdict], **why}
+    yield "POST", "/v1/documents", {"corpus": corpus, "documents": [record], **why}
+    yield "DELETE", f"/v1/documents/{document_id}", why
+    yield "DELETE", f"/v1/corpora/{corpus}", why
+
+
+def test_an_operator_of_a_corpus_edits_nothing_in_another(
+    kb: KnowledgeBase, app: GatedApp, editor: Client, planted: Planted
+) -> None:
+    limited = {
+        (one.method, one.template) for one in routes(app) if one.handler.opt.get("scoped") == "by targets"
+    }
+    tried, before = set(), kb.log.head_seq()
+    for fact_id, document_id in zip(planted.facts, planted.documents * 2, strict=True):
+        for method, path, body in edits(fact_id, document_id, HIDDEN):
+            answer = editor.request(method, path, json=body)
+            assert answer.status_code in (404, 400), (method, path, answer.text)
+            assert leaked(answer, path, *map(str, body.values())) == [], (method, path, answer.text)
+            tried.add((method, re.sub(r"/\d+", "/{}", path.replace(HIDDEN, "{}"))))
+    for seq in range(1, before + 1):
+        answer = editor.post(f"/v1/changes/{seq}/undo", json={"reason": "tried"})
+        assert leaked(answer) == [] and answer.status_code != 200, answer.text
+    tried.add(("POST", "/v1/changes/{}/undo"))
+    assert {(method, re.sub(r"\{[^}]*\}", "{}", path)) for method, path in limited} <= tried
+    assert kb.log.head_seq() == before and all(fact.deleted_seq is None for fact in kb.facts.every(HIDDEN))
+
+
+def test_an_operator_of_a_corpus_edits_its_own_and_undoes_it(editor: Client, planted: Planted) -> None:
+    fact_id, why = planted.open_fact, {"reason": "mended"}
+    edit = editor.patch(f"/v1/facts/{fact_id}", json={"value": "Titania", **why})
+    assert edit.status_code == 200, edit.text
+    assert editor.post(f"/v1/changes/{edit.json()['seq']}/undo", json=why).status_code == 200
+    for method, path, status in (("DELETE", "/v1/facts", 200), ("POST", "/v1/facts/restore", 200)):
+        done = editor.request(method, path, json={"fact_ids": [fact_id], **why})
+        assert (done.status_code, done.json()["fact_ids"]) == (status, [fact_id]), done.text
+    record = {"id": "rome", "text": "Rome is old.", "facts": []}
+    taken = editor.post("/v1/documents", json={"corpus": SEEN, "documents": [record], **why})
+    assert taken.status_code == 201 and taken.json()["documents"] == 1, taken.text
+    reasons = [one["reason"] for one in editor.get("/v1/changes").json()["items"]]
+    assert reasons == ["set up", *["mended"] * 5]
+    assert editor.get(f"/v1/facts/{fact_id}").json()["value"] == OFFICE
+
+
+def test_an_edit_is_told_nothing_of_facts_that_say_the_same_elsewhere(
+    kb: KnowledgeBase, editor: Client, planted: Planted
+) -> None:
+    hidden = next(fact for fact in kb.facts.every(HIDDEN) if fact.value == RAISE)
+    edit = editor.patch(f"/v1/facts/{planted.open_fact}", json={"value": "Titania", "reason": "a guess"})
+    assert edit.status_code == 200, "that a fact elsewhere answers the question otherwise refuses nothing"
+    edit = editor.patch(f"/v1/facts/{planted.open_fact}", json={"value": RAISE, "reason": "a guess"})
+    assert edit.json()["also_said_by"] == [] and hidden.fact_id not in edit.json()["fact_ids"]
+    gone = editor.request(
+        "DELETE", "/v1/facts", json={"fact_ids": [planted.open_fact], "dry_run": True, "reason": "r"}
+    )
+    assert gone.status_code == 200 and gone.json()["also_said_by"] == [], gone.text
+    said = f"The office is in {RAISE}."
+    record = {
+        "id": "guess",
+        "text": said,
+        "facts": [{"start": 17, "end": 17 + len(RAISE), "value": RAISE, "question": SHARED}],
+    }
+    taken = editor.post("/v1/documents", json={"corpus": SEEN, "documents": [record], "reason": "a guess"})
+    assert taken.status_code == 201, taken.text
+    assert (taken.json()["contradictions"], taken.json()["duplicates"]) == (0, 1), "its own fact alone"
 
 
 def test_only_those_roles_that_read_are_given_on_some_corpora(kb: KnowledgeBase, planted: Planted) -> None:

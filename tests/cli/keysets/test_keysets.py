@@ -130,6 +130,11 @@ def test_the_list_says_how_many_lists_of_an_index_are_read(run: Run, keyed: list
     said = "IVF2,Flat, 2 of 2 lists, 10 candidates"
     assert said in " ".join(run("keysets", "fill", new["keyset_id"], "--recall", 0.98).out.split())
     assert said in " ".join(run("keysets", "list").out.split())
+    gone = other.rename(other.with_name("gone"))
+    assert said in " ".join(run("keysets", "fill", new["keyset_id"], "--recall", 0.98).out.split()), (
+        "no model"
+    )
+    gone.rename(other)
 
 
 def test_retiring_says_what_goes_and_asks(run: Run, keyed: list[int], other: Path) -> None:
