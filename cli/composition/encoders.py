@@ -59,7 +59,7 @@ def describe(checkpoint: Checkpoint) -> CheckpointInfo:
         checkpoint_id=checkpoint.checkpoint_id,
         name=checkpoint.config.name,
         dim=checkpoint.config.dim,
-        path=str(checkpoint.path) if checkpoint.path else None,
+        path=str(checkpoint.path.absolute()) if checkpoint.path else None,
         tokenizer_hash=checkpoint.tokenizer_hash,
         trained_on=str(trained_on) if trained_on else None,
     )

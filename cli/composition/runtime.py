@@ -38,7 +38,7 @@ RELEASED = Path("released", "co-lmlm-135m")
 # Commands on what is there. In a home without a knowledge base they would make an empty one, and find nothing wrong.
 ON_WHAT_IS_THERE = re.compile(
     r"(ask|backup|contradictions|erase|forget|generate|log|lookup|misses|questions|review|trace)\b"
-    r"|facts (delete|edit|list|restore|show|undo)\b"
+    r"|facts (delete|edit|list|restore|show|undo)\b|checkpoint info\b"
 )
 
 

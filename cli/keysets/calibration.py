@@ -14,10 +14,11 @@ from colmlm.cli.composition.keying import DEFAULT_SAMPLE
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import MAX_BIGINT, CheckpointPath, examples, no_nan, wants_json
 from colmlm.cli.output import print_json, say
-from colmlm.kb.errors import KeysetMismatch, refusals
+from colmlm.kb.errors import refusals
 
 if TYPE_CHECKING:
     from colmlm.kb.keys.records import KeysetHead
+    from colmlm.kb.keys.rekey import Encoder
 
 THRESHOLD_EXAMPLES = examples(
     "colmlm keysets threshold 2",
@@ -61,8 +62,8 @@ def _calibrate(
     base.only_here(calibrate=True)
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
         runtime.open()
-        keyset = _keyset_of(runtime, keyset_id)
-        measured = measure(runtime.kb, runtime.encoder, keyset, false_accept_rate, sample, runtime.telling)
+        keyset, encoder = _keyset_of(runtime, keyset_id, checkpoint)
+        measured = measure(runtime.kb, encoder, keyset, false_accept_rate, sample, runtime.telling)
         if not dry_run:
             runtime.kb.keysets.calibrate(keyset.keyset_id, measured)
     if wants_json():
@@ -71,19 +72,22 @@ def _calibrate(
         say(describe_calibration(measured))
 
 
-def _keyset_of(runtime: Runtime, keyset_id: int | None) -> KeysetHead:
-    """Give the keyset to calibrate; the runtime's checkpoint must have made it, since that encodes the questions."""
-    checkpoint_id = runtime.encoder.checkpoint.checkpoint_id
+def _keyset_of(runtime: Runtime, keyset_id: int | None, named: Path | None) -> tuple[KeysetHead, Encoder]:
+    """Give the keyset to calibrate, and the encoder that made its keys, which encodes the questions.
+
+    That is loaded from `named`, else from where it was registered. Raises `KeysetMismatch` where another is there.
+    """
+    from colmlm.cli.composition.keying import encoder_of
+
     wanted = runtime.kb.keysets.in_use()
     if keyset_id is None:
+        checkpoint_id = runtime.encoder.checkpoint.checkpoint_id
         found = next((k for k in wanted if k.checkpoint_id == checkpoint_id), None)
-        return found or runtime.kb.keysets.create(runtime.encoder.checkpoint)
+        return found or runtime.kb.keysets.create(runtime.encoder.checkpoint), runtime.encoder
     found = next((k for k in wanted if k.keyset_id == keyset_id), None)
     if found is None:
         raise refusals.keyset_not_found(keyset_id)
-    if found.checkpoint_id != checkpoint_id:
-        raise KeysetMismatch(checkpoint_id, found.checkpoint_id)
-    return found
+    return found, encoder_of(runtime, keyset_id, named)
 
 
 @anywhere

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +13,7 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import CheckpointPath, DryRun, NewDirectory, examples, require_empty, wants_json
 from colmlm.cli.output import count_of, print_json, print_table, say, say_values
+from colmlm.kb.errors import KBError
 
 
 class ExportForm(StrEnum):
@@ -40,6 +42,8 @@ def info(checkpoint: CheckpointPath = None) -> None:
     from colmlm.cli.composition.encoders import describe
 
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+        with suppress(KBError):  # without a knowledge base no keyset is active
+            runtime.open()
         loaded = runtime.checkpoint
     described = describe(loaded)
     if wants_json():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from colmlm.cli.composition.runtime import Runtime
+from colmlm.cli.composition.runtime import Runtime, released_checkpoint
 from colmlm.cli.options import MaxMinutes, above_zero, examples, wants_json
 from colmlm.cli.output import count_of, note, print_json, print_table, progress, say
 from colmlm.cli.start.command import RunningGroup
@@ -46,6 +46,12 @@ Shards = Annotated[
         "--shards", exists=True, file_okay=False, help="A folder of `train shards`; may be repeated."
     ),
 ]
+
+
+def _path_of_released(init: str | None) -> str | None:
+    """Give the path of the checkpoint that comes with the program for its name `released`."""
+    return str(released_checkpoint()) if init == "released" else init
+
 
 _AT_ONCE = 500  # documents that are tokenised between two reports of progress
 
@@ -105,7 +111,10 @@ def shards(
     preset: Preset = None,
     method: Method = None,
     init: Annotated[
-        str | None, typer.Option("--init", help="What will be trained, for its tokenizer; see `train`.")
+        str | None,
+        typer.Option(
+            "--init", callback=_path_of_released, help="What will be trained, for its tokenizer; see `train`."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, as of `train`.")
@@ -250,7 +259,10 @@ def train(
     init: Annotated[
         str | None,
         typer.Option(
-            "--init", "--base", help="random, a base (smollm2-135m, a hub id, a path), or a checkpoint."
+            "--init",
+            "--base",
+            callback=_path_of_released,
+            help="random, a base (smollm2-135m, a hub id, a path), a checkpoint, or released: the bundled one.",
         ),
     ] = None,
     adapt: Annotated[str | None, typer.Option("--adapt", help="full or lora.")] = None,

@@ -79,7 +79,14 @@ def create_keyset(
         tokenizer_hash=checkpoint.tokenizer_hash,
         trained_on=checkpoint.trained_on,
     )
-    session.execute(register.on_conflict_do_nothing(index_elements=[CheckpointRow.id]))
+    # A relative path is of one working directory, so the first absolute one takes its place.
+    session.execute(
+        register.on_conflict_do_update(
+            index_elements=[CheckpointRow.id],
+            set_={"path": register.excluded.path},
+            where=CheckpointRow.path.is_(None) | CheckpointRow.path.not_like("/%"),
+        )
+    )
     in_use = select(KeysetRow.id).where(
         KeysetRow.checkpoint_id == checkpoint.checkpoint_id, KeysetRow.state != "retired"
     )

@@ -137,6 +137,17 @@ def test_the_list_says_how_many_lists_of_an_index_are_read(run: Run, keyed: list
     gone.rename(other)
 
 
+def test_a_keyset_is_calibrated_with_its_own_checkpoint_from_any_directory(
+    run: Run, keyed: list[int], other: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(other.parent)
+    new = run("keysets", "fill", "--checkpoint", other.name, "--json").json["keyset_id"]
+    monkeypatch.chdir(tmp_path)
+    measured = run("keysets", "threshold", new, "--calibrate", "--dry-run", "--json")
+    assert measured.code == 0 and measured.json["keyset_id"] == new
+    assert run("keysets", "activate", new, "--force").code == 0
+
+
 def test_retiring_says_what_goes_and_asks(run: Run, keyed: list[int], other: Path) -> None:
     new = run("keysets", "fill", "--checkpoint", other, "--json").json["keyset_id"]
     assert run("keysets", "retire", 1, "--yes").code == 4, "it is active"
