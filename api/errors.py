@@ -229,6 +229,10 @@ def _of_http(error: HTTPException) -> Problem:
         title = "Malformed request"
         faults = error.extra if isinstance(error.extra, list) else []
         errors = [FieldError(f.get("key", ""), f["message"], str(f.get("source", ""))) for f in faults]
+        if error.detail.startswith("Validation failed"):
+            named = ", ".join(f"`{one.field}`" for one in errors if one.field) or "the body"
+            said = f"The request has parts that this route does not take: {named}. Nothing was changed. Correct them."
+            return Problem(f"urn:colmlm:{name}", title, error.status_code, said, errors=errors)
     detail = _DETAILS.get(error.status_code, error.detail) if error.detail in _BARE else error.detail
     return Problem(f"urn:colmlm:{name}", title, error.status_code, detail, errors=errors)
 

@@ -108,6 +108,7 @@ _REMEDIES = {
     "builtins.IsADirectoryError": "Name a file.",
     "builtins.NotADirectoryError": "Name a directory.",
     "builtins.PermissionError": "Change the permissions, or name another path.",
+    "builtins.OSError": "Nothing more was written. Check the disk and the path with `colmlm doctor`, then try again.",
     "builtins.MemoryError": "Out of memory. Free some, or work on less at once.",
 }
 
@@ -174,4 +175,7 @@ def _cause(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
     # SQLAlchemy repeats the statement with its parameters; the driver's own message is the cause.
-    return f"{str(getattr(error, 'orig', None) or error).rstrip('.')}."
+    said = str(getattr(error, "orig", None) or error).rstrip(".")
+    if type(error).__name__ in ("InterfaceError", "OperationalError"):
+        return f"The connection to the database broke ({said}). An edit that was not confirmed was not made."
+    return f"{said}."

@@ -151,7 +151,7 @@ def _tokenise_documents(
     from colmlm.model.training.corpora import merge_corpora, tokenise
 
     if not documents:
-        raise TrainingRefused("a file holds no documents")
+        raise TrainingRefused("a file holds no documents. Nothing was trained. Name files that hold some")
     parts = []
     for start in range(0, len(documents), _AT_ONCE):
         parts.append(tokenise(documents[start : start + _AT_ONCE], tokenizer, config))

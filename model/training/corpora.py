@@ -361,7 +361,10 @@ def apportion(count: int, weights: Sequence[float]) -> list[int]:
     for i in by_remainder[: count - sum(shares)]:
         shares[i] += 1
     if any(weight > 0 and not share for weight, share in zip(weights, shares, strict=True)):
-        raise TrainingRefused(f"a batch of {count} documents is too small for the weights {list(weights)}")
+        raise TrainingRefused(
+            f"a batch of {count} documents is too small for the weights {list(weights)}. "
+            "Nothing was trained. Raise --batch"
+        )
     return shares
 
 
@@ -435,7 +438,9 @@ def build_shards(
         records.append(record)
         yield _sum_records(records, kept)
     if not records:
-        raise TrainingRefused("there are no documents to make shards of")
+        raise TrainingRefused(
+            "there are no documents to make shards of. Nothing was written. Name files that hold some"
+        )
     _seal(directory, made, records)
 
 
