@@ -202,9 +202,11 @@ class RemoteComparisons(Resource):
         )
         return [said for found in asked for said in found]
 
-    def hold(self, fact_id: int, other_id: int, *, holds: bool = True, **who: Unpack[OnRecord]) -> Edit:
-        body = {"fact_ids": [fact_id, other_id], "holds": holds, **options(OnRecord, who)}
-        return edit_of(self.api.edit("/facts/hold", EditResult, on_behalf(body)))
+    def note_both_right(
+        self, fact_id: int, other_id: int, *, both_right: bool = True, **who: Unpack[OnRecord]
+    ) -> Edit:
+        body = {"fact_ids": [fact_id, other_id], "both_right": both_right, **options(OnRecord, who)}
+        return edit_of(self.api.edit("/facts/contradictions", EditResult, on_behalf(body)))
 
 
 class RemoteReview(Resource):

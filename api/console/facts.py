@@ -350,7 +350,7 @@ def edit_rows(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
 # Contradictions: facts that answer one question with two values, say the same, or are stale, and how to end that.
 
 PAIRS_ON_A_PAGE = 20
-LISTS = ("contradictions", "duplicates", "stale", "held")
+LISTS = ("contradictions", "duplicates", "stale", "noted")
 
 
 def show_contradictions(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
@@ -384,17 +384,17 @@ def _find_pairs(ports: Ports, request: PageRequest, form: Form, shown: str) -> P
         return view.stale(**part)
     if shown == "duplicates":
         return view.pairs("duplicates", **part)
-    return view.pairs("contradictions", held=shown == "held", **part)
+    return view.pairs("contradictions", noted=shown == "noted", **part)
 
 
-@post("/contradictions/hold", opt=needs(Right.edit), sync_to_thread=True)
+@post("/contradictions", opt=needs(Right.edit), sync_to_thread=True)
 @show_again(show_contradictions)
-def hold_both(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
-    """Note that both of two facts hold, or with `not` that they do not."""
+def note_both_right(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Note that two facts are both right, or with `not` that they are not."""
     ids, signature = form.ids("fact"), form.sign(request)
     if len(ids) != 2:
         raise InvalidValue("pair", "a pair needs two facts")
-    edit = ports.kb.comparisons.hold(*ids, holds=not form.flag("not"), **signature)
+    edit = ports.kb.comparisons.note_both_right(*ids, both_right=not form.flag("not"), **signature)
     return Redirect(f"/console/contradictions?change={edit.seq}", status_code=303)
 
 
@@ -588,7 +588,7 @@ HANDLERS = (
     ask_for_rows,
     edit_rows,
     get("/contradictions", opt=needs(Right.read), sync_to_thread=True)(show_contradictions),
-    hold_both,
+    note_both_right,
     start_comparison,
     list_inbox,
     settle_facts,

@@ -161,7 +161,7 @@ _ITEM = InboxItem(
 FACT_EXAMPLES: tuple[Any, ...] = (
     Why(reason=WHY),
     facts.NewFact(question=QUESTION, value="Lima", reason="asked for"),
-    facts.Holding(fact_ids=[12, 15], reason="two capitals, each in its time"),
+    facts.BothRight(fact_ids=[12, 15], reason="two capitals, each in its time"),
     facts.NewValue(value="Cusco", reason="typing error in the source", actor="ana"),
     facts.Span(start=23, end=27, text="Lima", reason="cut too short"),
     facts.NewPlace(start=23, end=27, text="Lima", reason="cut too short"),

@@ -352,14 +352,14 @@ def signer_needed() -> str:
 
 @NotFound.coded("QuestionNotFound", "No such question")
 def question_not_found(question_ids: Sequence[int]) -> str:
-    return f"No question {format_list(question_ids)} in this set. Nothing was changed. See `colmlm questions show`."
+    return f"No question {format_list(question_ids)} in this set. Nothing was changed. See `colmlm questions list`."
 
 
 @NotFound.coded("QuestionRunNotFound", "No such run")
 def question_run_not_found(run_id: int) -> str:
     return (
         f"No run {run_id} of this question set is stored. Nothing was changed. List the stored runs with "
-        "`colmlm questions show NAME --runs`."
+        "`colmlm questions list NAME --runs`."
     )
 
 
@@ -478,7 +478,7 @@ def job_not_found(job_id: int) -> str:
 
 @Conflict.coded("JobFinished", "Job has ended")
 def job_finished(job_id: int, state: str) -> str:
-    return f"Job {job_id} has ended already: {state}. Nothing was changed. See `colmlm jobs show {job_id}`."
+    return f"Job {job_id} has ended already: {state}. Nothing was changed. See `colmlm jobs list {job_id}`."
 
 
 @KBError.coded("JobGivenUp", "Job given up")

@@ -198,7 +198,7 @@ def _require_some(count: int) -> None:
 # Undoing: takes the edits of one change back, where nothing has changed its facts since. Session first.
 
 DELETING = ("delete", "reject")
-UNDONE = ("insert", "update", "move", "restore", mending.KIND, *DELETING, *audit.VERDICTS)
+UNDONE = ("insert", "update", "move", "restore", *mending.NOTES, *DELETING, *audit.VERDICTS)
 INSTEAD = {
     "forget": "Undo the forget run with `colmlm forget undo`",
     "ingest": "Add the former file again with `colmlm corpus add`",
@@ -217,7 +217,7 @@ WHERE v.fact_id = ANY(:ids) AND restored.from_seq = :seq
 
 
 def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
-    """Take back change `seq`: an edit, a verdict, or that both of two facts hold.
+    """Take back change `seq`: an edit, a verdict, or that two facts are both right.
 
     Raises `NoSuchChange` or `NotUndoable`.
     """
@@ -229,8 +229,8 @@ def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
             seq, f"it is of kind {kind}. {INSTEAD.get(kind, 'Only edits of facts can be undone')}"
         )
     pending = audit.begin_change(session, actor, reason)
-    if change.kind == mending.KIND:
-        return mending.undo_hold(session, pending, change)
+    if change.kind in mending.NOTES:
+        return mending.undo_note(session, pending, change)
     ids = edits.storable_ids(change.fact_ids)
     versions = edits.last_versions(session, ids)
     edits.refuse_erased(session, ids)
