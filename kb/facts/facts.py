@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -323,9 +323,14 @@ WHERE gone.id = ANY(:ids) ORDER BY f.id
 
 
 def remove_documents(
-    session: Session, corpus: str, external_ids: Collection[str], actor: str, reason: str
+    session: Session,
+    corpus: str,
+    external_ids: Collection[str],
+    actor: str,
+    reason: str,
+    payload: Mapping[str, Any] | None = None,
 ) -> Edit | None:
-    """Take these documents out of use, in one change, with all their facts.
+    """Take these documents out of use, in one change, with all their facts. Their texts and facts stay, hidden.
 
     Those that are not current are left alone; None where none is.
     """
@@ -340,7 +345,8 @@ def remove_documents(
     edits.end_facts(session, fact_ids, pending.seq)
     removing = update(DocumentRow).where(DocumentRow.id == func.any(list(gone)))
     session.execute(removing.values(replaced_seq=pending.seq))
-    return edits.append_edit(session, pending, "delete", fact_ids, {"corpus": corpus, "removed": len(gone)})
+    said = {**(payload or {}), "corpus": corpus, "removed": len(gone)}
+    return edits.append_edit(session, pending, "delete", fact_ids, said)
 
 
 def put_back_documents(
