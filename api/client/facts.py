@@ -79,8 +79,13 @@ from colmlm.kb.removal.records import (
     ErasureReport,
     ErasureRequest,
     ForgetPlan,
+    HeldSelection,
+    Hold,
     Planning,
     Rates,
+    RetentionPlan,
+    RetentionRule,
+    RetentionTerms,
     RunRecord,
     SaidSurvivor,
     Verification,
@@ -88,6 +93,8 @@ from colmlm.kb.removal.records import (
 from colmlm.kb.review.records import IN_INBOX, Inbox, InboxSought
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from colmlm.kb.corpus.format import AnnotatedDocument
     from colmlm.kb.corpus.raw.blocks import RawAddition
     from colmlm.kb.corpus.raw.files import FoundFiles, RawFile
@@ -444,6 +451,49 @@ class RemoteForgetting(Resource):
         for name, number in zip(_LISTS, numbers, strict=True):
             if number > (told := len(getattr(plan, name))):
                 self.api.telling.note(f"The server tells the first {told} of {number} {name}.")
+
+
+class RemoteHolds(Resource):
+    """The verbs of `cli.bases.local.LocalHolds`. The token is the one that asks, approves and releases."""
+
+    all = list_verb(
+        "/holds", Hold, "holds", "*", "standing?", "fact_id?", "document_id?", "after?", "limit=50"
+    )
+    read = get_verb("/holds/{hold_id}", Hold)
+    place = edit_verb("/holds", Hold, shape=HeldSelection)
+    approve = edit_verb("/holds/{hold_id}/approve", Hold)
+    release = edit_verb("/holds/{hold_id}/release", Hold, "*", "actor", "reason")
+    withdraw = edit_verb("/holds/{hold_id}/withdraw", Hold)
+
+
+class RemoteRetention(Resource):
+    """The verbs of `kb.removal.holds.Retention`. A server's worker carries rules out."""
+
+    rules = list_verb("/retention-rules", RetentionRule, "retention rules")
+    set_rule = edit_verb(
+        "/corpora/{corpus}/retention",
+        RetentionRule,
+        "*",
+        "actor",
+        "reason",
+        shape=RetentionTerms,
+        method="PUT",
+    )
+    end_rule = edit_verb(
+        "/corpora/{corpus}/retention", RetentionRule, "*", "actor", "reason", method="DELETE"
+    )
+
+    def plan(
+        self,
+        corpus: str,
+        *,
+        now: datetime | None = None,
+        terms: RetentionTerms | None = None,
+        limit: int = 50,
+    ) -> RetentionPlan:
+        path, at = f"/corpora/{quote_part(corpus)}/retention", None if now is None else now.isoformat()
+        tried: dict[str, Any] = {} if terms is None else {**terms}
+        return self.api.get(path, RetentionPlan, now=at, limit=limit, **tried)
 
 
 class RemoteErasures(Resource):

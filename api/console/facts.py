@@ -21,6 +21,7 @@ from colmlm.api.console.views import (
     corpus_options,
     excerpts,
     find_change,
+    find_keeping,
     form_page,
     on_each,
     passage,
@@ -85,6 +86,7 @@ def show_document(ports: FromPorts, request: PageRequest, document_id: PathId, f
         to_review=[fact for fact in facts if fact.review == "proposed" and fact.deleted_seq is None],
         at_once=MAX_FACTS_PER_EDIT,
         done=find_change(ports, form),
+        **find_keeping(ports, request, document_id=document_id),
         chosen=form.integer("fact"),
         moving=next((fact for fact in facts if str(fact.fact_id) == form.raw("move")), None),
     )
@@ -103,6 +105,7 @@ def show_fact(ports: FromPorts, request: PageRequest, fact_id: PathId, form: Fro
         around=passage(shown.document_text(source.document_id), source.start, source.end) if source else None,
         uses=shown.uses(fact_id),
         done=find_change(ports, form),
+        **find_keeping(ports, request, fact_id=fact_id, document_id=source.document_id if source else None),
     )
 
 

@@ -370,7 +370,7 @@ def undo(
     actor: Actor = None,
     no_key: NoKey = False,
 ) -> None:
-    """Undo an add, edit, move, delete, restore, hold or verdict, all of that change."""
+    """Undo an add, edit, move, delete, restore, note or verdict, all of that change."""
     done = base.facts.undo(seq, keyed=not no_key, actor=base.actor(actor), reason=reason)
     show_.print_edit(done, undoes=seq)
 

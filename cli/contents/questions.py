@@ -118,7 +118,7 @@ def list_sets(
     ] = None,
     runs: Annotated[bool, typer.Option("--runs", help="Show its runs in place of its questions.")] = False,
 ) -> None:
-    """List the sets of questions, each with its last run, or show one: its questions with their values, or its runs."""
+    """List the sets of questions, or show one: its questions with their values, or its runs."""
     if name is None:
         if runs:
             raise typer.BadParameter("name the set.", param_hint="--runs")

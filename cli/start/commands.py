@@ -103,12 +103,16 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "colmlm.cli.removal.erase:app",
             "Erase facts for good, live or deleted, all of them or none. Nothing brings them back.",
         ),
+        "hold": Lazy(
+            "colmlm.cli.removal.holds:app",
+            "Hold facts, documents or corpora, so that nothing deletes them by a rule or erases them.",
+        ),
         "forget": Lazy(
             "colmlm.cli.removal.forget:app", "Forget sets of facts: plan, apply, verify, undo, certify."
         ),
         "corpus": Lazy(
             "colmlm.cli.contents.corpus:app",
-            "Add, sync, annotate, export, delete and list corpora.",
+            "Add, sync, annotate, export, retain, delete and list corpora.",
         ),
         "misses": Lazy(
             "colmlm.cli.contents.misses:app",
@@ -195,6 +199,11 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "settle": "Approve a request to erase facts, which are then gone for good, or withdraw it.",
             "certificate": "Give the signed certificate of an erasure as of now, as JSON on stdout or as a file.",
         },
+        "hold": {
+            "place": "Place a hold on facts, documents or whole corpora, or approve one that was asked for.",
+            "list": "List holds, oldest first, or show one: what it keeps, who placed it, and why.",
+            "release": "End a hold, so that what it kept may go again.",
+        },
         "forget": {
             "plan": "Choose facts (they must match every option) and show what forgetting them would do.",
             "apply": "Forget the facts of a plan: all of them in one change, or none.",
@@ -210,6 +219,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "and take out the documents of files that are gone.",
             "export": "Write a corpus in a form that `colmlm corpus add` reads.",
             "delete": "Delete every live fact of a corpus, or of some of its documents, in one change.",
+            "retain": "Show or set after how many days the documents of a corpus go, what would go now.",
             "list": "List the corpora, or one: documents, live facts, deleted facts, characters.",
             "documents": "List documents in the order of their ids, or show one: its text as it was ingested.",
         },
