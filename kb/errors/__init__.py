@@ -377,11 +377,13 @@ class SnapshotRefused(KBError):
 
 @Conflict.coded("HoldStands", "A hold keeps it")
 def hold_stands(what: str, ids: Sequence[int], hold_ids: Sequence[int]) -> str:
-    named, first = format_list(ids), hold_ids[0]
-    holds = f"hold {first}" if len(hold_ids) == 1 else f"holds {format_list(hold_ids)}"
+    named, is_one = format_list(ids), len(hold_ids) == 1
+    holds = f"hold {hold_ids[0]}" if is_one else f"holds {format_list(hold_ids)}"
+    first = f"`colmlm hold release {hold_ids[0]}` ends the hold."
+    ends = first if is_one else "`colmlm hold release HOLD_ID` ends each of them."
     return (
         f"{count_of(len(ids), what, 'are')} kept by {holds} ({what} {named}). Nothing was deleted or erased. See "
-        f"`colmlm hold list`. `colmlm hold release {first}` ends the hold."
+        f"`colmlm hold list`. {ends}"
     )
 
 
