@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from colmlm.cli.bases.local_base import Base
     from colmlm.kb.corpus.raw.source_check import SourceCheck
     from colmlm.kb.facts.files import BulkEdit, PlannedEdit, RefusedRow
-    from colmlm.kb.facts.records import AlsoSaid, Edit, FactRecord, SamplePlace, Source
+    from colmlm.kb.facts.records import (
+        AlsoSaid,
+        Edit,
+        FactPair,
+        FactRecord,
+        PairPage,
+        SamplePlace,
+        Source,
+        StalePage,
+    )
 
 SENTENCE_WIDTH, SENTENCE_SIDE = (
     80,
@@ -207,3 +216,38 @@ def print_check(found: SourceCheck) -> None:
     say(f"{_OUTCOMES[found.outcome]}{said}{there}.")
     if found.cause is not None:
         note(f"{found.cause[:1].upper()}{found.cause[1:]}.")
+
+
+def print_pairs(base: Base, found: PairPage) -> None:
+    """Print a page of pairs of facts that contradict or say the same."""
+    if wants_json():
+        print_json(found)
+        return
+    texts: dict[int, str] = {}
+    columns = ("pair", "fact", "value", "other", "value", "question or sentence", "by", "answers")
+    print_table(columns, [_pair_row(base, pair, texts) for pair in found.pairs], "No such pairs.")
+    _tell_more(found, len(found.pairs), "pair")
+
+
+def _pair_row(base: Base, pair: FactPair, texts: dict[int, str]) -> tuple[object, ...]:
+    by = "words" if pair.score is None else "sentence" if pair.score == 1 else f"key {pair.score:.3f}"
+    said = (pair.fact.fact_id, shorten(pair.fact.value), pair.other.fact_id, shorten(pair.other.value))
+    about = pair.fact.question or pair.other.question or sentence_of(base, pair.fact, texts)
+    return pair.pair_id, *said, shorten(about, SENTENCE_WIDTH + 2), by, pair.answering or ""
+
+
+def print_stale_facts(found: StalePage) -> None:
+    """Print a page of facts that are behind their document's text."""
+    if wants_json():
+        print_json(found)
+        return
+    rows = ((one.fact_id, shorten(one.value), shorten(one.question), one.why) for one in found.facts)
+    print_table(("id", "value", "question", "why"), rows, "No stale facts.")
+    _tell_more(found, len(found.facts), "stale fact")
+
+
+def _tell_more(found: PairPage | StalePage, shown: int, thing: str) -> None:
+    if found.total > shown:
+        note(f"{'' if found.is_exact else 'More than '}{count_of(found.total, thing)} in all.")
+    if found.next_after is not None:
+        note(f"More: --after {found.next_after}")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
+from typing import Annotated
 
 import typer
 
-from colmlm.cli.options import Json, ProgramOptions, examples
+from colmlm.cli.options import Json, ProgramOptions, examples, wants_json
+from colmlm.cli.output import print_json, say
 from colmlm.cli.start.commands import Lazy
 from colmlm.cli.start.root import Debug, Root, start
 
@@ -22,6 +25,9 @@ LABORATORY: Mapping[str, Lazy] = MappingProxyType(
             "colmlm.lab.methods.unlearn:unlearn",
             "Train a checkpoint until it no longer says some answers",
             examples="UNLEARN_EXAMPLES",
+        ),
+        "plot": Lazy(
+            "colmlm.lab.main:plot", "Draw a run's losses, rate, gradient norm and speed against its steps."
         ),
         "crashlab": Lazy(
             "colmlm.lab.faults.laboratory:crashlab",
@@ -56,6 +62,18 @@ app = typer.Typer(
 def root(context: typer.Context, debug: Debug = False, as_json: Json = False) -> None:
     """Everything here works on knowledge bases of its own and leaves yours alone."""
     context.obj = ProgramOptions(as_json)
+
+
+def plot(
+    run: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="The run's directory.")],
+    output: Annotated[Path | None, typer.Option("--output", help="A PNG file. Default: in the run.")] = None,
+) -> None:
+    """Draw a run's losses, rate, gradient norm and speed against its steps."""
+    from colmlm.model.training.logs import LOSS_FILE, PLOT_FILE, draw_plot
+
+    target = output or run / PLOT_FILE
+    draw_plot(run / LOSS_FILE, target)
+    print_json({"plot": str(target)}) if wants_json() else say(str(target))
 
 
 def main() -> None:

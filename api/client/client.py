@@ -18,6 +18,8 @@ if TYPE_CHECKING:
         RemoteErasures,
         RemoteFacts,
         RemoteForgetting,
+        RemoteHolds,
+        RemoteRetention,
         RemoteReview,
     )
     from colmlm.api.client.lookups import (
@@ -70,6 +72,18 @@ class Client:
         from colmlm.api.client.facts import RemoteReview
 
         return RemoteReview(self._api)
+
+    @cached_property
+    def holds(self) -> RemoteHolds:
+        from colmlm.api.client.facts import RemoteHolds
+
+        return RemoteHolds(self._api)
+
+    @cached_property
+    def retention(self) -> RemoteRetention:
+        from colmlm.api.client.facts import RemoteRetention
+
+        return RemoteRetention(self._api)
 
     @cached_property
     def corpora(self) -> RemoteCorpora:

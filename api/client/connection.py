@@ -75,7 +75,7 @@ class RequestRefused(RemoteError):
 
 @RemoteError.coded("JobNotDone", "Job not done")
 def job_not_done(job_id: int, state: str) -> str:
-    return f"Job {job_id} is {state}. Its committed changes are kept. See `colmlm jobs show {job_id}`."
+    return f"Job {job_id} is {state}. Its committed changes are kept. See `colmlm jobs list {job_id}`."
 
 
 def error_of_response(response: httpx2.Response) -> KBError:

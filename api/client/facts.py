@@ -79,8 +79,13 @@ from colmlm.kb.removal.records import (
     ErasureReport,
     ErasureRequest,
     ForgetPlan,
+    HeldSelection,
+    Hold,
     Planning,
     Rates,
+    RetentionPlan,
+    RetentionRule,
+    RetentionTerms,
     RunRecord,
     SaidSurvivor,
     Verification,
@@ -88,6 +93,8 @@ from colmlm.kb.removal.records import (
 from colmlm.kb.review.records import IN_INBOX, Inbox, InboxSought
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from colmlm.kb.corpus.format import AnnotatedDocument
     from colmlm.kb.corpus.raw.blocks import RawAddition
     from colmlm.kb.corpus.raw.files import FoundFiles, RawFile
@@ -202,9 +209,11 @@ class RemoteComparisons(Resource):
         )
         return [said for found in asked for said in found]
 
-    def hold(self, fact_id: int, other_id: int, *, holds: bool = True, **who: Unpack[OnRecord]) -> Edit:
-        body = {"fact_ids": [fact_id, other_id], "holds": holds, **options(OnRecord, who)}
-        return edit_of(self.api.edit("/facts/hold", EditResult, on_behalf(body)))
+    def note_both_right(
+        self, fact_id: int, other_id: int, *, both_right: bool = True, **who: Unpack[OnRecord]
+    ) -> Edit:
+        body = {"fact_ids": [fact_id, other_id], "both_right": both_right, **options(OnRecord, who)}
+        return edit_of(self.api.edit("/facts/contradictions", EditResult, on_behalf(body)))
 
 
 class RemoteReview(Resource):
@@ -442,6 +451,49 @@ class RemoteForgetting(Resource):
         for name, number in zip(_LISTS, numbers, strict=True):
             if number > (told := len(getattr(plan, name))):
                 self.api.telling.note(f"The server tells the first {told} of {number} {name}.")
+
+
+class RemoteHolds(Resource):
+    """The verbs of `cli.bases.local.LocalHolds`. The token is the one that asks, approves and releases."""
+
+    all = list_verb(
+        "/holds", Hold, "holds", "*", "standing?", "fact_id?", "document_id?", "after?", "limit=50"
+    )
+    read = get_verb("/holds/{hold_id}", Hold)
+    place = edit_verb("/holds", Hold, shape=HeldSelection)
+    approve = edit_verb("/holds/{hold_id}/approve", Hold)
+    release = edit_verb("/holds/{hold_id}/release", Hold, "*", "actor", "reason")
+    withdraw = edit_verb("/holds/{hold_id}/withdraw", Hold)
+
+
+class RemoteRetention(Resource):
+    """The verbs of `kb.removal.holds.Retention`. A server's worker carries rules out."""
+
+    rules = list_verb("/retention-rules", RetentionRule, "retention rules")
+    set_rule = edit_verb(
+        "/corpora/{corpus}/retention",
+        RetentionRule,
+        "*",
+        "actor",
+        "reason",
+        shape=RetentionTerms,
+        method="PUT",
+    )
+    end_rule = edit_verb(
+        "/corpora/{corpus}/retention", RetentionRule, "*", "actor", "reason", method="DELETE"
+    )
+
+    def plan(
+        self,
+        corpus: str,
+        *,
+        now: datetime | None = None,
+        terms: RetentionTerms | None = None,
+        limit: int = 50,
+    ) -> RetentionPlan:
+        path, at = f"/corpora/{quote_part(corpus)}/retention", None if now is None else now.isoformat()
+        tried: dict[str, Any] = {} if terms is None else {**terms}
+        return self.api.get(path, RetentionPlan, now=at, limit=limit, **tried)
 
 
 class RemoteErasures(Resource):

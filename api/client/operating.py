@@ -81,7 +81,7 @@ class RemoteJobs(Resource):
         """
         job_id = self.submit(work, actor="").job_id
         self.api.telling.note(
-            f"Job {job_id} does it there, also if this command ends. See: colmlm jobs show {job_id} --wait"
+            f"Job {job_id} does it there, also if this command ends. See: colmlm jobs list {job_id} --wait"
         )
         job = wait_for_job(self.get, job_id, None, self.api.telling.progress)
         if job.state == "succeeded":

@@ -21,6 +21,7 @@ from colmlm.api.console.views import (
     corpus_options,
     excerpts,
     find_change,
+    find_keeping,
     form_page,
     on_each,
     passage,
@@ -85,6 +86,7 @@ def show_document(ports: FromPorts, request: PageRequest, document_id: PathId, f
         to_review=[fact for fact in facts if fact.review == "proposed" and fact.deleted_seq is None],
         at_once=MAX_FACTS_PER_EDIT,
         done=find_change(ports, form),
+        **find_keeping(ports, request, document_id=document_id),
         chosen=form.integer("fact"),
         moving=next((fact for fact in facts if str(fact.fact_id) == form.raw("move")), None),
     )
@@ -103,6 +105,7 @@ def show_fact(ports: FromPorts, request: PageRequest, fact_id: PathId, form: Fro
         around=passage(shown.document_text(source.document_id), source.start, source.end) if source else None,
         uses=shown.uses(fact_id),
         done=find_change(ports, form),
+        **find_keeping(ports, request, fact_id=fact_id, document_id=source.document_id if source else None),
     )
 
 
@@ -350,7 +353,7 @@ def edit_rows(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
 # Contradictions: facts that answer one question with two values, say the same, or are stale, and how to end that.
 
 PAIRS_ON_A_PAGE = 20
-LISTS = ("contradictions", "duplicates", "stale", "held")
+LISTS = ("contradictions", "duplicates", "stale", "noted")
 
 
 def show_contradictions(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
@@ -384,17 +387,17 @@ def _find_pairs(ports: Ports, request: PageRequest, form: Form, shown: str) -> P
         return view.stale(**part)
     if shown == "duplicates":
         return view.pairs("duplicates", **part)
-    return view.pairs("contradictions", held=shown == "held", **part)
+    return view.pairs("contradictions", noted=shown == "noted", **part)
 
 
-@post("/contradictions/hold", opt=needs(Right.edit), sync_to_thread=True)
+@post("/contradictions", opt=needs(Right.edit), sync_to_thread=True)
 @show_again(show_contradictions)
-def hold_both(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
-    """Note that both of two facts hold, or with `not` that they do not."""
+def note_both_right(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Note that two facts are both right, or with `not` that they are not."""
     ids, signature = form.ids("fact"), form.sign(request)
     if len(ids) != 2:
         raise InvalidValue("pair", "a pair needs two facts")
-    edit = ports.kb.comparisons.hold(*ids, holds=not form.flag("not"), **signature)
+    edit = ports.kb.comparisons.note_both_right(*ids, both_right=not form.flag("not"), **signature)
     return Redirect(f"/console/contradictions?change={edit.seq}", status_code=303)
 
 
@@ -588,7 +591,7 @@ HANDLERS = (
     ask_for_rows,
     edit_rows,
     get("/contradictions", opt=needs(Right.read), sync_to_thread=True)(show_contradictions),
-    hold_both,
+    note_both_right,
     start_comparison,
     list_inbox,
     settle_facts,

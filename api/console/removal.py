@@ -1,4 +1,7 @@
-"""Removal: plan, do, verify and undo forget runs, and erase facts for good, by two tokens where that is required."""
+"""Removal: plan, do, verify and undo forget runs, erase facts for good, and hold what must stay.
+
+Erasures and holds need two tokens where the settings say so.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,7 @@ from colmlm.kb.facts.records import FactRecord, Mentioned
 from colmlm.kb.removal.certificate import issue_forget_certificate
 from colmlm.kb.removal.erase import Erasure, ErasureRequests
 from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.holds import Holds
 from colmlm.kb.removal.records import (
     DEFAULT_POLICY,
     LEVELS,
@@ -39,6 +43,7 @@ from colmlm.kb.removal.records import (
     Erased,
     ErasureReport,
     ForgetPlan,
+    Hold,
     SaidSurvivor,
 )
 from colmlm.kb.removal.scan import ResidueReport, num_bytes_to_scan
@@ -47,6 +52,7 @@ from colmlm.kb.removal.selector import Selector
 PREVIEW = 25  # questions that a plan or a verification encodes by default
 MOST_PREVIEWED = 200
 SHOWN = 50
+MOST_HOLDS = 500
 RUNS_SHOWN = 200
 EQUIVALENTS = ("only-list", "include", "exclude")  # the first is the default
 POLICIES = (DEFAULT_POLICY, "successor")
@@ -343,7 +349,67 @@ def withdraw_erasure(ports: FromPorts, request: PageRequest, request_id: PathId,
     return Redirect(f"/console/erasures/{request_id}", status_code=303)
 
 
+# Holds: what is kept from being erased or deleted by a rule, placed and released.
+
+
+def show_holds(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Show the holds, the newest first, and a form for another."""
+    found = Holds(ports.kb).all(limit=MOST_HOLDS)
+    shown = sorted(found, key=lambda hold: (hold.state in ("released", "withdrawn"), -hold.hold_id))
+    return form_page(request, "holds.html", form, holds=shown, needs_two=ports.kb.settings.hold_needs_two)
+
+
+def show_hold(ports: FromPorts, request: PageRequest, hold_id: PathId, form: FromForm) -> Page:
+    """Show the holds again, where something was refused for this one."""
+    return show_holds(ports, request, form)
+
+
+@post("/holds", opt=needs(Right.edit), sync_to_thread=True)
+@show_again(show_holds)
+def place_hold(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
+    """Place a hold; where two tokens are required, ask for it."""
+    corpus, signature = form.optional("corpus"), form.sign(request)
+    hold = Holds(ports.kb).place(
+        token=request.user,
+        fact_ids=form.ids("fact"),
+        document_ids=form.ids("document"),
+        corpora=[corpus] if corpus else [],
+        **signature,
+    )
+    return _lead_to_hold(hold)
+
+
+@post("/holds/{hold_id:int}/release", opt=needs(Right.edit), sync_to_thread=True)
+@show_again(show_hold)
+def release_hold(ports: FromPorts, request: PageRequest, hold_id: PathId, form: FromForm) -> Page:
+    """Release a hold; where two tokens are required, ask for that or approve it."""
+    return _lead_to_hold(Holds(ports.kb).release(hold_id, token=request.user, **form.sign(request)))
+
+
+@post("/holds/{hold_id:int}/approve", opt=needs(Right.edit), sync_to_thread=True)
+@show_again(show_hold)
+def approve_hold(ports: FromPorts, request: PageRequest, hold_id: PathId, form: FromForm) -> Page:
+    """Approve a hold of another token."""
+    return _lead_to_hold(Holds(ports.kb).approve(hold_id, token=request.user))
+
+
+@post("/holds/{hold_id:int}/withdraw", opt=needs(Right.edit), sync_to_thread=True)
+@show_again(show_hold)
+def withdraw_from_hold(ports: FromPorts, request: PageRequest, hold_id: PathId, form: FromForm) -> Page:
+    """Withdraw what waits for a second token."""
+    return _lead_to_hold(Holds(ports.kb).withdraw(hold_id, token=request.user))
+
+
+def _lead_to_hold(hold: Hold) -> Redirect:
+    return Redirect(f"/console/holds#hold-{hold.hold_id}", status_code=303)
+
+
 HANDLERS = (
+    get("/holds", opt=needs(Right.audit), sync_to_thread=True)(show_holds),
+    place_hold,
+    release_hold,
+    approve_hold,
+    withdraw_from_hold,
     get("/forget", opt=needs(Right.audit), sync_to_thread=True)(show_runs),
     plan_forgetting,
     get("/forget/{run_id:int}", opt=needs(Right.audit), sync_to_thread=True)(show_run),

@@ -32,6 +32,8 @@ from colmlm.kb.errors import KBError, count_of
 from colmlm.kb.evidence.records import OutputTrace, TracedSplice
 from colmlm.kb.facts.records import FactFound, FactRecord, FoundIn
 from colmlm.kb.log.records import ChangeRecord, OnRecord
+from colmlm.kb.removal.holds import Holds, Retention
+from colmlm.kb.removal.records import Hold
 from colmlm.kb.texts.characters import parse_moment, visible_text
 
 # Tables as cards: on a phone every cell names its column, since there is no room for a row of headings.
@@ -528,6 +530,18 @@ def show_again(show: Callable[..., Page]) -> Callable[[Callable[P, Page]], Calla
         return handle
 
     return decorate
+
+
+def find_keeping(
+    ports: Ports, request: PageRequest, *, document_id: int | None, fact_id: int | None = None
+) -> dict[str, Any]:
+    """Find the holds on a fact or a document, and until when a rule keeps the document, as the token may know it."""
+    holds: list[Hold] = []
+    if request.user.may(Right.audit):
+        named = {"document_id": document_id} if fact_id is None else {"fact_id": fact_id}
+        holds = Holds(ports.kb).all(standing=True, **named)
+    due = None if document_id is None else Retention(ports.kb).due(document_id)
+    return {"holds": holds, "due": due}
 
 
 def find_change(ports: Ports, form: Form) -> ChangeRecord | None:

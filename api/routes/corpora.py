@@ -1,4 +1,4 @@
-"""Corpora and their documents: count, read, ingest, delete and export them."""
+"""Corpora and their documents: count, read, ingest, delete and export them, and say how long they are kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import delete, get, post
+from litestar import delete, get, post, put
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from litestar.response import Stream
 from msgspec import Meta
@@ -25,6 +25,7 @@ from colmlm.api.routes.parameters import (
     page,
     require_past,
     shown_to,
+    time_of,
 )
 from colmlm.api.routes.responses import key_at_once, on_record
 from colmlm.api.wire import Deleted, DocumentText, Page, Request, Why
@@ -33,6 +34,8 @@ from colmlm.kb.corpus.format import AnnotatedDocument, Refusal, parse_record, to
 from colmlm.kb.errors import refusals
 from colmlm.kb.facts.records import CorpusStats, DocumentRecord, FactRecord
 from colmlm.kb.log.records import OnRecord
+from colmlm.kb.removal.holds import Retention
+from colmlm.kb.removal.records import RetentionPlan, RetentionRule, RetentionTerms
 
 JSON_LINES = "application/jsonl"
 
@@ -122,6 +125,81 @@ def export_corpus(ports: FromPorts, request: WithToken, corpus: Name, live_only:
 def _lines(documents: Iterator[AnnotatedDocument]) -> Iterator[str]:
     for document in documents:
         yield json.dumps(to_record(document), ensure_ascii=False) + "\n"
+
+
+# Retention: after how many days the documents of a corpus go.
+
+Days = Annotated[int, Meta(ge=1, le=36_500, description="After so many days")]
+Moment = Annotated[str | None, QueryParameter(max_length=100, description="As of this time; none: now")]
+TriedDays = Annotated[int | None, QueryParameter(ge=1, le=36_500, description="Of a rule to try")]
+TriedAction = Annotated[Literal["delete", "erase"], QueryParameter(description="Of a rule to try")]
+TriedStart = Annotated[Literal["seen", "date"], QueryParameter(description="Of a rule to try")]
+
+
+class NewRetentionRule(Why, frozen=True, kw_only=True):
+    """A rule: documents go after so many `days`, by this `action`.
+
+    `counts_from`: "seen" counts from when a document was added or last found unchanged, "date" from its own date, which
+    its `revision` begins with, and else as "seen".
+    """
+
+    days: Days
+    action: Literal["delete", "erase"]
+    counts_from: Literal["seen", "date"] = "seen"
+
+
+@get("/retention-rules", **in_thread(Right.read, scoped=CorpusLimit.rows))
+def list_retention_rules(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[RetentionRule]:
+    """List the retention rules.
+
+    In order of their corpora, which have one at most.
+    """
+    start, rules = after_of(cursor, "retention rules"), Retention(ports.kb).rules()
+    end = start + limit
+    more = cursor_of("retention rules", (end,)) if end < len(rules) else None
+    return Page(items=rules[start:end], next=more)
+
+
+@get("/corpora/{corpus:str}/retention", **in_thread(Right.audit, Limiter.long_reads))
+def read_retention(
+    ports: FromPorts,
+    corpus: Name,
+    now: Moment = None,
+    days: TriedDays = None,
+    action: TriedAction = "delete",
+    counts_from: TriedStart = "seen",
+    limit: Limit = 50,
+) -> RetentionPlan:
+    """Read what a retention rule does.
+
+    Gives the rule of the corpus, or one to try where `days` is given, how many documents it would take now, the first
+    of them, and when the next one goes. Changes nothing.
+    """
+    terms: RetentionTerms | None = None
+    if days is not None:
+        terms = {"days": days, "action": action, "counts_from": counts_from}
+    return Retention(ports.kb).plan(corpus, now=time_of("now", now), terms=terms, limit=limit)
+
+
+@put("/corpora/{corpus:str}/retention", **in_thread(Right.admin))
+def set_retention(
+    ports: FromPorts, request: WithToken, corpus: Name, data: JSONBody[NewRetentionRule]
+) -> RetentionRule:
+    """Set the retention rule of a corpus.
+
+    A worker carries it out from now on, in place of the one before. What a hold keeps stays.
+    """
+    terms: RetentionTerms = {"days": data.days, "action": data.action, "counts_from": data.counts_from}
+    return Retention(ports.kb).set_rule(corpus, **terms, **on_record(request, data))
+
+
+@delete("/corpora/{corpus:str}/retention", status_code=200, **in_thread(Right.admin))
+def end_retention(ports: FromPorts, request: WithToken, corpus: Name, data: JSONBody[Why]) -> RetentionRule:
+    """End the retention rule of a corpus.
+
+    Its documents stay from now on. Gives the rule as it was.
+    """
+    return Retention(ports.kb).end_rule(corpus, **on_record(request, data))
 
 
 # Documents: the texts that facts were read from.
@@ -285,6 +363,10 @@ def delete_document(
 
 
 HANDLERS = (
+    list_retention_rules,
+    read_retention,
+    set_retention,
+    end_retention,
     list_corpora,
     read_corpus,
     delete_corpus,

@@ -343,18 +343,19 @@ def nearest(ports: Ports, question: str | None, sought: FactSearch) -> list[int]
     return [hit.fact_id for hit in ranking.hits]
 
 
-# Comparisons: list facts that contradict, say the same or are stale, and note that both of two hold.
+# Comparisons: list facts that contradict, say the same or are stale, and note that both of two are right.
 
-Held = Annotated[
-    bool, QueryParameter(description="Only those of which somebody said that both hold; else only the others")
+OnlyNoted = Annotated[
+    bool,
+    QueryParameter(description="Only those of which somebody said that both are right; else only the others"),
 ]
 
 
-class Holding(Why, frozen=True, kw_only=True):
-    """Two facts that contradict each other, of which both hold; without `holds` that is taken back."""
+class BothRight(Why, frozen=True, kw_only=True):
+    """Two facts that contradict each other and are both right; without `both_right` that is taken back."""
 
     fact_ids: Annotated[list[Id], Meta(min_length=2, max_length=2)]
-    holds: bool = True
+    both_right: bool = True
 
 
 @get("/facts/contradictions", **in_thread(Right.read))
@@ -362,7 +363,7 @@ def list_contradictions(
     ports: FromPorts,
     request: WithToken,
     corpus: Corpus = None,
-    held: Held = False,
+    noted: OnlyNoted = False,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> CountedPage[FactPair]:
@@ -373,7 +374,7 @@ def list_contradictions(
     """
     after = after_of(cursor, "contradictions")
     found = shown_to(request, ports).pairs(
-        "contradictions", corpus=corpus, held=held, after=after, limit=limit
+        "contradictions", corpus=corpus, noted=noted, after=after, limit=limit
     )
     return _count_page(found.pairs, found, "contradictions")
 
@@ -421,15 +422,15 @@ def read_also_said(ports: FromPorts, data: JSONBody[FactsToRead]) -> list[AlsoSa
     return ports.kb.comparisons.also_said(data.fact_ids)
 
 
-@post("/facts/hold", status_code=200, **in_thread(Right.edit))
-def hold_both(ports: FromPorts, request: WithToken, data: JSONBody[Holding]) -> EditResult:
-    """Note that both of two facts hold.
+@post("/facts/contradictions", status_code=200, **in_thread(Right.edit))
+def note_both_right(ports: FromPorts, request: WithToken, data: JSONBody[BothRight]) -> EditResult:
+    """Note that two facts are both right.
 
     They are no contradiction any more, until one of them is edited; the nearer one answers.
     """
     one, other = data.fact_ids
-    edit = ports.kb.comparisons.hold(one, other, **on_record(request, data), holds=data.holds)
-    return edit_result(edit)
+    signed = on_record(request, data)
+    return edit_result(ports.kb.comparisons.note_both_right(one, other, **signed, both_right=data.both_right))
 
 
 def _count_page(items: Sequence[T], found: FactPage | PairPage | StalePage, of: str) -> CountedPage[T]:
@@ -581,8 +582,8 @@ def move_fact(ports: FromPorts, request: WithToken, fact_id: PathId, data: JSONB
 def undo_change(ports: FromPorts, request: WithToken, seq: PathId, data: JSONBody[Why]) -> EditResult:
     """Undo an edit of facts.
 
-    Takes back what one insert, update, move, delete, restore, verdict or note that both hold did, all of it; refused
-    where one of its facts was edited since.
+    Takes back what one insert, update, move, delete, restore, verdict or note that both are right did, all of it. It is
+    refused where one of its facts was edited since.
     """
     edit_in_scope(ports, seq=seq)
     edit = ports.kb.facts.undo(seq, **on_record(request, data))
@@ -592,6 +593,6 @@ def undo_change(ports: FromPorts, request: WithToken, seq: PathId, data: JSONBod
 
 HANDLERS = (
     list_facts, list_contradictions, list_duplicates, list_stale_facts, count_compared, read_also_said,
-    hold_both, read_fact, read_facts, trace_fact, insert_fact, update_fact, delete_facts, delete_fact,
+    note_both_right, read_fact, read_facts, trace_fact, insert_fact, update_fact, delete_facts, delete_fact,
     restore_facts, insert_facts, update_facts, mark_fact, move_fact, undo_change,
 )  # fmt: skip

@@ -1,11 +1,11 @@
-"""Removal: forget sets of facts and undo that, erase facts for good, and give evidence of either."""
+"""Removal: forget sets of facts and undo that, erase facts for good, give evidence of either, and hold off both."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
 from litestar import Response, get, post
-from litestar.params import JSONBody
+from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta, field
 
 from colmlm.api.middleware.auth import Limiter, Right, in_thread
@@ -14,6 +14,7 @@ from colmlm.api.routes.parameters import Cursor, Limit, PathId, SelectorParts, W
 from colmlm.api.routes.responses import edit_result, key_and_answer, on_record
 from colmlm.api.wire import (
     MAX_FACTS_PER_EDIT,
+    MAX_ID,
     EditResult,
     ErasureAnswer,
     Id,
@@ -38,6 +39,7 @@ from colmlm.kb.removal.certificate import (
 )
 from colmlm.kb.removal.erase import Erasure, ErasureRequests
 from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.holds import Holds
 from colmlm.kb.removal.records import (
     DEFAULT_POLICY,
     CertificateCheck,
@@ -45,6 +47,7 @@ from colmlm.kb.removal.records import (
     Erased,
     ErasureRequest,
     ForgetPlan,
+    Hold,
     RunRecord,
     SaidSurvivor,
     Verification,
@@ -383,7 +386,105 @@ def read_erasure_certificate(ports: FromPorts, seq: PathId) -> Response[dict[str
     return Response(text, media_type="application/json")
 
 
+# Holds: keep facts, documents and corpora from being deleted by a rule, or erased.
+
+MaybeId = Annotated[int | None, QueryParameter(ge=1, le=MAX_ID, description="Only those that keep this one")]
+Standing = Annotated[bool, QueryParameter(description="Only those that stand")]
+Ids = Annotated[list[Id], Meta(max_length=MAX_FACTS_PER_EDIT)]
+CorpusName = Annotated[str, Meta(min_length=1, max_length=1000)]
+
+
+class NewHold(Why, frozen=True, kw_only=True):
+    """What to hold: facts and documents by id, with all that shares their documents, and whole corpora by name."""
+
+    fact_ids: Ids = field(default_factory=list)
+    document_ids: Ids = field(default_factory=list)
+    corpora: Annotated[list[CorpusName], Meta(max_length=100)] = field(default_factory=list)
+
+
+@get("/holds", **in_thread(Right.audit))
+def list_holds(
+    ports: FromPorts,
+    standing: Standing = False,
+    fact_id: MaybeId = None,
+    document_id: MaybeId = None,
+    cursor: Cursor = None,
+    limit: Limit = 50,
+) -> Page[Hold]:
+    """List the holds.
+
+    In every state (asked, standing, release-asked, released, withdrawn), oldest first.
+    """
+    found = Holds(ports.kb).all(
+        standing=standing,
+        fact_id=fact_id,
+        document_id=document_id,
+        after=after_of(cursor, "holds"),
+        limit=limit + 1,
+    )
+    return page(found, limit, "holds", lambda hold: (hold.hold_id,))
+
+
+@get("/holds/{hold_id:int}", **in_thread(Right.audit))
+def read_hold(ports: FromPorts, hold_id: PathId) -> Hold:
+    """Read a hold.
+
+    Gives what it keeps, who placed and released it, and why.
+    """
+    return Holds(ports.kb).read(hold_id)
+
+
+@post("/holds", **in_thread(Right.edit))
+def place_hold(ports: FromPorts, request: WithToken, data: JSONBody[NewHold]) -> Hold:
+    """Place a hold.
+
+    While it stands, nothing that it keeps is deleted by a rule or erased. Where the settings require two tokens for
+    that, the hold is `asked` and stands once another token approves it.
+    """
+    return Holds(ports.kb).place(
+        token=request.user,
+        fact_ids=data.fact_ids,
+        document_ids=data.document_ids,
+        corpora=data.corpora,
+        **on_record(request, data),
+    )
+
+
+@post("/holds/{hold_id:int}/approve", status_code=200, **in_thread(Right.edit))
+def approve_hold(ports: FromPorts, request: WithToken, hold_id: PathId) -> Hold:
+    """Approve a hold that was asked for.
+
+    Takes another token than the one that asked.
+    """
+    return Holds(ports.kb).approve(hold_id, token=request.user)
+
+
+@post("/holds/{hold_id:int}/release", status_code=200, **in_thread(Right.edit))
+def release_hold(ports: FromPorts, request: WithToken, hold_id: PathId, data: JSONBody[Why]) -> Hold:
+    """Release a hold.
+
+    Where the settings require two tokens for that, the first asks for it, and the hold stands until another token sends
+    this request, too.
+    """
+    return Holds(ports.kb).release(hold_id, token=request.user, **on_record(request, data))
+
+
+@post("/holds/{hold_id:int}/withdraw", status_code=200, **in_thread(Right.edit))
+def withdraw_from_hold(ports: FromPorts, request: WithToken, hold_id: PathId) -> Hold:
+    """Withdraw what waits for a second token.
+
+    A hold that was asked for never stands then, and one whose release was asked for goes on standing.
+    """
+    return Holds(ports.kb).withdraw(hold_id, token=request.user)
+
+
 HANDLERS = (
+    list_holds,
+    read_hold,
+    place_hold,
+    approve_hold,
+    release_hold,
+    withdraw_from_hold,
     list_forget_runs,
     plan_forgetting,
     read_forget_run,

@@ -100,11 +100,15 @@ from colmlm.kb.removal.records import (
     CertificateFinding,
     Collateral,
     Drift,
+    DueDocument,
     Erased,
     ErasureReport,
     ErasureRequest,
+    Hold,
     Level,
     Rates,
+    RetentionPlan,
+    RetentionRule,
     RunRecord,
     SaidSurvivor,
     Successor,
@@ -161,7 +165,7 @@ _ITEM = InboxItem(
 FACT_EXAMPLES: tuple[Any, ...] = (
     Why(reason=WHY),
     facts.NewFact(question=QUESTION, value="Lima", reason="asked for"),
-    facts.Holding(fact_ids=[12, 15], reason="two capitals, each in its time"),
+    facts.BothRight(fact_ids=[12, 15], reason="two capitals, each in its time"),
     facts.NewValue(value="Cusco", reason="typing error in the source", actor="ana"),
     facts.Span(start=23, end=27, text="Lima", reason="cut too short"),
     facts.NewPlace(start=23, end=27, text="Lima", reason="cut too short"),
@@ -389,6 +393,12 @@ EVIDENCE_EXAMPLES: tuple[Any, ...] = (
 
 # Examples of forgetting, with its certificates, and of erasure.
 
+_HOLD = Hold(
+    hold_id=4, state="standing", fact_ids=(12,), document_ids=(), corpora=(), actor="ana", reason="case 12", at=AT,
+    asked_by=None, approved_by=None, seq=43, release_actor=None, release_reason=None, release_at=None,
+    release_asked_by=None, release_approved_by=None, released_seq=None,
+)  # fmt: skip
+_RULE = RetentionRule("atlas", 365, "erase", "date", 44)
 _RATES = {"questions": Rates(1, 0, 0, 0, 0, 1)}
 _RUN = RunRecord(5, "applied", "successor", {"text": "Lima"}, 1, 40, 41, None, True, 2, "ana", WHY, AT)
 _PLAN = wire.PlanView(
@@ -433,6 +443,11 @@ _ASKED = ErasureRequest(
 )
 
 REMOVAL_EXAMPLES: tuple[Any, ...] = (
+    _HOLD,
+    removal.NewHold(fact_ids=[12], reason="case 12"),
+    _RULE,
+    RetentionPlan("atlas", _RULE, AT, 1, 0, AT, (DueDocument(3, "peru", "Peru", AT, "erase"),)),
+    corpora.NewRetentionRule(days=365, action="erase", counts_from="date", reason="policy 7"),
     removal.NewRun(selector=SELECTOR, equivalents="include", policy="abstain", reason=WHY),
     Verifying(questions=["Which city is Peru's capital?"]),
     CertificateText(text='{"format": "..."}\n', key="0123456789abcdef"),

@@ -251,6 +251,8 @@ _RESOURCES = {
     "webhooks": "Changes",
     "uploads": "Jobs",
     "forget-runs": "Forgetting",
+    "holds": "Forgetting",
+    "retention-rules": "Corpora",
     "impact": "Attributions",
     "models": "OpenAI",
     "responses": "OpenAI",

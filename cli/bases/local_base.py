@@ -15,7 +15,7 @@ from colmlm.kb.progress import Telling
 if TYPE_CHECKING:
     from colmlm.cli.bases.local_contents import LocalCorpora, LocalFacts
     from colmlm.cli.bases.local_lookups import LocalKeysets, LocalLookups, LocalMisses, LocalQuestions
-    from colmlm.cli.bases.local_removal import LocalErasures, LocalForgetting
+    from colmlm.cli.bases.local_removal import LocalErasures, LocalForgetting, LocalHolds
     from colmlm.kb.access.access import Access
     from colmlm.kb.evidence.answering_generator import AnsweringGenerator
     from colmlm.kb.evidence.generation import StoringDecoder
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from colmlm.kb.facts.comparisons import Comparisons
     from colmlm.kb.facts.corpora import StoredDocuments
     from colmlm.kb.jobs.queue import Jobs
+    from colmlm.kb.removal.holds import Retention
     from colmlm.kb.review.review import FactReview
     from colmlm.kb.service import KnowledgeBase
     from colmlm.kb.upkeep.upkeep import Upkeep
@@ -121,6 +122,18 @@ class LocalBase:
         from colmlm.cli.bases.local_removal import LocalErasures
 
         return LocalErasures(self.runtime)
+
+    @property
+    def holds(self) -> LocalHolds:
+        from colmlm.cli.bases.local_removal import LocalHolds
+
+        return LocalHolds(self.runtime)
+
+    @property
+    def retention(self) -> Retention:
+        from colmlm.kb.removal.holds import Retention
+
+        return Retention(self.kb)
 
     @property
     def jobs(self) -> Jobs:

@@ -18,7 +18,17 @@ from colmlm.kb.removal.certificate import (
 )
 from colmlm.kb.removal.erase import Erasure, ErasureRequests
 from colmlm.kb.removal.forget import Forgetting
-from colmlm.kb.removal.records import SAMPLE, CertificateCheck, Erased, Erasing, ErasureReport, ErasureRequest
+from colmlm.kb.removal.holds import Holds
+from colmlm.kb.removal.records import (
+    SAMPLE,
+    CertificateCheck,
+    Erased,
+    Erasing,
+    ErasureReport,
+    ErasureRequest,
+    HeldSelection,
+    Hold,
+)
 from colmlm.kb.removal.traces import Trace, save_traces
 
 if TYPE_CHECKING:
@@ -139,6 +149,48 @@ class LocalErasures:
 
     def _token(self) -> TokenRecord:
         return self._requests.token_of(self.runtime.user.token)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalHolds:
+    """The verbs of holds. Where two people are needed, COLMLM_TOKEN says which token asks or approves."""
+
+    runtime: Runtime
+
+    @property
+    def _holds(self) -> Holds:
+        return Holds(self.runtime.kb)
+
+    def all(
+        self,
+        *,
+        standing: bool = False,
+        fact_id: int | None = None,
+        document_id: int | None = None,
+        after: int = 0,
+        limit: int = 50,
+    ) -> list[Hold]:
+        return self._holds.all(
+            standing=standing, fact_id=fact_id, document_id=document_id, after=after, limit=limit
+        )
+
+    def read(self, hold_id: int) -> Hold:
+        return self._holds.read(hold_id)
+
+    def place(self, **chosen: Unpack[HeldSelection]) -> Hold:
+        return self._holds.place(token=self._token(), **chosen)
+
+    def approve(self, hold_id: int) -> Hold:
+        return self._holds.approve(hold_id, token=self._token())
+
+    def release(self, hold_id: int, *, actor: str, reason: str) -> Hold:
+        return self._holds.release(hold_id, actor=actor, reason=reason, token=self._token())
+
+    def withdraw(self, hold_id: int) -> Hold:
+        return self._holds.withdraw(hold_id, token=self._token())
+
+    def _token(self) -> TokenRecord | None:
+        return self._holds.token_of(self.runtime.user.token)
 
 
 def scan_files(runtime: Runtime, traces: Sequence[Trace]) -> ResidueReport:

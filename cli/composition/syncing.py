@@ -91,6 +91,8 @@ class Syncing:
         removed = self.kb.corpora.remove(self.corpus, gone, **who) if gone else None
         keyset = adding.key(changed=report is not None, kb=self.kb)
         self.kb.corpora.keep_synced(self.corpus, files, plan.gone)
+        kept = {name for path in plan.unchanged for name in plan.known[path].documents}
+        self.kb.corpora.note_seen(self.corpus, kept)
         calibrated = adding.recalibrate_answers(self.kb, changed=report is not None, **who)
         return SyncResult(plan, adding, len(gone), report, removed, keyset, calibrated)
 

@@ -1,14 +1,14 @@
-"""`colmlm corpus`: syncs, exports, deletes and lists annotated corpora and their documents."""
+"""`colmlm corpus`: syncs, exports, retains, deletes and lists annotated corpora and their documents."""
 
 from __future__ import annotations
 
 import json
 import sys
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -52,8 +52,12 @@ from colmlm.kb.errors import refusals
 from colmlm.kb.facts.records import CorpusStats, Edit
 from colmlm.kb.texts.characters import number_pages
 
+if TYPE_CHECKING:
+    from colmlm.kb.log.records import OnRecord
+    from colmlm.kb.removal.records import RetentionPlan, RetentionTerms
+
 app = typer.Typer(
-    help="Add, sync, annotate, export, delete and list corpora.",
+    help="Add, sync, annotate, export, retain, delete and list corpora.",
     epilog=examples("colmlm corpus list"),
 )
 app.command("add", epilog=corpus_add.ADD_EXAMPLES)(corpus_add.add)
@@ -312,6 +316,104 @@ def _show_deleted(corpus: str, documents: int, edit: Edit | None, facts: int) ->
 
 def _as_edit(edit: Edit) -> dict[str, object]:
     return {"seq": edit.seq if edit.fact_ids else None, "fact_ids": edit.fact_ids}
+
+
+class RetentionAction(StrEnum):
+    """Name what a retention rule does."""
+
+    delete = "delete"
+    erase = "erase"
+
+
+class RetentionStart(StrEnum):
+    """Name what the days of a retention rule count from."""
+
+    seen = "seen"
+    date = "date"
+
+
+@app.command(
+    epilog=examples(
+        "colmlm corpus retain handbook",
+        'colmlm corpus retain handbook --days 365 --action erase --counts-from date --reason "policy 7"',
+        "colmlm corpus retain handbook --days 30 --dry-run",
+        'colmlm corpus retain handbook --off --reason "kept for ever"',
+    )
+)
+@anywhere
+def retain(
+    base: Base,
+    corpus: CorpusName,
+    days: Annotated[
+        int | None, typer.Option("--days", min=1, max=36_500, help="Set a rule: documents go after so many.")
+    ] = None,
+    action: Annotated[
+        RetentionAction,
+        typer.Option("--action", help="delete hides a document with its facts; erase destroys its text."),
+    ] = RetentionAction.delete,
+    counts_from: Annotated[
+        RetentionStart,
+        typer.Option(
+            "--counts-from",
+            help="seen: since it was added or last found unchanged. date: since the date its revision begins with.",
+        ),
+    ] = RetentionStart.seen,
+    off: Annotated[bool, typer.Option("--off", help="End the rule.")] = False,
+    reason: WhyUnlessDry = None,
+    actor: Actor = None,
+    limit: Limit = 50,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Show or set after how many days the documents of a corpus go, what would go now, and when the next goes.
+
+    A worker carries a rule out within an hour. What a hold keeps stays. Without --days and --off nothing is changed.
+    """
+    if off and days is not None:
+        raise typer.BadParameter("end the rule or set one.", param_hint="--off")
+    terms: RetentionTerms | None = None
+    if days is not None:
+        terms = {"days": days, "action": action.value, "counts_from": counts_from.value}
+    plan = base.retention.plan(corpus, terms=terms, limit=limit)
+    changes = (off or days is not None) and not dry_run
+    if changes:
+        require_reason(reason)
+        require_somebody(yes, "change the rule")
+        if not yes:
+            _show_retention(plan)
+            typer.confirm("End the rule?" if off else "Set this rule?", abort=True, err=True)
+        who: OnRecord = {"actor": base.actor(actor), "reason": reason or ""}
+        rule = (
+            base.retention.end_rule(corpus, **who)
+            if terms is None
+            else base.retention.set_rule(corpus, **terms, **who)
+        )
+        plan = replace(plan, rule=None if off else rule)
+    if wants_json():
+        print_json({"dry_run": not changes, **plain(asdict(plan))})
+    elif off and changes:
+        say(f"The documents of {corpus!r} stay from now on.")
+    else:
+        _show_retention(plan)
+
+
+def _show_retention(plan: RetentionPlan) -> None:
+    if (rule := plan.rule) is None:
+        say(f"The corpus {plan.corpus!r} has no retention rule: its documents stay.")
+        return
+    since = "its own date" if rule.counts_from == "date" else "it was added or last found unchanged"
+    by = f", by change {rule.seq}" if rule.seq else ""
+    say(f"{rule.action} a document of {plan.corpus!r} {count_of(rule.days, 'day')} after {since}{by}")
+    held = f", and {plan.num_held} more are held" if plan.num_held else ""
+    say(f"due now: {count_of(plan.num_due, 'document')}{held}")
+    rows = [
+        (d.document_id, d.external_id, f"{d.due_at:%Y-%m-%d}", ", ".join(map(str, d.hold_ids)))
+        for d in plan.documents
+    ]
+    if rows:
+        print_table(("id", "document", "due", "held by"), rows)
+    if plan.next_at is not None:
+        say(f"next: {plan.next_at:%Y-%m-%d %H:%M} UTC")
 
 
 @app.command(

@@ -12,11 +12,13 @@ import typer
 from colmlm.cli import fact_view as show_
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.contents import facts_compared
+from colmlm.cli.errors import CHECK_FAILED
 from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
+    After,
     AllowErased,
+    AllowPrivate,
     Anyway,
     DryRun,
     FactId,
@@ -44,12 +46,14 @@ from colmlm.cli.output import (
     say,
     these_facts,
 )
-from colmlm.kb.errors import refusals
+from colmlm.kb.corpus.raw.source_check import STILL_SAYS
+from colmlm.kb.errors import InvalidValue, refusals
 
 if TYPE_CHECKING:
     from colmlm.kb.facts.records import (
         Addition,
         AlsoSaid,
+        ComparedPart,
         Correcting,
         FactPage,
         FactRecord,
@@ -58,6 +62,7 @@ if TYPE_CHECKING:
         Moving,
         State,
     )
+    from colmlm.kb.log.records import OnRecord
 
 
 app = typer.Typer(
@@ -365,7 +370,7 @@ def undo(
     actor: Actor = None,
     no_key: NoKey = False,
 ) -> None:
-    """Undo an add, edit, move, delete, restore, hold or verdict, all of that change."""
+    """Undo an add, edit, move, delete, restore, note or verdict, all of that change."""
     done = base.facts.undo(seq, keyed=not no_key, actor=base.actor(actor), reason=reason)
     show_.print_edit(done, undoes=seq)
 
@@ -460,4 +465,107 @@ def edit_from(
         )
 
 
-app.registered_commands += facts_compared.app.registered_commands
+# Facts beside their sources, and beside one another.
+
+
+@app.command(epilog=examples("colmlm facts verify 12", "colmlm facts verify 12 --json"))
+@anywhere
+def verify(base: Base, fact_id: FactId, allow_private: AllowPrivate = False) -> None:
+    """Read the document's file or address again, and say whether it still says a fact. Nothing is changed.
+
+    The exit code is 1 where it says something else, is gone, or cannot be reached.
+    """
+    fact = base.facts.show(fact_id)
+    if fact.source is None or fact.erased_seq is not None:
+        raise InvalidValue(
+            "fact", f"fact {fact_id} has no document any more, or never had one. Verify another"
+        )
+    found = show_.check_at_source(base, fact.source, fact.value, allow_private=allow_private)
+    print_json({"fact_id": fact_id} | plain(found)) if wants_json() else show_.print_check(found)
+    if found.outcome != STILL_SAYS:
+        raise typer.Exit(CHECK_FAILED)
+
+
+class Comparison(StrEnum):
+    """Name what facts are compared for."""
+
+    contradictions = "contradictions"
+    duplicates = "duplicates"
+    stale = "stale"
+
+
+@app.command(
+    epilog=examples(
+        "colmlm facts compare contradictions",
+        "colmlm facts compare duplicates --corpus demo --json",
+        "colmlm facts compare stale",
+        'colmlm facts compare contradictions 12 905 --reason "two capitals, each in its time"',
+    )
+)
+@anywhere
+def compare(
+    base: Base,
+    kind: Annotated[
+        Comparison,
+        typer.Argument(
+            metavar="KIND",
+            help="contradictions: two values for one question, or in one sentence. duplicates: one value for one "
+            "question, or in one sentence. stale: their document has a newer text.",
+        ),
+    ],
+    pair: Annotated[
+        list[int] | None,
+        typer.Argument(
+            metavar="[FACT_ID OTHER_ID]", min=1, help="Note that these two are both right, and list nothing."
+        ),
+    ] = None,
+    corpus: Annotated[
+        str | None, typer.Option("--corpus", help="Only where one of the facts is of this corpus.")
+    ] = None,
+    noted: Annotated[
+        bool,
+        typer.Option("--noted", help="Contradictions noted as both right, not the others."),
+    ] = False,
+    takes_back: Annotated[bool, typer.Option("--not", help="Take the note back: they contradict.")] = False,
+    reason: Annotated[
+        str | None, typer.Option("--reason", callback=some_text, help="Why; required for a note.")
+    ] = None,
+    actor: Actor = None,
+    after: After = 0,
+    limit: Limit = 50,
+) -> None:
+    """List live facts that contradict each other, say the same, or are behind their document's text.
+
+    The stale ones were restored after the newer text came, or corrected before. With two facts that contradict, note
+    that both are right. They are no contradiction then, until one of them is edited.
+    """
+    if (noted or pair) and kind is not Comparison.contradictions:
+        raise typer.BadParameter("only contradictions are noted.", param_hint="KIND")
+    if pair:
+        _note_both_right(base, pair, reason, actor, both_right=not takes_back)
+        return
+    if takes_back or reason or actor:
+        raise typer.BadParameter("name the two facts of the note.", param_hint="FACT_ID")
+    sought: ComparedPart = {"corpus": corpus, "after": after, "limit": limit}
+    if kind is Comparison.contradictions:
+        show_.print_pairs(base, base.comparisons.pairs("contradictions", noted=noted, **sought))
+    elif kind is Comparison.duplicates:
+        show_.print_pairs(base, base.comparisons.pairs("duplicates", **sought))
+    else:
+        show_.print_stale_facts(base.comparisons.stale(**sought))
+
+
+def _note_both_right(
+    base: Base, pair: list[int], reason: str | None, actor: str | None, *, both_right: bool
+) -> None:
+    if len(pair) != 2:
+        raise typer.BadParameter("a note is of two facts.", param_hint="FACT_ID")
+    require_reason(reason)
+    who: OnRecord = {"actor": base.actor(actor), "reason": reason or ""}
+    done = base.comparisons.note_both_right(pair[0], pair[1], both_right=both_right, **who)
+    if wants_json():
+        fields = {"seq": done.seq, "kind": done.kind, "fact_ids": done.fact_ids}
+        print_json({**fields, "both_right": both_right})
+    else:
+        both = "are both right" if both_right else "contradict each other"
+        say(f"Change {done.seq}: facts {done.fact_ids[0]} and {done.fact_ids[1]} {both}")

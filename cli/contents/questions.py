@@ -104,22 +104,27 @@ def add(
     print_json(kept) if wants_json() else say(describe_set(kept))
 
 
-@app.command("list", epilog=examples("colmlm questions list", "colmlm questions list --json"))
+@app.command(
+    "list",
+    epilog=examples(
+        "colmlm questions list", "colmlm questions list handbook", "colmlm questions list handbook --runs"
+    ),
+)
 @anywhere
-def list_sets(base: Base) -> None:
-    """List the sets of questions, each with its last run."""
-    found = base.questions.all()
-    print_json({"sets": found}) if wants_json() else show_sets(found)
-
-
-@app.command(epilog=examples("colmlm questions show handbook", "colmlm questions show handbook --runs"))
-@anywhere
-def show(
+def list_sets(
     base: Base,
-    name: Name,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", callback=some_text, help="Show this set.")
+    ] = None,
     runs: Annotated[bool, typer.Option("--runs", help="Show its runs in place of its questions.")] = False,
 ) -> None:
-    """Show a set: its questions with the values they should get, or its runs."""
+    """List the sets of questions, or show one: its questions with their values, or its runs."""
+    if name is None:
+        if runs:
+            raise typer.BadParameter("name the set.", param_hint="--runs")
+        sets = base.questions.all()
+        print_json({"sets": sets}) if wants_json() else show_sets(sets)
+        return
     found = base.questions.show(name)
     if runs:
         every = base.questions.runs(name)

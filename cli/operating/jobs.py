@@ -1,4 +1,4 @@
-"""`colmlm jobs`: queues, lists, shows and cancels jobs; and `colmlm worker`, which does them."""
+"""`colmlm jobs`: queues, lists and cancels jobs; and `colmlm worker`, which does them."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ WORKER_EXAMPLES = examples(
 )
 
 app = typer.Typer(
-    help="Start, list, show and cancel long work.",
-    epilog=examples("colmlm jobs list", "colmlm jobs start rekey keyset_id=2", "colmlm jobs show 7 --wait"),
+    help="Start, list and cancel long work.",
+    epilog=examples("colmlm jobs list", "colmlm jobs start rekey keyset_id=2", "colmlm jobs list 7 --wait"),
 )
 
 Kind = StrEnum("Kind", {name: name for name in KINDS})  # type: ignore[misc]
@@ -82,7 +82,7 @@ def start(
     if base.jobs.num_workers() == 0:
         note("No worker is running, so it waits. Start one: colmlm worker")
     print_json(job) if wants_json() else say(
-        f"Job {job.job_id} is queued. Follow it: colmlm jobs show {job.job_id} --wait"
+        f"Job {job.job_id} is queued. Follow it: colmlm jobs list {job.job_id} --wait"
     )
 
 
@@ -93,10 +93,25 @@ def _split_argument(argument: str) -> tuple[str, str]:
     return name, value
 
 
-@app.command("list", epilog=examples("colmlm jobs list", "colmlm jobs list --state running --json"))
+@app.command(
+    "list",
+    epilog=examples(
+        "colmlm jobs list",
+        "colmlm jobs list --state running --json",
+        "colmlm jobs list 7 --wait --timeout 600",
+    ),
+)
 @anywhere
 def list_jobs(
     base: Base,
+    job_id: Annotated[
+        int | None, typer.Argument(metavar="[JOB_ID]", min=1, max=MAX_BIGINT, help="Show this one.")
+    ] = None,
+    waits: Annotated[bool, typer.Option("--wait", help="First wait until it has ended.")] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", min=0, help="With --wait: the most seconds; the job goes on."),
+    ] = None,
     state: Annotated[list[State] | None, typer.Option("--state", help="Only these; may be repeated.")] = None,
     kind: Annotated[list[Kind] | None, typer.Option("--kind", help="Only these; may be repeated.")] = None,
     before: Annotated[
@@ -104,7 +119,17 @@ def list_jobs(
     ] = None,
     limit: Limit = 50,
 ) -> None:
-    """List jobs, newest first."""
+    """List jobs, newest first, or show one: its arguments, how far it is, and its result.
+
+    With --wait the exit code is 1 where it failed, was cancelled, or has not ended in time.
+    """
+    if timeout is not None and not waits:
+        raise typer.BadParameter("it needs --wait.", param_hint="--timeout")
+    if job_id is not None:
+        _show_job(base, job_id, timeout, waits=waits)
+        return
+    if waits:
+        raise typer.BadParameter("name the job.", param_hint="--wait")
     found = base.jobs.list(kinds=_values(kind), states=_values(state), before=before, limit=limit)
     more = found[-1].job_id if len(found) == limit else None
     if wants_json():
@@ -126,31 +151,11 @@ def _values(chosen: Sequence[Any] | None) -> list[str] | None:
     return [one.value for one in chosen] if chosen else None
 
 
-@app.command(
-    epilog=examples(
-        "colmlm jobs show 7", "colmlm jobs show 7 --wait", "colmlm jobs show 7 --wait --timeout 600 --json"
-    )
-)
-@anywhere
-def show(
-    base: Base,
-    job_id: JobId,
-    waits: Annotated[bool, typer.Option("--wait", help="First wait until it has ended.")] = False,
-    timeout: Annotated[
-        float | None,
-        typer.Option("--timeout", min=0, help="With --wait: the most seconds; the job goes on."),
-    ] = None,
-) -> None:
-    """Show a job: its arguments, how far it is, and its result.
-
-    With --wait the exit code is 1 where it failed, was cancelled, or has not ended in time.
-    """
+def _show_job(base: Base, job_id: int, timeout: float | None, *, waits: bool) -> None:
     from colmlm.kb.jobs.records import wait_for_job
 
-    if timeout is not None and not waits:
-        raise typer.BadParameter("it needs --wait.", param_hint="--timeout")
     job = wait_for_job(base.jobs.get, job_id, timeout, progress) if waits else base.jobs.get(job_id)
-    print_json(job) if wants_json() else _show(job)
+    print_json(job) if wants_json() else _print_job(job)
     if waits and job.state != "succeeded":
         raise typer.Exit(CHECK_FAILED)
 
@@ -174,7 +179,7 @@ def progress_of(job: JobRecord) -> str:
     return f"{job.done}{'' if job.total is None else f' of {job.total}'} {job.message}"
 
 
-def _show(job: JobRecord) -> None:
+def _print_job(job: JobRecord) -> None:
     given = {name: value for name, value in job.arguments.items() if value is not None}
     say(
         f"job {job.job_id} ({job.kind}) {job.state}, asked for by {job.actor} at {job.created_at:%Y-%m-%d %H:%M:%S} UTC"

@@ -263,6 +263,7 @@ def count_erased(erased: Erased) -> dict[str, object]:
         "feedback": erased.feedback,
         "keys": erased.num_keys,
         "also_said_by": erased.also_said_by,
+        "held_documents": erased.held_documents,
         "left": erased.left,
     }
 
@@ -298,6 +299,8 @@ def show_twins(erased: Erased) -> None:
 
 def show_left(erased: Erased) -> None:
     """Print what still says the facts, and where."""
+    if erased.held_documents:
+        say(f"Held, and not redacted: {name_ids('document', erased.held_documents)}. See: colmlm hold list")
     left = erased.left
     for mention in left.documents:
         at = ", ".join(f"{one.start}-{one.end}" for one in mention.spans[:10])

@@ -103,12 +103,16 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "colmlm.cli.removal.erase:app",
             "Erase facts for good, live or deleted, all of them or none. Nothing brings them back.",
         ),
+        "hold": Lazy(
+            "colmlm.cli.removal.holds:app",
+            "Hold facts, documents or corpora, so that nothing deletes them by a rule or erases them.",
+        ),
         "forget": Lazy(
             "colmlm.cli.removal.forget:app", "Forget sets of facts: plan, apply, verify, undo, certify."
         ),
         "corpus": Lazy(
             "colmlm.cli.contents.corpus:app",
-            "Add, sync, annotate, export, delete and list corpora.",
+            "Add, sync, annotate, export, retain, delete and list corpora.",
         ),
         "misses": Lazy(
             "colmlm.cli.contents.misses:app",
@@ -137,7 +141,7 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "colmlm.cli.operating.webhooks:app",
             "Send the changes of the log to other programs: signed, in order, at least once.",
         ),
-        "jobs": Lazy("colmlm.cli.operating.jobs:app", "Start, list, show and cancel long work."),
+        "jobs": Lazy("colmlm.cli.operating.jobs:app", "Start, list and cancel long work."),
         "worker": Lazy(
             "colmlm.cli.operating.jobs:worker",
             "Do the long work that the server, the console and `colmlm jobs start` queue.",
@@ -166,8 +170,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "questions": {
             "add": "Add questions to a set, with the values that count as right.",
-            "list": "List the sets of questions, each with its last run.",
-            "show": "Show a set: its questions with the values they should get, or its runs.",
+            "list": "List the sets of questions, or show one: its questions with their values, or its runs.",
             "run": "Ask all questions of a set, and say which are right, wrong and abstained, and why.",
             "compare": "Compare two runs of a set: which questions came out otherwise, and what was changed between.",
             "remove": "Remove questions of a set, or the whole set with its runs.",
@@ -178,12 +181,11 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "show": "Show a fact, live or deleted, and where it comes from.",
             "add": "Add a fact: by question and value, or one that a document says.",
             "edit": "Give a fact another value or question, or move it within its document.",
-            "undo": "Undo an add, edit, move, delete, restore, hold or verdict, all of that change.",
+            "undo": "Undo an add, edit, move, delete, restore, note or verdict, all of that change.",
             "delete": "Delete facts: all of them in one change, or none.",
             "restore": "Bring deleted facts back with the value they had last: all of them in one change, or none.",
             "verify": "Read the document's file or address again, and say whether it still says a fact.",
             "compare": "List live facts that contradict each other, say the same, or are behind their document's text.",
-            "hold": "Note that both of two facts hold, so that they are no contradiction until one of them is edited.",
         },
         "review": {
             "list": "List proposed facts, those first where most is at stake: cited, doubted, contradicting, others.",
@@ -196,6 +198,11 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "requests": "List the requests to erase facts, and who decided them.",
             "settle": "Approve a request to erase facts, which are then gone for good, or withdraw it.",
             "certificate": "Give the signed certificate of an erasure as of now, as JSON on stdout or as a file.",
+        },
+        "hold": {
+            "place": "Place a hold on facts, documents or whole corpora, or approve one that was asked for.",
+            "list": "List holds, oldest first, or show one: what it keeps, who placed it, and why.",
+            "release": "End a hold, so that what it kept may go again.",
         },
         "forget": {
             "plan": "Choose facts (they must match every option) and show what forgetting them would do.",
@@ -212,6 +219,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "and take out the documents of files that are gone.",
             "export": "Write a corpus in a form that `colmlm corpus add` reads.",
             "delete": "Delete every live fact of a corpus, or of some of its documents, in one change.",
+            "retain": "Show or set after how many days the documents of a corpus go, what would go now.",
             "list": "List the corpora, or one: documents, live facts, deleted facts, characters.",
             "documents": "List documents in the order of their ids, or show one: its text as it was ingested.",
         },
@@ -276,8 +284,7 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "jobs": {
             "start": "Queue a job.",
-            "list": "List jobs, newest first.",
-            "show": "Show a job: its arguments, how far it is, and its result.",
+            "list": "List jobs, newest first, or show one: its arguments, how far it is, and its result.",
             "cancel": "Cancel a job: one that waits at once, one that runs before its next piece of work.",
         },
         "reader": {
@@ -289,7 +296,6 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "questions": "Train the question generator on the questions of annotated documents.",
             "reader": "Train the reader on the questions of SQuAD files.",
             "release": "Write a run's trained weights in half precision, with the config and without optimiser state.",
-            "plot": "Draw a run's losses, rate, gradient norm and speed against its steps.",
         },
     }
 )

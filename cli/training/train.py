@@ -25,7 +25,7 @@ from colmlm.kb.progress import Advance
 from colmlm.model.lm.config import CONFIG_FILE
 from colmlm.model.training import config as presets
 from colmlm.model.training.config import GPUS, RANDOM, TrainConfig, TrainingRefused, with_settings
-from colmlm.model.training.logs import LOSS_FILE, PLOT_FILE, draw_plot
+from colmlm.model.training.logs import LOSS_FILE
 
 if TYPE_CHECKING:
     from colmlm.model.text.tokens import FactTokenizer
@@ -351,19 +351,6 @@ app.command("spans", epilog=tuning.SPANS_EXAMPLES)(tuning.train_spans)
 app.command("questions", epilog=tuning.QUESTIONS_EXAMPLES)(tuning.train_questions)
 app.command("reader", epilog=tuning.READER_EXAMPLES)(tuning.train_reader)
 app.command("release", epilog=tuning.RELEASE_EXAMPLES)(tuning.release)
-
-
-@app.command(
-    "plot", epilog=examples("colmlm train plot runs/first", "colmlm train plot runs/first --output a.png")
-)
-def plot(
-    run: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="The run's directory.")],
-    output: Annotated[Path | None, typer.Option("--output", help="A PNG file. Default: in the run.")] = None,
-) -> None:
-    """Draw a run's losses, rate, gradient norm and speed against its steps."""
-    target = output or run / PLOT_FILE
-    draw_plot(run / LOSS_FILE, target)
-    print_json({"plot": str(target)}) if wants_json() else say(str(target))
 
 
 def _train(config: TrainConfig, sources: Sources, out: Path | None, cache: Path, name: str | None) -> None:

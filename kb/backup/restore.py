@@ -1,7 +1,8 @@
 """Restores a backup into an empty database in one transaction, and repeats what a newer log says of it.
 
 A backup still holds what was erased after it was made, and answers with proposed facts where that was forbidden since.
-The log of the base that went on names those erasures and limits, and they are repeated in the transaction that
+It does not know of holds and retention rules that were set or ended since. The log of the base that went on names
+these erasures, limits, holds and rules, and they are repeated in the transaction that
 restores, so that nobody ever sees the base without them. Somebody who removed an erasure from a log could bring the
 fact back. So a log is accepted only if it is complete, and signed by the key that signed the backup or by one that the
 operator names.
@@ -30,6 +31,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.witness import Head, LogEntry, hash_at, read_log
 from colmlm.kb.removal.erase import erase_facts
+from colmlm.kb.removal.holds import PLACED, RELEASED, RULED, repeat_hold, repeat_release, repeat_rule
 from colmlm.kb.review.review import KIND, limit_to_accepted
 from colmlm.kb.store.database import connection_of, head_revision
 from colmlm.kb.tables import (
@@ -212,11 +214,17 @@ def _catch_up(
     reapply_deletes: bool,
     without_later_erasures: bool,
 ) -> RestoreReport:
+    for said in newer.releases if newer else ():  # what was held may have been erased later
+        repeat_release(session, said, actor, f"released by change {said['seq']} {_LATER}")
     repeated = tuple(repeat_erasures(session, newer, actor)) if newer else ()
     deleted = live_facts(session, newer.deleted) if newer else []
     limited = tuple(repeat_limits(session, newer, actor)) if newer else ()
     if newer and reapply_deletes:
         repeat_deletions(session, newer, deleted, actor)
+    for said in newer.holds if newer else ():
+        repeat_hold(session, said, actor, f"placed by change {said['seq']} {_LATER}")
+    for said in newer.rules if newer else ():
+        repeat_rule(session, said, actor, f"set by change {said['seq']} {_LATER}")
     end_all_sessions(session)  # a session that was ended after the backup must not be valid again
     _note(session, backup, newer, actor)
     return RestoreReport(
@@ -265,12 +273,26 @@ class RepeatedErasure:
 def repeat_erasures(session: Session, newer: NewerLog, actor: str) -> Iterator[RepeatedErasure]:
     """Erase what the newer log erased; yield each erasure that changed anything in the restored base."""
     for erasure in newer.erasures:
-        if known := _facts(session, erasure.fact_ids, true()):
+        known = _facts(session, erasure.fact_ids, true())
+        if known or _documents(session, erasure.documents):
             reason = f"erased by change {erasure.seq} of the log that went on after this backup"
             reach = erasure.mentions or "same-document"
-            done = erase_facts(session, known, actor, reason, mentions=reach)
+            done = erase_facts(
+                session,
+                known,
+                actor,
+                reason,
+                mentions=reach,
+                document_ids=_documents(session, erasure.documents),
+            )
             if done.seq is not None:  # None where they were erased before and nothing says them
                 yield RepeatedErasure(erasure.seq, erasure.at, done.fact_ids, done.seq)
+
+
+def _documents(session: Session, document_ids: Sequence[int]) -> list[int]:
+    """Give those of these documents that the restored base has, and whose texts are there."""
+    here = DocumentRow.id == func.any(list(document_ids)), DocumentRow.erased_seq.is_(None)
+    return list(session.scalars(select(DocumentRow.id).where(*here).order_by(DocumentRow.id)))
 
 
 def repeat_deletions(session: Session, newer: NewerLog, deleted: Sequence[int], actor: str) -> None:
@@ -322,12 +344,14 @@ class LaterErasure:
     """A change of the newer log that erased facts, some of which the backup may not have.
 
     `mentions` says where else it redacted the values; None where an older release wrote the log, without that.
+    Of `documents` it erased the whole text.
     """
 
     seq: int
     at: str
     fact_ids: tuple[int, ...]
     mentions: Mentioned | None = None
+    documents: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +369,8 @@ class NewerLog:
 
     `deleted` facts are deleted and not erased at the end of the log; those in `abstaining` left tombstones, those in
     `rejected` were rejected. `limits` are those corpora and keysets of which only accepted facts answer at its end.
-    `sealed` are breaks of the log that were acknowledged: what these changes say is ignored.
+    `sealed` are breaks of the log that were acknowledged: what these changes say is ignored. `releases` are the entries
+    that released holds, `holds` those that placed one that stands, and `rules` the last of each corpus.
     """
 
     file: str
@@ -356,6 +381,9 @@ class NewerLog:
     rejected: frozenset[int] = frozenset()
     limits: tuple[LaterLimit, ...] = ()
     sealed: tuple[int, ...] = ()
+    releases: tuple[Mapping[str, Any], ...] = ()
+    holds: tuple[Mapping[str, Any], ...] = ()
+    rules: tuple[Mapping[str, Any], ...] = ()
 
 
 def read_newer_log(file: Path, backup: Backup, keys: Collection[str] = ()) -> NewerLog:
@@ -388,6 +416,9 @@ def _since(entries: Iterable[LogEntry], head: Head, backup: Backup, what: str) -
     deleted: dict[int, LogEntry] = {}
     limits: dict[tuple[Any, Any], LaterLimit] = {}
     sealed: list[int] = []
+    releases: dict[int, Mapping[str, Any]] = {}
+    holds: dict[int, Mapping[str, Any]] = {}
+    rules: dict[str, Mapping[str, Any]] = {}
     for found in entries:
         entry = found.said
         seq, kind, fact_ids = entry["seq"], entry["kind"], entry["fact_ids"]
@@ -402,12 +433,20 @@ def _since(entries: Iterable[LogEntry], head: Head, backup: Backup, what: str) -
             continue
         if kind == "erase":
             mentions = as_mentioned(entry["payload"].get("mentions"))
-            erasures.append(LaterErasure(seq, entry["at"], tuple(fact_ids), mentions))
+            whole = tuple(entry["payload"].get("whole_documents", ()))
+            erasures.append(LaterErasure(seq, entry["at"], tuple(fact_ids), mentions, whole))
         elif kind in DELETING:
             deleted.update(dict.fromkeys(fact_ids, found))
         elif kind == "restore":
             for fact_id in fact_ids:
                 deleted.pop(fact_id, None)
+        elif kind == PLACED:
+            holds[entry["payload"]["hold"]] = entry
+        elif kind == RELEASED:
+            releases[entry["payload"]["hold"]] = entry
+            holds.pop(entry["payload"]["hold"], None)
+        elif kind == RULED:
+            rules[entry["payload"]["corpus"]] = entry
         elif kind == KIND:
             _set(limits, seq, entry["payload"])
     gone = {fact_id for erasure in erasures for fact_id in erasure.fact_ids}
@@ -420,6 +459,9 @@ def _since(entries: Iterable[LogEntry], head: Head, backup: Backup, what: str) -
         frozenset(fact_id for fact_id, by in deleted.items() if by.said["kind"] == "reject") - gone,
         tuple(limits.values()),
         tuple(sealed),
+        tuple(releases.values()),
+        tuple(holds.values()),
+        tuple(rules.values()),
     )
 
 

@@ -370,3 +370,33 @@ class SnapshotRefused(KBError):
             f"The snapshot of keyset {keyset_id} cannot be used: {cause}. No fact was changed. The server rebuilds "
             "the index from the database, so you need do nothing."
         )
+
+
+# Holds and retention rules: these say what holds keep, wherever something would be destroyed.
+
+
+@Conflict.coded("HoldStands", "A hold keeps it")
+def hold_stands(what: str, ids: Sequence[int], hold_ids: Sequence[int]) -> str:
+    named, is_one = format_list(ids), len(hold_ids) == 1
+    holds = f"hold {hold_ids[0]}" if is_one else f"holds {format_list(hold_ids)}"
+    first = f"`colmlm hold release {hold_ids[0]}` ends the hold."
+    ends = first if is_one else "`colmlm hold release HOLD_ID` ends each of them."
+    return (
+        f"{count_of(len(ids), what, 'are')} kept by {holds} ({what} {named}). Nothing was deleted or erased. See "
+        f"`colmlm hold list`. {ends}"
+    )
+
+
+@NotFound.coded("HoldNotFound", "No such hold")
+def hold_not_found(hold_id: int) -> str:
+    return f"No hold {hold_id}. Nothing was changed. List the holds with `colmlm hold list`."
+
+
+@Conflict.coded("HoldState", "Hold is in another state")
+def hold_state(hold_id: int, state: str) -> str:
+    return f"Hold {hold_id} is {state} already. Nothing was changed. See `colmlm hold list {hold_id}`."
+
+
+@NotFound.coded("RetentionRuleNotFound", "No retention rule")
+def retention_rule_not_found(corpus: str) -> str:
+    return f"The corpus {corpus!r} has no retention rule. Nothing was changed. Set one with `colmlm corpus retain`."

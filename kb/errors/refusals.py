@@ -315,26 +315,26 @@ def erasure_request_state(erasure_request_id: int, state: str) -> str:
 
 
 @Conflict.coded("SecondPersonNeeded", "A second person is needed")
-def second_person_needed() -> str:
+def second_person_needed(what: str = "An erasure", setting: str = "COLMLM_ERASE_NEEDS_TWO") -> str:
     return (
-        "An erasure needs a second admin here (COLMLM_ERASE_NEEDS_TWO). Nothing was erased. Request it with an "
-        "admin's token. Another admin approves it with `colmlm erase settle`."
+        f"{what} needs a second person here ({setting}). Nothing was changed. Request it with a token, as in "
+        "docs/production/access.md. The holder of another token approves it."
     )
 
 
 @Conflict.coded("SamePerson", "Asked by the same token")
-def same_person(erasure_request_id: int, name: str) -> str:
+def same_person(what: str, name: str, command: str) -> str:
     return (
-        f"Erasure request {erasure_request_id} was made with the token {name!r}, so another token must approve it. "
-        f"Nothing was erased. Ask another admin to run `colmlm erase settle approve {erasure_request_id}`."
+        f"{what} was asked for with the token {name!r}, so another token must approve it. Nothing was changed. Ask "
+        f"somebody else to run `{command}`."
     )
 
 
 @Invalid.coded("AdminKeyNeeded", "An admin's token is needed")
 def admin_key_needed() -> str:
     return (
-        "An erasure that needs two people must be requested and decided with admins' tokens. Nothing was changed. "
-        "Put the secret of an admin's token into COLMLM_TOKEN."
+        "What needs two people must be requested and decided with tokens that may do it. Nothing was changed. Put the "
+        "secret of such a token, as of an admin, into COLMLM_TOKEN."
     )
 
 
@@ -352,14 +352,14 @@ def signer_needed() -> str:
 
 @NotFound.coded("QuestionNotFound", "No such question")
 def question_not_found(question_ids: Sequence[int]) -> str:
-    return f"No question {format_list(question_ids)} in this set. Nothing was changed. See `colmlm questions show`."
+    return f"No question {format_list(question_ids)} in this set. Nothing was changed. See `colmlm questions list`."
 
 
 @NotFound.coded("QuestionRunNotFound", "No such run")
 def question_run_not_found(run_id: int) -> str:
     return (
         f"No run {run_id} of this question set is stored. Nothing was changed. List the stored runs with "
-        "`colmlm questions show NAME --runs`."
+        "`colmlm questions list NAME --runs`."
     )
 
 
@@ -478,7 +478,7 @@ def job_not_found(job_id: int) -> str:
 
 @Conflict.coded("JobFinished", "Job has ended")
 def job_finished(job_id: int, state: str) -> str:
-    return f"Job {job_id} has ended already: {state}. Nothing was changed. See `colmlm jobs show {job_id}`."
+    return f"Job {job_id} has ended already: {state}. Nothing was changed. See `colmlm jobs list {job_id}`."
 
 
 @KBError.coded("JobGivenUp", "Job given up")

@@ -1,4 +1,4 @@
-"""Comparisons: lists the facts that contradict, say the same or are stale, and notes that both of two hold.
+"""Comparisons: lists the facts that contradict, say the same or are stale, and notes that both of two are right.
 
 What is listed is read from the pairs that edits and the job "compare" keep. Nothing is compared for a list.
 """
@@ -75,7 +75,7 @@ class Comparisons:
         after, limit = sought.get("after", 0), sought.get("limit", FACTS_LISTED)
         corpus = sought.get("corpus")
         check_limit(limit)
-        found = _pairs(kind, corpus, held=sought.get("held", False))
+        found = _pairs(kind, corpus, noted=sought.get("noted", False))
         page = found.where(_PAIRS.c.id > after).order_by(_PAIRS.c.id).limit(limit + 1)
         with self.store.sessions() as session:
             if corpus is not None:
@@ -125,21 +125,24 @@ class Comparisons:
         return [AlsoSaid(fact_id, tuple(sorted(by))) for fact_id, by in sorted(said.items())]
 
     @retry_on_contention
-    def hold(self, fact_id: int, other_id: int, *, holds: bool = True, **who: Unpack[OnRecord]) -> Edit:
-        """Note that two facts that contradict both hold, until one of them says or asks something else.
+    def note_both_right(
+        self, fact_id: int, other_id: int, *, both_right: bool = True, **who: Unpack[OnRecord]
+    ) -> Edit:
+        """Note that two facts that contradict are both right, until one of them says or asks something else.
 
-        Without `holds` it notes that they do not. Raises `PairNotFound`, also where somebody has noted the same before.
+        Without `both_right` it notes that they are not. Raises `PairNotFound`, also where that was noted before.
         """
         with self.store.sessions.begin() as session:
-            return mending.hold_fact(session, (fact_id, other_id), who["actor"], who["reason"], holds=holds)
+            pair = (fact_id, other_id)
+            return mending.note_both_right(session, pair, who["actor"], who["reason"], holds=both_right)
 
 
-def _pairs(kind: str, corpus: str | None = None, *, held: bool = False) -> Select[*tuple[Any, ...]]:
+def _pairs(kind: str, corpus: str | None = None, *, noted: bool = False) -> Select[*tuple[Any, ...]]:
     """Give the pairs of a kind, with what each of their facts yields to."""
     named = (_PAIRS.c.id, _PAIRS.c.fact_id, _PAIRS.c.other_id, _PAIRS.c.score, _PAIRS.c.held_seq)
     found = select(*named, _YIELDS_TO.label("yields_to"), _OTHER_YIELDS_TO.label("other_yields_to")).where(
         _PAIRS.c.same_value == literal(kind == "duplicates"),
-        _PAIRS.c.held_seq.is_not(None) if held else _PAIRS.c.held_seq.is_(None),
+        _PAIRS.c.held_seq.is_not(None) if noted else _PAIRS.c.held_seq.is_(None),
     )
     if corpus is None:
         return found

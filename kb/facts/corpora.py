@@ -18,10 +18,10 @@ from colmlm.kb.errors import refusals
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.edits import end_facts
 from colmlm.kb.facts.facts import remove_documents
-from colmlm.kb.facts.ingest import COMMIT_EVERY, IngestRun
+from colmlm.kb.facts.ingest import COMMIT_EVERY, IngestRun, note_seen
 from colmlm.kb.facts.reading import DOCUMENT_COLUMNS
 from colmlm.kb.facts.records import CorpusStats, DocumentRecord, Edit, FactRecord, IngestReport
-from colmlm.kb.facts.redaction import MARK
+from colmlm.kb.facts.redaction import MARK, require_unheld
 from colmlm.kb.log import audit
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import (
@@ -97,8 +97,8 @@ class Corpora:
     ) -> Edit:
         """Delete every live fact of these documents, or of the whole corpus, in one change; the texts stay.
 
-        Raises `CorpusNotFound` or `ExternalIdNotFound`. Without a live fact there is no change: then `fact_ids` is
-        empty and `seq` is the number of the last change before.
+        Raises `CorpusNotFound` or `ExternalIdNotFound`, and `HoldStands` where one of the facts is held. Without a live
+        fact there is no change: then `fact_ids` is empty and `seq` is the number of the last change before.
         """
         with self.store.sessions.begin() as session:
             pending = audit.begin_change(session, actor, reason)
@@ -107,6 +107,7 @@ class Corpora:
             fact_ids = session.scalars(live.order_by(FactRow.id)).all()
             if not fact_ids:
                 return Edit(pending.seq - 1, "delete", ())
+            require_unheld(session, fact_ids)
             end_facts(session, fact_ids, pending.seq)
             payload: dict[str, Any] = {"corpus": corpus}
             if external_ids is not None:
@@ -155,6 +156,13 @@ class Corpora:
         """Give keyed digests of these files' digests, by path, in the form in which they are stored."""
         with self.store.sessions() as session:
             return key_digests(session, digests)
+
+    def note_seen(self, corpus: str, external_ids: Collection[str]) -> None:
+        """Note of these current documents that they were found as they are, just now, where they are from."""
+        with self.store.sessions.begin() as session:
+            named = (DocumentRow.corpus == corpus, DocumentRow.external_id == func.any(list(external_ids)))
+            current = select(DocumentRow.id).where(*named, DocumentRow.replaced_seq.is_(None))
+            note_seen(session, session.scalars(current).all())
 
     def begin_synced(self, corpus: str, documents: Mapping[str, Collection[str]]) -> None:
         """Store, by path, the documents that a sync is about to ingest."""

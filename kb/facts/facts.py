@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -198,7 +198,7 @@ def _require_some(count: int) -> None:
 # Undoing: takes the edits of one change back, where nothing has changed its facts since. Session first.
 
 DELETING = ("delete", "reject")
-UNDONE = ("insert", "update", "move", "restore", mending.KIND, *DELETING, *audit.VERDICTS)
+UNDONE = ("insert", "update", "move", "restore", *mending.NOTES, *DELETING, *audit.VERDICTS)
 INSTEAD = {
     "forget": "Undo the forget run with `colmlm forget undo`",
     "ingest": "Add the former file again with `colmlm corpus add`",
@@ -217,7 +217,7 @@ WHERE v.fact_id = ANY(:ids) AND restored.from_seq = :seq
 
 
 def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
-    """Take back change `seq`: an edit, a verdict, or that both of two facts hold.
+    """Take back change `seq`: an edit, a verdict, or that two facts are both right.
 
     Raises `NoSuchChange` or `NotUndoable`.
     """
@@ -229,8 +229,8 @@ def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
             seq, f"it is of kind {kind}. {INSTEAD.get(kind, 'Only edits of facts can be undone')}"
         )
     pending = audit.begin_change(session, actor, reason)
-    if change.kind == mending.KIND:
-        return mending.undo_hold(session, pending, change)
+    if change.kind in mending.NOTES:
+        return mending.undo_note(session, pending, change)
     ids = edits.storable_ids(change.fact_ids)
     versions = edits.last_versions(session, ids)
     edits.refuse_erased(session, ids)
@@ -323,9 +323,14 @@ WHERE gone.id = ANY(:ids) ORDER BY f.id
 
 
 def remove_documents(
-    session: Session, corpus: str, external_ids: Collection[str], actor: str, reason: str
+    session: Session,
+    corpus: str,
+    external_ids: Collection[str],
+    actor: str,
+    reason: str,
+    payload: Mapping[str, Any] | None = None,
 ) -> Edit | None:
-    """Take these documents out of use, in one change, with all their facts.
+    """Take these documents out of use, in one change, with all their facts. Their texts and facts stay, hidden.
 
     Those that are not current are left alone; None where none is.
     """
@@ -340,7 +345,8 @@ def remove_documents(
     edits.end_facts(session, fact_ids, pending.seq)
     removing = update(DocumentRow).where(DocumentRow.id == func.any(list(gone)))
     session.execute(removing.values(replaced_seq=pending.seq))
-    return edits.append_edit(session, pending, "delete", fact_ids, {"corpus": corpus, "removed": len(gone)})
+    said = {**(payload or {}), "corpus": corpus, "removed": len(gone)}
+    return edits.append_edit(session, pending, "delete", fact_ids, said)
 
 
 def put_back_documents(

@@ -242,6 +242,7 @@ def ingest_documents(
         taken.append(row)
         if old_id is not None:
             changed[old_id] = row
+    note_seen(session, list(unchanged))
     replaced, num_facts, against, alike = ReplacedDocuments(), 0, 0, 0
     seq = None if returned is None else returned.seq
     if taken:
@@ -289,6 +290,18 @@ def ingest_documents(
         contradictions=against,
         duplicates=alike,
     )
+
+
+_NOTE_SEEN = text("""
+INSERT INTO document_seen (document_id, at) SELECT n, now() FROM unnest(CAST(:ids AS bigint[])) AS n ORDER BY n
+ON CONFLICT (document_id) DO UPDATE SET at = excluded.at
+""")
+
+
+def note_seen(session: Session, document_ids: Sequence[int]) -> None:
+    """Note of these documents that they were found unchanged now: rules of retention count from then."""
+    if document_ids:
+        session.execute(_NOTE_SEEN, {"ids": list(document_ids)})
 
 
 def _rows(documents: Sequence[AnnotatedDocument]) -> list[IncomingDocument]:

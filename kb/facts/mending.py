@@ -3,7 +3,7 @@
 Each of these opens a version, and accepts a fact that was proposed. What the fact asked and where it stood before stays
 in `fact_past`, and in the log as digests and offsets. Keys that no longer fit are dropped with the change, in which
 every index finds them; the next rekey makes new ones. A value alone leaves all keys as they are, since none depends on
-it. That both of two facts hold, which contradict each other, ends when one of them gets another value or question.
+it. That two facts which contradict each other are both right ends when one of them gets another value or question.
 """
 
 from __future__ import annotations
@@ -246,9 +246,9 @@ def _drop_keys(session: Session, asked: Sequence[FactState], moved: Sequence[Fac
     return sorted(session.scalars(delete(FactKeyRow).where(stale).returning(FactKeyRow.id)))
 
 
-KIND = "hold"
+NOTES = ("both-right", "hold")  # kinds of changes; the log of earlier releases has the second
 
-_HOLD = text("""
+_NOTE = text("""
 UPDATE fact_pair SET held_seq = :seq WHERE id = (
     SELECT id FROM standing_pair
     WHERE fact_id = :one AND other_id = :other AND NOT same_value AND (held_seq IS NULL) = :holds
@@ -257,29 +257,29 @@ UPDATE fact_pair SET held_seq = :seq WHERE id = (
 """)
 
 
-def hold_fact(session: Session, pair: Sequence[int], actor: str, reason: str, *, holds: bool) -> Edit:
-    """Note that two facts that contradict both hold; without `holds`, that they do not.
+def note_both_right(session: Session, pair: Sequence[int], actor: str, reason: str, *, holds: bool) -> Edit:
+    """Note that two facts that contradict are both right; without `holds`, that they are not.
 
     Raises `PairNotFound`, also where the same was noted before.
     """
-    return _set_hold(session, audit.begin_change(session, actor, reason), pair, {"holds": holds})
+    return _set_note(session, audit.begin_change(session, actor, reason), pair, {"holds": holds})
 
 
-def undo_hold(session: Session, pending: audit.Pending, change: ChangeRow) -> Edit:
-    """Take back the note that two facts both hold. Raises `NotUndoable` where a later one was made of the pair."""
+def undo_note(session: Session, pending: audit.Pending, change: ChangeRow) -> Edit:
+    """Take back the note that two facts are both right. Raises `NotUndoable` where a later one was made of the pair."""
     pair = change.fact_ids
-    noted = select(func.max(ChangeRow.seq)).where(ChangeRow.kind == KIND, ChangeRow.fact_ids.contains(pair))
+    noted = select(func.max(ChangeRow.seq)).where(ChangeRow.kind.in_(NOTES))
     since = "a later change concerns one of facts"
-    if session.scalar(noted) != change.seq:
+    if session.scalar(noted.where(ChangeRow.fact_ids.contains(pair))) != change.seq:
         raise refusals.not_undoable(change.seq, since, pair)
     payload = {"holds": not change.payload["holds"], "undoes": change.seq}
     try:
-        return _set_hold(session, pending, pair, payload)
+        return _set_note(session, pending, pair, payload)
     except NotFound as error:
         raise refusals.not_undoable(change.seq, since, pair) from error
 
 
-def _set_hold(session: Session, pending: audit.Pending, pair: Sequence[int], payload: dict[str, Any]) -> Edit:
+def _set_note(session: Session, pending: audit.Pending, pair: Sequence[int], payload: dict[str, Any]) -> Edit:
     one, other = sorted(pair)
     holds = payload["holds"]
     given = {
@@ -289,6 +289,6 @@ def _set_hold(session: Session, pending: audit.Pending, pair: Sequence[int], pay
         "holds": holds,
         "before": payload.get("undoes", pending.seq),  # values that were given since were never judged
     }
-    if len(storable_ids((one, other))) < 2 or session.scalar(_HOLD, given) is None:
+    if len(storable_ids((one, other))) < 2 or session.scalar(_NOTE, given) is None:
         raise refusals.pair_not_found((one, other))
-    return append_edit(session, pending, KIND, (one, other), payload)
+    return append_edit(session, pending, NOTES[0], (one, other), payload)

@@ -116,7 +116,7 @@ JOIN unnest(CAST(:facts AS bigint[]), CAST(:others AS bigint[])) AS given (fact_
 WHERE NOT p.same_value AND p.score IS NULL
 """)
 # What a slower comparison read before an edit does not replace what that edit kept, nor a score what words tell. That
-# both hold is kept while both say and ask the same, also where one was deleted and restored since.
+# both are right is kept while both say and ask the same, also where one was deleted and restored since.
 _KEEP = text("""
 INSERT INTO fact_pair AS p (
     fact_id, other_id, version, other_version, given_seq, other_given_seq, corpus, other_corpus, same_value, score

@@ -419,9 +419,9 @@ class ComparedPart(TypedDict, total=False):
 
 
 class PairsSought(ComparedPart, total=False):
-    """Which pairs to list: where `held`, the contradictions of which somebody said that both hold."""
+    """Which pairs to list: where `noted`, the contradictions of which somebody said that both are right."""
 
-    held: bool
+    noted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +429,7 @@ class FactPair:
     """Two live facts that are compared, the older first. Of two that contradict, the fact `answering` answers.
 
     They are alike by the words of their questions, or where there is a `score`, by their sentences (1) or their keys;
-    then none answers before the other. `held_seq` is the change by which somebody said that both hold.
+    then none answers before the other. `noted_seq` is the change by which somebody said that both are right.
     """
 
     pair_id: int
@@ -437,7 +437,7 @@ class FactPair:
     other: FactRecord
     score: float | None
     answering: int | None
-    held_seq: int | None
+    noted_seq: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Redaction: puts one U+2588 in place of each character that was erased, so that every other offset stays right.
 
 The functions take the session first and never commit. They redact documents, which hold the texts of facts;
-`kb.removal.quotations` redacts what quotes them.
+`kb.removal.quotations` redacts what quotes them. What a hold keeps is not redacted: who destroys a text asks first,
+under the lock of the change log, so that a hold comes before or after it (`require_unheld`, `held_documents`).
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import ColumnElement, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, func, or_, select, text, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, document_digests
-from colmlm.kb.errors import InvalidValue
+from colmlm.kb.errors import InvalidValue, hold_stands
 from colmlm.kb.facts import sentences
 from colmlm.kb.facts.records import MENTIONED, Mentioned
 from colmlm.kb.tables import (
@@ -35,6 +36,7 @@ MARK = "\u2588"
 ABOUT = tuple(
     name for name in content_of(DocumentRow) if name != "text"
 )  # what is redacted beside a document's text
+_RECORDED = ("title", "uri", "licence", "revision")
 CONTEXT = 20  # characters on either side of a span that must match to find it in another edition of the text
 
 
@@ -119,13 +121,52 @@ def redact_json(value: Any, finder: Finder) -> Any:
     return value
 
 
+# The database says what is held, in two functions that the triggers of the tables ask, too.
+_HELD = {
+    "document": text(
+        "SELECT n AS id, h AS hold FROM unnest(CAST(:ids AS bigint[])) n, holds_on_document(n) h ORDER BY 1, 2"
+    ),
+    "fact": text(
+        "SELECT n AS id, h AS hold FROM unnest(CAST(:ids AS bigint[])) n, holds_on_fact(n) h ORDER BY 1, 2"
+    ),
+}
+
+
+def held_documents(session: Session, document_ids: Collection[int]) -> dict[int, list[int]]:
+    """Give those of these documents that are held, each with its holds. It counts once the log is locked."""
+    return _holds(session, "document", document_ids)
+
+
+def held_facts(session: Session, fact_ids: Collection[int]) -> dict[int, list[int]]:
+    """Give those of these facts that are held, each with its holds. It counts once the log is locked."""
+    return _holds(session, "fact", fact_ids)
+
+
+def _holds(session: Session, what: str, ids: Collection[int]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for row in session.execute(_HELD[what], {"ids": sorted(ids)}) if ids else ():
+        found.setdefault(row.id, []).append(row.hold)
+    return found
+
+
+def require_unheld(session: Session, fact_ids: Collection[int], document_ids: Collection[int] = ()) -> None:
+    """Raise `HoldStands` where one of these is held. It counts once the log is locked."""
+    for what, found in (
+        ("fact", held_facts(session, fact_ids)),
+        ("document", held_documents(session, document_ids)),
+    ):
+        if found:
+            raise hold_stands(what, list(found), sorted({hold for holds in found.values() for hold in holds}))
+
+
 def redact_documents(
     session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned = "same-document"
-) -> list[int]:
+) -> tuple[list[int], dict[int, list[int]]]:
     """Redact the facts in their documents, replaced ones too, and give the ids of the rows that changed.
 
     It also redacts mentions: the facts' values elsewhere in these texts, in the licence and the revision of these
-    documents, or with "all" in those of every document. The spans of other facts stay.
+    documents, or with "all" in those of every document. The spans of other facts stay. Documents of others that are
+    held stay whole; they are given beside, each with its holds.
     """
     by_source: dict[tuple[str, str], list[ErasureTarget]] = {}
     for target in targets:
@@ -145,20 +186,40 @@ def redact_documents(
             said = Phrases(value for target in of_source if reaches for value in target.values)
             own = partial(_spans_in, row, of_source, said)
             changed |= _redact_document(session, row, own, said, erased)
+    held: dict[int, list[int]] = {}
     if mentions == "all":
-        for document_id, in_text in _redact_mentions(session, targets, erased).items():
+        elsewhere, held = _redact_mentions(session, targets, erased)
+        for document_id, in_text in elsewhere.items():
             changed[document_id] = in_text or changed.get(document_id, False)
     session.flush()
     sentences.write_document_sentences(
         session, {document_id for document_id, in_text in changed.items() if in_text}
     )
-    return sorted(changed)
+    return sorted(changed), held
+
+
+def erase_documents(session: Session, document_ids: Sequence[int], seq: int) -> None:
+    """Redact all of the text of these documents, and what is stored about them, as part of change `seq`.
+
+    They are taken out of use. Their facts must be erased in the same change.
+    """
+    rows = select(DocumentRow).where(DocumentRow.id == func.any(list(document_ids)))
+    for row in session.scalars(rows.order_by(DocumentRow.id).execution_options(populate_existing=True)):
+        about = {name: MARK * len(getattr(row, name) or "") or None for name in _RECORDED}
+        row.text, row.erased_seq = MARK * len(row.text), seq
+        row.replaced_seq = row.replaced_seq or seq
+        for name, value in about.items():
+            setattr(row, name, value)
+        row.sha256, row.record_sha256 = document_digests(
+            AnnotatedDocument(row.external_id, row.text, (), **about)
+        )
+    session.flush()
 
 
 def _redact_mentions(
     session: Session, targets: Sequence[ErasureTarget], erased: list[int]
-) -> dict[int, bool]:
-    """Redact the values in every document."""
+) -> tuple[dict[int, bool], dict[int, list[int]]]:
+    """Redact the values in every document but those that are held, which are given with their holds."""
     values = {value for target in targets for value in target.values}
     said = Phrases(values)
     columns = columns_of(DocumentRow, REDACTED)
@@ -167,10 +228,12 @@ def _redact_mentions(
         select(DocumentRow.id, *columns).where(may).order_by(DocumentRow.id).execution_options(yield_per=200)
     )
     ids = [row.id for row in rows if any(said.spans(text) for text in row[1:] if text)]
+    held = held_documents(session, ids)
+    ids = [document_id for document_id in ids if document_id not in held]
     changed: dict[int, bool] = {}
     for row in (session.get_one(DocumentRow, document_id, populate_existing=True) for document_id in ids):
         changed |= _redact_document(session, row, partial(_mentioned_spans, row.text, said), said, erased)
-    return changed
+    return changed, held
 
 
 def redact_about(session: Session, fact_id: int, said: Finder) -> Iterator[int]:
@@ -206,7 +269,7 @@ def _redact_document(
     for name, value in {**redacted, "text": text}.items():
         setattr(row, name, value)
     # The digests are made of the redacted texts: those of the texts before would let anyone confirm a guess.
-    about = {name: getattr(row, name) for name in ("title", "uri", "licence", "revision")}
+    about = {name: getattr(row, name) for name in _RECORDED}
     row.sha256, row.record_sha256 = document_digests(
         AnnotatedDocument(row.external_id, text, tuple(staying), **about)
     )

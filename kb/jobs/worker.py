@@ -37,6 +37,7 @@ from colmlm.kb.jobs.records import UNFINISHED, JobRecord, Work
 from colmlm.kb.jobs.tickets import Problem, problem_of
 from colmlm.kb.jobs.uploads import Uploads
 from colmlm.kb.principal import Origin, Principal, origin
+from colmlm.kb.removal.holds import Retention
 from colmlm.kb.removal.purge import restore_recycling
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import waits
@@ -73,6 +74,7 @@ class Worker:
     _pruned_at: float | None = None
     _group_at: float = -math.inf
     _share_at: float = -math.inf
+    _retain_at: float = -math.inf
     _rescuing: threading.Lock = field(default_factory=threading.Lock)
     _stopping: threading.Event = field(default_factory=threading.Event)
     _handing_back: threading.Event = field(default_factory=threading.Event)
@@ -202,7 +204,7 @@ class Worker:
             connection.execute(text("SELECT 1"))
 
     def _rescue(self) -> None:
-        """Queue the jobs of dead workers again, removes uploads that no job will read, groups misses, shares, prunes.
+        """Queue the jobs of dead workers again, and do all else that recurs: see `_tidy`.
 
         A second call waits until the first is over, so whoever returns from it knows that all of it was done.
         """
@@ -217,6 +219,7 @@ class Worker:
             "group misses": self._group,
             "share snapshots": self._share,
             "prune": self._prune,
+            "carry out retention rules": self._retain,
             "restore wal_recycle": self._restore_recycling,
         }
         for named, part in parts.items():
@@ -253,6 +256,13 @@ class Worker:
         if self.kb.misses.group(most=GROUPED_AT_ONCE) < GROUPED_AT_ONCE:
             took = time.monotonic() - began
             self._group_at = began + max(GROUP_SECONDS, 20 * took)  # many groups take seconds to read
+
+    def _retain(self) -> None:
+        if (now := time.monotonic()) < self._retain_at:
+            return
+        self._retain_at = now + self.prune_seconds
+        for edit in Retention(self.kb).carry_out():
+            _log.info("change %d let documents go by a retention rule", edit.seq)
 
     def _restore_recycling(self) -> None:
         restore_recycling(self.kb.engine)

@@ -38,11 +38,12 @@ NO_KEYS = (
     "activate", "threshold", "retire", "create-api-key", "rotate-api-key", "revoke-api-key", "restore-backup", "seal",
     "answer-threshold", "accepted-only", "dismiss-misses", "solve-misses", "reopen-misses",
     "add-webhook", "pause-webhook", "resume-webhook", "replay-webhook", "remove-webhook",
+    "place-hold", "release-hold", "retain",
 )  # fmt: skip
 MAINTENANCE = ("key", *NO_KEYS)
 VERDICTS = ("accept", "propose")  # these change nothing of facts but their review; "reject" deletes them
 KINDS = (
-    "insert", "ingest", "update", "move", "delete", "restore", "hold", "forget", "erase", "reject",
+    "insert", "ingest", "update", "move", "delete", "restore", "both-right", "hold", "forget", "erase", "reject",
     *VERDICTS, *MAINTENANCE,
 )  # fmt: skip
 

@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import SignatureRefused, refusals
 from colmlm.kb.facts.edits import MAX_ID
-from colmlm.kb.facts.redaction import as_mentioned
+from colmlm.kb.facts.redaction import as_mentioned, held_facts
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.signing import close_envelope, is_envelope, open_envelope
 from colmlm.kb.log.witness import hash_at
@@ -34,6 +34,7 @@ from colmlm.kb.removal.records import (
     OUTCOMES,
     CertificateCheck,
     CertificateFinding,
+    HeldPart,
     Rates,
     Verification,
     level_reached,
@@ -50,6 +51,7 @@ FORMER = "colmlm-forget-certificate-1"
 
 Said = Mapping[str, Any]
 
+NOT_ERASED = "held: not erased"
 _CERTIFICATE = "certificate"
 _SIGNED = ("signature", "who signed it, and that no byte has changed since")
 _KEPT = ("change", "that this base has the change")
@@ -216,9 +218,18 @@ def _of_run(session: Session, run: ForgetRunRow, found: Verification) -> dict[st
             "keys_in_index": found.keys_in_index,
         },
         **_surviving(found),
+        **_held_back(session, plan.fact_ids),
         "level": found.level,
         "planned": {"seq": run.planned_seq, "hash": hash_at(session, run.planned_seq)},
     }
+
+
+def _held_back(session: Session, fact_ids: Sequence[int]) -> dict[str, Any]:
+    """Name the facts that holds keep, so that they are forgotten and not erased; nothing where there are none."""
+    if not (found := held_facts(session, fact_ids)):
+        return {}
+    holds = sorted({hold for one in found.values() for hold in one})
+    return {"held": {"state": NOT_ERASED, "facts": sorted(found), "holds": holds}}
 
 
 def _without_offsets(session: Session, fact_ids: Sequence[int]) -> dict[str, int]:
@@ -343,6 +354,7 @@ FORGETTING = CertificateKind(
         "run_id": said["run"],
         "policy": said["policy"],
         "num_facts": said["facts"]["forgotten"],
+        "held_part": _read_held_part(said.get("held")),
     },
     proves=(
         _SIGNED,
@@ -391,6 +403,8 @@ def issue_certificate(kb: Store, seq: int) -> str:
             "level": int(not any(found.values())),
             "limits": [*_LIMITS],
         }
+        if held := change.payload.get("held"):
+            said["held"] = {"state": NOT_ERASED, **held}
         return certificate_text(_seal(session, key, ERASURE, change, said))
 
 
@@ -429,7 +443,16 @@ def _summarise_erasure(said: Said) -> dict[str, Any]:
         "num_facts": said["facts"],
         "redacted_outputs": tuple(map(_storable, payload.get("generations", ()))),
         "mentions": as_mentioned(payload.get("mentions")),
+        "held_part": _read_held_part(payload.get("held")),
     }
+
+
+def _read_held_part(said: Said | None) -> HeldPart | None:
+    """Read what a certificate says of what holds kept; nothing where it says nothing of that."""
+    if said is None:
+        return None
+    parts = {name: tuple(map(_storable, said.get(name, ()))) for name in ("holds", "documents", "facts")}
+    return HeldPart(**parts)
 
 
 ERASURE = CertificateKind(

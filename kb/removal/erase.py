@@ -3,6 +3,9 @@
 One transaction redacts every text that says the facts, drops their keys, and appends one change of kind
 "erase" that holds counts and ids only. `kb.removal.purge` then removes what files still hold, level by level.
 
+What a hold keeps is refused: an erasure is of all its facts or of none. A document of others that mentions an erased
+fact stays whole while it is held; the report, the log and the certificate name it.
+
 Erasing an erased fact again redacts what was stored before and still says it; where nothing does, nothing is changed
 and no change is appended. Documents, and what was stored since, are not searched again: their words may come from
 elsewhere.
@@ -11,7 +14,7 @@ elsewhere.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any
@@ -32,8 +35,11 @@ from colmlm.kb.facts.redaction import (
     as_mentioned,
     blank_out,
     check_mentioned,
+    erase_documents,
+    held_facts,
     redact_about,
     redact_documents,
+    require_unheld,
     strings_of,
 )
 from colmlm.kb.facts.suppression import ErasedTexts, OthersSaying, TextOrigin
@@ -125,6 +131,7 @@ class Erasure:
             lift_statement_limit(session)
             suppression.begin_erasure(session)
             said = quotations.facts_still_said(session)
+            said -= held_facts(session, said).keys()
             return erase_facts(session, sorted(said), actor, reason) if said else None
 
     def report(self, erased: Erased | None, *, now: bool, on_step: Heard | None) -> ErasureReport:
@@ -163,12 +170,15 @@ def erase_facts(
     mentions: Mentioned = "same-document",
     asked_by: Principal | None = None,
     others: OthersSaying | None = None,
+    document_ids: Sequence[int] = (),
+    payload: Mapping[str, Any] | None = None,
 ) -> Erased:
     """Redact and end these facts, drop their keys, and append the change. Does not commit.
 
     `others` say the same; they are looked for, before anything is locked, where the caller has not.
     `asked_by` made the request where somebody else had to approve it; the change names both.
-    Of facts that were erased before, it redacts what still says them.
+    Of facts that were erased before, it redacts what still says them. Of the documents, which have no other facts, it
+    redacts the whole text. Raises `HoldStands` where a fact or document is held.
     """
     check_mentioned(mentions)
     lift_statement_limit(session)
@@ -177,6 +187,7 @@ def erase_facts(
     pending = audit.begin_change(session, actor, reason)
     targets, again = load_targets(session, fact_ids)
     ids = [target.fact_id for target in targets]
+    require_unheld(session, [*ids, *again], document_ids)
     saying = seen.by_now(session, targets)
     num_digests, also_said_by = suppression.remember_suppressed(session, targets, pending.seq, saying)
     # The forms of texts that are redacted only in what names one of these facts.
@@ -185,7 +196,9 @@ def erase_facts(
         standing = {form for string in strings_of(targets) for form in forms_of_text(string)}
     suppression.keep_erased(session, targets, pending.seq, standing)
     about = set(_redact_about(session, again))
-    documents = sorted(about.union(redact_documents(session, targets, mentions)))
+    redacted, held = redact_documents(session, targets, mentions)
+    erase_documents(session, document_ids, pending.seq)
+    documents = sorted(about.union(redacted, document_ids))
     quoting = quotations.redact_quotations(
         session, ErasedFacts.of_erasure(session, targets, again, standing), pending.seq
     )
@@ -196,17 +209,22 @@ def erase_facts(
     access.forget_answers(session)
     dropping = delete(FactKeyRow).where(FactKeyRow.fact_id == func.any(ids)).returning(FactKeyRow.id)
     dropped = sorted(session.scalars(dropping))
-    payload: dict[str, Any] = {
+    said: dict[str, Any] = {
+        **(payload or {}),
         "documents": documents,
         **{name: list(found) for name, found in asdict(quoting).items()},
         "digests": num_digests,
         "dropped_keys": dropped,
         "mentions": mentions,  # so that a repetition of this erasure, as after a restore, reaches as far
     }
+    if document_ids:
+        said["whole_documents"] = sorted(document_ids)
+    if held:
+        said["held"] = describe_held(held)
     if asked_by is not None:
-        payload["asked_by"] = asked_by.to_json()
+        said["asked_by"] = asked_by.to_json()
     touched = sorted((*ids, *again))
-    _append(session, pending, targets, touched, payload)
+    _append(session, pending, targets, touched, said)
     return Erased(
         seq=pending.seq,
         fact_ids=tuple(touched),
@@ -216,7 +234,13 @@ def erase_facts(
         num_keys=len(dropped),
         num_digests=num_digests,
         also_said_by=tuple(also_said_by),
+        held_documents=tuple(held),
     )
+
+
+def describe_held(held: Mapping[int, Collection[int]]) -> dict[str, list[int]]:
+    """Give documents that were left as they are, with the holds on them, for the payload of a change."""
+    return {"documents": sorted(held), "holds": sorted({hold for holds in held.values() for hold in holds})}
 
 
 def _redact_about(session: Session, again: Sequence[int]) -> Iterator[int]:
@@ -366,11 +390,11 @@ class ErasureRequests:
 
     kb: SearchableStore
 
-    def token_of(self, secret: str | None) -> TokenRecord:
-        """Give the admin's token that a secret belongs to. Raises `AdminKeyNeeded`."""
+    def token_of(self, secret: str | None, right: Right = Right.admin) -> TokenRecord:
+        """Give the token with this right that a secret belongs to. Raises `AdminKeyNeeded`."""
         with self.kb.sessions() as session:
             token = verify_token(session, secret) if secret else None
-        if token is None or not token.may(Right.admin):
+        if token is None or not token.may(right):
             raise refusals.admin_key_needed()
         return token
 
@@ -391,6 +415,7 @@ class ErasureRequests:
             suppression.hold_off_erasure(session)
             targets, again = load_targets(session, fact_ids)
             ids = sorted((*(target.fact_id for target in targets), *again))
+            require_unheld(session, ids)  # and again when it is approved
             behalf = signature_of(actor).on_behalf_of
             row = ErasureRequestRow(
                 state="waiting",
@@ -434,7 +459,8 @@ class ErasureRequests:
             lift_statement_limit(session)
             row, asked = _read(session, request_id)
             if row.asked_by == token.key_id:
-                raise refusals.same_person(request_id, token.name)
+                command = f"colmlm erase settle approve {request_id}"
+                raise refusals.same_person(f"Erasure request {request_id}", token.name, command)
             _require_waiting(row)  # before every fact is read for it
             others = OthersSaying.of(session, load_targets(session, asked.fact_ids)[0])
             # Before any row is locked, as an erasure redacts what requests say.

@@ -6,11 +6,11 @@ whoever shows them reads the texts that are still there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypedDict
 
 import msgspec
 
@@ -251,6 +251,97 @@ class RunRecord:
     on_behalf_of: str | None = None
 
 
+# Holds and retention rules.
+
+RetentionAction = Literal["delete", "erase"]
+RetentionStart = Literal["seen", "date"]
+
+
+class HeldSelection(OnRecord, total=False):
+    """What a hold keeps: facts and documents by id, with all that shares their documents, and whole corpora by name."""
+
+    fact_ids: Sequence[int]
+    document_ids: Sequence[int]
+    corpora: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """A hold. `state` is "asked", "standing", "release-asked" (it stands), "released" or "withdrawn".
+
+    It stands from change `seq` to change `released_seq`. Tokens are given by name, where two people were needed.
+    """
+
+    hold_id: int
+    state: str
+    fact_ids: tuple[int, ...]
+    document_ids: tuple[int, ...]
+    corpora: tuple[str, ...]
+    actor: str
+    reason: str
+    at: datetime
+    asked_by: str | None
+    approved_by: str | None
+    seq: int | None
+    release_actor: str | None
+    release_reason: str | None
+    release_at: datetime | None
+    release_asked_by: str | None
+    release_approved_by: str | None
+    released_seq: int | None
+
+
+class RetentionTerms(TypedDict):
+    """The terms of a retention rule: a document goes after so many `days`, by this `action`.
+
+    `counts_from`: "seen" counts from when the document was added or last found unchanged; "date" from its own date,
+    which its `revision` begins with (2026-01-31), and as "seen" where it has none.
+    """
+
+    days: int
+    action: RetentionAction
+    counts_from: RetentionStart
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRule:
+    """The retention rule of a corpus, as change `seq` set it."""
+
+    corpus: str
+    days: int
+    action: RetentionAction
+    counts_from: RetentionStart
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class DueDocument:
+    """A document that a rule deletes or erases at `due_at`. While `hold_ids` has holds, it stays."""
+
+    document_id: int
+    external_id: str
+    title: str | None
+    due_at: datetime
+    action: RetentionAction
+    hold_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """What the rule of a corpus would do at the time `now`: `num_due` documents go, and `num_held` stay by holds.
+
+    `documents` are the first of both, by when they were due. `next_at` is when the next one is due after `now`.
+    """
+
+    corpus: str
+    rule: RetentionRule | None
+    now: datetime
+    num_due: int = 0
+    num_held: int = 0
+    next_at: datetime | None = None
+    documents: tuple[DueDocument, ...] = ()
+
+
 # Erasures: what one did, how far it got, and requests that wait for a second person.
 
 
@@ -311,7 +402,8 @@ class Erased:
 
     `left` is what else says the erased facts; it is empty where nobody looked for that, as in a restore.
     `again` are those of the facts that were erased before. `seq` is None where all of them were and nothing from before
-    said them any more, so that no change was logged.
+    said them any more, so that no change was logged. `held_documents` mention the facts, and holds keep
+    them as they are.
     """
 
     seq: int | None
@@ -328,6 +420,7 @@ class Erased:
     num_keys: int = 0
     num_digests: int = 0
     also_said_by: tuple[int, ...] = ()
+    held_documents: tuple[int, ...] = ()
     left: Mentions = field(default_factory=Mentions)
 
 
@@ -380,6 +473,15 @@ class ErasureRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldPart:
+    """What was not erased since these holds keep it: documents of an erasure, facts of a forget run."""
+
+    holds: tuple[int, ...]
+    documents: tuple[int, ...] = ()
+    facts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CertificateFinding:
     """The outcome of one part of a check. `found` says in words what was found, or what is wrong."""
 
@@ -394,6 +496,7 @@ class CertificateCheck:
 
     `signed_by` is the id of the key that signed, trusted or not; `offline` says that no base was compared. `run_id` and
     `policy` are those of a forget run, `redacted_outputs` and `mentions` (how far it reached) of an erasure.
+    `held_part` is what holds kept from being erased when it was issued.
     """
 
     ok: bool
@@ -414,6 +517,7 @@ class CertificateCheck:
     does_not_prove: tuple[str, ...] = ()
     redacted_outputs: tuple[int, ...] = ()
     mentions: str | None = None
+    held_part: HeldPart | None = None
 
 
 @dataclass(frozen=True, slots=True)

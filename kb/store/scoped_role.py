@@ -29,7 +29,7 @@ from colmlm.kb.principal import scope_of_statements
 # no corpus. Of keysets and checkpoints only what lookups are answered from.
 _OF_CORPORA = (
     "document", "fact", "fact_version", "fact_past", "fact_pair", "fact_key", "tombstone", "sentence", "corpus_review",
-    "generation", "attribution", "feedback", "miss", "change",
+    "generation", "attribution", "feedback", "miss", "change", "retention_rule", "document_seen",
 )  # fmt: skip
 _OF_NO_CORPUS = {
     "keyset": "id, checkpoint_id, threshold, calibrated, state",

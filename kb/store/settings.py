@@ -74,6 +74,8 @@ class Settings:
     """How long one statement of a report may run, such as `corpus list --stats`. 0 sets no limit."""
     erase_needs_two: bool = False
     """`yes`: an erasure waits until a second admin approves it."""
+    hold_needs_two: Literal["no", "release", "both"] = "no"
+    """`release`: a hold ends only when the holder of a second token says so. `both`: it begins so, too."""
     keep_answers: bool = True
     """`no`: neither answers nor their questions are stored."""
     upload_max_mb: Megabytes = 256

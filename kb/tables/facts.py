@@ -44,7 +44,8 @@ review_states = ("proposed", "accepted", "rejected")
 class DocumentRow(TableRow):
     """A text as ingested. A newer text under the same external id is a new row; the old one stays as evidence.
 
-    So does one that was taken out of use; `replaced_seq` is the change that did either.
+    So does one that was taken out of use; `replaced_seq` is the change that did either. `erased_seq` is the one that
+    erased all of its text.
     """
 
     __tablename__ = "document"
@@ -78,6 +79,16 @@ class DocumentRow(TableRow):
     text: Mapped[Content]
     ingested_at: Mapped[datetime] = mapped_column(server_default=func.now())
     replaced_seq: Mapped[int | None]
+    erased_seq: Mapped[int | None]
+
+
+class DocumentSeenRow(TableRow):
+    """When a document was last found unchanged by an ingest or a sync; without a row, when it was ingested."""
+
+    __tablename__ = "document_seen"
+
+    document_id: Mapped[int] = mapped_column(ForeignKey("document.id"), primary_key=True, autoincrement=False)
+    at: Mapped[datetime]
 
 
 class SyncedFileRow(TableRow):
@@ -202,7 +213,7 @@ class FactPairRow(TableRow):
     A score of 1 is also that of two facts whose sentences are the same apart from their values.
 
     It holds as long as both have these versions. `given_seq` is the change that gave the value, and `held_seq` the one
-    by which somebody said that both hold.
+    by which somebody said that both are right.
     """
 
     __tablename__ = "fact_pair"

@@ -33,6 +33,9 @@ from colmlm.kb.tables.declarative import (
 
 roles = ("decoder", "reader", "operator", "auditor", "trainer", "admin")
 erasure_states = ("waiting", "approved", "withdrawn")
+hold_states = ("asked", "standing", "release-asked", "released", "withdrawn")
+retention_actions = ("delete", "erase")
+retention_starts = ("seen", "date")
 webhook_formats = ("standard", "cloudevents")
 webhook_states = ("active", "paused", "failed")
 job_states = ("queued", "running", "succeeded", "failed", "cancelled")
@@ -170,6 +173,57 @@ class ErasureRequestRow(TableRow):
     seq: Mapped[int | None]
     on_behalf_of: Mapped[Content | None]
     mentions: Mapped[Word | None]
+
+
+class HoldRow(TableRow):
+    """A legal hold on facts, documents and corpora: it keeps them, with all editions, from being destroyed.
+
+    It stands from change `seq` to change `released_seq`. `selector` is for holds that choose what they keep otherwise.
+    What a hold keeps is said by the functions `holds_on_document` and `holds_on_fact` of the database.
+    """
+
+    __tablename__ = "hold"
+    __table_args__ = (
+        CheckConstraint(f"state IN {hold_states}", name="state"),
+        CheckConstraint("approved_by <> asked_by", name="two"),
+        CheckConstraint("release_approved_by <> release_asked_by", name="release_two"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    state: Mapped[Word]
+    fact_ids: Mapped[list[int]]
+    document_ids: Mapped[list[int]]
+    corpora: Mapped[Names]
+    selector: Mapped[NameObject | None]
+    actor: Mapped[Name]
+    reason: Mapped[Name]
+    at: Mapped[datetime] = mapped_column(server_default=func.now())
+    asked_by: Mapped[int | None] = mapped_column(ForeignKey("api_key.id"))
+    approved_by: Mapped[int | None] = mapped_column(ForeignKey("api_key.id"))
+    seq: Mapped[int | None]
+    release_actor: Mapped[Name | None]
+    release_reason: Mapped[Name | None]
+    release_at: Mapped[datetime | None]
+    release_asked_by: Mapped[int | None] = mapped_column(ForeignKey("api_key.id"))
+    release_approved_by: Mapped[int | None] = mapped_column(ForeignKey("api_key.id"))
+    released_seq: Mapped[int | None]
+
+
+class RetentionRuleRow(TableRow):
+    """How long a corpus keeps its documents, as change `seq` set it. Without a row it keeps them for ever."""
+
+    __tablename__ = "retention_rule"
+    __table_args__ = (
+        CheckConstraint("days > 0", name="days"),
+        CheckConstraint(f"action IN {retention_actions}", name="action"),
+        CheckConstraint(f"counts_from IN {retention_starts}", name="counts_from"),
+    )
+
+    corpus: Mapped[Name] = mapped_column(primary_key=True)
+    days: Mapped[int] = mapped_column(Integer)
+    action: Mapped[Word]
+    counts_from: Mapped[Word]
+    seq: Mapped[int]
 
 
 class DenialRow(TableRow):

@@ -35,7 +35,7 @@ _CLEAR = text("""
 DELETE FROM fact_pair p
 WHERE p.held_seq IS NULL AND p.score IS NOT NULL AND p.found_at < :began
    OR NOT EXISTS (SELECT FROM standing_pair s WHERE s.id = p.id) AND (p.held_seq IS NULL OR NOT EXISTS (
-       SELECT FROM fact f  -- that both hold is needed again where one is restored
+       SELECT FROM fact f  -- that both are right is needed again where one is restored
        WHERE f.id IN (p.fact_id, p.other_id) AND f.deleted_seq IS NOT NULL AND f.erased_seq IS NULL
    ))
 """)

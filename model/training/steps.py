@@ -113,14 +113,16 @@ class Steps:
         for mix in (config.mix, config.cooldown_mix):
             if mix and len(mix) != len(corpora):
                 raise TrainingRefused(
-                    f"the mix weighs {len(mix)} corpora, and there are {len(corpora)}. Nothing was trained. Give `mix` one weight for each corpus"
+                    f"the mix weighs {len(mix)} corpora, and there are {len(corpora)}. "
+                    "Nothing was trained. Give `mix` one weight for each corpus"
                 )
         if config.hard_negatives and keys is None:
             raise TrainingRefused("hard negatives are looked for with the model's own keys")
         self.corpora = [*corpora, merge_corpora(corpora)]
         if config.markup.key and not self.corpora[-1].num_questions:
             raise TrainingRefused(
-                "nothing to train on: no document has a fact with a question. Add questions with `colmlm corpus annotate`"
+                "nothing to train on: no document has a fact with a question. "
+                "Add questions with `colmlm corpus annotate`"
             )
         self._pieces: dict[int, Pieces] = {}
         self._phases = [self._phase("main", 0, config.mix)]

@@ -6,6 +6,7 @@ from sqlalchemy import text
 
 from colmlm.kb.evidence.records import NewFeedback, NewOutput, QuotedStretch, Splice
 from colmlm.kb.facts.corpora import SyncedFile
+from colmlm.kb.removal.holds import Holds, Retention
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, HEIGHT, PERU, RIVER, fact_id, ingest
@@ -34,6 +35,10 @@ def fill(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
     kb.outputs.give_feedback(output, NewFeedback("down", "no", "Ucayali"), actor="ann")
     kb.misses.group()
     kb.corpora.follow("lands", ("/srv/lands",))
+    kb.corpora.note_seen("lands", ["peru"])
+    Retention(kb).set_rule("lands", days=90, action="delete", counts_from="seen", **WHO)
+    held = Holds(kb).place(fact_ids=[fact_id(kb, "6,768 m")], **WHO)
+    Holds(kb).release(held.hold_id, **WHO)
     kb.corpora.keep_synced("lands", [SyncedFile("peru.txt", "digest", ("peru",))], ())
     with kb.engine.begin() as connection:
         connection.execute(

@@ -36,7 +36,7 @@ PATHS = (
     "ask", "ask?output=3", "facts", "facts?text=nothing", "facts?text=capital&way=meaning", "facts?actor=ann",
     "facts?change=3", "facts/1", "facts/1?change=4",
     "facts/new", "facts/edit", "documents/1?move=1", "review", "review?kind=doubted", "review?change=3&left=1",
-    "contradictions", "contradictions?list=held", "contradictions?list=stale", "contradictions?list=duplicates",
+    "contradictions", "contradictions?list=noted", "contradictions?list=stale", "contradictions?list=duplicates",
     "facts/delete?fact=1&fact=3", "documents/1?fact=1", "forget", "forget/1", "forget/1/restore",
     "erasures", "erasures/new?fact=1", "erasures/new?fact=x", "erasures/1", "audit", "audit?check=yes",
     "audit?since=never", "audit/outputs", "audit/outputs/1", "audit/outputs/3", "audit/denials", "audit/impact?fact=1",

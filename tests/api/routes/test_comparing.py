@@ -1,4 +1,4 @@
-"""Contradictions over HTTP: refused with the facts that answer, listed in pages, and noted as both holding."""
+"""Contradictions over HTTP: refused with the facts that answer, listed in pages, and noted as both right."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ def test_contradictions_come_in_pages_with_who_answers(operator: Client, fact_id
     body_of(operator.get(AGAINST, params={"corpus": "nowhere"}), 404)
 
 
-def test_both_may_hold(operator: Client, fact_id: int) -> None:
+def test_both_may_be_right(operator: Client, fact_id: int) -> None:
     cusco = body_of(add(operator, "Cusco", anyway=True), 201)["fact_ids"][0]
     body = {"fact_ids": [cusco, fact_id], "reason": "each in its time"}
-    held = body_of(operator.post("/v1/facts/hold", json=body))
-    assert (held["kind"], held["fact_ids"]) == ("hold", [fact_id, cusco])
+    held = body_of(operator.post("/v1/facts/contradictions", json=body))
+    assert (held["kind"], held["fact_ids"]) == ("both-right", [fact_id, cusco])
     assert body_of(operator.get(AGAINST))["items"] == []
-    (pair,) = body_of(operator.get(AGAINST, params={"held": True}))["items"]
-    assert pair["held_seq"] == held["seq"]
+    (pair,) = body_of(operator.get(AGAINST, params={"noted": True}))["items"]
+    assert pair["noted_seq"] == held["seq"]
     undone = body_of(operator.post(f"/v1/changes/{held['seq']}/undo", json={"reason": "it does not"}))
-    assert (undone["kind"], undone["fact_ids"]) == ("hold", [fact_id, cusco])
-    body_of(operator.post("/v1/facts/hold", json=body))
-    body_of(operator.post("/v1/facts/hold", json={**body, "holds": False}))
+    assert (undone["kind"], undone["fact_ids"]) == ("both-right", [fact_id, cusco])
+    body_of(operator.post("/v1/facts/contradictions", json=body))
+    body_of(operator.post("/v1/facts/contradictions", json={**body, "both_right": False}))
     assert body_of(operator.get(AGAINST))["total"] == 1
-    none = body_of(operator.post("/v1/facts/hold", json={**body, "fact_ids": [fact_id, 999]}), 404)
+    none = body_of(operator.post("/v1/facts/contradictions", json={**body, "fact_ids": [fact_id, 999]}), 404)
     assert none["about"]["fact_ids"] == [fact_id, 999]
 
 

@@ -182,16 +182,16 @@ def test_a_job_syncs_with_a_folder_of_the_home_and_no_other(
     missing = jobs.submit(Sync(folder="other", corpus="town"), actor="ana").job_id
     assert run("jobs", "start", "sync", "folder=../town", "corpus=town").code == 2
     assert run("worker", "--once").code == 0
-    result = run("jobs", "show", first, "--wait", "--json").json["result"]
+    result = run("jobs", "list", first, "--wait", "--json").json["result"]
     assert (result["files"]["new"], result["facts"], result["citable"]) == (4, 5, True)
     assert "new" not in result and kb.log.changes()[0].actor == "ana"
-    assert "no directory 'other'" in run("jobs", "show", missing, "--wait").out
+    assert "no directory 'other'" in run("jobs", "list", missing, "--wait").out
     (town / "museum.txt").unlink()
     again = jobs.submit(Sync(folder="handbook", corpus="town"), actor="ana").job_id
     with light.gone():
         assert run("worker", "--once").code == 0
         assert run("corpus", "sync", town, *INTO).json["files"]["unchanged"] == 3
-    assert run("jobs", "show", again, "--wait", "--json").json["result"]["documents"]["gone"] == 1
+    assert run("jobs", "list", again, "--wait", "--json").json["result"]["documents"]["gone"] == 1
     assert "1902" not in values(kb)
 
 

@@ -137,18 +137,18 @@ def test_what_is_compared_is_the_same(there: There, facts: list[int]) -> None:
     ):
         assert any(there.same(*words.split()).values()), words
     there.same("facts", "compare", "stale")
-    hold = ("facts", "hold", facts[0], *added, *WHY, "--json")
-    held = there.run(*hold)
-    assert len(there.run("facts", "compare", "contradictions", "--held", "--json").json["pairs"]) == 1
+    note = ("facts", "compare", "contradictions", facts[0], *added, *WHY, "--json")
+    noted = there.run(*note)
+    assert len(there.run("facts", "compare", "contradictions", "--noted", "--json").json["pairs"]) == 1
     twice = [
-        ran(*hold) for ran in (invoke, there.run)
+        ran(*note) for ran in (invoke, there.run)
     ]  # whoever comes second is told that it is noted already
     assert [ran.code for ran in twice] == [3, 3] and twice[0].err == twice[1].err
-    there.run(*hold, "--not")
-    again = invoke(*hold)
-    assert again.code == 0 and {**again.json, "seq": 0} == {**held.json, "seq": 0}
-    invoke(*hold, "--not")
-    assert there.run("facts", "hold", facts[0], facts[1], *WHY).code == 3
+    there.run(*note, "--not")
+    again = invoke(*note)
+    assert again.code == 0 and {**again.json, "seq": 0} == {**noted.json, "seq": 0}
+    invoke(*note, "--not")
+    assert there.run("facts", "compare", "contradictions", facts[0], facts[1], *WHY).code == 3
     assert invoke("facts", "compare", "contradictions", "--corpus", "nowhere").code == 3
 
 

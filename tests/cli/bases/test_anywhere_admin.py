@@ -36,16 +36,16 @@ def test_jobs_are_asked_for_shown_and_ended_there(there: There) -> None:
         ("jobs", "list"),
         ("jobs", "list", "--kind", "fsck", "--limit", 1),
         ("jobs", "list", "--state", "queued", "--before", rekey["job_id"]),
-        ("jobs", "show", job_id),
+        ("jobs", "list", job_id),
         ("keysets", "list"),
         ("tokens", "list"),
     ):
         assert any(there.same(*words, volatile=("last_used_at",)).values())
     assert there.run("jobs", "cancel", job_id, "--json").json["state"] == "cancelled"
-    assert there.same("jobs", "show", job_id, "--wait", code=1)["cancelled_by"] == "the admin"
+    assert there.same("jobs", "list", job_id, "--wait", code=1)["cancelled_by"] == "the admin"
     for words, code in (
         (("jobs", "cancel", job_id), 4),
-        (("jobs", "show", 99), 3),
+        (("jobs", "list", 99), 3),
         (("jobs", "start", "rekey", "checkpoint=none", "keyset_id=1"), 2),
     ):
         here, answer = invoke(*words), there.run(*words)

@@ -41,7 +41,7 @@ def test_questions_are_kept_asked_and_compared_there_as_here(
     ):
         assert there.same("questions", *words)
     assert there.run("questions", "compare", "lands", "--json").json["changes"] == {"update": 2}
-    ids = [one["question_id"] for one in there.run("questions", "show", "lands", "--json").json["questions"]]
+    ids = [one["question_id"] for one in there.run("questions", "list", "lands", "--json").json["questions"]]
     assert there.run("questions", "remove", "lands", "--question-id", ids[0], "--json").json["removed"] == 1
     assert "'edit'" in there.run("questions", "remove", "lands", "--yes", role="reader").err
     assert there.run("questions", "remove", "lands", "--yes").code == 0

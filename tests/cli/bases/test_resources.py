@@ -33,6 +33,7 @@ from colmlm.kb.misses.misses import Misses
 from colmlm.kb.questions import records as question_records
 from colmlm.kb.questions.sets import QuestionSets
 from colmlm.kb.removal import records as forgetting
+from colmlm.kb.removal.holds import Retention
 from colmlm.kb.review import records as review_records
 from colmlm.kb.review.review import FactReview
 from colmlm.kb.switching.keysets import Keysets
@@ -76,6 +77,7 @@ OURS: dict[str, type] = {
     "tokens": Access,
     "upkeep": Upkeep,
     "webhooks": Webhooks,
+    "retention": Retention,
 }
 
 # Verbs of `kb` that nobody asks for of a base elsewhere, and why.
@@ -85,7 +87,7 @@ HERE_ONLY = {
     "documents": {"text", "facts"},  # `read` gives both in one
     "corpora": {
         "standings",  # compared where the documents are annotated
-        "followed_paths", "follow", "synced_files", "key_digests", "begin_synced", "keep_synced",
+        "followed_paths", "follow", "synced_files", "key_digests", "begin_synced", "keep_synced", "note_seen",
         "remove",  # done where the folder is
     },
     "review": {"progress"},  # the inbox has it
@@ -112,6 +114,7 @@ HERE_ONLY = {
     },  # what a server asks at its door
     "upkeep": {"fsck", "repair", "shared_snapshot", "snapshot"},  # of the files of this machine
     "webhooks": set(),
+    "retention": {"carry_out", "due"},  # what workers and the console do
 }  # fmt: skip
 
 
@@ -189,7 +192,7 @@ def named(signature: inspect.Signature) -> list[str]:
 
 
 def test_a_base_has_the_resources_that_are_compared() -> None:
-    assert set(OURS) | {"decoder", "forgetting", "erasures"} == set(HERE) == set(ELSEWHERE)
+    assert set(OURS) | {"decoder", "forgetting", "erasures", "holds"} == set(HERE) == set(ELSEWHERE)
 
 
 @pytest.mark.parametrize("name", HERE)

@@ -219,7 +219,7 @@ def test_a_job_runs_on_ray_and_a_cancelled_one_leaves_what_it_committed(
             assert time.monotonic() < until and worker.poll() is None
             time.sleep(0.05)
         run("jobs", "cancel", job_id)
-        assert run("jobs", "show", job_id, "--wait", "--timeout", 60, "--json").json["state"] in (
+        assert run("jobs", "list", job_id, "--wait", "--timeout", 60, "--json").json["state"] in (
             "cancelled",
             "succeeded",
         )
@@ -227,7 +227,7 @@ def test_a_job_runs_on_ray_and_a_cancelled_one_leaves_what_it_committed(
         assert kept > 0
         again = run("jobs", "start", "rekey", "--json").json["job_id"]
         assert (
-            run("jobs", "show", again, "--wait", "--timeout", 200, "--json").json["result"]["num_unkeyed"]
+            run("jobs", "list", again, "--wait", "--timeout", 200, "--json").json["result"]["num_unkeyed"]
             == 0
         )
     finally:

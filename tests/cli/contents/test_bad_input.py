@@ -77,7 +77,7 @@ def test_what_does_not_go_together_is_refused(run: Run, keyed: list[int], tmp_pa
         ("webhooks", "edit", 1),
         ("webhooks", "edit", 1, "--pause", "--replay-from", 1),
         ("db", "status", "--show-password"),
-        ("jobs", "show", 1, "--timeout", 1),
+        ("jobs", "list", 1, "--timeout", 1),
     ):
         assert run(*words).code == 2, words
     assert run("log", "list", "--json").json == before

@@ -18,13 +18,24 @@ def test_a_contradiction_is_found_and_resolved(run: Run, atlas: list[int]) -> No
     shown = run("facts", "compare", "contradictions").out
     assert "Lima" in shown and "Cusco" in shown and "words" in shown
 
-    held = run("facts", "hold", atlas[0], cusco, *WHY).json
-    assert held["holds"] and run("facts", "compare", "contradictions", "--json").json["total"] == 0
-    assert run("facts", "compare", "contradictions", "--held", "--json").json["total"] == 1
-    undone = run("facts", "undo", held["seq"], *WHY).json
-    assert undone["kind"] == "hold" and run("facts", "compare", "contradictions", "--json").json["total"] == 1
-    run("facts", "hold", atlas[0], cusco, *WHY)
-    assert not run("facts", "hold", atlas[0], cusco, "--not", *WHY).json["holds"]
+    note = ("facts", "compare", "contradictions", atlas[0], cusco)
+    noted = run(*note, *WHY).json
+    assert noted["both_right"] and run("facts", "compare", "contradictions", "--json").json["total"] == 0
+    assert run("facts", "compare", "contradictions", "--noted", "--json").json["total"] == 1
+    undone = run("facts", "undo", noted["seq"], *WHY).json
+    assert (
+        undone["kind"] == "both-right"
+        and run("facts", "compare", "contradictions", "--json").json["total"] == 1
+    )
+    run(*note, *WHY)
+    assert not run(*note, "--not", *WHY).json["both_right"]
+    for wrong in (
+        note,
+        (*note[:4], *WHY),
+        ("facts", "compare", "stale", *note[3:], *WHY),
+        (*note[:3], "--not"),
+    ):
+        assert run(*wrong).code == 2
 
     edited = run("facts", "edit", cusco, "--value", "Lima", *WHY).json
     assert edited["also_said_by"] == [atlas[0]]

@@ -65,8 +65,8 @@ def test_twenty_questions_say_what_an_edit_did(run: Run, keyed: list[int], twent
         "right: Lima" in said.out and "wrong: Cusco (no fact holds it)" in said.out and "1 update" in said.out
     )
     assert "of 20 right" in run("questions", "list").out
-    assert len(run("questions", "show", "lands", "--runs", "--json").json["runs"]) == 2
-    assert len(run("questions", "show", "lands", "--json").json["questions"]) == 20
+    assert len(run("questions", "list", "lands", "--runs", "--json").json["runs"]) == 2
+    assert len(run("questions", "list", "lands", "--json").json["questions"]) == 20
 
 
 def test_a_set_is_asked_in_every_way(run: Run, keyed: list[int]) -> None:
@@ -76,7 +76,7 @@ def test_a_set_is_asked_in_every_way(run: Run, keyed: list[int]) -> None:
             "questions", "run", "one", *words, "--threshold", -1 if "reader" not in words else 0, "--json"
         )
         assert done.code == (1 - done.json["right"]) and done.json["asked"] == 1, done.err
-    ways = [one["how"] for one in run("questions", "show", "one", "--runs", "--json").json["runs"]]
+    ways = [one["how"] for one in run("questions", "list", "one", "--runs", "--json").json["runs"]]
     assert ways == ["reader", "words", "paper", "paper"]
     assert run("questions", "run", "one", "--mode", "paper", "--ranking", "words").code == 2
     assert run("questions", "run", "none").code == 3
@@ -99,7 +99,7 @@ def test_a_run_takes_accepted_facts_only(run: Run, keyed: list[int]) -> None:
     done = run("questions", "run", "one", "--accepted-only", "--json").json
     assert (first["accepted_only"], done["accepted_only"]) == (False, True)
     assert keyed[0] in first["items"][0]["fact_ids"] and keyed[0] not in done["items"][0]["fact_ids"]
-    assert "accepted facts only" in run("questions", "show", "one", "--runs").out
+    assert "accepted facts only" in run("questions", "list", "one", "--runs").out
     assert run("questions", "compare", "one", "--json").json["settings"] == ["accepted_only"]
 
 
@@ -109,9 +109,9 @@ def test_questions_are_added_and_removed(run: Run, keyed: list[int], tmp_path: P
     lines = tmp_path / "asked.jsonl"
     lines.write_text(json.dumps({"question": "Which lake?", "value": ["Titicaca", "Lake Titicaca"]}) + "\n")
     assert run("questions", "add", "seen", "--file", lines, "--json").json["num_questions"] == 2
-    shown = run("questions", "show", "seen")
+    shown = run("questions", "list", "seen")
     assert "Titicaca | Lake Titicaca" in shown.out
-    shown_again = run("questions", "show", "seen", "--json").json["questions"]
+    shown_again = run("questions", "list", "seen", "--json").json["questions"]
     lines.write_text("".join(json.dumps(one) + "\n" for one in shown_again))
     assert run("questions", "add", "again", "--file", lines, "--json").json["num_questions"] == 2
     run("questions", "remove", "again", "--yes")

@@ -29,7 +29,7 @@ def started(run: Run, *words: object) -> int:
 
 
 def result_of(run: Run, job_id: int) -> dict[str, Any]:
-    ran = run("jobs", "show", job_id, "--wait", "--json")
+    ran = run("jobs", "list", job_id, "--wait", "--json")
     assert ran.code == 0, ran.json["error"]
     result: dict[str, Any] = ran.json["result"]
     return result
@@ -48,7 +48,7 @@ def test_a_keyset_is_made_checked_and_activated_by_jobs(run: Run, atlas: list[in
     checked = result_of(run, gate)
     assert checked["keyset_id"] == 1 and checked["activated"] is checked["passed"]
     assert run("log", "list", "--json").json["changes"][0]["actor"] == "tester"
-    shown = run("jobs", "show", rekey)
+    shown = run("jobs", "list", rekey)
     assert (
         shown.code == 0
         and "2 of 2 Calibrating" in shown.out
@@ -79,13 +79,13 @@ def test_what_cannot_be_done_is_said_in_one_line(run: Run, atlas: list[int]) -> 
         assert ran.code == 2 and ran.err.count("\n") == 1, ran.err
     missing = started(run, "rekey", "checkpoint=missing")
     verify = started(run, "verify", "run_id=7")
-    assert run("jobs", "show", missing, "--wait", "--timeout", 0).code == 1
+    assert run("jobs", "list", missing, "--wait", "--timeout", 0).code == 1
     assert run("jobs", "cancel", verify, "--actor", "ben", "--json").json["cancelled_by"] == "ben"
     run("worker", "--once")
-    failed = run("jobs", "show", missing, "--wait")
+    failed = run("jobs", "list", missing, "--wait")
     assert failed.code == 1 and "no directory 'missing'" in failed.out
     assert run("jobs", "cancel", verify).code == 4
-    assert run("jobs", "show", 4711).code == 3
+    assert run("jobs", "list", 4711).code == 3
 
 
 def child_of(pid: int) -> int | None:

@@ -241,9 +241,9 @@ def test_a_dry_run_says_what_it_takes_and_trains_nothing(base: Path, tmp_path: P
 
 def test_a_plot_is_drawn_from_the_log(whole: Path, tmp_path: Path):
     target = tmp_path / "losses.png"
-    assert invoke("train", "plot", whole, "--output", target).code == 0
+    assert invoke("plot", whole, "--output", target).code == 0
     assert target.read_bytes().startswith(b"\x89PNG")
-    missing = invoke("train", "plot", tmp_path)
+    missing = invoke("plot", tmp_path)
     assert missing.code == 2 and missing.err.count("\n") == 1
 
 

@@ -165,7 +165,7 @@ def test_of_two_that_contradict_the_newer_is_the_answer(answers: Answering, kb: 
     assert found.answer == "Guayaquil" and [fact.fact_id for fact in found.facts] == [second]
     kb.facts.edit(first, "Quito City", **WHO)
     assert answers.ask(quito).answer == "Quito City"
-    kb.comparisons.hold(first, second, **WHO)
+    kb.comparisons.note_both_right(first, second, **WHO)
     assert not answers.ask(quito).abstained
 
 
@@ -216,7 +216,7 @@ def test_an_own_question_is_not_settled_where_two_facts_hold_or_two_documents_di
     (first,) = kb.facts.add(LEAK, "Miriam Okafor", **WHO).fact_ids
     (second,) = kb.facts.add(LEAK, "Tomas Lindqvist", anyway=True, **WHO).fact_ids
     assert deaf.ask(LEAK).answer == "Tomas Lindqvist"
-    kb.comparisons.hold(first, second, **WHO)
+    kb.comparisons.note_both_right(first, second, **WHO)
     assert deaf.ask(LEAK).abstained
     kb.facts.delete([second], **WHO)
     assert deaf.ask(LEAK).answer == "Miriam Okafor"

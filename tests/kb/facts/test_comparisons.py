@@ -1,4 +1,4 @@
-"""Facts that answer one question: contradictions are refused and listed, duplicates told, and both may hold."""
+"""Facts that answer one question: contradictions are refused and listed, duplicates told, and both may be right."""
 
 from __future__ import annotations
 
@@ -174,20 +174,20 @@ def test_lists_come_in_parts(kb: KnowledgeBase):
 
 def test_both_hold_until_one_of_them_is_edited(kb: KnowledgeBase):
     first, second = add(kb, "1889"), add(kb, "1890")
-    edit = kb.comparisons.hold(second, first, **WHO)
+    edit = kb.comparisons.note_both_right(second, first, **WHO)
     (change,) = kb.log.changes(after=edit.seq - 1)
-    assert (change.kind, change.fact_ids) == ("hold", (first, second)) and kb.log.verify().ok
-    assert against(kb) == [] and against(kb, held=True) == [("1889", "1890")]
+    assert (change.kind, change.fact_ids) == ("both-right", (first, second)) and kb.log.verify().ok
+    assert against(kb) == [] and against(kb, noted=True) == [("1889", "1890")]
     with raises_code("PairNotFound"):  # noted before
-        kb.comparisons.hold(first, second, **WHO)
-    kb.comparisons.hold(first, second, holds=False, **WHO)
+        kb.comparisons.note_both_right(first, second, **WHO)
+    kb.comparisons.note_both_right(first, second, both_right=False, **WHO)
     assert against(kb) == [("1889", "1890")]
-    kb.comparisons.hold(first, second, **WHO)
+    kb.comparisons.note_both_right(first, second, **WHO)
     kb.facts.edit(second, "1891", **WHO)
-    assert against(kb) == [("1889", "1891")] and against(kb, held=True) == []
+    assert against(kb) == [("1889", "1891")] and against(kb, noted=True) == []
     for one, other in ((first, first), (first, 999), (1 << 70, first)):
         with raises_code("PairNotFound"):
-            kb.comparisons.hold(one, other, **WHO)
+            kb.comparisons.note_both_right(one, other, **WHO)
 
 
 def test_a_deletion_is_told_who_says_the_same(kb: KnowledgeBase):
@@ -214,9 +214,9 @@ def test_the_accepted_one_answers_and_else_the_newer_value(kb: KnowledgeBase):
     with kb.engine.begin() as connection:
         connection.execute(text("UPDATE fact SET review = 'proposed' WHERE id = :id"), {"id": first})
     assert answering() == second
-    kb.comparisons.hold(first, second, **WHO)
-    (pair,) = kb.comparisons.pairs("contradictions", held=True).pairs
-    assert pair.answering is None and pair.held_seq == kb.log.head_seq()
+    kb.comparisons.note_both_right(first, second, **WHO)
+    (pair,) = kb.comparisons.pairs("contradictions", noted=True).pairs
+    assert pair.answering is None and pair.noted_seq == kb.log.head_seq()
 
 
 def test_of_two_who_add_at_once_one_is_refused(kb: KnowledgeBase):
@@ -309,15 +309,15 @@ def test_keys_tell_of_questions_in_other_words(kb: KnowledgeBase):
 
 def test_that_both_hold_is_undone_and_the_undo_too(kb: KnowledgeBase):
     first, second = add(kb, "1889"), add(kb, "1890")
-    held = kb.comparisons.hold(first, second, **WHO)
-    undone = kb.facts.undo(held.seq, **WHO)
-    assert (undone.kind, undone.fact_ids, undone.keyed) == ("hold", (first, second), True)
-    assert against(kb) == [("1889", "1890")] and against(kb, held=True) == []
+    noted = kb.comparisons.note_both_right(first, second, **WHO)
+    undone = kb.facts.undo(noted.seq, **WHO)
+    assert (undone.kind, undone.fact_ids, undone.keyed) == ("both-right", (first, second), True)
+    assert against(kb) == [("1889", "1890")] and against(kb, noted=True) == []
     with raises_code("NotUndoable", match="a later change"):
-        kb.facts.undo(held.seq, **WHO)
+        kb.facts.undo(noted.seq, **WHO)
     kb.facts.undo(undone.seq, **WHO)
-    assert against(kb, held=True) == [("1889", "1890")] and kb.log.verify().ok
-    other = kb.comparisons.hold(first, second, holds=False, **WHO)
+    assert against(kb, noted=True) == [("1889", "1890")] and kb.log.verify().ok
+    other = kb.comparisons.note_both_right(first, second, both_right=False, **WHO)
     kb.facts.edit(second, "1891", **WHO)
     with raises_code("NotUndoable", match="a later change") as refused:
         kb.facts.undo(other.seq, **WHO)
@@ -326,17 +326,17 @@ def test_that_both_hold_is_undone_and_the_undo_too(kb: KnowledgeBase):
 
 def test_both_hold_still_where_a_rejection_or_a_deletion_is_taken_back(kb: KnowledgeBase):
     first, second = add(kb, "1889"), add(kb, "1890")
-    kb.comparisons.hold(first, second, **WHO)
+    kb.comparisons.note_both_right(first, second, **WHO)
     now = kb.facts.show(second)
     (rejected,) = kb.review.settle([ReviewVerdict(second, "reject", now.version, now.review)], **WHO).seqs
-    assert against(kb, held=True) == []
+    assert against(kb, noted=True) == []
     compare_index(kb, None, lambda *_: None)
     kb.facts.undo(rejected, **WHO)
-    assert against(kb) == [] and against(kb, held=True) == [("1889", "1890")]
+    assert against(kb) == [] and against(kb, noted=True) == [("1889", "1890")]
     kb.facts.delete([first, second], **WHO)
     kb.facts.restore([second], **WHO)
     kb.facts.restore([first], **WHO)
-    assert against(kb) == [] and against(kb, held=True) == [("1889", "1890")]
+    assert against(kb) == [] and against(kb, noted=True) == [("1889", "1890")]
     kb.facts.delete([second], **WHO)
     kb.facts.edit(first, question="When was the tower opened?", **WHO)
     kb.facts.edit(first, question=TOWER, **WHO)
@@ -346,11 +346,11 @@ def test_both_hold_still_where_a_rejection_or_a_deletion_is_taken_back(kb: Knowl
 
 def test_a_comparison_keeps_what_was_said_to_hold(kb: KnowledgeBase, encoder: FakeEncoder):
     first, second = add(kb, "1889"), add(kb, "1890")
-    kb.comparisons.hold(first, second, **WHO)
+    kb.comparisons.note_both_right(first, second, **WHO)
     activated(kb, kb.keysets.rekey(encoder).keyset_id)
-    assert compared(kb) == (0, 0) and against(kb, held=True) == [("1889", "1890")]
+    assert compared(kb) == (0, 0) and against(kb, noted=True) == [("1889", "1890")]
     kb.facts.delete([second], **WHO)
-    assert compared(kb) == (0, 0) and against(kb, held=True) == []
+    assert compared(kb) == (0, 0) and against(kb, noted=True) == []
 
 
 def bare(name: str, *parts: str, title: str | None = None) -> AnnotatedDocument:
@@ -451,10 +451,10 @@ def test_a_form_of_words_keeps_no_pair_once_more_than_eleven_share_it(kb: Knowle
         if n == 10:
             pairs = kb.comparisons.pairs("contradictions", limit=100).pairs
             assert len(pairs) == 55
-            kb.comparisons.hold(pairs[0].fact.fact_id, pairs[0].other.fact_id, **WHO)
+            kb.comparisons.note_both_right(pairs[0].fact.fact_id, pairs[0].other.fact_id, **WHO)
         elif n > 10:
             assert against(kb) == [], "what an earlier ingest found goes, too"
-    assert against(kb, held=True) == [("10", "11")], "but not what somebody said"
+    assert against(kb, noted=True) == [("10", "11")], "but not what somebody said"
     kb.facts.delete([fact_id(kb, str(10 + n)) for n in range(3, 12)], **WHO)
     kb.facts.edit(fact_id(kb, "29"), "99", **WHO)
     assert len(against(kb)) == 10
@@ -492,9 +492,9 @@ def test_a_pair_by_sentence_goes_and_comes_with_the_editions_of_the_text(kb: Kno
     assert against(kb) == [], "the fact was kept, but its sentence is another"
     ingest(kb, bare("leaflet", begins, "1904", " as a school."))
     assert against(kb) == [("1902", "1904")]
-    kb.comparisons.hold(fact_id(kb, "1902"), fact_id(kb, "1904"), **WHO)
+    kb.comparisons.note_both_right(fact_id(kb, "1902"), fact_id(kb, "1904"), **WHO)
     ingest(kb, bare("leaflet", begins, "1904", "."))
-    assert against(kb, held=True) == [("1902", "1904")]
+    assert against(kb, noted=True) == [("1902", "1904")]
 
 
 def test_a_key_that_scores_one_is_no_pair_by_sentence(kb: KnowledgeBase):

@@ -63,7 +63,7 @@ def test_a_fact_answers_before_one_that_is_a_little_nearer(
 
 
 def test_where_both_hold_the_nearer_answers(kb: KnowledgeBase, encoder: FakeEncoder, tower: list[int]):
-    kb.comparisons.hold(*tower, **WHO)
+    kb.comparisons.note_both_right(*tower, **WHO)
     assert values(kb, encoder, [TOWER]) == ["1889"], "of two as near, the older"
 
 

@@ -193,7 +193,7 @@ def test_equivalents_left_alone_are_reported_as_leaks_of_the_value(demo: tuple[K
     kb, encoder = demo
     forgetting = Forgetting(kb, encoder)
     for pair in kb.comparisons.pairs("contradictions").pairs:
-        kb.comparisons.hold(pair.fact.fact_id, pair.other.fact_id, **WHO)
+        kb.comparisons.note_both_right(pair.fact.fact_id, pair.other.fact_id, **WHO)
     plan = forgetting.plan(Selector(question=OPENED, document="demo/eiffel-tower"), **WHO)
     assert len(plan.fact_ids) == 1 and len(plan.equivalents) == 2 and not plan.included
     forgetting.apply(plan.run_id, **WHO)

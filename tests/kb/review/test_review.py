@@ -289,7 +289,7 @@ def test_the_inbox_has_what_contradicts_behind_what_is_doubted(kb: KnowledgeBase
     assert (against.total, against.is_exact) == (3, True) and against.next_after is not None
     rest = kb.review.inbox(kind="contradicting", after=against.next_after)
     assert [item.fact.value for item in rest.items] == ["value 4"] and rest.next_after is None
-    kb.comparisons.hold(fact_id(kb, "value 1"), fact_id(kb, "granite"), **WHO)
+    kb.comparisons.note_both_right(fact_id(kb, "value 1"), fact_id(kb, "granite"), **WHO)
     assert [item.fact.value for item in kb.review.inbox().items][2:4] == ["value 4", "value 0"]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from colmlm.migrations.statements import run
 
-revision = "0033"
-down_revision = "0032"
+revision = "0034"
+down_revision = "0033"
 branch_labels = None
 depends_on = None
 
