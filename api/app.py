@@ -22,6 +22,7 @@ from colmlm.api.middleware.auth import LocalToken, require_right
 from colmlm.api.middleware.gate import GatedApp, LimiterMiddleware, RequestHooks, build_gate
 from colmlm.api.middleware.idempotency import IdempotencyMiddleware
 from colmlm.api.middleware.limiters import Limiter, Limiters, RateLimits, Tuning, own_rates
+from colmlm.api.middleware.sign_on import build_sign_on
 from colmlm.api.openai import chat, completions
 from colmlm.api.openai import fields as openai_fields
 from colmlm.api.openai import models as openai_models
@@ -45,7 +46,7 @@ from colmlm.api.routes import (
 )
 from colmlm.api.routes.parameters import StrictRequest
 from colmlm.api.schema import openapi
-from colmlm.api.settings import ServerSettings
+from colmlm.api.settings import ServerSettings, SignOnSettings
 from colmlm.api.watch.logs import Journal
 from colmlm.api.watch.operations import Operations, Readiness
 from colmlm.api.wire import MAX_BODY_BYTES
@@ -61,7 +62,8 @@ from colmlm.kb.lookup.replica import find_together
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.waits import AT_THE_DOOR, Waits
 
-CHECKING = (Limiter.auth, Limiter.probes, Limiter.records)
+CHECKING = (Limiter.auth, Limiter.sign_on, Limiter.probes, Limiter.records)
+_AT_THE_DOOR = ("NotSignedIn", "RoleUnmapped")  # errors whose response to a browser is the sign-in form
 MOST_LOOKUPS_AT_ONCE = 32  # of one search: the others would wait longer than two searches take
 # Threads that wait for the decoder hold no connection meanwhile: the few that they need are among the others.
 WORKING = tuple(set(Limiter) - {Limiter.at_once, Limiter.decoding, *CHECKING})
@@ -109,6 +111,7 @@ def create_app(
         operations.worker,
         shared.are_all_up if shared else None,
     )
+    sign_on = build_sign_on(settings.sign_on, auth_kb.access)
     ports = Ports(
         kb=asked,
         models=models,
@@ -127,15 +130,16 @@ def create_app(
         metrics_text=operations.metrics.text,
         tuning=tuning,
         settings=settings,
+        sign_on=sign_on,
     )
     around = RequestHooks(
-        refuse=_refuse,
+        refuse=partial(_refuse, settings.sign_on),
         find_route=lookups.reroute_octets,
         measure=operations.watch.running,
         note=Journal(auth_kb.log, limiters, tuning.clock).note,
         drain=operations.drain,
     )
-    gate = build_gate(auth_kb, settings, limiters, local, limits, around)
+    gate = build_gate(auth_kb, settings, limiters, local, limits, around, sign_on)
     return GatedApp(gate, build_routes(), {"ports": ports, "access": asked.access})
 
 
@@ -190,13 +194,13 @@ def _build_v1() -> Router:
     return router
 
 
-def _refuse(scope: HTTPScope, error: Exception) -> ASGIApp:
+def _refuse(sign_on: SignOnSettings, scope: HTTPScope, error: Exception) -> ASGIApp:
     """Give the response for an error before routing.
 
-    A browser without a token gets the sign-in form with the same status.
+    A browser without a token, or of a person without a role, gets the sign-in form with the same status.
     """
-    if isinstance(error, KBError) and error.code == "NotSignedIn" and pages.is_page(scope["path"]):
-        return pages.sign_in_form(scope)
+    if isinstance(error, KBError) and error.code in _AT_THE_DOOR and pages.is_page(scope["path"]):
+        return pages.sign_in_form(scope, error, sign_on)
     return openai_fields.refusal(scope["path"], error)
 
 

@@ -64,6 +64,27 @@ def not_signed_in() -> str:
     return "The request has no valid token. Nothing was changed. Send 'Authorization: Bearer SECRET', or sign in."
 
 
+@Refused.coded("IdentityRefused", "Not signed in", status=401)
+def identity_refused(cause: str) -> str:
+    return f"What the identity provider said is refused: {cause}. Nothing was changed. Sign in again."
+
+
+@Refused.coded("RoleUnmapped", "No role", status=403)
+def role_unmapped(name: str, claim: str) -> str:
+    return (
+        f"The identity provider knows {name}, but names no group that has a role here. Nothing was changed. Ask an "
+        f"admin to add you to one that COLMLM_SIGN_ON_ROLES names, in the claim {claim!r}."
+    )
+
+
+@Refused.coded("ProviderUnavailable", "Identity provider unavailable", status=503)
+def provider_unavailable(cause: str) -> str:
+    return (
+        f"The identity provider cannot be asked: {cause}. Nothing was changed. Try again in a moment, or see "
+        "`colmlm doctor`. Tokens of `colmlm tokens create` work without it."
+    )
+
+
 @Refused.coded("RightMissing", "Not allowed", status=403)
 def right_missing(role: str, right: Right) -> str:
     having = [name for name, rights in ROLES.items() if right in rights]
@@ -207,6 +228,7 @@ _PASSING = frozenset(
         "LockHeld",
         "LogHeld",
         "PlanUnderWay",
+        "ProviderUnavailable",
         "RequestUnderWay",
         "StandbyAsked",
         "StatementTooLong",
@@ -217,6 +239,8 @@ _PASSING = frozenset(
 def _headers(error: KBError) -> dict[str, str]:
     if error.code == "NotSignedIn":
         return {"WWW-Authenticate": "Bearer"}
+    if error.code == "IdentityRefused":
+        return {"WWW-Authenticate": 'Bearer error="invalid_token"'}
     if (seconds := getattr(error, "retry_after", None)) is not None:
         return {"Retry-After": str(seconds)}
     return {"Retry-After": "1"} if error.code in _PASSING else {}

@@ -18,6 +18,7 @@ from litestar.params import SkipValidation
 from colmlm.api.errors import model_missing
 from colmlm.api.loaded_models import LoadedModel, LoadedModels
 from colmlm.api.middleware.limiters import Batcher, Limiters, Tuning
+from colmlm.api.middleware.sign_on import SignOn
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch.operations import Readiness
 from colmlm.kb.answers.calibrations import AnswerCalibrations
@@ -67,6 +68,7 @@ class Ports:
     metrics_text: Callable[[], bytes]
     tuning: Tuning
     settings: ServerSettings
+    sign_on: SignOn | None = None
 
     @property
     def reader(self) -> JudgedReader | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from msgspec import Meta
 
+from colmlm.kb.access.records import ROLES, SCOPED_ROLES, Grant
 from colmlm.kb.errors import SettingsError
 from colmlm.kb.store.settings import Port, Seconds, read_settings
 
@@ -23,7 +26,100 @@ Rate = Annotated[int, Meta(ge=1, le=1_000_000, description="a number of requests
 Tokens = Annotated[int, Meta(ge=0, le=10**9, description="a number of tokens")]
 Rows = Annotated[int, Meta(ge=1, le=128, description="a number of prompts from 1 to 128")]
 Waiting = Annotated[int, Meta(ge=0, le=256, description="a number of prompts from 0 to 256")]
+ClaimName = Annotated[str, Meta(pattern=r"^\S{1,200}$", description="the name of a claim")]
 Changes = Annotated[int, Meta(ge=0, le=10**12, description="a number of changes")]
+
+
+LOOPBACK_NAMES = frozenset({"127.0.0.1", "::1", "localhost"})
+_MAPPED = re.compile(rf"(?P<group>.+)=(?P<role>{'|'.join(ROLES)})(?::(?P<corpora>.+))?")
+
+
+def is_protected(address: str) -> bool:
+    """Tell whether what is sent to this address can be read by nobody on the way: https, or http on loopback."""
+    try:
+        parts = urlsplit(address)
+        host = parts.hostname
+    except ValueError:
+        return False
+    if not host or parts.username is not None or parts.fragment:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and host in LOOPBACK_NAMES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignOnSettings:
+    """The provider of OpenID Connect whose people sign in, and what its groups may do. Off without an issuer."""
+
+    issuer: str | None = None
+    """The identity provider, as its tokens name it in `iss`: an address with https, or with http on loopback."""
+    name: str = "single sign-on"
+    """What the console calls the provider: *Sign in with NAME*."""
+    client_id: str | None = None
+    """The client at the provider that is this console. Unset, the console has no single sign-on."""
+    client_secret: str | None = field(default=None, repr=False)
+    """The secret of that client, if it has one."""
+    console_url: Address | None = None
+    """The console's address in browsers, such as `https://kb.example.org`. Unset, it is what a browser asked for."""
+    scope: str = "openid email"
+    """The scopes that the console asks for, with spaces between them."""
+    audience: str | None = None
+    """The audience (`aud`) of access tokens for the API. Unset, the API takes no token of the provider."""
+    groups_claim: ClaimName = "groups"
+    """The claim that has a person's groups. A dot leads into an object: `realm_access.roles`."""
+    roles: tuple[str, ...] = ()
+    """What groups may do, with commas between them: `GROUP=ROLE`, or `GROUP=ROLE:CORPUS+CORPUS`. The first that a
+    person is in gives the role.
+    """
+
+    def __post_init__(self) -> None:
+        if self.issuer is None:
+            return
+        if not is_protected(self.issuer) or "?" in self.issuer:
+            raise SettingsError(
+                "COLMLM_SIGN_ON_ISSUER",
+                f"{self.issuer!r} is no address with https, or with http on loopback",
+            )
+        if self.client_id is None and self.audience is None:
+            raise SettingsError(
+                "COLMLM_SIGN_ON_CLIENT_ID",
+                "neither it nor COLMLM_SIGN_ON_AUDIENCE is set, so nobody can sign in",
+            )
+        if "openid" not in self.scope.split():
+            raise SettingsError("COLMLM_SIGN_ON_SCOPE", f"{self.scope!r} lacks the scope openid")
+        if not self.grants():
+            raise SettingsError("COLMLM_SIGN_ON_ROLES", "no group is given a role, so nobody can sign in")
+
+    def grants(self) -> list[tuple[str, Grant]]:
+        """Give each group that is mapped, with what it may do. Raise `SettingsError`."""
+        return [_read_grant(mapped) for mapped in self.roles]
+
+    def grant_of(self, groups: Collection[str]) -> Grant | None:
+        """Give what someone in these groups may do; None where none is mapped.
+
+        The first mapped group gives the role. If it is of some corpora, other groups of that role add theirs.
+        """
+        found = [grant for group, grant in self.grants() if group in groups]
+        same = [grant.corpora for grant in found if grant.role == found[0].role]
+        if not found or found[0].corpora is None or None in same:
+            return Grant(found[0].role) if found else None
+        return Grant(found[0].role, tuple(sorted({corpus for corpora in same for corpus in corpora or ()})))
+
+
+def _read_grant(mapped: str) -> tuple[str, Grant]:
+    found = _MAPPED.fullmatch(mapped)
+    if found is None:
+        known = ", ".join(ROLES)
+        raise SettingsError(
+            "COLMLM_SIGN_ON_ROLES",
+            f"{mapped!r} is not GROUP=ROLE or GROUP=ROLE:CORPUS, with a role of {known}",
+        )
+    corpora = tuple(corpus for corpus in (found["corpora"] or "").split("+") if corpus) or None
+    if corpora is not None and found["role"] not in SCOPED_ROLES:
+        limited = " and ".join(SCOPED_ROLES)
+        raise SettingsError(
+            "COLMLM_SIGN_ON_ROLES", f"{mapped!r} names corpora, to which only {limited} can be kept"
+        )
+    return found["group"].strip(), Grant(found["role"], corpora)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +160,7 @@ class ServerSettings:
     """The least severe level that is logged."""
     metrics_listen: str | None = None
     """`HOST:PORT` of a second address that gives metrics without a token."""
+    sign_on: SignOnSettings = field(default_factory=SignOnSettings)
 
     def __post_init__(self) -> None:
         self.metrics_address()  # a wrong one should not wait for the server's start

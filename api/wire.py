@@ -355,7 +355,7 @@ class KeysetView(msgspec.Struct, frozen=True, kw_only=True):
 class Token(msgspec.Struct, frozen=True, kw_only=True):
     """A token without its secret (`kb.access.tokens.TokenRecord`). `state` is "in use", "expired" or "revoked".
 
-    Where `corpora` are named, it has its rights on these alone.
+    Where `corpora` are named, it has its rights on these alone. That of a person has an `issuer` and no secret.
     """
 
     key_id: int
@@ -372,6 +372,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     previous_used_at: datetime | None
     revoked_at: datetime | None
     corpora: tuple[str, ...] | None = None
+    issuer: str | None = None
 
 
 class TokenWithSecret(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlencode
 
 from litestar import Request, Response, Router, get, post
 from litestar.concurrency import sync_to_thread
@@ -35,7 +36,7 @@ from colmlm.api.console.views import (
     theme_of,
     verb_of,
 )
-from colmlm.api.errors import not_signed_in, problem_of
+from colmlm.api.errors import identity_refused, not_signed_in, problem_of
 from colmlm.api.middleware.auth import (
     COOKIE,
     SIGN_IN_PATH,
@@ -44,12 +45,16 @@ from colmlm.api.middleware.auth import (
     Limiter,
     Right,
     check_origin,
+    cookie_of,
     needs,
     session_of,
 )
+from colmlm.api.middleware.sign_on import RETURN_PATH, SIGN_ON_PATH, SignOn, SignOnAttempt
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import PathId
+from colmlm.api.settings import SignOnSettings
 from colmlm.kb.access.records import LONGEST, MAX_RATE, ROLES
+from colmlm.kb.errors import KBError
 
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
@@ -58,6 +63,8 @@ _TYPES = {"style.css": "text/css", "console.js": "text/javascript", "icon.svg": 
 _WRONG_SECRET = (
     "This secret does not work. It may be misspelt, expired or revoked. Copy it again, or ask for a new one."
 )
+SIGN_ON_COOKIE = "colmlm_sign_on"
+SIGN_ON_SECONDS = 600  # for which a browser may be at the provider
 _YEAR = 365 * 24 * 3600
 MOST_BYTES = 16 * 1024  # of a sign-in, which needs no token: the form's secret, and a page to return to
 
@@ -96,28 +103,122 @@ async def sign_in(request: Request[None, Any, Any], ports: FromPorts) -> Respons
     token = await sync_to_thread(access.of_secret, secret) if secret else None
     if token is None:
         problem_of(not_signed_in())  # sets the request's refusal, which the journal logs
-        body = _render_sign_in(back, theme_of(request.cookies), _WRONG_SECRET)
+        body = _render_sign_in(back, theme_of(request.cookies), _WRONG_SECRET, ports.settings.sign_on)
         return Response(body, status_code=401, media_type="text/html", headers=_REFUSED)
     check_origin(request.headers)  # otherwise another site could sign this browser in with its own token
     session = await sync_to_thread(access.begin_session, token, session_of(request.headers))
-    cookie = Cookie(
-        COOKIE, value=session, httponly=True, samesite="strict", secure=request.url.scheme == "https"
-    )
-    return Redirect(_local_path(back), status_code=303, cookies=[cookie])
+    return Redirect(_local_path(back), status_code=303, cookies=[_session_cookie(request, session)])
 
 
 @post(
     "/console/sign-out",
-    opt=needs(Right.lookup, Limiter.auth, scoped=CorpusLimit.filter),
+    opt=needs(Right.lookup, Limiter.sign_on, scoped=CorpusLimit.filter),
     include_in_schema=False,
     sync_to_thread=True,
 )
-def sign_out(ports: FromPorts, request: PageRequest) -> Redirect:
-    """End the session for everybody who has its cookie. The token itself still works until it is revoked."""
+def sign_out(ports: FromPorts, request: PageRequest) -> Response[Any]:
+    """End the session for everybody who has its cookie. The token itself still works until it is revoked.
+
+    A person who signed on at the identity provider is led there, to sign out of it as well.
+    """
     if (secret := session_of(request.headers)) is not None:
         ports.auth_kb.access.end_session(secret)
     gone = Cookie(COOKIE, value="", max_age=0, httponly=True, samesite="strict")
-    return Redirect("/", status_code=303, cookies=[gone])
+    address = None
+    if ports.sign_on is not None and request.user.groups is not None:
+        address = ports.sign_on.sign_out_address(_own_address(request))
+    return Redirect("/", status_code=303, cookies=[gone]) if address is None else _move_on(address, [gone])
+
+
+# With single sign-on these two are open; without it they are as closed as any other.
+_OF_SIGN_ON = needs(Right.lookup, Limiter.sign_on, scoped=CorpusLimit.filter)
+
+
+@get(SIGN_ON_PATH, opt=_OF_SIGN_ON, include_in_schema=False, sync_to_thread=True)
+def begin_sign_on(request: Request[None, Any, Any], ports: FromPorts) -> Response[Any]:
+    """Lead the browser to the identity provider, with a cookie by which its return is known."""
+    back = _local_path(request.query_params.get("back", ""))
+    try:
+        address, attempt = _need_sign_on(ports).begin(_own_address(request), back)
+    except KBError as error:
+        return _refuse_sign_on(request, ports, error)
+    return Redirect(
+        address, status_code=303, cookies=[_attempt_cookie(request, attempt.to_cookie(), SIGN_ON_SECONDS)]
+    )
+
+
+@get(RETURN_PATH, opt=_OF_SIGN_ON, include_in_schema=False, sync_to_thread=True)
+def finish_sign_on(request: Request[None, Any, Any], ports: FromPorts) -> Response[Any]:
+    """Begin a session for the person whom the identity provider sends back, if this browser began the sign-on."""
+    try:
+        sign_on = _need_sign_on(ports)
+        attempt = SignOnAttempt.from_cookie(cookie_of(request.headers, SIGN_ON_COOKIE) or "")
+        if attempt is None:
+            raise identity_refused("this browser did not begin this sign-on")
+        said = {name: str(value) for name, value in request.query_params.items()}
+        session = sign_on.finish(_own_address(request), attempt, said, session_of(request.headers))
+    except KBError as error:
+        return _refuse_sign_on(request, ports, error)
+    cookies = [_session_cookie(request, session), _attempt_cookie(request, "", 0)]
+    # A redirect would count as sent from the provider's site, and the cookie of the session would not be sent with it.
+    return _move_on(_local_path(attempt.back), cookies)
+
+
+def _need_sign_on(ports: Ports) -> SignOn:
+    if ports.sign_on is None or ports.sign_on.settings.client_id is None:
+        raise NotFoundException
+    return ports.sign_on
+
+
+def _own_address(request: Request[Any, Any, Any]) -> str:
+    """Give this server's address as the browser knows it. The gate has checked the name."""
+    ports: Ports = request.scope["state"]["ports"]
+    if (named := ports.settings.sign_on.console_url) is not None:
+        return named.rstrip("/")
+    return f"{request.url.scheme}://{request.headers['host']}"
+
+
+def _move_on(address: str, cookies: list[Cookie]) -> Response[Any]:
+    """Answer with a page that leads on at once, also to where the policy of the page before lets no form lead."""
+    headers = {**HEADERS, "Referrer-Policy": "no-referrer"}  # the address of this page may hold a code
+    body = render("moving_on.html", address=address)
+    return Response(body, status_code=200, media_type="text/html", headers=headers, cookies=cookies)
+
+
+def _refuse_sign_on(request: Request[Any, Any, Any], ports: Ports, error: KBError) -> Response[Any]:
+    problem, headers = problem_of(error)
+    body = _render_sign_in("", theme_of(request.cookies), problem.detail, ports.settings.sign_on)
+    return Response(
+        body,
+        status_code=problem.status,
+        media_type="text/html",
+        headers={**HEADERS, **headers},
+        cookies=[_attempt_cookie(request, "", 0)],
+    )
+
+
+def _attempt_cookie(request: Request[Any, Any, Any], value: str, seconds: int) -> Cookie:
+    """Make the cookie of a sign-on. It comes back with the browser from the provider's site, thus it is lax."""
+    is_secure = _own_address(request).startswith("https:")
+    return Cookie(
+        SIGN_ON_COOKIE,
+        value=value,
+        max_age=seconds,
+        path="/session",
+        httponly=True,
+        samesite="lax",
+        secure=is_secure,
+    )
+
+
+def _session_cookie(request: Request[Any, Any, Any], secret: str) -> Cookie:
+    return Cookie(
+        COOKIE,
+        value=secret,
+        httponly=True,
+        samesite="strict",
+        secure=_own_address(request).startswith("https:"),
+    )
 
 
 @post(
@@ -135,16 +236,28 @@ def choose_theme(form: FromForm) -> Redirect:
     return Redirect(_local_path(form.raw("back")), status_code=303, cookies=[kept])
 
 
-def sign_in_form(scope: HTTPScope) -> ASGIResponse:
-    """Give the sign-in form with status 401. After the sign-in it leads back to the requested page."""
+def sign_in_form(scope: HTTPScope, error: KBError, sign_on: SignOnSettings) -> ASGIResponse:
+    """Give the sign-in form with the status of this error. After the sign-in it leads back to the requested page."""
     asked = Request[None, Any, Any](scope)
     back = f"{asked.url.path}?{asked.url.query}" if asked.method == "GET" else ""
-    body = _render_sign_in(back, theme_of(asked.cookies), "")
-    return ASGIResponse(body=body.encode(), status_code=401, media_type="text/html", headers=_REFUSED)
+    status, message = 401, ""  # to be shown the form is no denial, so the request's refusal is not set
+    if error.code != "NotSignedIn":
+        problem, _ = problem_of(error)
+        status, message = problem.status, problem.detail
+    body = _render_sign_in(back, theme_of(asked.cookies), message, sign_on)
+    return ASGIResponse(body=body.encode(), status_code=status, media_type="text/html", headers=_REFUSED)
 
 
-def _render_sign_in(back: str, theme: str, message: str) -> str:
-    return render("sign_in.html", back=_local_path(back), theme=theme, message=message)
+def _render_sign_in(back: str, theme: str, message: str, sign_on: SignOnSettings) -> str:
+    provider = sign_on.name if sign_on.issuer and sign_on.client_id else None
+    return render(
+        "sign_in.html",
+        back=_local_path(back),
+        theme=theme,
+        message=message,
+        provider=provider,
+        sign_on_href=f"{SIGN_ON_PATH}?{urlencode({'back': _local_path(back)})}",
+    )
 
 
 def _local_path(path: str) -> str:
@@ -279,6 +392,8 @@ HANDLERS = (
     send_static,
     sign_in,
     sign_out,
+    begin_sign_on,
+    finish_sign_on,
     choose_theme,
     Router(
         ROOT,

@@ -2,9 +2,10 @@
 
 A program sends its token's secret in the Authorization header. A browser trades it once, at POST /session, for a
 session: a cookie that says nothing of the token, that scripts can't read and other sites can't send. It ends at the
-sign-out, after `kb.access.access.LIFE`, and with the token. Since a cookie travels by itself, a write that
-relies on it must also come from this server's own origin. The Host header must be one of the server's names, which
-stops a foreign name that resolves to a loopback address (DNS rebinding).
+sign-out, after `kb.access.access.LIFE`, and with the token. Since
+a cookie travels by itself, a write that relies on it must also come from this server's own origin. The Host header must
+be one of the server's names, which stops a foreign name that resolves to a loopback address (DNS rebinding). People of
+an identity provider bear its tokens in place of a secret, or begin a session there (`api.middleware.sign_on`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from litestar.handlers import BaseRouteHandler
 
 from colmlm.api.errors import PROBLEMS, cross_origin, not_signed_in, right_missing, unknown_host
 from colmlm.api.middleware.limiters import Batcher, Limiter, Limiters
+from colmlm.api.middleware.sign_on import RETURN_PATH, SIGN_ON_PATH, SignOn, is_web_token
 from colmlm.kb.access.access import Access
 from colmlm.kb.access.records import MAX_RATE, Right, TokenRecord
 from colmlm.kb.access.tokens import digest_of, new_secret
@@ -54,6 +56,7 @@ class Admission:
     limiters: Limiters
     tokens: Batcher[str, TokenRecord | None]
     local: LocalToken | None = None
+    sign_on: SignOn | None = None
 
     def check_host(self, headers: Headers) -> None:
         """Raise `UnknownHost` unless the Host header names this server."""
@@ -66,11 +69,13 @@ class Admission:
 
         The sign-in checks its token itself.
         """
-        if is_open(scope):
+        if is_open(scope) or (self.sign_on is not None and is_sign_on(scope)):
             return None
         if (secret := bearer_secret(headers)) is not None:
             return self._signed_in(await self._of_secret(secret))
         token = self._signed_in(await self._of_session(session_of(headers)))
+        if token.groups is not None:
+            token = self._signed_in(None if self.sign_on is None else self.sign_on.of_session(token))
         if scope["method"] not in SAFE_METHODS:
             check_origin(headers)
         return token
@@ -80,6 +85,8 @@ class Admission:
             return None
         if self.local is not None and (local := self.local.of_secret(secret)) is not None:
             return local
+        if self.sign_on is not None and is_web_token(secret):
+            return await self.limiters.run(Limiter.sign_on, self.sign_on.of_bearer, secret)
         with self.limiters.slot(Limiter.auth):
             return await self.tokens.ask(secret)
 
@@ -94,12 +101,16 @@ class Admission:
 
 
 def build_admission(
-    access: Access, hosts: Iterable[str], limiters: Limiters, local: LocalToken | None = None
+    access: Access,
+    hosts: Iterable[str],
+    limiters: Limiters,
+    local: LocalToken | None = None,
+    sign_on: SignOn | None = None,
 ) -> Admission:
     """Make a gate that accepts these host names in upper or lower case. IPv6 addresses have no brackets."""
     names = frozenset(host.strip("[]").lower() for host in hosts)
     tokens = limiters.make_batcher(Limiter.auth, access.of_secrets, MOST_AT_ONCE)
-    return Admission(access, names, limiters, tokens, local)
+    return Admission(access, names, limiters, tokens, local, sign_on)
 
 
 def is_open(scope: HTTPScope) -> bool:
@@ -107,6 +118,11 @@ def is_open(scope: HTTPScope) -> bool:
     if scope["method"] == "GET":
         return scope["path"].startswith(STATIC_PATH) or scope["path"] in PROBES
     return scope["path"] == SIGN_IN_PATH and scope["method"] == "POST"
+
+
+def is_sign_on(scope: HTTPScope) -> bool:
+    """Tell whether a request begins or ends a single sign-on, which needs no token."""
+    return scope["method"] == "GET" and scope["path"] in (SIGN_ON_PATH, RETURN_PATH)
 
 
 def check_origin(headers: Headers) -> None:
@@ -129,8 +145,13 @@ def bearer_secret(headers: Headers) -> str | None:
 
 def session_of(headers: Headers) -> str | None:
     """Give the session secret in the request's cookie."""
+    return cookie_of(headers, COOKIE)
+
+
+def cookie_of(headers: Headers, name: str) -> str | None:
+    """Give the content of the request's cookie of this name."""
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
     except CookieError:
         return None
     return found.value if found else None

@@ -30,6 +30,7 @@ from colmlm.api.middleware import auth
 from colmlm.api.middleware.auth import SAFE_METHODS, LocalToken, bearer_secret, limiter_of
 from colmlm.api.middleware.connections import Drain
 from colmlm.api.middleware.limiters import Limiter, Limiters, RateLimits, own_rates
+from colmlm.api.middleware.sign_on import SignOn
 from colmlm.api.request_context import RequestState
 from colmlm.api.settings import ServerSettings
 from colmlm.api.wire import LOOPBACK
@@ -124,13 +125,16 @@ def build_gate(
     local: LocalToken | None = None,
     limits: RateLimits | None = None,
     around: RequestHooks | None = None,
+    sign_on: SignOn | None = None,
 ) -> RequestGate:
     """Build the checks from the server's settings; they use the connections of this knowledge base.
 
     Without `limits` only tokens with a rate of their own are limited.
     """
     return RequestGate(
-        auth.build_admission(kb.access, (*LOOPBACK, settings.host, *settings.allowed_hosts), limiters, local),
+        auth.build_admission(
+            kb.access, (*LOOPBACK, settings.host, *settings.allowed_hosts), limiters, local, sign_on
+        ),
         limits or RateLimits(None, own_rates()),
         build_cors(settings.cors_origins),
         limiters,

@@ -38,6 +38,7 @@ class Limiter(StrEnum):
 
     at_once = "answers that wait for nothing"  # no threads and no slots: answered on the event loop
     auth = "checks of keys"
+    sign_on = "checks of people by the identity provider"  # may wait for the provider
     probes = "probes"
     records = "records of what was asked"
     lookups = "lookups"
@@ -71,6 +72,7 @@ LONGEST_REST = 1.0  # second
 SIZES: Mapping[Limiter, LimiterSize] = MappingProxyType(
     {
         Limiter.auth: LimiterSize(4, 256),
+        Limiter.sign_on: LimiterSize(4, 64),
         Limiter.probes: LimiterSize(2, 64),
         Limiter.records: LimiterSize(2, 1024),
         Limiter.lookups: LimiterSize(8, 256),

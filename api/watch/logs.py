@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _IN_QUERIES = "|".join(rf"(?<=\b{name}=)[^\s&'\"]+" for name in sorted(SECRETS))
 _SECRET = re.compile(
     rf"colmlm_[A-Za-z0-9_-]{{16,}}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|(?i:bearer)\s+\S+|{_IN_QUERIES}"
+    r"|\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_.-]+"  # a JSON Web Token
 )
 _BLOT = "[secret]"
 # At level info these repeat this program's own log, or are noise; below it, those of object storage tell how they sign.

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import Engine, text
 
-from colmlm.api.settings import ServerSettings
+from colmlm.api.middleware.sign_on import Provider
+from colmlm.api.settings import ServerSettings, SignOnSettings
 from colmlm.cli.errors import one_line
 from colmlm.cli.output import count_of
 from colmlm.cli.settings import UserSettings
@@ -73,6 +74,7 @@ def examine() -> list[CheckResult]:
         findings += _safely(check, settings)
     findings += _safely(_model, (settings.home, user.checkpoint))
     findings += _safely(_address, serving)
+    findings += _safely(_sign_on, serving.sign_on)
     if settings.database_url is None and not settings.home.exists():
         findings += _safely(_socket, settings)
         return [*findings, CheckResult("database", "warning", "none is here yet", "Start one: colmlm up")]
@@ -297,6 +299,20 @@ def _address(settings: ServerSettings) -> Findings:
         yield CheckResult(
             "exposure", "warning", f"it listens on {settings.host} and speaks plain HTTP", remedy
         )
+
+
+def _sign_on(settings: SignOnSettings) -> Findings:
+    """Ask the identity provider for its metadata and keys, as a server does."""
+    if settings.issuer is None:
+        return
+    try:
+        found = Provider(settings.issuer).read()
+    except KBError as error:
+        remedy = "Set COLMLM_SIGN_ON_ISSUER as the provider names itself, and let this machine reach it."
+        yield CheckResult("sign-on", "failed", one_line(str(error)), remedy)
+        return
+    keys = len({key_id for key_id, _ in found.keys})
+    yield CheckResult("sign-on", "ok", f"{count_of(keys, 'key')} of {settings.issuer}")
 
 
 # The checks of `colmlm doctor` that workers do the jobs, and that receivers of webhooks take what they are

@@ -203,6 +203,7 @@ def _fields(token: TokenRecord) -> dict[str, object]:
         "previous_used_at": token.previous_used_at,
         "revoked_at": token.revoked_at,
         "corpora": token.corpora,
+        "issuer": token.issuer,
     }
 
 
@@ -211,7 +212,7 @@ def _row(token: TokenRecord) -> tuple[object, ...]:
         token.name,
         token.role,
         ", ".join(token.corpora) if token.corpora else "all",
-        f"{token.prefix}…" if token.prefix else None,
+        f"{token.prefix}…" if token.prefix else "signs on" if token.issuer else None,
         _moment(token.created_at),
         _moment(token.last_used_at),
         _moment(token.expires_at),

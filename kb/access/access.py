@@ -13,18 +13,18 @@ import hmac
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, exists, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from colmlm.kb.access import tokens
 from colmlm.kb.access import tokens as access
-from colmlm.kb.access.records import TokenRecord
+from colmlm.kb.access.records import Grant, Person, TokenRecord
 from colmlm.kb.access.tokens import USE_WRITTEN_EVERY, digest_of, new_session_secret
-from colmlm.kb.errors import refusals
+from colmlm.kb.errors import Conflict, refusals
 from colmlm.kb.facts.suppression import hold_off_erasure
 from colmlm.kb.log import audit
 from colmlm.kb.principal import Claim, as_service
@@ -242,6 +242,25 @@ class Access:
             return begin_session(session, token)
 
     @as_service()
+    def of_person(self, person: Person, grant: Grant) -> TokenRecord | None:
+        """Give the token of a person, made at the first sign-on; None where it was revoked. Notes its use."""
+        with self.store.sessions.begin() as session:
+            return tokens.person_token(session, person, grant)
+
+    @as_service()
+    def begin_session_of(self, person: Person, grant: Grant, state: str, before: str | None) -> str | None:
+        """Begin a browser's session of a person and give its secret; None where its token was revoked.
+
+        It ends with what the issuer said, and ends the session `before` it. Raises `SignOnRepeated` where a session
+        was begun with this `state` already.
+        """
+        with self.store.sessions.begin() as session:
+            if before is not None:
+                end_session(session, before)
+            token = tokens.person_token(session, person, grant)
+            return None if token is None else begin_session(session, token, person, state)
+
+    @as_service()
     def end_session(self, secret: str) -> None:
         """End a browser's session, where there is one with this secret."""
         with self.store.sessions.begin() as session:
@@ -275,12 +294,33 @@ class Access:
 LIFE = timedelta(hours=12)
 
 
-def begin_session(session: Session, token: TokenRecord) -> str:
-    """Begin a session and give its secret for the cookie. It can't be read again."""
+@Conflict.coded("SignOnRepeated", "Sign-on was used")
+def sign_on_repeated() -> str:
+    return "This sign-on has begun a session already. Nothing was changed. Sign in again."
+
+
+def begin_session(
+    session: Session, token: TokenRecord, person: Person | None = None, state: str | None = None
+) -> str:
+    """Begin a session and give its secret for the cookie. It can't be read again.
+
+    That of a `person` ends with what the issuer said. Raises `SignOnRepeated` where its `state` began one before.
+    """
     session.execute(delete(BrowserSessionRow).where(BrowserSessionRow.expires_at <= func.now()))
-    secret = new_session_secret(of_corpora=token.corpora is not None)
+    secret = new_session_secret(of_corpora=token.corpora is not None, of_person=person is not None)
+    state_hash = None if state is None else digest_of(state)
+    if state_hash and session.scalar(select(exists().where(BrowserSessionRow.state_hash == state_hash))):
+        raise sign_on_repeated()
     ends = func.now() + LIFE
-    session.add(BrowserSessionRow(secret_hash=digest_of(secret), api_key_id=token.key_id, expires_at=ends))
+    session.add(
+        BrowserSessionRow(
+            secret_hash=digest_of(secret),
+            api_key_id=token.key_id,
+            expires_at=ends if person is None else func.least(ends, person.ends_at),
+            groups=None if person is None else list(person.groups),
+            state_hash=state_hash,
+        )
+    )
     session.flush()
     return secret
 
@@ -297,6 +337,7 @@ def token_of_session(session: Session, secret: str) -> TokenRecord | None:
     )
     if found is None or (token := access.working_token(session, found.api_key_id)) is None:
         return None
+    token = replace(token, groups=None if found.groups is None else tuple(found.groups))
     if is_read_only(session):
         return token
     due = BrowserSessionRow.last_used_at <= func.now() - USE_WRITTEN_EVERY

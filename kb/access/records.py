@@ -36,13 +36,36 @@ MAX_RATE = 1_000_000  # requests a minute
 LONGEST = timedelta(days=3650)  # the longest that a token may last
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A role, on these corpora alone; None: on all of them."""
+
+    role: str
+    corpora: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Someone whom an identity provider vouches for, until `ends_at`. Who it is, issuer and subject tell together.
+
+    The `name` is the actor of edits: the address that the issuer has verified, else the subject.
+    """
+
+    issuer: str
+    subject: str
+    name: str
+    groups: tuple[str, ...]
+    ends_at: datetime
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRecord:
     """A token without its secret. `prefix` begins its secret; None for a token made before prefixes were stored.
 
     After a rotation the secret before it works until `previous_until`, and was used last at `previous_used_at`.
     `rate_limit` is in requests a minute; None stands for the server's own. Uses are written once a minute. Where
-    `corpora` are named the token has its rights on these alone.
+    `corpora` are named the token has its rights on these alone. That of a person has the `issuer` who vouches for it,
+    no secret, and in a browser's session the `groups` that the issuer named.
     """
 
     key_id: int
@@ -59,6 +82,8 @@ class TokenRecord:
     revoked_at: datetime | None
     corpora: tuple[str, ...] | None = None
     by_previous: bool = False  # whether it was found by the secret before the last rotation
+    issuer: str | None = None
+    groups: tuple[str, ...] | None = None
 
     @property
     def principal(self) -> Principal:

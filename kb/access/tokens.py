@@ -18,10 +18,10 @@ from typing import Any
 
 import psycopg
 from psycopg.rows import namedtuple_row
-from sqlalchemy import ColumnElement, delete, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Select, delete, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from colmlm.kb.access.records import LONGEST, MAX_RATE, ROLES, SCOPED_ROLES, TokenRecord
+from colmlm.kb.access.records import LONGEST, MAX_RATE, ROLES, SCOPED_ROLES, Grant, Person, TokenRecord
 from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.facts.reading import require_corpus
 from colmlm.kb.log import audit
@@ -41,14 +41,16 @@ _WORKS = (
 _OF_DIGESTS = """
 SELECT id, name, key_hash, role, created_at, revoked_at, prefix, expires_at, last_used_at, rate_limit, rotated_at,
        previous_hash, previous_until, previous_used_at, coalesce(previous_until > now(), false) AS previous_works,
-       corpora
+       corpora, issuer
 FROM api_key
 WHERE (key_hash = ANY(%(digests)s::bytea[])
        OR previous_hash = ANY(%(digests)s::bytea[]) AND previous_until > now())
   AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())
+  AND issuer IS NULL -- a server of the release before may give a secret to the token of a person
 """
 _MARK = "colmlm_"  # a prefix by which secret scanners find a secret that was committed by mistake
 _OF_CORPORA = "corpora-"  # then begins the secret of a token of some corpora, or of its browser session
+_OF_PERSON = "person-"  # then begins the secret of the browser session of a person
 _SHOWN = 6  # characters of a secret that are shown behind its marks, to distinguish tokens
 
 
@@ -118,6 +120,8 @@ def rotate_token(
     """
     pending = _begin(session, actor, f"rotate the token {name}")
     token = _lock_token(session, name)
+    if token.issuer is not None:
+        raise InvalidValue("name of the token", f"{name!r} signs on at {token.issuer}, and has no secret")
     expired = token.expires_at is not None and token.expires_at <= _now(session)
     if token.revoked_at is not None or (expired and expires_in is None):
         raise refusals.api_key_ended(name, "revoked" if token.revoked_at is not None else "expired")
@@ -162,6 +166,57 @@ def working_token(session: Session, token_id: int) -> TokenRecord | None:
     """Give the token of this id, or None where it was revoked or has expired."""
     found = session.scalar(select(ApiKeyRow).where(ApiKeyRow.id == token_id, *_WORKS))
     return None if found is None else _record(found)
+
+
+def person_token(session: Session, person: Person, grant: Grant) -> TokenRecord | None:
+    """Give the token of a person, with what is granted now; None where an admin has revoked it.
+
+    The first time, one without a secret is made, which is a change of the log. It has the person's name, or another
+    where that belongs to another token already. Notes the use, once a minute.
+    """
+    named = select(ApiKeyRow).where(ApiKeyRow.issuer == person.issuer, ApiKeyRow.subject == person.subject)
+    if (row := session.scalar(named)) is None:
+        row = _create_person(session, person, grant, named)
+    if row.revoked_at is not None:
+        return None
+    token = replace(_record(row), role=grant.role, corpora=grant.corpora)
+    if is_read_only(session):
+        return token
+    kept = None if grant.corpora is None else list(grant.corpora)
+    if (row.role, row.corpora) != (grant.role, kept):
+        row.role, row.corpora = grant.role, kept
+        session.flush()
+    note_use(session, token)
+    return token
+
+
+def _create_person(session: Session, person: Person, grant: Grant, named: Select[ApiKeyRow]) -> ApiKeyRow:
+    said = f" of {', '.join(grant.corpora)}" if grant.corpora else ""
+    name = person.name
+    try:
+        _check_name(name)
+    except InvalidValue:
+        name = _name_of_digest(person)
+    pending = _begin(session, name, f"first sign-on of {name}, {grant.role}{said}")
+    if (row := session.scalar(named)) is not None:  # another request was faster
+        return row
+    if session.scalar(select(exists().where(ApiKeyRow.name == name))):
+        name = _name_of_digest(person)
+    row = ApiKeyRow(
+        name=name,
+        key_hash=secrets.token_bytes(32),  # the digest of nothing that anybody knows
+        role=grant.role,
+        corpora=None if grant.corpora is None else list(grant.corpora),
+        issuer=person.issuer,
+        subject=person.subject,
+    )
+    session.add(row)
+    _append(session, pending, "create-api-key", row)
+    return row
+
+
+def _name_of_digest(person: Person) -> str:
+    return f"person {hashlib.sha256(f'{person.issuer} {person.subject}'.encode()).hexdigest()[:16]}"
 
 
 def is_use_due(token: TokenRecord) -> bool:
@@ -229,6 +284,7 @@ def _append(session: Session, pending: audit.Pending, kind: str, token: ApiKeyRo
     times = {"expires_at": token.expires_at, "previous_until": token.previous_until}
     kept = {"key_id": token.id, "name": token.name, "role": token.role, "rate_limit": token.rate_limit}
     kept |= {} if token.corpora is None else {"corpora": token.corpora}
+    kept |= {} if token.issuer is None else {"issuer": token.issuer, "subject": token.subject}
     kept |= {name: None if at is None else at.astimezone(UTC).isoformat() for name, at in times.items()}
     audit.append_change(session, pending, kind, payload={"api_key": kept})
 
@@ -267,9 +323,13 @@ def new_secret(*, of_corpora: bool = False) -> str:
     return f"{_MARK}{new_session_secret(of_corpora=of_corpora)}"
 
 
-def new_session_secret(*, of_corpora: bool) -> str:
+def new_session_secret(*, of_corpora: bool, of_person: bool = False) -> str:
     """Make a secret that can't be guessed, of a browser session."""
-    return f"{_OF_CORPORA if of_corpora else ''}{secrets.token_urlsafe(32)}"
+    mark = _OF_PERSON if of_person else _OF_CORPORA if of_corpora else ""
+    return f"{mark}{secrets.token_urlsafe(32)}"
+
+
+_MARKED = (_OF_CORPORA, _OF_PERSON)
 
 
 def _prefix_of(secret: str) -> str:
@@ -280,10 +340,11 @@ def _prefix_of(secret: str) -> str:
 def digest_of(secret: str) -> bytes:
     """Give the digest that is stored in place of a secret.
 
-    That of a token of some corpora is made otherwise, so that a server of a release that does not know of them, which
-    may still run beside this one, does not find it and take it for a token of all corpora.
+    That of a token of some corpora, or of a person's session, is made otherwise. So a server of a release that does
+    not know of them, which may still run beside this one, does not find it and take it for a token of all corpora.
     """
-    domain = b"corpora\0" if secret.removeprefix(_MARK).startswith(_OF_CORPORA) else b""
+    told = secret.removeprefix(_MARK)
+    domain = next((mark.encode()[:-1] + b"\0" for mark in _MARKED if told.startswith(mark)), b"")
     return hashlib.sha256(domain + secret.encode("utf-8", "surrogatepass")).digest()
 
 

@@ -74,7 +74,8 @@ class JobRow(TableRow):
 class ApiKeyRow(TableRow):
     """A token. Only digests of its secrets are stored; `previous_*` describe the secret before the last rotation.
 
-    Its right is on these `corpora` (NULL: on all of them, and on what belongs to none).
+    Its right is on these `corpora` (NULL: on all of them, and on what belongs to none). That of a person whom the
+    identity provider `issuer` calls `subject` has no secret, and the role and corpora of its last use.
     """
 
     __tablename__ = "api_key"
@@ -82,6 +83,8 @@ class ApiKeyRow(TableRow):
         CheckConstraint(f"role IN {roles}", name="role"),
         CheckConstraint("rate_limit > 0", name="rate_limit"),
         CheckConstraint("corpora <> '{}'", name="corpora"),
+        CheckConstraint("(issuer IS NULL) = (subject IS NULL)", name="subject"),
+        UniqueConstraint("issuer", "subject"),
     )
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
@@ -99,10 +102,15 @@ class ApiKeyRow(TableRow):
     previous_until: Mapped[datetime | None]
     previous_used_at: Mapped[datetime | None]
     corpora: Mapped[Names | None]
+    issuer: Mapped[Name | None]
+    subject: Mapped[Name | None]
 
 
 class BrowserSessionRow(TableRow):
-    """A browser that has signed in with a key. Only the digest of its cookie's secret is stored."""
+    """A browser that has signed in with a key. Only the digest of its cookie's secret is stored.
+
+    That of a person of an identity provider has the person's `groups`, and a digest of the state of its sign-on.
+    """
 
     __tablename__ = "browser_session"
 
@@ -112,6 +120,8 @@ class BrowserSessionRow(TableRow):
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     expires_at: Mapped[datetime]
     last_used_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    groups: Mapped[Names | None]
+    state_hash: Mapped[bytes | None] = mapped_column(unique=True)
 
 
 class AnswerCalibrationRow(TableRow):

@@ -9,8 +9,9 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import make_url
 
-from colmlm.api.settings import ServerSettings
+from colmlm.api.settings import ServerSettings, SignOnSettings
 from colmlm.cli.settings import UserSettings
+from colmlm.kb.access.records import Grant
 from colmlm.kb.errors import SettingsError
 from colmlm.kb.store.settings import Settings
 
@@ -121,3 +122,37 @@ def test_of_several_servers_the_primary_is_connected_to_unless_the_url_says_othe
     conninfo_to_dict(
         make_url(expected).set(drivername="postgresql").render_as_string()
     )  # libpq takes it as well
+
+
+def test_settings_that_let_nobody_in_or_too_many_are_refused() -> None:
+    right = {
+        "COLMLM_SIGN_ON_ISSUER": "https://login.example.org/realms/kb",
+        "COLMLM_SIGN_ON_CLIENT_ID": "console",
+        "COLMLM_SIGN_ON_CLIENT_SECRET": "hunter2",
+        "COLMLM_SIGN_ON_ROLES": "cn=admins=admin, sales=reader:demo+notes",
+    }
+    read = ServerSettings.from_environment(right).sign_on
+    assert read.grants() == [("cn=admins", Grant("admin")), ("sales", Grant("reader", ("demo", "notes")))]
+    assert "hunter2" not in repr(read)
+    for variable, value in {
+        "COLMLM_SIGN_ON_ISSUER": "http://login.example.org",
+        "COLMLM_SIGN_ON_CLIENT_ID": "",
+        "COLMLM_SIGN_ON_SCOPE": "email",
+        "COLMLM_SIGN_ON_ROLES": "",
+    }.items():
+        with pytest.raises(SettingsError, match=variable):
+            ServerSettings.from_environment(right | {variable: value})
+    for roles in ("sales", "sales=chief", "sales=operator:demo", "=admin"):
+        with pytest.raises(SettingsError, match="COLMLM_SIGN_ON_ROLES"):
+            ServerSettings.from_environment(right | {"COLMLM_SIGN_ON_ROLES": roles})
+
+
+def test_the_first_mapped_group_gives_the_role() -> None:
+    def grant(*groups: str) -> Grant | None:
+        settings = SignOnSettings(roles=("a=reader:x", "b=reader:y", "c=admin", "d=reader", "e=decoder:z"))
+        return settings.grant_of(groups)
+
+    assert grant("b", "a") == Grant("reader", ("x", "y"))
+    assert grant("c", "a") == Grant("reader", ("x",)) and grant("d", "a") == Grant("reader")
+    assert grant("e", "a") == Grant("reader", ("x",)) and grant("c", "d") == Grant("admin")
+    assert grant("A", "") is None

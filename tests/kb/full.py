@@ -42,7 +42,10 @@ def fill(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
     kb.corpora.keep_synced("lands", [SyncedFile("peru.txt", "digest", ("peru",))], ())
     with kb.engine.begin() as connection:
         connection.execute(
-            text("INSERT INTO api_key (name, key_hash, role) VALUES ('ann', '\\x00', 'reader')")
+            text(
+                "INSERT INTO api_key (name, key_hash, role, issuer, subject)"
+                " VALUES ('ann', '\\x00', 'reader', 'https://login.example.org', 'ann')"
+            )
         )
         connection.execute(
             text("INSERT INTO answer_calibration (seq, reader, threshold, report) VALUES (1, 'r', 0.6, '{}')")

@@ -19,6 +19,7 @@ from colmlm.kb.store.embedded_server import EmbeddedServer
 from colmlm.kb.store.settings import Settings
 from colmlm.model.lm.config import SMOLLM2
 from tests.cli.conftest import Ran, Run, invoke
+from tests.identity_provider import SigningKey, serving_keys
 
 
 def states(ran: Ran) -> dict[str, str]:
@@ -100,6 +101,24 @@ def test_before_the_first_start_it_says_what_is_missing_and_makes_nothing(
     )
     assert "colmlm weights" in finding(ran, "base model")["remedy"]
     assert "migrations" not in states(ran)
+
+
+def test_the_identity_provider_is_asked_where_one_is_set(
+    run: Run, keyed_here: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "sign-on" not in states(run("doctor", "--json"))
+    with serving_keys([SigningKey.new("ES256")]) as served:
+        monkeypatch.setenv("COLMLM_SIGN_ON_ISSUER", served.issuer)
+        monkeypatch.setenv("COLMLM_SIGN_ON_CLIENT_ID", "console")
+        monkeypatch.setenv("COLMLM_SIGN_ON_ROLES", "editors=operator")
+        found = finding(run("doctor", "--json"), "sign-on")
+        assert (found["state"], found["found"]) == ("ok", f"1 key of {served.issuer}")
+        served.changed = {"issuer": "https://other.example"}
+        found = finding(run("doctor", "--json"), "sign-on")
+        assert found["state"] == "failed" and "it calls itself 'https://other.example'" in found["found"]
+    ran = run("doctor", "--json")
+    assert ran.code == 1 and finding(ran, "sign-on")["state"] == "failed"
+    assert "COLMLM_SIGN_ON_ISSUER" in finding(ran, "sign-on")["remedy"]
 
 
 def test_each_directory_above_the_socket_and_the_home_is_checked(
