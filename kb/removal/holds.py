@@ -496,7 +496,7 @@ class Retention:
             others: OthersSaying | None = None
             if rule.action == "erase":  # what takes long is done before the log is locked
                 editions = session.scalars(_EDITIONS, {"ids": list(document_ids)}).all()
-                others = OthersSaying.look(session, load_targets(session, _facts_of(session, editions))[0])
+                others = OthersSaying.of(session, load_targets(session, _facts_of(session, editions))[0])
                 suppression.begin_erasure(session)
             audit.begin_change(session, actor, reason)
             row = session.get(RetentionRuleRow, rule.corpus, populate_existing=True)
