@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hmac
 import random
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -60,7 +61,8 @@ class TokenRefused(RemoteError):
 
     def __init__(self, detail: str, where: str = "") -> None:
         self.detail = detail
-        super().__init__(f"The server refuses the token{where}: {detail}")
+        remedy = " Make a token with `colmlm tokens create`, and put its secret into a file or COLMLM_TOKEN."
+        super().__init__(f"The server refuses the token{where}: {detail}{remedy if where else ''}")
 
 
 class ServerBusy(RemoteError):
@@ -281,4 +283,6 @@ def _never_sent(error: Exception) -> bool:
 
 
 def _describe_error(error: Exception) -> str:
-    return f"{type(error).__name__} {error}".strip()
+    """Say what broke, in the words of the system where it has some, such as "Connection refused"."""
+    said = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+    return said or type(error).__name__

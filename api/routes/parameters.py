@@ -186,7 +186,9 @@ class StrictRequest(Connection[Any, Any, Any]):
         except msgspec.ValidationError as error:
             if isinstance(error.__cause__, ValueError):  # each field is valid, but not their combination
                 raise unacceptable_body(str(error.__cause__)) from error
-            detail = "The body has fields that are not as this route takes them. Nothing was changed. Correct them."
+            detail = (
+                "Some fields have another type or size than this takes. Nothing was changed. Correct them."
+            )
             raise ValidationException(detail, extra=[_fault(str(error))]) from error
         except msgspec.DecodeError as error:
             raise ValidationException(f"The body is no JSON: {error}.", extra=[]) from error

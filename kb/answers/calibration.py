@@ -112,8 +112,8 @@ def calibrate_answers(asked: SampleAnswers, shipped: float, rate: float = RATE) 
     Raises `CalibrationRefused` for too few questions, and where no threshold that lets a right answer pass holds the
     rate.
     """
-    require_enough_questions(len(asked.answerable), "has an answer to", rate)
-    require_enough_questions(len(asked.others), "does not answer", rate, "with an empty value in the file")
+    require_enough_questions(len(asked.answerable), "with an answer", rate)
+    require_enough_questions(len(asked.others), "without an answer", rate, "with an empty value in the file")
     by_wrong = _above(asked.answerable, allowed_wrong(len(asked.answerable), rate))
     by_alarms = _above(asked.others, allowed_wrong(len(asked.others), rate))
     safe, before = max(by_wrong, by_alarms), _shares(asked, shipped)
@@ -143,7 +143,8 @@ def require_enough_questions(number: int, what: str, rate: float, how: str = "")
         if number and (enough := upper_bound(0, number)) <= 0.5:
             remedy += f", or allow {math.ceil(enough * 1000) / 10:.1f}% wrong ones"
         raise CalibrationRefused(
-            f"the base {what} {number} of these questions, but a rate of {rate:.1%} needs at least {least} ({remedy})"
+            f"{least} questions {what} are the least that show a rate of {rate:.1%} wrong ones, and these are {number} "
+            f"({remedy})"
         )
 
 

@@ -286,7 +286,7 @@ class LockHeld(Waited):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"Other work on the base took too long ({what}), and this had to wait for it. Nothing was changed. Try "
+            f"Other work held a lock of the base too long ({what}), so this one gave up. Nothing was changed. Try "
             "again, or raise COLMLM_LOCK_TIMEOUT_SECONDS."
         )
 

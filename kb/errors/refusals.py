@@ -125,8 +125,8 @@ def document_replaced(document_id: int) -> str:
 @Conflict.coded("TextsMissing", "Texts are missing")
 def texts_missing(corpus: str, documents: int) -> str:
     return (
-        f"Corpus {corpus!r} has {count_of(documents, 'document')} of a release without texts, which an export would "
-        "omit. Nothing was written. Add the documents, or use `colmlm backup create`."
+        f"Corpus {corpus!r} came with a release, and {count_of(documents, 'document')} of it have no text to export. "
+        "Nothing was written. Add these documents again with their texts, or use `colmlm backup create`."
     )
 
 
@@ -148,7 +148,10 @@ def folder_other(corpus: str, place: str) -> str:
 
 @Invalid.coded("InvalidSpan", "Invalid span")
 def invalid_span(document_id: int, cause: str) -> str:
-    return f"Invalid span in document {document_id}: {cause}. Nothing was changed. Correct the span and try again."
+    return (
+        f"Invalid span in document {document_id}: {cause}. Nothing was changed. Give the exact words with --text "
+        "(text), or count the offsets again in the document's text."
+    )
 
 
 @Invalid.coded("InvalidRelease", "Invalid release")
@@ -166,10 +169,10 @@ def no_such_change(seq: int, head: int) -> str:
 
 @NotFound.coded("NoOpenBreak", "No open break of the log")
 def no_open_break(seqs: Sequence[int]) -> str:
-    those = f"Change {seqs[0]} has" if len(seqs) == 1 else f"Changes {format_list(seqs)} have"
+    those = f"Change {seqs[0]}" if len(seqs) == 1 else f"Changes {format_list(seqs)}"
     return (
-        f"{those} no open break to seal: intact, sealed already, or missing. Nothing "
-        "was changed. List the breaks with `colmlm log verify`."
+        f"The log is not broken at {those[0].lower()}{those[1:]}, or that break was sealed before. Nothing was "
+        "changed. List the breaks with `colmlm log verify`."
     )
 
 
@@ -262,7 +265,10 @@ def forget_run_not_found(run_id: int) -> str:
 
 @Conflict.coded("ForgetRunState", "Forget run in another state")
 def forget_run_state(run_id: int, found: str, wanted: str) -> str:
-    return f"Forget run {run_id} must be {wanted}, but is {found}. Nothing was changed. See `colmlm forget list`."
+    return (
+        f"Forget run {run_id} must be {wanted}, but is {found}. Nothing was changed. Make a new plan with "
+        "`colmlm forget plan`, or choose another run from `colmlm forget list`."
+    )
 
 
 @NotFound.coded("NothingSelected", "Nothing selected")
@@ -454,7 +460,7 @@ def request_differs() -> str:
 
 @Conflict.coded("AnswerGone", "Answer is not kept")
 def answer_gone(seq: int | None) -> str:
-    done = "was carried out" if seq is None else f"was carried out, up to change {seq}"
+    done = "was carried out" if seq is None else f"was carried out (its last change is {seq})"
     return (
         f"The request with this Idempotency-Key {done}, but its answer was not kept. Nothing was repeated. See "
         "`colmlm log list`, and use a new key for a new request."
@@ -468,7 +474,7 @@ def webhook_not_found(webhook_id: int) -> str:
 
 @Conflict.coded("WebhookState", "Webhook is in another state")
 def webhook_state(webhook_id: int, state: str) -> str:
-    return f"Webhook {webhook_id} is {state} already. Nothing was changed. See `colmlm webhooks list`."
+    return f"Webhook {webhook_id} is {state} already, so nothing was changed and nothing is left to do."
 
 
 @NotFound.coded("JobNotFound", "No such job")

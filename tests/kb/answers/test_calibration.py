@@ -102,10 +102,12 @@ def test_a_small_sample_raises_nothing_for_want_of_certainty() -> None:
 
 
 def test_what_cannot_hold_the_rate_is_refused_with_the_reason() -> None:
-    with pytest.raises(CalibrationRefused, match=r"has an answer to 20 of these questions, .* at least 32"):
+    with pytest.raises(
+        CalibrationRefused, match=r"32 questions with an answer are the least .* these are 20"
+    ):
         calibrate_answers(sample(20, [], [], number=20), SHIPPED)
     few = sample(60, [], [])
-    with pytest.raises(CalibrationRefused, match="the base does not answer 3 of these questions"):
+    with pytest.raises(CalibrationRefused, match=r"without an answer are the least .* these are 3"):
         calibrate_answers(replace(few, others=few.others[:3]), SHIPPED)
     with pytest.raises(CalibrationRefused, match="answered wrongly"):
         calibrate_answers(sample(60, [0.95] * 20, []), SHIPPED)
@@ -196,7 +198,7 @@ def test_without_another_document_nothing_is_told_of_questions_that_nothing_answ
     asked = [KnownQuestion(f"Who makes thing {n}?", (f"Maker{n}",)) for n in range(40)]
     read = ask_each(answers, asked, lambda *_: None)
     assert (len(read.answerable), len(read.others)) == (40, 0)
-    with pytest.raises(CalibrationRefused, match=r"does not answer .*add 32 or more with an empty value"):
+    with pytest.raises(CalibrationRefused, match=r"without an answer .*add 32 or more with an empty value"):
         calibrate_answers(read, SHIPPED)
 
 
