@@ -64,7 +64,7 @@ class AnswerCalibrating:
         found = self._questions(questions, how)
         drawn = [*found.of_file, *found.stored]
         drawn = random.Random(how.seed).sample(drawn, min(how.sample, len(drawn)))
-        require_enough_questions(sum(bool(one.values) for one in drawn), "has an answer to", how.wrong)
+        require_enough_questions(sum(bool(one.values) for one in drawn), "with an answer", how.wrong)
         with self.telling.progress("Asking") as advance:
             asked = ask_each(self.runtime.answers, drawn, advance)
         measured = calibrate_answers(asked, self.runtime.reader.confidence.threshold, how.wrong)

@@ -27,7 +27,7 @@ from colmlm.kb.principal import Principal, current_origin
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.waits import holder_of
 from colmlm.kb.tables import ChangeRow, FactRow, IdempotencyRow, SecretRow, copy_columns
-from colmlm.kb.texts.characters import JOINERS, escape_character, find_unseen, is_blank
+from colmlm.kb.texts.characters import JOINERS, escape_character, find_invisible, is_blank
 
 CHANGE_LOCK = 0x636F6C6D02
 GENESIS = "0" * 64
@@ -326,7 +326,7 @@ def check_said(field: str, said: str, *, blank: bool = True) -> None:
 
 
 def _check_seen(field: str, text: str, allowed: str) -> None:
-    if (found := find_unseen(text, allowed)) is not None:
+    if (found := find_invisible(text, allowed)) is not None:
         raise InvalidValue(
             field, f"it holds {escape_character(found)}, a character that does not show. Leave it out"
         )

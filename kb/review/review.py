@@ -321,9 +321,10 @@ SELECT fact_id, other_id FROM standing_pair WHERE NOT same_value AND held_seq IS
 
 @dataclass(frozen=True, slots=True)
 class Stakes:
-    """How many of the newest outputs cite each fact (`uses`), and of those that contradict others, which are doubted.
+    """What depends on facts to review: how many of the newest outputs cite each (`uses`), and which contradict others.
 
-    `reach` is false where there are more contradictions than were looked at.
+    `against` says of a fact that contradicts another whether the annotator's check doubts it. `reach` is false where
+    there are more contradictions than were looked at.
     """
 
     uses: Mapping[int, int]

@@ -173,7 +173,7 @@ class _Group:
 
     @property
     def admits_another(self) -> bool:
-        """Whether another may join. Where the first has failed, its transaction is of no use to anybody."""
+        """Whether another edit may join this group commit. Where the first edit failed, none may."""
         return 0 < self._members < MOST and self._failure is None
 
     @contextmanager

@@ -33,7 +33,7 @@ _UNSEEN_ONE = re.compile(f"[{_UNSEEN}]")
 _BLANKS = re.compile(rf"[\s{_UNSEEN}{_EMPTY}]*")
 
 
-def find_unseen(text: str, allowed: str = "") -> str | None:
+def find_invisible(text: str, allowed: str = "") -> str | None:
     """Find the first invisible character that is not `allowed`; None where there is none."""
     return next((found[0] for found in _UNSEEN_ONE.finditer(text) if found[0] not in allowed), None)
 

@@ -320,7 +320,7 @@ def fit(read: Sequence[ReadQuestion], most_wrong: float, most_alarms: float) -> 
 
 
 def outcomes(read: Sequence[ReadQuestion], fitted: Fit, span_level: float, passage_level: float) -> list[str]:
-    """Give what each question gets at two thresholds: "right", "near", "wrong" or "silent"."""
+    """Give what each question gets at the thresholds of spans and of passages: "right", "near", "wrong" or "silent"."""
     found: list[str] = []
     for number, one in enumerate(read):
         span, passage = fitted.spans[number], fitted.passages[number]

@@ -138,7 +138,7 @@ class WithLookups:
         return {at: one.hits[0].value for at, one in zip(queries, found, strict=True) if one.hits}
 
     def _odds(self, states_ND: Tensor, rest: Sequence[int]) -> _Odds:
-        """Compute the odds from the states [N, D] before the N tokens of `rest`, in pieces to save memory."""
+        """Compute the log probabilities of the N tokens of `rest` from the states [N, D] before them, in pieces."""
         odds = _Odds([], [], [], [], [])
         for start in range(0, len(rest), POSITIONS_AT_ONCE):
             logits_NV = self.forward.logits(states_ND[start : start + POSITIONS_AT_ONCE])

@@ -240,7 +240,7 @@ class MeanSentenceEncoder:
 
     @classmethod
     def load(cls) -> Self:
-        """Load the model of the wheel."""
+        """Load the sentence encoder MiniLM, which a dependency of this program brings."""
         directory = MINILM.directory() / "model"
         transformers_logging.disable_progress_bar()
         model = AutoModel.from_pretrained(directory, local_files_only=True).eval()

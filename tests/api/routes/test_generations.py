@@ -49,7 +49,8 @@ def test_output_names_the_fact_behind_each_span(reader: Client, fact_id: int) ->
 def test_auditors_learn_who_asked_for_an_output(operator: Client, reader: Client, fact_id: int) -> None:
     by_reader = reader.post("/v1/generations", json=DECODED).json()["generation_id"]
     asked = reader.post("/v1/answers", json={"question": CAPITAL}).json()["generation_id"]
-    by_operator = operator.post("/v1/generations", json=DECODED).json()["generation_id"]
+    made = operator.post("/v1/generations", json=DECODED).json()
+    by_operator, told = made["generation_id"], made["principal"]["name"]
     items = operator.get("/v1/generations").json()["items"]
     who = {item["generation_id"]: item["principal"] for item in items}
     assert [who[one]["name"] for one in (by_reader, asked, by_operator)] == [

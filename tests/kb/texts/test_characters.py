@@ -13,7 +13,7 @@ from colmlm.kb.access.tokens import create_token
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.log import audit
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.texts.characters import JOINERS, find_unseen, is_blank, json_visible, visible_text
+from colmlm.kb.texts.characters import JOINERS, find_invisible, is_blank, json_visible, visible_text
 
 HOSTILE = ("\x1b[2J", "a\x07", "a\x7f", "a\x9b31m", "a\u202eb", "a\u2066b", "a\u200fb", "a\u200bb", "a\ufeff", "a\xadb",
            "a\nb", "a\u2028b", "a\U000e0041")  # fmt: skip
@@ -54,8 +54,8 @@ def test_a_reason_may_be_in_any_language_and_a_value_keeps_what_it_has(kb: Knowl
 
 @given(st.text())
 def test_what_is_shown_shows_and_json_means_the_same(text: str) -> None:
-    assert find_unseen(visible_text(text), "\t\n" + JOINERS) is None
-    assert find_unseen(visible_text(text, "")) is None
+    assert find_invisible(visible_text(text), "\t\n" + JOINERS) is None
+    assert find_invisible(visible_text(text, "")) is None
     told = json_visible(json.dumps(text, ensure_ascii=False))
-    assert json.loads(told) == text and find_unseen(told) is None
-    assert find_unseen(text) is not None or visible_text(text) == text
+    assert json.loads(told) == text and find_invisible(told) is None
+    assert find_invisible(text) is not None or visible_text(text) == text
