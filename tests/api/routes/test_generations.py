@@ -53,11 +53,8 @@ def test_auditors_learn_who_asked_for_an_output(operator: Client, reader: Client
     by_operator, told = made["generation_id"], made["principal"]["name"]
     items = operator.get("/v1/generations").json()["items"]
     who = {item["generation_id"]: item["principal"] for item in items}
-    assert [who[one]["name"] for one in (by_reader, asked, by_operator)] == [
-        "the reader",
-        "the reader",
-        "the operator",
-    ]
+    named = [who[one]["name"] for one in (by_reader, asked, by_operator)]
+    assert named == ["the reader", "the reader", told] and told == "the operator"
     assert operator.get(f"/v1/generations/{asked}").json()["principal"] == who[asked]
     found = operator.get("/v1/generations", params={"principal": "the reader"}).json()["items"]
     assert [item["generation_id"] for item in found] == [asked, by_reader]
