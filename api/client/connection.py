@@ -56,13 +56,15 @@ def answer_lost(lost: ServerUnreachable) -> ServerUnreachable:
     return error
 
 
+_NEW_TOKEN = " Make a token with `colmlm tokens create`, and put its secret into a file or COLMLM_TOKEN."
+
+
 class TokenRefused(RemoteError):
     title = "Token refused"
 
     def __init__(self, detail: str, where: str = "") -> None:
         self.detail = detail
-        remedy = " Make a token with `colmlm tokens create`, and put its secret into a file or COLMLM_TOKEN."
-        super().__init__(f"The server refuses the token{where}: {detail}{remedy if where else ''}")
+        super().__init__(f"The server refuses the token{where}: {detail}{_NEW_TOKEN if where else ''}")
 
 
 class ServerBusy(RemoteError):

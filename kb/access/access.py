@@ -24,7 +24,7 @@ from colmlm.kb.access import tokens
 from colmlm.kb.access import tokens as access
 from colmlm.kb.access.records import Grant, Person, TokenRecord
 from colmlm.kb.access.tokens import USE_WRITTEN_EVERY, digest_of, new_session_secret
-from colmlm.kb.errors import Conflict, refusals
+from colmlm.kb.errors import refusals
 from colmlm.kb.facts.suppression import hold_off_erasure
 from colmlm.kb.log import audit
 from colmlm.kb.principal import Claim, as_service
@@ -294,11 +294,6 @@ class Access:
 LIFE = timedelta(hours=12)
 
 
-@Conflict.coded("SignOnRepeated", "Sign-on was used")
-def sign_on_repeated() -> str:
-    return "This sign-on has begun a session already. Nothing was changed. Sign in again."
-
-
 def begin_session(
     session: Session, token: TokenRecord, person: Person | None = None, state: str | None = None
 ) -> str:
@@ -310,7 +305,7 @@ def begin_session(
     secret = new_session_secret(of_corpora=token.corpora is not None, of_person=person is not None)
     state_hash = None if state is None else digest_of(state)
     if state_hash and session.scalar(select(exists().where(BrowserSessionRow.state_hash == state_hash))):
-        raise sign_on_repeated()
+        raise refusals.sign_on_repeated()
     ends = func.now() + LIFE
     session.add(
         BrowserSessionRow(

@@ -336,6 +336,11 @@ def same_person(what: str, name: str, command: str) -> str:
     )
 
 
+@Conflict.coded("SignOnRepeated", "Sign-on was used")
+def sign_on_repeated() -> str:
+    return "This sign-on has begun a session already. Nothing was changed. Sign in again."
+
+
 @Invalid.coded("AdminKeyNeeded", "An admin's token is needed")
 def admin_key_needed() -> str:
     return (

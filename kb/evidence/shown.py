@@ -45,6 +45,7 @@ from colmlm.kb.facts.records import (
 )
 from colmlm.kb.facts.redaction import MARK, STRETCH, blank_out, marked_spans, spans_touch, split_apart
 from colmlm.kb.lookup.searchable import SearchableStore
+from colmlm.kb.principal import Principal, current_origin
 from colmlm.kb.questions import reading
 from colmlm.kb.questions.records import AskedItem, KeptQuestion, RunComparison
 from colmlm.kb.review.records import Inbox, InboxItem, InboxSought
@@ -197,6 +198,11 @@ def withhold_corpus(exported: Iterable[AnnotatedDocument]) -> Iterator[Annotated
         yield replace(document, text=shown, facts=tuple(fact for stands, fact in spans if stands))
 
 
+def own_principal(asked: GenerationRecord | OutputTrace) -> Principal | None:
+    """Give who asked for an output where that is who asks now; others learn it with the right to audit."""
+    return asked.principal if asked.principal == current_origin().principal else None
+
+
 def withhold_output(session: Session, traced: OutputTrace) -> OutputTrace:
     """Give the trace of an output with the past texts of the facts that it spliced withheld.
 
@@ -209,7 +215,9 @@ def withhold_output(session: Session, traced: OutputTrace) -> OutputTrace:
     texts = {document_id: withheld_text(session, document_id) for document_id in documents}
     splices = tuple(_splice(splice, shown, standings, texts) for splice in traced.splices)
     thumbs = tuple(replace(one, comment=None, value=None) for one in traced.feedback)
-    return replace(traced, prompt=prompt, output=shown, splices=splices, feedback=thumbs, principal=None)
+    return replace(
+        traced, prompt=prompt, output=shown, splices=splices, feedback=thumbs, principal=own_principal(traced)
+    )
 
 
 def _splice(
@@ -440,10 +448,10 @@ class CallerView:
     def generations(
         self, after: int = 0, limit: int = 50, thumb: Thumb | None = None, principal: str | None = None
     ) -> list[GenerationRecord]:
-        """List stored outputs as `Outputs.find` does; without `past` nobody is told who asked for them."""
+        """List stored outputs as `Outputs.find` does; without `past` nobody is told what others asked for."""
         found = Outputs(self.store).find(after=after, limit=limit, thumb=thumb, principal=principal)
         shown = self._withheld(withhold_outputs, found)
-        return shown if self.past else [replace(one, principal=None) for one in shown]
+        return shown if self.past else [replace(one, principal=own_principal(one)) for one in shown]
 
     def questions(self, found: Sequence[KeptQuestion]) -> list[KeptQuestion]:
         return self._withheld(withhold_questions, list(found))

@@ -142,7 +142,7 @@ def test_settings_that_let_nobody_in_or_too_many_are_refused() -> None:
     }.items():
         with pytest.raises(SettingsError, match=variable):
             ServerSettings.from_environment(right | {variable: value})
-    for roles in ("sales", "sales=chief", "sales=operator:demo", "=admin"):
+    for roles in ("sales", "sales=chief", "sales=trainer:demo", "=admin"):
         with pytest.raises(SettingsError, match="COLMLM_SIGN_ON_ROLES"):
             ServerSettings.from_environment(right | {"COLMLM_SIGN_ON_ROLES": roles})
 

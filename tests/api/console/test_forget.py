@@ -20,7 +20,7 @@ def test_forgetting_ends_with_a_certificate_and_can_be_undone(
     page = open_page("operator", "/console/forget")
     expect(page.get_by_text("Nothing was ever planned")).to_be_visible()
     ways = page.get_by_role("navigation", name="Ways to remove").get_by_role("link")
-    expect(ways).to_have_text(["Delete", "Forget"])  # who may not erase is not shown a way to it
+    expect(ways).to_have_text(["Delete", "Forget", "Hold"])  # who may not erase is not shown a way to it
     page.get_by_label("Reason").fill("request 12")
     page.get_by_role("button", name="Plan").click()
     expect(page.get_by_role("alert")).to_contain_text("it is empty")

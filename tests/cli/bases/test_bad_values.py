@@ -80,6 +80,8 @@ SAMPLES: dict[str, tuple[Any, list[Any]]] = {
     "Sequence[int]": ([1], [[number] for number in NUMBERS]),
     "Sequence[str]": (["x"], [[said] for said in TEXTS]),
     "Collection[str]": (["x"], [[said] for said in TEXTS]),
+    "RetentionAction": ("delete", list(TEXTS)),
+    "RetentionStart": ("seen", list(TEXTS)),
     "Marking": (
         {"text": "x"},
         [{"text": said} for said in TEXTS] + [{"start": number, "end": number + 1} for number in NUMBERS],

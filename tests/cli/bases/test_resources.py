@@ -110,6 +110,7 @@ HERE_ONLY = {
     "questions": {"run", "askable", "draft_of_output"},  # what asks, calibrates, and shows a form
     "tokens": {
         "name_of", "of_secrets", "of_session", "is_known", "begin_session", "end_session",
+        "begin_session_of", "of_person",
         "claim", "settle",
     },  # what a server asks at its door
     "upkeep": {"fsck", "repair", "shared_snapshot", "snapshot"},  # of the files of this machine
