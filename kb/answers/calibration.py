@@ -22,7 +22,7 @@ from colmlm.kb.answers.answering import MAX_QUESTION, Answering, QuestionReading
 from colmlm.kb.answers.places import weigh_span
 from colmlm.kb.answers.records import AnswerShares, MeasuredAnswers
 from colmlm.kb.answers.windows import FactInWindow
-from colmlm.kb.errors import CalibrationRefused
+from colmlm.kb.errors import CalibrationRefused, count_of
 from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, asks_to_compare, form_of
 
 CERTAINTY = 0.8
@@ -143,8 +143,8 @@ def require_enough_questions(number: int, what: str, rate: float, how: str = "")
         if number and (enough := upper_bound(0, number)) <= 0.5:
             remedy += f", or allow {math.ceil(enough * 1000) / 10:.1f}% wrong ones"
         raise CalibrationRefused(
-            f"{least} questions {what} are the least that show a rate of {rate:.1%} wrong ones, and these are {number} "
-            f"({remedy})"
+            f"it takes {count_of(least, 'question')} {what} to show that at most {rate:.1%} are wrong, and these are "
+            f"{number} ({remedy})"
         )
 
 

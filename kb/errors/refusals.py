@@ -148,10 +148,7 @@ def folder_other(corpus: str, place: str) -> str:
 
 @Invalid.coded("InvalidSpan", "Invalid span")
 def invalid_span(document_id: int, cause: str) -> str:
-    return (
-        f"Invalid span in document {document_id}: {cause}. Nothing was changed. Give the exact words with --text "
-        "(text), or count the offsets again in the document's text."
-    )
+    return f"Invalid span in document {document_id}: {cause}. Nothing was changed. Give its words with --text (text)."
 
 
 @Invalid.coded("InvalidRelease", "Invalid release")
@@ -169,11 +166,7 @@ def no_such_change(seq: int, head: int) -> str:
 
 @NotFound.coded("NoOpenBreak", "No open break of the log")
 def no_open_break(seqs: Sequence[int]) -> str:
-    those = f"Change {seqs[0]}" if len(seqs) == 1 else f"Changes {format_list(seqs)}"
-    return (
-        f"The log is not broken at {those[0].lower()}{those[1:]}, or that break was sealed before. Nothing was "
-        "changed. List the breaks with `colmlm log verify`."
-    )
+    return f"The log has no break without a seal at {format_list(seqs)}. Nothing was changed. See `colmlm log verify`."
 
 
 @Conflict.coded("NotUndoable", "Change cannot be undone")
@@ -265,10 +258,7 @@ def forget_run_not_found(run_id: int) -> str:
 
 @Conflict.coded("ForgetRunState", "Forget run in another state")
 def forget_run_state(run_id: int, found: str, wanted: str) -> str:
-    return (
-        f"Forget run {run_id} must be {wanted}, but is {found}. Nothing was changed. Make a new plan with "
-        "`colmlm forget plan`, or choose another run from `colmlm forget list`."
-    )
+    return f"Forget run {run_id} must be {wanted}, but is {found}. Nothing was changed. Run `colmlm forget plan` again."
 
 
 @NotFound.coded("NothingSelected", "Nothing selected")
