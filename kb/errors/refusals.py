@@ -455,7 +455,7 @@ def request_differs() -> str:
 
 @Conflict.coded("AnswerGone", "Answer is not kept")
 def answer_gone(seq: int | None) -> str:
-    done = "was carried out" if seq is None else f"was carried out (its last change is {seq})"
+    done = "was carried out" if seq is None else f"was carried out (change {seq} is its last)"
     return (
         f"The request with this Idempotency-Key {done}, but its answer was not kept. Nothing was repeated. See "
         "`colmlm log list`, and use a new key for a new request."

@@ -34,8 +34,8 @@ def test_questions_are_kept_asked_and_compared_there_as_here(
     assert done.json["actor"] == "the operator" and done.json["seq"] == here["seq"] + 2
     for words in (
         ("list",),
-        ("show", "lands"),
-        ("show", "lands", "--runs"),
+        ("list", "lands"),
+        ("list", "lands", "--runs"),
         ("compare", "lands"),
         ("compare", "lands", here["run_id"], done.json["run_id"]),
     ):
