@@ -53,7 +53,7 @@ class SignOnSettings:
     issuer: str | None = None
     """The identity provider, as its tokens name it in `iss`: an address with https, or with http on loopback."""
     name: str = "single sign-on"
-    """What the console calls the provider: *Sign in with NAME*."""
+    """Name the provider for the console: *Sign in with NAME*."""
     client_id: str | None = None
     """The client at the provider that is this console. Unset, the console has no single sign-on."""
     client_secret: str | None = field(default=None, repr=False)
@@ -67,7 +67,7 @@ class SignOnSettings:
     groups_claim: ClaimName = "groups"
     """The claim that has a person's groups. A dot leads into an object: `realm_access.roles`."""
     roles: tuple[str, ...] = ()
-    """What groups may do, with commas between them: `GROUP=ROLE`, or `GROUP=ROLE:CORPUS+CORPUS`. The first that a
+    """Map groups to roles, with commas between them: `GROUP=ROLE`, or `GROUP=ROLE:CORPUS+CORPUS`. The first that a
     person is in gives the role.
     """
 

@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 
 class ProviderMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What the provider says of itself (OpenID Connect Discovery), as far as it is used."""
+    """Hold the parts of the provider's metadata that are used (OpenID Connect Discovery)."""
 
     issuer: str
     authorization_endpoint: str
@@ -81,7 +81,7 @@ class _TokenResponse(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ProviderState:
-    """What the provider said at a moment: of itself, and its keys by id and algorithm."""
+    """Hold the provider's metadata as of a moment, and its keys by id and algorithm."""
 
     metadata: ProviderMetadata
     keys: Mapping[tuple[str, str], jwt.PyJWK]

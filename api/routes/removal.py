@@ -395,7 +395,7 @@ CorpusName = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
 class NewHold(Why, frozen=True, kw_only=True):
-    """What to hold: facts and documents by id, with all that shares their documents, and whole corpora by name."""
+    """Name what to hold: facts and documents by id, with all that shares their documents, and corpora by name."""
 
     fact_ids: Ids = field(default_factory=list)
     document_ids: Ids = field(default_factory=list)

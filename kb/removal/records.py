@@ -258,7 +258,7 @@ RetentionStart = Literal["seen", "date"]
 
 
 class HeldSelection(OnRecord, total=False):
-    """What a hold keeps: facts and documents by id, with all that shares their documents, and whole corpora by name."""
+    """Name what a hold keeps: facts and documents by id, with all that shares their documents, and corpora by name."""
 
     fact_ids: Sequence[int]
     document_ids: Sequence[int]
@@ -328,7 +328,7 @@ class DueDocument:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What the rule of a corpus would do at the time `now`: `num_due` documents go, and `num_held` stay by holds.
+    """Tell what the rule of a corpus would do at the time `now`: `num_due` documents go, and `num_held` stay by holds.
 
     `documents` are the first of both, by when they were due. `next_at` is when the next one is due after `now`.
     """
@@ -474,7 +474,7 @@ class ErasureRequest:
 
 @dataclass(frozen=True, slots=True)
 class HeldPart:
-    """What was not erased since these holds keep it: documents of an erasure, facts of a forget run."""
+    """List what holds kept from an erasure, as documents, or from a forget run, as facts."""
 
     holds: tuple[int, ...]
     documents: tuple[int, ...] = ()
