@@ -249,7 +249,7 @@ def test_a_certificate_says_that_there_are_no_offsets(kb: KnowledgeBase, release
 
 def test_a_corpus_without_texts_is_not_exported_as_if_it_were_empty(kb: KnowledgeBase, release: Path) -> None:
     take(kb, release)
-    with raises_code("TextsMissing", match="without texts"):
+    with raises_code("TextsMissing", match="have no text to export"):
         kb.corpora.export("wiki")
 
 
