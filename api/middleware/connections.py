@@ -393,7 +393,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self.transport.write_eof()
 
     def _stop(self) -> None:
-        """Stop the timer, and let what runs for this client end and write nothing."""
+        """Stop the timer of a client that left. Its request ends by itself, and its response is not written."""
         if self._timer is not None:
             self._timer.cancel()
         self._leave()

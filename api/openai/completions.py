@@ -135,7 +135,7 @@ class CompletionRequest(ChoiceFields, frozen=True, kw_only=True):
     suffix: NoText | None = None
 
     def decodings(self) -> list[GenerationRequest]:
-        """Give a generation request for each choice of each prompt. Raise `Unsupported`."""
+        """Give `n` generation requests for each prompt. Raises `Unsupported` where an option has no equivalent here."""
         self._refuse()
         max_tokens = COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
         requests = [

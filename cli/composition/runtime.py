@@ -192,7 +192,7 @@ class Runtime:
 
     @cached_property
     def answers(self) -> Answering:
-        """Answer to questions, with the settings' checkpoint and the released reader."""
+        """Give the service that answers questions, with the checkpoint and the reader of the settings."""
         return self.answering(self.reader)
 
     @cached_property

@@ -174,7 +174,7 @@ class PassageReading(NamedTuple):
 
 
 class Reader(Protocol):
-    """Reads questions in passages."""
+    """A reader: finds the words that answer a question in each of some passages, with scores."""
 
     def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
         """Read the question in each of the windows, all of them at once, and give a reading of each."""

@@ -244,7 +244,7 @@ def note_snapshot(session: Session, keyset_id: int, applied_seq: int) -> None:
 
 
 def note_fit(session: Session, keyset_id: int, fit: IndexFit) -> None:
-    """Store how this keyset's index was fitted to its keys."""
+    """Store the fit of a keyset's index: its specification, the lists a search reads, and the recall measured."""
     _set(session, keyset_id, index_fit=records.former_release_fields(fit), whole_index_fit=asdict(fit))
 
 

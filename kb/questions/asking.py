@@ -286,7 +286,7 @@ class Asker(Protocol):
     def ask(self, question: str) -> HeardAnswer: ...
 
     def looked_in(self, question: str) -> Sequence[str]:
-        """Give the texts among which the answer is chosen, as they are now."""
+        """Give the candidate texts from which the answer to this question is chosen, as they are now."""
         ...
 
 

@@ -244,7 +244,10 @@ def describe_held(held: Mapping[int, Collection[int]]) -> dict[str, list[int]]:
 
 
 def _redact_about(session: Session, again: Sequence[int]) -> Iterator[int]:
-    """Redact what is stored about the documents of facts that were erased with their mentions before."""
+    """Redact the texts of the documents of these facts, where an earlier erasure took mentions too.
+
+    Gives the ids of what was redacted.
+    """
     reach = select(FactRow.id).join(ChangeRow, ChangeRow.seq == FactRow.erased_seq)
     reaching = reach.where(ChangeRow.payload["mentions"].astext.is_distinct_from("none"))
     for fact_id in session.scalars(reaching.where(FactRow.id == func.any(list(again)))).all():

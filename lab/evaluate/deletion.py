@@ -435,7 +435,10 @@ def choose(
     sample: Sequence[FactRecord],
     asked_ND: Floats,
 ) -> list[Wording]:
-    """Choose the wording to plant for each fact. `asked_ND` are the keys of the facts' own questions."""
+    """Choose for each fact how to write its deleted value again, so that a lookup of its question would find it.
+
+    `asked_ND` [N, D] are the keys of the facts' own questions.
+    """
     rivals = kb.lookups.find(asked_ND, checkpoint_id=keyset.checkpoint_id, k=RIVALS, threshold=-1)
     found = []
     for fact, asked_D, near in zip(sample, asked_ND, rivals, strict=True):

@@ -181,7 +181,7 @@ class World:
         return replace(self, keysets=(states[0], states[1]), keyed=(keys[0], keys[1]))
 
     def with_keyset(self, encoder: int, state: str) -> World:
-        """Give this world with one keyset in another state, and no more facts that certainly have a key."""
+        """Give this world with one keyset in another state. The facts that certainly have a key stay the same."""
         return self._keyset(encoder, state, self.keyed[encoder])
 
     def with_predicted(self, encoder: int, questions: Iterable[str]) -> World:

@@ -271,10 +271,10 @@ def _says_nothing(word: Word) -> bool:
 
 
 def _subject_fault(title: str | None, span: FactSpan) -> Fault | None:
-    """Find whether a span and the title share a name, which every question about the document would contain.
+    """Find a fault where a span names what the document is about, as its title does.
 
-    Its key would be the state after the title only, and any question about the document is near to that. A title of one
-    word may well be a part of another thing's name.
+    Every question about the document would contain that name, and so be near to the span's key. A title of one word
+    may be a part of a longer name of something else, which is no fault.
     """
     named, said = (_content(text) for text in (_IN_BRACKETS.sub("", title or ""), span.value))
     if said and (said <= named or (len(named) > 1 and named <= said)):

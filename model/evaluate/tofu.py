@@ -216,7 +216,10 @@ class TofuRow(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A question and its answers, each as a document. Wrong answers are compared with `stated`."""
+    """A TOFU question with its right answer, that answer in other words (`stated`), and wrong ones of the same form.
+
+    Each is a document of question and answer, as the model scores it.
+    """
 
     question: str
     answer: AnnotatedDocument

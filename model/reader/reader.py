@@ -328,7 +328,10 @@ class Verifier:
 
 @dataclass(frozen=True, slots=True)
 class DocumentVerifier:
-    """A verifier of one document's questions, with its windows and the words that tell each."""
+    """Check the questions that were written for one document: the reader must find each one's own answer there.
+
+    `said` are the words of each window, by which the windows to read are chosen.
+    """
 
     verifier: Verifier
     document: AnnotatedDocument

@@ -127,7 +127,10 @@ def _compare_document(
 def _same_document(
     said: SourcedStatement, documents: Sequence[AnnotatedDocument]
 ) -> AnnotatedDocument | None:
-    """Find the document among those of its file; an id may begin with the path of the file, from some folder on."""
+    """Find the document that made the statement among those of its file; None where none has its id.
+
+    Two ids are the same where one ends with the other after a slash: a sync names the path from its own folder on.
+    """
     for document in documents:
         one, other = document.external_id, said.external_id
         if one == other or other.endswith(f"/{one}") or one.endswith(f"/{other}"):
