@@ -465,7 +465,7 @@ def _join_cut_words(cuts: Sequence[Span], found: Sequence[re.Match[str]]) -> dic
 
 
 def _joining(folded: str, cuts: Sequence[Span], chosen: Sequence[bool]) -> str:
-    """Give a folded text without the chosen ones of the gaps that `cuts` name, such as a hyphen at the end of a line."""
+    """Give a folded text without the chosen gaps of `cuts`, such as a hyphen at the end of a line."""
     for (start, end), is_joined in reversed(list(zip(cuts, chosen, strict=True))):
         folded = folded[:start] + folded[end:] if is_joined else folded
     return folded
