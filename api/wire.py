@@ -247,7 +247,7 @@ class InboxPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LookupAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one query. `kb.lookup.ranking.Lookup` explains the fields, `kb.lookup.lookups` the last two."""
+    """The result of one query. `kb.lookup.records.Lookup` explains the fields, `kb.lookup.lookups` the last two."""
 
     question: str | None
     hits: list[Hit]
@@ -353,7 +353,7 @@ class KeysetView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A token without its secret (`kb.access.tokens.TokenRecord`). `state` is "in use", "expired" or "revoked".
+    """A token without its secret (`kb.access.records.TokenRecord`). `state` is "in use", "expired" or "revoked".
 
     Where `corpora` are named, it has its rights on these alone. That of a person has an `issuer` and no secret.
     """

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
 import re
 import textwrap
+import tokenize
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -103,6 +105,49 @@ def run(database):
         "tests.places.NOWHERE",
         "colmlm.kb.store.database.connect",
     ]
+
+
+_QUOTED_PATH = re.compile(r"(?<!`)`(?:colmlm\.)?((?:kb|model|api|cli|lab)(?:\.\w+)+)`(?!`)")
+
+
+def quoted_paths(source: str) -> list[str]:
+    """Give the dotted names of modules of ours, and of what is in them, that comments and docstrings quote."""
+    prose = [
+        token.string
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and '"""' in token.string[:4])
+    ]
+    return [path for text in prose for path in _QUOTED_PATH.findall(text)]
+
+
+def is_defined(path: str) -> bool:
+    """Say whether `path` is a module of ours or leads to what one defines."""
+    parts = path.split(".")
+    for length in range(len(parts), 0, -1):
+        base = ROOT.joinpath(*parts[:length])
+        file = base.with_suffix(".py") if not base.is_dir() else base / "__init__.py"
+        if not file.is_file() and not base.is_dir():
+            continue
+        rest = parts[length:]
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+        return all(re.search(rf"\b(?:def|class) {name}\b|^\s*{name}\b\s*[:=]", text, re.M) for name in rest)
+    return False
+
+
+def test_every_module_that_prose_in_the_code_names_exists() -> None:
+    assert quoted_paths('# as `kb.store.nothing.Here` does\n"""See `colmlm.kb.store`."""\n') == [
+        "kb.store.nothing.Here",
+        "kb.store",
+    ]
+    assert is_defined("kb.store.store.Store") and not is_defined("kb.store.store.Nothing")
+    gone = [
+        f"{file}: {path}"
+        for package in PACKAGES
+        for file in sorted((ROOT / package).rglob("*.py"))
+        for path in quoted_paths(file.read_text(encoding="utf-8"))
+        if not is_defined(path)
+    ]
+    assert gone == []
 
 
 def test_nothing_is_defined_behind_the_call_of_a_main_function() -> None:

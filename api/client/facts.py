@@ -386,7 +386,7 @@ _LISTS = ("equivalents", "conflicting", "successors", "survivors")
 
 
 class RemoteForgetting(Resource):
-    """The verbs of `cli.bases.local.LocalForgetting`.
+    """The verbs of `cli.bases.local_removal.LocalForgetting`.
 
     The API gives all facts of a plan, and the first hundred entries of its other lists.
     """
@@ -454,7 +454,7 @@ class RemoteForgetting(Resource):
 
 
 class RemoteHolds(Resource):
-    """The verbs of `cli.bases.local.LocalHolds`. The token is the one that asks, approves and releases."""
+    """The verbs of `cli.bases.local_removal.LocalHolds`. The token is the one that asks, approves and releases."""
 
     all = list_verb(
         "/holds", Hold, "holds", "*", "standing?", "fact_id?", "document_id?", "after?", "limit=50"
@@ -497,7 +497,7 @@ class RemoteRetention(Resource):
 
 
 class RemoteErasures(Resource):
-    """The verbs of `cli.bases.local.LocalErasures`. They reach the server's indexes and may need a second token."""
+    """The verbs of `cli.bases.local_removal.LocalErasures`. They reach the server's indexes and may need a second token."""
 
     preview = edit_verb("/erasures/preview", Erased, "fact_ids", "*", "mentions", is_edit=False)
     withdraw = edit_verb("/erasures/{request_id}/withdraw", ErasureRequest)

@@ -182,7 +182,7 @@ def _lookup_of(answer: LookupAnswer) -> Lookup:
 
 
 class RemoteGenerator(Resource):
-    """A `kb.evidence.generation.Decoder` on a server, with its checkpoint, for a machine that has none.
+    """A `kb.evidence.generation.StoringDecoder` on a server, with its checkpoint, for a machine that has none.
 
     A request is not retried, since each would store an output.
     """
@@ -249,7 +249,7 @@ class RemoteOutputs(Resource):
     def record_from_elsewhere(self, generation: NewOutput) -> OutputTrace:
         """Store an output on the server and give its trace, without the present state of its facts.
 
-        The record itself is the body: `api.routes.records` reads its fields, without those of quotations, which no
+        The record itself is the body: the route reads its fields, without those of quotations, which no
         decoder makes. It is sent again only where the server was not reached, since a second request would store a
         second output.
         """

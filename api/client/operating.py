@@ -92,7 +92,7 @@ class RemoteJobs(Resource):
 
 
 class RemoteKeysets(Resource):
-    """The verbs of `cli.bases.local.LocalKeysets`. Rekeys and gates run there as jobs."""
+    """The verbs of `cli.bases.local_lookups.LocalKeysets`. Rekeys and gates run there as jobs."""
 
     rollback = edit_verb("/keysets/rollback", KeysetRecord, "*", "actor", "reason")
     retire = edit_verb("/keysets/{keyset_id}/retire", KeysetRecord, "*", "actor", "reason")

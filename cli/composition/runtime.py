@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 RELEASED = Path("released", "co-lmlm-135m")
 # Commands on what is there. In a home without a knowledge base they would make an empty one, and find nothing wrong.
 ON_WHAT_IS_THERE = re.compile(
-    r"(ask|backup|contradictions|erase|forget|generate|log|lookup|misses|questions|review|trace)\b"
-    r"|facts (delete|edit|list|restore|show|undo)\b|checkpoint info\b"
+    r"(ask|backup|erase|forget|generate|hold|log|lookup|misses|questions|review|trace)\b"
+    r"|facts (compare|delete|edit|list|restore|show|undo|verify)\b|corpus (delete|documents|export|retain)\b"
+    r"|keysets (activate|check|retire|rollback|threshold)\b|checkpoint info\b"
 )
 
 

@@ -24,7 +24,7 @@ app = typer.Typer(
 
 
 class Role(StrEnum):
-    """The roles of `kb.access.tokens.ROLES`, as choices of an option."""
+    """The roles of `kb.access.records.ROLES`, as choices of an option."""
 
     decoder = "decoder"
     reader = "reader"

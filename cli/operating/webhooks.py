@@ -24,7 +24,7 @@ app = typer.Typer(
 
 
 class MessageForm(StrEnum):
-    """The forms of `kb.webhooks.sending.FORMATS`, as choices of an option."""
+    """The forms of `kb.webhooks.records.FORMATS`, as choices of an option."""
 
     standard = "standard"
     cloudevents = "cloudevents"

@@ -4,12 +4,12 @@ Two facts ask the same where their questions have the same words, whatever their
 (`asked_as`, a function of the database that has an index). They have the same value where one value says the other in
 some wording (`kb.texts.alike`), and else they contradict. A fact is paired with ten others at most, the oldest.
 
-Facts whose sentences are the same apart from their values are paired, too, by their frames (`kb.texts.characters`). A
+Facts whose sentences are the same apart from their values are paired, too, by their frames (`kb.texts.searched`). A
 frame that more than eleven facts share is a form of words and pairs none; what fewer of them had is dropped. Such a
 pair has the score 1: it is listed, but it refuses no edit, and neither fact answers in the place of the other (the
 view `fact_yield`).
 
-Every edit holds the log's lock when it calls `keep`, so of two at once the second sees what the first has added. The
+Every edit holds the log's lock when it calls `keep_pairs`, so of two at once the second sees what the first has added. The
 functions take the session first and never commit.
 """
 

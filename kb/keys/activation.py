@@ -104,7 +104,7 @@ def roll_back(session: Session, actor: str, reason: str) -> int:
 
 
 def finish_building(session: Session, keyset_id: int, actor: str) -> None:
-    """Mark a keyset whose facts all have keys as ready, and activates it where no keyset is active yet."""
+    """Mark a keyset whose facts all have keys as ready, and activate it where no keyset is active yet."""
     reason = "the first keyset"
     ready = update(KeysetRow).where(KeysetRow.id == keyset_id, KeysetRow.state == "building")
     session.execute(ready.values(state="ready"))

@@ -57,7 +57,7 @@ def require_unit(keys_ND: Keys, dim: int, checkpoint_id: str) -> None:
 
 
 def copy_keys(session: Session, keyset_id: int, kind: str, fact_ids: Sequence[int], keys_ND: Keys) -> int:
-    """Insert one key for each of these facts and gives the first id; the others follow it. The log must be locked."""
+    """Insert one key for each of these facts and give the first id; the others follow it. The log must be locked."""
     first = reserve_ids(session, KEY_IDS, len(fact_ids))
     copy_blocks(session, _COPY_KEYS, _blocks(keyset_id, kind, first, np.asarray(fact_ids), keys_ND))
     return first

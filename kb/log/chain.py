@@ -206,7 +206,7 @@ class DenialRecord(NewDenial):
 
 
 def record_denial(session: Session, denial: NewDenial) -> None:
-    """Records a denial, and delete those older than `KEPT`."""
+    """Record a denial, and delete those older than `KEPT`."""
     session.execute(delete(DenialRow).where(DenialRow.at < func.now() - KEPT))
     session.add(DenialRow(**asdict(denial) | {"method": _clean(denial.method), "path": _clean(denial.path)}))
 

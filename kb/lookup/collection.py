@@ -82,7 +82,7 @@ class Collection:
 
     @contextmanager
     def _asking(self) -> Iterator[Any]:
-        """Lend the client and tells its errors as ours."""
+        """Lend the client and tell its errors as ours."""
         try:
             import grpc
             from pymilvus.exceptions import MilvusException

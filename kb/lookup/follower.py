@@ -56,7 +56,7 @@ class Follower:
         return self
 
     def stop(self) -> None:
-        """End the thread and closes its connection before it returns."""
+        """End the thread and close its connection before it returns."""
         if self._thread is not None:
             self._stopping.set()
             self._ringing.send(b".")

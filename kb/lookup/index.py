@@ -135,7 +135,7 @@ class KeyIndex:
             self._present.add(np.sort(ids_n))
 
     def remove(self, ids: Iterable[int] | Ids) -> int:
-        """Remove the keys of these ids and gives how many were present.
+        """Remove the keys of these ids and give how many were present.
 
         It ignores unknown ids, so a repeated removal does no harm. Pass batches: each call moves a flat index's keys.
         """

@@ -269,11 +269,11 @@ class CollectionWriter:
 
 
 # Writing: brings a collection elsewhere up to the log, fills it, and mends it, one process at a time
-# (`turns`).
+# (`CollectionWriter`).
 #
 # Whoever writes reads the mark first and goes on from there, so a writer that dies leaves nothing that the
 # next one does not do again. Its turn ends with its connection to the database, so it asks for that before
-# each call (`writer`).
+# each call.
 
 
 def collection_of_keyset(session: Session, keyset: KeysetHead, address: MilvusAddress) -> Collection | None:
@@ -400,7 +400,7 @@ def is_filled(session: Session, there: Collection) -> bool:
 
 
 def _mend(writer: CollectionWriter, keyset: KeysetHead) -> bool:
-    """Put in what is missing and takes out what is left over; say False where keys are stored more than once."""
+    """Put in what is missing and take out what is left over; say False where keys are stored more than once."""
     there, session = writer.there, writer.session
     found = there.ids()
     if there.count(strong=True) != len(found):

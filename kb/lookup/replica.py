@@ -191,7 +191,7 @@ def snapshots_of(session: Session, directory: Path) -> Path:
 
 
 def save_replica(session: Session, replica: Replica, settings: Settings, *, share: bool = False) -> bool:
-    """Write the replica's snapshot, and shares it where that is due or with `share`, or hands on what is elsewhere.
+    """Write the replica's snapshot, and share it where that is due or with `share`, or hands on what is elsewhere.
 
     It must have caught up, or a process could bring back what another has removed. One that was just built is shared in
     any case. That the shared place is out of reach is raised only with `share`. Says False where facts were erased

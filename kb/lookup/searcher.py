@@ -164,7 +164,7 @@ class Searcher(Replicas):
         decision: Decision,
         wanted: FullLookupOptions,
     ) -> bool:
-        """Catch up, and ranks with what was `found` in the index as of `seq` the keys that it got since.
+        """Catch up, and rank with what was `found` in the index as of `seq` the keys that it got since.
 
         One more SELECT decides on all, old and new, so that no answer mixes two states. Says False where the index has
         to be searched again: it got too many, facts contradict, or what was decided before holds no more.

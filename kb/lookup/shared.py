@@ -383,7 +383,7 @@ def _uploads(storage: Any, root: str) -> Iterator[Any]:
 # Sharing: copies a keyset's snapshot from the index directory to the shared place, and removes what is left
 # over.
 #
-# Of several processes one at a time does so (`turns`), and never with a snapshot that is older than what is
+# Of several processes one at a time does so (`_turns`), and never with a snapshot that is older than what is
 # there, or it could bring back what was erased.
 
 _log = logging.getLogger(__name__)

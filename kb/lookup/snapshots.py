@@ -103,7 +103,7 @@ class NamedCollection:
             session.execute(note.values(index_fit=null()))
 
     def _in_turn(self, session: Session) -> NamedCollection | None:
-        """Wait for this process's turn to write there and gives it as it is then; None where it was dropped."""
+        """Wait for this process's turn to write there and give it as it is then; None where it was dropped."""
         wait_for_turn(session, self.keyset_id)
         return _of(session, self.keyset_id, self.there.address)
 

@@ -64,7 +64,7 @@ class Releases:
     def examine(
         self, folder: Path, corpus: str, checkpoint: CheckpointInfo | None, progress: ReleaseProgress
     ) -> ImportReport:
-        """Read all of a release and says what it is; store nothing. Raises `InvalidRelease`.
+        """Read all of a release and say what it is; store nothing. Raises `InvalidRelease`.
 
         `checkpoint` is the one that made its keys; None where nobody knows.
         """
@@ -182,7 +182,7 @@ def _require_fit(examined: ExaminedRelease, index: SealedIndex, checkpoint: Chec
 
 
 def _read_all(index: SealedIndex, on_keys: OnDone | None) -> None:
-    """Decode every key and keeps none, so that an index that does not give all of them is refused beforehand."""
+    """Decode every key and keep none, so that an index that does not give all of them is refused beforehand."""
     done = 0
     for numbers, _ in index.blocks(BLOCK):
         done += len(numbers)
@@ -441,7 +441,7 @@ class KeysOfRelease:
         return session.scalar(upto) or 0
 
     def store(self, session: Session, fact_ids: npt.NDArray[np.int64], keys_ND: Keys, upto: int) -> int:
-        """Store the keys that are wanted and gives their number; `upto` keys of the index are read then.
+        """Store the keys that are wanted and give their number; `upto` keys of the index are read then.
 
         Does not commit.
         """

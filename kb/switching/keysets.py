@@ -68,7 +68,7 @@ class KnownKeysets:
             return keysets.heads_in_use(session)
 
     def show(self, keyset_id: int) -> KeysetRecord:
-        """Give one keyset and counts its keys, which takes seconds among millions. Raises `KeysetNotFound`."""
+        """Give one keyset and count its keys, which takes seconds among millions. Raises `KeysetNotFound`."""
         with self.store.sessions() as session:
             return activation.count_keys(session, keyset_id)
 
@@ -153,7 +153,7 @@ class FillableKeysets(KnownKeysets):
 
     @retry_on_contention
     def create(self, checkpoint: CheckpointInfo, index_spec: str | None = None) -> KeysetHead:
-        """Register a checkpoint and gives its keyset: the one it has, unless that is retired, or a new one."""
+        """Register a checkpoint and give its keyset: the one it has, unless that is retired, or a new one."""
         with self.store.sessions.begin() as session:
             return keysets.create_keyset(session, checkpoint, index_spec, self._actor)
 
@@ -289,7 +289,7 @@ class FillableKeysets(KnownKeysets):
         return edits
 
     def finish(self, keyset_id: int, on_keys: OnKeys | None = None) -> KeysetRecord:
-        """Mark a keyset as ready (active where none is) and writes its index, as a rekey does at its end.
+        """Mark a keyset as ready (active where none is) and write its index, as a rekey does at its end.
 
         Where the index has to be built, `on_keys` is called with the number of keys added and that of all keys.
         """

@@ -87,7 +87,7 @@ class Sender:
         )
 
     def send(self, message: WebhookMessage) -> Attempt:
-        """Send a message and tells what came of it."""
+        """Send a message and tell what came of it."""
         began, status, retry_after = time.monotonic(), None, None
         try:
             status, retry_after = self._post(message)

@@ -80,7 +80,7 @@ class BackendBench:
         }
 
     def _store_keys(self, kb: KnowledgeBase, name: str, spec: str | None) -> tuple[Searcher, float]:
-        """Store the keys in a keyset of this spec and gives lookups in it, with the seconds that its index took."""
+        """Store the keys in a keyset of this spec and give lookups in it, with the seconds that its index took."""
         keys = self.measured.keys
         keyset = kb.keysets.create(CheckpointInfo(name, name, keys.shape[1]), spec)
         fact_ids = np.arange(1, len(keys) + 1, dtype=np.int64)

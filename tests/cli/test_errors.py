@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
@@ -9,7 +10,9 @@ from psycopg.errors import DiskFull, LockNotAvailable, QueryCanceled, ReadOnlySq
 from sqlalchemy.exc import DBAPIError
 
 from colmlm.cli import errors
+from colmlm.cli.composition.runtime import ON_WHAT_IS_THERE
 from colmlm.cli.errors import explain
+from colmlm.cli.start.commands import COMMANDS, VERBS
 from colmlm.kb.errors import FactNotFound, KBError, refusals
 from tests.cli.conftest import invoke
 from tests.disks import files_limited_to
@@ -120,10 +123,26 @@ def test_a_home_without_a_knowledge_base_is_named_and_gets_none(
         ["facts", "list"],
         ["trace", "output", "1"],
         ["erase", "1", "--dry-run"],
+        ["facts", "compare", "contradictions"],
+        ["hold", "list"],
+        ["corpus", "delete", "wiki", "--yes", "--reason", "closed"],
+        ["keysets", "activate", "1"],
     ):
         refused = invoke(*words)
         assert refused.code == 5 and f"There is no knowledge base in {home}" in refused.err
         assert not (home / "postgres").exists()
+
+
+def test_every_command_that_needs_a_knowledge_base_exists() -> None:
+    groups = re.findall(r"\|?(?:(\w+) )?\(([\w|]+)\)\\b|(\w+) (\w+)\\b", ON_WHAT_IS_THERE.pattern)
+    named = [
+        (group or alone_group, verb)
+        for group, verbs, alone_group, alone_verb in groups
+        for verb in (verbs or alone_verb).split("|")
+    ]
+    assert len(named) > 20
+    unknown = [pair for pair in named if pair[1] not in (VERBS[pair[0]] if pair[0] else COMMANDS)]
+    assert unknown == []
 
 
 def test_a_person_at_the_shell_reads_the_option_and_not_the_field_of_the_api() -> None:

@@ -124,7 +124,7 @@ def recall_at_1(found: Keys, queries: Keys, keys: Keys) -> float:
 
 
 def store_in_chroma(port: int, keys: Keys, queries: Keys, wanted: float) -> ChromaRoute:
-    """Store the keys in a collection and gives its route, with the least effort that reaches the recall wanted."""
+    """Store the keys in a collection and give its route, with the least effort that reaches the recall wanted."""
     client = chromadb.HttpClient("127.0.0.1", port, settings=Settings(anonymized_telemetry=False))
     collection = client.create_collection(
         "fact", embedding_function=None, configuration={"hnsw": {"space": "ip", "num_threads": THREADS}}
