@@ -497,7 +497,7 @@ class RemoteRetention(Resource):
 
 
 class RemoteErasures(Resource):
-    """The verbs of `cli.bases.local_removal.LocalErasures`. They reach the server's indexes and may need a second token."""
+    """The verbs of `cli.bases.local_removal.LocalErasures`, for the server's indexes; a second token may be needed."""
 
     preview = edit_verb("/erasures/preview", Erased, "fact_ids", "*", "mentions", is_edit=False)
     withdraw = edit_verb("/erasures/{request_id}/withdraw", ErasureRequest)

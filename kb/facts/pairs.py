@@ -9,8 +9,8 @@ frame that more than eleven facts share is a form of words and pairs none; what 
 pair has the score 1: it is listed, but it refuses no edit, and neither fact answers in the place of the other (the
 view `fact_yield`).
 
-Every edit holds the log's lock when it calls `keep_pairs`, so of two at once the second sees what the first has added. The
-functions take the session first and never commit.
+Every edit holds the log's lock when it calls `keep_pairs`, so of two at once the second sees what the first has
+added. The functions take the session first and never commit.
 """
 
 from __future__ import annotations

@@ -353,7 +353,8 @@ def queue_length(session: Session, queues: Iterable[KeyQueue], *, keyset_id: int
 
 def is_live_or_tombstone() -> Any:
     """Give a condition (SQL): the fact is live or a tombstone."""
-    # `kb.facts.edits.is_kept` would read all versions for every batch while there are no statistics, as after a first ingest.
+    # `kb.facts.edits.is_kept` would read all versions for every batch while there are no statistics, as after
+    # a first ingest.
     return or_(FactRow.deleted_seq.is_(None), exists().where(TombstoneRow.fact_id == FactRow.id))
 
 
