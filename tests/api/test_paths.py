@@ -75,7 +75,7 @@ def callers(frame: FrameType) -> Iterator[FrameType]:
 def place(frame: FrameType) -> tuple[str, str] | None:
     """Give the file and the function of a frame of this program; None for others, and for generated code."""
     code = frame.f_code
-    _, found, path = code.co_filename.partition("/colmlm/")
+    _, found, path = code.co_filename.rpartition("/colmlm/")
     if not found or path.partition("/")[0] not in PACKAGES or path.startswith(ASIDE):
         return None
     if code.co_name.startswith(("<", "__")):
