@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import suppress
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
