@@ -46,7 +46,7 @@ NO_KEYS = (
     "activate", "threshold", "retire", "create-api-key", "rotate-api-key", "revoke-api-key", "restore-backup", "seal",
     "answer-threshold", "accepted-only", "dismiss-misses", "solve-misses", "reopen-misses",
     "add-webhook", "pause-webhook", "resume-webhook", "replay-webhook", "remove-webhook",
-    "place-hold", "release-hold", "retain",
+    "place-hold", "release-hold", "retain", "discard-plan",
 )  # fmt: skip
 MAINTENANCE = ("key", *NO_KEYS)
 OF_KEYSETS = ("activate", "threshold", "retire")  # their records name the keyset and its checkpoint
