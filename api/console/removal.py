@@ -34,7 +34,7 @@ from colmlm.kb.errors import KBError
 from colmlm.kb.facts.records import FactRecord, Mentioned
 from colmlm.kb.removal.certificate import issue_forget_certificate
 from colmlm.kb.removal.erase import Erasure, ErasureRequests
-from colmlm.kb.removal.forget import Forgetting
+from colmlm.kb.removal.forget import DISCARDED, Forgetting
 from colmlm.kb.removal.holds import Holds
 from colmlm.kb.removal.records import (
     DEFAULT_POLICY,
@@ -102,6 +102,7 @@ def show_runs(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
         "forget.html",
         form,
         runs=list(reversed(Forgetting(ports.kb).runs(limit=RUNS_SHOWN))),
+        done=find_change(ports, form),
         corpora=corpus_options(ports),
         ready=active_keyset(ports) is not None,
         preview=PREVIEW,
@@ -179,9 +180,10 @@ def apply_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: From
 @post("/forget/{run_id:int}/restore", opt=needs(Right.edit), sync_to_thread=True)
 @show_again(confirm_run)
 def restore_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: FromForm) -> Page:
-    """Undo an applied run."""
+    """Undo an applied run, or discard a plan; then no page of the run is left."""
     edit = Forgetting(ports.kb).restore(run_id, **form.sign(request))
-    return Redirect(f"/console/forget/{run_id}?change={edit.seq}", status_code=303)
+    page = "/console/forget" if edit.kind == DISCARDED else f"/console/forget/{run_id}"
+    return Redirect(f"{page}?change={edit.seq}", status_code=303)
 
 
 @post("/forget/{run_id:int}/verify", opt=needs(Right.audit, Limiter.long_reads), sync_to_thread=True)

@@ -360,6 +360,7 @@ def _change(change: Any) -> dict[str, Any]:
     }
     by = str(change.principal) if change.principal else None
     told |= {"on_behalf_of": change.on_behalf_of, "by": by, "undoes": change.undoes}
+    told |= {"keyset_id": change.keyset_id, "checkpoint": change.checkpoint}
     return {**{name: value for name, value in told.items() if value is not None}, "at": change.at.isoformat()}
 
 

@@ -176,7 +176,8 @@ def restore_forgotten(
 ) -> EditResult:
     """Undo a forget run.
 
-    Restores all its facts in one change, as they were.
+    Restores all its facts in one change, as they were. A run that is only planned is removed instead, in one change of
+    kind `discard-plan`.
     """
     edit = Forgetting(ports.kb).restore(run_id, **on_record(request, data))
     return key_and_answer(ports, edit)

@@ -298,7 +298,11 @@ def _facts(change: ChangeRecord) -> str:
 
 
 def _kind(change: ChangeRecord) -> str:
-    return change.kind if change.undoes is None else f"{change.kind} (undo of {change.undoes})"
+    """Name the kind, with the change that is undone, or the keyset and its checkpoint."""
+    of = [] if change.undoes is None else [f"undo of {change.undoes}"]
+    if change.keyset_id is not None:
+        of += [f"keyset {change.keyset_id}", *filter(None, [change.checkpoint])]
+    return f"{change.kind} ({', '.join(of)})" if of else change.kind
 
 
 def _actor(change: ChangeRecord) -> str:

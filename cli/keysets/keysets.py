@@ -77,7 +77,7 @@ def check(
             min=0,
             max=1,
             callback=no_nan,
-            help="How far question recall and MRR may fall below the active's.",
+            help="How far question recall, MRR and the share answered may fall below the active's.",
         ),
     ] = _DEFAULTS.max_question_loss,
     min_agreement: Annotated[

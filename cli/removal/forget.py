@@ -273,7 +273,8 @@ def _print_edit(run_id: int, edit: Edit, **more: object) -> None:
     if wants_json():
         print_json({"run_id": run_id, "seq": edit.seq, "kind": edit.kind, "fact_ids": edit.fact_ids, **more})
     else:
-        say(f"Change {edit.seq}: {edit.kind} of {count_of(len(edit.fact_ids), 'fact')}, run {run_id}")
+        of_facts = f" of {count_of(len(edit.fact_ids), 'fact')}" if edit.fact_ids else ""
+        say(f"Change {edit.seq}: {edit.kind}{of_facts}, run {run_id}")
 
 
 @app.command(epilog=examples('colmlm forget undo 1 --reason "withdrawn"', "colmlm forget undo 1 --dry-run"))
@@ -286,17 +287,22 @@ def undo(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Undo an applied run: all its facts are restored in one change, as they were."""
+    """Undo an applied run: all its facts are restored in one change, as they were. A planned run is discarded."""
     require_reason(reason, unless=dry_run)
-    require_somebody(yes or dry_run, "restore")
+    require_somebody(yes or dry_run, "undo")
     record = base.forgetting.record(run_id)
     if dry_run:
         _preview(record)
         return
     if not yes:
-        typer.confirm(
-            f"Bring {count_of(record.num_facts, 'fact')} of run {run_id} back?", abort=True, err=True
+        facts = count_of(record.num_facts, "fact")
+        is_plan = record.state == "planned"
+        question = (
+            f"Discard the plan of run {run_id}, of {facts}?"
+            if is_plan
+            else f"Bring {facts} of run {run_id} back?"
         )
+        typer.confirm(question, abort=True, err=True)
     edit = base.forgetting.restore(run_id, actor=base.actor(actor), reason=reason or "")
     _print_edit(run_id, edit)
 

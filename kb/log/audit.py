@@ -11,8 +11,8 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypedDict, Unpack
 
@@ -26,7 +26,15 @@ from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.principal import Principal, current_origin
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.waits import holder_of
-from colmlm.kb.tables import ChangeRow, FactRow, IdempotencyRow, SecretRow, copy_columns
+from colmlm.kb.tables import (
+    ChangeRow,
+    CheckpointRow,
+    FactRow,
+    IdempotencyRow,
+    KeysetRow,
+    SecretRow,
+    copy_columns,
+)
 from colmlm.kb.texts.characters import JOINERS, escape_character, find_invisible, is_blank
 
 CHANGE_LOCK = 0x636F6C6D02
@@ -38,9 +46,10 @@ NO_KEYS = (
     "activate", "threshold", "retire", "create-api-key", "rotate-api-key", "revoke-api-key", "restore-backup", "seal",
     "answer-threshold", "accepted-only", "dismiss-misses", "solve-misses", "reopen-misses",
     "add-webhook", "pause-webhook", "resume-webhook", "replay-webhook", "remove-webhook",
-    "place-hold", "release-hold", "retain",
+    "place-hold", "release-hold", "retain", "discard-plan",
 )  # fmt: skip
 MAINTENANCE = ("key", *NO_KEYS)
+OF_KEYSETS = ("activate", "threshold", "retire")  # their records name the keyset and its checkpoint
 VERDICTS = ("accept", "propose")  # these change nothing of facts but their review; "reject" deletes them
 KINDS = (
     "insert", "ingest", "update", "move", "delete", "restore", "both-right", "hold", "forget", "erase", "reject",
@@ -231,7 +240,7 @@ def changes_before(
 
 
 def _records(session: Session, page: Select[ChangeRow], fitting: Fitting) -> list[ChangeRecord]:
-    return [change_record(change) for change in session.scalars(page.where(*_conditions(**fitting)))]
+    return change_records(session, session.scalars(page.where(*_conditions(**fitting))))
 
 
 def _conditions(
@@ -257,8 +266,25 @@ def _conditions(
         yield ChangeRow.at < until
 
 
+def change_records(session: Session, changes: Iterable[ChangeRow]) -> list[ChangeRecord]:
+    """Make the records of changes, with the names of the checkpoints of the keysets that they name."""
+    records = [change_record(change) for change in changes]
+    keyset_ids = {record.keyset_id for record in records if record.keyset_id is not None}
+    if not keyset_ids:
+        return records
+    statement = select(KeysetRow.id, CheckpointRow.name).join(
+        CheckpointRow, CheckpointRow.id == KeysetRow.checkpoint_id
+    )
+    rows = session.execute(statement.where(KeysetRow.id.in_(keyset_ids)))
+    names = {row.id: row.name for row in rows}
+    return [
+        record if (name := names.get(record.keyset_id)) is None else replace(record, checkpoint=name)
+        for record in records
+    ]
+
+
 def change_record(change: ChangeRow) -> ChangeRecord:
-    """Make the record of a change, also of one with an unknown payload."""
+    """Make the record of a change, also of one with an unknown payload, without the name of a checkpoint."""
     said = change.payload if isinstance(change.payload, dict) else {}
     return copy_columns(
         ChangeRecord,
@@ -269,8 +295,13 @@ def change_record(change: ChangeRow) -> ChangeRecord:
         client_request_id=_text(said, "client_request_id"),
         principal=principal_of(said.get("principal")),
         on_behalf_of=_text(said, "on_behalf_of"),
-        undoes=undone if type(undone := said.get("undoes")) is int else None,
+        undoes=_id(said, "undoes"),
+        keyset_id=_id(said, "keyset") if change.kind in OF_KEYSETS else None,
     )
+
+
+def _id(said: Mapping[str, Any], name: str) -> int | None:
+    return value if type(value := said.get(name)) is int else None
 
 
 def _text(said: Mapping[str, Any], name: str) -> str | None:

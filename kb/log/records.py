@@ -25,7 +25,8 @@ class ChangeRecord:
 
     `principal` is who was authenticated, and `on_behalf_of` the person they said to act for. `request_id` is that of
     the API's request that asked for it, `client_request_id` the caller's name for that. All of them are None in changes
-    made before they were recorded. `undoes` is the change that this one takes back, if it is an undo.
+    made before they were recorded. `undoes` is the change that this one takes back, if it is an undo. `keyset_id` is
+    the keyset that was activated, retired or given a threshold, and `checkpoint` the name of its checkpoint.
     """
 
     seq: int
@@ -42,6 +43,8 @@ class ChangeRecord:
     principal: Principal | None = None
     on_behalf_of: str | None = None
     undoes: int | None = None
+    keyset_id: int | None = None
+    checkpoint: str | None = None
 
 
 EVENT = "application/cloudevents+json"

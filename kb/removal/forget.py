@@ -1,10 +1,12 @@
 """Forgetting: plans the deletion of a set of facts chosen by a selector, applies it as one change, verifies, undoes it.
 
     planned -> applied -> restored
-                       -> erased
+            |          -> erased
+            -> discarded: the run is removed
 
 A plan changes no fact. Applying one is a change of kind "forget" that deletes all its facts at once; restoring is
-one change too. Verification asks for the facts with every check there is, and stores the outcomes.
+one change too, and so is discarding a plan. Verification asks for the facts with every check there is, and stores the
+outcomes.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from colmlm.kb.lookup.searchable import SearchableStore
 
 EQUIVALENTS = ("include", "only-list", "exclude")
+DISCARDED = "discard-plan"  # a kind of changes
 ATTEMPTS = 3  # a verb is repeated where another keyset is activated meanwhile, which is rare
 
 T = TypeVar("T")
@@ -146,12 +149,16 @@ class Forgetting:
 
     @retry_on_contention
     def restore(self, run_id: int, *, actor: str, reason: str) -> Edit:
-        """Undo an applied run: restore every fact with its value and its keys."""
+        """Undo a run: restore every fact of an applied one with its value and its keys, or remove a plan.
+
+        The removal of a plan is a change of kind "discard-plan" of no fact. Raises `ForgetRunState` in other states.
+        """
         with self.kb.sessions.begin() as session:
-            audit.begin_change(
-                session, actor, reason
-            )  # locks the log before the row, in the order of an erasure
-            run = get_run(session, run_id, "applied", lock=True)
+            # locks the log before the row, in the order of an erasure
+            pending = audit.begin_change(session, actor, reason)
+            run = get_run(session, run_id, "applied", "planned", lock=True)
+            if run.state == "planned":
+                return _discard(session, run, pending)
             edit = facts.restore_facts(session, run.fact_ids, actor, reason)
             run.state, run.restored_seq = "restored", edit.seq
         return edit
@@ -218,6 +225,18 @@ class Forgetting:
         """Give those of these facts that the base still has, by id."""
         with self.kb.sessions() as session:
             return reading.fact_records(session, fact_ids)
+
+
+def _discard(session: Session, run: ForgetRunRow, pending: audit.Pending) -> Edit:
+    """Remove a plan, and log which: its number, the change as of which it was made, its size, and a keyed digest."""
+    payload = {
+        "run": run.id,
+        "planned_seq": run.planned_seq,
+        "planned_facts": len(run.fact_ids),
+        "selector_digest": plan_of(run).selector_digest,
+    }
+    session.delete(run)
+    return Edit(audit.append_change(session, pending, DISCARDED, payload=payload), DISCARDED, ())
 
 
 def _digest(session: Session, selector: Selector) -> str:

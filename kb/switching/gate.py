@@ -7,6 +7,8 @@
 - `facts lost`: live facts without a key, which no lookup could find.
 - `tombstones ignored`: forgotten facts whose key no longer makes a lookup abstain.
 - `question recall`, `question MRR`: how well questions find a fact of the right value, against the active keyset.
+- `share answered`: the share of the same questions that find any fact at or above the keyset's threshold, against the
+  active keyset and its own threshold. The others get no match.
 - `agreement`: the share of the splices in stored outputs, of values that are still live, that would get the same value
   again. The prefix is encoded as plain text, without the tags that the decoder had around earlier values.
 - `recall kept`: where keys are predicted, the share of true keys' recall that their map kept when it was fitted.
@@ -28,7 +30,7 @@ from colmlm.kb.answers.reading import JudgedReader
 from colmlm.kb.errors import InvalidValue, KeysetMismatch, count_of, refusals
 from colmlm.kb.keys import activation, keysets
 from colmlm.kb.keys.keysets import Vectors
-from colmlm.kb.keys.records import GateLimits, KeysetRecord
+from colmlm.kb.keys.records import GateLimits, KeysetHead, KeysetRecord
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.lookup.searchable import SearchableStore
@@ -299,16 +301,16 @@ def _tombstones(sample: Sample) -> Criterion:
 def _questions(
     sample: Sample, ours: Answers, theirs: Answers | None, limits: GateLimits
 ) -> tuple[Criterion, ...]:
-    names = ("question recall@1", "question MRR")
+    names = ("question recall@1", "question MRR", "share answered")
     if not sample.questions.texts:
         return tuple(_at_least(name, None, 0.0, "no keyed fact has a question") for name in names)
-    figures = (ours.recall_at_1, ours.mrr)
+    figures = _figures_of(ours, sample.keyset)
     if sample.active is None:
         return tuple(
             _at_least(name, figure, 0.0, "no other keyset is active to compare with")
             for name, figure in zip(names, figures, strict=True)
         )
-    before = (theirs.recall_at_1, theirs.mrr) if theirs is not None else _active_gate_figures(sample, names)
+    before = _active_gate_figures(sample, names) if theirs is None else _figures_of(theirs, sample.active)
     if before is None:
         note = (
             f"keyset {sample.active.keyset_id} was not measured; its encoder is needed, or a gate of its own"
@@ -322,11 +324,15 @@ def _questions(
     )
 
 
-def _active_gate_figures(sample: Sample, names: Sequence[str]) -> tuple[float, float] | None:
-    """Give the figures that the active keyset had when its own gate was measured."""
+def _figures_of(answers: Answers, keyset: KeysetHead) -> tuple[float, ...]:
+    return answers.recall_at_1, answers.mrr, answers.share_answered(keyset.threshold)
+
+
+def _active_gate_figures(sample: Sample, names: Sequence[str]) -> tuple[float, ...] | None:
+    """Give the figures that the active keyset had when its own gate was measured; None where one is not in it."""
     noted = {c["name"]: c["figure"] for c in (sample.active_gate or {}).get("criteria", ())}
-    first, second = (noted.get(name) for name in names)
-    return None if first is None or second is None else (first, second)
+    figures = tuple(figure for name in names if (figure := noted.get(name)) is not None)
+    return figures if len(figures) == len(names) else None
 
 
 def _agreement(sample: Sample, contexts_CD: Vectors, limits: GateLimits) -> Criterion:

@@ -126,6 +126,10 @@ class Answers:
     def mrr(self) -> float:
         return float(np.mean(1 / self.rank))
 
+    def share_answered(self, threshold: float) -> float:
+        """Give the share of the questions, from 0 to 1, whose best key is at or above the threshold: right or wrong."""
+        return float(np.mean(np.maximum(self.genuine, self.impostor) >= threshold))
+
 
 def ask_sample(queries_BD: Vectors, asked: ClassedTexts, keys: IndexedKeys) -> Answers:
     """Score queries against live keys. Those of facts with the value asked for are right; ties count as wrong."""

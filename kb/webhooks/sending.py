@@ -525,7 +525,7 @@ class Position:
         if self.webhook.kinds:
             wanted = wanted.where(ChangeRow.kind.in_(self.webhook.kinds))
         rows = self.session.scalars(wanted.order_by(ChangeRow.seq).limit(PIECE))
-        return [audit.change_record(row) for row in rows]
+        return audit.change_records(self.session, rows)
 
     def can_note(self) -> bool:
         """Write the row unchanged before anything is sent, and say whether changes may be sent.

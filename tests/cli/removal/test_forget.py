@@ -110,6 +110,18 @@ def test_from_a_plan_to_a_certificate_and_back(run: Run, keyed: list[int], tmp_p
     assert "is restored" in run("forget", "list", number).out
 
 
+def test_a_plan_is_discarded_by_undo(run: Run, keyed: list[int]) -> None:
+    number = planned(run).json["run_id"]
+    assert run("forget", "undo", number, "--dry-run", "--json").json["run"]["state"] == "planned"
+    assert len(run("forget", "list", "--json").json["runs"]) == 1, "a dry run changes nothing"
+    done = run("forget", "undo", number, "--reason", "a mistake", "--yes")
+    assert done.code == 0 and f"discard-plan, run {number}" in done.out
+    assert run("forget", "list", "--json").json["runs"] == []
+    (newest,) = run("log", "list", "--limit", 1, "--json").json["changes"]
+    assert (newest["kind"], newest["reason"], newest["fact_ids"]) == ("discard-plan", "a mistake", [])
+    assert run("facts", "show", keyed[0], "--json").code == run("log", "verify").code == 0
+
+
 def test_places_that_would_still_answer_are_shown_with_what_they_say(
     run: Run, keyed: list[int], tmp_path: Path
 ) -> None:
@@ -158,7 +170,6 @@ def test_what_cannot_be_done_is_said_in_one_line(run: Run, keyed: list[int]) -> 
         (2, ("forget", "plan", "--since", "some day", "--reason", "r")),
         (2, ("forget", "verify", number, "--paraphrases", "no-such-file")),
         (3, ("forget", "list", 99)),
-        (4, ("forget", "undo", number, "--reason", "r", "--yes")),
         (4, ("forget", "certificate", number)),
         (2, ("log", "verify", "no-such-file")),
     )

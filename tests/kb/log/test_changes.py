@@ -37,6 +37,24 @@ def test_every_edit_appends_one_chained_change(kb: KnowledgeBase, encoder: FakeE
     assert kb.upkeep.fsck().changes_checked == 8 and kb.upkeep.fsck().chain_ok
 
 
+def test_a_change_of_a_keyset_names_it_and_its_checkpoint(kb: KnowledgeBase, encoder: FakeEncoder):
+    _edit_everything(kb, encoder)
+    newer = FakeEncoder(salt="2")
+    second = kb.keysets.rekey(newer).keyset_id
+    kb.keysets.activate(second, force=True)
+    kb.keysets.rollback()
+    kb.keysets.retire(second)
+    first, name = kb.keysets.active().keyset_id, encoder.checkpoint.name
+    named = [(c.kind, c.keyset_id, c.checkpoint) for c in kb.log.changes() if c.kind in audit.OF_KEYSETS]
+    assert named == [
+        ("activate", first, name), ("threshold", first, name), ("activate", second, newer.checkpoint.name),
+        ("activate", first, name), ("retire", second, newer.checkpoint.name),
+    ]  # fmt: skip
+    others = [c for c in kb.log.changes() if c.kind not in audit.OF_KEYSETS]
+    assert {(c.keyset_id, c.checkpoint) for c in others} == {(None, None)}
+    assert kb.log.changes_before(10**9, 1)[0] == kb.log.change(kb.log.head_seq()) == kb.log.changes()[-1]
+
+
 def test_the_log_holds_no_fact_text(kb: KnowledgeBase, encoder: FakeEncoder):
     _edit_everything(kb, encoder)
     with kb.engine.connect() as connection:

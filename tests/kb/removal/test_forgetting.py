@@ -17,6 +17,7 @@ from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.records import OUTCOMES, ForgetPlan
 from colmlm.kb.removal.selector import Selector
 from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.tables import ChangeRow
 from tests.fakes import FakeEncoder, Vectors, WordEncoder
 from tests.kb.corpora import CAPITAL, CHILE, HEIGHT, PERU, RIVER, ask, best, document, fact_id, ingest
 from tests.refusals import raises_code
@@ -276,9 +277,8 @@ def test_a_base_too_large_for_a_servers_plan_is_told_so(peru: KnowledgeBase):
 def test_a_run_goes_one_way(peru: KnowledgeBase):
     forgetting = Forgetting(peru)
     plan = forgetting.plan(Selector(text="Lima"), **WHO)
-    for early in (lambda: forgetting.restore(plan.run_id, **WHO), lambda: forgetting.verify(plan.run_id)):
-        with raises_code("ForgetRunState"):
-            early()
+    with raises_code("ForgetRunState"):
+        forgetting.verify(plan.run_id)
     forgetting.apply(plan.run_id, **WHO)
     with raises_code("ForgetRunState"):
         forgetting.apply(plan.run_id, **WHO)
@@ -291,6 +291,30 @@ def test_a_run_goes_one_way(peru: KnowledgeBase):
         with raises_code("ForgetRunNotFound"):
             forgetting.run(unknown)
     assert [run.state for run in forgetting.runs()] == ["restored"]
+
+
+def test_a_plan_is_discarded_and_the_log_keeps_who_did_it(peru: KnowledgeBase):
+    forgetting = Forgetting(peru)
+    kept, plan = (forgetting.plan(Selector(text=text), **WHO) for text in ("Amazon", "Lima"))
+    live = peru.corpora.all()
+    edit = forgetting.restore(plan.run_id, actor="ann", reason="made by mistake")
+    assert (edit.kind, edit.fact_ids) == ("discard-plan", ())
+    change = peru.log.change(edit.seq)
+    assert (change.kind, change.actor, change.reason, change.num_facts) == (
+        edit.kind,
+        "ann",
+        "made by mistake",
+        0,
+    )
+    with peru.sessions() as session:
+        payload = session.get_one(ChangeRow, edit.seq).payload
+    assert (payload["run"], payload["planned_facts"]) == (plan.run_id, len(plan.fact_ids))
+    assert [run.run_id for run in forgetting.runs()] == [kept.run_id] and peru.corpora.all() == live
+    for late in (forgetting.restore, forgetting.apply):
+        with raises_code("ForgetRunNotFound"):
+            late(plan.run_id, **WHO)
+    assert forgetting.plan(Selector(text="Lima"), **WHO).run_id > plan.run_id, "no number is given twice"
+    assert peru.upkeep.fsck().ok
 
 
 def test_a_plan_is_kept_as_it_was_given(demo: tuple[KnowledgeBase, WordEncoder]):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pytest
 
 from colmlm.kb.errors import InvalidValue, KeysetMismatch, NoFormerKeyset, QuestionSetNotFound
@@ -41,6 +42,15 @@ class Distant(FakeEncoder):
 
     def encode_questions(self, questions: Sequence[str]) -> Vectors:
         return perturb_keys(FakeEncoder.encode_questions(self, questions))
+
+
+class Vague(FakeEncoder):
+    """A checkpoint whose questions lie a little way from their keys, one farther than another."""
+
+    def encode_questions(self, questions: Sequence[str]) -> Vectors:
+        sure = FakeEncoder.encode_questions(self, questions)
+        vague = sure + 0.05 * np.random.default_rng(0).standard_normal(sure.shape)
+        return (vague / np.linalg.norm(vague, axis=1, keepdims=True)).astype(np.float32)
 
 
 def ready(kb: KnowledgeBase, encoder: FakeEncoder) -> KeysetRecord:
@@ -90,6 +100,7 @@ def test_a_sound_keyset_passes_and_its_figures_are_stored(kb: KnowledgeBase, enc
         "tombstones ignored": 0,
         "question recall@1": 1,
         "question MRR": 1,
+        "share answered": 1,
         "agreement@1": 1,
         "threshold calibrated": 1,
     }
@@ -179,7 +190,7 @@ def test_without_an_encoder_of_the_active_keyset_its_own_gate_is_compared_with(
 ):
     newer = FakeEncoder(salt="2")
     alone = kb.keysets.check(two[1].keyset_id, newer)
-    assert alone.failed == ("question recall@1", "question MRR")
+    assert alone.failed == ("question recall@1", "question MRR", "share answered")
     assert "was not measured" in criterion(alone, "question MRR").note
     assert kb.keysets.check(two[0].keyset_id, encoder).passed
     assert kb.keysets.check(two[1].keyset_id, newer).passed
@@ -187,6 +198,34 @@ def test_without_an_encoder_of_the_active_keyset_its_own_gate_is_compared_with(
         kb.keysets.check(two[1].keyset_id, encoder)
     with pytest.raises(KeysetMismatch):
         kb.keysets.check(two[1].keyset_id, newer, active_encoder=newer)
+
+
+def test_a_keyset_that_answers_fewer_questions_fails(kb: KnowledgeBase, encoder: FakeEncoder, two):
+    new, newer = two[1].keyset_id, Vague(salt="2")
+    scores = kb.keysets.check(new, newer, active_encoder=encoder).drift.genuine
+    kb.keysets.calibrate(new, measured(float(np.sort(scores)[21])))  # half of the 42 questions are below it
+    report = kb.keysets.check(new, newer, active_encoder=encoder)
+    assert report.failed == ("share answered",), "every question still finds its own fact first"
+    answered = criterion(report, "share answered")
+    assert (answered.figure, answered.limit) == (pytest.approx(21 / 42), pytest.approx(0.98))
+    assert answered.note == "active keyset: 1.000"
+    with raises_code("GateRefused", match="share answered"):
+        kb.keysets.activate(new)
+    assert kb.keysets.check(new, newer, GateLimits(max_question_loss=0.5), active_encoder=encoder).passed
+
+
+def test_a_gate_of_before_the_share_answered_is_not_compared_with(
+    kb: KnowledgeBase, encoder: FakeEncoder, two
+):
+    kb.keysets.check(two[0].keyset_id, encoder)
+    with kb.sessions.begin() as session:
+        gate = keysets.gate_of(session, two[0].keyset_id)
+        assert gate is not None
+        former = [one for one in gate["criteria"] if one["name"] != "share answered"]
+        keysets.note_gate(session, two[0].keyset_id, {**gate, "criteria": former})
+    report = kb.keysets.check(two[1].keyset_id, FakeEncoder(salt="2"))
+    assert report.failed == ("question recall@1", "question MRR", "share answered")
+    assert "was not measured" in criterion(report, "share answered").note
 
 
 def test_a_base_without_questions_is_measured_by_its_keys(kb: KnowledgeBase, encoder: FakeEncoder):
