@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Source,
         StalePage,
     )
+    from colmlm.kb.removal.records import LineageFinding
 
 SENTENCE_WIDTH, SENTENCE_SIDE = (
     80,
@@ -244,6 +245,19 @@ def print_stale_facts(found: StalePage) -> None:
     rows = ((one.fact_id, shorten(one.value), shorten(one.question), one.why) for one in found.facts)
     print_table(("id", "value", "question", "why"), rows, "No stale facts.")
     _tell_more(found, len(found.facts), "stale fact")
+
+
+def lineage_lines(findings: Iterable[LineageFinding], what: str) -> list[str]:
+    """Write which weights were trained on a text, which is `what`; that nothing is known is said too."""
+    asked = list(findings)
+    named = {"listed": f"Trained on {what}", "not-listed": f"By their records not trained on {what}"}
+    lines = [
+        f"{said}: {', '.join(f'{one.name} ({one.checkpoint})' for one in asked if one.says == says)}."
+        for says, said in named.items()
+        if any(one.says == says for one in asked)
+    ]
+    unknown = [f"{one.name} ({one.checkpoint}), {one.why}" for one in asked if one.says == "unknown"]
+    return [*lines, *([f"Unknown whether trained on {what}: {'; '.join(unknown)}."] if unknown else [])]
 
 
 def _tell_more(found: PairPage | StalePage, shown: int, thing: str) -> None:

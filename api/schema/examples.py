@@ -106,6 +106,7 @@ from colmlm.kb.removal.records import (
     ErasureRequest,
     Hold,
     Level,
+    LineageFinding,
     Rates,
     RetentionPlan,
     RetentionRule,
@@ -426,7 +427,14 @@ _PLAN = wire.PlanView(
 )
 _VERIFIED = Verification(AT.isoformat(), 41, 2, "c0ffee", 0.71, _RATES, 0, 0, 0, (), 2)
 _ERASED = Erased(
-    seq=42, fact_ids=(12,), documents=(3,), generations=(7,), forget_runs=(5,), num_keys=1, num_digests=3
+    seq=42,
+    fact_ids=(12,),
+    documents=(3,),
+    generations=(7,),
+    forget_runs=(5,),
+    num_keys=1,
+    num_digests=3,
+    lineage=(LineageFinding("c0ffee", "atlas-135m", "listed", (3,), record=HASH, bases=("smollm2-135m",)),),
 )
 _REPORT = ErasureReport(_ERASED, 2, (Level(2, "out of the indexes", "reached", "", ""),))
 _ASKED = ErasureRequest(

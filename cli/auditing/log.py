@@ -287,6 +287,8 @@ def _show_certificate(found: CertificateCheck) -> None:
         if found.mentions is not None:
             outputs = ", ".join(map(str, found.redacted_outputs)) or "none"
             say(f"outputs redacted: {outputs}; mentions: {found.mentions}")
+        for line in found.lineage:
+            say(line)
     else:
         say(f"run {found.run_id}: {forgotten} forgotten by change {found.applied_seq}, policy {found.policy}")
     say(f"change hash {found.applied_hash}")

@@ -10,7 +10,7 @@ import typer
 
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.fact_view import WITHHELD, fact_source, in_sample, printed_on
+from colmlm.cli.fact_view import WITHHELD, fact_source, in_sample, lineage_lines, printed_on
 from colmlm.cli.options import Actor, After, FactId, Limit, examples, some_text, wants_json
 from colmlm.cli.output import count_of, note, plain, print_json, print_table, say, shorten, some_ids
 from colmlm.kb.evidence.records import describe_change
@@ -270,6 +270,8 @@ def _show_fact(trace: FactTrace, page: int | None) -> None:
     )
     say("changes:")
     show_changes(trace.history)
+    for line in lineage_lines(trace.lineage, "its document"):
+        say(line)
     say(f"outputs that used it: {len(trace.uses)}")
     if trace.uses:
         print_table(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from colmlm.kb.corpus.format import AnnotatedDocument, to_record
+from colmlm.kb.corpus.training_record import RECORD_FILE, RECORDED
 from colmlm.kb.keys.records import CheckpointInfo
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ class EncoderAround:
 
 def describe(checkpoint: Checkpoint) -> CheckpointInfo:
     """Give the description of a checkpoint that the knowledge base stores."""
-    trained_on = checkpoint.config.training.get("data_sha256")
+    record = checkpoint.config.digests.get(RECORD_FILE)
+    trained_on = checkpoint.config.training.get("data_sha256") if record is None else f"{RECORDED}{record}"
     return CheckpointInfo(
         checkpoint_id=checkpoint.checkpoint_id,
         name=checkpoint.config.name,

@@ -13,6 +13,7 @@ import typer
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import CheckpointPath, DryRun, NewDirectory, examples, require_empty, wants_json
 from colmlm.cli.output import count_of, print_json, print_table, say, say_values
+from colmlm.kb.corpus.training_record import RECORD_FILE, find_record
 from colmlm.kb.errors import KBError
 
 
@@ -46,15 +47,26 @@ def info(checkpoint: CheckpointPath = None) -> None:
             runtime.open()
         loaded = runtime.checkpoint
     described = describe(loaded)
+    found = None if loaded.path is None else find_record(loaded.path)
+    record = None if found is None else found.record
+    unknown = "it has no record" if found is None else found.fault
     if wants_json():
-        print_json(
-            {**{n: getattr(described, n) for n in described.__slots__}, "training": loaded.config.training}
-        )
+        trained = {
+            "documents": record and record.count,
+            "bases": record and record.bases,
+            "unknown": unknown or None,
+        }
+        about = {n: getattr(described, n) for n in described.__slots__}
+        print_json({**about, "record": trained, "training": loaded.config.training})
         return
     say(
         f"{described.name}: checkpoint {described.checkpoint_id}, keys of {count_of(described.dim, 'number')}"
     )
     say(f"in {described.path}, over {loaded.config.base or 'no base'}, {loaded.config.kind}")
+    if record is not None:
+        say(f"trained on {count_of(record.count, 'document')}, by the record in {RECORD_FILE}")
+    if unknown:
+        say(f"not known of its training: {unknown}")
     say_values(loaded.config.training)
 
 

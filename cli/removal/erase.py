@@ -12,7 +12,7 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.fact_view import brief_table
+from colmlm.cli.fact_view import brief_table, lineage_lines
 from colmlm.cli.options import (
     MAX_BIGINT,
     Actor,
@@ -264,6 +264,7 @@ def count_erased(erased: Erased) -> dict[str, object]:
         "keys": erased.num_keys,
         "also_said_by": erased.also_said_by,
         "held_documents": erased.held_documents,
+        "lineage": erased.lineage,
         "left": erased.left,
     }
 
@@ -297,8 +298,17 @@ def show_twins(erased: Erased) -> None:
         )
 
 
+def show_lineage(erased: Erased) -> None:
+    """Print which weights were trained on the texts, and what can be done about it."""
+    for line in lineage_lines(erased.lineage, "it"):
+        say(line)
+    if any(one.says == "listed" for one in erased.lineage):
+        note("An erasure changes no weights: train them again without it.")
+
+
 def show_left(erased: Erased) -> None:
     """Print what still says the facts, and where."""
+    show_lineage(erased)
     if erased.held_documents:
         say(f"Held, and not redacted: {name_ids('document', erased.held_documents)}. See: colmlm hold list")
     left = erased.left

@@ -30,12 +30,14 @@ from colmlm.kb.evidence.storing import give_feedback
 from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.reading import VersionOrigin
+from colmlm.kb.facts.redaction import FormerText
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import as_service
+from colmlm.kb.removal.lineage import find_lineage
 from colmlm.kb.removal.selector import Selector, select_facts
 from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import AttributionRow, CheckpointRow, FactRow, GenerationRow, copy_columns
@@ -83,9 +85,17 @@ class Outputs:
             return attribution.trace_output(session, generation_id)
 
     def trace_fact(self, fact_id: int) -> FactTrace:
-        """Trace a fact to its source, its edits and the outputs that used it. Raises `FactNotFound`."""
+        """Trace a fact to its source, its edits, the outputs that used it, and the weights trained on its document.
+
+        Raises `FactNotFound`.
+        """
         with self.store.sessions() as session:
-            return attribution.trace_fact(session, fact_id)
+            traced = attribution.trace_fact(session, fact_id)
+            if (source := traced.fact.source) is None:
+                return traced
+            text = FormerText.of_text(reading.document_text(session, source.document_id))
+            found = find_lineage(session, self.store.settings.home, {source.document_id: text})
+            return replace(traced, lineage=found)
 
     def provenance(self, generation_id: int, form: ProvForm) -> dict[str, Any]:
         """Give an output's trace as W3C PROV. Raises `GenerationNotFound`."""

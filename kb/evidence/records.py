@@ -10,6 +10,7 @@ from colmlm.kb.facts.records import FactRecord, Review, SamplePlace, Source
 from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.lookup.options import KEY
 from colmlm.kb.principal import Principal
+from colmlm.kb.removal.records import LineageFinding
 from colmlm.kb.texts.asked import question_of
 
 
@@ -278,13 +279,17 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class FactTrace:
-    """A fact, its source sentence, every version, every change and every stored output that used it."""
+    """A fact, its source sentence, every version, every change and every stored output that used it.
+
+    `lineage` says which weights were trained on its document.
+    """
 
     fact: FactRecord
     context: str | None
     versions: tuple[Version, ...]
     history: tuple[ChangeRecord, ...]
     uses: tuple[Use, ...]
+    lineage: tuple[LineageFinding, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ def _fact(record: Listed, standing: _Standing) -> Listed:
 
 
 def withhold_trace(session: Session, traced: FactTrace) -> FactTrace:
-    """Give the trace of a fact with its changes, and its past values withheld."""
+    """Give the trace of a fact with its changes, its past values withheld, and without the weights trained on it."""
     (fact,) = withhold_facts(session, [traced.fact])
     standing = _standings(session, [fact.fact_id])[fact.fact_id]
     context = traced.context
@@ -128,7 +128,7 @@ def withhold_trace(session: Session, traced: FactTrace) -> FactTrace:
         )
         for one in traced.versions
     )
-    return replace(traced, fact=fact, context=context, versions=versions)
+    return replace(traced, fact=fact, context=context, versions=versions, lineage=())
 
 
 def withheld_text(session: Session, document_id: int) -> str:

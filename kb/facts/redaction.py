@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, func, or_, select, text, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, document_digests
+from colmlm.kb.corpus.training_record import text_digest
 from colmlm.kb.errors import InvalidValue, hold_stands
 from colmlm.kb.facts import sentences
 from colmlm.kb.facts.records import MENTIONED, Mentioned
@@ -159,14 +160,28 @@ def require_unheld(session: Session, fact_ids: Collection[int], document_ids: Co
             raise hold_stands(what, list(found), sorted({hold for holds in found.values() for hold in holds}))
 
 
+class FormerText(NamedTuple):
+    """A document's text before a redaction: its `text_digest`, and whether an earlier one had marked it already."""
+
+    digest: bytes
+    is_marked: bool
+
+    @classmethod
+    def of_text(cls, text: str) -> FormerText:
+        return cls(text_digest(text), MARK in text)
+
+
 def redact_documents(
-    session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned = "same-document"
+    session: Session,
+    targets: Sequence[ErasureTarget],
+    mentions: Mentioned = "same-document",
+    former: dict[int, FormerText] | None = None,
 ) -> tuple[list[int], dict[int, list[int]]]:
     """Redact the facts in their documents, replaced ones too, and give the ids of the rows that changed.
 
     It also redacts mentions: the facts' values elsewhere in these texts, in the licence and the revision of these
     documents, or with "all" in those of every document. The spans of other facts stay. Documents of others that are
-    held stay whole; they are given beside, each with its holds.
+    held stay whole; they are given beside, each with its holds. `former` takes the texts that change, by document.
     """
     by_source: dict[tuple[str, str], list[ErasureTarget]] = {}
     for target in targets:
@@ -174,6 +189,7 @@ def redact_documents(
             by_source.setdefault((target.corpus, target.external_id), []).append(target)
     erased = [target.fact_id for target in targets]
     changed: dict[int, bool] = {}
+    former = {} if former is None else former
     for source, of_source in by_source.items():
         rows = session.scalars(
             select(DocumentRow)
@@ -185,10 +201,10 @@ def redact_documents(
             reaches = mentions != "none" or row.replaced_seq is not None
             said = Phrases(value for target in of_source if reaches for value in target.values)
             own = partial(_spans_in, row, of_source, said)
-            changed |= _redact_document(session, row, own, said, erased)
+            changed |= _redact_document(session, row, own, said, erased, former)
     held: dict[int, list[int]] = {}
     if mentions == "all":
-        elsewhere, held = _redact_mentions(session, targets, erased)
+        elsewhere, held = _redact_mentions(session, targets, erased, former)
         for document_id, in_text in elsewhere.items():
             changed[document_id] = in_text or changed.get(document_id, False)
     session.flush()
@@ -198,14 +214,18 @@ def redact_documents(
     return sorted(changed), held
 
 
-def erase_documents(session: Session, document_ids: Sequence[int], seq: int) -> None:
+def erase_documents(
+    session: Session, document_ids: Sequence[int], seq: int, former: dict[int, FormerText] | None = None
+) -> None:
     """Redact all of the text of these documents, and what is stored about them, as part of change `seq`.
 
-    They are taken out of use. Their facts must be erased in the same change.
+    They are taken out of use. Their facts must be erased in the same change. `former` takes their texts, by document.
     """
+    former = {} if former is None else former
     rows = select(DocumentRow).where(DocumentRow.id == func.any(list(document_ids)))
     for row in session.scalars(rows.order_by(DocumentRow.id).execution_options(populate_existing=True)):
         about = {name: MARK * len(getattr(row, name) or "") or None for name in _RECORDED}
+        former.setdefault(row.id, FormerText.of_text(row.text))
         row.text, row.erased_seq = MARK * len(row.text), seq
         row.replaced_seq = row.replaced_seq or seq
         for name, value in about.items():
@@ -217,7 +237,7 @@ def erase_documents(session: Session, document_ids: Sequence[int], seq: int) -> 
 
 
 def _redact_mentions(
-    session: Session, targets: Sequence[ErasureTarget], erased: list[int]
+    session: Session, targets: Sequence[ErasureTarget], erased: list[int], former: dict[int, FormerText]
 ) -> tuple[dict[int, bool], dict[int, list[int]]]:
     """Redact the values in every document but those that are held, which are given with their holds."""
     values = {value for target in targets for value in target.values}
@@ -232,7 +252,8 @@ def _redact_mentions(
     ids = [document_id for document_id in ids if document_id not in held]
     changed: dict[int, bool] = {}
     for row in (session.get_one(DocumentRow, document_id, populate_existing=True) for document_id in ids):
-        changed |= _redact_document(session, row, partial(_mentioned_spans, row.text, said), said, erased)
+        spans_in = partial(_mentioned_spans, row.text, said)
+        changed |= _redact_document(session, row, spans_in, said, erased, former)
     return changed, held
 
 
@@ -242,7 +263,7 @@ def redact_about(session: Session, fact_id: int, said: Finder) -> Iterator[int]:
     source = select(document.corpus, document.external_id).join(FactRow, FactRow.document_id == document.id)
     of_source = tuple_(DocumentRow.corpus, DocumentRow.external_id).in_(source.where(FactRow.id == fact_id))
     for row in session.scalars(select(DocumentRow).where(of_source).order_by(DocumentRow.id)).all():
-        yield from _redact_document(session, row, lambda _: [], said, [])
+        yield from _redact_document(session, row, lambda _: [], said, [], {})
 
 
 def _mentioned_spans(text: str, said: Phrases, apart_from: Sequence[Span]) -> list[Span]:
@@ -255,10 +276,11 @@ def _redact_document(
     spans_in: Callable[[Sequence[Span]], list[Span]],
     said: Finder,
     erased: list[int],
+    former: dict[int, FormerText],
 ) -> dict[int, bool]:
     """Redact these spans of a document's text, and in what is stored about it what `said` finds.
 
-    Gives its id, and whether its text changed, unless nothing did.
+    Gives its id, and whether its text changed, unless nothing did. `former` takes a text that changes, as it was first.
     """
     staying = _facts_of(session, row.id, erased)
     redacted = redacted_columns(row, ABOUT, said)
@@ -266,6 +288,8 @@ def _redact_document(
     in_text = text != row.text
     if not (in_text or redacted):
         return {}
+    if in_text:
+        former.setdefault(row.id, FormerText.of_text(row.text))
     for name, value in {**redacted, "text": text}.items():
         setattr(row, name, value)
     # The digests are made of the redacted texts: those of the texts before would let anyone confirm a guess.

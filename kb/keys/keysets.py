@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Row, Select, and_, exists, false, func, insert, select, text, update
+from sqlalchemy import Row, Select, and_, case, exists, false, func, insert, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.orm import Session
 
+from colmlm.kb.corpus.training_record import RECORDED
 from colmlm.kb.errors import InvalidValue, NoActiveKeyset, refusals
 from colmlm.kb.facts.edits import IS_LIVE, is_kept
 from colmlm.kb.keys import records
@@ -79,12 +80,20 @@ def create_keyset(
         tokenizer_hash=checkpoint.tokenizer_hash,
         trained_on=checkpoint.trained_on,
     )
-    # A relative path is of one working directory, so the first absolute one takes its place.
+    # A relative path is of one working directory, so the first absolute one takes its place; the first record, too.
+    is_nowhere = CheckpointRow.path.is_(None) | CheckpointRow.path.not_like("/%")
+    is_unrecorded = CheckpointRow.trained_on.is_(None) | CheckpointRow.trained_on.not_like(f"{RECORDED}%")
     session.execute(
         register.on_conflict_do_update(
             index_elements=[CheckpointRow.id],
-            set_={"path": register.excluded.path},
-            where=CheckpointRow.path.is_(None) | CheckpointRow.path.not_like("/%"),
+            set_={
+                "path": case((is_nowhere, register.excluded.path), else_=CheckpointRow.path),
+                "trained_on": case(
+                    (is_unrecorded, func.coalesce(register.excluded.trained_on, CheckpointRow.trained_on)),
+                    else_=CheckpointRow.trained_on,
+                ),
+            },
+            where=is_nowhere | is_unrecorded,
         )
     )
     in_use = select(KeysetRow.id).where(

@@ -46,7 +46,8 @@ MAX_EDITS = 1000  # edits of facts allowed between a gate and the activation tha
 class CheckpointInfo:
     """A checkpoint that makes keys.
 
-    `checkpoint_id` is a digest of the weights and the tokenizer; `dim` is the keys' width.
+    `checkpoint_id` is a digest of the weights and the tokenizer; `dim` is the keys' width. `trained_on` is `record:`
+    and the digest of the record of what it was trained on; without a record it is a digest of the data, or None.
     """
 
     checkpoint_id: str

@@ -27,6 +27,7 @@ from colmlm.kb.facts.redaction import as_mentioned, held_facts
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.signing import close_envelope, is_envelope, open_envelope
 from colmlm.kb.log.witness import hash_at
+from colmlm.kb.removal import lineage
 from colmlm.kb.removal.forget import get_run, plan_of
 from colmlm.kb.removal.plan import count_live
 from colmlm.kb.removal.records import (
@@ -405,6 +406,8 @@ def issue_certificate(kb: Store, seq: int) -> str:
         }
         if held := change.payload.get("held"):
             said["held"] = {"state": NOT_ERASED, **held}
+        if told := _lineage_of(change.payload):
+            said["lineage"] = {"weights": lineage.UNCHANGED, "records": told}
         return certificate_text(_seal(session, key, ERASURE, change, said))
 
 
@@ -420,9 +423,18 @@ def _count_held(session: Session, fact_ids: Collection[int]) -> dict[str, int]:
     }
 
 
+def _lineage_of(payload: Said) -> list[str]:
+    """Say which weights were trained on the texts, by the records that the erasure found beside them."""
+    return [lineage.describe_finding(one) for one in lineage.read_findings(payload)]
+
+
 def _erasure_holds(said: Said) -> dict[str, bool]:
     counts = [int(said["checks"][name]) for name in ("still_live", "not_erased", "keys")]
-    return {"the level": said["level"] == int(not any(counts))}
+    told = said.get("lineage", {}).get("records", [])
+    return {
+        "the level": said["level"] == int(not any(counts)),
+        "the lineage": "lineage" not in said or told == _lineage_of(said["erased"]["entry"]["payload"]),
+    }
 
 
 def _erasure_borne_out(session: Session, said: Said) -> Iterator[CertificateFinding]:
@@ -444,6 +456,7 @@ def _summarise_erasure(said: Said) -> dict[str, Any]:
         "redacted_outputs": tuple(map(_storable, payload.get("generations", ()))),
         "mentions": as_mentioned(payload.get("mentions")),
         "held_part": _read_held_part(payload.get("held")),
+        "lineage": tuple(_lineage_of(payload)),
     }
 
 
@@ -476,6 +489,7 @@ ERASURE = CertificateKind(
     does_not_prove=(
         "that nothing remains on disk or in backups: an erasure's report tells its level, and a scan looks",
         "that nobody says the same elsewhere, or that a model has not learnt it",
+        f"that weights forgot it: {lineage.UNCHANGED}, and a record lists only what this program trained on",
         *_LIMITS,
     ),
     not_offline=("that the facts were not brought back by the restore of an older backup",),

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Select, case, delete, func, select, text, update
@@ -32,6 +33,7 @@ from colmlm.kb.facts.records import Mentioned
 from colmlm.kb.facts.redaction import (
     MARK,
     ErasureTarget,
+    FormerText,
     as_mentioned,
     blank_out,
     check_mentioned,
@@ -47,7 +49,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.log.audit import signature_of
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal, acting_as, current_origin
-from colmlm.kb.removal import quotations
+from colmlm.kb.removal import lineage, quotations
 from colmlm.kb.removal.purge import last_level_reached, purge_erased
 from colmlm.kb.removal.quotations import ErasedFacts
 from colmlm.kb.removal.records import Erased, ErasureReport, ErasureRequest
@@ -104,7 +106,8 @@ class Erasure:
     def _erase(self, fact_ids: Sequence[int], actor: str, reason: str, mentions: Mentioned) -> Erased:
         with self.kb.sessions.begin() as session:
             targets, _ = load_targets(session, fact_ids)
-            erased = erase_facts(session, fact_ids, actor, reason, mentions=mentions)
+            home = self.kb.settings.home
+            erased = erase_facts(session, fact_ids, actor, reason, mentions=mentions, home=home)
         return self.with_left(erased, targets)
 
     def with_left(self, erased: Erased, targets: Sequence[ErasureTarget]) -> Erased:
@@ -117,7 +120,8 @@ class Erasure:
         """Tell what `erase` would do in the database and leave: do it, count, and roll back."""
         with self.kb.sessions() as session:
             targets, _ = load_targets(session, fact_ids)
-            erased = erase_facts(session, fact_ids, self.kb.settings.actor, "preview", mentions=mentions)
+            actor, home = self.kb.settings.actor, self.kb.settings.home
+            erased = erase_facts(session, fact_ids, actor, "preview", mentions=mentions, home=home)
             return replace(erased, left=look_for_traces(session, targets))
 
     def finish(self, *, now: bool = True, on_step: Heard | None = None) -> ErasureReport:
@@ -132,7 +136,8 @@ class Erasure:
             suppression.begin_erasure(session)
             said = quotations.facts_still_said(session)
             said -= held_facts(session, said).keys()
-            return erase_facts(session, sorted(said), actor, reason) if said else None
+            home = self.kb.settings.home
+            return erase_facts(session, sorted(said), actor, reason, home=home) if said else None
 
     def report(self, erased: Erased | None, *, now: bool, on_step: Heard | None) -> ErasureReport:
         """Take this erasure (None: all earlier ones) as far as it goes, and report the level that it reached."""
@@ -172,13 +177,15 @@ def erase_facts(
     others: OthersSaying | None = None,
     document_ids: Sequence[int] = (),
     payload: Mapping[str, Any] | None = None,
+    home: Path | None = None,
 ) -> Erased:
     """Redact and end these facts, drop their keys, and append the change. Does not commit.
 
     `others` say the same; they are looked for, before anything is locked, where the caller has not.
     `asked_by` made the request where somebody else had to approve it; the change names both.
     Of facts that were erased before, it redacts what still says them. Of the documents, which have no other facts, it
-    redacts the whole text. Raises `HoldStands` where a fact or document is held.
+    redacts the whole text. Weights in the `home` are asked, as registered ones are, whether they were trained on the
+    texts. Raises `HoldStands` where a fact or document is held.
     """
     check_mentioned(mentions)
     lift_statement_limit(session)
@@ -196,8 +203,9 @@ def erase_facts(
         standing = {form for string in strings_of(targets) for form in forms_of_text(string)}
     suppression.keep_erased(session, targets, pending.seq, standing)
     about = set(_redact_about(session, again))
-    redacted, held = redact_documents(session, targets, mentions)
-    erase_documents(session, document_ids, pending.seq)
+    former: dict[int, FormerText] = {}
+    redacted, held = redact_documents(session, targets, mentions, former)
+    erase_documents(session, document_ids, pending.seq, former)
     documents = sorted(about.union(redacted, document_ids))
     quoting = quotations.redact_quotations(
         session, ErasedFacts.of_erasure(session, targets, again, standing), pending.seq
@@ -221,6 +229,13 @@ def erase_facts(
         said["whole_documents"] = sorted(document_ids)
     if held:
         said["held"] = describe_held(held)
+    names = Phrases(strings_of(targets))
+    found = tuple(
+        replace(one, name=blank_out(one.name, names.spans(one.name)))
+        for one in lineage.find_lineage(session, home, former)
+    )
+    if found:
+        said[lineage.PART] = lineage.store_findings(found)
     if asked_by is not None:
         said["asked_by"] = asked_by.to_json()
     touched = sorted((*ids, *again))
@@ -235,6 +250,7 @@ def erase_facts(
         num_digests=num_digests,
         also_said_by=tuple(also_said_by),
         held_documents=tuple(held),
+        lineage=found,
     )
 
 
@@ -480,6 +496,7 @@ class ErasureRequests:
                     mentions=asked.mentions or "none",  # older releases did not store it, and redacted none
                     asked_by=Principal("key", asked.asked_by, row.asked_by),
                     others=others,
+                    home=self.kb.settings.home,
                 )
             done = _decide(session, row, "approved", token, erased.seq)
         return done, Erasure(self.kb).with_left(erased, targets)

@@ -522,6 +522,7 @@ class Retention:
                 others=others,
                 document_ids=editions,
                 payload=payload,
+                home=self.kb.settings.home,
             )
             assert erased.seq is not None, "a document that is erased is a change"
             return Edit(erased.seq, "erase", erased.fact_ids)

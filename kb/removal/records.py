@@ -397,13 +397,32 @@ class Mentions:
 
 
 @dataclass(frozen=True, slots=True)
+class LineageFinding:
+    """What the record of weights says of the texts of an erasure. The weights are a checkpoint, annotator or reader.
+
+    `says` is "listed" where they were trained on the texts of `documents`, "not-listed" where on none, and "unknown"
+    where `why` leaves it open for the documents `uncertain`. `record` is the SHA-256 of the record (None: there is none
+    to rely on), and `bases` are weights of others that the training began with, whose data are not recorded.
+    """
+
+    checkpoint: str
+    name: str
+    says: Literal["listed", "not-listed", "unknown"]
+    documents: tuple[int, ...] = ()
+    uncertain: tuple[int, ...] = ()
+    why: str = ""
+    record: str | None = None
+    bases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Erased:
     """What one erasure did in the database. `also_said_by` are other facts that say the same and stay.
 
     `left` is what else says the erased facts; it is empty where nobody looked for that, as in a restore.
     `again` are those of the facts that were erased before. `seq` is None where all of them were and nothing from before
     said them any more, so that no change was logged. `held_documents` mention the facts, and holds keep
-    them as they are.
+    them as they are. `lineage` says which weights were trained on the texts.
     """
 
     seq: int | None
@@ -421,6 +440,7 @@ class Erased:
     num_digests: int = 0
     also_said_by: tuple[int, ...] = ()
     held_documents: tuple[int, ...] = ()
+    lineage: tuple[LineageFinding, ...] = ()
     left: Mentions = field(default_factory=Mentions)
 
 
@@ -496,7 +516,7 @@ class CertificateCheck:
 
     `signed_by` is the id of the key that signed, trusted or not; `offline` says that no base was compared. `run_id` and
     `policy` are those of a forget run, `redacted_outputs` and `mentions` (how far it reached) of an erasure.
-    `held_part` is what holds kept from being erased when it was issued.
+    `held_part` is what holds kept from being erased when it was issued, and `lineage` which weights were trained on it.
     """
 
     ok: bool
@@ -518,6 +538,7 @@ class CertificateCheck:
     redacted_outputs: tuple[int, ...] = ()
     mentions: str | None = None
     held_part: HeldPart | None = None
+    lineage: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,14 @@ from colmlm.model.lm.checkpoint import (
     ship_adapter,
     with_adapter_from,
 )
-from colmlm.model.lm.config import DIFFERENCE, SEALED_FILES, CheckpointError, damaged_file, file_digest
+from colmlm.model.lm.config import (
+    DIFFERENCE,
+    SEALED_FILES,
+    CheckpointError,
+    copy_record,
+    damaged_file,
+    file_digest,
+)
 from colmlm.model.lm.config import MINILM as MINILM_WHEEL
 
 _RELEASED = Path(__file__).resolve().parent.parent / "released"
@@ -133,6 +140,7 @@ def release_annotator(run: Path, target: Path, cache: Path) -> AnnotatorConfig:
         base = bare_model(config.role, base_directory(config.base, cache), torch.float32)
         ship_difference(load_file(run / WEIGHTS), base, target)
         config = replace(config, kind="difference")
+    copy_record(run, target, config.digests)
     for log in run.glob("*.csv"):
         shutil.copyfile(log, target / log.name)
     config.save(target)

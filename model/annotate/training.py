@@ -8,6 +8,7 @@ import random
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.corpus.training_record import TrainingRecord, text_digest
 from colmlm.model.annotate.annotators import (
     NUMBERS,
     GeneratedQuestion,
@@ -37,10 +39,10 @@ from colmlm.model.annotate.checkpoint import (
     with_adapter,
     with_weights,
 )
-from colmlm.model.annotate.config import QuestionConfig, SpanConfig, TunerConfig
+from colmlm.model.annotate.config import MINILM, QuestionConfig, SpanConfig, TunerConfig
 from colmlm.model.annotate.spans import OUTSIDE, tags_of
 from colmlm.model.lm.checkpoint import ADAPTER, WEIGHTS, compute_dtype, with_adapter_from
-from colmlm.model.lm.config import CheckpointError, file_digest
+from colmlm.model.lm.config import CheckpointError, file_digest, record_in, record_over
 from colmlm.model.text.markup import STANDARD
 from colmlm.model.text.tokens import FactTokenizer, WordTokenizer, pad_sequences, windows
 from colmlm.model.training.loop import COSINE, Loop, LoopConfig, Progress, Schedule
@@ -68,6 +70,7 @@ class TunerTask(Task[Sequence[Example]]):
         self.source = base_directory(config.base, cache)
         self.base_sha256 = file_digest(self.source / WEIGHTS)
         self.before = None if start is None else _description_of(start, self.role, config, self.base_sha256)
+        self._record_before = _record_before(start, self.before, config.base)
         # A frozen base is kept in the precision of the arithmetic; trained weights are kept in float32.
         if config.lora_rank is None:
             model = bare_model(self.role, self.source, torch.float32)
@@ -79,9 +82,10 @@ class TunerTask(Task[Sequence[Example]]):
         else:
             self.model = with_adapter_from(model, start, trainable=True)
 
-    def _take(self, examples: Sequence[Example], documents: int) -> None:
+    def _take(self, examples: Sequence[Example], documents: Sequence[AnnotatedDocument]) -> None:
         self.examples: Sequence[Example] = examples
-        self.num_documents = documents
+        self.num_documents = len(documents)
+        self._texts = {text_digest(document.text) for document in documents}
         self.data_sha256 = _digest(examples)
         lengths = [len(example.ids) for example in examples]
         self.batches = LengthBatches(lengths, self.config.batch, self.config.seed)
@@ -95,6 +99,11 @@ class TunerTask(Task[Sequence[Example]]):
         """Train in `directory`, which is a loadable annotator from the first save on; resume a run that is there."""
         self.loop: Loop[Sequence[Example]] = Loop(self, self._loop_config(save_seconds), directory)
         yield from self.loop.run()
+
+    @cached_property
+    def record(self) -> TrainingRecord:
+        """The record of what the weights are trained on, with that of the run before; made once."""
+        return self._record_before.with_texts(self._texts)
 
     @property
     def progress(self) -> Progress:
@@ -155,6 +164,7 @@ class TunerTask(Task[Sequence[Example]]):
             frozen = {name: p.detach() for name, p in self.model.named_parameters() if not p.requires_grad}
             self.model.save_pretrained(directory, state_dict=frozen | plain)
             (directory / "tokenizer.json").write_bytes((self.source / "tokenizer.json").read_bytes())
+        self.record.save(directory)
         training = self.progress.record() | {
             "config": asdict(self.config),
             "base_sha256": self.base_sha256,
@@ -183,6 +193,14 @@ def _description_of(start: Path, role: str, config: TunerConfig, base_sha256: st
             f"{start}: these are no weights to go on from with this base and this lora_rank"
         )
     return before
+
+
+def _record_before(start: Path | None, before: AnnotatorConfig | None, base: str) -> TrainingRecord:
+    """Give the record of the weights that a run starts from."""
+    if start is None or before is None:
+        return TrainingRecord.begin(base=base) if base == MINILM else record_over(base)
+    known = record_in(start, before.digests)
+    return known or TrainingRecord.begin(unknown=f"{before.name}, which it goes on from, has no record")
 
 
 def _digest(examples: Iterable[_Sequence]) -> str:
@@ -434,7 +452,7 @@ class SpanTask(TunerTask[TaggedWindow]):
         self.module = self.model
         tokenizer = WordTokenizer.load(self.source / "tokenizer.json")
         self.pad = tokenizer.pad
-        documents = sum(len(corpus.documents) for corpus in corpora)
+        documents = [document for corpus in corpora for document in corpus.documents]
         self._take(list(tagged_windows(tokenizer, corpora, config)), documents)
 
     def size(self, micro_batch: Sequence[TaggedWindow]) -> int:
@@ -471,7 +489,7 @@ class QuestionTask(TunerTask[QuestionSequence]):
         super().__init__(config, cache, name, start)
         self.module = QuestionNet(self.model)
         tokenizer = FactTokenizer.load(self.source / "tokenizer.json", markup=STANDARD)
-        self._take(list(question_sequences(tokenizer, documents, config)), len(documents))
+        self._take(list(question_sequences(tokenizer, documents, config)), documents)
 
     def size(self, micro_batch: Sequence[QuestionSequence]) -> int:
         return sum(asked.num_learnt for asked in micro_batch)

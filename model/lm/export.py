@@ -25,8 +25,9 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from transformers import GenerationConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from colmlm.kb.corpus.training_record import RECORD_FILE
 from colmlm.model.lm.checkpoint import WHEEL_BASE, WHEEL_HUB_ID, Checkpoint, config_of
-from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError
+from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError, copy_record
 from colmlm.model.lm.language_model import family_of, model_of
 from colmlm.model.text.markup import CO_LMLM
 
@@ -51,6 +52,8 @@ def export_plain(checkpoint: Checkpoint, target: Path, *, dtype: str | None = No
     model.save_pretrained(target)
     plain_tokenizer(checkpoint).save_pretrained(target)
     write_card(checkpoint, target)
+    if checkpoint.path is not None:
+        copy_record(checkpoint.path, target, checkpoint.config.digests)
     config = checkpoint.config
     CheckpointConfig(
         name=config.name, kind="full", base=config.base, dim=config.dim, space_inside=config.space_inside,
@@ -224,6 +227,8 @@ def export_gguf(checkpoint: Checkpoint, target: Path, *, dtype: str | None = Non
     loaded = {dtype: name for name, dtype in DTYPES.items()}[checkpoint.lm.causal.dtype]
     dtype = dtype or loaded
     file = target / f"{checkpoint.config.name}-{dtype}.gguf"
+    if checkpoint.path is not None:
+        copy_record(checkpoint.path, target, checkpoint.config.digests)
     _write_gguf(checkpoint, file, *GGUF_TYPES[dtype])
     write_card(checkpoint, target)
     for written in target.iterdir():
@@ -294,6 +299,8 @@ def _describe_model(writer: gguf.GGUFWriter, checkpoint: Checkpoint, kind: Llama
     writer.add_name(checkpoint.config.name)
     writer.add_license(licence(checkpoint.config))
     writer.add_file_type(kind)
+    if RECORD_FILE in checkpoint.config.digests:
+        writer.add_string("colmlm.trained_on.sha256", checkpoint.config.digests[RECORD_FILE])
     writer.add_vocab_size(config.vocab_size)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)

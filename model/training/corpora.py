@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.kb.corpus.training_record import TrainingRecord, text_digest
 from colmlm.model.lm.checkpoint import tokenizer_digest
 from colmlm.model.lm.config import damaged_file, file_digest
 from colmlm.model.text.tokens import EncodedText, FactTokenizer
@@ -31,7 +32,7 @@ class TokenShard:
     Document i has the tokens ``ids[starts[i]:starts[i + 1]]`` and the facts ``fact_starts[i]`` to ``fact_starts[i +
     1]``; fact f begins a lookup at ``positions[f]`` of its document and has the question
     ``questions[question_starts[f]:question_starts[f + 1]]``, which is empty if it has none. `masked` holds one bit per
-    token.
+    token. `text_digests` has the 32 bytes of each document's `text_digest`; None in shards of older releases.
     """
 
     ids: NDArray[Any]
@@ -41,6 +42,7 @@ class TokenShard:
     fact_starts: NDArray[np.int64]
     questions: NDArray[Any]
     question_starts: NDArray[np.int64]
+    text_digests: NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -87,6 +89,12 @@ class Corpus:
     @property
     def num_tokens(self) -> int:
         return sum(int(shard.starts[-1]) for shard in self.shards)
+
+    def add_to_record(self, record: TrainingRecord) -> TrainingRecord:
+        """Give the record with the texts of these documents, whether or not steps will have drawn them all."""
+        known = [shard.text_digests for shard in self.shards if shard.text_digests is not None]
+        older = "shards of an older release" if len(known) < len(self.shards) else None
+        return record.with_texts((row.tobytes() for digests in known for row in digests), older)
 
     @property
     def num_questions(self) -> int:
@@ -153,10 +161,12 @@ def shard_of(
     """
     ids, masked, questions = array("I"), bytearray(), array("I")
     positions, lengths, num_facts, asked = array("I"), array("q"), array("q"), array("q")
+    texts = bytearray()
     for document in documents:
         titled = random.Random(f"title/{document.external_id}").random() < settings.title_fraction
         said = splice_answers(document, settings.paraphrase_fraction)
         encoded = tokenizer.document(said, with_title=titled)
+        texts += text_digest(document.text)
         ids.extend(encoded.ids)
         masked.extend(encoded.masked)
         lengths.append(len(encoded))
@@ -174,6 +184,7 @@ def shard_of(
         fact_starts=_starts(num_facts),
         questions=np.array(questions, dtype=kind),
         question_starts=_starts(asked),
+        text_digests=np.frombuffer(bytes(texts), dtype=np.uint8).reshape(-1, 32),
     )
 
 
@@ -555,6 +566,7 @@ def _check_shard(shard: Path, digest: str) -> None:
 
 
 def _map_shard(shard: Path) -> TokenShard:
+    arrays = [name for name in _ARRAYS if name != "text_digests" or (shard / f"{name}.npy").is_file()]
     return TokenShard(
-        **{name: np.load(shard / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS}
+        **{name: np.load(shard / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in arrays}
     )

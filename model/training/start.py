@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from colmlm.kb.corpus.training_record import TrainingRecord
 from colmlm.model.lm.checkpoint import (
     WEIGHTS,
     base_of,
@@ -27,7 +28,7 @@ from colmlm.model.lm.checkpoint import (
     with_adapter_from,
     with_token_rows,
 )
-from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError
+from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig, CheckpointError, record_in, record_over
 from colmlm.model.lm.language_model import FactLM, config_at, model_at, model_of
 from colmlm.model.text.markup import STANDARD, Markup
 from colmlm.model.text.tokens import FactTokenizer
@@ -45,6 +46,7 @@ class Start:
 
     `kind` is how the run is saved: "adapter" (LoRA and token rows over `base`) or "full". `base` is None for random
     weights; `base_sha256` digests the initial weights, so that a resumed run can detect that it started from others.
+    `record` says what the initial weights were trained on.
     All trained weights are float32, whatever the precision of the arithmetic.
     """
 
@@ -53,9 +55,13 @@ class Start:
     kind: str
     base: str | None
     base_sha256: str | None
+    record: TrainingRecord = field(default_factory=TrainingRecord.begin)
 
-    def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        """Write the trained weights, named as in the run: an adapter over the base, or all with their tokenizer."""
+    def save(self, directory: Path, weights: Mapping[str, Tensor], record: TrainingRecord) -> None:
+        """Write the trained weights, named as in the run: an adapter over the base, or all with their tokenizer.
+
+        Beside them stands the record of what they were trained on.
+        """
         named = {name.removeprefix("lm.model."): tensor for name, tensor in weights.items()}
         if isinstance(self.lm.model, PeftModel):
             self.lm.model.save_pretrained(str(directory), state_dict=named, save_embedding_layers=False)
@@ -63,6 +69,7 @@ class Start:
             save_file(named, directory / WEIGHTS, metadata={"format": "pt"})
             self.lm.causal.config.save_pretrained(directory)
             self.tokenizer.save(directory / "tokenizer.json")
+        record.save(directory)
 
     def checkpoint_config(self, name: str, method: str, training: dict[str, Any]) -> CheckpointConfig:
         return CheckpointConfig(
@@ -85,11 +92,13 @@ def start(config: TrainConfig, cache: Path) -> Start:
     if config.init == RANDOM:
         return _random(config, cache)
     directory, known = locate_weights(config, cache)
-    if known is not None:
-        _may_go_on(config, known)
-        if known.kind == "adapter":
-            return _from_adapter(config, directory, known)
-    return _from_weights(config, directory, known)
+    if known is None:
+        return replace(_from_weights(config, directory, known), record=record_over(config.init))
+    _may_go_on(config, known)
+    begin = _from_adapter if known.kind == "adapter" else _from_weights
+    record = record_in(Path(config.init).expanduser(), known.digests)
+    before = record or TrainingRecord.begin(unknown=f"the checkpoint {known.name} has no record")
+    return replace(begin(config, directory, known), record=before)
 
 
 def locate_weights(config: TrainConfig, cache: Path) -> tuple[Path, CheckpointConfig | None]:

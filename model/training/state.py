@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from colmlm.model.lm.checkpoint import ship_adapter
-from colmlm.model.lm.config import CheckpointConfig, CheckpointError
+from colmlm.model.lm.config import CheckpointConfig, CheckpointError, copy_record
 from colmlm.model.training.config import TrainingRefused
 from colmlm.model.training.logs import LOSS_FILE
 from colmlm.model.training.task import gather_equal, gather_lines, process_rank
@@ -240,6 +240,7 @@ def release_adapter(run: Path, target: Path) -> CheckpointConfig:
     if config.kind != "adapter":
         raise CheckpointError(f"{run}: only an adapter is released; export a full checkpoint instead")
     ship_adapter(run, target, config.base)
+    copy_record(run, target, config.digests)
     shutil.copyfile(run / LOSS_FILE, target / LOSS_FILE)
     config.save(target)
     return config

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.kb.corpus.training_record import TrainingRecord
 from colmlm.model.text.tokens import EncodedText, FactTokenizer, length_groups
 from colmlm.model.training.config import ASKING, QA_FORMS, TrainConfig, TrainingRefused
 from colmlm.model.training.corpora import (
@@ -133,6 +134,10 @@ class Steps:
     def sha256(self) -> str:
         """Give a digest of all data."""
         return self.corpora[-1].sha256
+
+    def add_to_record(self, record: TrainingRecord) -> TrainingRecord:
+        """Give the record with the texts of all data."""
+        return self.corpora[-1].add_to_record(record)
 
     @property
     def num_documents(self) -> int:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.corpus.training_record import TrainingRecord
 from colmlm.model.lm.config import CONFIG_FILE, CheckpointConfig
 from colmlm.model.lm.language_model import FactLM, unit
 from colmlm.model.text.tokens import EncodedText, FactTokenizer
@@ -218,6 +220,11 @@ class Trainer(Task[JointBatch]):
         """Train to the end, saving every few minutes and once more at the end; resume from the last save."""
         return self.loop.run()
 
+    @cached_property
+    def record(self) -> TrainingRecord:
+        """The record of what the weights are trained on; made once, since every document takes milliseconds."""
+        return self.source.add_to_record(self.begun.record)
+
     @property
     def progress(self) -> Progress:
         return self.loop.progress
@@ -297,7 +304,7 @@ class Trainer(Task[JointBatch]):
         return next_token + self.config.contrastive_weight * contrastive, parts
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        self.begun.save(directory, weights)
+        self.begun.save(directory, weights, self.record)
         self.checkpoint_config().save(directory)
 
     def fingerprint(self) -> dict[str, str]:

@@ -18,7 +18,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from colmlm.kb.corpus.training_record import TrainingRecord, text_digest
 from colmlm.model.lm.checkpoint import config_of
 from colmlm.model.lm.language_model import FactLM
 from colmlm.model.text.tokens import FactTokenizer, pad_sequences
@@ -36,6 +37,7 @@ from colmlm.model.training.start import start
 from colmlm.model.training.task import StepContext, StepMetrics, Task, micro_batches, process_rank
 
 Pair = tuple[str, str]  # a question and its answer
+_PAIRS = "questions and answers of unlearning, whose documents are not named"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,6 +145,7 @@ class Unlearning(Task[Batch]):
         of = partial(AnswerSequence.of, tokenizer=self.begun.tokenizer)
         self.forget, self.retain = ([of(*one) for one in enumerate(pairs)] for pairs in (forget, retain))
         self.data_sha256 = sha256(repr((self.forget, self.retain)).encode()).hexdigest()
+        self._texts = {text_digest(f"{question} {answer}") for question, answer in (*forget, *retain)}
         self.before = torch.empty(0)
         self.loop = Loop(self, self._loop_config(), directory)
 
@@ -152,6 +155,11 @@ class Unlearning(Task[Batch]):
             if self.keep_epochs and not more and epoch < self.config.epochs:
                 self.loop.export(self.directory / f"epoch-{epoch}")
             yield metrics
+
+    @cached_property
+    def record(self) -> TrainingRecord:
+        """The record of what the weights are trained on: what is unlearnt was learnt before, and stays in it."""
+        return self.begun.record.with_texts(self._texts, _PAIRS)
 
     @property
     def progress(self) -> Progress:
@@ -201,7 +209,7 @@ class Unlearning(Task[Batch]):
         return total, parts
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
-        self.begun.save(directory, weights)
+        self.begun.save(directory, weights, self.record)
         training = self.progress.record() | {
             "unlearning": asdict(self.config),
             "config": asdict(self.init),

@@ -14,9 +14,10 @@ from safetensors.torch import load_file
 from torch.nn import functional as F
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
+from colmlm.kb.corpus.training_record import RECORD_FILE, find_record
 from colmlm.model.annotate.annotators import QuestionGenerator, SpanAnnotator
 from colmlm.model.annotate.checkpoint import AnnotatorConfig, release_annotator
-from colmlm.model.annotate.config import minilm, smollm2_135m
+from colmlm.model.annotate.config import AnnotatorError, minilm, smollm2_135m
 from colmlm.model.annotate.training import (
     LengthBatches,
     QuestionTask,
@@ -27,7 +28,7 @@ from colmlm.model.annotate.training import (
     tagged_windows,
 )
 from colmlm.model.lm.checkpoint import ADAPTER
-from colmlm.model.lm.config import CheckpointError
+from colmlm.model.lm.config import CheckpointError, record_in
 from colmlm.model.text.tokens import WordTokenizer
 from colmlm.model.training.config import TrainingRefused
 from colmlm.model.training.task import StepMetrics
@@ -109,6 +110,22 @@ def test_a_trained_question_generator_writes_question_and_answer(base: Path, tmp
     for d in DOCUMENTS:
         (question,) = generator.questions(d.text, [(9, 13)], d.title)
         assert question is not None and question.question == "when?" and question.answer.startswith("in 1")
+
+
+def test_a_release_carries_the_record_of_the_documents_and_an_altered_one_is_not_released(
+    bases, tmp_path: Path
+):
+    list(islice(bases().run(tmp_path / "run", save_seconds=0.0), 2))
+    released = release_annotator(tmp_path / "run", tmp_path / "released", tmp_path)
+    record = record_in(tmp_path / "released", released.digests | {RECORD_FILE: ""})
+    assert record is not None and record.count == len(DOCUMENTS)
+    assert all(record.lists_text(one.text) for one in DOCUMENTS) and not record.lists_text(
+        document(1337).text
+    )
+    assert find_record(tmp_path / "released").record == record
+    record.with_texts([b"another"]).save(tmp_path / "run")
+    with pytest.raises(AnnotatorError, match="is not the file that was written"):
+        release_annotator(tmp_path / "run", tmp_path / "again", tmp_path)
 
 
 @pytest.mark.parametrize("done", [3])

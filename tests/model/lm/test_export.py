@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -13,7 +15,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from colmlm.api.openai.fields import Message, as_text
-from colmlm.model.lm.checkpoint import Checkpoint, load
+from colmlm.kb.corpus.training_record import RECORD_FILE, TrainingRecord, text_digest
+from colmlm.model.lm.checkpoint import Checkpoint, config_of, load
+from colmlm.model.lm.config import CheckpointError
 from colmlm.model.lm.export import DTYPES, GGUF_TYPES, export_gguf, export_plain, gguf_tensors
 from tests.tiny import tiny_checkpoint
 
@@ -113,6 +117,23 @@ def test_a_gguf_file_holds_the_same_tensors(checkpoint: Checkpoint, tmp_path: Pa
             else torch.from_numpy(values).to(DTYPES[dtype]).float()
         )
         assert np.array_equal(stored, rounded.numpy()), name
+
+
+def test_a_gguf_file_names_the_record_of_what_was_trained_on_and_stands_beside_it(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    assert checkpoint.path is not None
+    own = shutil.copytree(checkpoint.path, tmp_path / "own")
+    record = TrainingRecord.begin().with_texts([text_digest("Lima lies in Peru.")])
+    record.save(own)
+    checkpoint.config.save(own)
+    recorded = replace(checkpoint, path=own, config=config_of(own))
+    file = export_gguf(recorded, tmp_path / "gguf", dtype="fp32")
+    assert gguf.GGUFReader(file).fields["colmlm.trained_on.sha256"].contents() == record.sha256
+    assert (file.parent / RECORD_FILE).read_bytes() == record.content
+    (own / RECORD_FILE).unlink()
+    with pytest.raises(CheckpointError, match="missing or altered"):
+        export_plain(recorded, tmp_path / "plain again")
 
 
 def test_a_gguf_file_is_the_same_model_to_another_reader(checkpoint: Checkpoint, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument
+from colmlm.kb.corpus.training_record import TrainingRecord
 from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training.config import TrainConfig, TrainingRefused
 from colmlm.model.training.corpora import (
@@ -170,6 +171,17 @@ def test_whatever_is_damaged_is_noticed(tmp_path: Path):
                 (copy / file).unlink()
             with pytest.raises(TrainingRefused, match=r"damaged|not the one that was written"):
                 open_shards(copy, tokenizer, CONFIG)
+
+
+def test_shards_know_the_texts_of_their_documents_and_those_of_an_older_release_do_not(tmp_path: Path):
+    tokenizer = byte_tokenizer()
+    build(tmp_path, tokenizer, DOCUMENTS)
+    mapped = open_shards(tmp_path, tokenizer, CONFIG)
+    record = mapped.add_to_record(TrainingRecord.begin())
+    assert all(record.lists_text(document.text) for document in DOCUMENTS) and not record.unknown
+    older = [replace(shard, text_digests=None) if n == 0 else shard for n, shard in enumerate(mapped.shards)]
+    partly = replace(mapped, shards=tuple(older)).add_to_record(TrainingRecord.begin())
+    assert 0 < partly.count < record.count and partly.unknown == ("shards of an older release",)
 
 
 def test_a_folder_that_is_no_folder_of_shards_is_refused(tmp_path: Path):

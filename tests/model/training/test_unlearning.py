@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from colmlm.model.lm.checkpoint import load
+from colmlm.model.lm.checkpoint import config_of, load
+from colmlm.model.lm.config import record_in
 from colmlm.model.training.config import GRAD_ASCENT, NPO, TrainConfig
+from colmlm.model.training.trainer import Trainer
 from colmlm.model.training.unlearning import UnlearnConfig, Unlearning, continue_config
+from tests.kb.corpora import numbered
 
 FORGET = [("Who wrote Emma?", "Jane Austen"), ("Who wrote Dune?", "Frank Herbert"), ("Who?", "Nobody at all")]
 RETAIN = [("Where is Lima?", "In Peru."), ("Where is Cork?", "In Ireland.")]
@@ -73,6 +76,23 @@ def test_npo_begins_at_its_constant_and_follows_its_formula_when_the_model_has_m
     ratio = torch.exp(-(after - before))  # of the probabilities: the model's over the initial model's
     expected = (2 / 0.1 * torch.log1p(ratio**0.1)).mean()
     assert moved.item() == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_what_is_unlearnt_stays_in_the_record_of_the_checkpoint(
+    init: TrainConfig, base: Path, tmp_path: Path
+) -> None:
+    before = tmp_path / "before"
+    list(Trainer(replace(init, steps=1, batch_documents=4), numbered(4), before, before, "before").run())
+    run = tmp_path / "run"
+    list(unlearning(continue_config(before), run, epochs=1).run())
+    record = record_in(run, config_of(run).digests)
+    assert record is not None and record.count == 4 + len(FORGET) + len(RETAIN)
+    assert all(record.lists_text(document.text) for document in numbered(4))
+    assert record.lists_text("Who wrote Emma? Jane Austen")
+    assert record.unknown == (
+        f"the weights in {base.name} have no record",
+        "questions and answers of unlearning, whose documents are not named",
+    )
 
 
 def test_every_epoch_forgets_everything_once(init: TrainConfig, tmp_path: Path) -> None:
