@@ -69,6 +69,7 @@ from colmlm.kb.facts.records import (
 )
 from colmlm.kb.jobs.kinds import Documents, Ingest, work_of
 from colmlm.kb.log.records import ChangeRecord, OnRecord
+from colmlm.kb.removal.persons import PersonFindings
 from colmlm.kb.removal.records import (
     SAMPLE,
     CertificateCheck,
@@ -499,7 +500,8 @@ class RemoteRetention(Resource):
 class RemoteErasures(Resource):
     """The verbs of `cli.bases.local_removal.LocalErasures`, for the server's indexes; a second token may be needed."""
 
-    preview = edit_verb("/erasures/preview", Erased, "fact_ids", "*", "mentions", is_edit=False)
+    find_person = edit_verb("/persons/find", PersonFindings, "name", "*", "also?", "decide?", is_edit=False)
+    preview = edit_verb("/erasures/preview", Erased, "fact_ids", "*", "mentions", "plan?", is_edit=False)
     withdraw = edit_verb("/erasures/{request_id}/withdraw", ErasureRequest)
 
     def erase(self, fact_ids: Sequence[int], **how: Unpack[EraseOptions]) -> Erasing:

@@ -40,6 +40,7 @@ from colmlm.kb.removal.certificate import (
 from colmlm.kb.removal.erase import Erasure, ErasureRequests
 from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.holds import Holds
+from colmlm.kb.removal.persons import PersonFindings, find_person, read_plan
 from colmlm.kb.removal.records import (
     DEFAULT_POLICY,
     CertificateCheck,
@@ -294,24 +295,62 @@ def check_certificate(ports: FromPorts, data: JSONBody[CertificateText]) -> Cert
 
 # Erasure: remove facts for good, by one admin's token or, if the settings say so, by two.
 
-FactIds = Annotated[list[Id], Meta(min_length=1, max_length=MAX_FACTS_PER_EDIT)]
+FactIds = Annotated[list[Id], Meta(max_length=MAX_FACTS_PER_EDIT)]
+PersonWords = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class Chosen(Request, frozen=True, kw_only=True):
-    """Facts to preview the erasure of: live, deleted or erased before. `mentions` is as in `NewErasure`."""
+    """Facts to preview the erasure of: live, deleted or erased before. All else is as in `NewErasure`."""
 
-    fact_ids: FactIds
+    fact_ids: FactIds = field(default_factory=list)
     mentions: Mentioned = "same-document"
+    plan: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        _require_one(self.fact_ids, self.plan)
 
 
 class NewErasure(Why, frozen=True, kw_only=True):
-    """Facts to erase, all or none: live, deleted or erased before.
+    """Facts to erase, all or none: live, deleted or erased before. Or the plan for a person, of /v1/persons/find.
 
-    `mentions` says where else their values are redacted: in their own documents, in all documents, or nowhere.
+    `mentions` says where else their values are redacted: in their own documents, in all documents, or nowhere. A plan
+    names the places itself.
     """
 
-    fact_ids: FactIds
+    fact_ids: FactIds = field(default_factory=list)
     mentions: Mentioned = "same-document"
+    plan: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        _require_one(self.fact_ids, self.plan)
+
+
+def _require_one(fact_ids: list[int], plan: dict[str, Any] | None) -> None:
+    if bool(fact_ids) == (plan is not None):
+        raise ValueError("Give either fact_ids or a plan.")
+
+
+class PersonSought(Request, frozen=True, kw_only=True):
+    """The name of a person, and other spellings or names of the same person.
+
+    `decide` says of places by their names whether to erase what is not sure there, too, or to keep what is.
+    """
+
+    name: PersonWords
+    also: Annotated[list[PersonWords], Meta(max_length=50)] = field(default_factory=list)
+    decide: Annotated[dict[str, Literal["erase", "keep"]], Meta(max_length=10_000)] = field(
+        default_factory=dict
+    )
+
+
+@post("/persons/find", status_code=200, **in_thread(Right.audit, Limiter.long_reads))
+def find_person_named(ports: FromPorts, data: JSONBody[PersonSought]) -> PersonFindings:
+    """Find a person.
+
+    Gives every place that names the person, what is not sure apart, and a signed plan to erase what is sure. Changes
+    nothing. Send the plan to `POST /v1/erasures` unchanged.
+    """
+    return find_person(ports.kb, data.name, also=data.also, decide=data.decide)
 
 
 @post("/erasures/preview", status_code=200, **in_thread(Right.admin, Limiter.long_reads))
@@ -321,7 +360,9 @@ def preview_erasure(ports: FromPorts, data: JSONBody[Chosen]) -> Erased:
     Gives the documents, outputs, forget runs and keys that it would touch, the other facts that say the same, and the
     places that would still say it (`left`). Changes nothing.
     """
-    return Erasure(ports.kb).preview(data.fact_ids, mentions=data.mentions)
+    plan = None if data.plan is None else read_plan(ports.kb, data.plan)
+    fact_ids = data.fact_ids if plan is None else plan.fact_ids
+    return Erasure(ports.kb).preview(fact_ids, mentions=data.mentions, plan=plan)
 
 
 @post("/erasures", status_code=200, **in_thread(Right.admin))
@@ -335,13 +376,14 @@ def erase_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewErasure]
 
     For a fact that was erased before, it redacts the texts that still say it; where there are none, `seq` is null.
     """
-    signed = on_record(request, data)
+    signed, plan = on_record(request, data), None if data.plan is None else read_plan(ports.kb, data.plan)
+    fact_ids = data.fact_ids if plan is None else plan.fact_ids
     if ports.kb.settings.erase_needs_two:
         asked = ErasureRequests(ports.kb).ask(
-            data.fact_ids, token=request.user, **signed, mentions=data.mentions
+            fact_ids, token=request.user, **signed, mentions=data.mentions, plan=plan
         )
         return ErasureAnswer(report=None, request=asked)
-    report = Erasure(ports.kb).erase(data.fact_ids, **signed, mentions=data.mentions)
+    report = Erasure(ports.kb).erase(fact_ids, **signed, mentions=data.mentions, plan=plan)
     return ErasureAnswer(report=report, request=None)
 
 
@@ -498,6 +540,7 @@ HANDLERS = (
     read_certificate,
     check_certificate,
     read_signing_key,
+    find_person_named,
     preview_erasure,
     erase_facts,
     list_erasures,

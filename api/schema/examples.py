@@ -95,6 +95,7 @@ from colmlm.kb.questions.records import (
     QuestionRun,
     RunComparison,
 )
+from colmlm.kb.removal.persons import NamedStretch, PersonFindings, PersonPlace, PersonReport
 from colmlm.kb.removal.records import (
     CertificateCheck,
     CertificateFinding,
@@ -426,6 +427,9 @@ _PLAN = wire.PlanView(
     survivors=[Survivor(12, (31,), 4, 8, 12, "same", 0.83)],
 )
 _VERIFIED = Verification(AT.isoformat(), 41, 2, "c0ffee", 0.71, _RATES, 0, 0, 0, (), 2)
+_PERSON = NamedStretch(0, 9, 21, "Maria Keller", "Where is ", "?")
+_PERSON_PLACE = PersonPlace("generation.prompt/5", "prompt of output 5", "blank", (_PERSON,))
+_PERSON_REPORT = PersonReport("Maria Keller", (), "9b1d", 41, AT.isoformat(), (_PERSON_PLACE,), (), 0, (), ())
 _ERASED = Erased(
     seq=42,
     fact_ids=(12,),
@@ -461,6 +465,8 @@ REMOVAL_EXAMPLES: tuple[Any, ...] = (
     CertificateText(text='{"format": "..."}\n', key="0123456789abcdef"),
     removal.Chosen(fact_ids=[12]),
     removal.NewErasure(fact_ids=[12], reason=WHY),
+    removal.PersonSought(name="Maria Keller", also=["Mia Keller"]),
+    PersonFindings(_PERSON_REPORT, {"format": "colmlm-person-plan-1", "seq": 41, "places": []}),
     _RUN,
     wire.RunView(run=_RUN, plan=_PLAN, verification=_VERIFIED),
     SaidSurvivor(12, "same", 0.83, "Lima", SOURCE, (SAID,)),

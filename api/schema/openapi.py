@@ -254,6 +254,7 @@ _RESOURCES = {
     "holds": "Forgetting",
     "retention-rules": "Corpora",
     "impact": "Attributions",
+    "persons": "Forgetting",
     "models": "OpenAI",
     "responses": "OpenAI",
     "signing-key": "Forgetting",

@@ -1,8 +1,12 @@
-"""`colmlm trace`: traces stored outputs to facts and facts to outputs, and says whether an output is right."""
+"""`colmlm trace`: traces stored outputs to facts and facts to outputs; and `colmlm person`: a person to all places."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from enum import StrEnum
+from html import escape
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +15,14 @@ import typer
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.fact_view import WITHHELD, fact_source, in_sample, lineage_lines, printed_on
-from colmlm.cli.options import Actor, After, FactId, Limit, examples, some_text, wants_json
+from colmlm.cli.options import Actor, After, FactId, Limit, examples, some_text, some_texts, wants_json
 from colmlm.cli.output import count_of, note, plain, print_json, print_table, say, shorten, some_ids
 from colmlm.kb.evidence.records import describe_change
 from colmlm.kb.lookup.options import filter_note
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from colmlm.kb.evidence.records import (
         FactTrace,
         GenerationRecord,
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
     )
     from colmlm.kb.facts.records import Source
     from colmlm.kb.log.records import ChangeRecord
+    from colmlm.kb.removal.persons import PersonPlace, PersonReport
 
 
 class TraceForm(StrEnum):
@@ -419,3 +426,154 @@ def _show_mending(trace: OutputTrace, found: dict[str, object]) -> None:
     if found["add"] is not None:
         say("No fact stands behind it. To add one:")
         say(f"  {found['add']}")
+
+
+# Finds a person in everything that is stored: a report to hand over, and the plan by which `erase facts` erases.
+
+person_app = typer.Typer(
+    help="Find a person in everything that is stored, and plan what to erase.",
+    epilog=examples('colmlm person find "Maria Keller" --output plan.json --output report.html'),
+)
+SHOWN = 50  # places of each kind that are printed
+
+
+@person_app.callback()
+def _person() -> None:
+    """Find a person in everything that is stored, and plan what to erase."""
+
+
+@person_app.command(
+    epilog=examples(
+        'colmlm person find "Maria Keller" --output plan.json --output report.html',
+        'colmlm person find "Maria Keller" --also "Mia Keller" --decide document.text/12=erase --json',
+    )
+)
+@anywhere
+def find(
+    base: Base,
+    name: Annotated[str, typer.Argument(metavar="NAME", help='First names and surname: "Maria Keller".')],
+    also: Annotated[
+        list[str] | None,
+        typer.Option("--also", callback=some_texts, help="Another spelling or name; may be repeated."),
+    ] = None,
+    decide: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--decide",
+            metavar="PLACE=erase|keep",
+            help="What to do with a place of the report; may be repeated.",
+        ),
+    ] = None,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--output", "-o", dir_okay=False, help="Write the plan, or as .html the page; both by two."
+        ),
+    ] = None,
+) -> None:
+    """Find every place that names a person, and plan to erase what is sure. Changes nothing.
+
+    What is not sure is listed apart, with the cause, and is not in the plan: initials, one of the names alone, a name
+    with one letter changed, and names that may be longer. To take such a place in, or leave a namesake out, use
+    --decide. The plan holds no text. It is for `colmlm erase facts --plan`.
+    """
+    found = base.erasures.find_person(name, also=also or (), decide=_read_decisions(decide or ()))
+    for path in output or ():
+        path.touch(mode=0o600)
+        is_page = path.suffix.lower() in (".html", ".htm")
+        path.write_text(
+            report_page(found.report) if is_page else json.dumps(found.plan) + "\n", encoding="utf-8"
+        )
+    if wants_json():
+        print_json({**asdict(found.report), "plan": found.plan})
+        return
+    told = found.report
+    say(
+        f"{told.name}, as of change {told.seq}: {count_of(len(told.sure), 'sure place')}, {told.num_unsure} not sure."
+    )
+    _show_places(told.sure, len(told.sure))
+    if told.unsure:
+        say("\nNot sure, and not in the plan:")
+        _show_places(told.unsure, told.num_unsure)
+    if told.staying:
+        say("\nNot erased by a plan:")
+        print_table(("place", "what to do"), [(place.place, place.remedy) for place in told.staying])
+    for path in output or ():
+        note(f"Wrote {path}.")
+    if plans := [path for path in output or () if path.suffix.lower() not in (".html", ".htm")]:
+        note(f"To erase by the plan: colmlm erase facts --plan {plans[0]}")
+
+
+def _show_places(places: Sequence[PersonPlace], number: int) -> None:
+    from colmlm.kb.texts.names import DOUBTS
+
+    rows = []
+    for place in places[:SHOWN]:
+        first = place.stretches[0]
+        doubt = DOUBTS[first.doubt] if first.doubt else ""
+        held = f"held by {some_ids(place.holds)}" if place.holds else ""
+        rows.append(
+            (
+                place.place,
+                shorten(first.said),
+                shorten(f"{first.before}{first.said}{first.after}"),
+                doubt or held,
+            )
+        )
+    print_table(("place", "name", "text", "remark"), rows)
+    if number > SHOWN:
+        say(f"and {number - SHOWN} more: see --json, or the page")
+
+
+def _read_decisions(said: Sequence[str]) -> dict[str, str]:
+    decisions = {}
+    for one in said:
+        place, _, decision = one.rpartition("=")
+        if not place or decision not in ("erase", "keep"):
+            raise typer.BadParameter(f"{one!r} is not PLACE=erase or PLACE=keep.", param_hint="--decide")
+        decisions[place] = decision
+    return decisions
+
+
+# The page: the report for people, one file without a script.
+
+_STYLE = (
+    "body{font:16px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}mark{background:#fd6}"
+    "table{border-collapse:collapse;width:100%}td,th{border:1px solid #999;padding:.3em .5em;text-align:left;"
+    "vertical-align:top}td{overflow-wrap:anywhere}"
+)
+_TREATMENTS = {"erase": "The whole fact is erased.", "blank": "The name is blanked.", "stay": "It stays."}
+
+
+def report_page(report: PersonReport) -> str:
+    """Write a report as one HTML page, for the person or whoever decides."""
+    head = f"What is stored about {escape(report.name)}"
+    also = f" Also searched: {escape(', '.join(report.also))}." if report.also else ""
+    of = f"Database {report.database}, as of change {report.seq}, {report.at}.{also}"
+    left_out = f"<p>Left out: {escape(', '.join(report.left_out))}.</p>" if report.left_out else ""
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{head}</title>'
+        f"<style>{_STYLE}</style></head>"
+        f"<body>\n<h1>{head}</h1>\n<p>{of}</p>\n"
+        + _page_section(f"Sure: {len(report.sure)}", report.sure)
+        + _page_section(f"Not sure: {report.num_unsure}", report.unsure)
+        + _page_section(f"Not erased by the plan: {len(report.staying)}", report.staying)
+        + f"{left_out}</body></html>\n"
+    )
+
+
+def _page_section(title: str, places: Sequence[PersonPlace]) -> str:
+    rows = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in _cells(place))}</tr>\n" for place in places)
+    head = "<tr><th>Place</th><th>Text</th><th>Remark</th></tr>\n"
+    return f"<h2>{title}</h2>\n" + (f"<table>\n{head}{rows}</table>\n" if rows else "<p>None.</p>\n")
+
+
+def _cells(place: PersonPlace) -> tuple[str, str, str]:
+    from colmlm.kb.texts.names import DOUBTS
+
+    texts = [f"{escape(s.before)}<mark>{escape(s.said)}</mark>{escape(s.after)}" for s in place.stretches]
+    doubts = [DOUBTS[doubt] for doubt in dict.fromkeys(s.doubt for s in place.stretches) if doubt]
+    held = [f"Kept by hold {', '.join(map(str, place.holds))}."] if place.holds else []
+    remarks = [_TREATMENTS[place.treatment], place.remedy, *held, *(f"Not sure: {one}." for one in doubts)]
+    where = "<br>".join(escape(one) for one in (place.what, place.source, place.place) if one)
+    return where, "<br>".join(texts), escape(" ".join(filter(None, remarks)))

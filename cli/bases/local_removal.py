@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import NotHeeded
@@ -19,6 +19,7 @@ from colmlm.kb.removal.certificate import (
 from colmlm.kb.removal.erase import Erasure, ErasureRequests
 from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.holds import Holds
+from colmlm.kb.removal.persons import PersonFindings, PersonPlan, find_person, read_plan
 from colmlm.kb.removal.records import (
     SAMPLE,
     CertificateCheck,
@@ -102,8 +103,17 @@ class LocalErasures:
         """Tell whether `erase` only requests, for a second admin to approve."""
         return self.runtime.settings.erase_needs_two
 
-    def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned) -> Erased:
-        return Erasure(self.runtime.kb).preview(fact_ids, mentions=mentions)
+    def find_person(
+        self, name: str, *, also: Sequence[str] = (), decide: Mapping[str, str] | None = None
+    ) -> PersonFindings:
+        return find_person(self.runtime.kb, name, also=also, decide=decide)
+
+    def preview(
+        self, fact_ids: Sequence[int], *, mentions: Mentioned, plan: Mapping[str, Any] | None = None
+    ) -> Erased:
+        planned = self._read(plan)
+        ids = fact_ids if planned is None else planned.fact_ids
+        return Erasure(self.runtime.kb).preview(ids, mentions=mentions, plan=planned)
 
     def erase(
         self,
@@ -112,21 +122,24 @@ class LocalErasures:
         now: bool = False,
         scan: bool = False,
         traces_out: Path | None = None,
+        plan: Mapping[str, Any] | None = None,
         **how: Unpack[Mentioning],
     ) -> Erasing:
-        erasure = Erasure(self.runtime.kb)
-        if not fact_ids:
+        erasure, planned = Erasure(self.runtime.kb), self._read(plan)
+        fact_ids = fact_ids if planned is None else planned.fact_ids
+        if not fact_ids and planned is None:
             return Erasing(erasure.finish(now=now, on_step=self.runtime.telling.note))
         if self.needs_two:
             if now or scan or traces_out:
                 raise NotHeeded("now", "an erasure by two takes it at approval. Pass it when you approve.")
-            return Erasing(None, self._requests.ask(fact_ids, token=self._token(), **how))
-        reach: Mentioned = how.get("mentions", "same-document")
-        traces = erasure.traces(fact_ids, mentions=reach) if scan or traces_out else ()
+            asked = self._requests.ask(fact_ids, token=self._token(), plan=planned, **how)
+            return Erasing(None, asked)
+        reach: Mentioned = how.get("mentions", "same-document") if planned is None else "none"
+        traces = erasure.traces(fact_ids, mentions=reach, plan=planned) if scan or traces_out else ()
         if traces_out is not None:
             save_traces(traces, traces_out)
         before = scan_files(self.runtime, traces) if scan else None
-        report = erasure.erase(fact_ids, now=now, on_step=self.runtime.telling.note, **how)
+        report = erasure.erase(fact_ids, plan=planned, now=now, on_step=self.runtime.telling.note, **how)
         after = scan_files(self.runtime, traces) if scan else None
         return Erasing(report, None, before, after, sum(trace.shared for trace in traces))
 
@@ -146,6 +159,9 @@ class LocalErasures:
 
     def certificate(self, seq: int) -> str:
         return issue_certificate(self.runtime.kb, seq)
+
+    def _read(self, plan: Mapping[str, Any] | None) -> PersonPlan | None:
+        return None if plan is None else read_plan(self.runtime.kb, plan)
 
     def _token(self) -> TokenRecord:
         return self._requests.token_of(self.runtime.user.token)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,6 +31,7 @@ from colmlm.cli.options import (
 from colmlm.cli.output import count_of, note, print_json, print_table, say, shorten, some_ids, these_facts
 from colmlm.cli.removal.forget import give_certificate
 from colmlm.cli.start.command import DefaultGroup
+from colmlm.kb.errors import InvalidValue
 from colmlm.kb.removal.records import Erasing
 
 if TYPE_CHECKING:
@@ -94,6 +96,12 @@ def erase(
             "--mentions", help="Redact the values where else their own documents, all, or none mention them."
         ),
     ] = MentionScope.same_document,
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            "--plan", exists=True, dir_okay=False, help="Erase by this plan of `colmlm person find`."
+        ),
+    ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
@@ -104,34 +112,40 @@ def erase(
     Their texts are redacted in documents, outputs and plans, and their keys removed from every index. The report says
     the level that was reached: 1 not retrievable, 2 out of indexes, 3 out of the tables' files, 4 out of the
     write-ahead log. Without --now it stops at 2; without ids, --now takes earlier erasures on. The report lists what
-    still says the facts. The exit code is 1 where the level is not reached (2, or 4 with --now), or where a scan
-    finds residue.
+    still says the facts. With --plan it erases the facts of the plan, and blanks the person's name at its places; it
+    is refused where one was edited since. The exit code is 1 where the level is not reached (2, or 4 with --now), or
+    where a scan finds residue.
 
     With COLMLM_ERASE_NEEDS_TWO=yes it only requests the erasure, with the admin's token in COLMLM_TOKEN, and another
     admin approves it: see `colmlm erase settle --help`. With --server the server's own setting decides that,
     the token is the one of --token-file, and the erasure goes as far as level 2.
     """
-    if not fact_ids and (dry_run or scan or traces_out or not now):
+    if plan is not None and fact_ids:
+        raise typer.BadParameter("name either facts or a plan.", param_hint="--plan")
+    if not fact_ids and plan is None and (dry_run or scan or traces_out or not now):
         raise typer.BadParameter("name facts, or pass just --now for earlier erasures.", param_hint="FACT_ID")
-    if fact_ids and not dry_run:
+    if (fact_ids or plan) and not dry_run:
         require_reason(reason)
         require_somebody(yes, "erase")
-    wanted = each_once(fact_ids or ())
+    planned = None if plan is None else _read_plan(plan)
+    wanted = each_once(fact_ids or ()) if planned is None else _facts_of_plan(planned)
     base.only_here(now=now, scan=scan, traces_out=traces_out)
     if dry_run:
-        _preview(base, wanted, mentions)
+        _preview(base, wanted, mentions, planned)
         return
-    if wanted and not yes:
+    if (wanted or planned) and not yes:
         brief_table(base.facts.show_many(wanted))
-        typer.confirm(_question(base, these_facts(len(wanted))), abort=True, err=True)
+        places = "" if planned is None else f" and blank {count_of(len(planned['places']), 'place')}"
+        typer.confirm(_question(base, these_facts(len(wanted)) + places), abort=True, err=True)
     done = base.erasures.erase(
-        wanted,
+        [] if planned else wanted,
         actor=base.actor(actor),
         reason=reason or "",
         mentions=mentions.value,
         now=now,
         scan=scan or now,
         traces_out=traces_out,
+        plan=planned,
     )
     _show(done)
     if done.report is not None:
@@ -163,14 +177,17 @@ def _show(done: Erasing) -> None:
     _show_residue(done.before, done.after, done.shared)
 
 
-def _preview(base: Base, fact_ids: list[int], mentions: MentionScope) -> None:
-    preview = base.erasures.preview(fact_ids, mentions=mentions.value)
+def _preview(
+    base: Base, fact_ids: list[int], mentions: MentionScope, plan: dict[str, Any] | None = None
+) -> None:
+    preview = base.erasures.preview([] if plan else fact_ids, mentions=mentions.value, plan=plan)
     if wants_json():
         facts = base.facts.show_many(fact_ids)
         print_json({"dry_run": True, "facts": facts, **count_erased(preview)})
         return
     brief_table(base.facts.show_many(fact_ids))
     say(f"Would redact {describe_erased(preview)}, and drop {count_of(preview.num_keys, 'key')}.")
+    _show_blanked(preview)
     if preview.generations:
         outputs = name_ids("output", preview.generations)
         say(f"The value, or the fact's question in a prompt, stands in {outputs}.")
@@ -245,7 +262,8 @@ def show_asked(asked: ErasureRequest) -> None:
     if wants_json():
         print_json({"request": asked, "seq": None})
         return
-    say(f"Asked to erase {these_facts(len(asked.fact_ids))}; nothing is erased yet.")
+    places = f" and to blank {count_of(asked.num_places, 'place')}" if asked.num_places else ""
+    say(f"Asked to erase {these_facts(len(asked.fact_ids))}{places}; nothing is erased yet.")
     note(f"Another admin approves it with: colmlm erase settle approve {asked.erasure_request_id}")
 
 
@@ -266,6 +284,7 @@ def count_erased(erased: Erased) -> dict[str, object]:
         "held_documents": erased.held_documents,
         "lineage": erased.lineage,
         "left": erased.left,
+        "places": erased.places,
     }
 
 
@@ -283,6 +302,13 @@ def describe_erased(erased: Erased) -> str:
         f"{count_of(len(erased.generations), 'output')}, {count_of(len(erased.forget_runs), 'forget run')} "
         f"and {count_of(len(erased.jobs), 'job')}"
     )
+
+
+def _show_blanked(erased: Erased) -> None:
+    """Print where the plan for a person blanks the name."""
+    if erased.places:
+        listed = ", ".join(f"{place} {number}" for place, number in erased.places.items())
+        say(f"The name is blanked at {count_of(sum(erased.places.values()), 'place')}: {listed}.")
 
 
 def name_ids(noun: str, ids: Sequence[int]) -> str:
@@ -345,6 +371,7 @@ def show_report(report: ErasureReport) -> None:
             say(
                 f"Change {done.seq}: erased {describe_erased(done)}; {count_of(done.num_keys, 'key')} dropped."
             )
+            _show_blanked(done)
         show_twins(done)
         show_left(done)
     say(f"Level {report.level} of {len(report.levels)} is reached:")
@@ -363,13 +390,7 @@ def require_level(report: ErasureReport) -> None:
         raise typer.Exit(CHECK_FAILED)
 
 
-@app.command("requests", epilog=examples("colmlm erase requests --waiting", "colmlm erase requests --json"))
-@anywhere
-def list_requests(
-    base: Base,
-    waiting: Annotated[bool, typer.Option("--waiting", help="Only those that wait.")] = False,
-) -> None:
-    """List the requests to erase facts, and who decided them."""
+def _list_requests(base: Base, *, waiting: bool) -> None:
     found = base.erasures.requests(waiting=waiting)
     if wants_json():
         print_json({"erasures": found})
@@ -392,14 +413,16 @@ def list_requests(
 
 
 class RequestVerdict(Enum):
-    """The decision on a request to erase."""
+    """The decision on a request to erase; or "waiting", to list those that wait."""
 
     approve = "approve"
     withdraw = "withdraw"
+    waiting = "waiting"
 
 
 @app.command(
     epilog=examples(
+        "colmlm erase settle waiting",
         "colmlm erase settle approve 3 --dry-run",
         "COLMLM_TOKEN=... colmlm erase settle approve 3 --now --yes",
         "COLMLM_TOKEN=... colmlm erase settle withdraw 3 --yes",
@@ -409,11 +432,14 @@ class RequestVerdict(Enum):
 def settle(
     base: Base,
     verdict: Annotated[
-        RequestVerdict, typer.Argument(metavar="VERDICT", help="approve, which erases for good; or withdraw.")
-    ],
+        RequestVerdict | None,
+        typer.Argument(
+            metavar="[VERDICT]", help="approve, which erases for good; withdraw; or waiting, to list these."
+        ),
+    ] = None,
     request_id: Annotated[
-        int, typer.Argument(metavar="REQUEST_ID", min=1, help="Of `colmlm erase requests`.")
-    ],
+        int | None, typer.Argument(metavar="[REQUEST_ID]", min=1, help="Of the list of requests.")
+    ] = None,
     now: Annotated[
         bool,
         typer.Option(
@@ -423,11 +449,22 @@ def settle(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Approve a request to erase facts, which are then gone for good, or withdraw it.
+    """Approve a request to erase facts, which are then gone for good, or withdraw it; or list.
 
-    COLMLM_TOKEN holds your admin's token. To approve, it must differ from theirs; either may withdraw. With --server
-    the token of --token-file decides. The exit code is 1 where the level is not reached: 2, or 4 with --now.
+    Without a verdict it lists all requests, and who decided them. COLMLM_TOKEN holds your admin's token. To approve, it
+    must differ from theirs; either may withdraw. With --server the token of --token-file decides. The exit code is 1
+    where the level is not reached: 2, or 4 with --now.
     """
+    if verdict in (None, RequestVerdict.waiting):
+        if request_id is not None or now or dry_run or yes:
+            raise typer.BadParameter("say approve or withdraw.", param_hint="VERDICT")
+        _list_requests(base, waiting=verdict is not None)
+        return
+    if request_id is None:
+        raise typer.BadParameter(
+            "name a request; list them with `colmlm erase settle`.", param_hint="REQUEST_ID"
+        )
+    assert verdict is not None, "none lists the requests"
     require_somebody(yes or dry_run, verdict.value)
     if now and verdict is RequestVerdict.withdraw:
         raise typer.BadParameter("nothing is erased.", param_hint="--now")
@@ -491,3 +528,19 @@ def _preview_request(base: Base, asked: ErasureRequest) -> None:
     behalf = f", for {asked.on_behalf_of}" if asked.on_behalf_of else ""
     say(f"Asked with the token {asked.asked_by}, {asked.at:%Y-%m-%d %H:%M}{behalf}: {asked.reason}")
     brief_table(base.facts.show_many(asked.fact_ids))
+
+
+def _facts_of_plan(plan: dict[str, Any]) -> list[int]:
+    from colmlm.kb.removal.persons import PersonPlan
+
+    return list(PersonPlan.from_json(plan).fact_ids)
+
+
+def _read_plan(path: Path) -> dict[str, Any]:
+    try:
+        plan = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidValue("plan", f"{path.name} is not JSON") from error
+    if not isinstance(plan, dict):
+        raise InvalidValue("plan", f"{path.name} is not one that `colmlm person find` wrote")
+    return plan

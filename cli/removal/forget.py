@@ -77,11 +77,10 @@ OfDocument = Annotated[
 ]
 OfCorpus = Annotated[str | None, typer.Option("--corpus", callback=some_text, help="Facts of this corpus.")]
 OfUri = Annotated[
-    str | None, typer.Option("--uri", callback=some_text, help="Facts of documents with this address.")
-]
-UriPrefix = Annotated[
     str | None,
-    typer.Option("--uri-prefix", callback=some_text, help="Facts of documents whose address begins so."),
+    typer.Option(
+        "--uri", callback=some_text, help="Facts of documents with this address; with * last, that begins so."
+    ),
 ]
 WithText = Annotated[
     str | None,
@@ -94,26 +93,31 @@ Licence = Annotated[
     str | None,
     typer.Option("--licence", callback=some_text, help="Facts of documents under this licence."),
 ]
-FromSeq = Annotated[
-    int | None,
-    typer.Option("--from-seq", min=1, max=MAX_BIGINT, help="Added by this change or a later one."),
-]
-ToSeq = Annotated[
-    int | None,
-    typer.Option("--to-seq", min=1, max=MAX_BIGINT, help="Added by this change or an earlier one."),
-]
+
+
+def _change_or_time(said: str) -> int | datetime:
+    """Read the number of a change, or a time."""
+    if not said.isdecimal():
+        return parse_time(said)
+    if not 0 < (seq := int(said)) <= MAX_BIGINT:
+        raise typer.BadParameter(f"{said} is not the number of a change.")
+    return seq
+
+
 Since = Annotated[
-    datetime | None,
+    Any,
     typer.Option(
-        "--since", parser=parse_time, metavar="TIME", help="Added at this time or later (ISO 8601; UTC)."
+        "--since", parser=_change_or_time, metavar="TIME|SEQ",
+        help="Added at this time (ISO 8601; UTC) or by this change, or later.",
     ),
-]
+]  # fmt: skip
 Until = Annotated[
-    datetime | None,
+    Any,
     typer.Option(
-        "--until", parser=parse_time, metavar="TIME", help="Added at this time or before (ISO 8601; UTC)."
+        "--until", parser=_change_or_time, metavar="TIME|SEQ",
+        help="Added at this time (ISO 8601; UTC) or by this change, or earlier.",
     ),
-]
+]  # fmt: skip
 Like = Annotated[
     int | None,
     typer.Option("--like", min=1, max=MAX_BIGINT, help="Facts whose key is near this fact's."),
@@ -175,12 +179,9 @@ def plan(
     document: OfDocument = None,
     corpus: OfCorpus = None,
     uri: OfUri = None,
-    uri_prefix: UriPrefix = None,
     text: WithText = None,
     question: WithQuestion = None,
     licence: Licence = None,
-    from_seq: FromSeq = None,
-    to_seq: ToSeq = None,
     since: Since = None,
     until: Until = None,
     like: Like = None,
@@ -198,10 +199,13 @@ def plan(
     """Choose facts (they must match every option) and show what forgetting them would do. Changes nothing."""
     from colmlm.kb.removal.selector import Selector
 
+    begins, by_seq = uri is not None and uri.endswith("*"), (isinstance(since, int), isinstance(until, int))
     selector = Selector(
-        fact_ids=tuple(fact or ()), document=document, corpus=corpus, uri=uri, uri_prefix=uri_prefix, text=text,
-        question=question, licence=licence, first_seq=from_seq, last_seq=to_seq, since=since,
-        until=until, like=like, radius=None if like is None else radius, everything=everything,
+        fact_ids=tuple(fact or ()), document=document, corpus=corpus, uri=None if begins else uri,
+        uri_prefix=uri[:-1] if uri is not None and begins else None, text=text, question=question, licence=licence,
+        first_seq=since if by_seq[0] else None, last_seq=until if by_seq[1] else None,
+        since=None if by_seq[0] else since, until=None if by_seq[1] else until,
+        like=like, radius=None if like is None else radius, everything=everything,
     )  # fmt: skip
     base.use_checkpoint(checkpoint)
     made = base.forgetting.plan(

@@ -103,6 +103,10 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "colmlm.cli.removal.erase:app",
             "Erase facts for good, live or deleted, all of them or none. Nothing brings them back.",
         ),
+        "person": Lazy(
+            "colmlm.cli.auditing.trace:person_app",
+            "Find a person in everything that is stored, and plan what to erase.",
+        ),
         "hold": Lazy(
             "colmlm.cli.removal.holds:app",
             "Hold facts, documents or corpora, so that nothing deletes them by a rule or erases them.",
@@ -195,9 +199,11 @@ VERBS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "erase": {
             "facts": "Erase facts for good, live or deleted, all of them or none.",
             "scan": "Search the files of server, index and home for erased texts and keys.",
-            "requests": "List the requests to erase facts, and who decided them.",
-            "settle": "Approve a request to erase facts, which are then gone for good, or withdraw it.",
+            "settle": "Approve a request to erase facts, which are then gone for good, or withdraw it; or list.",
             "certificate": "Give the signed certificate of an erasure as of now, as JSON on stdout or as a file.",
+        },
+        "person": {
+            "find": "Find every place that names a person, and plan to erase what is sure.",
         },
         "hold": {
             "place": "Place a hold on facts, documents or whole corpora, or approve one that was asked for.",

@@ -29,9 +29,12 @@ from colmlm.kb.facts.records import Mentioned, ReviewVerdict
 from colmlm.kb.facts.redaction import as_mentioned
 from colmlm.kb.keys import keysets
 from colmlm.kb.log import audit, signing
+from colmlm.kb.log.audit import entry_hash
+from colmlm.kb.log.chain import BLANKING, SEAL
 from colmlm.kb.log.witness import Head, LogEntry, hash_at, read_log
 from colmlm.kb.removal.erase import erase_facts
 from colmlm.kb.removal.holds import PLACED, RELEASED, RULED, repeat_hold, repeat_release, repeat_rule
+from colmlm.kb.removal.persons import places_here
 from colmlm.kb.review.review import KIND, limit_to_accepted
 from colmlm.kb.store.database import connection_of, head_revision
 from colmlm.kb.tables import (
@@ -274,7 +277,8 @@ def repeat_erasures(session: Session, newer: NewerLog, actor: str) -> Iterator[R
     """Erase what the newer log erased; yield each erasure that changed anything in the restored base."""
     for erasure in newer.erasures:
         known = _facts(session, erasure.fact_ids, true())
-        if known or _documents(session, erasure.documents):
+        plan = places_here(session, erasure.places)
+        if known or _documents(session, erasure.documents) or plan.places:
             reason = f"erased by change {erasure.seq} of the log that went on after this backup"
             reach = erasure.mentions or "same-document"
             done = erase_facts(
@@ -284,6 +288,7 @@ def repeat_erasures(session: Session, newer: NewerLog, actor: str) -> Iterator[R
                 reason,
                 mentions=reach,
                 document_ids=_documents(session, erasure.documents),
+                plan=plan if plan.places else None,
             )
             if done.seq is not None:  # None where they were erased before and nothing says them
                 yield RepeatedErasure(erasure.seq, erasure.at, done.fact_ids, done.seq)
@@ -344,7 +349,7 @@ class LaterErasure:
     """A change of the newer log that erased facts, some of which the backup may not have.
 
     `mentions` says where else it redacted the values; None where an older release wrote the log, without that.
-    Of `documents` it erased the whole text.
+    Of `documents` it erased the whole text, and at `places` it blanked the name of a person.
     """
 
     seq: int
@@ -352,6 +357,7 @@ class LaterErasure:
     fact_ids: tuple[int, ...]
     mentions: Mentioned | None = None
     documents: tuple[int, ...] = ()
+    places: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +425,13 @@ def _since(entries: Iterable[LogEntry], head: Head, backup: Backup, what: str) -
     releases: dict[int, Mapping[str, Any]] = {}
     holds: dict[int, Mapping[str, Any]] = {}
     rules: dict[str, Mapping[str, Any]] = {}
-    for found in entries:
+    after, blanked = list(entries), set[tuple[int, str]]()
+    for (
+        found
+    ) in after:  # entries in which an erasure blanked a name: their seal has the hash that they have by now
+        if found.fits and found.said["kind"] == SEAL and BLANKING in found.said["payload"]:
+            blanked |= {(one["seq"], one["expected_hash"]) for one in found.said["payload"]["breaks"]}
+    for found in after:
         entry = found.said
         seq, kind, fact_ids = entry["seq"], entry["kind"], entry["fact_ids"]
         if seq == backup.seq and found.hash != backup.hash:
@@ -428,13 +440,15 @@ def _since(entries: Iterable[LogEntry], head: Head, backup: Backup, what: str) -
             )
         if seq <= backup.seq:
             continue
-        if not found.fits:  # a change that breaks the chain is no evidence that anything was erased
+        fits = found.fits or (seq, entry_hash(entry)) in blanked
+        if not fits:  # a change that breaks the chain is no evidence that anything was erased
             sealed.append(seq)
             continue
         if kind == "erase":
             mentions = as_mentioned(entry["payload"].get("mentions"))
             whole = tuple(entry["payload"].get("whole_documents", ()))
-            erasures.append(LaterErasure(seq, entry["at"], tuple(fact_ids), mentions, whole))
+            places = tuple(entry["payload"].get("places", ()))
+            erasures.append(LaterErasure(seq, entry["at"], tuple(fact_ids), mentions, whole, places))
         elif kind in DELETING:
             deleted.update(dict.fromkeys(fact_ids, found))
         elif kind == "restore":

@@ -272,19 +272,19 @@ def invalid_selector(cause: str) -> str:
 
 
 @Conflict.coded("PlanStale", "Plan is stale")
-def plan_stale(run_id: int, fact_ids: Sequence[int]) -> str:
+def plan_stale(run_id: int, fact_ids: Sequence[int], places: str = "") -> str:
+    whose, command = (
+        ("for this person", "person find") if places else (f"of forget run {run_id}", "forget plan")
+    )
     return (
-        f"The plan of forget run {run_id} is out of date: {name_facts(fact_ids, 'were')} edited or deleted since. "
-        "Nothing was changed. Make a new plan with `colmlm forget plan` and check it."
+        f"The plan {whose} is out of date: {places or name_facts(fact_ids, 'were')} edited or deleted since. "
+        f"Nothing was changed. Make a new plan with `colmlm {command}` and check it."
     )
 
 
 @Conflict.coded("PlanUnderWay", "Another plan is under way")
 def plan_under_way() -> str:
-    return (
-        "The server makes one plan of forgetting at a time, and is making another one. Nothing was changed. Try again "
-        "in a minute."
-    )
+    return "The server makes one plan of forgetting at a time. Nothing was changed. Try again in a minute."
 
 
 @Conflict.coded("PlanTooLarge", "Too many facts for a server's plan")
@@ -302,12 +302,12 @@ def erasure_not_found(seq: int) -> str:
 
 @NotFound.coded("ErasureRequestNotFound", "No such request to erase")
 def erasure_request_not_found(erasure_request_id: int) -> str:
-    return f"No erasure request {erasure_request_id}. Nothing was changed. List them with `colmlm erase requests`."
+    return f"No erasure request {erasure_request_id}. Nothing was changed. See `colmlm erase settle`."
 
 
 @Conflict.coded("ErasureRequestState", "Request to erase was decided")
 def erasure_request_state(erasure_request_id: int, state: str) -> str:
-    return f"Erasure request {erasure_request_id} is {state} already. Nothing was changed. See `colmlm erase requests`."
+    return f"Erasure request {erasure_request_id} is {state} already. Nothing was changed. See `colmlm erase settle`."
 
 
 @Conflict.coded("SecondPersonNeeded", "A second person is needed")

@@ -8,10 +8,12 @@ under the lock of the change log, so that a hold comes before or after it (`requ
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from itertools import count
+from typing import Any, NamedTuple, Protocol, Self
 
 from sqlalchemy import ColumnElement, func, or_, select, text, tuple_
 from sqlalchemy.orm import Session, aliased
@@ -34,6 +36,7 @@ from colmlm.kb.tables import (
 from colmlm.kb.texts.wording import Finder, Phrases, Span, may_say
 
 MARK = "\u2588"
+FACT = "fact"  # the table of a place that is a whole fact
 ABOUT = tuple(
     name for name in content_of(DocumentRow) if name != "text"
 )  # what is redacted beside a document's text
@@ -120,6 +123,71 @@ def redact_json(value: Any, finder: Finder) -> Any:
     if isinstance(value, list):
         return [redact_json(item, finder) for item in value]
     return value
+
+
+class BlankedStretch(NamedTuple):
+    """A stretch of a value that is blanked: the number of the string within the value, and where it is in that."""
+
+    part: int
+    start: int
+    end: int
+
+
+def blank_value(value: Any, stretches: Collection[BlankedStretch], *, keep_blanks: bool = False) -> Any:
+    """Give the value with these stretches blanked; with `keep_blanks` without the blanks between words."""
+    by_part, number = defaultdict[int, list[BlankedStretch]](list), count()
+    for one in stretches:
+        by_part[one.part].append(one)
+
+    def blank(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: blank(item) for name, item in value.items()}
+        if isinstance(value, list):
+            return [blank(item) for item in value]
+        if isinstance(value, str):
+            for _, start, end in by_part[next(number)]:
+                marks = "".join(c if keep_blanks and c.isspace() else MARK for c in value[start:end])
+                value = value[:start] + marks + value[end:]
+        return value
+
+    return blank(value)
+
+
+@dataclass(frozen=True, slots=True)
+class NamePlace:
+    """A column of a row that names a person, with what to blank; of the table "fact" it is a whole fact with all texts.
+
+    `digest` is a keyed one of the value as it was found.
+    """
+
+    table: str
+    column: str
+    row_id: int
+    digest: str
+    stretches: tuple[BlankedStretch, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return place_name(self.table, self.column, self.row_id)
+
+    def to_json(self) -> list[Any]:
+        return [self.table, self.column, self.row_id, self.digest, [list(one) for one in self.stretches]]
+
+    @classmethod
+    def from_json(cls, stored: Sequence[Any]) -> Self:
+        table, column, row_id, digest, stretches = stored
+        return cls(
+            str(table),
+            str(column),
+            int(row_id),
+            str(digest),
+            tuple(BlankedStretch(*map(int, s)) for s in stretches),
+        )
+
+
+def place_name(table: str, column: str, row_id: object) -> str:
+    """Give the name by which people decide on a place: "document.text/12", or "fact/7"."""
+    return f"{table}/{row_id}" if table == FACT else f"{table}.{column}/{row_id}"
 
 
 # The database says what is held, in two functions that the triggers of the tables ask, too.
@@ -288,16 +356,31 @@ def _redact_document(
     in_text = text != row.text
     if not (in_text or redacted):
         return {}
-    if in_text:
+    store_redacted(session, row, {**redacted, "text": text}, erased, former)
+    return {row.id: in_text}
+
+
+def store_redacted(
+    session: Session,
+    row: DocumentRow,
+    values: Mapping[str, str],
+    erased: Sequence[int],
+    former: dict[int, FormerText],
+) -> None:
+    """Store redacted columns of a document, with digests of what it says now and of its facts but the erased ones.
+
+    `former` takes a text that changes, as it was first.
+    """
+    if values.get("text", row.text) != row.text:
         former.setdefault(row.id, FormerText.of_text(row.text))
-    for name, value in {**redacted, "text": text}.items():
+    for name, value in values.items():
         setattr(row, name, value)
     # The digests are made of the redacted texts: those of the texts before would let anyone confirm a guess.
     about = {name: getattr(row, name) for name in _RECORDED}
+    staying = tuple(_facts_of(session, row.id, list(erased)))
     row.sha256, row.record_sha256 = document_digests(
-        AnnotatedDocument(row.external_id, text, tuple(staying), **about)
+        AnnotatedDocument(row.external_id, row.text, staying, **about)
     )
-    return {row.id: in_text}
 
 
 def _spans_in(

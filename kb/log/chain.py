@@ -24,6 +24,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.tables import ChangeRow, DenialRow, copy_columns
 
 SEAL = "seal"
+BLANKING = "erasure"  # in the payload of a seal: the change that blanked words of the sealed entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +163,12 @@ class Sealed:
     breaks: tuple[Break, ...]
 
 
-def seal_breaks(session: Session, seqs: Sequence[int], actor: str, reason: str) -> Sealed:
+def seal_breaks(
+    session: Session, seqs: Sequence[int], actor: str, reason: str, *, erasure: int | None = None
+) -> Sealed:
     """Append a change that acknowledges the breaks at these changes, all or none. Does not commit.
 
+    `erasure` is the change that blanked words in these entries, where that broke them.
     Raises `NoOpenBreak` where one of them fits, does not exist, or is sealed already.
     """
     pending = audit.begin_change(session, actor, reason)
@@ -172,7 +176,9 @@ def seal_breaks(session: Session, seqs: Sequence[int], actor: str, reason: str) 
     if others := sorted(set(seqs) - set(open_breaks)):
         raise refusals.no_open_break(others)
     breaks = tuple(open_breaks[seq] for seq in sorted(set(seqs)))
-    payload = {"breaks": [found.statement() for found in breaks]}
+    payload: dict[str, Any] = {"breaks": [found.statement() for found in breaks]}
+    if erasure is not None:
+        payload[BLANKING] = erasure
     seq = audit.append_change(session, pending, SEAL, payload=payload)
     return Sealed(seq, tuple(replace(found, sealed_by=seq) for found in breaks))
 

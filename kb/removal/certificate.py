@@ -29,6 +29,7 @@ from colmlm.kb.log.signing import close_envelope, is_envelope, open_envelope
 from colmlm.kb.log.witness import hash_at
 from colmlm.kb.removal import lineage
 from colmlm.kb.removal.forget import get_run, plan_of
+from colmlm.kb.removal.persons import count_unblanked
 from colmlm.kb.removal.plan import count_live
 from colmlm.kb.removal.records import (
     LEVELS,
@@ -387,6 +388,9 @@ _LIMITS = (
 )
 
 
+_ERASED_NOW, _BLANKED_NOW = "its facts are erased, without keys", ", and its places are blank"
+
+
 def issue_certificate(kb: Store, seq: int) -> str:
     """Sign the certificate of the erasure that is change `seq`, as of now, and give it as the text of its file.
 
@@ -397,7 +401,7 @@ def issue_certificate(kb: Store, seq: int) -> str:
         change = session.get(ChangeRow, seq) if 0 < seq <= MAX_ID else None
         if change is None or change.kind != "erase":
             raise refusals.erasure_not_found(seq)
-        found = _count_held(session, change.fact_ids)
+        found = _count_held(session, change.fact_ids, change.payload)
         said = {
             "facts": len(set(change.fact_ids)),
             "checks": {"seq": audit.head_seq(session), **found},
@@ -411,8 +415,8 @@ def issue_certificate(kb: Store, seq: int) -> str:
         return certificate_text(_seal(session, key, ERASURE, change, said))
 
 
-def _count_held(session: Session, fact_ids: Collection[int]) -> dict[str, int]:
-    """Count what the database still holds of these facts."""
+def _count_held(session: Session, fact_ids: Collection[int], payload: Said) -> dict[str, int]:
+    """Count what the database still holds of these facts, and of the names that the change blanked."""
     ids = list(fact_ids)
     unmarked = select(func.count()).where(FactRow.id == func.any(ids), FactRow.erased_seq.is_(None))
     keys = select(func.count()).where(FactKeyRow.fact_id == func.any(ids))
@@ -420,6 +424,7 @@ def _count_held(session: Session, fact_ids: Collection[int]) -> dict[str, int]:
         "still_live": count_live(session, ids),
         "not_erased": session.scalar(unmarked) or 0,
         "keys": session.scalar(keys) or 0,
+        **({"not_blanked": count_unblanked(session, payload["places"])} if "places" in payload else {}),
     }
 
 
@@ -429,7 +434,8 @@ def _lineage_of(payload: Said) -> list[str]:
 
 
 def _erasure_holds(said: Said) -> dict[str, bool]:
-    counts = [int(said["checks"][name]) for name in ("still_live", "not_erased", "keys")]
+    names = "still_live", "not_erased", "keys", "not_blanked"
+    counts = [int(said["checks"].get(name, 0)) for name in names]
     told = said.get("lineage", {}).get("records", [])
     return {
         "the level": said["level"] == int(not any(counts)),
@@ -440,12 +446,14 @@ def _erasure_holds(said: Said) -> dict[str, bool]:
 def _erasure_borne_out(session: Session, said: Said) -> Iterator[CertificateFinding]:
     entry = said["erased"]["entry"]
     yield _kept_change(session, entry["seq"], said["erased"]["hash"])
-    held = _count_held(session, [_storable(fact_id) for fact_id in entry["fact_ids"]])
+    held = _count_held(session, [_storable(fact_id) for fact_id in entry["fact_ids"]], entry["payload"])
     told = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in held.items() if number)
     yield CertificateFinding(
         "state",
         not told,
-        f"of its facts there are now: {told}" if told else "its facts are erased, without keys",
+        f"of its facts there are now: {told}"
+        if told
+        else _ERASED_NOW + (_BLANKED_NOW if "not_blanked" in held else ""),
     )
 
 
@@ -455,6 +463,7 @@ def _summarise_erasure(said: Said) -> dict[str, Any]:
         "num_facts": said["facts"],
         "redacted_outputs": tuple(map(_storable, payload.get("generations", ()))),
         "mentions": as_mentioned(payload.get("mentions")),
+        "num_places": len(payload.get("places", ())),
         "held_part": _read_held_part(payload.get("held")),
         "lineage": tuple(_lineage_of(payload)),
     }
@@ -484,7 +493,10 @@ ERASURE = CertificateKind(
         ),
         ("signer contents", "what the database held of the facts when it was issued"),
         _KEPT,
-        ("state", "that its facts are erased now and have no keys"),
+        (
+            "state",
+            "that its facts are erased now and have no keys, and that the names which it blanked are blank",
+        ),
     ),
     does_not_prove=(
         "that nothing remains on disk or in backups: an erasure's report tells its level, and a scan looks",

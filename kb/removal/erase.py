@@ -47,14 +47,16 @@ from colmlm.kb.facts.redaction import (
 from colmlm.kb.facts.suppression import ErasedTexts, OthersSaying, TextOrigin
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import signature_of
+from colmlm.kb.log.chain import seal_breaks
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal, acting_as, current_origin
-from colmlm.kb.removal import lineage, quotations
+from colmlm.kb.removal import lineage, persons, quotations
+from colmlm.kb.removal.persons import PersonPlan
 from colmlm.kb.removal.purge import last_level_reached, purge_erased
 from colmlm.kb.removal.quotations import ErasedFacts
 from colmlm.kb.removal.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.removal.scan import OnFile, ResidueReport, scan_residue
-from colmlm.kb.removal.traces import Trace, look_for_traces, make_traces
+from colmlm.kb.removal.traces import Trace, look_for_traces, make_traces, mark_shared
 from colmlm.kb.store.waits import lift_statement_limit, retry_on_contention
 from colmlm.kb.tables import (
     ApiKeyRow,
@@ -87,10 +89,13 @@ class Erasure:
         actor: str,
         reason: str,
         mentions: Mentioned = "same-document",
+        plan: PersonPlan | None = None,
         now: bool = False,
         on_step: Heard | None = None,
     ) -> ErasureReport:
         """Erase facts, all or none, then go on to level 2, or with `now` as far as the server permits.
+
+        With the `plan` for a person, which names exact places, these are the plan's facts, and mentions are "none".
 
         The facts may be live or deleted; of facts that are erased already it redacts what was stored before that and
         still says them. `mentions` says where else the values are redacted: in their own documents, in "all" documents,
@@ -100,14 +105,21 @@ class Erasure:
         """
         if self.kb.settings.erase_needs_two:
             raise refusals.second_person_needed()
-        return self.report(self._erase(fact_ids, actor, reason, mentions), now=now, on_step=on_step)
+        return self.report(self._erase(fact_ids, actor, reason, mentions, plan), now=now, on_step=on_step)
 
     @retry_on_contention
-    def _erase(self, fact_ids: Sequence[int], actor: str, reason: str, mentions: Mentioned) -> Erased:
+    def _erase(
+        self,
+        fact_ids: Sequence[int],
+        actor: str,
+        reason: str,
+        mentions: Mentioned,
+        plan: PersonPlan | None = None,
+    ) -> Erased:
         with self.kb.sessions.begin() as session:
             targets, _ = load_targets(session, fact_ids)
             home = self.kb.settings.home
-            erased = erase_facts(session, fact_ids, actor, reason, mentions=mentions, home=home)
+            erased = erase_facts(session, fact_ids, actor, reason, mentions=mentions, plan=plan, home=home)
         return self.with_left(erased, targets)
 
     def with_left(self, erased: Erased, targets: Sequence[ErasureTarget]) -> Erased:
@@ -116,12 +128,18 @@ class Erasure:
             lift_statement_limit(session)
             return replace(erased, left=look_for_traces(session, targets))
 
-    def preview(self, fact_ids: Sequence[int], *, mentions: Mentioned = "same-document") -> Erased:
+    def preview(
+        self,
+        fact_ids: Sequence[int],
+        *,
+        mentions: Mentioned = "same-document",
+        plan: PersonPlan | None = None,
+    ) -> Erased:
         """Tell what `erase` would do in the database and leave: do it, count, and roll back."""
         with self.kb.sessions() as session:
             targets, _ = load_targets(session, fact_ids)
             actor, home = self.kb.settings.actor, self.kb.settings.home
-            erased = erase_facts(session, fact_ids, actor, "preview", mentions=mentions, home=home)
+            erased = erase_facts(session, fact_ids, actor, "preview", mentions=mentions, plan=plan, home=home)
             return replace(erased, left=look_for_traces(session, targets))
 
     def finish(self, *, now: bool = True, on_step: Heard | None = None) -> ErasureReport:
@@ -144,7 +162,13 @@ class Erasure:
         levels = purge_erased(self.kb, now=now, on_step=on_step or (lambda _: None))
         return ErasureReport(erased, last_level_reached(levels), levels, 4 if now else 2)
 
-    def traces(self, fact_ids: Sequence[int], *, mentions: Mentioned = "same-document") -> tuple[Trace, ...]:
+    def traces(
+        self,
+        fact_ids: Sequence[int],
+        *,
+        mentions: Mentioned = "same-document",
+        plan: PersonPlan | None = None,
+    ) -> tuple[Trace, ...]:
         """Make byte strings that no file should hold once these facts are erased, with these mentions.
 
         They are made before the erasure, and contain the texts.
@@ -152,7 +176,11 @@ class Erasure:
         with self.kb.sessions() as session:
             lift_statement_limit(session)
             targets, _ = load_targets(session, fact_ids)
-            return make_traces(session, targets, mentions)
+            made = make_traces(session, targets, mentions)
+            if plan is None:
+                return made
+            made = (*made, *persons.make_place_traces(session, plan))
+            return _compare_with_what_stays(session, fact_ids, plan, made)
 
     def residue(self, traces: Sequence[Trace], on_file: OnFile | None = None) -> ResidueReport:
         """Search the files for these traces, without the shared ones, which prove nothing."""
@@ -166,6 +194,14 @@ class Erasure:
         )
 
 
+def _compare_with_what_stays(
+    session: Session, fact_ids: Sequence[int], plan: PersonPlan, made: Sequence[Trace]
+) -> tuple[Trace, ...]:
+    """Mark the traces that other texts say, too, once the plan is carried out; the caller rolls that back."""
+    erase_facts(session, fact_ids, "preview", "preview", plan=plan)
+    return tuple(mark_shared(session, made))
+
+
 def erase_facts(
     session: Session,
     fact_ids: Sequence[int],
@@ -177,16 +213,19 @@ def erase_facts(
     others: OthersSaying | None = None,
     document_ids: Sequence[int] = (),
     payload: Mapping[str, Any] | None = None,
+    plan: PersonPlan | None = None,
     home: Path | None = None,
 ) -> Erased:
     """Redact and end these facts, drop their keys, and append the change. Does not commit.
 
+    It blanks the places of the `plan` for a person, too. Raises `PlanStale` where one was edited since.
     `others` say the same; they are looked for, before anything is locked, where the caller has not.
     `asked_by` made the request where somebody else had to approve it; the change names both.
     Of facts that were erased before, it redacts what still says them. Of the documents, which have no other facts, it
     redacts the whole text. Weights in the `home` are asked, as registered ones are, whether they were trained on the
     texts. Raises `HoldStands` where a fact or document is held.
     """
+    mentions = mentions if plan is None else "none"
     check_mentioned(mentions)
     lift_statement_limit(session)
     seen = others or OthersSaying.of(session, load_targets(session, fact_ids)[0])
@@ -194,7 +233,9 @@ def erase_facts(
     pending = audit.begin_change(session, actor, reason)
     targets, again = load_targets(session, fact_ids)
     ids = [target.fact_id for target in targets]
-    require_unheld(session, [*ids, *again], document_ids)
+    planned = [] if plan is None else [one.row_id for one in plan.places if one.table == "document"]
+    require_unheld(session, [*ids, *again], {*document_ids, *planned})
+    named = set[str]() if plan is None else persons.said_at(session, plan)
     saying = seen.by_now(session, targets)
     num_digests, also_said_by = suppression.remember_suppressed(session, targets, pending.seq, saying)
     # The forms of texts that are redacted only in what names one of these facts.
@@ -206,11 +247,16 @@ def erase_facts(
     former: dict[int, FormerText] = {}
     redacted, held = redact_documents(session, targets, mentions, former)
     erase_documents(session, document_ids, pending.seq, former)
-    documents = sorted(about.union(redacted, document_ids))
     quoting = quotations.redact_quotations(
         session, ErasedFacts.of_erasure(session, targets, again, standing), pending.seq
     )
-    if not (targets or quoting or documents):
+    blanked = (
+        []
+        if plan is None
+        else quotations.blank_places(session, plan.places, plan.fact_ids, pending.seq, former)
+    )
+    documents = sorted(about.union(redacted, document_ids, blanked))
+    if not (targets or quoting or documents or named):
         return Erased(seq=None, fact_ids=tuple(again), again=tuple(again))
     _end(session, targets, pending.seq)
     _compare_again(session, documents)
@@ -229,7 +275,7 @@ def erase_facts(
         said["whole_documents"] = sorted(document_ids)
     if held:
         said["held"] = describe_held(held)
-    names = Phrases(strings_of(targets))
+    names = Phrases(strings_of(targets) | named)
     found = tuple(
         replace(one, name=blank_out(one.name, names.spans(one.name)))
         for one in lineage.find_lineage(session, home, former)
@@ -238,8 +284,12 @@ def erase_facts(
         said[lineage.PART] = lineage.store_findings(found)
     if asked_by is not None:
         said["asked_by"] = asked_by.to_json()
+    if plan is not None:
+        said["places"] = [place.to_json() for place in plan.places]
     touched = sorted((*ids, *again))
-    _append(session, pending, targets, touched, said)
+    discreet = _append(session, pending, strings_of(targets) | named, touched, said)
+    if plan is not None and (entries := persons.blanked_changes(plan)):
+        seal_breaks(session, entries, actor, discreet, erasure=pending.seq)
     return Erased(
         seq=pending.seq,
         fact_ids=tuple(touched),
@@ -251,6 +301,7 @@ def erase_facts(
         also_said_by=tuple(also_said_by),
         held_documents=tuple(held),
         lineage=found,
+        places={} if plan is None else persons.count_places(plan),
     )
 
 
@@ -274,17 +325,20 @@ def _redact_about(session: Session, again: Sequence[int]) -> Iterator[int]:
 def _append(
     session: Session,
     pending: audit.Pending,
-    targets: Sequence[ErasureTarget],
+    strings: Collection[str],
     fact_ids: Sequence[int],
     payload: dict[str, Any],
-) -> None:
-    """Append the change, its reason and `on_behalf_of` redacted of what the facts said, since the log stays."""
-    said = Phrases(strings_of(targets))
-    asked = current_origin()
+) -> str:
+    """Append the change, its reason and `on_behalf_of` redacted of these strings, since the log stays.
+
+    Gives the redacted reason.
+    """
+    said, asked = Phrases(strings), current_origin()
     behalf = asked.on_behalf_of and blank_out(asked.on_behalf_of, said.spans(asked.on_behalf_of))
     discreet = replace(pending, reason=blank_out(pending.reason, said.spans(pending.reason)))
     with acting_as(asked.principal, behalf):
         audit.append_change(session, discreet, "erase", fact_ids, payload=payload)
+    return discreet.reason
 
 
 _REDACT_VALUES = text("""
@@ -426,6 +480,7 @@ class ErasureRequests:
         actor: str,
         reason: str,
         mentions: Mentioned = "same-document",
+        plan: PersonPlan | None = None,
     ) -> ErasureRequest:
         """Store a request to erase these facts, all or none; they may be live, deleted or erased. Erases nothing."""
         audit.check_who(actor, reason)
@@ -435,6 +490,8 @@ class ErasureRequests:
             targets, again = load_targets(session, fact_ids)
             ids = sorted((*(target.fact_id for target in targets), *again))
             require_unheld(session, ids)  # and again when it is approved
+            named = set[str]() if plan is None else persons.said_at(session, plan)
+            reason = blank_out(reason, Phrases(named).spans(reason))
             behalf = signature_of(actor).on_behalf_of
             row = ErasureRequestRow(
                 state="waiting",
@@ -443,7 +500,8 @@ class ErasureRequests:
                 on_behalf_of=behalf if behalf != token.name else None,
                 reason=quotations.redact_for_origin(session, reason, TextOrigin(frozenset(ids))),
                 asked_by=token.key_id,
-                mentions=mentions,
+                mentions=mentions if plan is None else "none",
+                plan=None if plan is None else plan.to_json(),
             )
             session.add(row)
             session.flush()
@@ -496,6 +554,7 @@ class ErasureRequests:
                     mentions=asked.mentions or "none",  # older releases did not store it, and redacted none
                     asked_by=Principal("key", asked.asked_by, row.asked_by),
                     others=others,
+                    plan=None if row.plan is None else PersonPlan.from_json(row.plan),
                     home=self.kb.settings.home,
                 )
             done = _decide(session, row, "approved", token, erased.seq)
@@ -554,4 +613,5 @@ def _record(row: ErasureRequestRow, asked_by: str, decided_by: str | None) -> Er
         asked_by=asked_by,
         decided_by=decided_by,
         mentions=as_mentioned(row.mentions),
+        num_places=len(row.plan["places"]) if row.plan else 0,
     )

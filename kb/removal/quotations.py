@@ -22,6 +22,7 @@ erasure. fsck checks the same rows by digests, and erasing again redacts what it
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -31,22 +32,28 @@ from typing import Any, TypeVar
 from sqlalchemy import ColumnElement, and_, func, inspect, or_, select, update
 from sqlalchemy.orm import Session
 
+from colmlm.kb.facts import sentences
 from colmlm.kb.facts.redaction import (
     MARK,
     ErasureTarget,
+    FormerText,
+    NamePlace,
     QuotedSplice,
     blank_out,
+    blank_value,
     marked_spans,
     quoted_stretches,
     quotes_redacted_text,
     redact_json,
     redacted_columns,
     split_apart,
+    store_redacted,
     strings_of,
 )
 from colmlm.kb.facts.suppression import ErasedTexts, TextOrigin
 from colmlm.kb.tables import (
     AttributionRow,
+    DocumentRow,
     ErasureRequestRow,
     FactRow,
     FeedbackRow,
@@ -357,10 +364,12 @@ def redact_quoting_outputs(session: Session, gone: ErasedFacts, seq: int) -> Ite
         row.prompt, row.output, row.redacted_seq = values["prompt"], values["output"], seq
         yield row.id
     session.flush()
-    _drop_queries(session, gone.fact_ids, asked, said)
+    drop_queries(session, gone.fact_ids, asked, said)
 
 
-def _drop_queries(session: Session, fact_ids: Collection[int], asked: list[int], said: list[int]) -> None:
+def drop_queries(
+    session: Session, fact_ids: Collection[int], asked: Sequence[int], said: Sequence[int]
+) -> None:
     """Remove the queries by which these facts were spliced. All lookups of an answer have the one of its question.
 
     A query was made from what stood before it: so all go of outputs whose prompt was redacted (`asked`), and where only
@@ -375,8 +384,8 @@ def _drop_queries(session: Session, fact_ids: Collection[int], asked: list[int],
     gone = or_(
         used,
         of_output.in_(answers),
-        of_output == func.any(asked),
-        and_(of_output == func.any(said), AttributionRow.outcome != "hit"),
+        of_output == func.any(list(asked)),
+        and_(of_output == func.any(list(said)), AttributionRow.outcome != "hit"),
     )
     session.execute(update(AttributionRow).where(gone, AttributionRow.query.is_not(None)).values(query=None))
 
@@ -436,3 +445,78 @@ def splices_of(session: Session, generation_ids: list[int]) -> dict[int, list[An
     for row in session.execute(statement):
         found.setdefault(row.generation_id, []).append(row)
     return found
+
+
+# Blanks the name of a person in place, where the plan for the person says (`kb.removal.persons`).
+
+_UNIQUE = {"feedback": {"on_behalf_of"}, "question_set": {"name"}, "document": {"external_id"}}
+
+
+def row_classes() -> dict[str, type[TableRow]]:
+    """Give the tables by name."""
+    return {one.class_.__tablename__: one.class_ for one in TableRow.registry.mappers}
+
+
+def rows_of_places(session: Session, places: Sequence[NamePlace]) -> Iterator[tuple[NamePlace, Any]]:
+    """Read the row of each place; None where there is none."""
+    classes = row_classes()
+    for place in places:
+        row = classes.get(place.table)
+        yield place, None if row is None else session.get(row, place.row_id, populate_existing=True)
+
+
+def blank_places(
+    session: Session,
+    places: Sequence[NamePlace],
+    fact_ids: Sequence[int],
+    seq: int,
+    former: dict[int, FormerText],
+) -> list[int]:
+    """Blank these places, as part of change `seq`, which erases these facts; give the documents among them.
+
+    `former` takes the texts of documents that change, as they were first.
+    """
+    by_row = defaultdict[tuple[str, int], list[NamePlace]](list)
+    for place in places:
+        by_row[place.table, place.row_id].append(place)
+    editions = _first_editions(session, [n for table, n in by_row if table == "document"])
+    asked, answered, documents, classes = list[int](), list[int](), dict[int, bool](), row_classes()
+    for (table, row_id), columns in by_row.items():
+        row: Any = session.get_one(classes[table], row_id, populate_existing=True)
+        values = {
+            place.column: blank_value(
+                getattr(row, place.column), place.stretches, keep_blanks=place.column == "payload"
+            )
+            for place in columns
+        }
+        for column in values.keys() & _UNIQUE.get(table, set()):
+            values[column] += f" {editions.get(row_id, row_id)}"
+        values = {name: value for name, value in values.items() if value != getattr(row, name)}
+        if isinstance(row, DocumentRow):
+            documents[row_id] = bool({"text", "title"} & values.keys())
+            store_redacted(session, row, values, fact_ids, former)
+            continue
+        if isinstance(row, ForgetRunRow) and "certificate" in values:
+            values["certificate"] = (
+                None  # another text would not have its signature; it is issued again when asked for
+            )
+        if isinstance(row, GenerationRow):
+            values["redacted_seq"] = seq
+            (asked if "prompt" in values else answered).append(row_id)
+        for column, value in values.items():
+            setattr(row, column, value)
+    session.flush()
+    drop_queries(session, (), asked, answered)
+    sentences.write_document_sentences(
+        session, [number for number, in_words in documents.items() if in_words]
+    )
+    return sorted(documents)
+
+
+def _first_editions(session: Session, document_ids: Sequence[int]) -> dict[int, int]:
+    """Give for each document the first edition of it, by which all its editions are named alike."""
+    source = DocumentRow.corpus, DocumentRow.external_id
+    first = func.min(DocumentRow.id).over(partition_by=source).label("first")
+    editions = select(DocumentRow.id, first).subquery()
+    found = session.execute(select(editions).where(editions.c.id == func.any(list(document_ids)))).all()
+    return {row.id: row.first for row in found} if document_ids else {}

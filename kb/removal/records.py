@@ -419,6 +419,7 @@ class LineageFinding:
 class Erased:
     """What one erasure did in the database. `also_said_by` are other facts that say the same and stay.
 
+    `places` counts, by table and column, the places where a plan for a person blanked the name.
     `left` is what else says the erased facts; it is empty where nobody looked for that, as in a restore.
     `again` are those of the facts that were erased before. `seq` is None where all of them were and nothing from before
     said them any more, so that no change was logged. `held_documents` mention the facts, and holds keep
@@ -442,6 +443,7 @@ class Erased:
     held_documents: tuple[int, ...] = ()
     lineage: tuple[LineageFinding, ...] = ()
     left: Mentions = field(default_factory=Mentions)
+    places: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,6 +477,7 @@ class ErasureReport:
 class ErasureRequest:
     """A request to erase facts; `state` is "waiting", "approved" or "withdrawn". Tokens are given by name.
 
+    With the plan for a person, a name is blanked at so many `num_places`, too.
     `actor` asked for it with the token `asked_by`, and said to act for `on_behalf_of`.
     """
 
@@ -490,6 +493,7 @@ class ErasureRequest:
     seq: int | None
     on_behalf_of: str | None = None
     mentions: Mentioned | None = None
+    num_places: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,8 +519,9 @@ class CertificateCheck:
     """The outcome of a check. It is `ok` only if each of `checks` is; `problems` says what is wrong with the others.
 
     `signed_by` is the id of the key that signed, trusted or not; `offline` says that no base was compared. `run_id` and
-    `policy` are those of a forget run, `redacted_outputs` and `mentions` (how far it reached) of an erasure.
-    `held_part` is what holds kept from being erased when it was issued, and `lineage` which weights were trained on it.
+    `policy` are those of a forget run, `redacted_outputs` and `mentions` (how far it reached) of an erasure, and
+    `num_places` counts where it blanked a person's name. `held_part` is what holds kept from being erased when it was
+    issued, and `lineage` which weights were trained on it.
     """
 
     ok: bool
@@ -539,6 +544,7 @@ class CertificateCheck:
     mentions: str | None = None
     held_part: HeldPart | None = None
     lineage: tuple[str, ...] = ()
+    num_places: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -559,8 +565,10 @@ class EraseOptions(Mentioning, total=False):
     """How far an erasure goes: with `now` as far as the server permits.
 
     With `scan` all files are searched before and after; `traces_out` is a file to write what they are searched for.
+    `plan` is a signed plan for a person, in place of facts.
     """
 
     now: bool
     scan: bool
     traces_out: Path | None
+    plan: Mapping[str, Any] | None

@@ -171,6 +171,18 @@ def _shared_needles(
     return shared
 
 
+def mark_shared(session: Session, traces: Sequence[Trace]) -> Iterator[Trace]:
+    """Mark the traces that some text of the base says in this transaction, in which their facts are erased already."""
+    matcher, shared = Matcher([trace.needle for trace in traces]), set[int]()
+    for row in (one.class_ for one in TableRow.registry.mappers):
+        if columns := columns_of(row, REDACTED, NAMED):
+            statement = select(as_one_text(columns)).execution_options(yield_per=TEXTS_AT_ONCE)
+            for block in session.scalars(statement).partitions():
+                shared.update(n for n, _ in matcher.find("\0".join(filter(None, block)).encode()))
+    for n, trace in enumerate(traces):
+        yield replace(trace, shared=trace.shared or n in shared)
+
+
 def _staying(session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned) -> Iterator[str]:
     """Give all texts as they will be after the erasure, without the older texts of the documents it redacts."""
     yield from _of_documents(session, targets, mentions)
@@ -281,7 +293,7 @@ def named_texts(session: Session) -> Iterator[str]:
     for row in (one.class_ for one in TableRow.registry.mappers):
         if row is not DocumentRow and (columns := columns_of(row, NAMED)):
             yield from filter(
-                None, session.scalars(select(_as_one(columns)).execution_options(yield_per=1000))
+                None, session.scalars(select(as_one_text(columns)).execution_options(yield_per=1000))
             )
 
 
@@ -328,7 +340,7 @@ class _Search:
     def _saying(self, statement: Select[Any], columns: Sequence[Any]) -> Iterator[tuple[Any, list[str]]]:
         """Yield the rows that say one of the texts, with the names of the columns that do."""
         # Without an offset the server would put the rows' texts together for each part of the condition.
-        rows = statement.add_columns(_as_one(columns).label("as_one")).offset(0).subquery()
+        rows = statement.add_columns(as_one_text(columns).label("as_one")).offset(0).subquery()
         said = rows.c.as_one
         may = may_say(said, self.texts)
         if any(
@@ -342,10 +354,11 @@ class _Search:
                 yield row, names
 
     def _says(self, value: Any) -> bool:
-        return any(self.phrases.spans(one) for one in _strings(value))
+        return any(self.phrases.spans(one) for one in strings_of_value(value))
 
 
-def _as_one(columns: Sequence[Any]) -> ColumnElement[str]:
+def as_one_text(columns: Sequence[Any]) -> ColumnElement[str]:
+    """Give the texts of these columns of a row as one (SQL)."""
     return func.concat_ws("\n", *map(_as_text, columns))
 
 
@@ -355,12 +368,13 @@ def _as_text(column: Any) -> ColumnElement[str]:
     return cast(column, Text) if isinstance(column.type, JSONB) else column
 
 
-def _strings(value: Any) -> Iterator[str]:
+def strings_of_value(value: Any) -> Iterator[str]:
+    """Yield the strings of a text, a list or a JSON value, in the order of `kb.facts.redaction.blank_value`."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _strings(item)
+            yield from strings_of_value(item)
 
 
 def _documents(

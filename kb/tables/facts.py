@@ -300,7 +300,9 @@ class SentenceVectorRow(TableRow):
 
 
 class ChangeRow(TableRow):
-    """An entry of the append-only log (a trigger refuses UPDATE, DELETE and TRUNCATE); `kb.log.audit` chains them."""
+    """An entry of the append-only log, which `kb.log.audit` chains. Triggers refuse DELETE and TRUNCATE, and each
+    UPDATE but one that puts redaction marks in place of characters of its texts.
+    """
 
     __tablename__ = "change"
     __table_args__ = (Index("change_fact_ids_idx", "fact_ids", postgresql_using="gin"),)

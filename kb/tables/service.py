@@ -183,6 +183,7 @@ class ErasureRequestRow(TableRow):
     seq: Mapped[int | None]
     on_behalf_of: Mapped[Content | None]
     mentions: Mapped[Word | None]
+    plan: Mapped[Figures | None]  # for a person: places, and no text (`kb.removal.persons`)
 
 
 class HoldRow(TableRow):

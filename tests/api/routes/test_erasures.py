@@ -54,3 +54,28 @@ def test_where_two_keys_are_needed_one_only_asks(
     assert admin.post(f"{second}/approve", headers=other).status_code == 409
     states = [request["state"] for request in admin.get("/v1/erasures").json()["items"]]
     assert states == ["approved", "withdrawn"] and len(atlas.facts.find()) == 1
+
+
+def test_a_person_is_found_by_who_may_audit_and_erased_by_who_may_erase(
+    app: GatedApp, connect: Connect, atlas: KnowledgeBase
+) -> None:
+    atlas.facts.add("Who won?", "Maria Keller", actor="tester", reason="asked by Maria Keller")
+    asked = {"name": "Maria Keller"}
+    assert connect(app, "reader").post("/v1/persons/find", json=asked).status_code == 403
+    scoped = {"Authorization": f"Bearer {scoped_auditor(atlas)}"}
+    auditor = connect(app, "auditor")
+    refused = auditor.post("/v1/persons/find", json=asked, headers=scoped)
+    assert refused.status_code == 403, refused.text
+    found = auditor.post("/v1/persons/find", json=asked).json()
+    assert {place["treatment"] for place in found["report"]["sure"]} == {"erase", "blank"}
+    plan, admin = {"plan": found["plan"]}, connect(app, "admin")
+    assert connect(app, "operator").post("/v1/erasures", json={**plan, **WHY}).status_code == 403
+    assert admin.post("/v1/erasures", json={**plan, "fact_ids": [1], **WHY}).status_code == 422
+    assert admin.post("/v1/erasures/preview", json=plan).json()["places"] == {"change.reason": 1}
+    done = admin.post("/v1/erasures", json={**plan, **WHY}).json()["report"]["erased"]
+    assert done["places"] == {"change.reason": 1} and len(done["fact_ids"]) == 1
+    assert admin.post("/v1/erasures", json={**plan, **WHY}).json()["type"] == "urn:colmlm:PlanStale"
+
+
+def scoped_auditor(kb: KnowledgeBase) -> str:
+    return kb.access.create("an auditor of atlas", "auditor", actor="tester", corpora=["atlas"])[0]

@@ -100,6 +100,33 @@ def test_an_erasure_is_certified_here_and_there(there: There, facts: list[int], 
     assert (refused.code, refused.err) == (told.code, told.err) and told.code == 3
 
 
+@pytest.mark.slow(reason="types many commands here and against a server")
+def test_a_person_is_gone_after_three_commands_here_or_there(
+    there: There, facts: list[int], tmp_path: Path
+) -> None:
+    there.kb.facts.add("Who won?", "Maria Keller", actor="tester", reason="asked by Maria Keller")
+    there.kb.facts.add("Who lost?", "Mark Keller", actor="tester", reason="test")
+    plan, page, certificate = (tmp_path / name for name in ("plan.json", "report.html", "erased.json"))
+    find = ("person", "find", "Maria Keller", "--also", "Mia Keller")
+    there.same(*find, volatile=("at", "plan"))
+    found = there.run(*find, "--output", plan, "--output", page, role="auditor")
+    assert found.code == 0 and "2 sure places" in found.out and f"--plan {plan}" in found.err, found
+    shown = page.read_text()
+    assert shown.count("<mark>Maria Keller</mark>") == 2 and "<script" not in shown and "http" not in shown
+    assert plan.stat().st_mode & 0o777 == page.stat().st_mode & 0o777 == 0o600
+    there.same("erase", "facts", "--plan", plan, "--dry-run")
+    assert there.run("erase", "facts", "--plan", plan, *WHY, "--yes", role="operator").code == 2
+    done = there.run("erase", "facts", "--plan", plan, *WHY, "--yes", "--json").json
+    assert (len(done["fact_ids"]), done["places"]) == (1, {"change.reason": 1})
+    assert there.run("erase", "certificate", done["seq"], "--output", certificate).code == 0
+    checked = there.same("log", "verify", certificate)
+    assert checked["ok"] and checked["num_places"] == 1
+    refused = invoke("erase", "facts", "--plan", plan, *WHY, "--yes")
+    assert refused.code == 4 and "colmlm person find" in refused.err
+    left = there.same(*find, volatile=("at", "plan"))
+    assert left["sure"] == [] and there.kb.facts.find(text="Mark")
+
+
 def test_an_erasure_that_takes_two_waits_for_another_key(
     there: There, facts: list[int], tmp_path: Path
 ) -> None:
@@ -107,7 +134,7 @@ def test_an_erasure_that_takes_two_waits_for_another_key(
     asked = there.run("erase", *facts, *WHY, "--yes", "--json").json
     request_id = asked["request"]["erasure_request_id"]
     assert asked["request"]["asked_by"] == "the admin" and asked["seq"] is None
-    there.same("erase", "requests", "--waiting")
+    there.same("erase", "settle", "waiting")
     there.same("erase", "settle", "approve", request_id, "--dry-run")
     assert there.run("erase", "settle", "approve", request_id, "--yes").code == 4
     other = tmp_path / "other.key"

@@ -9,7 +9,7 @@ from tests.cli.conftest import Run
 LISTS = {
     "corpus list": "No corpora. Add the first: colmlm corpus add PATH --corpus NAME",
     "corpus documents": "No documents found.",
-    "erase requests": "No requests found.",
+    "erase settle": "No requests found.",
     "facts compare contradictions": "No such pairs.",
     "facts compare stale": "No stale facts.",
     "facts list": "No facts found.",

@@ -43,8 +43,8 @@ def test_an_erasure_waits_for_another_admins_key(
     done = run("erase", "settle", "approve", number, "--yes", "--json").json
 
     assert (done["request"]["decided_by"], done["fact_ids"], done["level"]) == ("bob", [lima], 2)
-    assert "approved" in run("erase", "requests").out
-    assert run("erase", "requests", "--waiting", "--json").json == {"erasures": []}
+    assert "approved" in run("erase", "settle").out
+    assert run("erase", "settle", "waiting", "--json").json == {"erasures": []}
 
 
 def test_what_is_asked_before_is_what_is_done(

@@ -24,6 +24,7 @@ from colmlm.kb.facts.records import ReviewVerdict
 from colmlm.kb.log.signing import KEY_FILE, fingerprint, signing_key
 from colmlm.kb.log.witness import export_log, signed_head
 from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.persons import find_person, read_plan
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder
@@ -262,6 +263,24 @@ def test_a_repeated_erasure_reaches_as_far_as_it_did(
     assert "Cusco" not in told and "none to 6,768 m" in told
     assert here["document"] == there["document"]
     assert empty.upkeep.fsck().quoting == original.upkeep.fsck().quoting
+
+
+def test_a_restore_blanks_again_what_named_a_person_and_repeats_an_erasure_whose_entry_was_blanked(
+    original: KnowledgeBase, empty: KnowledgeBase, tmp_path: Path
+):
+    original.facts.add("What rose?", "The sun", actor="tester", reason="asked by Maria Keller")
+    output = NewOutput("Where is Maria Keller?", "", "fake", "auto", original.log.head_seq(), ())
+    original.outputs.record(output)
+    file = _backup(original, tmp_path)
+    cusco = fact_id(original, "Cusco")
+    Erasure(original).erase([cusco], actor="tester", reason="for Maria Keller")
+    plan = read_plan(original, find_person(original, "Maria Keller").plan)
+    done = Erasure(original).erase(plan.fact_ids, **WHO, plan=plan).erased
+    assert done is not None and done.places == {"change.reason": 2, "generation.prompt": 1}
+    report = restore_backup(empty, file, actor="tester", log_file=_log(original, tmp_path))
+    assert report.erased_again == (cusco,) and len(report.repeated) == 2
+    told = " ".join(row for rows in _rows(empty).values() for row in rows)
+    assert "Keller" not in told and "Cusco" not in told and empty.upkeep.fsck().chain_ok
 
 
 def test_without_the_newer_log_nothing_that_was_erased_comes_back_unasked(

@@ -4,33 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy import select, text
+from sqlalchemy import Connection, select, text
 
 from colmlm.kb.log import audit
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import ChangeRow
 
 
+def _switch(connection: Connection, how: str) -> None:
+    """Switches the triggers off or on that refuse to rewrite the log."""
+    for trigger in ("change_append_only", "change_only_blanked"):
+        connection.execute(text(f"ALTER TABLE change {how} TRIGGER {trigger}"))
+
+
 def tamper(kb: KnowledgeBase, *statements: str) -> None:
     """Carries out statements that the trigger of the log would refuse."""
     with kb.engine.begin() as connection:
-        connection.execute(text("ALTER TABLE change DISABLE TRIGGER change_append_only"))
+        _switch(connection, "DISABLE")
         for statement in statements:
             connection.execute(text(statement))
-        connection.execute(text("ALTER TABLE change ENABLE TRIGGER change_append_only"))
+        _switch(connection, "ENABLE")
 
 
 def rewrite(kb: KnowledgeBase, edit: Callable[[ChangeRow], None]) -> None:
     """Changes entries of the log and recomputes every later hash, as the database's owner could."""
     with kb.sessions.begin() as session:
-        session.execute(text("ALTER TABLE change DISABLE TRIGGER change_append_only"))
+        _switch(session.connection(), "DISABLE")
         prev_hash = audit.GENESIS
         for change in session.scalars(select(ChangeRow).order_by(ChangeRow.seq)):
             edit(change)
             change.prev_hash = prev_hash
             prev_hash = change.hash = audit.chain_hash(change)
         session.flush()
-        session.execute(text("ALTER TABLE change ENABLE TRIGGER change_append_only"))
+        _switch(session.connection(), "ENABLE")
 
 
 def forget(kb: KnowledgeBase, *names: str) -> None:
