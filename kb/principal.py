@@ -36,10 +36,14 @@ class Principal:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> Self:
-        """Read a stored principal, and ignores fields that only a later release knows."""
+        """Read a stored principal, and ignore fields that only a later release knows.
+
+        Of its corpora are named those that who asks in this context has a right on.
+        """
         known = {field.name: kept[field.name] for field in fields(cls) if field.name in kept}
         corpora = known.get("corpora")
-        return cls(**known | {"corpora": None if corpora is None else tuple(corpora)})
+        named = None if corpora is None else tuple(one for one in corpora if in_scope(one))
+        return cls(**known | {"corpora": named})
 
     def __str__(self) -> str:
         """Give the principal in a few words, such as "token 3", "local ann" or "token 3, job 7"."""

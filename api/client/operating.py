@@ -218,7 +218,7 @@ class RemoteWebhooks(Resource):
     all = list_verb("/webhooks", Webhook, "webhooks", "*", "after?", "limit?")
     show = get_verb("/webhooks/{webhook_id}", Webhook)
     add = edit_verb(
-        "/webhooks", WebhookWithSecret, "url", "*", "kinds?", "form?", "since?", "actor?", "dry_run?",
+        "/webhooks", WebhookWithSecret, "url", "*", "kinds?", "form?", "since?", "corpora?", "actor?", "dry_run?",
         here_only=("actor", "dry_run"), to=_secret_and_webhook, form="format",
     )  # fmt: skip
     pause = edit_verb("/webhooks/{webhook_id}/pause", Webhook, "*", "actor?", here_only=("actor",))

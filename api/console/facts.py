@@ -1,10 +1,11 @@
-"""Facts: find, read, add, edit, compare, delete and restore them. After an edit an undo is offered."""
+"""Facts: find, read, add, edit, compare, delete and restore them. After an edit an undo is offered.
+
+Who has a right on some corpora edits what is in them, and is shown no more after it (`editing_in_scope`).
+"""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, cast
 
@@ -25,7 +26,6 @@ from colmlm.api.console.views import (
     form_page,
     on_each,
     passage,
-    query,
     show_again,
     stretches,
     verb_of,
@@ -33,14 +33,13 @@ from colmlm.api.console.views import (
 from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.facts import nearest
-from colmlm.api.routes.parameters import PathId, require_shown, shown_to
+from colmlm.api.routes.parameters import PathId, editing_in_scope, require_shown, shown_to
 from colmlm.api.routes.responses import key_at_once
 from colmlm.api.wire import MAX_FACTS_PER_EDIT
-from colmlm.kb.errors import InvalidValue, KBError, refusals
+from colmlm.kb.errors import InvalidValue, KBError
 from colmlm.kb.facts.files import csv_lines, find_page_by_page, plan_edits
 from colmlm.kb.facts.records import (
     ORDERS,
-    OUTCOMES,
     REVIEWS,
     STATES,
     Contradicting,
@@ -53,14 +52,11 @@ from colmlm.kb.facts.records import (
     Order,
     PairPage,
     Review,
-    ReviewVerdict,
     StalePage,
     State,
-    VerdictKind,
 )
 from colmlm.kb.jobs.kinds import Compare
 from colmlm.kb.jobs.queue import Jobs
-from colmlm.kb.review.records import KINDS, Kind
 
 FACTS_ON_A_PAGE = 50
 POLICIES = ("successor", "abstain")
@@ -247,20 +243,24 @@ def insert_fact(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     return solve_by_new_fact(ports, request, form, edit) or lead_to_fact(edit)
 
 
-@post("/facts/delete", opt=needs(Right.edit), sync_to_thread=True)
+@post("/facts/delete", opt=needs(Right.edit, scoped=CorpusLimit.targets), sync_to_thread=True)
 @show_again(confirm_edit)
 def delete_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Delete facts, all or none."""
     policy, ids = form.choice("policy", POLICIES), _read_fact_ids(form)
-    return lead_to_fact(ports.kb.facts.delete(ids, abstain=policy == "abstain", **form.sign(request)))
+    signature = form.sign(request)
+    with editing_in_scope(ports, fact_ids=ids):
+        return lead_to_fact(ports.kb.facts.delete(ids, abstain=policy == "abstain", **signature))
 
 
-@post("/facts/restore", opt=needs(Right.edit), sync_to_thread=True)
+@post("/facts/restore", opt=needs(Right.edit, scoped=CorpusLimit.targets), sync_to_thread=True)
 @show_again(confirm_edit)
 def restore_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Bring deleted facts back, all or none."""
-    edit = ports.kb.facts.restore(_read_fact_ids(form), **form.sign(request))
-    key_at_once(ports, edit.fact_ids)  # a keyset made while they were deleted lacks their keys
+    ids, signature = _read_fact_ids(form), form.sign(request)
+    with editing_in_scope(ports, fact_ids=ids):
+        edit = ports.kb.facts.restore(ids, **signature)
+        key_at_once(ports, edit.fact_ids)  # a keyset made while they were deleted lacks their keys
     return lead_to_fact(edit)
 
 
@@ -276,23 +276,28 @@ def _key_and_lead(ports: Ports, edit: Edit) -> Page:
     return lead_to_fact(edit)
 
 
-@post("/facts/{fact_id:int}", opt=needs(Right.edit), sync_to_thread=True)
+@post("/facts/{fact_id:int}", opt=needs(Right.edit, scoped=CorpusLimit.targets), sync_to_thread=True)
 @show_again(show_fact)
 def edit_fact(ports: FromPorts, request: PageRequest, fact_id: PathId, form: FromForm) -> Page:
     """Give a fact another value, another question, or both."""
     value, question = form.text("value"), form.optional("question", limit=2000)
     signature, fact = form.sign(request), ports.kb.facts.show(fact_id)
-    edit = ports.kb.facts.edit(
-        fact_id,
-        None if value == fact.value.strip() and question != fact.question else value,
-        question=None if question == fact.question else question,
-        anyway=form.flag("anyway"),
-        **signature,
-    )
-    return _key_and_lead(ports, edit)
+    with editing_in_scope(ports, fact_ids=[fact_id]):
+        edit = ports.kb.facts.edit(
+            fact_id,
+            None if value == fact.value.strip() and question != fact.question else value,
+            question=None if question == fact.question else question,
+            anyway=form.flag("anyway"),
+            **signature,
+        )
+        return _key_and_lead(ports, edit)
 
 
-@post("/documents/{document_id:int}/facts", opt=needs(Right.edit), sync_to_thread=True)
+@post(
+    "/documents/{document_id:int}/facts",
+    opt=needs(Right.edit, scoped=CorpusLimit.targets),
+    sync_to_thread=True,
+)
 @show_again(show_document)
 def mark_fact(ports: FromPorts, request: PageRequest, document_id: PathId, form: FromForm) -> Page:
     """Add a fact to a document, or with `move` move one within it."""
@@ -307,28 +312,30 @@ def mark_fact(ports: FromPorts, request: PageRequest, document_id: PathId, form:
         "allow_erased": form.flag("allow_erased"),
         "anyway": form.flag("anyway"),
     }
-    if moving is not None:
-        edit = ports.kb.facts.move(moving, span, **how)
-    else:
-        edit = ports.kb.facts.add_to(document_id, span, question=question, **how)
-    led = _key_and_lead(ports, edit)
+    ids = [] if moving is None else [moving]
+    with editing_in_scope(ports, document_id=document_id, fact_ids=ids):
+        if moving is not None:
+            edit = ports.kb.facts.move(moving, span, **how)
+        else:
+            edit = ports.kb.facts.add_to(document_id, span, question=question, **how)
+        led = _key_and_lead(ports, edit)
     return solve_by_new_fact(ports, request, form, edit) or led
 
 
-@post("/changes/{seq:int}/undo", opt=needs(Right.edit), sync_to_thread=True)
+@post("/changes/{seq:int}/undo", opt=needs(Right.edit, scoped=CorpusLimit.targets), sync_to_thread=True)
 def undo_change(ports: FromPorts, request: PageRequest, seq: PathId) -> Page:
     """Undo an edit; a page says why where that cannot be done any more."""
-    return _key_and_lead(
-        ports, ports.kb.facts.undo(seq, actor=request.user.name, reason=f"undo of change {seq}")
-    )
+    with editing_in_scope(ports, seq=seq):
+        edit = ports.kb.facts.undo(seq, actor=request.user.name, reason=f"undo of change {seq}")
+        return _key_and_lead(ports, edit)
 
 
-@get("/facts/edit", opt=needs(Right.edit), sync_to_thread=True)
+@get("/facts/edit", opt=needs(Right.edit, scoped=CorpusLimit.rows), sync_to_thread=True)
 def ask_for_rows(request: PageRequest) -> Page:
     return form_page(request, "facts_edit.html", Form(), planned=None)
 
 
-@post("/facts/edit", opt=needs(Right.edit), sync_to_thread=True)
+@post("/facts/edit", opt=needs(Right.edit, scoped=CorpusLimit.targets), sync_to_thread=True)
 def edit_rows(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Edit the facts of pasted rows in one change; first show what that would do, and which rows cannot be used."""
     planned = None
@@ -342,12 +349,13 @@ def edit_rows(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
             raise InvalidValue("batch", f"it edits more than {MAX_FACTS_PER_EDIT} facts in one change")
         if not doing or planned.refused or not planned.edits:
             return form_page(request, "facts_edit.html", form, planned=planned)
-        edit = ports.kb.facts.edit_many(
-            planned.corrections, actor=request.user.name, reason=reason, anyway=form.flag("anyway")
-        )
+        with editing_in_scope(ports, fact_ids=[one.fact_id for one in planned.corrections]):
+            edit = ports.kb.facts.edit_many(
+                planned.corrections, actor=request.user.name, reason=reason, anyway=form.flag("anyway")
+            )
+            return _key_and_lead(ports, edit)
     except KBError as error:
         return form_page(request, "facts_edit.html", form.refuse(error), planned=planned)
-    return _key_and_lead(ports, edit)
 
 
 # Contradictions: facts that answer one question with two values, say the same, or are stale, and how to end that.
@@ -408,169 +416,6 @@ def start_comparison(ports: FromPorts, request: PageRequest) -> Page:
     return Redirect(f"/console/jobs/{job.job_id}", status_code=303)
 
 
-# Review: the inbox of proposed facts, judged one by one or many at once, and mended where they are nearly right.
-
-REVIEWED_ON_A_PAGE = 50
-SHOWN_LEFT = 20  # facts that were left as they are
-REASON = "reviewed"
-_SEEN = re.compile(r"([1-9][0-9]{0,17}):([1-9][0-9]{0,8})", re.ASCII)  # a fact and its version
-INBOX_FILTERS = ("corpus", "document", "kind")
-PAGES = {"fact": "/console/facts", "document": "/console/documents"}  # where a verdict may be given, too
-DOUBTS = {
-    "unverified": "the reader did not come back to it by its question, which was dropped",
-    "forward": "its question told what only a later sentence says, and was dropped",
-    "reveals": "its question gave the answer away, and was dropped",
-}
-
-
-def _read_verdicts(form: Form) -> list[ReviewVerdict]:
-    """Read the verdict of the button that was pressed: on its own fact, or on the facts that were chosen."""
-    kind = next((one for one in OUTCOMES if form.raw(one)), "accept")
-    sent = form.all_values("fact") if form.raw(kind) == "chosen" else form.all_values(kind)
-    read = []
-    for said in sent[:MAX_FACTS_PER_EDIT]:
-        if (seen := _SEEN.fullmatch(said)) is None:
-            form.mistakes["fact"] = "Choose facts of the page."
-            return []
-        read.append(ReviewVerdict(int(seen[1]), cast(VerdictKind, kind), int(seen[2])))
-    return read
-
-
-def _lead_back(form: Form, change: int | None, left: list[int] | None = None) -> Redirect:
-    kept = _read_inbox_filters(form)
-    if (pages := PAGES.get(form.raw("to"))) and (ids := form.ids("id")) and not left:
-        return Redirect(f"{pages}/{ids[0]}{query(change=change)}", status_code=303)
-    return Redirect(
-        f"/console/review{query(**kept, change=change, left=(left or [])[:SHOWN_LEFT] or None)}",
-        status_code=303,
-    )
-
-
-def _read_inbox_filters(form: Form) -> dict[str, str]:
-    return {name: form.raw(name) for name in INBOX_FILTERS if form.raw(name) not in ("", "any")}
-
-
-def _show_inbox(ports: Ports, request: PageRequest, form: Form, fixing: int | None = None) -> Page:
-    """Show a part of the inbox; the fact `fixing` with its form as it was sent, where it is in that part."""
-    shown, found = shown_to(request, ports), None
-    after, document_id = form.integer("after", low=0) or 0, form.integer("document")
-    kind = cast(Kind, form.choice("kind", KINDS))
-    error = form.error
-    try:
-        found = shown.inbox(
-            corpus=form.optional("corpus"),
-            document_id=document_id,
-            kind=kind,
-            after=after,
-            limit=REVIEWED_ON_A_PAGE,
-        )
-    except KBError as refused:
-        form.refuse(error or refused)
-    left = form.ids("left")[:SHOWN_LEFT]
-    return form_page(
-        request,
-        "review.html",
-        form,
-        found=found,
-        corpora=corpus_options(ports),
-        filters=_read_inbox_filters(form),
-        doubts=DOUBTS,
-        reason=REASON,
-        fixing=fixing if found and fixing in [item.fact.fact_id for item in found.items] else None,
-        done=find_change(ports, form),
-        left=shown.facts(ports.kb.facts.show_many(left)) if left else [],
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Fix:
-    """A reviewer's new span or question for a fact in the inbox, and the version that they saw."""
-
-    version: int | None
-    question: str | None
-    span: Marking
-    how: Contradicting
-
-    @classmethod
-    def read(cls, form: Form, request: PageRequest) -> Fix:
-        """Raise `Mistakes` where a field is not valid."""
-        version, question = form.integer("version"), form.optional("question", limit=2000)
-        start, end, text = form.integer("start", low=0), form.integer("end"), form.optional("text")
-        how: Contradicting = {
-            **form.sign(request),
-            "allow_erased": form.flag("allow_erased"),
-            "anyway": form.flag("anyway"),
-        }
-        return cls(version, question, {"start": start, "end": end, "text": text}, how)
-
-    def apply(self, ports: Ports, fact: FactRecord) -> Edit:
-        """Give the fact span and question in one change, as far as they differ; where neither does, accepts it.
-
-        Raise `FactChanged` where somebody has settled or edited it since.
-        """
-        if fact.review != "proposed":
-            raise refusals.fact_changed([fact.fact_id])  # somebody else was faster
-        question = None if self.question == fact.question else self.question
-        if self._is_elsewhere(fact):
-            return ports.kb.facts.move(
-                fact.fact_id, self.span, question=question, version=self.version, **self.how
-            )
-        if question is None:
-            return self._accept(ports, fact)
-        return ports.kb.facts.edit(
-            fact.fact_id,
-            question=question,
-            version=self.version,
-            actor=self.how["actor"],
-            reason=self.how["reason"],
-            anyway=self.how["anyway"],
-        )
-
-    def _accept(self, ports: Ports, fact: FactRecord) -> Edit:
-        verdict = ReviewVerdict(fact.fact_id, "accept", self.version or fact.version)
-        settled = ports.kb.review.settle([verdict], actor=self.how["actor"], reason=self.how["reason"])
-        if settled.before:
-            raise refusals.fact_changed([fact.fact_id])
-        return Edit(settled.seqs[0], "accept", settled.fact_ids)
-
-    def _is_elsewhere(self, fact: FactRecord) -> bool:
-        """Say whether the span is another one than that of the fact; offsets count before words."""
-        offsets = (self.span["start"], self.span["end"])
-        if offsets == (None, None):
-            return self.span["text"] not in (None, fact.value)
-        return fact.source is None or offsets != (fact.source.start, fact.source.end)
-
-
-@get("/review", opt=needs(Right.read), sync_to_thread=True)
-def list_inbox(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
-    """Show the facts to review, those first where most is at stake."""
-    return _show_inbox(ports, request, form)
-
-
-@post("/review", opt=needs(Right.edit), sync_to_thread=True)
-@show_again(_show_inbox)
-def settle_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
-    """Accept or reject one fact, or all that were chosen, as far as nobody has settled them meanwhile."""
-    verdicts = _read_verdicts(form)
-    if not verdicts:
-        form.mistakes["fact"] = "Choose at least one fact."
-    settled = ports.kb.review.settle(verdicts, **form.sign(request))
-    left = [one.fact_id for one in settled.before]
-    return _lead_back(form, change=settled.seqs[-1] if settled.seqs else None, left=left)
-
-
-@post("/review/{fact_id:int}", opt=needs(Right.edit), sync_to_thread=True)
-def fix_fact(ports: FromPorts, request: PageRequest, fact_id: PathId, form: FromForm) -> Page:
-    """Move the span of a fact, give it another question, or both, which accepts it."""
-    try:
-        edit = Fix.read(form, request).apply(ports, ports.kb.facts.show(fact_id))
-    except KBError as error:
-        return _show_inbox(ports, request, form.refuse(error), fixing=fact_id)
-    if not edit.keyed:
-        key_at_once(ports, edit.fact_ids)
-    return _lead_back(form, change=edit.seq)
-
-
 HANDLERS = (
     find_facts,
     download_facts,
@@ -579,7 +424,7 @@ HANDLERS = (
     get("/facts/{fact_id:int}", opt=needs(Right.read, scoped=CorpusLimit.rows), sync_to_thread=True)(
         show_fact
     ),
-    *on_each(get, "/facts/delete", "/facts/restore", right=Right.edit)(confirm_edit),
+    *on_each(get, "/facts/delete", "/facts/restore", right=Right.edit, scoped=CorpusLimit.rows)(confirm_edit),
     delete_facts,
     restore_facts,
     get("/documents/{document_id:int}", opt=needs(Right.read, scoped=CorpusLimit.rows), sync_to_thread=True)(
@@ -593,7 +438,4 @@ HANDLERS = (
     get("/contradictions", opt=needs(Right.read), sync_to_thread=True)(show_contradictions),
     note_both_right,
     start_comparison,
-    list_inbox,
-    settle_facts,
-    fix_fact,
 )

@@ -31,7 +31,7 @@ from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.health import state_of
 from colmlm.api.routes.jobs import permitted_job
-from colmlm.api.routes.parameters import PathId
+from colmlm.api.routes.parameters import PathId, editing_in_scope
 from colmlm.kb.backup.write import KeptBackup, backup_folder, kept_backups
 from colmlm.kb.errors import InvalidWork, KBError, NoActiveKeyset, count_of, refusals
 from colmlm.kb.jobs.kinds import KINDS, Documents, Gate, Ingest, MakeBackup, Rekey, VerifyBackup, work_of
@@ -50,30 +50,36 @@ def visible_kinds(request: PageRequest, *among: str) -> list[str]:
 
 
 def _show_job(ports: Ports, request: PageRequest, job_id: int, form: Form) -> Page:
-    job, workers = permitted_job(ports, request.user, job_id), Jobs(ports.kb).num_workers()
-    return form_page(request, "job.html", form, job=job, workers=workers)
+    job = permitted_job(ports, request.user, job_id)
+    return form_page(request, "job.html", form, job=job, workers=_count_workers(ports))
 
 
-@get("/jobs", opt=needs(Right.read), sync_to_thread=True)
+def _count_workers(ports: Ports) -> int:
+    with as_service():  # they are of no corpus
+        return Jobs(ports.kb).num_workers()
+
+
+@get("/jobs", opt=needs(Right.read, scoped=CorpusLimit.rows), sync_to_thread=True)
 def list_jobs(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Show the jobs of kinds that this token may start, newest first."""
     jobs, before = Jobs(ports.kb), form.integer("before")
     found = jobs.list(kinds=visible_kinds(request), before=before, limit=JOBS_ON_A_PAGE + 1)
     more = found[JOBS_ON_A_PAGE - 1].job_id if len(found) > JOBS_ON_A_PAGE else None
-    return page(request, "jobs.html", jobs=found[:JOBS_ON_A_PAGE], more=more, workers=jobs.num_workers())
+    return page(request, "jobs.html", jobs=found[:JOBS_ON_A_PAGE], more=more, workers=_count_workers(ports))
 
 
-@get("/jobs/{job_id:int}", opt=needs(Right.read), sync_to_thread=True)
+@get("/jobs/{job_id:int}", opt=needs(Right.read, scoped=CorpusLimit.rows), sync_to_thread=True)
 def read_job(ports: FromPorts, request: PageRequest, job_id: PathId) -> Page:
     return _show_job(ports, request, job_id, Form())
 
 
-@post("/jobs/{job_id:int}/cancel", opt=needs(Right.read), sync_to_thread=True)
+@post("/jobs/{job_id:int}/cancel", opt=needs(Right.read, scoped=CorpusLimit.targets), sync_to_thread=True)
 @show_again(_show_job)
 def cancel_job(ports: FromPorts, request: PageRequest, job_id: PathId, form: FromForm) -> Page:
     """Cancel a job: at once if it is queued, else before its next piece of work."""
     permitted_job(ports, request.user, job_id)
-    Jobs(ports.kb).cancel(job_id, actor=request.user.name)
+    with as_service():
+        Jobs(ports.kb).cancel(job_id, actor=request.user.name)
     return Redirect(f"/console/jobs/{job_id}", status_code=303)
 
 
@@ -130,11 +136,11 @@ def _queue_jobs(ports: Ports, actor: str, asked: _UploadForm, kept: list[Upload]
         ]
         kind = Ingest
     jobs = Jobs(ports.kb)
-    return [jobs.submit(work_of(kind.kind, one), actor=actor) for one in arguments]
+    with editing_in_scope(ports, corpus=asked.corpus):
+        return [jobs.submit(work_of(kind.kind, one), actor=actor) for one in arguments]
 
 
 def _show_corpora(ports: Ports, request: PageRequest, form: Form) -> Page:
-    jobs, is_limited = Jobs(ports.kb), request.user.corpora is not None  # jobs are of no corpus
     kinds = visible_kinds(request, Documents.kind, Ingest.kind)
     return form_page(
         request,
@@ -142,8 +148,8 @@ def _show_corpora(ports: Ports, request: PageRequest, form: Form) -> Page:
         form,
         corpora=ports.kb.corpora.all(),
         formats=FORMATS,
-        jobs=[] if is_limited else jobs.list(kinds=kinds, limit=UPLOAD_JOBS),
-        workers=None if is_limited else jobs.num_workers(),
+        jobs=Jobs(ports.kb).list(kinds=kinds, limit=UPLOAD_JOBS),
+        workers=_count_workers(ports),
         largest=MOST_BYTES // 1024 // 1024,
     )
 
@@ -153,7 +159,11 @@ def list_corpora(ports: FromPorts, request: PageRequest) -> Page:
     return _show_corpora(ports, request, Form())
 
 
-@post("/corpora", opt=needs(Right.edit, Limiter.uploads), request_max_body_size=MOST_BYTES)
+@post(
+    "/corpora",
+    opt=needs(Right.edit, Limiter.uploads, CorpusLimit.targets),
+    request_max_body_size=MOST_BYTES,
+)
 async def upload_files(ports: FromPorts, request: PageRequest) -> Page:
     """Store the files and queue their jobs: one for all raw documents, one for each annotated file."""
     sent = await request.form()

@@ -33,7 +33,7 @@ from colmlm.api.ports import FromPorts, Ports, QuestionEncoder
 from colmlm.api.routes.parameters import PathId, shown_to
 from colmlm.kb.answers.answering import MAX_QUESTION
 from colmlm.kb.answers.records import SPAN, Answer
-from colmlm.kb.errors import KBError, KeysetMismatch, NoActiveKeyset
+from colmlm.kb.errors import KBError, KeysetMismatch, NoActiveKeyset, refusals
 from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.evidence.records import Impact, NewFeedback, OutputTrace, Thumb, TracedSplice
 from colmlm.kb.evidence.shown import CallerView
@@ -303,7 +303,7 @@ def _look_up_then_and_now(ports: Ports, question: str, seq: int) -> tuple[AsOfLo
     return ports.ask_with_encoder(ask)
 
 
-@get("/audit", opt=needs(Right.audit), sync_to_thread=True)
+@get("/audit", opt=needs(Right.audit, scoped=CorpusLimit.rows), sync_to_thread=True)
 def show_log(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Show the change log, newest first, with the filters of the query string."""
     changes, head, end, report = [], ports.kb.log.head_seq(), None, None
@@ -320,6 +320,8 @@ def show_log(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
         form.check()
         changes = ports.kb.log.changes_before(before, ON_A_PAGE + 1, **fitting)
         end = ports.kb.log.hash_at(head)
+        if form.flag("check") and request.user.corpora is not None:
+            raise refusals.needs_all_corpora(request.user.corpora)  # who sees some changes sees no chain
         report = ports.kb.log.verify() if form.flag("check") else None
     except KBError as error:
         form.refuse(error)
@@ -357,7 +359,7 @@ def read_output(ports: FromPorts, request: PageRequest, output_id: PathId, form:
     )
 
 
-@get("/audit/impact", opt=needs(Right.audit, Limiter.long_reads), sync_to_thread=True)
+@get("/audit/impact", opt=needs(Right.audit, Limiter.long_reads, CorpusLimit.rows), sync_to_thread=True)
 def show_impact(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Show every stored output that a fact was spliced into."""
     found: Impact | None = None

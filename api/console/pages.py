@@ -15,7 +15,7 @@ from litestar.params import FromPath, PathParameter
 from litestar.response import Redirect
 from litestar.response.base import ASGIResponse
 
-from colmlm.api.console import facts, operations, outputs, questions, removal
+from colmlm.api.console import facts, operations, outputs, questions, removal, review
 from colmlm.api.console.views import (
     HEADERS,
     HERE,
@@ -400,6 +400,7 @@ HANDLERS = (
         route_handlers=[
             *outputs.HANDLERS,
             *facts.HANDLERS,
+            *review.HANDLERS,
             *questions.HANDLERS,
             *removal.HANDLERS,
             *operations.HANDLERS,

@@ -235,9 +235,9 @@ def lead_to_group(
 def solve_by_new_fact(ports: Ports, request: PageRequest, form: Form, edit: Edit) -> Redirect | None:
     """Lead from a fact that was added for a group, which the form names, to that group; None where it names none.
 
-    The fact stays, also where the group cannot be asked again.
+    The fact stays, also where the group cannot be asked again. Groups are of all corpora.
     """
-    if (group_id := form.integer("miss")) is None:
+    if (group_id := form.integer("miss")) is None or request.user.corpora is not None:
         return None
     (fact_id,) = edit.fact_ids
     try:

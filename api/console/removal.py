@@ -26,12 +26,13 @@ from colmlm.api.console.views import (
     show_again,
     verb_of,
 )
-from colmlm.api.middleware.auth import Limiter, Right, needs
+from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.parameters import PathId
+from colmlm.api.routes.parameters import PathId, editing_in_scope
 from colmlm.api.wire import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import KBError
 from colmlm.kb.facts.records import FactRecord, Mentioned
+from colmlm.kb.principal import as_service
 from colmlm.kb.removal.certificate import issue_forget_certificate
 from colmlm.kb.removal.erase import Erasure, ErasureRequests
 from colmlm.kb.removal.forget import DISCARDED, Forgetting
@@ -89,7 +90,8 @@ def _forget_with_model(ports: Ports, sample: int = PREVIEW) -> Forgetting:
 
     Without the model, stored keys are used in place of encoded questions.
     """
-    active = ports.kb.keysets.active()
+    with as_service():  # it is of no corpus
+        active = ports.kb.keysets.active()
     encoder = ports.models.encoders().get(active.checkpoint_id)
     largest = ports.kb.settings.plan_max_facts
     return Forgetting(ports.kb, encoder, ports.reader, sample=sample, largest=largest)
@@ -161,7 +163,7 @@ def confirm_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: Fr
     )
 
 
-@post("/forget", opt=needs(Right.edit, Limiter.long_reads), sync_to_thread=True)
+@post("/forget", opt=needs(Right.edit, Limiter.long_reads, CorpusLimit.rows), sync_to_thread=True)
 @show_again(show_runs)
 def plan_forgetting(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Make a plan. It changes no fact."""
@@ -169,19 +171,23 @@ def plan_forgetting(ports: FromPorts, request: PageRequest, form: FromForm) -> P
     return Redirect(f"/console/forget/{made.run_id}", status_code=303)
 
 
-@post("/forget/{run_id:int}/apply", opt=needs(Right.edit), sync_to_thread=True)
+@post("/forget/{run_id:int}/apply", opt=needs(Right.edit, scoped=CorpusLimit.targets), sync_to_thread=True)
 @show_again(confirm_run)
 def apply_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: FromForm) -> Page:
     """Forget the facts of a plan, all in one change or none."""
-    edit = Forgetting(ports.kb).apply(run_id, **form.sign(request))
+    signature = form.sign(request)
+    with editing_in_scope(ports, run_id=run_id):
+        edit = Forgetting(ports.kb).apply(run_id, **signature)
     return Redirect(f"/console/forget/{run_id}?change={edit.seq}", status_code=303)
 
 
-@post("/forget/{run_id:int}/restore", opt=needs(Right.edit), sync_to_thread=True)
+@post("/forget/{run_id:int}/restore", opt=needs(Right.edit, scoped=CorpusLimit.targets), sync_to_thread=True)
 @show_again(confirm_run)
 def restore_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: FromForm) -> Page:
     """Undo an applied run, or discard a plan; then no page of the run is left."""
-    edit = Forgetting(ports.kb).restore(run_id, **form.sign(request))
+    signature = form.sign(request)
+    with editing_in_scope(ports, run_id=run_id):
+        edit = Forgetting(ports.kb).restore(run_id, **signature)
     page = "/console/forget" if edit.kind == DISCARDED else f"/console/forget/{run_id}"
     return Redirect(f"{page}?change={edit.seq}", status_code=303)
 
@@ -412,12 +418,18 @@ HANDLERS = (
     release_hold,
     approve_hold,
     withdraw_from_hold,
-    get("/forget", opt=needs(Right.audit), sync_to_thread=True)(show_runs),
+    get("/forget", opt=needs(Right.audit, scoped=CorpusLimit.rows), sync_to_thread=True)(show_runs),
     plan_forgetting,
-    get("/forget/{run_id:int}", opt=needs(Right.audit), sync_to_thread=True)(show_run),
-    *on_each(get, "/forget/{run_id:int}/apply", "/forget/{run_id:int}/restore", right=Right.edit)(
-        confirm_run
+    get("/forget/{run_id:int}", opt=needs(Right.audit, scoped=CorpusLimit.rows), sync_to_thread=True)(
+        show_run
     ),
+    *on_each(
+        get,
+        "/forget/{run_id:int}/apply",
+        "/forget/{run_id:int}/restore",
+        right=Right.edit,
+        scoped=CorpusLimit.rows,
+    )(confirm_run),
     apply_run,
     restore_run,
     verify_run,

@@ -25,7 +25,7 @@ from litestar.params import SkipValidation
 from markupsafe import Markup
 
 from colmlm.api.errors import Refused, problem_of
-from colmlm.api.middleware.auth import Right, needs
+from colmlm.api.middleware.auth import CorpusLimit, Right, needs
 from colmlm.api.ports import Ports
 from colmlm.kb.access.records import TokenRecord
 from colmlm.kb.errors import KBError, count_of
@@ -93,11 +93,11 @@ PLACES = (
     NavigationEntry("Misses", "/console/misses", "misses", Right.read, "Answers"),
     NavigationEntry("Facts", "/console/facts", "facts", Right.read, "Knowledge", scoped=True),
     NavigationEntry("Corpora", "/console/corpora", "corpora", Right.read, "Knowledge", scoped=True),
-    NavigationEntry("Review", "/console/review", "review", Right.read, "Knowledge"),
+    NavigationEntry("Review", "/console/review", "review", Right.read, "Knowledge", scoped=True),
     NavigationEntry("Contradictions", "/console/contradictions", "contradictions", Right.read, "Knowledge"),
-    NavigationEntry("Forget", "/console/forget", "forget", Right.audit, "Removal"),
+    NavigationEntry("Forget", "/console/forget", "forget", Right.audit, "Removal", scoped=True),
     NavigationEntry("Erasures", "/console/erasures", "erasures", Right.admin, "Removal"),
-    NavigationEntry("Audit", "/console/audit", "audit", Right.audit, "Audit"),
+    NavigationEntry("Audit", "/console/audit", "audit", Right.audit, "Audit", scoped=True),
     NavigationEntry("Keysets", "/console/keysets", "keysets", Right.read, "Operation"),
     NavigationEntry("Backups", "/console/backups", "backups", Right.admin, "Operation"),
     NavigationEntry("Tokens", "/console/tokens", "tokens", Right.admin, "Operation"),
@@ -106,7 +106,10 @@ PLACES = (
 
 
 def page(request: PageRequest, template: str, status_code: int = 200, **context: Any) -> Page:
-    """Render a page of the console. Templates get the token's rights as `may`, and offer only what those allow."""
+    """Render a page of the console. Templates get the token's rights as `may`, and offer only what those allow.
+
+    `whole` says whether the rights are on all corpora.
+    """
     token = request.user
     filled = render(
         template,
@@ -120,6 +123,7 @@ def page(request: PageRequest, template: str, status_code: int = 200, **context:
         path=request.url.path,
         here=str(request.url.path) + (f"?{request.url.query}" if request.url.query else ""),
         viewer=token,
+        whole=token.corpora is None,
         docs_url=request.scope["state"]["ports"].settings.docs_url,
         may={right.value for right in Right if token.may(right)},
         **context,
@@ -503,12 +507,13 @@ def verb_of(request: PageRequest) -> str:
 
 
 def on_each(
-    method: Callable[..., HTTPRouteHandler], *paths: str, right: Right
+    method: Callable[..., HTTPRouteHandler], *paths: str, right: Right, scoped: CorpusLimit | None = None
 ) -> Callable[[Callable[..., Page]], tuple[HTTPRouteHandler, ...]]:
     """Make a handler for each path, since a handler of several paths is wrapped in a thread once for each."""
 
     def decorate(act: Callable[..., Page]) -> tuple[HTTPRouteHandler, ...]:
-        return tuple(method(path, opt=needs(right), sync_to_thread=True)(act) for path in paths)
+        opt = needs(right, scoped=scoped)
+        return tuple(method(path, opt=opt, sync_to_thread=True)(act) for path in paths)
 
     return decorate
 
@@ -537,7 +542,7 @@ def find_keeping(
 ) -> dict[str, Any]:
     """Find the holds on a fact or a document, and until when a rule keeps the document, as the token may know it."""
     holds: list[Hold] = []
-    if request.user.may(Right.audit):
+    if request.user.may(Right.audit) and request.user.corpora is None:
         named = {"document_id": document_id} if fact_id is None else {"fact_id": fact_id}
         holds = Holds(ports.kb).all(standing=True, **named)
     due = None if document_id is None else Retention(ports.kb).due(document_id)
@@ -547,7 +552,8 @@ def find_keeping(
 def find_change(ports: Ports, form: Form) -> ChangeRecord | None:
     """Give the change that the query string names, as the log holds it, for the note on what was just done."""
     seq = form.integer("change")
-    return next(iter(ports.kb.log.changes(after=seq - 1, limit=1)), None) if seq else None
+    found = ports.kb.log.changes(after=seq - 1, limit=1) if seq else ()
+    return next((change for change in found if change.seq == seq), None)
 
 
 def corpus_options(ports: Ports) -> list[tuple[str, str]]:

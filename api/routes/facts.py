@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, Literal
 
 from litestar import Response, delete, get, patch, post
@@ -64,7 +63,7 @@ from colmlm.kb.facts.records import (
     StaleFact,
     StalePage,
 )
-from colmlm.kb.lookup.options import EVERY_FACT, NEAREST, limit_corpora
+from colmlm.kb.lookup.options import NEAREST, every_fact_in_scope
 from colmlm.kb.principal import as_service
 
 
@@ -330,7 +329,7 @@ def nearest(ports: Ports, question: str | None, sought: FactSearch) -> list[int]
         return None
     if sought.get("text"):
         raise InvalidQuery("it has both a text and a fact to be near. Give one of them")
-    asked, every_fact = question, replace(EVERY_FACT, corpora=limit_corpora(()))
+    asked, every_fact = question, every_fact_in_scope()
     with as_service():  # an index is of all corpora; the filter is not
         (ranking,) = ports.ask_with_encoder(
             lambda encoder: ports.kb.lookups.nearest(

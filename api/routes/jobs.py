@@ -1,6 +1,7 @@
 """Jobs: a request queues long work, which a worker does, and reads its progress.
 
-Seeing or cancelling a job takes the same right as starting it.
+Seeing or cancelling a job takes the same right as starting it. A scoped caller sees the jobs of callers with a right on
+its corpora or some of them, and on no other: the policy of the table says so.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from litestar.params import JSONBody, QueryParameter
 from litestar.response import ServerSentEvent, ServerSentEventMessage
 
 from colmlm.api.errors import MEDIA_TYPE, PROBLEMS, right_missing
-from colmlm.api.middleware.auth import Limiter, Right, in_thread, needs
+from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, in_thread, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, page
+from colmlm.api.routes.parameters import Cursor, Limit, PathId, WithToken, after_of, edit_in_scope, page
 from colmlm.api.routes.responses import Glance, stream_glances
 from colmlm.api.wire import Page, Problem
 from colmlm.kb.access.records import TokenRecord
+from colmlm.kb.errors import refusals
 from colmlm.kb.jobs.kinds import (
     KINDS,
     AskQuestions,
@@ -42,6 +44,7 @@ from colmlm.kb.jobs.kinds import (
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.jobs.records import JobRecord, Work
 from colmlm.kb.jobs.uploads import Upload, Uploads
+from colmlm.kb.principal import as_service
 
 State = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 States = Annotated[
@@ -67,30 +70,35 @@ def start_gate(ports: FromPorts, request: WithToken, data: JSONBody[Gate]) -> Jo
     return _start(ports, request, data)
 
 
-@post("/jobs/ingest", status_code=202, **in_thread(Right.edit))
+@post("/jobs/ingest", status_code=202, **in_thread(Right.edit, scoped=CorpusLimit.targets))
 def start_ingest(ports: FromPorts, request: WithToken, data: JSONBody[Ingest]) -> JobRecord:
     """Start an ingest.
 
     Ingests an uploaded annotated file into a corpus.
     """
+    edit_in_scope(ports, corpus=data.corpus)
     return _start(ports, request, data)
 
 
-@post("/jobs/documents", status_code=202, **in_thread(Right.edit))
+@post("/jobs/documents", status_code=202, **in_thread(Right.edit, scoped=CorpusLimit.targets))
 def start_documents(ports: FromPorts, request: WithToken, data: JSONBody[Documents]) -> JobRecord:
     """Start to add raw documents.
 
     Reads uploaded documents, marks their facts, ingests them and makes their keys.
     """
+    edit_in_scope(ports, corpus=data.corpus)
     return _start(ports, request, data)
 
 
-@post("/jobs/sync", status_code=202, **in_thread(Right.edit))
+@post("/jobs/sync", status_code=202, **in_thread(Right.edit, scoped=CorpusLimit.targets))
 def start_sync(ports: FromPorts, request: WithToken, data: JSONBody[Sync]) -> JobRecord:
     """Start a sync.
 
     Adds what is new or changed in a directory of the worker's folder `folders` to a corpus, and takes out what is gone.
+    With a token of some corpora it does so again for a corpus that follows the directory already.
     """
+    edit_in_scope(ports, corpus=data.corpus)
+    _require_followed(ports, request, data)
     return _start(ports, request, data)
 
 
@@ -166,7 +174,7 @@ def start_comparison(ports: FromPorts, request: WithToken, data: JSONBody[Compar
     return _start(ports, request, data)
 
 
-@get("/jobs", **in_thread(Right.read))
+@get("/jobs", **in_thread(Right.read, scoped=CorpusLimit.rows))
 def list_jobs(
     ports: FromPorts, request: WithToken, states: States = None, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[JobRecord]:
@@ -180,7 +188,7 @@ def list_jobs(
     return page(found, limit, "jobs", lambda job: (job.job_id,))
 
 
-@get("/jobs/{job_id:int}", **in_thread(Right.read))
+@get("/jobs/{job_id:int}", **in_thread(Right.read, scoped=CorpusLimit.rows))
 def read_job(ports: FromPorts, request: WithToken, job_id: PathId) -> JobRecord:
     """Read a job.
 
@@ -189,19 +197,20 @@ def read_job(ports: FromPorts, request: WithToken, job_id: PathId) -> JobRecord:
     return permitted_job(ports, request.user, job_id)
 
 
-@post("/jobs/{job_id:int}/cancel", status_code=200, **in_thread(Right.read))
+@post("/jobs/{job_id:int}/cancel", status_code=200, **in_thread(Right.read, scoped=CorpusLimit.targets))
 def cancel_job(ports: FromPorts, request: WithToken, job_id: PathId) -> JobRecord:
     """Cancel a job.
 
     A queued job ends at once, a running one before its next piece of work. What it has committed stays.
     """
     permitted_job(ports, request.user, job_id)
-    return Jobs(ports.kb).cancel(job_id, actor=request.user.name)
+    with as_service():
+        return Jobs(ports.kb).cancel(job_id, actor=request.user.name)
 
 
 @get(
     "/jobs/{job_id:int}/events",
-    opt=needs(Right.read, Limiter.feeds),
+    opt=needs(Right.read, Limiter.feeds, CorpusLimit.rows),
     responses=PROBLEMS,
     media_type="text/event-stream",
 )
@@ -230,6 +239,13 @@ STARTING: Sequence[Any] = (
     start_check,
     start_comparison,
 )
+
+
+def _require_followed(ports: Ports, request: WithToken, work: Sync) -> None:
+    """Check that a scoped caller names no folder that its corpus does not follow: others may be of other corpora."""
+    scope = request.user.corpora
+    if scope is not None and (work.move or not ports.kb.corpora.followed_paths(work.corpus)):
+        raise refusals.needs_all_corpora(scope)
 
 
 def _start(ports: Ports, request: WithToken, work: Work) -> JobRecord:
@@ -284,7 +300,7 @@ _TOO_LARGE = ResponseSpec(
 # `request_max_body_size` is None, since the settings hold the limit, which is checked while the file arrives.
 @post(
     "/uploads",
-    opt=needs(Right.edit, Limiter.uploads),
+    opt=needs(Right.edit, Limiter.uploads, CorpusLimit.filter),
     responses=PROBLEMS | {413: _TOO_LARGE},
     request_max_body_size=None,
 )

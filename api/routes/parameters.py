@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -18,10 +19,11 @@ from colmlm.api.errors import invalid_cursor, right_missing, unacceptable_body
 from colmlm.api.ports import Ports
 from colmlm.api.wire import MAX_ID, MAX_PAGE, Id, Page, Place, Request, T, Threshold, cursor, place_in
 from colmlm.kb.access.records import Right, TokenRecord
-from colmlm.kb.errors import InvalidQuery, refusals
+from colmlm.kb.errors import InvalidQuery
 from colmlm.kb.evidence.shown import CallerView
 from colmlm.kb.facts.records import FactSearch
-from colmlm.kb.principal import scope_of_caller, work_as_service
+from colmlm.kb.principal import as_service, scope_of_caller, work_as_service
+from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.selector import Selector
 
 WithToken = Connection[TokenRecord, Any, Any]
@@ -143,24 +145,55 @@ def edit_in_scope(
     document_id: int | None = None,
     corpus: str | None = None,
     seq: int | None = None,
+    run_id: int | None = None,
 ) -> None:
     """Check that a scoped caller sees all that it names, and let the program edit that for it from here on.
 
     What is in another corpus, or in none, is not found, as if it did not exist. Callers of all corpora pass. Raises
-    `FactNotFound`, `DocumentNotFound`, `CorpusNotFound` or `ChangeNotFound`.
+    `FactNotFound`, `DocumentNotFound`, `CorpusNotFound`, `ChangeNotFound` or `ForgetRunNotFound`.
     """
-    corpora = scope_of_caller()
-    if corpora is None:
+    if scope_of_caller() is None:
         return
-    if corpus is not None and corpus not in corpora:
-        raise refusals.corpus_not_found(corpus)
+    _check_in_scope(ports, fact_ids, document_id, corpus, seq, run_id)
+    work_as_service()
+
+
+@contextmanager
+def editing_in_scope(
+    ports: Ports,
+    *,
+    fact_ids: Sequence[int] = (),
+    document_id: int | None = None,
+    corpus: str | None = None,
+    seq: int | None = None,
+    run_id: int | None = None,
+) -> Iterator[None]:
+    """Check as `edit_in_scope` does, and let the program edit within the block alone: a page is shown after it."""
+    _check_in_scope(ports, fact_ids, document_id, corpus, seq, run_id)
+    with as_service():
+        yield
+
+
+def _check_in_scope(
+    ports: Ports,
+    fact_ids: Sequence[int],
+    document_id: int | None,
+    corpus: str | None,
+    seq: int | None,
+    run_id: int | None,
+) -> None:
+    if scope_of_caller() is None:
+        return
+    if corpus is not None:
+        ports.kb.corpora.count(corpus, [])
     if fact_ids:
         ports.kb.facts.show_many(list(dict.fromkeys(fact_ids)))
     if document_id is not None:
         ports.kb.documents.read(document_id)
     if seq is not None:
         ports.kb.log.change(seq)
-    work_as_service()
+    if run_id is not None:
+        Forgetting(ports.kb).run(run_id)
 
 
 def shown_to(request: WithToken, ports: Ports) -> CallerView:

@@ -8,9 +8,18 @@ from litestar import Response, get, post
 from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta, field
 
-from colmlm.api.middleware.auth import Limiter, Right, in_thread
+from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, in_thread
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.parameters import Cursor, Limit, PathId, SelectorParts, WithToken, after_of, page
+from colmlm.api.routes.parameters import (
+    Cursor,
+    Limit,
+    PathId,
+    SelectorParts,
+    WithToken,
+    after_of,
+    edit_in_scope,
+    page,
+)
 from colmlm.api.routes.responses import edit_result, key_and_answer, on_record
 from colmlm.api.wire import (
     MAX_FACTS_PER_EDIT,
@@ -77,7 +86,7 @@ class NewRun(Why, frozen=True, kw_only=True):
     model: bool = True
 
 
-@get("/forget-runs", **in_thread(Right.audit))
+@get("/forget-runs", **in_thread(Right.audit, scoped=CorpusLimit.rows))
 def list_forget_runs(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50) -> Page[RunRecord]:
     """List forget runs.
 
@@ -87,12 +96,13 @@ def list_forget_runs(ports: FromPorts, cursor: Cursor = None, limit: Limit = 50)
     return page(found, limit, "forget runs", lambda run: (run.run_id,))
 
 
-@post("/forget-runs", **in_thread(Right.edit, Limiter.long_reads))
+@post("/forget-runs", **in_thread(Right.edit, Limiter.long_reads, scoped=CorpusLimit.rows))
 def plan_forgetting(ports: FromPorts, request: WithToken, data: JSONBody[NewRun]) -> RunView:
     """Plan to forget facts.
 
     Chooses them and computes what forgetting them would do. It changes no fact; the plan is stored as a run. A server
-    computes one plan at a time, and refuses a base of more facts than its settings allow.
+    computes one plan at a time, and refuses a base of more facts than its settings allow. With a token of some corpora
+    all that it chooses, counts and asks is of these.
     """
     forgetting = Forgetting(
         ports.kb,
@@ -112,16 +122,16 @@ def plan_forgetting(ports: FromPorts, request: WithToken, data: JSONBody[NewRun]
     return _view(ports, made.run_id)
 
 
-@get("/forget-runs/{run_id:int}", **in_thread(Right.audit))
+@get("/forget-runs/{run_id:int}", **in_thread(Right.audit, scoped=CorpusLimit.rows))
 def read_forget_run(ports: FromPorts, run_id: PathId) -> RunView:
     """Read a forget run.
 
-    Gives its plan as it was made, its state, and its last verification.
+    Gives its plan as it was made, its state, and its last verification, which a token of some corpora is not shown.
     """
     return _view(ports, run_id)
 
 
-@get("/forget-runs/{run_id:int}/facts", **in_thread(Right.audit))
+@get("/forget-runs/{run_id:int}/facts", **in_thread(Right.audit, scoped=CorpusLimit.rows))
 def list_forget_run_facts(
     ports: FromPorts, run_id: PathId, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[FactRecord]:
@@ -138,7 +148,7 @@ def list_forget_run_facts(
     return Page(items=[records[fact_id] for fact_id in shown if fact_id in records], next=more)
 
 
-@get("/forget-runs/{run_id:int}/survivors", **in_thread(Right.audit))
+@get("/forget-runs/{run_id:int}/survivors", **in_thread(Right.audit, scoped=CorpusLimit.rows))
 def list_survivors(
     ports: FromPorts, run_id: PathId, cursor: Cursor = None, limit: Limit = 50
 ) -> Page[SaidSurvivor]:
@@ -153,7 +163,7 @@ def list_survivors(
     return Page(items=found[:limit], next=more)
 
 
-@get("/forget-runs/{run_id:int}/drift", **in_thread(Right.audit, Limiter.long_reads))
+@get("/forget-runs/{run_id:int}/drift", **in_thread(Right.audit, Limiter.long_reads, scoped=CorpusLimit.rows))
 def read_drift(ports: FromPorts, run_id: PathId) -> Drift:
     """Read what changed since a plan.
 
@@ -162,16 +172,19 @@ def read_drift(ports: FromPorts, run_id: PathId) -> Drift:
     return Forgetting(ports.kb, largest=ports.kb.settings.plan_max_facts).drift(run_id)
 
 
-@post("/forget-runs/{run_id:int}/apply", status_code=200, **in_thread(Right.edit))
+@post("/forget-runs/{run_id:int}/apply", status_code=200, **in_thread(Right.edit, scoped=CorpusLimit.targets))
 def apply_forgetting(ports: FromPorts, request: WithToken, run_id: PathId, data: JSONBody[Why]) -> EditResult:
     """Forget the facts of a plan.
 
     All facts are deleted in one change, or none. A plan that is out of date is refused.
     """
+    edit_in_scope(ports, run_id=run_id)
     return edit_result(Forgetting(ports.kb).apply(run_id, **on_record(request, data)))
 
 
-@post("/forget-runs/{run_id:int}/restore", status_code=200, **in_thread(Right.edit))
+@post(
+    "/forget-runs/{run_id:int}/restore", status_code=200, **in_thread(Right.edit, scoped=CorpusLimit.targets)
+)
 def restore_forgotten(
     ports: FromPorts, request: WithToken, run_id: PathId, data: JSONBody[Why]
 ) -> EditResult:
@@ -180,6 +193,7 @@ def restore_forgotten(
     Restores all its facts in one change, as they were. A run that is only planned is removed instead, in one change of
     kind `discard-plan`.
     """
+    edit_in_scope(ports, run_id=run_id)
     edit = Forgetting(ports.kb).restore(run_id, **on_record(request, data))
     return key_and_answer(ports, edit)
 

@@ -60,7 +60,7 @@ class ReviewLimit(Why, frozen=True, kw_only=True):
     keyset_id: Id | None = None
 
 
-@get("/review", **in_thread(Right.read))
+@get("/review", **in_thread(Right.read, scoped=CorpusLimit.rows))
 def list_proposed(
     ports: FromPorts,
     request: WithToken,

@@ -1,4 +1,7 @@
-"""Webhooks, for admins: who is sent the changes of the log. A secret is in one response and nowhere else."""
+"""Webhooks: who is sent the changes of the log. A secret is in one response and nowhere else.
+
+A scoped operator has webhooks of its own, which are sent the changes of its corpora alone (`kb.webhooks.sending`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from litestar import delete, get, post
 from litestar.params import JSONBody
 from msgspec import Meta, field
 
-from colmlm.api.middleware.auth import Limiter, Right, in_thread
+from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, in_thread
 from colmlm.api.middleware.idempotency import TELLS_SECRET
 from colmlm.api.ports import FromPorts
 from colmlm.api.routes.parameters import Cursor, Limit, PathId, after_of, page
@@ -16,18 +19,21 @@ from colmlm.api.wire import MAX_ID, Page, Request, WebhookWithSecret
 from colmlm.kb.webhooks.records import LONGEST_URL, Webhook, WebhookDelivery
 
 ChangeKind = Annotated[str, Meta(min_length=1, max_length=100)]
+CorpusName = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
 class NewWebhook(Request, frozen=True, kw_only=True):
     """Whom to send changes to: those after change `since` (null: from now on), of these `kinds` (none: all).
 
-    `format` is that of Standard Webhooks or a CloudEvent; both are signed in the same way.
+    `format` is that of Standard Webhooks or a CloudEvent; both are signed in the same way. Of `corpora`, where they are
+    named, it is sent the changes that concern nothing else; that of a token of some corpora is always so.
     """
 
     url: Annotated[str, Meta(min_length=1, max_length=LONGEST_URL)]
     kinds: Annotated[list[ChangeKind], Meta(max_length=100)] = field(default_factory=list)
     format: Literal["standard", "cloudevents"] = "standard"
     since: Annotated[int, Meta(ge=0, le=MAX_ID)] | None = None
+    corpora: Annotated[list[CorpusName], Meta(max_length=100)] = field(default_factory=list)
 
 
 class Replay(Request, frozen=True, kw_only=True):
@@ -36,7 +42,7 @@ class Replay(Request, frozen=True, kw_only=True):
     from_seq: Annotated[int, Meta(ge=1, le=MAX_ID)]
 
 
-@get("/webhooks", **in_thread(Right.admin))
+@get("/webhooks", **in_thread(Right.edit, scoped=CorpusLimit.filter))
 def list_webhooks(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -> Page[Webhook]:
     """List webhooks.
 
@@ -46,7 +52,7 @@ def list_webhooks(ports: FromPorts, cursor: Cursor = None, limit: Limit = 100) -
     return page(found, limit, "webhooks", lambda webhook: (webhook.webhook_id,))
 
 
-@get("/webhooks/{webhook_id:int}", **in_thread(Right.admin))
+@get("/webhooks/{webhook_id:int}", **in_thread(Right.edit, scoped=CorpusLimit.filter))
 def read_webhook(ports: FromPorts, webhook_id: PathId) -> Webhook:
     """Read a webhook.
 
@@ -55,18 +61,20 @@ def read_webhook(ports: FromPorts, webhook_id: PathId) -> Webhook:
     return ports.kb.webhooks.show(webhook_id)
 
 
-@post("/webhooks", **in_thread(Right.admin, Limiter.long_reads, extra=TELLS_SECRET))
+@post("/webhooks", **in_thread(Right.edit, Limiter.long_reads, extra=TELLS_SECRET, scoped=CorpusLimit.filter))
 def add_webhook(ports: FromPorts, data: JSONBody[NewWebhook]) -> WebhookWithSecret:
     """Add a webhook.
 
     A worker sends it each change of the log in order, at least once. Its secret is in this response only. An address
     that is not public is refused, unless the server's settings allow its network.
     """
-    secret, webhook = ports.kb.webhooks.add(data.url, kinds=data.kinds, form=data.format, since=data.since)
+    secret, webhook = ports.kb.webhooks.add(
+        data.url, kinds=data.kinds, form=data.format, since=data.since, corpora=data.corpora
+    )
     return WebhookWithSecret(webhook=webhook, secret=secret)
 
 
-@post("/webhooks/{webhook_id:int}/pause", status_code=200, **in_thread(Right.admin))
+@post("/webhooks/{webhook_id:int}/pause", status_code=200, **in_thread(Right.edit, scoped=CorpusLimit.filter))
 def pause_webhook(ports: FromPorts, webhook_id: PathId) -> Webhook:
     """Pause a webhook.
 
@@ -75,7 +83,9 @@ def pause_webhook(ports: FromPorts, webhook_id: PathId) -> Webhook:
     return ports.kb.webhooks.pause(webhook_id)
 
 
-@post("/webhooks/{webhook_id:int}/resume", status_code=200, **in_thread(Right.admin))
+@post(
+    "/webhooks/{webhook_id:int}/resume", status_code=200, **in_thread(Right.edit, scoped=CorpusLimit.filter)
+)
 def resume_webhook(ports: FromPorts, webhook_id: PathId) -> Webhook:
     """Resume a webhook.
 
@@ -84,7 +94,9 @@ def resume_webhook(ports: FromPorts, webhook_id: PathId) -> Webhook:
     return ports.kb.webhooks.resume(webhook_id)
 
 
-@post("/webhooks/{webhook_id:int}/replay", status_code=200, **in_thread(Right.admin))
+@post(
+    "/webhooks/{webhook_id:int}/replay", status_code=200, **in_thread(Right.edit, scoped=CorpusLimit.filter)
+)
 def replay_webhook(ports: FromPorts, webhook_id: PathId, data: JSONBody[Replay]) -> Webhook:
     """Replay a webhook.
 
@@ -94,7 +106,11 @@ def replay_webhook(ports: FromPorts, webhook_id: PathId, data: JSONBody[Replay])
     return ports.kb.webhooks.replay(webhook_id, data.from_seq)
 
 
-@post("/webhooks/{webhook_id:int}/test", status_code=200, **in_thread(Right.admin, Limiter.long_reads))
+@post(
+    "/webhooks/{webhook_id:int}/test",
+    status_code=200,
+    **in_thread(Right.edit, Limiter.long_reads, scoped=CorpusLimit.filter),
+)
 def test_webhook(ports: FromPorts, webhook_id: PathId) -> WebhookDelivery:
     """Test a webhook.
 
@@ -103,7 +119,7 @@ def test_webhook(ports: FromPorts, webhook_id: PathId) -> WebhookDelivery:
     return ports.kb.webhooks.test(webhook_id)
 
 
-@delete("/webhooks/{webhook_id:int}", status_code=200, **in_thread(Right.admin))
+@delete("/webhooks/{webhook_id:int}", status_code=200, **in_thread(Right.edit, scoped=CorpusLimit.filter))
 def remove_webhook(ports: FromPorts, webhook_id: PathId) -> Webhook:
     """Remove a webhook.
 

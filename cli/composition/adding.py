@@ -21,6 +21,7 @@ from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, Refusal
 from colmlm.kb.corpus.raw.blocks import USUAL, FieldNames
 from colmlm.kb.corpus.raw.reading import OnParsed, read_raw
 from colmlm.kb.facts.corpora import DocumentStanding
+from colmlm.kb.principal import scope_of_caller
 from colmlm.kb.progress import Telling
 
 if TYPE_CHECKING:
@@ -246,8 +247,11 @@ class Adding:
         return key_everything(self.runtime, corpus=self.corpus, kinds=kinds, telling=self.telling, **how)
 
     def recalibrate_answers(self, kb: KnowledgeBase, *, changed: bool, **who: Unpack[OnRecord]) -> str | None:
-        """Calibrate the answers again where documents were added, and say what their threshold is now."""
-        if not changed:
+        """Calibrate the answers again where documents were added, and say what their threshold is now.
+
+        It is that of all corpora, so who has a right on some leaves it.
+        """
+        if not changed or scope_of_caller() is not None:
             return None
         return AnswerCalibrating(self.runtime, kb, self.telling).again(**who)
 

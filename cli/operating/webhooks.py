@@ -91,7 +91,7 @@ def list_webhooks(base: Base) -> None:
     if wants_json():
         print_json({"webhooks": found})
         return
-    columns = ("webhook", "url", "kinds", "format", "state", "told up to", "delivered last")
+    columns = ("webhook", "url", "kinds", "corpora", "format", "state", "told up to", "delivered last")
     print_table(columns, map(_row, found), "No webhooks. Add one: colmlm webhooks add URL")
     for webhook in found:
         if webhook.last_error is not None:
@@ -181,6 +181,7 @@ def _row(webhook: Webhook) -> tuple[object, ...]:
         webhook.webhook_id,
         webhook.url,
         ", ".join(webhook.kinds) or "all",
+        ", ".join(webhook.corpora or ()) or "all",
         webhook.format,
         webhook.state,
         webhook.delivered_seq,

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from colmlm.kb.answers.records import SaidFact
 from colmlm.kb.facts.records import Review, Source
 from colmlm.kb.facts.redaction import MARK
-from colmlm.kb.lookup.options import EVERY_FACT, HIDDEN, USUAL_FACTS, FactFilter
+from colmlm.kb.lookup.options import HIDDEN, USUAL_FACTS, FactFilter, every_fact_in_scope
 
 # The sentence before is read with each sentence, since pronouns point back to it, or what it stands under
 # (`kb.texts.searched`). Sentences that a release before wrote do not say from where.
@@ -198,7 +198,7 @@ def read_stretches(session: Session, places: Sequence[tuple[int, int, int]]) -> 
     numbers = range(len(places))
     documents, starts, ends = ([place[part] for place in places] for part in range(3))
     values = {"numbers": list(numbers), "documents": documents, "starts": starts, "ends": ends}
-    read = _of_documents(session, session.execute(_STRETCHES, values).all(), EVERY_FACT, None)
+    read = _of_documents(session, session.execute(_STRETCHES, values).all(), every_fact_in_scope(), None)
     return [read[number] for number in numbers]
 
 

@@ -358,10 +358,15 @@ class Runner:
         kb = _acting_as(self.kb, job.actor)
         run = JobRun(kb, job, Uploads.of(self.kb.settings), lease.progress, lease.check)
         lease.check()
-        as_asked = origin.set(Origin(_principal(job), job.request_id))
+        # A scoped caller's job works with the program's role: it was checked when it was queued, and what it gives back
+        # is limited by the scope of who asked, as an edit's answer is.
+        principal = _principal(job)
+        is_scoped = principal.corpora is not None
+        as_asked = origin.set(Origin(principal, job.request_id, is_service=is_scoped))
         try:
             # Through JSON, so that NaN and infinity become null, and not an error when the result is stored.
-            return msgspec.json.decode(msgspec.json.encode(handler(run, work), enc_hook=str))
+            result = msgspec.json.decode(msgspec.json.encode(handler(run, work), enc_hook=str))
+            return _without_counts_of_base(result) if is_scoped else result
         finally:
             origin.reset(as_asked)
 
@@ -378,6 +383,13 @@ class Runner:
                 job.attempts -= 1  # only attempts that failed count
                 tickets.requeue_ticket(session, job)
         _log_runner.info("job %d was handed back", job_id)
+
+
+def _without_counts_of_base(result: Any) -> Any:
+    """Leave out what a result says of the keyset, but for which it is: its numbers are those of all corpora."""
+    if not isinstance(result, dict) or not isinstance(keyset := result.get("keyset"), dict):
+        return result
+    return {**result, "keyset": {name: keyset[name] for name in ("keyset_id", "state") if name in keyset}}
 
 
 def _principal(job: JobRecord) -> Principal:

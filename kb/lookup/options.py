@@ -114,6 +114,11 @@ def limit_corpora(named: Iterable[str]) -> tuple[str, ...]:
 USUAL_FACTS, EVERY_FACT = FactFilter(), FactFilter(accepted_only=None)
 
 
+def every_fact_in_scope() -> FactFilter:
+    """Give the filter that lets every fact pass which who asks in this context has a right on."""
+    return replace(EVERY_FACT, corpora=limit_corpora(()))
+
+
 class FilteredOptions(LookupOptions, total=False):
     """The options of a lookup within the base, where the filter may be given whole."""
 

@@ -26,6 +26,7 @@ from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.lookup.options import KEY
 from colmlm.kb.lookup.records import Lookup
+from colmlm.kb.principal import as_service
 from colmlm.kb.removal.records import OUTCOMES, Rates
 from colmlm.kb.tables import AttributionRow, GenerationRow
 from colmlm.kb.texts.alike import terms_of
@@ -180,7 +181,8 @@ def ask_probes(
         counts: Counter[str] = Counter()
         for start in range(0, len(check.values), ASKED_AT_ONCE):
             rows = slice(start, start + ASKED_AT_ONCE)
-            answers = kb.lookups.find(check.queries_BD[rows], checkpoint_id=checkpoint_id, k=HITS)
+            with as_service():  # the filter limits what is found
+                answers = kb.lookups.find(check.queries_BD[rows], checkpoint_id=checkpoint_id, k=HITS)
             counts.update(
                 _outcome(answer, value, forgotten)
                 for answer, value in zip(answers, check.values[rows], strict=True)

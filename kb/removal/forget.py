@@ -7,6 +7,9 @@
 A plan changes no fact. Applying one is a change of kind "forget" that deletes all its facts at once; restoring is
 one change too, and so is discarding a plan. Verification asks for the facts with every check there is, and stores the
 outcomes.
+
+A scoped caller plans with what it sees, so that every target is in its corpora, and sees its own runs and those of
+others with no other right (the policy of the table). What a verification found is of the whole base, and not shown.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -29,6 +32,7 @@ from colmlm.kb.facts.suppression import TextOrigin
 from colmlm.kb.keys.rekey import Encoder
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import Signature, signature_of
+from colmlm.kb.principal import as_service, scope_of_caller
 from colmlm.kb.removal import quotations
 from colmlm.kb.removal.checks import Questioner
 from colmlm.kb.removal.plan import ForgetPlanner, is_plan_unchanged
@@ -103,11 +107,12 @@ class Forgetting:
         drawn = self._on_one_keyset(
             lambda: self._planner.draw(selector, equivalents, radius, policy, allow_empty=allow_empty)
         )
-        return self._store(drawn, selector, who, reason)
+        with as_service():
+            return self._store(drawn, selector, who, reason)
 
     @retry_on_contention
     def _store(self, drawn: ForgetPlan, selector: Selector, who: Signature, reason: str) -> ForgetPlan:
-        said = TextOrigin(frozenset(drawn.fact_ids), seq=drawn.planned_seq)
+        said, scope = TextOrigin(frozenset(drawn.fact_ids), seq=drawn.planned_seq), scope_of_caller()
         with self.kb.sessions.begin() as session:
             suppression.hold_off_erasure(session)  # a fact may have been erased while the plan was made
             kept = replace(drawn, selector_digest=_digest(session, selector)).to_json()
@@ -121,6 +126,7 @@ class Forgetting:
                 actor=who.actor,
                 on_behalf_of=who.on_behalf_of,
                 reason=quotations.redact_for_origin(session, reason, said),
+                corpora=None if scope is None else list(scope),
             )
             session.add(run)
             session.flush()
@@ -203,7 +209,7 @@ class Forgetting:
         """Give a run with its plan and its last verification."""
         with self.kb.sessions() as session:
             found = get_run(session, run_id)
-            checked = found.verification
+            checked = _shown_verification(found)
             return (
                 _record(found),
                 plan_of(found),
@@ -217,7 +223,8 @@ class Forgetting:
         """
         with self.kb.sessions() as session:
             run = get_run(session, run_id)
-            found = run.verification and Verification.from_json(run.verification)
+            checked = _shown_verification(run)
+            found = checked and Verification.from_json(checked)
             listed = found.survivors if found and found.read else plan_of(run).survivors
             return said_survivors(session, listed[after : after + limit])
 
@@ -278,8 +285,13 @@ def plan_of(run: ForgetRunRow) -> ForgetPlan:
     )
 
 
+def _shown_verification(run: ForgetRunRow) -> dict[str, Any] | None:
+    """Give the last verification, if who asks has a right on all that it asked."""
+    return run.verification if scope_of_caller() is None else None
+
+
 def _record(run: ForgetRunRow) -> RunRecord:
-    checked = run.verification
+    checked = _shown_verification(run)
     return copy_columns(
         RunRecord,
         run,

@@ -27,6 +27,7 @@ from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.keyspace import KeySpace
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.log import audit
+from colmlm.kb.principal import as_service
 from colmlm.kb.removal.checks import CheckTarget, Questioner, ask_probes, build_checks, sample_evenly
 from colmlm.kb.removal.records import (
     READ,
@@ -82,8 +83,7 @@ class PlannedBase:
     question_N: Ids
 
     @classmethod
-    def read(cls, session: Session) -> PlannedBase:
-        keyset = keysets.active_head(session)
+    def read(cls, session: Session, keyset: KeysetHead) -> PlannedBase:
         statement = select(FactRow.id, FactVersionRow.value, FactRow.question).join(
             FactVersionRow, FactVersionRow.fact_id == FactRow.id
         )
@@ -236,11 +236,11 @@ class ForgetPlanner:
 
         Raises `PlanUnderWay` where this process makes another plan, and `PlanTooLarge` where too many facts are live.
         """
+        keyset, planned_seq = self._begin()  # before the facts: an edit meanwhile makes the plan stale
         with self.kb.sessions() as session:
             self._require_room(session)
-            planned_seq = audit.head_seq(session)  # before the facts: an edit meanwhile makes the plan stale
-            selected = select_facts(session, selector, allow_empty=allow_empty)
-            base = PlannedBase.read(session)
+            selected = select_facts(session, selector, keyset=keyset, allow_empty=allow_empty)
+            base = PlannedBase.read(session, keyset)
         self.questioner.require_keyset(base.keyset)
         near = base.keyset.threshold if radius is None else radius
         same, conflicting, read = set[int](), set[int](), None
@@ -285,19 +285,27 @@ class ForgetPlanner:
 
         Raises `PlanUnderWay` and `PlanTooLarge` where it has to search for equivalents.
         """
-        live = is_plan_unchanged(session, plan)
+        live, keyset = is_plan_unchanged(session, plan), None
+        if plan.included or selector.like is not None:
+            keyset, _ = self._begin()
         ours = {*plan.fact_ids, *plan.equivalents}
-        selected = set(select_facts(session, selector, allow_empty=True)) - ours
+        selected = set(select_facts(session, selector, keyset=keyset, allow_empty=True)) - ours
         same = set[int]()
-        if plan.included:
+        if plan.included and keyset is not None:
             self._require_room(session)
             with _alone():
-                same, _ = PlannedBase.read(session).find_equivalents(sorted(live), None, plan.radius)
+                base = PlannedBase.read(session, keyset)
+                same, _ = base.find_equivalents(sorted(live), None, plan.radius)
         return Drift(
             stale=tuple(sorted(set(plan.fact_ids) - live)),
             newly_selected=tuple(sorted(selected)),
             newly_equivalent=tuple(sorted(same - ours - selected)),
         )
+
+    def _begin(self) -> tuple[KeysetHead, int]:
+        """Give the keyset that answers and the last change, which are of no corpus."""
+        with as_service(), self.kb.sessions() as session:
+            return keysets.active_head(session), audit.head_seq(session)
 
     def _require_room(self, session: Session) -> None:
         if self.largest is not None:

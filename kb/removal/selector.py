@@ -18,6 +18,7 @@ from colmlm.kb.facts.edits import IS_LIVE, MAX_ID
 from colmlm.kb.facts.reading import says_text
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keyspace import KeySpace
+from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.tables import ChangeRow, DocumentRow, FactRow, FactVersionRow
 
 _TIMES = ("since", "until")
@@ -98,10 +99,13 @@ def _check_time(name: str, at: datetime) -> None:
         raise refusals.invalid_selector(f"{name} is beyond the years 1 to 9999") from error
 
 
-def select_facts(session: Session, selector: Selector, *, allow_empty: bool = False) -> list[int]:
+def select_facts(
+    session: Session, selector: Selector, *, keyset: KeysetHead | None = None, allow_empty: bool = False
+) -> list[int]:
     """Give the live facts that match, by id. Raises `NothingSelected` where there is none, unless that is allowed.
 
     Raises `FactNotFound` for an id that no fact ever had, so that a typing error does not pass for a deleted fact.
+    Likeness is that of keys in this keyset, by default the active one.
     """
     if selector.fact_ids:
         _require_known(session, selector.fact_ids)
@@ -115,7 +119,7 @@ def select_facts(session: Session, selector: Selector, *, allow_empty: bool = Fa
     )
     found = list(session.scalars(statement))
     if selector.like is not None:
-        alike = _alike(session, selector.like, selector.radius)
+        alike = _alike(session, keyset or keysets.active_head(session), selector.like, selector.radius)
         found = [fact_id for fact_id in found if fact_id in alike]
     if not found and not allow_empty:
         raise refusals.nothing_selected()
@@ -162,9 +166,8 @@ def _of_document(named: str) -> Any:
     return and_(DocumentRow.corpus == corpus, DocumentRow.external_id == external_id)
 
 
-def _alike(session: Session, fact_id: int, radius: float | None) -> set[int]:
+def _alike(session: Session, keyset: KeysetHead, fact_id: int, radius: float | None) -> set[int]:
     """Give the live facts with a key near one of this fact's, among them this fact itself while it is live."""
-    keyset = keysets.active_head(session)
     pattern = KeySpace.of_facts(session, keyset, [fact_id])
     if not len(pattern):
         raise refusals.invalid_selector(f"fact {fact_id} does not exist or has no key in the active keyset")

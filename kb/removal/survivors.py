@@ -32,8 +32,9 @@ from colmlm.kb.facts.reading import fact_records
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.keys.records import KeysetHead
-from colmlm.kb.lookup.options import EVERY_FACT
+from colmlm.kb.lookup.options import every_fact_in_scope
 from colmlm.kb.lookup.records import Ranking
+from colmlm.kb.principal import as_service
 from colmlm.kb.removal.checks import (
     ASKED_AT_ONCE,
     CheckTarget,
@@ -261,6 +262,7 @@ class SurvivorSearch:
         """Read the questions of the sampled facts, one pass of the reader for each."""
         with self.kb.sessions() as session:
             asked = read_questions(session, target, self.questioner, keyset.dim)
+        with as_service(), self.kb.sessions() as session:  # it is of no corpus
             confidence = confidence_of_base(session, self.reader)
         near = _near(self.kb, keyset, asked)
         least = self.reader.confidence.passage_threshold(confidence.threshold)
@@ -279,9 +281,10 @@ def _near(kb: SearchableStore, keyset: KeysetHead, asked: Sequence[QuestionToRea
     for start in range(0, len(queries), ASKED_AT_ONCE):
         some = queries[start : start + ASKED_AT_ONCE]
         queries_BD = np.stack([query for _, query in some])
-        rankings = kb.lookups.nearest(
-            queries_BD, checkpoint_id=keyset.checkpoint_id, k=BY_KEY, fact_filter=EVERY_FACT
-        )
+        with as_service():  # the filter limits what is found
+            rankings = kb.lookups.nearest(
+                queries_BD, checkpoint_id=keyset.checkpoint_id, k=BY_KEY, fact_filter=every_fact_in_scope()
+            )
         found |= {fact_id: ranking for (fact_id, _), ranking in zip(some, rankings, strict=True)}
     return found
 
@@ -296,7 +299,7 @@ def _places(
     with kb.sessions() as session:
         asked, alike = _candidates(session, kb, one, near)
         ids = [candidate.sentence_id for candidate in (*asked, *alike)]
-        read = read_windows(session, ids, fact_filter=EVERY_FACT)
+        read = read_windows(session, ids, fact_filter=every_fact_in_scope())
     useful = {number for number, window in read.items() if _is_useful(window, one, forgotten)}
     first = [candidate for candidate in asked if candidate.sentence_id in useful][:WINDOWS]
     taken = {candidate.sentence_id for candidate in first}
@@ -323,11 +326,12 @@ def _candidates(
 
     There are more than are read, as some may tell nothing but what is forgotten.
     """
-    asked = candidate_sentences(session, kb.words, one.searched, near.hits, near.tombstone)
+    every = every_fact_in_scope()
+    asked = candidate_sentences(session, kb.words, one.searched, near.hits, near.tombstone, fact_filter=every)
     found = {candidate.sentence_id: candidate for candidate in asked}
     values = " ".join(one.values)
     by_value = [
-        candidate_sentences(session, kb.words, f"{words} {values}", near.hits)[: 2 * ALIKE]
+        candidate_sentences(session, kb.words, f"{words} {values}", near.hits, fact_filter=every)[: 2 * ALIKE]
         for words in dict.fromkeys((one.searched, one.around))
     ]
     alike = {c.sentence_id: replace(c, words=0.0) for in_turn in zip_longest(*by_value) for c in in_turn if c}

@@ -29,15 +29,18 @@ from colmlm.kb.principal import scope_of_statements
 # no corpus. Of keysets and checkpoints only what lookups are answered from.
 _OF_CORPORA = (
     "document", "fact", "fact_version", "fact_past", "fact_pair", "fact_key", "tombstone", "sentence", "corpus_review",
-    "generation", "attribution", "feedback", "miss", "change", "retention_rule", "document_seen",
+    "generation", "attribution", "feedback", "miss", "change", "retention_rule", "document_seen", "job", "forget_run",
 )  # fmt: skip
+_VIEWS = (
+    "standing_pair",
+)  # which ask their reader for its rights, so that they show no more than their tables
 _OF_NO_CORPUS = {
     "keyset": "id, checkpoint_id, threshold, calibrated, state",
     "checkpoint": "id, name, dim",
 }
 _LOCK = 0x636F6C6D05  # of the advisory locks of this program
 _READY = """
-SELECT bool_and(c.relrowsecurity AND has_table_privilege(r.oid, c.oid, 'SELECT'))
+SELECT bool_and((c.relrowsecurity OR c.relkind = 'v') AND has_table_privilege(r.oid, c.oid, 'SELECT'))
 FROM pg_class c LEFT JOIN pg_roles r ON r.rolname = scoped_role()
 WHERE c.oid = ANY (SELECT to_regclass(name) FROM unnest(%s::text[]) AS name)
   AND pg_has_role(current_user, r.oid, 'MEMBER')
@@ -92,7 +95,7 @@ def prepare_role(connection: psycopg.Connection) -> None:
 
     Raises `ScopesUnavailable` where this program's own role may not do that.
     """
-    row = connection.execute(_READY, [[*_OF_CORPORA]]).fetchone()
+    row = connection.execute(_READY, [[*_OF_CORPORA, *_VIEWS]]).fetchone()
     if row is not None and row[0]:
         return
     try:
@@ -118,6 +121,8 @@ def _prepare(connection: psycopg.Connection) -> None:
     for table in map(sql.Identifier, _OF_CORPORA):
         connection.execute(sql.SQL("ALTER TABLE {} ENABLE ROW LEVEL SECURITY").format(table))
         connection.execute(sql.SQL("GRANT SELECT ON {} TO {}").format(table, name))
+    for view in map(sql.Identifier, _VIEWS):
+        connection.execute(sql.SQL("GRANT SELECT ON {} TO {}").format(view, name))
     for of_service, columns in _OF_NO_CORPUS.items():
         granted = sql.SQL(", ").join(map(sql.Identifier, columns.split(", ")))
         granting = sql.SQL("GRANT SELECT ({}) ON {} TO {}")

@@ -363,7 +363,10 @@ class ErasedTextRow(TableRow):
 
 
 class ForgetRunRow(TableRow):
-    """A set of facts chosen for forgetting: the plan, what was done, and the evidence that they were forgotten."""
+    """A set of facts chosen for forgetting: the plan, what was done, and the evidence that they were forgotten.
+
+    One of a scoped caller is of the `corpora` that the caller had a right on (NULL: of all).
+    """
 
     __tablename__ = "forget_run"
     __table_args__ = (
@@ -386,6 +389,7 @@ class ForgetRunRow(TableRow):
     reason: Mapped[Content]
     at: Mapped[datetime] = mapped_column(server_default=func.now())
     on_behalf_of: Mapped[Content | None]
+    corpora: Mapped[Names | None]
 
 
 class SecretRow(TableRow):

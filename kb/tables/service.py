@@ -37,7 +37,7 @@ hold_states = ("asked", "standing", "release-asked", "released", "withdrawn")
 retention_actions = ("delete", "erase")
 retention_starts = ("seen", "date")
 webhook_formats = ("standard", "cloudevents")
-webhook_states = ("active", "paused", "failed")
+webhook_states = ("active", "limited", "paused", "failed")  # limited: active, on some corpora
 job_states = ("queued", "running", "succeeded", "failed", "cancelled")
 
 
@@ -256,6 +256,9 @@ class DenialRow(TableRow):
 class WebhookRow(TableRow):
     """A subscription to the change log. Everything up to `delivered_seq` was delivered, or is of no kind it wants.
 
+    One on these `corpora` (NULL: on all) is told what their callers see, and while it is active its state is "limited".
+    Where token `key_id` made it, it is told as long as the token has a right to read the log of all of them.
+
     The secret signs what is sent, so it is kept as it is, and read by who sends alone. Backups leave this table out.
     """
 
@@ -263,6 +266,11 @@ class WebhookRow(TableRow):
     __table_args__ = (
         CheckConstraint(f"format IN {webhook_formats}", name="format"),
         CheckConstraint(f"state IN {webhook_states}", name="state"),
+        CheckConstraint(
+            "corpora <> '{}' AND (key_id IS NULL OR corpora IS NOT NULL)"
+            " AND CASE WHEN corpora IS NULL THEN state <> 'limited' ELSE state <> 'active' END",
+            name="corpora",
+        ),
     )
 
     id: Mapped[int] = mapped_column(Identity(always=True), primary_key=True)
@@ -278,6 +286,8 @@ class WebhookRow(TableRow):
     failing_since: Mapped[datetime | None]
     next_attempt_at: Mapped[datetime | None]
     last_error: Mapped[Name | None]
+    corpora: Mapped[Names | None]
+    key_id: Mapped[int | None] = mapped_column(ForeignKey("api_key.id"))
 
 
 # The tables of misses, which are grouped into a work list and hold no text, and of what people said of

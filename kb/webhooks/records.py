@@ -20,6 +20,7 @@ class Webhook:
     Everything up to change `delivered_seq` was delivered or is of no kind of `kinds` (none: all). `state` is "active",
     "paused" or, where its receiver failed for too long, "failed". While it fails, `attempts` counts the failures in a
     row since `failing_since`, `last_error` says what went wrong last, and the next attempt is at `next_attempt_at`.
+    Changes of these `corpora` alone are sent to it (None: of all, and of the base).
     """
 
     webhook_id: int
@@ -34,6 +35,7 @@ class Webhook:
     failing_since: datetime | None
     next_attempt_at: datetime | None
     last_error: str | None
+    corpora: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

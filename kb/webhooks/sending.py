@@ -6,11 +6,7 @@ of the webhook. Whoever loses the lock loses the connection, so it can note noth
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 import random
-import secrets
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,14 +19,26 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx2
-import msgspec
-from sqlalchemy import Select, and_, case, func, literal, or_, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    and_,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+    true,
+    update,
+)
 from sqlalchemy.orm import Session, undefer
 
 from colmlm.kb.errors import InvalidValue, NotFound, WebhookRefused, refusals
+from colmlm.kb.facts.reading import require_corpus
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import check_text
-from colmlm.kb.log.records import EVENT, ChangeRecord, cloud_event, source_of
+from colmlm.kb.log.records import ChangeRecord
 from colmlm.kb.network.addresses import (
     Address,
     Deadline,
@@ -39,10 +47,11 @@ from colmlm.kb.network.addresses import (
     is_public,
     meant_address,
 )
-from colmlm.kb.principal import current_origin
+from colmlm.kb.principal import Principal, acting_as, current_origin, in_scope, scope_of_caller
 from colmlm.kb.store.store import Store
 from colmlm.kb.tables import ChangeRow, WebhookRow, copy_columns
-from colmlm.kb.webhooks.records import FORMATS, LONGEST_URL, Format, Webhook, WebhookDelivery
+from colmlm.kb.webhooks.messages import WebhookMessage, new_secret
+from colmlm.kb.webhooks.records import FORMATS, LONGEST_URL, Webhook, WebhookDelivery
 
 ANSWER_SECONDS = 15.0
 LONGEST_PAUSE = 3600.0  # seconds for which a receiver may ask to be left alone
@@ -155,87 +164,6 @@ def _pause(said: str) -> float | None:
     return min(float(said), LONGEST_PAUSE) if said.isascii() and said.isdecimal() else None
 
 
-# Messages to receivers, in the form of Standard Webhooks (https://www.standardwebhooks.com), signed with
-# HMAC-SHA256.
-#
-# A message is made from the change log when it is sent and stored nowhere, so what it says is what the log
-# says, and an erasure has nothing to redact in it.
-
-SECRET_BYTES = 32
-_MARK = "whsec_"
-
-
-@dataclass(frozen=True, slots=True)
-class WebhookMessage:
-    """A message: its id, by which a receiver knows one that comes again, and its body with the type of that."""
-
-    message_id: str
-    media_type: str
-    body: bytes
-
-    def headers(self, secret: bytes, at: datetime) -> dict[str, str]:
-        """Give the headers of an attempt to deliver it at this time."""
-        timestamp = str(int(at.timestamp()))
-        signed = b".".join((self.message_id.encode(), timestamp.encode(), self.body))
-        signature = base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode()
-        return {
-            "content-type": self.media_type,
-            "webhook-id": self.message_id,
-            "webhook-timestamp": timestamp,
-            "webhook-signature": f"v1,{signature}",
-        }
-
-
-def message_of_change(change: ChangeRecord, database: str, form: Format) -> WebhookMessage:
-    """Make the message of a change. It has the same id whenever and to whomever it is sent.
-
-    The hash is in it since numbers are used again where a log goes on from an older backup.
-    """
-    name = f"change_{database}_{change.seq}_{change.hash[:12]}"
-    if form == "cloudevents":
-        event = cloud_event(change, database)
-        return WebhookMessage(name, EVENT, msgspec.json.encode(event))
-    return _standard(name, f"change.{change.kind}", change.at, database, change)
-
-
-def message_of_test(webhook_id: int, database: str, form: Format) -> WebhookMessage:
-    """Make a test message, which shows that the receiver is reached and knows the secret."""
-    name, now = f"test_{secrets.token_hex(8)}", datetime.now(UTC)
-    data = {"webhook_id": webhook_id}
-    if form == "standard":
-        return _standard(name, "test", now, database, data)
-    event = {
-        "specversion": "1.0",
-        "id": name,
-        "source": source_of(database),
-        "type": "org.colmlm.test",
-        "time": now.isoformat(),
-        "datacontenttype": "application/json",
-        "data": data,
-    }
-    return WebhookMessage(name, EVENT, msgspec.json.encode(event))
-
-
-def _standard(name: str, kind: str, at: datetime, database: str, data: Any) -> WebhookMessage:
-    said = {
-        "type": kind,
-        "timestamp": at.isoformat(),
-        "source": source_of(database),
-        "data": data,
-    }
-    return WebhookMessage(name, "application/json", msgspec.json.encode(said))
-
-
-def new_secret() -> bytes:
-    """Make a secret that can't be guessed."""
-    return secrets.token_bytes(SECRET_BYTES)
-
-
-def format_secret(secret: bytes) -> str:
-    """Write a webhook's secret in the form that receivers take."""
-    return _MARK + base64.b64encode(secret).decode()
-
-
 # The addresses that webhooks may reach: public ones, and those of networks that the operator names.
 #
 # Whoever may add a webhook could otherwise have this machine send requests to services that only it reaches.
@@ -304,12 +232,29 @@ def _parse_url(text: str) -> httpx2.URL:
 # secret.
 
 MAX_ID = 2**63 - 1
+ACTIVE = "active"
+_STATE_OF_ACTIVE = (ACTIVE, "limited")  # as it is stored: on all corpora, and on some
 
 
 def add_subscription(
-    session: Session, url: httpx2.URL, kinds: Sequence[str], form: str, since: int | None, actor: str | None
+    session: Session,
+    url: httpx2.URL,
+    kinds: Sequence[str],
+    form: str,
+    since: int | None,
+    actor: str | None,
+    corpora: Sequence[str] = (),
 ) -> WebhookRow:
-    """Subscribe a receiver to what comes after change `since` (None: after this one). Raises `InvalidValue`."""
+    """Subscribe a receiver to what comes after change `since` (None: after this one), of these corpora (none: of all).
+
+    That of a scoped caller is on the caller's own corpora or some of them. Raises `InvalidValue` or `CorpusNotFound`.
+    """
+    scope = scope_of_caller()
+    of = tuple(dict.fromkeys(corpora)) or scope
+    for corpus in of or ():
+        if not in_scope(corpus):
+            raise refusals.corpus_not_found(corpus)
+        require_corpus(session, corpus)
     if form not in FORMATS:
         raise InvalidValue("format of the webhook", f"{form!r} is not one of {', '.join(FORMATS)}")
     if unknown := [kind for kind in kinds if kind not in audit.KINDS]:
@@ -326,6 +271,9 @@ def add_subscription(
         format=form,
         secret=new_secret(),
         delivered_seq=pending.seq if since is None else since,
+        corpora=None if of is None else list(of),
+        key_id=None if scope is None else current_origin().principal.key_id,
+        state=_STATE_OF_ACTIVE[of is not None],
     )
     session.add(row)
     _append(session, pending, "add-webhook", row)
@@ -345,8 +293,9 @@ def resume_subscription(session: Session, webhook_id: int, actor: str | None) ->
 def _turn(session: Session, webhook_id: int, state: str, kind: str, actor: str | None) -> WebhookRow:
     pending = _begin(session, actor, f"{kind.partition('-')[0]} webhook {webhook_id}")
     row = lock_subscription(session, webhook_id)
+    shown, state = state, _STATE_OF_ACTIVE[row.corpora is not None] if state == ACTIVE else state
     if row.state == state and not row.attempts:  # one that fails may be told to try again now
-        raise refusals.webhook_state(webhook_id, state)
+        raise refusals.webhook_state(webhook_id, shown)
     row.state = state
     _forget_failures(row)
     _append(session, pending, kind, row)
@@ -388,7 +337,9 @@ def read_subscription(session: Session, webhook_id: int) -> WebhookRow:
 
 def list_subscriptions(session: Session, after: int = 0, limit: int | None = None) -> list[Webhook]:
     """Give the webhooks past the id `after`, up to `limit`, in the order in which they were added."""
-    statement = select(WebhookRow).where(WebhookRow.id > after).order_by(WebhookRow.id).limit(limit)
+    statement = (
+        select(WebhookRow).where(WebhookRow.id > after, _is_own()).order_by(WebhookRow.id).limit(limit)
+    )
     return [webhook_record(row) for row in session.scalars(statement)]
 
 
@@ -398,10 +349,20 @@ def subscription_with_secret(session: Session, webhook_id: int) -> WebhookRow:
 
 
 def _only(session: Session, webhook_id: int, rows: Select[WebhookRow]) -> WebhookRow:
-    row = session.scalar(rows.where(WebhookRow.id == webhook_id)) if 0 < webhook_id <= MAX_ID else None
+    found = rows.where(WebhookRow.id == webhook_id, _is_own())
+    row = session.scalar(found) if 0 < webhook_id <= MAX_ID else None
     if row is None:
         raise refusals.webhook_not_found(webhook_id)
     return row
+
+
+def _is_own() -> ColumnElement[bool]:
+    """Say which webhooks there are for who asks: a scoped caller has those that its own token made."""
+    if (scope := scope_of_caller()) is None:
+        return true()
+    return and_(
+        WebhookRow.key_id == current_origin().principal.key_id, WebhookRow.corpora.contained_by(list(scope))
+    )
 
 
 def webhook_record(row: WebhookRow) -> Webhook:
@@ -411,6 +372,8 @@ def webhook_record(row: WebhookRow) -> Webhook:
         row,
         webhook_id=row.id,
         kinds=tuple(row.kinds),
+        state=ACTIVE if row.state in _STATE_OF_ACTIVE else row.state,
+        corpora=None if row.corpora is None else tuple(row.corpora),
         created_at=row.created_at.astimezone(UTC),
         delivered_at=_utc(row.delivered_at),
         failing_since=_utc(row.failing_since),
@@ -434,7 +397,8 @@ def _append(session: Session, pending: audit.Pending, kind: str, row: WebhookRow
         "host": httpx2.URL(row.url).netloc.decode(),
         "kinds": row.kinds,
         "format": row.format,
-        "state": row.state,
+        "state": ACTIVE if row.state in _STATE_OF_ACTIVE else row.state,
+        **({} if row.corpora is None else {"corpora": row.corpora}),
         "delivered_seq": row.delivered_seq,
     }
     audit.append_change(session, pending, kind, payload={"webhook": kept})
@@ -450,7 +414,8 @@ PIECE = 100  # changes that are read at once
 _LOCK = text("SELECT pg_try_advisory_lock(hashtextextended('webhook of colmlm ' || CAST(:id AS bigint), 0))")
 _IS_DUE = and_(
     ~func.pg_is_in_recovery(),  # a standby could note nothing, and the primary has senders of its own
-    WebhookRow.state == "active",
+    WebhookRow.state.in_(_STATE_OF_ACTIVE),
+    func.webhook_is_entitled(WebhookRow.key_id, WebhookRow.corpora),
     or_(WebhookRow.next_attempt_at.is_(None), WebhookRow.next_attempt_at <= func.clock_timestamp()),
     WebhookRow.delivered_seq < select(func.max(ChangeRow.seq)).scalar_subquery(),
 )
@@ -482,16 +447,16 @@ def lock_position(store: Store, webhook_id: int) -> Iterator[Position | None]:
         connection.detach()  # so that its end closes it, which releases the lock
         with Session(connection) as session:
             has_turn = session.scalar(_LOCK, {"id": webhook_id}) and webhook_id in due_webhooks(session)
-            yield _position(session, webhook_id) if has_turn else None
+            yield _position(store, session, webhook_id) if has_turn else None
 
 
-def _position(session: Session, webhook_id: int) -> Position | None:
+def _position(store: Store, session: Session, webhook_id: int) -> Position | None:
     try:
         row = subscription_with_secret(session, webhook_id)
     except NotFound:  # it was removed just now
         return None
     webhook = webhook_record(row)
-    position = Position(session, webhook, row.secret, webhook.delivered_seq, webhook.attempts)
+    position = Position(store, session, webhook, row.secret, webhook.delivered_seq, webhook.attempts)
     return position if position.can_note() else None
 
 
@@ -499,9 +464,11 @@ def _position(session: Session, webhook_id: int) -> Position | None:
 class Position:
     """Where a webhook is in the log: change `seq` and all before it are done with; `failures` came since in a row.
 
-    What is noted holds only where the webhook is still where this left it, and not removed or replayed.
+    What is noted holds only where the webhook is still where this left it, and not removed or replayed. One on some
+    corpora reads the log as a scoped caller does, so that the database decides what it is told.
     """
 
+    store: Store
     session: Session
     webhook: Webhook
     secret: bytes
@@ -524,21 +491,25 @@ class Position:
         wanted = select(ChangeRow).where(ChangeRow.seq > self.seq, ChangeRow.seq <= head)
         if self.webhook.kinds:
             wanted = wanted.where(ChangeRow.kind.in_(self.webhook.kinds))
-        rows = self.session.scalars(wanted.order_by(ChangeRow.seq).limit(PIECE))
-        return audit.change_records(self.session, rows)
+        wanted = wanted.order_by(ChangeRow.seq).limit(PIECE)
+        if self.webhook.corpora is None:
+            return audit.change_records(self.session, self.session.scalars(wanted))
+        reader = Principal("webhook", str(self.webhook.webhook_id), corpora=self.webhook.corpora)
+        with acting_as(reader), self.store.sessions() as session:
+            return audit.change_records(session, session.scalars(wanted))
 
     def can_note(self) -> bool:
         """Write the row unchanged before anything is sent, and say whether changes may be sent.
 
         A database that takes no writes raises here, so that no message is sent that could not be noted.
         """
-        return self._write(delivered_seq=self.seq) == "active"
+        return self._write(delivered_seq=self.seq) in _STATE_OF_ACTIVE
 
     def note_delivered(self, seq: int) -> bool:
         """Note that the receiver took this change, and say whether it may get the next."""
         self.failures = 0
         nothing = dict.fromkeys(("failing_since", "next_attempt_at", "last_error"))
-        return self._move(seq, attempts=0, delivered_at=func.clock_timestamp(), **nothing) == "active"
+        return self._move(seq, attempts=0, delivered_at=func.clock_timestamp(), **nothing) in _STATE_OF_ACTIVE
 
     def _move(self, seq: int, **more: Any) -> str | None:
         """Move on to a change, and give the state of the webhook; None where it is no longer where it was."""
@@ -557,7 +528,9 @@ class Position:
             failing_since=since,
             next_attempt_at=now + persistence.wait(self.failures, attempt.retry_after),
             last_error=attempt.delivery.error,
-            state=case((and_(WebhookRow.state == "active", is_over), "failed"), else_=WebhookRow.state),
+            state=case(
+                (and_(WebhookRow.state.in_(_STATE_OF_ACTIVE), is_over), "failed"), else_=WebhookRow.state
+            ),
         )
 
     def _write(self, **values: Any) -> str | None:

@@ -16,6 +16,7 @@ from colmlm.kb.log import audit
 from colmlm.kb.store import waits
 from colmlm.kb.store.store import Store
 from colmlm.kb.webhooks import sending
+from colmlm.kb.webhooks.messages import format_secret, message_of_change, message_of_test
 from colmlm.kb.webhooks.records import Webhook, WebhookDelivery
 from colmlm.kb.webhooks.sending import (
     Position,
@@ -23,10 +24,7 @@ from colmlm.kb.webhooks.sending import (
     RetryPolicy,
     Sender,
     add_subscription,
-    format_secret,
     list_subscriptions,
-    message_of_change,
-    message_of_test,
     pause_subscription,
     read_subscription,
     remove_subscription,
@@ -65,17 +63,19 @@ class Webhooks:
         kinds: Sequence[str] = (),
         form: str = "standard",
         since: int | None = None,
+        corpora: Sequence[str] = (),
         actor: str | None = None,
         dry_run: bool = False,
     ) -> tuple[str, Webhook]:
         """Subscribe a receiver, and give it with its secret, which can't be read again.
 
-        It is sent what comes after change `since` (None: after now), of these kinds (none: of all). Raises
-        `WebhookRefused` where nothing may be sent there, `InvalidValue` or `NoSuchChange`.
+        It is sent what comes after change `since` (None: after now), of these kinds (none: of all) and corpora (none:
+        of all, or of those of a scoped caller). Raises `WebhookRefused` where nothing may be sent there,
+        `InvalidValue`, `CorpusNotFound` or `NoSuchChange`.
         """
         checked, _ = self.reach.target(url)
         with self._session(dry_run) as session:
-            row = add_subscription(session, checked, kinds, form, since, actor)
+            row = add_subscription(session, checked, kinds, form, since, actor, corpora)
             made = webhook_record(row)
             return format_secret(subscription_with_secret(session, row.id).secret), made
 

@@ -68,8 +68,8 @@ def fill(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
         )
         connection.execute(
             text(
-                "INSERT INTO webhook (url, kinds, format, secret, delivered_seq)"
-                " VALUES ('https://example.org/', '{}', 'standard', '\\x00', 1)"
+                "INSERT INTO webhook (url, kinds, format, secret, delivered_seq, state)"
+                " VALUES ('https://example.org/', '{}', 'standard', '\\x00', 1, 'paused')"
             )
         )
         connection.execute(text("INSERT INTO suppression VALUES ('\\x01', 1)"))

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.corpus.raw.web import Fetcher
-from colmlm.kb.webhooks.sending import Reach, Sender, message_of_test
+from colmlm.kb.webhooks.messages import message_of_test
+from colmlm.kb.webhooks.sending import Reach, Sender
 from tests.receiver import LOOPBACK
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n"

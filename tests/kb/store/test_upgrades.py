@@ -19,7 +19,10 @@ from colmlm.kb.store import database
 from colmlm.lab.faults.migration import write_later_release
 
 # Where a migration breaks the rule, and why it may.
-EXEMPT: dict[str, str] = {}
+EXEMPT = {
+    "0039": "It takes one more state, and binds rows alone that the release before cannot write: webhooks on corpora, "
+    "which that release must not make active, since it would send them all changes"
+}
 FIRST, *REVISIONS = reversed(database.schema_revisions())
 
 _COLUMNS = """

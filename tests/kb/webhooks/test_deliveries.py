@@ -16,8 +16,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from standardwebhooks.webhooks import WebhookVerificationError
 
 from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.webhooks.messages import message_of_change
 from colmlm.kb.webhooks.records import Webhook
-from colmlm.kb.webhooks.sending import RetryPolicy, lock_position, lock_subscription, message_of_change
+from colmlm.kb.webhooks.sending import RetryPolicy, lock_position, lock_subscription
 from colmlm.kb.webhooks.webhooks import Deliverer
 from tests.kb.webhooks.conftest import edit
 from tests.kb.webhooks.process import SOON

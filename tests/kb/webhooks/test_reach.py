@@ -9,7 +9,8 @@ import pytest
 from colmlm.kb.errors import InvalidValue, SettingsError, WebhookRefused
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.webhooks.sending import Reach, Sender, message_of_test
+from colmlm.kb.webhooks.messages import message_of_test
+from colmlm.kb.webhooks.sending import Reach, Sender
 from tests.receiver import LOOPBACK, Receiver
 from tests.refusals import raises_code
 

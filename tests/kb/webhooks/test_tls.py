@@ -10,8 +10,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from colmlm.kb.webhooks.messages import message_of_test
 from colmlm.kb.webhooks.records import WebhookDelivery
-from colmlm.kb.webhooks.sending import Reach, Sender, message_of_test
+from colmlm.kb.webhooks.sending import Reach, Sender
 from tests.authority import Authority
 from tests.receiver import LOOPBACK, Receiver, receiver
 
