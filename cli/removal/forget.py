@@ -77,11 +77,12 @@ OfDocument = Annotated[
 ]
 OfCorpus = Annotated[str | None, typer.Option("--corpus", callback=some_text, help="Facts of this corpus.")]
 OfUri = Annotated[
-    str | None, typer.Option("--uri", callback=some_text, help="Facts of documents with this address.")
-]
-UriPrefix = Annotated[
     str | None,
-    typer.Option("--uri-prefix", callback=some_text, help="Facts of documents whose address begins so."),
+    typer.Option(
+        "--uri",
+        callback=some_text,
+        help="Facts of documents with this address; with * at its end, that begins so.",
+    ),
 ]
 WithText = Annotated[
     str | None,
@@ -175,7 +176,6 @@ def plan(
     document: OfDocument = None,
     corpus: OfCorpus = None,
     uri: OfUri = None,
-    uri_prefix: UriPrefix = None,
     text: WithText = None,
     question: WithQuestion = None,
     licence: Licence = None,
@@ -198,8 +198,10 @@ def plan(
     """Choose facts (they must match every option) and show what forgetting them would do. Changes nothing."""
     from colmlm.kb.removal.selector import Selector
 
+    begins = uri is not None and uri.endswith("*")
     selector = Selector(
-        fact_ids=tuple(fact or ()), document=document, corpus=corpus, uri=uri, uri_prefix=uri_prefix, text=text,
+        fact_ids=tuple(fact or ()), document=document, corpus=corpus, text=text,
+        uri=None if begins else uri, uri_prefix=uri[:-1] if uri and begins else None,
         question=question, licence=licence, first_seq=from_seq, last_seq=to_seq, since=since,
         until=until, like=like, radius=None if like is None else radius, everything=everything,
     )  # fmt: skip
