@@ -86,7 +86,9 @@ def archive_columns(table: Table) -> list[str]:
 
 def select_rows(table: Table) -> sql.Composed:
     """Give the statement that reads a table for the archive, of a sealed one with the number of the owner first."""
-    columns = [sql.SQL("t.{}").format(sql.Identifier(name)) for name in archive_columns(table)]
+    columns: list[sql.Composable] = [
+        sql.SQL("t.{}").format(sql.Identifier(name)) for name in archive_columns(table)
+    ]
     join = ""
     if sealed_columns(table):
         join, kind, owner = _OWNERS[table.name]
@@ -210,7 +212,7 @@ def _shape_of(column: Column[Any], value: bytes) -> bytes:
     if isinstance(column.type, ARRAY):
         if len(value) < 20:
             return value  # it is empty
-        (count,) = _INT32.unpack_from(value, 12)
+        count: int = _INT32.unpack_from(value, 12)[0]
         return value[:20] + (_INT32.pack(len(_MARK)) + _MARK) * count
     return b""
 

@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import psycopg
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -151,8 +151,8 @@ def write_backup(
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w+b") as stream, _encrypting(stream, wanted) as plain:
             manifest = _write(kb, _SummedStream(plain), key, on_bytes)
-        with temporary.open("rb") as stream:
-            os.fsync(stream.fileno())
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
         if not wanted:
             with open_backup(temporary):  # what is on the disk is what was written
                 pass
@@ -358,7 +358,7 @@ def _plain_stream(stored: IO[bytes], file: Path, identities: Path | None) -> Ite
         yield stored
         return
     with tempfile.TemporaryFile() as plain:
-        passing = PassingFile(plain)
+        passing = cast("IO[bytes]", PassingFile(plain))
         decrypt_stream(stored, passing, identities, str(file))
         passing.seek(0)
         yield passing
