@@ -337,7 +337,7 @@ class RetentionStart(StrEnum):
         "colmlm corpus retain handbook",
         'colmlm corpus retain handbook --days 365 --action erase --counts-from date --reason "policy 7"',
         "colmlm corpus retain handbook --days 30 --dry-run",
-        'colmlm corpus retain handbook --off --reason "kept for ever"',
+        'colmlm corpus retain handbook --days 0 --reason "kept for ever"',
     )
 )
 @anywhere
@@ -345,7 +345,8 @@ def retain(
     base: Base,
     corpus: CorpusName,
     days: Annotated[
-        int | None, typer.Option("--days", min=1, max=36_500, help="Set a rule: documents go after so many.")
+        int | None,
+        typer.Option("--days", min=0, max=36_500, help="Set a rule: documents go after so many. 0 ends it."),
     ] = None,
     action: Annotated[
         RetentionAction,
@@ -358,7 +359,6 @@ def retain(
             help="seen: since it was added or last found unchanged. date: since the date its revision begins with.",
         ),
     ] = RetentionStart.seen,
-    off: Annotated[bool, typer.Option("--off", help="End the rule.")] = False,
     reason: WhyUnlessDry = None,
     actor: Actor = None,
     limit: Limit = 50,
@@ -367,15 +367,14 @@ def retain(
 ) -> None:
     """Show or set after how many days the documents of a corpus go, what would go now, and when the next goes.
 
-    A worker carries a rule out within an hour. What a hold keeps stays. Without --days and --off nothing is changed.
+    A worker carries a rule out within an hour. What a hold keeps stays. Without --days nothing is changed.
     """
-    if off and days is not None:
-        raise typer.BadParameter("end the rule or set one.", param_hint="--off")
+    off = days == 0
     terms: RetentionTerms | None = None
-    if days is not None:
+    if days:
         terms = {"days": days, "action": action.value, "counts_from": counts_from.value}
     plan = base.retention.plan(corpus, terms=terms, limit=limit)
-    changes = (off or days is not None) and not dry_run
+    changes = days is not None and not dry_run
     if changes:
         require_reason(reason)
         require_somebody(yes, "change the rule")

@@ -29,48 +29,88 @@ Keys = Annotated[
         "--key", metavar="FINGERPRINT", callback=some_texts, help="Who may have signed; may be repeated."
     ),
 ]
+Identity = Annotated[
+    Path | None,
+    typer.Option(
+        "--identity",
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help="The private key of an encrypted backup.",
+    ),
+]
 MIB = 2**20
+ANY_SIGNER = "any"
 KEEP_THE_LOG = (
-    "What is erased from now on is still in this backup. Keep the log elsewhere, after each erasure: "
-    "colmlm log export --changes --output changes.jsonl"
+    "What is erased from now on can be read in this backup with the key file of then, and not with that of today. "
+    "Keep the log elsewhere, after each erasure: colmlm log export --changes --output changes.jsonl"
 )
 
 
-@app.command(epilog=examples("colmlm backup create monday.backup"))
+@app.command(
+    epilog=examples(
+        "colmlm backup create monday.backup", "colmlm backup create monday.backup --recipient age1..."
+    )
+)
 def create(
     file: Annotated[Path, typer.Argument(metavar="FILE", dir_okay=False, help="Where to write it.")],
-    replace: Annotated[bool, typer.Option("--replace", help="Replace a file of this name.")] = False,
+    recipient: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--recipient",
+            metavar="KEY",
+            callback=some_texts,
+            help="Encrypt to this public key (age1...), or to those in this file; may be repeated. "
+            "Default: COLMLM_BACKUP_RECIPIENTS.",
+        ),
+    ] = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            "--keys",
+            metavar="FILE",
+            dir_okay=False,
+            help="Where to write the keys. Default: sealing.keys in the home.",
+        ),
+    ] = None,
 ) -> None:
     """Write everything to one file, from one snapshot, while edits and lookups go on. Only its owner may read it.
 
-    It holds all texts, deleted ones too, and the secret of the database. Facts that are erased later are still in it:
-    keep the change log elsewhere too (`colmlm log export --changes`), since a restore repeats later erasures from it.
+    It holds all texts, deleted ones too, sealed with keys that are written to a file of their own. An erasure destroys
+    the keys of what it erases, so keep the key file of today only, and apart from the backups. Keep the change log
+    elsewhere too (`colmlm log export --changes`), since a restore repeats later erasures from it.
     """
     from colmlm.kb.backup.write import write_backup
     from colmlm.kb.log.signing import signing_key
+    from colmlm.kb.removal.sealing import default_key_file
 
     with Runtime.from_environment() as runtime, progress("Writing MiB") as advance:
         made = write_backup(
             runtime.kb,
             file,
             signing_key(runtime.settings.home),
-            replace=replace,
+            recipients=recipient or (),
+            key_file=keys,
             on_bytes=lambda done: advance(done // MIB, None),
         )
-    print_json(made) if wants_json() else _show(made)
+        key_file = keys or default_key_file(runtime.settings)
+    print_json({**plain(made), "key_file": str(key_file)}) if wants_json() else _show(made)
+    note(f"The keys that open its texts are in {key_file}. Keep them apart from the backup.")
     note(KEEP_THE_LOG)
 
 
 @app.command(epilog=examples("colmlm backup verify monday.backup"))
-def verify(file: BackupFile, key: Keys = None) -> None:
-    """Read a backup to its last byte and compare every checksum; needs no database.
+def verify(file: BackupFile, key: Keys = None, identity: Identity = None) -> None:
+    """Read a backup to its last byte and compare every checksum; needs no database and no sealing keys.
 
     The exit code is 1 where a bit differs from what was written, the end is missing, or no --key signed it.
     """
     from colmlm.kb.backup.write import verify_backup
 
     with progress("Reading MiB") as advance:
-        found = verify_backup(file, lambda done: advance(done // MIB, None), keys=key or ())
+        found = verify_backup(
+            file, lambda done: advance(done // MIB, None), keys=key or (), identities=identity
+        )
     print_json({"ok": True, **plain(found)}) if wants_json() else _show(found)
 
 
@@ -78,7 +118,14 @@ def _show(backup: Backup) -> None:
     say(
         f"ok: database {backup.database} as of change {backup.seq}, made {backup.at}, signed by key {backup.key}"
     )
-    say(f"{count_of(backup.num_bytes, 'byte')}, migration {backup.migration}")
+    kept = (
+        "encrypted, texts sealed"
+        if backup.is_encrypted
+        else "texts sealed"
+        if backup.is_sealed
+        else "texts open"
+    )
+    say(f"{count_of(backup.num_bytes, 'byte')}, migration {backup.migration}, {kept}")
     say("rows: " + ", ".join(f"{name} {rows}" for name, rows in backup.rows.items() if rows))
 
 
@@ -110,27 +157,43 @@ def restore(
     reapply_deletes: Annotated[
         bool, typer.Option("--reapply-deletes", help="Delete again, too, what that log says is deleted.")
     ] = False,
-    key: Keys = None,
-    trust_signer: Annotated[
-        bool,
-        typer.Option("--trust-signer", help="Restore whoever signed it. Its tokens let people in here."),
-    ] = False,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--key",
+            metavar="FINGERPRINT",
+            callback=some_texts,
+            help="Who may have signed; may be repeated. `any`: whoever did. Its tokens let people in here.",
+        ),
+    ] = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            "--keys",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="The keys that open its texts. Default: sealing.keys in the home.",
+        ),
+    ] = None,
+    identity: Identity = None,
     actor: Actor = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do all of it, then roll it back.")] = False,
     yes: Yes = False,
 ) -> None:
     """Fill an empty, migrated database from a backup: everything, or nothing.
 
-    The key of this home must have signed the backup, or a --key, since a backup brings tokens. A backup still holds
+    The key of this home must have signed the backup, or a --key, since a backup brings tokens. A backup may still hold
     what was erased after it was made, so the newer log is needed, signed by the key that signed the backup or by a
-    --key. At the end everything is checked as by `colmlm doctor --data`; the exit code is 1 where that finds
-    anything.
+    --key. Texts whose sealing key was destroyed since are restored as marks, like erased ones. At the end everything is
+    checked as by `colmlm doctor --data`; the exit code is 1 where that finds anything.
     """
     from colmlm.kb.backup.restore import restore_backup
 
     _require_one(change_log, without_later_erasures, reapply_deletes)
+    signers = [one for one in key or () if one != ANY_SIGNER]
     if without_later_erasures and not dry_run:
-        _confirm_return(file, yes)
+        _confirm_return(file, identity, yes)
     with Runtime.from_environment() as runtime:
         with progress("Restoring MiB") as advance:
             report = restore_backup(
@@ -139,8 +202,10 @@ def restore(
                 actor=runtime.actor(actor),
                 log_file=change_log,
                 without_later_erasures=without_later_erasures,
-                keys=key or (),
-                trust_signer=trust_signer,
+                keys=signers,
+                trust_signer=ANY_SIGNER in (key or ()),
+                key_file=keys,
+                identities=identity,
                 reapply_deletes=reapply_deletes,
                 dry_run=dry_run,
                 on_bytes=lambda done: advance(done // MIB, None),
@@ -164,14 +229,14 @@ def _require_one(change_log: Path | None, without_later_erasures: bool, reapply_
         raise typer.BadParameter("there is no log to take them from.", param_hint="--reapply-deletes")
 
 
-def _confirm_return(file: Path, yes: bool) -> None:
+def _confirm_return(file: Path, identity: Path | None, yes: bool) -> None:
     """Ask whether facts that were erased since may come back; where nobody can be asked, --yes is required."""
     from colmlm.kb.backup.write import open_backup
 
     if yes:
         return
     require_somebody(yes, "let erased facts come back")
-    with open_backup(file) as archive:
+    with open_backup(file, identities=identity) as archive:
         backup = archive.backup
     question = (
         f"Facts that were erased after change {backup.seq} ({backup.at}) come back. Restore all the same?"
@@ -190,6 +255,8 @@ def _show_restored(report: RestoreReport, dry_run: bool) -> None:
     ):
         if fact_ids:
             say(f"{what}: {some_ids(fact_ids)} ({len(fact_ids)})")
+    for table, ids in report.lost.items():
+        say(f"sealed, its key was destroyed: {table.replace('_', ' ')} {some_ids(ids)} ({len(ids)})")
     if limited := [one.corpus or f"keyset {one.keyset}" for one in report.limited_again]:
         say(f"limited to accepted facts again: {', '.join(limited)}")
     for erasure in report.repeated:

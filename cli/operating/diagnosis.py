@@ -39,6 +39,7 @@ from colmlm.kb.errors import (
 )
 from colmlm.kb.jobs import tickets
 from colmlm.kb.jobs.queue import Jobs
+from colmlm.kb.removal.sealing import describe_key_file
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from colmlm.kb.store.embedded_server import EmbeddedServer
@@ -452,6 +453,7 @@ def _server(engine: Engine) -> Iterator[CheckResult]:
 def _contents(settings: Settings, user: UserSettings, engine: Engine) -> Iterator[CheckResult]:
     kb = KnowledgeBase(settings, engine)
     try:
+        yield from _sealing_keys(kb)
         try:
             keyset = kb.keysets.show(kb.keysets.active().keyset_id)
         except NoActiveKeyset:
@@ -481,6 +483,15 @@ def _contents(settings: Settings, user: UserSettings, engine: Engine) -> Iterato
         yield _answers(kb, user)
     finally:
         kb.searcher.reader.dispose()
+
+
+def _sealing_keys(kb: KnowledgeBase) -> Iterator[CheckResult]:
+    file, doubt = describe_key_file(kb)
+    if doubt is not None:
+        remedy = "Run: colmlm doctor --data --repair"
+        yield CheckResult("sealing keys", "warning", f"{file}: {doubt}", remedy)
+    elif file.exists():
+        yield CheckResult("sealing keys", "ok", f"{file} has the keys of now")
 
 
 def _answers(kb: KnowledgeBase, user: UserSettings) -> CheckResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
@@ -17,14 +18,20 @@ EXAMPLES = examples(
     "colmlm db sizing --facts 2200000000 --dim 960 --code-bytes 96 --json",
 )
 MOST = 10**12
+_KEYS = re.compile(r"([1-9][0-9]?)(?:x([1-9]))?")
 
 
 def sizing(
     facts: Annotated[int, typer.Option("--facts", min=1, max=MOST, help="How many facts.")],
     dim: Annotated[int, typer.Option("--dim", min=1, max=16_384, help="Width of a key.")] = 576,
     keys_per_fact: Annotated[
-        int, typer.Option("--keys-per-fact", min=1, max=100, help="2 with question keys.")
-    ] = 1,
+        str,
+        typer.Option(
+            "--keys-per-fact",
+            metavar="KEYS[xKEYSETS]",
+            help="2 with question keys; 2x2 beside a retraining, with two keysets open at once.",
+        ),
+    ] = "1",
     text_bytes: Annotated[
         int,
         typer.Option(
@@ -40,21 +47,20 @@ def sizing(
             help="Of a key in the index. Default: an eighth of dim, and 8, from width 256 on; else a quarter.",
         ),
     ] = None,
-    keysets: Annotated[
-        int, typer.Option("--keysets", min=1, max=10, help="Kept and open at once; 2 beside a retraining.")
-    ] = 1,
 ) -> None:
     """Say what so many facts take: database, index, memory, disk, lookups a second.
 
     Fitted to one machine at a million facts and computed beyond that: an order of magnitude, not a promise.
     """
+    if not (said := _KEYS.fullmatch(keys_per_fact)):
+        raise typer.BadParameter("it is no number like 2, or 2x2.", param_hint="--keys-per-fact")
     load = Load(
         facts=facts,
         dim=dim,
-        keys_per_fact=keys_per_fact,
+        keys_per_fact=int(said[1]),
         text_bytes=text_bytes,
         code_bytes=code_bytes,
-        keysets=keysets,
+        keysets=int(said[2] or 1),
     )
     found = sizes(load)
     if load.is_flat and code_bytes is not None:

@@ -10,9 +10,10 @@ operator names.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,16 @@ from sqlalchemy import Table, exists, func, select, text, true
 from sqlalchemy.orm import Session
 
 from colmlm.kb.access.access import end_all_sessions
-from colmlm.kb.backup.write import Archive, Backup, Heard, archive_tables, open_backup
-from colmlm.kb.errors import LogRefused, SignatureRefused, count_of, refusals
+from colmlm.kb.backup.sealed_rows import RowForm, RowOpener, end_lost, join_rows, sealed_columns, split_rows
+from colmlm.kb.backup.write import BLOCK, Archive, Backup, Heard, archive_tables, open_backup
+from colmlm.kb.errors import (
+    LogRefused,
+    SignatureRefused,
+    count_of,
+    refusals,
+    sealing_keys_needed,
+    sealing_keys_unfit,
+)
 from colmlm.kb.facts import reading, sentences
 from colmlm.kb.facts.edits import delete_facts, settle_review
 from colmlm.kb.facts.records import Mentioned, ReviewVerdict
@@ -35,6 +44,7 @@ from colmlm.kb.log.witness import Head, LogEntry, hash_at, read_log
 from colmlm.kb.removal.erase import erase_facts
 from colmlm.kb.removal.holds import PLACED, RELEASED, RULED, repeat_hold, repeat_release, repeat_rule
 from colmlm.kb.removal.persons import places_here
+from colmlm.kb.removal.sealing import default_key_file, read_key_file, write_key_file
 from colmlm.kb.review.review import KIND, limit_to_accepted
 from colmlm.kb.store.database import connection_of, head_revision
 from colmlm.kb.tables import (
@@ -75,6 +85,7 @@ class RestoreReport:
     deleted_again: tuple[int, ...]
     limited_again: tuple[LaterLimit, ...] = ()
     sealed: tuple[int, ...] = ()
+    lost: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def needs_log(self) -> bool:
@@ -93,6 +104,8 @@ def restore_backup(
     trust_signer: bool = False,
     reapply_deletes: bool = False,
     dry_run: bool = False,
+    key_file: Path | None = None,
+    identities: Path | None = None,
     on_bytes: Heard = lambda _: None,
 ) -> RestoreReport:
     """Fill an empty, migrated database from a backup: with all of it or, on an error or a kill, with nothing.
@@ -101,9 +114,11 @@ def restore_backup(
     unless `without_later_erasures` says that what was erased after the backup may come back. `keys` are fingerprints,
     one of which must have signed the backup and one the log. Without any, the key of this home must have signed the
     backup, unless `trust_signer`: its tokens let people in. `dry_run` does everything and rolls back.
+    The keys of `key_file`, by default that of this home, open the texts. What they do not open any more ends as if it
+    were erased. `identities` names the file of private keys for an encrypted backup.
     Raises `BackupRefused`, `DatabaseNotEmpty`, `LogRefused`, `SignatureRefused`.
     """
-    with open_backup(file, keys) as archive, kb.sessions() as session:
+    with open_backup(file, keys, identities) as archive, kb.sessions() as session:
         backup = archive.backup
         if not (keys or trust_signer):
             _require_own_signer(kb.settings.home, archive)
@@ -112,12 +127,29 @@ def restore_backup(
         if newer is None and not (without_later_erasures or dry_run):
             raise refusals.newer_log_needed(backup.seq, backup.at)
         _require_empty(session)
-        _fill(session, archive, on_bytes)
-        sentences.write_all_sentences(session)
+        opener = _opener(archive, key_file or default_key_file(kb.settings), identities)
+        _fill(session, archive, opener, on_bytes)
         _require_log(session, archive)
-        report = _catch_up(session, backup, newer, actor, reapply_deletes, without_later_erasures)
+        lost = end_lost(session, opener, actor) if opener else {}
+        sentences.write_all_sentences(session)
+        report = _catch_up(session, backup, newer, actor, reapply_deletes, without_later_erasures, lost)
         session.rollback() if dry_run else session.commit()
+    if opener and not dry_run:
+        write_key_file(kb, default_key_file(kb.settings), opener.keys.recipients)
     return report
+
+
+def _opener(archive: Archive, key_file: Path, identities: Path | None) -> RowOpener | None:
+    """Read the keys that open the texts of a backup; None where it is of the format before."""
+    if not archive.backup.is_sealed:
+        return None
+    file = str(archive.file)
+    if not key_file.exists():
+        raise sealing_keys_needed(file, str(key_file))
+    found = read_key_file(key_file, identities)
+    if found.database != archive.backup.database:
+        raise sealing_keys_unfit(file, str(key_file), f"it is of database {found.database}")
+    return RowOpener(found, file, str(key_file), archive.backup.seq)
 
 
 def _require_own_signer(home: Path, archive: Archive) -> None:
@@ -128,7 +160,7 @@ def _require_own_signer(home: Path, archive: Archive) -> None:
             str(archive.file),
             f"it was signed by key {key}, which is not the key of {home}",
             f"{_SIGNER_DECIDES} Compare that fingerprint with the one that `colmlm backup "
-            f"create` or `verify` printed where it was made, and pass --key {key}. Or pass --trust-signer.",
+            f"create` or `verify` printed where it was made, and pass --key {key}. Or pass --key any.",
         )
 
 
@@ -150,19 +182,28 @@ def _require_empty(session: Session) -> None:
             raise refusals.database_not_empty(table.name)
 
 
-def _fill(session: Session, archive: Archive, on_bytes: Heard) -> None:
+def _fill(session: Session, archive: Archive, opener: RowOpener | None, on_bytes: Heard) -> None:
     """Copy every table in, the secret too, without which no keyed digest of the backup could be checked."""
     session.execute(text("DELETE FROM secret"))
     described = {table["name"]: table for table in archive.manifest["tables"]}
     if set(described) != {table.name for table in archive_tables()}:
         raise refusals.backup_refused(str(archive.file), "it does not hold the tables of this program")
     done = 0
+
+    def count_bytes(blocks: Iterator[bytes]) -> Iterator[bytes]:
+        nonlocal done
+        for block in blocks:
+            yield block
+            done += len(block)
+            on_bytes(done)
+
     for table in archive_tables():
         if table.name == FactKeyRow.__tablename__:
             for keyset_id in session.scalars(select(KeysetRow.id).where(KeysetRow.state != "retired")):
                 keysets.create_partition(session, keyset_id)
         with _any_order(session, table):
-            done = _copy_in(session, archive, described[table.name], done, on_bytes)
+            blocks = count_bytes(archive.blocks(described[table.name]))
+            _copy_in(session, archive, described[table.name], _open_blocks(archive, opener, table, blocks))
     for name, value in archive.manifest["sequences"].items():
         session.execute(
             text("SELECT setval(CAST(:name AS regclass), :value)"), {"name": name, "value": value}
@@ -180,21 +221,34 @@ def _any_order(session: Session, table: Table) -> Iterator[None]:
     session.execute(text("ALTER TABLE change ENABLE TRIGGER change_in_order"))
 
 
-def _copy_in(session: Session, archive: Archive, table: dict[str, Any], done: int, on_bytes: Heard) -> int:
+def _open_blocks(
+    archive: Archive, opener: RowOpener | None, table: Table, blocks: Iterator[bytes]
+) -> Iterator[bytes]:
+    """Give the rows of a table as the database takes them. Raises with code `BackupRefused` where they are no rows."""
+    if opener is None or not sealed_columns(table):
+        yield from blocks
+        return
+    form = RowForm.of(table, archive.backup.database)
+    try:
+        yield from join_rows(opener.open(split_rows(blocks), form), BLOCK)
+    except (ValueError, struct.error) as error:
+        raise refusals.backup_refused(
+            str(archive.file), f"table {table.name} cannot be read: {error}"
+        ) from error
+
+
+def _copy_in(session: Session, archive: Archive, table: dict[str, Any], blocks: Iterator[bytes]) -> None:
     columns = sql.SQL(", ").join(map(sql.Identifier, table["columns"]))
     statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)")
     with connection_of(session).cursor() as cursor:
         with cursor.copy(statement.format(sql.Identifier(table["name"]), columns)) as copy:
-            for block in archive.blocks(table):
+            for block in blocks:
                 copy.write(block)
-                done += len(block)
-                on_bytes(done)
         if cursor.rowcount != table["rows"]:
             raise refusals.backup_refused(
                 str(archive.file),
                 f"{table['name']} has {count_of(cursor.rowcount, 'row')}, not {table['rows']}",
             )
-    return done
 
 
 def _require_log(session: Session, archive: Archive) -> None:
@@ -216,6 +270,7 @@ def _catch_up(
     actor: str,
     reapply_deletes: bool,
     without_later_erasures: bool,
+    lost: Mapping[str, tuple[int, ...]],
 ) -> RestoreReport:
     for said in newer.releases if newer else ():  # what was held may have been erased later
         repeat_release(session, said, actor, f"released by change {said['seq']} {_LATER}")
@@ -241,6 +296,7 @@ def _catch_up(
         deleted_again=tuple(deleted) if reapply_deletes else (),
         limited_again=limited,
         sealed=newer.sealed if newer else (),
+        lost=lost,
     )
 
 

@@ -2,44 +2,78 @@
 
 The file is a ZIP archive with one member for each table, as binary rows of COPY, and a signed manifest with the
 checksum of each. The archive's comment is the checksum of every byte before it, so that a flipped bit or a missing end
-is found before anything is read. The file holds all texts and the secret of the database. Jobs write theirs into the
-folder `backups` of the home.
+is found before anything is read. Texts in the rows are sealed (`kb.backup.sealed_rows`); the secret of the database is
+not. Jobs write theirs into the folder `backups` of the home.
+
+The archive may be encrypted as a whole, in the age format. It is written in one stream, without seeking, so that no
+byte of it is on the disk otherwise. To be read, it is decrypted into a file without a name, under a passing key.
 """
 
 from __future__ import annotations
 
 import base64
-import glob
 import hashlib
+import io
 import json
 import os
+import tempfile
+import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import psycopg
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from psycopg import sql
 from sqlalchemy import Table, text
 from sqlalchemy.orm import Session
 
+from colmlm.kb.backup.sealed_rows import (
+    RowForm,
+    archive_columns,
+    join_rows,
+    seal_rows,
+    sealed_columns,
+    select_rows,
+    split_rows,
+)
 from colmlm.kb.errors import SignatureRefused, refusals
 from colmlm.kb.log import audit, signing
 from colmlm.kb.log.witness import hash_at
+from colmlm.kb.removal.sealing import (
+    AGE,
+    KeyTree,
+    decrypt_stream,
+    default_key_file,
+    encrypt_stream,
+    list_recipients,
+    name_temporary,
+    read_tree,
+    write_key_file,
+)
 from colmlm.kb.store.database import connection_of, head_revision
 from colmlm.kb.store.settings import Settings
-from colmlm.kb.tables import FactKeyRow, JobRow, SentenceRow, SentenceVectorRow, TableRow, WebhookRow
+from colmlm.kb.tables import (
+    FactKeyRow,
+    JobRow,
+    SealingKeyRow,
+    SentenceRow,
+    SentenceVectorRow,
+    TableRow,
+    WebhookRow,
+)
 
 if TYPE_CHECKING:
     from colmlm.kb.store.store import Store
 
 
-FORMAT = "colmlm-backup/1"
+FORMAT, UNSEALED = "colmlm-backup/2", "colmlm-backup/1"
 MANIFEST = "manifest.json"
 BLOCK = 1 << 20
 _SEAL = b"sha256:"
@@ -62,7 +96,8 @@ Heard = Callable[[int], None]
 class Backup:
     """The contents of a backup: the id of the database, the last change, and the number of rows of each table.
 
-    `key` is the fingerprint of the key that signed it.
+    `key` is the fingerprint of the key that signed it. `is_sealed` says that its texts need a file of sealing keys, and
+    `is_encrypted` that the file as a whole needs a private key.
     """
 
     database: str
@@ -73,11 +108,15 @@ class Backup:
     key: str
     num_bytes: int
     rows: dict[str, int]
+    is_sealed: bool = True
+    is_encrypted: bool = False
 
 
 # Jobs belong to an installation, and so do webhooks: a copy must not send its changes to the receivers of the original.
-# Sentences and their vectors follow from the texts.
-_LEFT_OUT = tuple(row.__tablename__ for row in (JobRow, SentenceRow, SentenceVectorRow, WebhookRow))
+# Sentences and their vectors follow from the texts. Keys must not be where they open something.
+_LEFT_OUT = tuple(
+    row.__tablename__ for row in (JobRow, SealingKeyRow, SentenceRow, SentenceVectorRow, WebhookRow)
+)
 
 
 def archive_tables() -> list[Table]:
@@ -94,22 +133,30 @@ def write_backup(
     key: Ed25519PrivateKey,
     *,
     replace: bool = False,
+    recipients: Sequence[str] = (),
+    key_file: Path | None = None,
     on_bytes: Heard = lambda _: None,
 ) -> Backup:
     """Write a backup to `file`: complete, synced to disk and readable by its owner only, or not at all.
 
-    Edits and lookups go on meanwhile. Raises `FileExistsError` where the file exists, unless `replace`.
+    It is encrypted to the `recipients`, by default those of the settings. The keys that open its texts go to
+    `key_file`, by default that of the home, before the backup gets its name. Edits and lookups go on meanwhile.
+    Raises `FileExistsError` where the file exists, unless `replace`.
     """
     if file.exists() and not replace:
-        raise FileExistsError(17, "it exists; name another file, or pass --replace", str(file))
-    _clear_up(file)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+        raise FileExistsError(17, "it exists; name another file, or remove it", str(file))
+    wanted = list_recipients(recipients or kb.settings.backup_recipients)
+    temporary = name_temporary(file)
     try:
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w+b") as stream:
-            _write(kb, stream, key, on_bytes)
-            _seal(stream)
-            os.fsync(stream.fileno())
+        with os.fdopen(descriptor, "w+b") as stream, _encrypting(stream, wanted) as plain:
+            manifest = _write(kb, _SummedStream(plain), key, on_bytes)
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        if not wanted:
+            with open_backup(temporary):  # what is on the disk is what was written
+                pass
+        write_key_file(kb, key_file or default_key_file(kb.settings), wanted)
         temporary.replace(file)
     finally:
         temporary.unlink(missing_ok=True)
@@ -118,65 +165,122 @@ def write_backup(
         os.fsync(directory)
     finally:
         os.close(directory)
-    with open_backup(file) as archive:
-        return archive.backup
+    return _describe(manifest, file.stat().st_size, is_encrypted=bool(wanted))
 
 
-def _clear_up(file: Path) -> None:
-    """Remove temporary files that killed writers of this backup left, since they hold texts."""
-    for temporary in file.parent.glob(f".{glob.escape(file.name)}.*.tmp"):
-        pid = temporary.name.split(".")[-2]
-        if pid.isdecimal() and not _is_running(int(pid)):
-            temporary.unlink(missing_ok=True)
+@contextmanager
+def _encrypting(stream: IO[bytes], recipients: Sequence[str]) -> Iterator[IO[bytes]]:
+    """Give a stream whose bytes reach `stream` encrypted, or `stream` itself where there are no recipients."""
+    if not recipients:
+        yield stream
+        return
+    reading, writing = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
+    failed: list[BaseException] = []
 
+    def encrypt() -> None:
+        with reading:  # so that the writer is not left waiting where this fails
+            try:
+                encrypt_stream(reading, stream, recipients)
+            except BaseException as error:  # noqa: BLE001  raised where the writer can see it
+                failed.append(error)
 
-def _is_running(pid: int) -> bool:
+    thread = threading.Thread(target=encrypt, name="colmlm-encrypt")
+    thread.start()
     try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # it runs, as another user
-        pass
-    return True
+        with suppress(BrokenPipeError), writing:
+            yield writing
+    finally:
+        thread.join()
+        if failed:
+            raise failed[0]
 
 
-def _write(kb: Store, stream: IO[bytes], key: Ed25519PrivateKey, on_bytes: Heard) -> None:
-    with kb.sessions() as session, zipfile.ZipFile(stream, "w", allowZip64=True) as archive:
-        session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-        seq = audit.head_seq(session)
-        manifest = {
-            "format": FORMAT,
-            "migration": head_revision(),
-            "database": audit.database_id(session),
-            "seq": seq,
-            "hash": hash_at(session, seq),
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "tables": _write_tables(session, archive, on_bytes),
-            # Read after the rows: sequences are outside snapshots, so none is behind the ids that were copied.
-            "sequences": _sequences(session),
-        }
-        _add(archive, MANIFEST, json.dumps(signing.sign_bytes(key, manifest)).encode())
-        archive.comment = _SEAL + b"0" * 64
+class _SummedStream:
+    """A stream that ends with the checksum of all that was written to it before, in place of as many zeros."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._digest, self._held = stream, hashlib.sha256(), b""
+
+    def write(self, content: bytes) -> int:
+        whole = self._held + content
+        self._pass(whole[:-_SEAL_LENGTH])
+        self._held = whole[-_SEAL_LENGTH:]
+        return len(content)
+
+    def _pass(self, content: bytes) -> None:
+        self._digest.update(content)
+        self._stream.write(content)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def finish(self) -> None:
+        """Write the checksum over the zeros that were written last."""
+        self._stream.write(_SEAL + self._digest.hexdigest().encode())
+        self._stream.flush()
 
 
-def _write_tables(session: Session, archive: zipfile.ZipFile, on_bytes: Heard) -> list[dict[str, Any]]:
-    described, done = [], 0
+def _write(kb: Store, stream: _SummedStream, key: Ed25519PrivateKey, on_bytes: Heard) -> dict[str, Any]:
+    """Write the archive to a stream that cannot be sought in, and give its manifest."""
+    with kb.sessions() as session:
+        # Without `seek` and `tell` the archive describes each member behind it.
+        with zipfile.ZipFile(stream, "w", allowZip64=True) as archive:  # type: ignore[call-overload]
+            session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+            seq = audit.head_seq(session)
+            database = audit.database_id(session)
+            manifest = {
+                "format": FORMAT,
+                "migration": head_revision(),
+                "database": database,
+                "seq": seq,
+                "hash": hash_at(session, seq),
+                "at": datetime.now(UTC).isoformat(timespec="seconds"),
+                "tables": _write_tables(session, archive, database, on_bytes),
+                # Read after the rows: sequences are outside snapshots, so none is behind the ids that were copied.
+                "sequences": _sequences(session),
+            }
+            signed = signing.sign_bytes(key, manifest)
+            _add(archive, MANIFEST, json.dumps(signed).encode())
+            archive.comment = _SEAL + b"0" * 64
+        stream.finish()
+    return signed
+
+
+def _write_tables(
+    session: Session, archive: zipfile.ZipFile, database: str, on_bytes: Heard
+) -> list[dict[str, Any]]:
+    described, done, tree = [], 0, read_tree(session)
     for table in archive_tables():
         # Keys do not compress; texts do.
         method = zipfile.ZIP_STORED if table.name == FactKeyRow.__tablename__ else zipfile.ZIP_DEFLATED
         digest = hashlib.sha256()
         rows = _Count()
         with archive.open(_member(table.name, method), "w", force_zip64=True) as member:
-            for block in _copy_out(connection_of(session), table, rows):
+            for block in _blocks(connection_of(session), table, rows, database, tree):
                 digest.update(block)
                 member.write(block)
                 done += len(block)
                 on_bytes(done)
-        columns = [column.name for column in table.columns]
         described.append(
-            {"name": table.name, "columns": columns, "rows": rows.value, "sha256": digest.hexdigest()}
+            {
+                "name": table.name,
+                "columns": archive_columns(table),
+                "sealed": list(sealed_columns(table)),
+                "rows": rows.value,
+                "sha256": digest.hexdigest(),
+            }
         )
     return described
+
+
+def _blocks(
+    connection: psycopg.Connection, table: Table, rows: _Count, database: str, tree: KeyTree
+) -> Iterator[bytes]:
+    """Give the rows of a table as the archive has them, in blocks, and count them in `rows`."""
+    blocks = _copy_out(connection, table, rows)
+    if not sealed_columns(table):
+        return blocks
+    return join_rows(seal_rows(split_rows(blocks), RowForm.of(table, database), tree), BLOCK)
 
 
 @dataclass(slots=True)
@@ -186,12 +290,11 @@ class _Count:
 
 def _copy_out(connection: psycopg.Connection, table: Table, rows: _Count) -> Iterator[bytes]:
     """Give the rows of a table as COPY writes them, in blocks, and count them in `rows`."""
-    columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns)
     # A SELECT, since COPY of a partitioned table gives no rows.
-    statement = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT (FORMAT binary)")
+    statement = sql.SQL("COPY ({}) TO STDOUT (FORMAT binary)").format(select_rows(table))
     with connection.cursor() as cursor:
         gathered = bytearray()
-        with cursor.copy(statement.format(columns, sql.Identifier(table.name))) as copy:
+        with cursor.copy(statement) as copy:
             for piece in copy:
                 gathered += piece
                 if len(gathered) >= BLOCK:
@@ -221,16 +324,6 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     archive.writestr(_member(name, zipfile.ZIP_DEFLATED), content)
 
 
-def _seal(stream: IO[bytes]) -> None:
-    """Write the checksum of all bytes before it into the archive's comment, which ends the file."""
-    end = stream.seek(0, os.SEEK_END) - _SEAL_LENGTH
-    stream.seek(0)
-    digest = _digest(stream, end)
-    stream.seek(end)
-    stream.write(_SEAL + digest.encode())
-    stream.flush()
-
-
 def _digest(stream: IO[bytes], length: int) -> str:
     digest = hashlib.sha256()
     while length > 0 and (block := stream.read(min(BLOCK, length))):
@@ -243,18 +336,81 @@ def _digest(stream: IO[bytes], length: int) -> str:
 
 
 @contextmanager
-def open_backup(file: Path, keys: Collection[str] = ()) -> Iterator[Archive]:
+def open_backup(file: Path, keys: Collection[str] = (), identities: Path | None = None) -> Iterator[Archive]:
     """Open a backup. Raises `BackupRefused` where its bytes or its manifest are not as they were written and signed.
 
     `keys` are fingerprints. Raises `SignatureRefused` where none of them signed it; with no keys any signer will do.
+    `identities` names the file of private keys that opens an encrypted one.
     """
-    with file.open("rb") as stream:
+    with file.open("rb") as stored, _plain_stream(stored, file, identities) as stream:
         _require_seal(stream, file)
         with _zip(stream, file) as zipped:
-            archive = Archive(file, zipped, _manifest(zipped, file))
+            archive = Archive(file, zipped, _manifest(zipped, file), stream is not stored)
             if keys:
                 signing.require_signer(archive.backup.key, keys, str(file))
             yield archive
+
+
+@contextmanager
+def _plain_stream(stored: IO[bytes], file: Path, identities: Path | None) -> Iterator[IO[bytes]]:
+    """Give the archive in a file: as it is stored, or decrypted into a file without a name."""
+    if not is_encrypted(stored):
+        yield stored
+        return
+    with tempfile.TemporaryFile() as plain:
+        passing = cast("IO[bytes]", PassingFile(plain))
+        decrypt_stream(stored, passing, identities, str(file))
+        passing.seek(0)
+        yield passing
+
+
+def is_encrypted(stored: IO[bytes]) -> bool:
+    """Say whether a file begins as the age format does."""
+    begins = stored.read(len(AGE)) == AGE
+    stored.seek(0)
+    return begins
+
+
+class PassingFile(io.RawIOBase):
+    """A file whose content is under a key that only this object knows, so that the disk keeps nothing readable."""
+
+    def __init__(self, stored: IO[bytes]) -> None:
+        self._stored, self._key, self._at = stored, os.urandom(32), 0
+
+    def _crypt(self, content: bytes) -> bytes:
+        """Encrypt or decrypt bytes that stand at the current place."""
+        block, within = divmod(self._at, 16)
+        crypt = Cipher(algorithms.AES(self._key), modes.CTR(block.to_bytes(16, "big"))).encryptor()
+        return crypt.update(bytes(within) + content)[within:]
+
+    def write(self, content: Any) -> int:
+        self._stored.seek(self._at)
+        self._stored.write(self._crypt(bytes(content)))
+        self._at += len(content)
+        return len(content)
+
+    def read(self, size: int | None = -1) -> bytes:
+        self._stored.seek(self._at)
+        content = self._crypt(self._stored.read(-1 if size is None else size))
+        self._at += len(content)
+        return content
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at}.get(whence)
+        self._at = offset + (self._stored.seek(0, os.SEEK_END) if start is None else start)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
 
 
 def _zip(stream: IO[bytes], file: Path) -> zipfile.ZipFile:
@@ -267,8 +423,10 @@ def _zip(stream: IO[bytes], file: Path) -> zipfile.ZipFile:
 def _manifest(archive: zipfile.ZipFile, file: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(archive.read(MANIFEST))
-        if manifest["format"] != FORMAT:
-            raise refusals.backup_refused(str(file), f"it is not of the format {FORMAT}")
+        if manifest["format"] not in (FORMAT, UNSEALED):
+            raise refusals.backup_refused(
+                str(file), f"it is not of the format {FORMAT}, or {UNSEALED} before it"
+            )
         signing.verify_signature(manifest, str(file))
     except SignatureRefused as refused:
         raise refusals.backup_refused(str(file), "its manifest is not as it was signed") from refused
@@ -298,21 +456,11 @@ class Archive:
     file: Path
     archive: zipfile.ZipFile
     manifest: dict[str, Any]
+    is_encrypted: bool = False
 
     @property
     def backup(self) -> Backup:
-        manifest = self.manifest
-        public_key = base64.b64decode(manifest["signature"]["public_key"])
-        return Backup(
-            database=manifest["database"],
-            seq=manifest["seq"],
-            hash=manifest["hash"],
-            at=manifest["at"],
-            migration=manifest["migration"],
-            key=signing.fingerprint(public_key),
-            num_bytes=self.file.stat().st_size,
-            rows={table["name"]: table["rows"] for table in manifest["tables"]},
-        )
+        return _describe(self.manifest, self.file.stat().st_size, is_encrypted=self.is_encrypted)
 
     def blocks(self, table: dict[str, Any]) -> Iterator[bytes]:
         """Give a table's rows as COPY reads them. Raises `BackupRefused` where they are not what was written."""
@@ -330,10 +478,32 @@ class Archive:
             raise refusals.backup_refused(str(self.file), f"table {table['name']} is not as it was written")
 
 
-def verify_backup(file: Path, on_bytes: Heard = lambda _: None, *, keys: Collection[str] = ()) -> Backup:
+def _describe(manifest: Mapping[str, Any], num_bytes: int, *, is_encrypted: bool) -> Backup:
+    public_key = base64.b64decode(manifest["signature"]["public_key"])
+    return Backup(
+        database=manifest["database"],
+        seq=manifest["seq"],
+        hash=manifest["hash"],
+        at=manifest["at"],
+        migration=manifest["migration"],
+        key=signing.fingerprint(public_key),
+        num_bytes=num_bytes,
+        rows={table["name"]: table["rows"] for table in manifest["tables"]},
+        is_sealed=manifest["format"] != UNSEALED,
+        is_encrypted=is_encrypted,
+    )
+
+
+def verify_backup(
+    file: Path,
+    on_bytes: Heard = lambda _: None,
+    *,
+    keys: Collection[str] = (),
+    identities: Path | None = None,
+) -> Backup:
     """Read a backup to its last byte and give its contents. Raises as `open_backup` does. Needs no database."""
     done = 0
-    with open_backup(file, keys) as archive:
+    with open_backup(file, keys, identities) as archive:
         for table in archive.manifest["tables"]:
             for block in archive.blocks(table):
                 done += len(block)

@@ -400,3 +400,35 @@ def hold_state(hold_id: int, state: str) -> str:
 @NotFound.coded("RetentionRuleNotFound", "No retention rule")
 def retention_rule_not_found(corpus: str) -> str:
     return f"The corpus {corpus!r} has no retention rule. Nothing was changed. Set one with `colmlm corpus retain`."
+
+
+# Backups: these say which key is missing, of a person or of texts.
+
+
+@EvidenceRefused.coded("IdentityNeeded", "Private key is needed")
+def identity_needed(file: str) -> str:
+    return f"{file} is encrypted. Nothing was read or changed. Name the file of your private key with --identity."
+
+
+@EvidenceRefused.coded("RecipientRefused", "Recipient refused")
+def recipient_refused(recipient: str, cause: str) -> str:
+    return (
+        f"{recipient!r} was refused as a recipient: {cause}. Nothing was written. Name a key that begins with age1, or "
+        "a file of such keys, with --recipient or in COLMLM_BACKUP_RECIPIENTS."
+    )
+
+
+@EvidenceRefused.coded("SealingKeysNeeded", "Sealing keys are needed")
+def sealing_keys_needed(file: str, missing: str) -> str:
+    return (
+        f"The texts in {file} are sealed, and there is no key file {missing}. Nothing was restored. Name the key file "
+        "of the base that it was made of with --keys (sealing.keys in its home)."
+    )
+
+
+@EvidenceRefused.coded("SealingKeysUnfit", "Sealing keys do not fit")
+def sealing_keys_unfit(file: str, keys: str, cause: str) -> str:
+    return (
+        f"{keys} cannot open the texts in {file}: {cause}. Nothing was restored. Name the key file of today, or one "
+        "from the time of the backup, with --keys."
+    )

@@ -258,7 +258,7 @@ def erase_facts(
     documents = sorted(about.union(redacted, document_ids, blanked))
     if not (targets or quoting or documents or named):
         return Erased(seq=None, fact_ids=tuple(again), again=tuple(again))
-    _end(session, targets, pending.seq)
+    end_erased(session, targets, pending.seq)
     _compare_again(session, documents)
     access.forget_answers(session)
     dropping = delete(FactKeyRow).where(FactKeyRow.fact_id == func.any(ids)).returning(FactKeyRow.id)
@@ -356,7 +356,8 @@ WHERE r.state = 'applied' AND r.fact_ids && CAST(:ids AS bigint[])
 """)
 
 
-def _end(session: Session, targets: Sequence[ErasureTarget], seq: int) -> None:
+def end_erased(session: Session, targets: Sequence[ErasureTarget], seq: int) -> None:
+    """Put marks in place of what these facts say, and end them as part of change `seq`."""
     ids = [target.fact_id for target in targets]
     markers = [target.marker for target in targets]
     session.execute(_REDACT_VALUES, {"seq": seq, "ids": ids, "markers": markers})
@@ -367,7 +368,7 @@ def _end(session: Session, targets: Sequence[ErasureTarget], seq: int) -> None:
             # A fact without a document must have a question: a constraint of the table.
             question=case((FactRow.document_id.is_(None), MARK)),
             answer=None,
-            erased_seq=seq,
+            erased_seq=func.coalesce(FactRow.erased_seq, seq),
             deleted_seq=func.coalesce(FactRow.deleted_seq, seq),
         )
     )

@@ -36,6 +36,7 @@ from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.lookup.shared import await_turns, prune_snapshots
 from colmlm.kb.lookup.snapshots import remove_orphans
 from colmlm.kb.removal.records import Level
+from colmlm.kb.removal.sealing import refresh_key_file
 from colmlm.kb.store.waits import holder_of
 from colmlm.kb.tables import TableRow
 
@@ -183,9 +184,8 @@ def last_level_reached(levels: Sequence[Level]) -> int:
 def purge_erased(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Level, ...]:
     """Take the committed erasures of this database to level 2, or with `now` as far as the server permits."""
     _try_to_restore_recycling(kb.engine)
-    first = Level(
-        1, NAMES[0], "reached", "Databases restored from older backups hold it again; erase it there too."
-    )
+    said = "Databases restored from older backups hold it again; erase it there too."
+    first = Level(1, NAMES[0], "reached", refresh_key_file(kb) + said)
     second = _attempt(2, lambda: purge_indexes(kb, on_step))
     if not now:
         return first, second, *map(_not_asked, (3, 4))

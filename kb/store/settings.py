@@ -96,6 +96,10 @@ class Settings:
     """How many scores a lookup as of a change may compute: its queries times the keys of the base."""
     webhook_networks: tuple[str, ...] = ()
     """Private networks that webhooks may reach, such as `10.20.0.0/16`, with commas between them."""
+    backup_recipients: tuple[str, ...] = ()
+    """Public keys of age (`age1...`), or files of such keys, that backups are encrypted to."""
+    sealing_keys: Path | None = None
+    """The file of the keys that open the texts in backups. Default: `sealing.keys` in the home."""
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Settings:

@@ -34,6 +34,7 @@ from colmlm.kb.tables.facts import (
     ForgetRunRow,
     GenerationRow,
     KeysetRow,
+    SealingKeyRow,
     SecretRow,
     SentenceRow,
     SentenceVectorRow,

@@ -401,6 +401,19 @@ class SecretRow(TableRow):
     value: Mapped[bytes]
 
 
+class SealingKeyRow(TableRow):
+    """A seed of the tree that the keys of backups are derived from; `path` leads to it, a bit for each level.
+
+    No seed stands above another. Where texts are redacted, triggers destroy the seed of their key. Backups leave this
+    table out: `kb.removal.sealing` writes it to a file of its own.
+    """
+
+    __tablename__ = "sealing_key"
+
+    path: Mapped[Word] = mapped_column(primary_key=True)
+    seed: Mapped[bytes]
+
+
 KEY_IDS = "fact_key_id_seq"
 ADOPTED = "adopted"
 key_kinds = ("context", "question", "alias", ADOPTED)

@@ -38,6 +38,7 @@ from colmlm.kb.removal import quotations
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.removal.purge import restore_recycling
 from colmlm.kb.removal.quotations import ErasedFacts
+from colmlm.kb.removal.sealing import describe_key_file, refresh_key_file
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import (
     IS_SAID,
@@ -367,13 +368,16 @@ class Repair:
             found = inspect_snapshots(session, self.kb.settings)
             quoting = quotations.find_quotations(session, ErasedFacts.read(session)).describe_findings()
             astray = sentences.find_astray_sentences(session)
-        to_mend = (*found.differences(), *found.mendable(), *quoting, *astray.describe_findings())
+        file, doubt = describe_key_file(self.kb)
+        stale = () if doubt is None else (f"the file of sealing keys {file}: {doubt}",)
+        to_mend = (*found.differences(), *found.mendable(), *quoting, *astray.describe_findings(), *stale)
         if not dry_run:
             restore_recycling(self.kb.engine)
             if quoting:
                 Erasure(self.kb).complete(
                     actor=self.kb.settings.actor, reason="repair: said after it was erased"
                 )
+            refresh_key_file(self.kb)
             if astray:
                 self._write_sentences(astray)
             with self.kb.sessions() as session:

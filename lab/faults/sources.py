@@ -222,7 +222,7 @@ class ImportedRelease(CrashSource):
 
 def back_up(opened: KnowledgeBase, target: CrashTarget, on_bytes: Heard = lambda _: None) -> None:
     key = signing_key(opened.settings.home)
-    write_backup(opened, target.backup, key, replace=True, on_bytes=on_bytes)
+    write_backup(opened, target.backup, key, replace=True, key_file=target.sealing_keys, on_bytes=on_bytes)
 
 
 def restore(opened: KnowledgeBase, target: CrashTarget, on_bytes: Heard = lambda _: None) -> None:
@@ -236,6 +236,7 @@ def restore(opened: KnowledgeBase, target: CrashTarget, on_bytes: Heard = lambda
             actor=target.settings.actor,
             log_file=target.log,
             keys=(key_names(signing_key(opened.settings.home).public_key()).fingerprint,),
+            key_file=target.sealing_keys,
             on_bytes=on_bytes,
         )
 
@@ -266,7 +267,7 @@ class Copy:
         if self.target.backup.exists():
             verify_backup(self.target.backup)
         back_up(opened, self.target)
-        for left in sorted(set(self.target.path.iterdir()) - {self.target.backup}):
+        for left in sorted(set(self.target.path.iterdir()) - {self.target.backup, self.target.sealing_keys}):
             yield Violation("residue", f"a killed writer of a backup left {left.name}")
 
     def _judge_copy(self, opened: KnowledgeBase, world: World, is_acknowledged: bool) -> Iterator[Violation]:

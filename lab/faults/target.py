@@ -47,6 +47,11 @@ class CrashTarget:
         return self.path / "base.backup"
 
     @property
+    def sealing_keys(self) -> Path:
+        """The keys of the backup's time, with which a copy has all that was not erased."""
+        return self.path / "sealing.keys"
+
+    @property
     def log(self) -> Path:
         return self.path / "changes.jsonl"
 

@@ -68,7 +68,6 @@ def test_a_rule_is_shown_tried_set_and_ended(run: Run, atlas: list[int]) -> None
     tried = run("corpus", "retain", "atlas", "--days", 30, "--dry-run", "--json").json
     assert tried["dry_run"] and tried["rule"]["days"] == 30 and tried["num_due"] == 0 and tried["next_at"]
     assert run("corpus", "retain", "atlas", "--days", 30, "--yes").code == 2
-    assert run("corpus", "retain", "atlas", "--days", 30, "--off", *WHY).code == 2
     assert run("corpus", "retain", "nowhere").code == 3
     declined = at_terminal("corpus", "retain", "atlas", "--days", 30, *WHY, typed="n\n")
     assert declined.code == 1 and "due now: 0 documents" in declined.out
@@ -79,9 +78,9 @@ def test_a_rule_is_shown_tried_set_and_ended(run: Run, atlas: list[int]) -> None
     assert run("corpus", "retain", "atlas", "--json").json["rule"] == {
         "corpus": "atlas", "days": 30, "action": "erase", "counts_from": "date", "seq": 2,
     }  # fmt: skip
-    ended = run("corpus", "retain", "atlas", "--off", *WHY, "--yes")
+    ended = run("corpus", "retain", "atlas", "--days", 0, *WHY, "--yes")
     assert ended.out == "The documents of 'atlas' stay from now on.\n"
-    assert run("corpus", "retain", "atlas", "--off", *WHY, "--yes").code == 3
+    assert run("corpus", "retain", "atlas", "--days", 0, *WHY, "--yes").code == 3
 
 
 def test_holds_and_rules_are_the_same_there(there: There, facts: list[int]) -> None:
@@ -100,7 +99,7 @@ def test_holds_and_rules_are_the_same_there(there: There, facts: list[int]) -> N
         there.run("corpus", "retain", "atlas", "--days", 9, *WHY, "--yes", "--json").json["rule"]["days"] == 9
     )
     there.same("corpus", "retain", "atlas", volatile=("now",))
-    assert there.run("corpus", "retain", "atlas", "--off", *WHY, "--yes").code == 0
+    assert there.run("corpus", "retain", "atlas", "--days", 0, *WHY, "--yes").code == 0
     assert there.run("hold", "release", 1, *WHY, "--json").json["state"] == "released"
     assert there.run("hold", "release", 1, "--withdraw").code == 4
     assert there.run("hold", "place", "--approve", 1).code == 4

@@ -217,17 +217,17 @@ def test_a_base_with_a_break_is_backed_up_and_restored_and_its_bogus_erasure_is_
 ):
     key = signing_key(edited.settings.home)
     before = put_in(edited)
-    write_backup(edited, file := tmp_path / "kb.backup", key)
+    write_backup(edited, file := tmp_path / "kb.backup", key, key_file=(then := tmp_path / "then.keys"))
     (emma,) = edited.facts.add("Who wrote Emma?", "Jane Austen", **WHO).fact_ids
     Erasure(edited).erase([emma, river := fact_id(edited, "Amazon")], **WHO)
     bogus = put_in(edited, kind="erase", fact_ids="{1}")
     log = tmp_path / "log.jsonl"
     log.write_text("".join(edited.log.export()))
     with pytest.raises(LogRefused):
-        restore_backup(empty, file, actor="tester", log_file=log)
+        restore_backup(empty, file, actor="tester", log_file=log, key_file=then)
     edited.log.seal([before, bogus], **WHO)
     log.write_text("".join(edited.log.export()))
-    report = restore_backup(empty, file, actor="tester", log_file=log)
+    report = restore_backup(empty, file, actor="tester", log_file=log, key_file=then)
     assert (report.erased_again, report.sealed) == ((river,), (bogus,))
     assert empty.upkeep.fsck().chain_breaks == (before,) and fact_id(empty, "Cusco") == 1
     with pytest.raises(DBAPIError, match="goes on with change"):  # the guard is back in its place

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from colmlm.migrations.statements import run
 
-revision = "0039"
-down_revision = "0035"
+revision = "0038"
+down_revision = "0037"
 branch_labels = None
 depends_on = None
 
