@@ -21,11 +21,12 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import refusals
 from colmlm.kb.principal import in_scope
+from colmlm.kb.tables import FactRow
 from colmlm.kb.texts.alike import compare_wording, terms_of
 from colmlm.kb.texts.searched import frame_of
 from colmlm.kb.texts.sentences import sentence_ends
@@ -278,3 +279,11 @@ def _new(session: Session, pairs: Sequence[KeptPair], edited: Collection[int]) -
         )
         not in known
     ]
+
+
+def compare_redacted(session: Session, document_ids: Sequence[int]) -> None:
+    """Drop the pairs of facts whose sentences were redacted in these documents."""
+    of_these = (FactRow.document_id == func.any(document_ids), FactRow.deleted_seq.is_(None))
+    reset = select(FactRow.id).where(*of_these, FactRow.frame.is_(None))
+    if fact_ids := session.scalars(reset.order_by(FactRow.id)).all():
+        keep_pairs(session, fact_ids, anyway=True)

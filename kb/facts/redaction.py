@@ -534,3 +534,8 @@ def redacted_stretch(session: Session, document_id: int, start: int, end: int) -
     """Give a stretch of a document; None where there is no such document."""
     said = func.substr(DocumentRow.text, start + 1, end - start)
     return session.scalar(select(said).where(DocumentRow.id == document_id))
+
+
+def describe_held(held: Mapping[int, Collection[int]]) -> dict[str, list[int]]:
+    """Give documents that were left as they are, with the holds on them, for the payload of a change."""
+    return {"documents": sorted(held), "holds": sorted({hold for holds in held.values() for hold in holds})}

@@ -14,7 +14,7 @@ elsewhere.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -37,14 +37,14 @@ from colmlm.kb.facts.redaction import (
     as_mentioned,
     blank_out,
     check_mentioned,
+    describe_held,
     erase_documents,
     held_facts,
-    redact_about,
     redact_documents,
     require_unheld,
     strings_of,
 )
-from colmlm.kb.facts.suppression import ErasedTexts, OthersSaying, TextOrigin
+from colmlm.kb.facts.suppression import OthersSaying, TextOrigin
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import signature_of
 from colmlm.kb.log.chain import seal_breaks
@@ -60,7 +60,6 @@ from colmlm.kb.removal.traces import Trace, look_for_traces, make_traces, mark_s
 from colmlm.kb.store.waits import lift_statement_limit, retry_on_contention
 from colmlm.kb.tables import (
     ApiKeyRow,
-    ChangeRow,
     DocumentRow,
     ErasureRequestRow,
     FactKeyRow,
@@ -243,7 +242,7 @@ def erase_facts(
     if mentions == "none":
         standing = {form for string in strings_of(targets) for form in forms_of_text(string)}
     suppression.keep_erased(session, targets, pending.seq, standing)
-    about = set(_redact_about(session, again))
+    about = set(quotations.redact_erased_again(session, again))
     former: dict[int, FormerText] = {}
     redacted, held = redact_documents(session, targets, mentions, former)
     erase_documents(session, document_ids, pending.seq, former)
@@ -259,7 +258,7 @@ def erase_facts(
     if not (targets or quoting or documents or named):
         return Erased(seq=None, fact_ids=tuple(again), again=tuple(again))
     end_erased(session, targets, pending.seq)
-    _compare_again(session, documents)
+    pairs.compare_redacted(session, documents)
     access.forget_answers(session)
     dropping = delete(FactKeyRow).where(FactKeyRow.fact_id == func.any(ids)).returning(FactKeyRow.id)
     dropped = sorted(session.scalars(dropping))
@@ -303,23 +302,6 @@ def erase_facts(
         lineage=found,
         places={} if plan is None else persons.count_places(plan),
     )
-
-
-def describe_held(held: Mapping[int, Collection[int]]) -> dict[str, list[int]]:
-    """Give documents that were left as they are, with the holds on them, for the payload of a change."""
-    return {"documents": sorted(held), "holds": sorted({hold for holds in held.values() for hold in holds})}
-
-
-def _redact_about(session: Session, again: Sequence[int]) -> Iterator[int]:
-    """Redact the texts of the documents of these facts, where an earlier erasure took mentions too.
-
-    Gives the ids of what was redacted.
-    """
-    reach = select(FactRow.id).join(ChangeRow, ChangeRow.seq == FactRow.erased_seq)
-    reaching = reach.where(ChangeRow.payload["mentions"].astext.is_distinct_from("none"))
-    for fact_id in session.scalars(reaching.where(FactRow.id == func.any(list(again)))).all():
-        said = ErasedTexts.read(session, [fact_id]).finder_for(TextOrigin(frozenset({fact_id})))
-        yield from redact_about(session, fact_id, said)
 
 
 def _append(
@@ -375,14 +357,6 @@ def end_erased(session: Session, targets: Sequence[ErasureTarget], seq: int) -> 
     session.execute(delete(FactPastRow).where(FactPastRow.fact_id == func.any(ids)))
     session.execute(_END_FORGET_RUNS, {"ids": ids})
     session.execute(delete(TombstoneRow).where(TombstoneRow.fact_id == func.any(ids)))
-
-
-def _compare_again(session: Session, document_ids: Sequence[int]) -> None:
-    """Drop the pairs of facts whose sentences were redacted in these documents."""
-    of_these = (FactRow.document_id == func.any(document_ids), FactRow.deleted_seq.is_(None))
-    reset = select(FactRow.id).where(*of_these, FactRow.frame.is_(None))
-    if fact_ids := session.scalars(reset.order_by(FactRow.id)).all():
-        pairs.keep_pairs(session, fact_ids, anyway=True)
 
 
 def load_targets(session: Session, fact_ids: Sequence[int]) -> tuple[list[ErasureTarget], list[int]]:

@@ -32,12 +32,13 @@ from colmlm.kb.errors import (
 from colmlm.kb.facts import edits, reading, suppression
 from colmlm.kb.facts.facts import remove_documents
 from colmlm.kb.facts.records import Edit
+from colmlm.kb.facts.redaction import describe_held
 from colmlm.kb.facts.suppression import OthersSaying
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import signature_of
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal, acting_as, current_origin
-from colmlm.kb.removal.erase import Erasure, ErasureRequests, describe_held, erase_facts, load_targets
+from colmlm.kb.removal.erase import Erasure, ErasureRequests, erase_facts, load_targets
 from colmlm.kb.removal.records import (
     DueDocument,
     HeldSelection,

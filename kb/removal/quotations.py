@@ -44,6 +44,7 @@ from colmlm.kb.facts.redaction import (
     marked_spans,
     quoted_stretches,
     quotes_redacted_text,
+    redact_about,
     redact_json,
     redacted_columns,
     split_apart,
@@ -53,6 +54,7 @@ from colmlm.kb.facts.redaction import (
 from colmlm.kb.facts.suppression import ErasedTexts, TextOrigin
 from colmlm.kb.tables import (
     AttributionRow,
+    ChangeRow,
     DocumentRow,
     ErasureRequestRow,
     FactRow,
@@ -520,3 +522,15 @@ def _first_editions(session: Session, document_ids: Sequence[int]) -> dict[int, 
     editions = select(DocumentRow.id, first).subquery()
     found = session.execute(select(editions).where(editions.c.id == func.any(list(document_ids)))).all()
     return {row.id: row.first for row in found} if document_ids else {}
+
+
+def redact_erased_again(session: Session, again: Sequence[int]) -> Iterator[int]:
+    """Redact the texts of the documents of these facts, where an earlier erasure took mentions too.
+
+    Gives the ids of what was redacted.
+    """
+    reach = select(FactRow.id).join(ChangeRow, ChangeRow.seq == FactRow.erased_seq)
+    reaching = reach.where(ChangeRow.payload["mentions"].astext.is_distinct_from("none"))
+    for fact_id in session.scalars(reaching.where(FactRow.id == func.any(list(again)))).all():
+        said = ErasedTexts.read(session, [fact_id]).finder_for(TextOrigin(frozenset({fact_id})))
+        yield from redact_about(session, fact_id, said)
