@@ -1,4 +1,4 @@
-"""Webhooks over the API: added, told, paused, replayed and removed, by admins alone."""
+"""Webhooks over the API: added, told, paused, replayed and removed, by who may edit."""
 
 from __future__ import annotations
 
