@@ -188,8 +188,8 @@ def describe_calibration(measured: Calibration) -> str:
     if measured.false_reject_rate + measured.false_accept_rate <= 0.75:
         return told
     return (
-        f"{told} No threshold is much better: many of these questions find another fact as near as their own. What "
-        "matters more, answers or their absence, is yours to say: `colmlm keysets threshold ID --set SCORE`."
+        f"{told} No threshold is much better: many of these questions find another fact as near as their own. To have "
+        "more answers or fewer wrong ones, run `colmlm keysets threshold ID --calibrate --false-accept-rate RATE`."
     )
 
 

@@ -327,7 +327,7 @@ def _show_predicted(made: dict[str, Any]) -> None:
         keyset_id = made["keyset"]["keyset_id"]
         note(
             f"Nothing was predicted anew; keyset {keyset_id} has keys of all facts that the other keyset has keys of. "
-            f"For another sample or method, drop them first: colmlm keysets retire {keyset_id}"
+            f"If you want another sample or method, drop these keys first: colmlm keysets retire {keyset_id}"
         )
     if wants_json():
         print_json(made)

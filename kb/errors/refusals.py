@@ -219,7 +219,8 @@ def keyset_not_found(keyset_id: int) -> str:
 
 @Conflict.coded("KeysetNotReady", "Keyset is not ready")
 def keyset_not_ready(keyset_id: int, state: str) -> str:
-    return f"Keyset {keyset_id} is {state}, not ready. Nothing was changed. Run `colmlm keysets fill {keyset_id}`."
+    keys = "--checkpoint DIR" if state == "retired" else keyset_id
+    return f"Keyset {keyset_id} is {state}, not ready. Nothing was changed. Run `colmlm keysets fill {keys}`."
 
 
 @Conflict.coded("KeysetActive", "Keyset is active")
@@ -229,10 +230,8 @@ def keyset_active(keyset_id: int) -> str:
 
 @Conflict.coded("GateRefused", "Keyset has not passed its gate")
 def gate_refused(keyset_id: int, cause: str) -> str:
-    return (
-        f"Keyset {keyset_id} was not activated: {cause}. Nothing was changed. Run `colmlm keysets check {keyset_id}`, "
-        "or activate it with --force, which the change log records."
-    )
+    which = f"Keyset {keyset_id} was not activated: {cause}. Nothing was changed."
+    return f"{which} Mend that and run `colmlm keysets check {keyset_id}`, or pass --force, which the log records."
 
 
 @Invalid.coded("InvalidKeys", "Invalid keys")

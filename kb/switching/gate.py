@@ -337,7 +337,7 @@ def _active_gate_figures(sample: Sample, names: Sequence[str]) -> tuple[float, .
 
 def _agreement(sample: Sample, contexts_CD: Vectors, limits: GateLimits) -> Criterion:
     if not sample.contexts.texts:
-        return _at_least("agreement@1", None, limits.min_agreement, "no stored output to compare with")
+        return _at_least("agreement@1", None, limits.min_agreement, "no output with lookups by key")
     answers = ask_sample(contexts_CD, sample.contexts, sample.keys)
     return _at_least("agreement@1", answers.recall_at_1, limits.min_agreement)
 
