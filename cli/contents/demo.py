@@ -14,7 +14,7 @@ import typer
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import CheckpointPath, examples, wants_json
+from colmlm.cli.options import examples, wants_json
 from colmlm.cli.output import count_of, print_json, print_table, progress, say, shorten
 from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.lookup.options import KEY
@@ -46,14 +46,13 @@ def demo(
         DemoMode, typer.Option("--mode", help="Let the model decide when to look up, or look up at once.")
     ] = DemoMode.auto,
     corpus: Annotated[str, typer.Option("--corpus", help="Whose facts.")] = "demo",
-    checkpoint: CheckpointPath = None,
 ) -> None:
     """Ask for facts, delete them, ask again, restore them, ask a third time. Run `colmlm up` first.
 
     The knowledge base is left as it was before. Facts that the model does not find to begin with are counted and
     skipped. The exit code is 0 where the first run passes and no lookup of any run returned a deleted fact.
     """
-    with Runtime.from_environment(checkpoint=checkpoint) as runtime:
+    with Runtime.from_environment() as runtime:
         runtime.kb.facts.find(corpus=corpus, limit=1)  # raises for an unknown corpus before a model is loaded
         demonstration = Demonstration(runtime, corpus, mode)
         runs = _run(demonstration, facts)
