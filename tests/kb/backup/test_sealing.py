@@ -223,7 +223,6 @@ def test_what_was_erased_since_cannot_be_read_with_the_keys_of_today(
     kept = (
         "api_key",
         "checkpoint",
-        "keyset",
         "hold",
         "retention_rule",
         "question_set",
