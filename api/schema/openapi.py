@@ -301,7 +301,7 @@ def complete_document(app: Litestar) -> dict[str, Any]:
     document = _with_components(copy.deepcopy(app.openapi_schema.to_schema()), handlers.values())
     used = set()
     for method, path, operation in operations(document):
-        tag = _tag(path)
+        tag = _tag_of_path(path)
         used.add(tag)
         right = right_of(handlers[operation["operationId"]])
         is_edit = right in EDITING and method not in SAFE_METHODS
@@ -361,7 +361,7 @@ def _types(handler: HTTPRouteHandler) -> Iterator[Any]:
                 yield kind
 
 
-def _tag(path: str) -> str:
+def _tag_of_path(path: str) -> str:
     name = path.removeprefix("/v1").strip("/").partition("/")[0]
     return _RESOURCES.get(name, name.capitalize())
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class EncoderAround:
+class WrappingEncoder:
     """Encodes by another encoder what a subclass does not encode itself; a `kb.keys.rekey.Encoder`."""
 
     def __init__(self, encoder: Any, checkpoint: CheckpointInfo) -> None:
@@ -67,7 +67,7 @@ def describe(checkpoint: Checkpoint) -> CheckpointInfo:
     )
 
 
-class ModelEncoder(EncoderAround):
+class ModelEncoder(WrappingEncoder):
     """Makes keys with a checkpoint; also an `api.ports.QuestionEncoder`."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -86,7 +86,7 @@ class EncoderName(StrEnum):
     minilm_sentences = "minilm-sentences"
 
 
-class SentenceKeys(EncoderAround):
+class SentenceKeys(WrappingEncoder):
     """Makes keys with a sentence encoder, as the baselines use that query in words."""
 
     def __init__(self, name: EncoderName, encoder: SentenceEncoder) -> None:
@@ -119,7 +119,7 @@ class _Asked:
     rows: Floats | Exception | None = None
 
 
-class GatheringEncoder(EncoderAround):
+class GatheringEncoder(WrappingEncoder):
     """Encodes the questions of several threads by one call of the model, which costs little more than one alone.
 
     What is asked while a call is under way is the next call, so a thread that asks alone waits for nobody. The last
@@ -185,7 +185,7 @@ def with_known_keys(encoder: Encoder, path: Path) -> Encoder:
         return encoder
 
 
-class KeyRecorder(EncoderAround):
+class KeyRecorder(WrappingEncoder):
     """An encoder that remembers all keys it makes, to be written into a file."""
 
     def __init__(self, encoder: Encoder) -> None:
@@ -216,7 +216,7 @@ class KeyRecorder(EncoderAround):
         }
 
 
-class _KnownKeys(EncoderAround):
+class _KnownKeys(WrappingEncoder):
     """An encoder that encodes only what `known` lacks."""
 
     def __init__(self, encoder: Encoder, known: Mapping[str, NDArray[np.float16]]) -> None:

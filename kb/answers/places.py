@@ -236,9 +236,10 @@ def place_of_own_question(
     as_of: int | None = None,
     near: Sequence[int] = (),
 ) -> ReadPlace | None:
-    """Give the place of the live, accepted fact that asks this question; None where none does, or it is not settled.
+    """Give the place of the live, accepted fact that asks this question.
 
-    With `as_of` the fact was live at that change; one that was deleted since is found among the facts `near`.
+    None where no fact asks it, or where facts that ask it contradict each other and no rule says which one stands. With
+    `as_of` the fact was live at that change; one that was deleted since is found among the facts `near`.
     """
     asked = {"question": question, "corpora": list(fact_filter.corpora) or None, "most": MOST_OF_QUESTION + 1}
     if as_of is None:

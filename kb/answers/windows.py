@@ -40,7 +40,7 @@ _NOW = ("v.to_seq IS NULL", "true")
 _THEN = ("v.from_seq <= :as_of AND (v.to_seq IS NULL OR v.to_seq > :as_of)", "f.created_seq <= :as_of")
 
 
-def _standing(statement: str) -> tuple[TextClause, TextClause]:
+def _statements_of_now_and_then(statement: str) -> tuple[TextClause, TextClause]:
     """Build a statement about facts of now, and about those of a change."""
     now, then = (
         statement.replace("HIDDEN", HIDDEN).replace("STANDS", stands).replace("KNOWN", known)
@@ -49,7 +49,7 @@ def _standing(statement: str) -> tuple[TextClause, TextClause]:
     return text(now), text(then)
 
 
-_FACTS, _FACTS_THEN = _standing("""
+_FACTS, _FACTS_THEN = _statements_of_now_and_then("""
 SELECT w.id AS sentence_id, f.id AS fact_id, f.span_start, f.span_end, v.value, f.review,
        CASE WHEN HIDDEN THEN NULL ELSE v.version END AS version
 FROM unnest(CAST(:ids AS bigint[]), CAST(:documents AS bigint[]), CAST(:starts AS int[]), CAST(:ends AS int[]))
@@ -76,7 +76,7 @@ CROSS JOIN LATERAL (VALUES (1, s.passage_start, s.passage_end), (2, s.own_start,
 WHERE s.id = :id AND s.passage_start IS NOT NULL
 ORDER BY p.n
 """)
-_ALONE, _ALONE_THEN = _standing("""
+_ALONE, _ALONE_THEN = _statements_of_now_and_then("""
 SELECT f.id AS fact_id, v.version, v.value, f.review
 FROM fact f JOIN fact_version v ON v.fact_id = f.id AND STANDS
 WHERE f.id = ANY(:ids) AND KNOWN AND NOT HIDDEN

@@ -203,7 +203,7 @@ def write_dataset(documents: Iterable[AnnotatedDocument], folder: Path, name: st
         data=DATA,
         documents=count_of(written, "document"),
         facts=count_of(facts, "fact"),
-        licence=_tag(said),
+        licence=_licence_line(said),
         licences=_list_counts(said),
     )
     (unfinished / CARD_FILE).write_text(card, encoding="utf-8")
@@ -225,7 +225,7 @@ def _parts(documents: Iterable[AnnotatedDocument]) -> Iterator[list[AnnotatedDoc
         yield part
 
 
-def _tag(said: Counter[str]) -> str:
+def _licence_line(said: Counter[str]) -> str:
     """Give the card's licence in the hub's spelling, where all documents have one and the same."""
     (licence, _), *others = said.most_common() or [("not said", 0)]
     return (

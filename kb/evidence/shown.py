@@ -198,8 +198,8 @@ def withhold_corpus(exported: Iterable[AnnotatedDocument]) -> Iterator[Annotated
         yield replace(document, text=shown, facts=tuple(fact for stands, fact in spans if stands))
 
 
-def own_principal(asked: GenerationRecord | OutputTrace) -> Principal | None:
-    """Give who asked for an output where that is who asks now; others learn it with the right to audit."""
+def principal_if_own(asked: GenerationRecord | OutputTrace) -> Principal | None:
+    """Give who asked for an output if the caller is the same, else None: others learn it with the right to audit."""
     return asked.principal if asked.principal == current_origin().principal else None
 
 
@@ -209,14 +209,19 @@ def withhold_output(session: Session, traced: OutputTrace) -> OutputTrace:
     What people wrote of it may say them too, so of that only the thumbs are shown.
     """
     said = {traced.generation_id: (traced.prompt, traced.output)}
-    prompt, shown = withhold_texts(session, said)[traced.generation_id]
+    prompt, shown = withhold_past_texts(session, said)[traced.generation_id]
     standings = _standings(session, [one.fact_id for one in traced.splices if one.fact_id is not None])
     documents = {one.source.document_id for one in traced.splices if one.sentence and one.source}
     texts = {document_id: withheld_text(session, document_id) for document_id in documents}
     splices = tuple(_splice(splice, shown, standings, texts) for splice in traced.splices)
     thumbs = tuple(replace(one, comment=None, value=None) for one in traced.feedback)
     return replace(
-        traced, prompt=prompt, output=shown, splices=splices, feedback=thumbs, principal=own_principal(traced)
+        traced,
+        prompt=prompt,
+        output=shown,
+        splices=splices,
+        feedback=thumbs,
+        principal=principal_if_own(traced),
     )
 
 
@@ -235,7 +240,7 @@ def _splice(
 
 def withhold_outputs(session: Session, found: Sequence[Stored]) -> list[Stored]:
     """Give stored outputs with the past texts of the facts that they spliced withheld."""
-    shown = withhold_texts(
+    shown = withhold_past_texts(
         session, {stored.generation_id: (stored.prompt, stored.output) for stored in found}
     )
     return [_showing(stored, *shown[stored.generation_id]) for stored in found]
@@ -245,7 +250,7 @@ def _showing(stored: Stored, prompt: str, output: str) -> Stored:
     return replace(stored, prompt=prompt, output=output)
 
 
-def withhold_texts(session: Session, said: Mapping[int, Texts]) -> dict[int, Texts]:
+def withhold_past_texts(session: Session, said: Mapping[int, Texts]) -> dict[int, Texts]:
     """Withhold, in prompts and outputs by generation, splices whose value is past, and every other mention of it.
 
     Of what outputs quote it withholds what is withheld in the document.
@@ -443,7 +448,7 @@ class CallerView:
         """Give the work list of misses; `asks` answers questions again."""
         from colmlm.kb.misses.misses import Misses
 
-        return Misses(self.store, asks, None if self.past else withhold_texts)
+        return Misses(self.store, asks, None if self.past else withhold_past_texts)
 
     def generations(
         self, after: int = 0, limit: int = 50, thumb: Thumb | None = None, principal: str | None = None
@@ -451,7 +456,7 @@ class CallerView:
         """List stored outputs as `Outputs.find` does; without `past` nobody is told what others asked for."""
         found = Outputs(self.store).find(after=after, limit=limit, thumb=thumb, principal=principal)
         shown = self._withheld(withhold_outputs, found)
-        return shown if self.past else [replace(one, principal=own_principal(one)) for one in shown]
+        return shown if self.past else [replace(one, principal=principal_if_own(one)) for one in shown]
 
     def questions(self, found: Sequence[KeptQuestion]) -> list[KeptQuestion]:
         return self._withheld(withhold_questions, list(found))

@@ -14,7 +14,7 @@ from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.evidence.records import Feedback, NewFeedback, NewOutput, Splice
 from colmlm.kb.facts import edits, suppression
 from colmlm.kb.facts import edits as facts
-from colmlm.kb.facts.redaction import is_quoted, marked_spans, redacted_stretch
+from colmlm.kb.facts.redaction import is_quoted, marked_spans, stored_stretch
 from colmlm.kb.facts.suppression import ErasedTexts, TextOrigin
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.options import filter_of
@@ -142,7 +142,7 @@ def _marks(session: Session, made: NewOutput) -> list[Span]:
     """Give the spans of the output that are redacted by now in the document that it quotes."""
     if (quotes := made.quotes) is None:
         return []
-    text = redacted_stretch(session, quotes.document_id, quotes.start, quotes.end)
+    text = stored_stretch(session, quotes.document_id, quotes.start, quotes.end)
     return marked_spans(len(made.output), (quotes.start, quotes.end), made.splices, text or "")
 
 
@@ -200,7 +200,7 @@ def check_quotation(session: Session, generation: NewOutput) -> None:
     place = (quotes.start, quotes.end)
     if not 0 <= quotes.start < quotes.end:
         raise InvalidValue("quotes", f"{place} is not a span of a document")
-    text = redacted_stretch(session, quotes.document_id, *place)
+    text = stored_stretch(session, quotes.document_id, *place)
     if text is None or len(text) != quotes.end - quotes.start:
         raise InvalidValue("quotes", f"document {quotes.document_id} has no span {place}")
     if not is_quoted(generation.output, place, generation.splices, text):

@@ -75,7 +75,7 @@ class Comparisons:
         after, limit = sought.get("after", 0), sought.get("limit", FACTS_LISTED)
         corpus = sought.get("corpus")
         check_limit(limit)
-        found = _pairs(kind, corpus, noted=sought.get("noted", False))
+        found = _select_pairs(kind, corpus, noted=sought.get("noted", False))
         page = found.where(_PAIRS.c.id > after).order_by(_PAIRS.c.id).limit(limit + 1)
         with self.store.sessions() as session:
             if corpus is not None:
@@ -108,7 +108,9 @@ class Comparisons:
     def counts(self) -> ComparedCounts:
         """Count what the three lists hold."""
         with self.store.sessions() as session:
-            against, alike = (_num_pairs(session, _pairs(kind)) for kind in ("contradictions", "duplicates"))
+            against, alike = (
+                _num_pairs(session, _select_pairs(kind)) for kind in ("contradictions", "duplicates")
+            )
             stale = _num_stale(session)
         return ComparedCounts(*(min(COUNTED, number) for number in (against, alike, stale)))
 
@@ -137,7 +139,7 @@ class Comparisons:
             return mending.note_both_right(session, pair, who["actor"], who["reason"], holds=both_right)
 
 
-def _pairs(kind: str, corpus: str | None = None, *, noted: bool = False) -> Select[*tuple[Any, ...]]:
+def _select_pairs(kind: str, corpus: str | None = None, *, noted: bool = False) -> Select[*tuple[Any, ...]]:
     """Give the pairs of a kind, with what each of their facts yields to."""
     named = (_PAIRS.c.id, _PAIRS.c.fact_id, _PAIRS.c.other_id, _PAIRS.c.score, _PAIRS.c.held_seq)
     found = select(*named, _YIELDS_TO.label("yields_to"), _OTHER_YIELDS_TO.label("other_yields_to")).where(

@@ -244,10 +244,10 @@ def _find_pairs(session: Session, which: str, **given: Any) -> tuple[Sequence[An
         session.execute(text(sql.replace(_WITH_IDS, which)), given).all() for sql in (_BY_QUESTION, _BY_FRAME)
     )
     seen: set[tuple[int, int]] = set()
-    return [*asked, *framed], [*_pairs(asked, seen, None), *_pairs(framed, seen, 1.0)]
+    return [*asked, *framed], [*_new_pairs(asked, seen, None), *_new_pairs(framed, seen, 1.0)]
 
 
-def _pairs(rows: Sequence[Any], seen: set[tuple[int, int]], score: float | None) -> Iterator[KeptPair]:
+def _new_pairs(rows: Sequence[Any], seen: set[tuple[int, int]], score: float | None) -> Iterator[KeptPair]:
     """Yield each pair once, though both of its facts may have been asked for."""
     for row in rows:
         facts = (

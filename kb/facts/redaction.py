@@ -530,7 +530,7 @@ def quoted_stretches(session: Session, generation_ids: Collection[int]) -> dict[
     return {row.id: row.stretch for row in rows}
 
 
-def redacted_stretch(session: Session, document_id: int, start: int, end: int) -> str | None:
+def stored_stretch(session: Session, document_id: int, start: int, end: int) -> str | None:
     """Give a stretch of a document; None where there is no such document."""
     said = func.substr(DocumentRow.text, start + 1, end - start)
     return session.scalar(select(said).where(DocumentRow.id == document_id))

@@ -46,7 +46,7 @@ _FIGURES = tuple(field.name for field in fields(Prediction) if field.name.starts
 def predicted_stretches(session: Session, keyset_id: int) -> Stretches:
     """Give the ranges of ids of all keys of a keyset that were ever predicted."""
     rows = session.execute(select(*_SAID).where(*_PREDICTING))
-    return _runs(stretch for _, of, keys, _ in rows if of == keyset_id and (stretch := _stretch(keys)))
+    return _join_ranges(stretch for _, of, keys, _ in rows if of == keyset_id and (stretch := _stretch(keys)))
 
 
 def is_predicted(key_id: Any, among: Stretches) -> Any:
@@ -83,7 +83,9 @@ def list_predictions(session: Session) -> dict[int, tuple[Prediction, ...]]:
     found: dict[int, tuple[Prediction, ...]] = {}
     for keyset_id, by_map in made.items():
         left = (
-            _read_prediction(told, _keys_left(session, keyset_id, _runs(among)).get(str(told.get("kind")), 0))
+            _read_prediction(
+                told, _keys_left(session, keyset_id, _join_ranges(among)).get(str(told.get("kind")), 0)
+            )
             for told, among in by_map.values()
         )
         found[keyset_id] = _worst_of_kinds([one for one in left if one is not None and one.left])
@@ -156,7 +158,9 @@ def _was_predicted(session: Session, keyset_id: int, fact_id: int, seq: int) -> 
     """Tell whether as of change `seq` a key of this fact in the keyset was a predicted one."""
     naming = ChangeRow.fact_ids.contains([fact_id])
     before = session.execute(select(*_SAID).where(naming, *_PREDICTING, ChangeRow.seq <= seq))
-    among = _runs(stretch for _, of, keys, _ in before if of == keyset_id and (stretch := _stretch(keys)))
+    among = _join_ranges(
+        stretch for _, of, keys, _ in before if of == keyset_id and (stretch := _stretch(keys))
+    )
     if not among:
         return False
     still = select(FactKeyRow.id).where(
@@ -177,7 +181,7 @@ def _stretch(keys: Any) -> tuple[int, int] | None:
     return (first, last) if 0 < first <= last < MAX_ID else None
 
 
-def _runs(found: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def _join_ranges(found: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Join stretches that touch."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted(found):

@@ -134,9 +134,9 @@ def fit_lists(index: KeyIndex, nearest: NearestKeys, goal: float) -> float:
 
 
 def _fit_spare(index: KeyIndex, nearest: NearestKeys, wanted: float) -> float:
-    """Let a lookup score the fewest candidates with which it finds what is wanted, or nearly what most would find.
+    """Set `index.spare` to the fewest extra candidates with which a lookup has the recall `wanted`; give its recall.
 
-    Gives what it then finds by the lists that are read.
+    Where no number reaches it, the fewest with which the recall is nearly that of the largest number.
     """
     choice = [index.spare, *(spare for spare in _SPARE if spare > index.spare)]
     ranks = nearest.ranks(index, 2 + choice[-1])

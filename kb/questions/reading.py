@@ -51,7 +51,8 @@ def list_sets(session: Session, name: str | None = None) -> list[KeptSet]:
     rows = session.execute(statement.execution_options(populate_existing=True)).all()
     newest = select(func.max(QuestionRunRow.id)).group_by(QuestionRunRow.set_id)
     runs = {
-        found.question_set: found for found in _records(session, _runs().where(QuestionRunRow.id.in_(newest)))
+        found.question_set: found
+        for found in _records(session, _select_question_runs().where(QuestionRunRow.id.in_(newest)))
     }
     return [
         KeptSet(row.name, row.corpus, number, row.actor, row.at, runs.get(row.name)) for row, number in rows
@@ -78,7 +79,7 @@ def facts_of_questions(session: Session, question_ids: Sequence[int]) -> dict[in
 
 def list_runs(session: Session, name: str, before: int | None, limit: int) -> list[QuestionRun]:
     """List the runs of a set, newest first: those older than run `before` (None: all)."""
-    statement = _runs().where(QuestionRunRow.set_id == set_row(session, name).id)
+    statement = _select_question_runs().where(QuestionRunRow.set_id == set_row(session, name).id)
     if before is not None:
         statement = statement.where(QuestionRunRow.id < before)
     return _records(session, statement.order_by(QuestionRunRow.id.desc()).limit(limit))
@@ -86,7 +87,7 @@ def list_runs(session: Session, name: str, before: int | None, limit: int) -> li
 
 def run_record(session: Session, run_id: int, name: str | None = None) -> QuestionRun:
     """Give one run, of the set of this name if one is given. Raises `QuestionRunNotFound`."""
-    statement = _runs().where(QuestionRunRow.id == (run_id if 0 < run_id <= MAX_ID else 0))
+    statement = _select_question_runs().where(QuestionRunRow.id == (run_id if 0 < run_id <= MAX_ID else 0))
     if name is not None:
         statement = statement.where(QuestionRunRow.set_id == set_row(session, name).id)
     found = _records(session, statement)
@@ -108,7 +109,7 @@ def list_items(session: Session, run_id: int, after: int = 0, limit: int | None 
     ]  # fmt: skip
 
 
-def _runs() -> Select[QuestionRunRow, str]:
+def _select_question_runs() -> Select[QuestionRunRow, str]:
     return select(QuestionRunRow, QuestionSetRow.name).join(
         QuestionSetRow, QuestionSetRow.id == QuestionRunRow.set_id
     )

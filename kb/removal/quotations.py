@@ -250,7 +250,7 @@ def _every(session: Session, row: type[Row]) -> Iterator[Row]:
     yield from session.scalars(statement.execution_options(populate_existing=True, yield_per=1000))
 
 
-def _runs(session: Session, gone: ErasedFacts) -> RedactedRows:
+def _redact_forget_runs(session: Session, gone: ErasedFacts) -> RedactedRows:
     for run in _every(session, ForgetRunRow):
         said = TextOrigin(frozenset(run.fact_ids), seq=run.planned_seq)
         values = redacted_columns(run, content_of(ForgetRunRow), gone.finder(said))
@@ -321,7 +321,7 @@ def _feedback(session: Session, gone: ErasedFacts) -> RedactedRows:
 
 
 _OTHERS = (
-    _runs,
+    _redact_forget_runs,
     _jobs,
     partial(_of_facts, ErasureRequestRow),
     partial(_of_facts, QuestionRow),

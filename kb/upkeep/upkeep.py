@@ -419,9 +419,9 @@ class Repair:
                 self.kb.lookups.rebuild()  # this process's index too
 
     def _share(self, faults: SharedFaults) -> None:
-        """Put good snapshots in the place of shared ones that are not, and remove what belongs to none.
+        """Replace bad shared snapshots by good ones, and remove files that belong to none.
 
-        One that the database knows elsewhere, or that is gone, is forgotten: who repairs was told of it.
+        The database forgets snapshots that are gone or in another folder; the report of the repair names them.
         """
         with self.kb.sessions.begin() as session:
             folder = shared.folder_of(session, self.kb.settings)

@@ -138,7 +138,7 @@ def set_back(kb: KnowledgeBase, actor: str) -> tuple[int, int]:
     a fact since is reported and left as it is.
     """
     forgetting, restored = Forgetting(kb), 0
-    for run in reversed(list(_runs(forgetting))):
+    for run in reversed(list(_every_run(forgetting))):
         if run.state == "applied" and run.reason == REASON:
             try:
                 forgetting.restore(run.run_id, actor=actor, reason=REASON)
@@ -152,7 +152,7 @@ def set_back(kb: KnowledgeBase, actor: str) -> tuple[int, int]:
     return restored, len(left)
 
 
-def _runs(forgetting: Forgetting) -> Iterator[RunRecord]:
+def _every_run(forgetting: Forgetting) -> Iterator[RunRecord]:
     return _read_pages(lambda after: forgetting.runs(after, PAGE), lambda run: run.run_id)
 
 

@@ -130,7 +130,10 @@ class Row:
         self.content += 1
 
     def open(self, opens: int, fallback_V: Tensor | None) -> None:
-        """Begin a lookup; `fallback_V` may come later, if the token before has not been fed yet."""
+        """Begin a lookup by the token `opens`, ``<FACT>``.
+
+        `fallback_V` are the scores of the next token without a lookup, for a miss; they may come later.
+        """
         self.opened_at = self.position + len(self.pending)
         self.pending = [*self.pending, opens]
         self.fallback_V, self.query, self.words = fallback_V, [], ""

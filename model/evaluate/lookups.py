@@ -424,7 +424,7 @@ def measure_query_cost(
     ours: list[float] = []
     theirs: list[FormedQuery] = []
     lengths: list[int] = []
-    for number, (mine, other) in enumerate(_pairs(state, words, documents)):
+    for number, (mine, other) in enumerate(_shared_sites(state, words, documents)):
         if number == 0:
             state.make_query(mine), words.make_query(other)
         if number == sites:
@@ -451,7 +451,7 @@ def measure_query_cost(
     )
 
 
-def _pairs(
+def _shared_sites(
     state: QueryMaker, words: QueryMaker, documents: Sequence[AnnotatedDocument]
 ) -> Iterator[tuple[Site, Site]]:
     """Yield the sites that fit the context of both methods."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from colmlm.cli.composition.bulk.spreading import Spreading, spreading_of
-from colmlm.cli.composition.encoders import EncoderAround
+from colmlm.cli.composition.encoders import WrappingEncoder
 from colmlm.cli.composition.readers import CONFIDENCE
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.keys.records import RekeyPart
@@ -141,7 +141,7 @@ def _rows(
 _ROW = 128  # questions, of about one length, since those that are encoded together are padded to the longest
 
 
-class EncoderElsewhere(EncoderAround):
+class EncoderElsewhere(WrappingEncoder):
     """An encoder whose questions were encoded by the workers of Ray beforehand. It encodes all else itself."""
 
     def __init__(self, encoder: Encoder, queries: dict[str, NDArray[np.float32]]) -> None:

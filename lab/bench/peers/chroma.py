@@ -108,7 +108,7 @@ SAME = 1e-3  # a score this near to the best is of a key as near
 
 
 @dataclass(frozen=True, slots=True)
-class ChromaRoute:
+class ChromaSearchRequest:
     """Where queries are sent, and as what, with the effort and the recall of a search."""
 
     path: str
@@ -123,7 +123,7 @@ def recall_at_1(found: Keys, queries: Keys, keys: Keys) -> float:
     return float(np.mean(found >= best - SAME))
 
 
-def store_in_chroma(port: int, keys: Keys, queries: Keys, wanted: float) -> ChromaRoute:
+def store_in_chroma(port: int, keys: Keys, queries: Keys, wanted: float) -> ChromaSearchRequest:
     """Store the keys in a collection and give its route, with the least effort that reaches the recall wanted."""
     client = chromadb.HttpClient("127.0.0.1", port, settings=Settings(anonymized_telemetry=False))
     collection = client.create_collection(
@@ -143,4 +143,4 @@ def store_in_chroma(port: int, keys: Keys, queries: Keys, wanted: float) -> Chro
     path = f"/api/v2/tenants/default_tenant/databases/default_database/collections/{collection.id}/query"
     asked = {"n_results": 1, "include": ["documents", "distances"]}
     bodies = [json.dumps({"query_embeddings": [query], **asked}) for query in queries.tolist()]
-    return ChromaRoute(path, bodies, effort, recall)
+    return ChromaSearchRequest(path, bodies, effort, recall)
