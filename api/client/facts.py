@@ -61,6 +61,7 @@ from colmlm.kb.facts.records import (
     Moving,
     PairPage,
     PairsSought,
+    PersonFindings,
     Proposing,
     ReviewVerdict,
     SettledVerdicts,
@@ -69,7 +70,6 @@ from colmlm.kb.facts.records import (
 )
 from colmlm.kb.jobs.kinds import Documents, Ingest, work_of
 from colmlm.kb.log.records import ChangeRecord, OnRecord
-from colmlm.kb.removal.persons import PersonFindings
 from colmlm.kb.removal.records import (
     SAMPLE,
     CertificateCheck,

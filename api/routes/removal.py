@@ -37,7 +37,7 @@ from colmlm.api.wire import (
     Why,
 )
 from colmlm.api.wire import cursor as cursor_of
-from colmlm.kb.facts.records import FactRecord, Mentioned
+from colmlm.kb.facts.records import FactRecord, Mentioned, PersonFindings
 from colmlm.kb.log.signing import key_names, signing_key, write_pem
 from colmlm.kb.removal.certificate import (
     check_here,
@@ -49,7 +49,7 @@ from colmlm.kb.removal.certificate import (
 from colmlm.kb.removal.erase import Erasure, ErasureRequests
 from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.holds import Holds
-from colmlm.kb.removal.persons import PersonFindings, find_person, read_plan
+from colmlm.kb.removal.persons import find_person, read_plan
 from colmlm.kb.removal.records import (
     DEFAULT_POLICY,
     CertificateCheck,

@@ -73,6 +73,10 @@ from colmlm.kb.facts.records import (
     FactRecord,
     FoundIn,
     Mark,
+    NamedStretch,
+    PersonFindings,
+    PersonPlace,
+    PersonReport,
     SettledBefore,
     Source,
     StaleFact,
@@ -95,7 +99,6 @@ from colmlm.kb.questions.records import (
     QuestionRun,
     RunComparison,
 )
-from colmlm.kb.removal.persons import NamedStretch, PersonFindings, PersonPlace, PersonReport
 from colmlm.kb.removal.records import (
     CertificateCheck,
     CertificateFinding,

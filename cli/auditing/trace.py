@@ -31,9 +31,8 @@ if TYPE_CHECKING:
         OutputTrace,
         TracedSplice,
     )
-    from colmlm.kb.facts.records import Source
+    from colmlm.kb.facts.records import PersonPlace, PersonReport, Source
     from colmlm.kb.log.records import ChangeRecord
-    from colmlm.kb.removal.persons import PersonPlace, PersonReport
 
 
 class TraceForm(StrEnum):

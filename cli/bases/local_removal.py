@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.kb.errors import NotHeeded
+from colmlm.kb.facts.records import PersonFindings
 from colmlm.kb.removal.certificate import (
     check_here,
     issue_certificate,
@@ -19,7 +20,7 @@ from colmlm.kb.removal.certificate import (
 from colmlm.kb.removal.erase import Erasure, ErasureRequests
 from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.holds import Holds
-from colmlm.kb.removal.persons import PersonFindings, PersonPlan, find_person, read_plan
+from colmlm.kb.removal.persons import PersonPlan, find_person, read_plan
 from colmlm.kb.removal.records import (
     SAMPLE,
     CertificateCheck,

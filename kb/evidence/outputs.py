@@ -36,7 +36,7 @@ from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.records import Hit
 from colmlm.kb.lookup.searchable import SearchableStore
-from colmlm.kb.principal import as_service
+from colmlm.kb.principal import as_service, scope_of_caller
 from colmlm.kb.removal.lineage import find_lineage
 from colmlm.kb.removal.selector import Selector, select_facts
 from colmlm.kb.store.waits import retry_on_contention
@@ -91,7 +91,8 @@ class Outputs:
         """
         with self.store.sessions() as session:
             traced = attribution.trace_fact(session, fact_id)
-            if (source := traced.fact.source) is None:
+            # Which weights there are, and what they were trained on, is of the whole base.
+            if (source := traced.fact.source) is None or scope_of_caller() is not None:
                 return traced
             text = FormerText.of_text(reading.document_text(session, source.document_id))
             found = find_lineage(session, self.store.settings.home, {source.document_id: text})

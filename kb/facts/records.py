@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from colmlm.kb.corpus.format import REVIEWS as REVIEWS
 from colmlm.kb.corpus.format import Refusal
@@ -482,3 +482,65 @@ class ComparedCounts:
     contradictions: int
     duplicates: int
     stale: int
+
+
+# Records of a person who is found in all that is stored.
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStretch:
+    """A stretch of a text that names the person, with what stands around it. `doubt` is None where it is sure."""
+
+    part: int
+    start: int
+    end: int
+    said: str
+    before: str
+    after: str
+    doubt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PersonPlace:
+    """A place that names the person. `treatment` is "erase" (a whole fact), "blank" or "stay", with a `remedy`.
+
+    `what` says it in words, `source` is the corpus and the document. `holds` keep it, so that an erasure is refused.
+    `beside_sure` says that the same place, or the document of a fact, surely names the person, too.
+    """
+
+    place: str
+    what: str
+    treatment: str
+    stretches: tuple[NamedStretch, ...]
+    source: str = ""
+    remedy: str = ""
+    holds: tuple[int, ...] = ()
+    beside_sure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PersonReport:
+    """What a base holds of a person as of change `seq`: places that are sure, that are not, and that stay.
+
+    `num_unsure` counts all that are not sure, of which `unsure` has the first thousand. `left_out` are those
+    that somebody decided to keep.
+    """
+
+    name: str
+    also: tuple[str, ...]
+    database: str
+    seq: int
+    at: str
+    sure: tuple[PersonPlace, ...]
+    unsure: tuple[PersonPlace, ...]
+    num_unsure: int
+    staying: tuple[PersonPlace, ...]
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PersonFindings:
+    """A report on a person, and the signed plan to erase what is sure."""
+
+    report: PersonReport
+    plan: dict[str, Any]

@@ -25,6 +25,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, SignatureRefused, refusals
+from colmlm.kb.facts.records import NamedStretch, PersonFindings, PersonPlace, PersonReport
 from colmlm.kb.facts.redaction import (
     FACT,
     MARK,
@@ -122,65 +123,6 @@ class PersonPlan:
             return cls(str(stored["database"]), int(stored["seq"]), str(stored["at"]), *named)
         except (LookupError, TypeError, ValueError) as error:
             raise InvalidValue("plan", f"it is not one that `colmlm person find` wrote ({error})") from error
-
-
-@dataclass(frozen=True, slots=True)
-class NamedStretch:
-    """A stretch of a text that names the person, with what stands around it. `doubt` is None where it is sure."""
-
-    part: int
-    start: int
-    end: int
-    said: str
-    before: str
-    after: str
-    doubt: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PersonPlace:
-    """A place that names the person. `treatment` is "erase" (a whole fact), "blank" or "stay", with a `remedy`.
-
-    `what` says it in words, `source` is the corpus and the document. `holds` keep it, so that an erasure is refused.
-    `beside_sure` says that the same place, or the document of a fact, surely names the person, too.
-    """
-
-    place: str
-    what: str
-    treatment: str
-    stretches: tuple[NamedStretch, ...]
-    source: str = ""
-    remedy: str = ""
-    holds: tuple[int, ...] = ()
-    beside_sure: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PersonReport:
-    """What a base holds of a person as of change `seq`: places that are sure, that are not, and that stay.
-
-    `num_unsure` counts all that are not sure, of which `unsure` has the first thousand. `left_out` are those
-    that somebody decided to keep.
-    """
-
-    name: str
-    also: tuple[str, ...]
-    database: str
-    seq: int
-    at: str
-    sure: tuple[PersonPlace, ...]
-    unsure: tuple[PersonPlace, ...]
-    num_unsure: int
-    staying: tuple[PersonPlace, ...]
-    left_out: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PersonFindings:
-    """A report on a person, and the signed plan to erase what is sure."""
-
-    report: PersonReport
-    plan: dict[str, Any]
 
 
 # Finding: every column of every table is read, facts with all their versions.

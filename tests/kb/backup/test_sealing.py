@@ -9,7 +9,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import pyrage
 import pytest
 from sqlalchemy import URL, text
 
+from colmlm.kb import interpreter
 from colmlm.kb.backup.restore import restore_backup
 from colmlm.kb.backup.sealed_rows import (
     LOST,
@@ -490,7 +490,7 @@ def test_a_kill_leaves_no_plain_text_on_the_disk(base: KnowledgeBase, identity: 
     def killed(what: str, more: str) -> str:
         given = [what, str(folder / "kb.backup"), str(base.settings.home), url, more]
         ran = subprocess.run(
-            [sys.executable, "-c", KILLED, *given],
+            interpreter.command("-c", KILLED, *given),
             env={**os.environ, "TMPDIR": str(plain), "COLMLM_HOME": str(base.settings.home)},
             capture_output=True, text=True, check=False,
         )  # fmt: skip

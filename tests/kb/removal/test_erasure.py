@@ -97,6 +97,8 @@ def test_the_change_names_ids_and_counts_only(kb: KnowledgeBase, encoder: FakeEn
         payload = connection.scalar(text("SELECT payload FROM change WHERE kind = 'erase'"))
     who = {name: payload.pop(name, None) for name in ("principal", "on_behalf_of")}
     assert who["on_behalf_of"] == "tester"
+    (weights,) = payload.pop("lineage")
+    assert (weights["checkpoint"], weights["documents"]) == ("fake", [])
     assert payload == {
         "documents": [document_id],
         "generations": [],

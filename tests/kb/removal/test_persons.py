@@ -15,13 +15,14 @@ from sqlalchemy.exc import DBAPIError
 from colmlm.kb.access.tokens import create_token
 from colmlm.kb.errors import KBError, SignatureRefused
 from colmlm.kb.evidence.records import NewFeedback, NewOutput, Splice
+from colmlm.kb.facts.records import PersonFindings
 from colmlm.kb.facts.redaction import MARK
 from colmlm.kb.log.signing import sign_bytes
 from colmlm.kb.principal import acting_as, current_origin
 from colmlm.kb.removal.certificate import check_here, issue_certificate
 from colmlm.kb.removal.erase import Erasure, ErasureRequests
 from colmlm.kb.removal.holds import Holds
-from colmlm.kb.removal.persons import PersonFindings, find_person, read_plan
+from colmlm.kb.removal.persons import find_person, read_plan
 from colmlm.kb.removal.traces import Trace
 from colmlm.kb.service import KnowledgeBase
 from tests.kb.corpora import document, ingest

@@ -218,7 +218,8 @@ def test_a_flipped_bit_is_refused_in_every_file_that_keys_depend_on(
 def test_the_released_checkpoint_is_whole_and_sealed():
     released = Path(model.__file__).parent / "released" / "co-lmlm-135m"
     digests = json.loads((released / CONFIG_FILE).read_text())["digests"]
-    assert set(digests) == {ADAPTER, "adapter_config.json"} and damaged_file(released, digests) is None
+    assert set(digests) == {ADAPTER, "adapter_config.json", "trained_on.json"}
+    assert damaged_file(released, digests) is None
 
 
 def test_an_adapter_is_refused_over_another_base(adapter: Path, tmp_path: Path):
