@@ -69,6 +69,11 @@ def identity_refused(cause: str) -> str:
     return f"What the identity provider said is refused: {cause}. Nothing was changed. Sign in again."
 
 
+@Refused.coded("LogoutRefused", "Logout refused", status=400)
+def logout_refused(cause: str) -> str:
+    return f"The logout token is refused: {cause}. No session was ended. Send a new one of the identity provider."
+
+
 @Refused.coded("RoleUnmapped", "No role", status=403)
 def role_unmapped(name: str, claim: str) -> str:
     return (

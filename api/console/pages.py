@@ -36,7 +36,7 @@ from colmlm.api.console.views import (
     theme_of,
     verb_of,
 )
-from colmlm.api.errors import identity_refused, not_signed_in, problem_of
+from colmlm.api.errors import identity_refused, logout_refused, not_signed_in, problem_of
 from colmlm.api.middleware.auth import (
     COOKIE,
     SIGN_IN_PATH,
@@ -49,7 +49,7 @@ from colmlm.api.middleware.auth import (
     needs,
     session_of,
 )
-from colmlm.api.middleware.sign_on import RETURN_PATH, SIGN_ON_PATH, SignOn, SignOnAttempt
+from colmlm.api.middleware.sign_on import LOGOUT_PATH, RETURN_PATH, SIGN_ON_PATH, SignOn, SignOnAttempt
 from colmlm.api.ports import FromPorts, Ports
 from colmlm.api.routes.parameters import PathId
 from colmlm.api.settings import SignOnSettings
@@ -130,7 +130,7 @@ def sign_out(ports: FromPorts, request: PageRequest) -> Response[Any]:
     return Redirect("/", status_code=303, cookies=[gone]) if address is None else _move_on(address, [gone])
 
 
-# With single sign-on these two are open; without it they are as closed as any other.
+# With single sign-on these three are open; without it they are as closed as any other.
 _OF_SIGN_ON = needs(Right.lookup, Limiter.sign_on, scoped=CorpusLimit.filter)
 
 
@@ -162,6 +162,22 @@ def finish_sign_on(request: Request[None, Any, Any], ports: FromPorts) -> Respon
     cookies = [_session_cookie(request, session), _attempt_cookie(request, "", 0)]
     # A redirect would count as sent from the provider's site, and the cookie of the session would not be sent with it.
     return _move_on(_local_path(attempt.back), cookies)
+
+
+@post(
+    LOGOUT_PATH,
+    opt=_OF_SIGN_ON,
+    include_in_schema=False,
+    request_max_body_size=MOST_BYTES,
+    status_code=200,
+    sync_to_thread=True,
+)
+def end_provider_sessions(ports: FromPorts, form: FromForm) -> None:
+    """End the sessions that a logout token of the identity provider names, as the provider itself sends it."""
+    sign_on, tokens = _need_sign_on(ports), form.all_values("logout_token")
+    if len(tokens) != 1:
+        raise logout_refused("the form has not one logout_token")
+    sign_on.end_sessions(tokens[0])
 
 
 def _need_sign_on(ports: Ports) -> SignOn:
@@ -394,6 +410,7 @@ HANDLERS = (
     sign_out,
     begin_sign_on,
     finish_sign_on,
+    end_provider_sessions,
     choose_theme,
     Router(
         ROOT,

@@ -26,7 +26,7 @@ from litestar.handlers import BaseRouteHandler
 
 from colmlm.api.errors import PROBLEMS, cross_origin, not_signed_in, right_missing, unknown_host
 from colmlm.api.middleware.limiters import Batcher, Limiter, Limiters
-from colmlm.api.middleware.sign_on import RETURN_PATH, SIGN_ON_PATH, SignOn, is_web_token
+from colmlm.api.middleware.sign_on import LOGOUT_PATH, RETURN_PATH, SIGN_ON_PATH, SignOn, is_web_token
 from colmlm.kb.access.access import Access
 from colmlm.kb.access.records import MAX_RATE, Right, TokenRecord
 from colmlm.kb.access.tokens import digest_of, new_secret
@@ -121,7 +121,9 @@ def is_open(scope: HTTPScope) -> bool:
 
 
 def is_sign_on(scope: HTTPScope) -> bool:
-    """Tell whether a request begins or ends a single sign-on, which needs no token."""
+    """Tell whether a request begins or ends a single sign-on, or its sessions, which needs no token."""
+    if scope["method"] == "POST":
+        return scope["path"] == LOGOUT_PATH
     return scope["method"] == "GET" and scope["path"] in (SIGN_ON_PATH, RETURN_PATH)
 
 

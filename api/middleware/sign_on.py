@@ -5,7 +5,8 @@ with one of these keys by an asymmetric algorithm, and if it is meant for this s
 the settings with each request, so what a group may do is never kept.
 
 The console signs in by the authorization code flow. What belongs to one sign-on is in a cookie of the browser that
-began it: the state, the nonce, the verifier (PKCE), and the page to return to.
+began it: the state, the nonce, the verifier (PKCE), and the page to return to. The provider ends sessions by a logout
+token (OpenID Connect Back-Channel Logout 1.0).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import secrets
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -29,13 +30,20 @@ import httpx2
 import jwt
 import msgspec
 
-from colmlm.api.errors import Refused, identity_refused, not_signed_in, provider_unavailable, role_unmapped
+from colmlm.api.errors import (
+    Refused,
+    identity_refused,
+    logout_refused,
+    not_signed_in,
+    provider_unavailable,
+    role_unmapped,
+)
 from colmlm.api.settings import SignOnSettings, is_protected
 from colmlm.kb.access.access import Access
-from colmlm.kb.access.records import Grant, Person, TokenRecord
+from colmlm.kb.access.records import Grant, Person, ProviderLogout, TokenRecord
 from colmlm.kb.network.addresses import Deadline, DeadlineTransport
 
-SIGN_ON_PATH, RETURN_PATH = "/session/sign-on", "/session/return"
+SIGN_ON_PATH, RETURN_PATH, LOGOUT_PATH = "/session/sign-on", "/session/return", "/session/logout"
 ALGORITHMS = ("RS256", "ES256", "PS256", "EdDSA")
 LEEWAY = 30  # seconds by which clocks may differ
 LONGEST_TOKEN = 16 * 1024  # characters
@@ -49,6 +57,12 @@ _REFRESH, _KEPT = (
 _PAUSE, _PAUSE_OF_FAILURE = 30.0, 5.0  # seconds between two requests for keys
 _LEAST_RSA_BITS = 2048
 _OF_ID_TOKENS = frozenset({"nonce", "at_hash", "c_hash", "s_hash", "events"})
+_REQUIRED, _REQUIRED_OF_LOGOUT = (
+    ("iss", "sub", "aud", "exp", "iat"),
+    ("iss", "aud", "exp", "iat", "jti", "events"),
+)
+_LOGOUT_EVENT = "http://schemas.openid.net/event/backchannel-logout"
+_LONGEST_LOGOUT = 24 * 3600  # seconds for which a logout token may count, since it is kept as long
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -153,10 +167,12 @@ class Provider:
             raise provider_unavailable(f"it has no key for {', '.join(ALGORITHMS)}")
         return ProviderState(metadata, keys, self.clock())
 
-    def verify_claims(self, token: str, audience: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    def verify_claims(
+        self, token: str, audience: str, required: Sequence[str] = _REQUIRED
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Give header and claims of a token that the provider signed for this audience, and that is valid now.
 
-        Raises `IdentityRefused` and `ProviderUnavailable`.
+        It needs the `required` claims. Raises `IdentityRefused` and `ProviderUnavailable`.
         """
         header, key_id, algorithm = self._read_header(token)
         key = self.read(key_id).keys.get((key_id, algorithm))
@@ -170,11 +186,11 @@ class Provider:
                 audience=audience,
                 issuer=self.issuer,
                 leeway=LEEWAY,
-                options={"require": ["iss", "sub", "aud", "exp", "iat"]},
+                options={"require": list(required)},
             )
         except jwt.PyJWTError as error:
             raise identity_refused(_cause_of(error)) from error
-        if not claims["sub"] or len(claims["sub"]) > 255:
+        if "sub" in claims and not _is_name(claims["sub"]):
             raise identity_refused("its subject is no name")
         return header, claims
 
@@ -201,13 +217,19 @@ _CAUSES: tuple[tuple[type[jwt.PyJWTError], str], ...] = (
     (jwt.ImmatureSignatureError, "it is not valid yet"),
     (jwt.InvalidAudienceError, "it is for another audience"),
     (jwt.InvalidIssuerError, "another issuer made it"),
-    (jwt.MissingRequiredClaimError, "a claim is missing: it needs iss, sub, aud, exp and iat"),
     (jwt.InvalidSignatureError, "its signature does not fit"),
 )
 
 
 def _cause_of(error: jwt.PyJWTError) -> str:
+    if isinstance(error, jwt.MissingRequiredClaimError):
+        return f"a claim is missing: {error.claim}"
     return next((cause for kind, cause in _CAUSES if isinstance(error, kind)), "it is malformed")
+
+
+def _is_name(claim: object) -> bool:
+    """Tell whether a claim can name a person, a session or a token."""
+    return isinstance(claim, str) and 0 < len(claim) <= 255
 
 
 # The algorithms of a key's kind, and of its curve: what is not here is never used, as are keys of shared secrets.
@@ -329,7 +351,7 @@ class SignOn:
     def finish(self, server: str, attempt: SignOnAttempt, said: Mapping[str, str], before: str | None) -> str:
         """Trade the code that the provider sent a browser back with for a session, and give the session's secret.
 
-        Raises `IdentityRefused`, `RoleUnmapped`, `SignOnRepeated` and `ProviderUnavailable`.
+        Raises `IdentityRefused`, `RoleUnmapped`, `SignOnRepeated`, `SignOnEnded` and `ProviderUnavailable`.
         """
         if not hmac.compare_digest(attempt.state.encode(), said.get("state", "").encode()):
             raise identity_refused("this browser did not begin this sign-on")
@@ -345,6 +367,44 @@ class SignOn:
         grant = self._grant_of(person.name, person.groups)
         session = self.access.begin_session_of(person, grant, attempt.state, before)
         return session if session is not None else _refuse_revoked()
+
+    def end_sessions(self, token: str) -> None:
+        """End the browser sessions that the provider's logout token names, once. Raises `LogoutRefused`."""
+        try:
+            logout = self._logout_of(token)
+        except Refused as refused:
+            raise logout_refused(str(getattr(refused, "cause", refused))) from refused
+        ended = self.access.end_sessions_of(logout)
+        if ended is None:
+            raise logout_refused("it was used already")
+        _log.info("the identity provider ended sessions", extra={"sessions": ended})
+
+    def _logout_of(self, token: str) -> ProviderLogout:
+        """Give what a checked logout token says."""
+        client = self.settings.client_id or ""
+        header, claims = self.provider.verify_claims(token, client, _REQUIRED_OF_LOGOUT)
+        events, subject, session = claims["events"], claims.get("sub"), claims.get("sid")
+        if str(header.get("typ", "JWT")).lower().removeprefix("application/") not in ("logout+jwt", "jwt"):
+            raise identity_refused("it is of another type")
+        _require_client(claims, client)
+        if not isinstance(events, dict) or not isinstance(events.get(_LOGOUT_EVENT), dict):
+            raise identity_refused("its events name no logout")
+        if "nonce" in claims:
+            raise identity_refused("it has a nonce")
+        if subject is None and session is None:
+            raise identity_refused("it names neither a person nor a session")
+        if not _is_name(claims["jti"]) or not (session is None or _is_name(session)):
+            raise identity_refused("its jti or sid is no name")
+        ends, made = int(claims["exp"]), int(claims["iat"])
+        if ends - made > _LONGEST_LOGOUT:
+            raise identity_refused("it counts for longer than a day")
+        return ProviderLogout(
+            issuer=claims["iss"],
+            logout_id=claims["jti"],
+            subject=subject,
+            session_id=session,
+            ends_at=datetime.fromtimestamp(ends, UTC),
+        )
 
     def sign_out_address(self, server: str) -> str | None:
         """Give the provider's address that ends its own session; None where it has none or does not answer."""
@@ -382,10 +442,7 @@ class SignOn:
         header, claims = self.provider.verify_claims(traded.id_token, client)
         if str(header.get("typ", "JWT")).lower() != "jwt":
             raise identity_refused("it is no ID token")
-        if claims.get("azp", client) != client:
-            raise identity_refused("it is for another client")
-        if isinstance(claims["aud"], list) and len(claims["aud"]) > 1 and "azp" not in claims:
-            raise identity_refused("it is for several audiences and names no client")
+        _require_client(claims, client)
         said = claims.get("nonce")
         if not isinstance(said, str) or not hmac.compare_digest(said.encode(), nonce.encode()):
             raise identity_refused("it is of another sign-on")
@@ -411,6 +468,7 @@ class SignOn:
             name=str(email) if is_verified and email else subject,
             groups=tuple(group for group in groups if isinstance(group, str)),
             ends_at=datetime.fromtimestamp(claims["exp"], UTC),
+            session_id=claims["sid"] if _is_name(claims.get("sid")) else None,
         )
 
     def _grant_of(self, name: str, groups: tuple[str, ...]) -> Grant:
@@ -433,6 +491,14 @@ def is_web_token(secret: str) -> bool:
 
 def _refuse_revoked() -> NoReturn:
     raise identity_refused("an admin has revoked the token of this person")
+
+
+def _require_client(claims: Mapping[str, Any], client: str) -> None:
+    """Raise `IdentityRefused` where an ID token or a logout token, whose audience this client is in, is for another."""
+    if claims.get("azp", client) != client:
+        raise identity_refused("it is for another client")
+    if isinstance(claims["aud"], list) and len(claims["aud"]) > 1 and "azp" not in claims:
+        raise identity_refused("it is for several audiences and names no client")
 
 
 def _find_claim(claims: Mapping[str, Any], name: str) -> object:

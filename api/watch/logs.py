@@ -129,6 +129,7 @@ def blot_secret(value: Any) -> Any:
 RECORDED_A_MINUTE = 60
 
 _DENIED = frozenset({401, 403, 421, 429})
+_DENIED_BY_CAUSE = "LogoutRefused"  # has the status 400, as its protocol wants
 
 _log = logging.getLogger("colmlm.journal")
 
@@ -143,7 +144,8 @@ class Journal:
 
     async def note(self, scope: HTTPScope, request: RequestState) -> None:
         """Log an answered request if it was denied or was an edit."""
-        if request.status in _DENIED and request.refusal is not None:
+        is_denied = request.status in _DENIED or request.refusal == _DENIED_BY_CAUSE
+        if is_denied and request.refusal is not None:
             await self._record_denial(scope, request)
         elif (request.status or 500) < 400 and is_edit(scope) and not request.is_replay:
             _log.info("edited", extra=_fields(scope, request))

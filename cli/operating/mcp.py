@@ -24,6 +24,7 @@ from colmlm.kb.access.records import ROLES, Right, TokenRecord
 if TYPE_CHECKING:
     from colmlm.api.client.client import Client
     from colmlm.api.mcp.reading import AskingNear, Caller
+    from colmlm.api.middleware.sign_on import SignOn
 
 T = TypeVar("T")
 
@@ -53,12 +54,12 @@ def mcp(
 
     An assistant starts this itself and talks to its stdin and stdout; what it may do is what you, or the token, may.
     Over HTTP each request needs a token: of --server the one of --token-file, else one of this base that may edit or
-    audit.
+    audit, also an access token of the identity provider.
     """
     from colmlm.api.mcp.server import server_for
 
     _log_to_stderr()
-    callers = _Callers(base)
+    callers = _Callers(base, _sign_on_of(base) if http else None)
     own = callers.make_caller(base.tokens.own())
     if not http:
         _end_by_signals(base)
@@ -75,8 +76,8 @@ def mcp(
 class _Callers:
     """Makes the callers of a base. Those of this machine's base take turns, since they share its model."""
 
-    def __init__(self, base: Base) -> None:
-        self._base = base
+    def __init__(self, base: Base, sign_on: SignOn | None) -> None:
+        self._base, self._sign_on = base, sign_on
         self._secret = secrets.token_bytes(32)
         self._turn = threading.Lock() if base.server is None else nullcontext()
 
@@ -102,17 +103,29 @@ class _Callers:
     def admit_caller(self, secret: str) -> Caller | None:
         """Give the caller with this token over HTTP; None where it is none that works.
 
-        This process withholds nothing, as a server does from who may not see the past. So it asks for that right.
+        With single sign-on it may be an access token, as for the API. This process withholds nothing, as a server does
+        from who may not see the past. So it asks for that right.
         """
         from colmlm.api.errors import right_missing
+        from colmlm.api.middleware.sign_on import is_web_token
 
-        token = self._base.tokens.of_secret(secret)
+        if self._sign_on is not None and is_web_token(secret):
+            token: TokenRecord | None = self._sign_on.of_bearer(secret)
+        else:
+            token = self._base.tokens.of_secret(secret)
         if token is not None and self._base.server is None and not token.may(Right.audit):
             raise right_missing(token.role, Right.audit)
         return None if token is None else self.make_caller(token)
 
     def _ask_nearby(self, ask: Callable[[Base], T]) -> T:
         return self._base.ask_server_first(ask, checkpoint=None, as_of=None, verbose=False)
+
+
+def _sign_on_of(base: Base) -> SignOn | None:
+    """Make the single sign-on of this machine's base, if the settings name a provider. A server has its own."""
+    from colmlm.api.middleware.sign_on import build_sign_on
+
+    return None if base.server is not None else build_sign_on(base.runtime.serving.sign_on, base.tokens)
 
 
 def _end_by_signals(base: Base) -> None:

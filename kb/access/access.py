@@ -16,21 +16,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from sqlalchemy import delete, exists, func, select, update
+from sqlalchemy import delete, exists, func, or_, select, true, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from colmlm.kb.access import tokens
 from colmlm.kb.access import tokens as access
-from colmlm.kb.access.records import Grant, Person, TokenRecord
+from colmlm.kb.access.records import Grant, Person, ProviderLogout, TokenRecord
 from colmlm.kb.access.tokens import USE_WRITTEN_EVERY, digest_of, new_session_secret
-from colmlm.kb.errors import refusals
+from colmlm.kb.errors import refusals, sign_on_ended
 from colmlm.kb.facts.suppression import hold_off_erasure
 from colmlm.kb.log import audit
 from colmlm.kb.principal import Claim, as_service
 from colmlm.kb.store import database
 from colmlm.kb.store.store import Store, is_read_only
-from colmlm.kb.tables import BrowserSessionRow, ChangeRow, IdempotencyRow, SecretRow
+from colmlm.kb.tables import (
+    ApiKeyRow,
+    BrowserSessionRow,
+    ChangeRow,
+    IdempotencyRow,
+    ProviderLogoutRow,
+    SecretRow,
+)
 
 KEPT = timedelta(days=1)
 LEASE = timedelta(minutes=2)
@@ -252,7 +259,7 @@ class Access:
         """Begin a browser's session of a person and give its secret; None where its token was revoked.
 
         It ends with what the issuer said, and ends the session `before` it. Raises `SignOnRepeated` where a session
-        was begun with this `state` already.
+        was begun with this `state` already, and `SignOnEnded` where the issuer has ended its own session since.
         """
         with self.store.sessions.begin() as session:
             if before is not None:
@@ -265,6 +272,12 @@ class Access:
         """End a browser's session, where there is one with this secret."""
         with self.store.sessions.begin() as session:
             end_session(session, secret)
+
+    @as_service()
+    def end_sessions_of(self, logout: ProviderLogout) -> int | None:
+        """End the browser sessions that a logout names, and count them; None where it was told before."""
+        with self.store.sessions.begin() as session:
+            return end_sessions_of(session, logout)
 
     @as_service()
     def claim(self, api_key_id: int, name: str, request: bytes) -> Claim | KeptAnswer:
@@ -289,9 +302,11 @@ class Access:
 #
 # The functions never commit. The cookie is 32 random bytes that reveal nothing of the token, and the database
 # keeps only their SHA-256. A session ends when its user signs out, after `LIFE`, and when its token is
-# revoked, rotated or expired. Times are the database's.
+# revoked, rotated or expired. That of a person also ends when the issuer says so. Times are the database's.
 
 LIFE = timedelta(hours=12)
+_LOGOUT_KEPT = timedelta(hours=1)  # after its end: longer than clocks differ, and than a sign-on takes
+_LOGOUTS = 0x636F6C6D10  # the advisory lock that logouts take alone, and sign-ons share
 
 
 def begin_session(
@@ -299,13 +314,19 @@ def begin_session(
 ) -> str:
     """Begin a session and give its secret for the cookie. It can't be read again.
 
-    That of a `person` ends with what the issuer said. Raises `SignOnRepeated` where its `state` began one before.
+    That of a `person` ends with what the issuer said. Raises `SignOnRepeated` where its `state` began one before, and
+    `SignOnEnded` where the issuer has ended its own session since.
     """
     session.execute(delete(BrowserSessionRow).where(BrowserSessionRow.expires_at <= func.now()))
     secret = new_session_secret(of_corpora=token.corpora is not None, of_person=person is not None)
     state_hash = None if state is None else digest_of(state)
     if state_hash and session.scalar(select(exists().where(BrowserSessionRow.state_hash == state_hash))):
         raise refusals.sign_on_repeated()
+    sid_hash = None if person is None or person.session_id is None else digest_of(person.session_id)
+    if sid_hash is not None:
+        session.execute(select(func.pg_advisory_xact_lock_shared(_LOGOUTS)))
+        if session.scalar(select(exists().where(ProviderLogoutRow.sid_hash == sid_hash))):
+            raise sign_on_ended()
     ends = func.now() + LIFE
     session.add(
         BrowserSessionRow(
@@ -314,6 +335,7 @@ def begin_session(
             expires_at=ends if person is None else func.least(ends, person.ends_at),
             groups=None if person is None else list(person.groups),
             state_hash=state_hash,
+            sid_hash=sid_hash,
         )
     )
     session.flush()
@@ -344,6 +366,30 @@ def token_of_session(session: Session, secret: str) -> TokenRecord | None:
 def end_session(session: Session, secret: str) -> None:
     """End the session with this secret, where there is one."""
     session.execute(delete(BrowserSessionRow).where(BrowserSessionRow.secret_hash == digest_of(secret)))
+
+
+def end_sessions_of(session: Session, logout: ProviderLogout) -> int | None:
+    """End the sessions that a logout names, and count them; None where it was told before.
+
+    Where it names a person and a session, those of the person end as well of which no such name is known.
+    """
+    session.execute(select(func.pg_advisory_xact_lock(_LOGOUTS)))
+    session.execute(delete(ProviderLogoutRow).where(ProviderLogoutRow.expires_at <= func.now()))
+    sid_hash = None if logout.session_id is None else digest_of(logout.session_id)
+    kept = insert(ProviderLogoutRow).values(
+        jti_hash=digest_of(f"{logout.issuer} {logout.logout_id}"),
+        sid_hash=sid_hash,
+        expires_at=logout.ends_at + _LOGOUT_KEPT,
+    )
+    if session.scalar(kept.on_conflict_do_nothing().returning(ProviderLogoutRow.jti_hash)) is None:
+        return None
+    people = select(ApiKeyRow.id).where(ApiKeyRow.issuer == logout.issuer)
+    named = BrowserSessionRow.sid_hash == sid_hash if sid_hash else true()
+    if logout.subject is not None:
+        people = people.where(ApiKeyRow.subject == logout.subject)
+        named = or_(named, BrowserSessionRow.sid_hash.is_(None))
+    ending = delete(BrowserSessionRow).where(BrowserSessionRow.api_key_id.in_(people), named)
+    return len(session.scalars(ending.returning(BrowserSessionRow.id)).all())
 
 
 def end_all_sessions(session: Session) -> None:

@@ -48,13 +48,29 @@ class Grant:
 class Person:
     """Someone whom an identity provider vouches for, until `ends_at`. Who it is, issuer and subject tell together.
 
-    The `name` is the actor of edits: the address that the issuer has verified, else the subject.
+    The `name` is the actor of edits: the address that the issuer has verified, else the subject. `session_id` names the
+    session at the issuer (`sid`), where it says that.
     """
 
     issuer: str
     subject: str
     name: str
     groups: tuple[str, ...]
+    ends_at: datetime
+    session_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderLogout:
+    """A logout that an identity provider tells: of its session `session_id`, else of all sessions of `subject`.
+
+    It counts once, by its `logout_id` (`jti`), and not after `ends_at`.
+    """
+
+    issuer: str
+    logout_id: str
+    subject: str | None
+    session_id: str | None
     ends_at: datetime
 
 

@@ -432,3 +432,8 @@ def sealing_keys_unfit(file: str, keys: str, cause: str) -> str:
         f"{keys} cannot open the texts in {file}: {cause}. Nothing was restored. Name the key file of today, or one "
         "from the time of the backup, with --keys."
     )
+
+
+@Conflict.coded("SignOnEnded", "Signed out")
+def sign_on_ended() -> str:
+    return "You were signed out at the identity provider meanwhile. Nothing was changed. Sign in again."

@@ -61,6 +61,7 @@ from colmlm.kb.tables.service import (
     JobRow,
     MissGroupRow,
     MissRow,
+    ProviderLogoutRow,
     QuestionOutcomeRow,
     QuestionRow,
     QuestionRunRow,

@@ -109,7 +109,8 @@ class ApiKeyRow(TableRow):
 class BrowserSessionRow(TableRow):
     """A browser that has signed in with a key. Only the digest of its cookie's secret is stored.
 
-    That of a person of an identity provider has the person's `groups`, and a digest of the state of its sign-on.
+    That of a person of an identity provider has the person's `groups`, and digests of the state of its sign-on, and of
+    the name that the provider gives its own session (`sid`).
     """
 
     __tablename__ = "browser_session"
@@ -122,6 +123,17 @@ class BrowserSessionRow(TableRow):
     last_used_at: Mapped[datetime] = mapped_column(server_default=func.now())
     groups: Mapped[Names | None]
     state_hash: Mapped[bytes | None] = mapped_column(unique=True)
+    sid_hash: Mapped[bytes | None]
+
+
+class ProviderLogoutRow(TableRow):
+    """A logout that an identity provider told, kept so that it counts once, with digests of its `jti` and `sid`."""
+
+    __tablename__ = "provider_logout"
+
+    jti_hash: Mapped[bytes] = mapped_column(primary_key=True)
+    sid_hash: Mapped[bytes | None]
+    expires_at: Mapped[datetime]
 
 
 class AnswerCalibrationRow(TableRow):

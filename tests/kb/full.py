@@ -92,6 +92,7 @@ def fill(kb: KnowledgeBase, encoder: FakeEncoder) -> None:
                 "INSERT INTO browser_session (secret_hash, api_key_id, expires_at) VALUES ('\\x03', 1, now())"
             )
         )
+        connection.execute(text("INSERT INTO provider_logout (jti_hash, expires_at) VALUES ('\\x04', now())"))
         connection.execute(
             text(
                 "INSERT INTO erasure_request (state, fact_ids, actor, reason, asked_by)"

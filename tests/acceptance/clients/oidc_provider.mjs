@@ -22,6 +22,7 @@ const provider = new Provider(issuer, {
     {
       client_id: "console", client_secret: secret,
       redirect_uris: [`${server}/session/return`], post_logout_redirect_uris: [`${server}/`],
+      backchannel_logout_uri: `${server}/session/logout`, backchannel_logout_session_required: true,
     },
     {
       client_id: "program", token_endpoint_auth_method: "none", application_type: "native",
@@ -35,6 +36,7 @@ const provider = new Provider(issuer, {
   }),
   extraTokenClaims: (_, token) => ({ groups: person(token.accountId).groups }),
   features: {
+    backchannelLogout: { enabled: true },
     resourceIndicators: {
       enabled: true,
       defaultResource: (_, client) => (client.clientId === "program" ? API : undefined),
@@ -44,6 +46,8 @@ const provider = new Provider(issuer, {
       }),
     },
   },
+  // The provider itself asks no address of this machine, and the console is at one.
+  fetch: (url, { dispatcher, ...asked }) => fetch(url, asked),
   ttl: { IdToken: (_, token) => person(token.available.sub).seconds ?? 3600 },
 });
 http.on("request", provider.callback());

@@ -197,7 +197,7 @@ def test_a_reader_and_a_reader_of_one_corpus_see_what_is_theirs(
     expect(scoped.get_by_role("link", name="atlas")).to_be_visible()
     expect(scoped.locator("main")).not_to_contain_text("almanac")
     expect(scoped.get_by_role("navigation", name="Pages").get_by_role("link")).to_have_text(
-        ["Ask", "Facts", "Corpora"]
+        ["Ask", "Facts", "Corpora", "Review"]
     )
     scoped.goto("/console/facts?text=Lima")
     expect(scoped.get_by_role("cell", name="Lima", exact=True)).to_have_count(1)
@@ -224,6 +224,37 @@ def test_a_session_is_over_when_the_id_token_is(new_context: Callable[[], Browse
             break
     expect(page.get_by_label("Secret of your token")).to_be_visible()
     page.get_by_role("link", name="Sign in with Example").click()  # the provider still knows who it is
+    expect(page.get_by_role("cell", name="Lima", exact=True)).to_have_count(2)
+
+
+def test_who_logs_out_at_the_provider_has_no_session_here(
+    new_context: Callable[[], BrowserContext],
+    console: str,
+    provider: RunningProvider,
+    kb: KnowledgeBase,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    page, elsewhere, others = (new_context().new_page() for _ in range(3))
+    for one, person in ((page, "edith"), (elsewhere, "edith"), (others, "rita")):
+        sign_on(one, person)
+        expect(one.get_by_role("cell", name="Lima", exact=True)).to_have_count(2)
+    (session,) = [one for one in page.context.cookies() if one["name"] == COOKIE]  # type: ignore[typeddict-item]
+    page.goto(f"{provider.issuer}/session/end")
+    page.get_by_role("button", name="Yes, sign me out").click()
+    expect(page.get_by_role("heading", name="Sign-out Success")).to_be_visible()
+    page.goto(f"{console}/console/facts?text=Lima")
+    expect(page.get_by_role("link", name="Sign in with Example")).to_be_visible()
+    ended = httpx.get(f"{console}/console/facts", cookies={COOKIE: session["value"]})  # type: ignore[typeddict-item]
+    assert ended.status_code == 401
+    for one in (elsewhere, others):  # sessions of their own at the provider
+        one.reload()
+        expect(one.get_by_role("cell", name="Lima", exact=True)).to_have_count(2)
+    (said,) = [one for one in caplog.records if one.name == "colmlm.api.middleware.sign_on"]
+    assert said.sessions == 1  # type: ignore[attr-defined]
+    assert [one for one in kb.log.denials() if one.cause == "LogoutRefused"] == []
+    page.get_by_role("link", name="Sign in with Example").click()
+    log_in(page, "edith")
     expect(page.get_by_role("cell", name="Lima", exact=True)).to_have_count(2)
 
 

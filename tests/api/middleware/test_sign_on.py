@@ -82,11 +82,11 @@ def test_a_person_may_what_the_groups_are_granted(
     assert client.post("/v1/tokens", headers=headers, json={"name": "x"}).status_code == 403
 
 
-def _unsigned(claims: dict[str, Any]) -> str:
+def unsigned(claims: dict[str, Any]) -> str:
     return jwt.encode(claims, None, "none", headers={"kid": "key of RS256", "typ": "at+jwt"})
 
 
-def _of_public_key(key: SigningKey, claims: dict[str, Any]) -> str:
+def of_public_key(key: SigningKey, claims: dict[str, Any]) -> str:
     """Sign with the published key as if it were a shared secret, which PyJWT itself refuses to do."""
     public = key.private.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -97,7 +97,7 @@ def _of_public_key(key: SigningKey, claims: dict[str, Any]) -> str:
     return f"{said.decode()}.{base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
 
 
-def _tampered(token: str, **changed: Any) -> str:
+def tampered(token: str, **changed: Any) -> str:
     head, body, signature = token.split(".")
     claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))) | changed
     return f"{head}.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.{signature}"
@@ -130,9 +130,9 @@ REFUSED: dict[str, tuple[Make, str]] = {
         lambda key, of: SigningKey.new(key.algorithm, key.key_id).sign(of.claims()),
         "its signature does not fit",
     ),
-    "no algorithm": (lambda key, of: _unsigned(of.claims()), "it is not signed by one of"),
+    "no algorithm": (lambda key, of: unsigned(of.claims()), "it is not signed by one of"),
     "public key as a secret": (
-        lambda key, of: _of_public_key(key, of.claims()),
+        lambda key, of: of_public_key(key, of.claims()),
         "it is not signed by one of",
     ),
     "RS512": (
@@ -155,11 +155,11 @@ REFUSED: dict[str, tuple[Make, str]] = {
         "its key is none of the provider's",
     ),
     "tampered groups": (
-        lambda key, of: _tampered(key.sign(of.claims(groups=["checkers"])), groups=["editors"]),
+        lambda key, of: tampered(key.sign(of.claims(groups=["checkers"])), groups=["editors"]),
         "its signature does not fit",
     ),
     "tampered person": (
-        lambda key, of: _tampered(key.sign(of.claims()), sub="other"),
+        lambda key, of: tampered(key.sign(of.claims()), sub="other"),
         "its signature does not fit",
     ),
     "no JSON": (lambda key, of: "eyJhbGciOiJSUzI1NiJ9.e30.x", "no signed JSON Web Token"),

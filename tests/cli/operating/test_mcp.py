@@ -8,8 +8,10 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
@@ -23,6 +25,7 @@ from colmlm.kb import interpreter
 from tests.api.conftest import CAPITAL, TEXT
 from tests.cli.conftest import ROOT, Run, program
 from tests.cli.elsewhere import There
+from tests.identity_provider import AUDIENCE, SigningKey, serving_keys
 
 T = TypeVar("T")
 Talk = Callable[[Client], Awaitable[T]]
@@ -114,7 +117,7 @@ def serving(*words: object) -> Iterator[str]:
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=60)
     assert process.returncode == 0, log
-    assert "Traceback" not in log and "colmlm_" not in log  # no token
+    assert "Traceback" not in log and "colmlm_" not in log and "eyJ" not in log  # no token
 
 
 @pytest.mark.slow(reason="starts an MCP server in a process of its own")
@@ -356,6 +359,79 @@ def test_http_wants_a_token_and_this_machines_name(run: Run, keyed: list[int]) -
         assert httpx2.post(address, json=ping, headers=bearer).status_code == 401
     (change,) = [one for one in run("log", "list", "--json").json["changes"] if one["kind"] == "delete"]
     assert (change["actor"], change["principal"]["kind"]) == ("the operator", "key")
+
+
+@pytest.mark.slow(reason="starts an MCP server in a process of its own")
+def test_http_takes_access_tokens_with_the_role_and_the_corpora_of_the_api(
+    run: Run, keyed: list[int], annotated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = SigningKey.new("ES256")
+    assert run("corpus", "add", annotated, "--format", "annotated", "--corpus", "other").code == 0
+    lima, other = (one["fact_id"] for one in run("facts", "list", "--text", "Lima", "--json").json["facts"])
+    assert lima == keyed[0]
+    own = run("tokens", "create", "own", "--role", "auditor").out.strip()
+
+    async def found(client: Client) -> tuple[list[str], list[int], bool]:
+        facts = (await told(client, "find_facts", text="Lima"))["facts"]
+        match = (await told(client, "look_up", question=CAPITAL, threshold=-1))["match"]
+        return await names(client), [fact["fact_id"] for fact in facts], match
+
+    async def edits(client: Client) -> None:
+        await done(client, "delete_facts", fact_ids=[lima], reason="wrong")
+
+    async def cannot_edit(client: Client) -> None:
+        assert "'edit'" in await refused(client, "delete_facts", fact_ids=[keyed[1]], reason="wrong")
+
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    accept = {"Accept": "application/json, text/event-stream"}
+    with serving_keys([key]) as provider:
+        for name, value in {
+            "ISSUER": provider.issuer,
+            "AUDIENCE": AUDIENCE,
+            "ROLES": "editors=operator,checkers=auditor:atlas,others=auditor:other,readers=reader",
+        }.items():
+            monkeypatch.setenv(f"COLMLM_SIGN_ON_{name}", value)
+
+        def of(group: str, **changed: Any) -> str:
+            claims = {"groups": [group], "sub": group, "email": f"{group}@example.org"} | changed
+            return key.sign(provider.claims(**claims))
+
+        with serving() as address:
+            seeing = [*READING, "list_changes"]
+            assert over_http(address, of("checkers"), found) == (seeing, [lima], True)
+            assert over_http(address, of("others"), found) == (seeing, [other], False)  # it has no key
+            assert over_http(address, own, found) == (seeing, [lima, other], True)
+            over_http(address, of("checkers"), cannot_edit)
+            over_http(address, of("editors"), edits)
+            for token, status, code in (
+                (of("readers"), 403, "RightMissing"),
+                (of("strangers"), 403, "RoleUnmapped"),
+                (of("editors", aud="other"), 401, "IdentityRefused"),
+                (of("editors", exp=int(time.time()) - 60), 401, "IdentityRefused"),
+                (key.sign(provider.claims(nonce="x"), typ="JWT"), 401, "IdentityRefused"),
+                (
+                    SigningKey.new("ES256").sign(provider.claims(groups=["editors"])),
+                    401,
+                    "IdentityRefused",
+                ),
+            ):
+                answer = httpx2.post(
+                    address, json=ping, headers=accept | {"Authorization": f"Bearer {token}"}
+                )
+                assert (answer.status_code, answer.json()["type"]) == (status, f"urn:colmlm:{code}")
+            bearer = accept | {"Authorization": f"Bearer {of('editors')}"}
+            assert httpx2.post(address, json=ping, headers=bearer).status_code == 200
+            assert run("tokens", "revoke", "editors@example.org", "--yes").code == 0
+            assert httpx2.post(address, json=ping, headers=bearer).status_code == 401
+        monkeypatch.delenv("COLMLM_SIGN_ON_AUDIENCE")
+        monkeypatch.setenv("COLMLM_SIGN_ON_CLIENT_ID", "console")
+        with serving() as address:  # as the API of these settings, it takes no token of the provider
+            answer = httpx2.post(
+                address, json=ping, headers=accept | {"Authorization": f"Bearer {of('editors')}"}
+            )
+            assert (answer.status_code, answer.json()["type"]) == (401, "urn:colmlm:NotSignedIn")
+    (change,) = [one for one in run("log", "list", "--json").json["changes"] if one["kind"] == "delete"]
+    assert (change["actor"], change["principal"]["kind"]) == ("editors@example.org", "key")
 
 
 @pytest.mark.slow(reason="starts an MCP server in a process of its own")
