@@ -439,8 +439,6 @@ _ERASED = Erased(
     documents=(3,),
     generations=(7,),
     forget_runs=(5,),
-    num_keys=1,
-    num_digests=3,
     lineage=(LineageFinding("c0ffee", "atlas-135m", "listed", (3,), record=HASH, bases=("smollm2-135m",)),),
 )
 _REPORT = ErasureReport(_ERASED, 2, (Level(2, "out of the indexes", "reached", "", ""),))

@@ -1,4 +1,7 @@
-"""Give people of an identity provider a token without a secret, and their browsers sessions with their groups."""
+"""Give people of an identity provider a token without a secret, and their browsers sessions with their groups.
+
+A session keeps which session of the provider it is of, and the base keeps which logouts the provider told.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,12 @@ ALTER TABLE api_key ADD CONSTRAINT api_key_subject_check CHECK ((issuer IS NULL)
 ALTER TABLE browser_session ADD COLUMN groups text[];
 ALTER TABLE browser_session ADD COLUMN state_hash bytea;
 ALTER TABLE browser_session ADD CONSTRAINT browser_session_state_hash_key UNIQUE (state_hash);
+ALTER TABLE browser_session ADD COLUMN sid_hash bytea;
+CREATE TABLE provider_logout (
+    jti_hash bytea PRIMARY KEY,
+    sid_hash bytea,
+    expires_at timestamp with time zone NOT NULL
+);
 """
 
 
@@ -26,6 +35,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
+    run("DROP TABLE provider_logout")
+    run("ALTER TABLE browser_session DROP COLUMN sid_hash")
     run("DELETE FROM browser_session WHERE groups IS NOT NULL")
     run("ALTER TABLE browser_session DROP COLUMN state_hash")
     run("ALTER TABLE browser_session DROP COLUMN groups")
