@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -220,18 +220,26 @@ def main() -> int:
     parser.add_argument("paths", nargs="*", type=Path, default=PAGES)
     parser.add_argument("--update", action="store_true")
     parser.add_argument(
-        "--home", type=Path, help="A home with the demo corpus; it is made there if there is none."
+        "--home",
+        type=Path,
+        help="A home with the demo corpus; it is made there if there is none, in some minutes. "
+        "Default: one for this run.",
     )
     given = parser.parse_args()
     different = 0
-    if given.home is not None and not given.home.exists():
-        with demo_home() as home:
-            copy_home(home, given.home)
-    for file in pages_with_commands(given.paths):
-        run = PageRun(file, given.home)
-        for difference in run.differences(update=given.update):
-            different += 1
-            print(difference, flush=True)
+    with ExitStack() as stack:
+        home = given.home
+        if home is None or not home.exists():
+            made = stack.enter_context(demo_home())
+            if home is None:
+                home = made
+            else:
+                copy_home(made, home)
+        for file in pages_with_commands(given.paths):
+            run = PageRun(file, home)
+            for difference in run.differences(update=given.update):
+                different += 1
+                print(difference, flush=True)
     print(f"{different} outputs differ." if different else "Every output is that of a run.")
     return int(different > 0 and not given.update)
 
