@@ -352,7 +352,8 @@ def signer_needed() -> str:
 
 @NotFound.coded("QuestionNotFound", "No such question")
 def question_not_found(question_ids: Sequence[int]) -> str:
-    return f"No question {format_list(question_ids)} in this set. Nothing was changed. See `colmlm questions list`."
+    which = f"No question {format_list(question_ids)} in this set. Nothing was changed."
+    return f"{which} List its questions with `colmlm questions list NAME`."
 
 
 @NotFound.coded("QuestionRunNotFound", "No such run")
