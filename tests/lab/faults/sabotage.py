@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 from colmlm.kb.backup import restore as backup_restore
 from colmlm.kb.backup.restore import NewerLog, RepeatedErasure
 from colmlm.kb.backup.write import Archive
-from colmlm.kb.backup.write import Heard as HeardBytes
 from colmlm.kb.facts import edits
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import Edit
@@ -94,12 +93,9 @@ def purges_leave_a_setting() -> None:
 def restores_commit_table_by_table() -> None:
     whole = backup_restore._copy_in
 
-    def copy_in(
-        session: Session, archive: Archive, table: dict[str, Any], done: int, on_bytes: HeardBytes
-    ) -> int:
-        done = whole(session, archive, table, done, on_bytes)
+    def copy_in(session: Session, archive: Archive, table: dict[str, Any], blocks: Iterator[bytes]) -> None:
+        whole(session, archive, table, blocks)
         session.commit()
-        return done
 
     backup_restore._copy_in = copy_in
 
