@@ -109,6 +109,7 @@ HERE_ONLY = {
     },
     "questions": {"run", "askable", "draft_of_output"},  # what asks, calibrates, and shows a form
     "tokens": {
+        "end_sessions_of",
         "name_of", "of_secrets", "of_session", "is_known", "begin_session", "end_session",
         "begin_session_of", "of_person",
         "claim", "settle",
