@@ -399,7 +399,7 @@ def hold_state(hold_id: int, state: str) -> str:
 
 @NotFound.coded("RetentionRuleNotFound", "No retention rule")
 def retention_rule_not_found(corpus: str) -> str:
-    return f"The corpus {corpus!r} has no rule to end. Nothing was changed. List corpora: `colmlm corpus list`."
+    return f"The corpus {corpus!r} has no rule to end. Nothing was changed. See `colmlm corpus list`."
 
 
 # Backups: these say which key is missing, of a person or of texts.
