@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import count_of, plain
-from colmlm.kb.corpus.raw.reading import read_corpus
 from colmlm.kb.facts.corpora import DocumentStanding
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import (
@@ -232,4 +231,8 @@ def _read(
         from colmlm.model.text.markup import read_triplets
 
         return read_triplets(file)
+    from colmlm.kb.corpus.raw.reading import (
+        read_corpus,
+    )  # here, as the readers of all formats take time to import
+
     return read_corpus(file, format_, limits=limits, on_bytes=on_bytes)

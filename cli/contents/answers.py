@@ -32,7 +32,6 @@ from colmlm.cli.options import (
 )
 from colmlm.cli.output import count_of, note, print_json, print_table, say, shorten
 from colmlm.kb.answers.records import NOTHING, PASSAGE, Answer
-from colmlm.kb.corpus.raw.source_check import STILL_SAYS
 from colmlm.kb.evidence.generation import StoringDecoder
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.lookup.options import AnswerOptions
@@ -110,7 +109,7 @@ def ask(
             note(stored_as(found.generation_id, base.server))
     if found.abstained:
         raise typer.Exit(REFUSED)
-    if checked is not None and checked.outcome != STILL_SAYS:
+    if checked is not None and not checked.still_says:
         raise typer.Exit(CHECK_FAILED)
 
 

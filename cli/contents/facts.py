@@ -46,7 +46,6 @@ from colmlm.cli.output import (
     say,
     these_facts,
 )
-from colmlm.kb.corpus.raw.source_check import STILL_SAYS
 from colmlm.kb.errors import InvalidValue, refusals
 
 if TYPE_CHECKING:
@@ -482,7 +481,7 @@ def verify(base: Base, fact_id: FactId, allow_private: AllowPrivate = False) -> 
         )
     found = show_.check_at_source(base, fact.source, fact.value, allow_private=allow_private)
     print_json({"fact_id": fact_id} | plain(found)) if wants_json() else show_.print_check(found)
-    if found.outcome != STILL_SAYS:
+    if not found.still_says:
         raise typer.Exit(CHECK_FAILED)
 
 

@@ -63,6 +63,11 @@ class SourceCheck:
     says: str | None = None
     cause: str | None = None
 
+    @property
+    def still_says(self) -> bool:
+        """Tell whether the source still says the statement."""
+        return self.outcome == STILL_SAYS
+
 
 def check_source(
     said: SourcedStatement, *, allow_private: bool = False, limits: DocumentLimits | None = None
