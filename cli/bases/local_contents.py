@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from colmlm.cli.composition.adding import Adding
     from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
     from colmlm.kb.corpus.raw.blocks import RawAddition
-    from colmlm.kb.corpus.raw.files import DocumentLimits, FoundFiles
+    from colmlm.kb.corpus.raw.files import FoundFiles
     from colmlm.kb.facts.records import CorpusStats, Edit, Ingesting, IngestReport
     from colmlm.kb.keys.records import KeysetRecord
     from colmlm.kb.keys.rekey import Encoder
     from colmlm.kb.log.records import OnRecord
     from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.texts.characters import DocumentLimits
 
 
 MOST_TO_KEY_AT_ONCE = 256

@@ -38,7 +38,7 @@ from colmlm.kb.corpus.raw.reading import read_raw
 if TYPE_CHECKING:
     from colmlm.cli.composition.bulk.errands import DocumentAnnotator
     from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
-    from colmlm.kb.corpus.raw.files import DocumentLimits
+    from colmlm.kb.texts.characters import DocumentLimits
     from colmlm.model.annotate.checks import ReviewedDocument
     from colmlm.model.annotate.pipeline import Estimate, Results
 

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
-from colmlm.kb.corpus.raw.files import DocumentLimits
 from colmlm.kb.errors import SettingsError
 from colmlm.kb.principal import local_user
+from colmlm.kb.texts.characters import DocumentLimits
 
 Uri = Annotated[
     str,

@@ -2,7 +2,7 @@ r"""Characters that do not show: finds them, and writes them out by number where
 
 Control characters steer a terminal, bidirectional ones change the order in which a text is read, and invisible ones
 make two names look alike. The log accepts none; texts of corpora keep theirs, and whatever displays them writes them
-out.
+out. It also opens files that hold texts, and knows the limits for reading one document.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Annotated, Any, Literal, NamedTuple
+
+from msgspec import Meta
 
 JOINERS = "\u200c\u200d"  # Persian, Hindi and many emoji need these
 LINES = "\t\n"
@@ -145,3 +148,38 @@ def parse_moment(said: str) -> datetime:
     """Parse a date, or an ISO 8601 time; one without a zone is UTC. Raises `ValueError`."""
     at = datetime.fromisoformat(said)
     return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+# The limits for reading one document.
+
+# A reader with less memory than that does not even start.
+Memory = Annotated[int, Meta(ge=128, le=1_000_000, description="a number from 128 to 1000000")]
+Time = Annotated[int, Meta(ge=1, le=86_400, description="a number from 1 to 86400")]
+Characters = Annotated[int, Meta(ge=1000, le=100_000_000, description="a number from 1000 to 100000000")]
+
+# Why reading a document ended: the limit that it exceeded, or "broken" where its reader failed.
+Breach = Literal["memory", "time", "size", "broken"]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentLimits:
+    """The limits for one document: megabytes of memory, seconds of processor time, and characters of its text."""
+
+    memory_mb: Memory = 1024
+    """Megabytes of memory that reading one document may take."""
+    seconds: Time = 60
+    """Seconds of processor time that reading one document may take."""
+    characters: Characters = 20_000_000
+    """The longest text of a document, in characters."""
+
+    def sentence(self, breach: Breach, how: str = "") -> str:
+        """Say which limit was exceeded; `how` says how the reading process ended."""
+        match breach:
+            case "memory":
+                return f"reading it took more than {self.memory_mb} MB of memory (COLMLM_DOCUMENT_MEMORY_MB)"
+            case "time":
+                return f"reading it took more than {self.seconds} seconds (COLMLM_DOCUMENT_SECONDS)"
+            case "size":
+                return f"it gave more than {self.characters} characters (COLMLM_DOCUMENT_CHARACTERS)"
+            case "broken":
+                return f"its reader broke off ({how}): it is damaged, or takes more than {self.memory_mb} MB of memory"

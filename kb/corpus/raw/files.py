@@ -18,13 +18,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Literal, NamedTuple
+from typing import IO, NamedTuple
 
 import msgspec
-from msgspec import Meta
 
 from colmlm.kb.corpus.format import Parsed, Refusal, unstorable_characters
 from colmlm.kb.corpus.raw.blocks import FieldNames
+from colmlm.kb.texts.characters import Breach
 
 KINDS = {
     ".txt": "text", ".text": "text",
@@ -302,38 +302,3 @@ def receive_message(stream: IO[bytes]) -> bytes | None:
     """Give the next message; None where the other end has closed."""
     head = stream.read(LENGTH.size)
     return stream.read(LENGTH.unpack(head)[0]) if len(head) == LENGTH.size else None
-
-
-# The limits for reading one document.
-
-# A reader with less memory than that does not even start.
-Memory = Annotated[int, Meta(ge=128, le=1_000_000, description="a number from 128 to 1000000")]
-Time = Annotated[int, Meta(ge=1, le=86_400, description="a number from 1 to 86400")]
-Characters = Annotated[int, Meta(ge=1000, le=100_000_000, description="a number from 1000 to 100000000")]
-
-# Why reading a document ended: the limit that it exceeded, or "broken" where its reader failed.
-Breach = Literal["memory", "time", "size", "broken"]
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentLimits:
-    """The limits for one document: megabytes of memory, seconds of processor time, and characters of its text."""
-
-    memory_mb: Memory = 1024
-    """Megabytes of memory that reading one document may take."""
-    seconds: Time = 60
-    """Seconds of processor time that reading one document may take."""
-    characters: Characters = 20_000_000
-    """The longest text of a document, in characters."""
-
-    def sentence(self, breach: Breach, how: str = "") -> str:
-        """Say which limit was exceeded; `how` says how the reading process ended."""
-        match breach:
-            case "memory":
-                return f"reading it took more than {self.memory_mb} MB of memory (COLMLM_DOCUMENT_MEMORY_MB)"
-            case "time":
-                return f"reading it took more than {self.seconds} seconds (COLMLM_DOCUMENT_SECONDS)"
-            case "size":
-                return f"it gave more than {self.characters} characters (COLMLM_DOCUMENT_CHARACTERS)"
-            case "broken":
-                return f"its reader broke off ({how}): it is damaged, or takes more than {self.memory_mb} MB of memory"

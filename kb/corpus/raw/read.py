@@ -48,7 +48,6 @@ from colmlm.kb.corpus.raw.blocks import (
 )
 from colmlm.kb.corpus.raw.files import (
     WIDEST,
-    DocumentLimits,
     ReaderReport,
     ReadRequest,
     opened_file,
@@ -58,7 +57,7 @@ from colmlm.kb.corpus.raw.files import (
 from colmlm.kb.corpus.raw.html import heading_line, read_epub, read_html, read_markdown, read_word
 from colmlm.kb.corpus.squad import read_squad, squad_identity
 from colmlm.kb.errors import count_of
-from colmlm.kb.texts.characters import MOST_BYTES, DamagedFile, read_lines, unpack_file
+from colmlm.kb.texts.characters import MOST_BYTES, DamagedFile, DocumentLimits, read_lines, unpack_file
 
 
 @dataclass(slots=True)

@@ -24,8 +24,6 @@ from colmlm.kb.corpus.raw.blocks import FieldNames
 from colmlm.kb.corpus.raw.files import (
     LENGTH,
     WIDEST,
-    Breach,
-    DocumentLimits,
     RawFile,
     ReaderReport,
     ReadRequest,
@@ -35,6 +33,7 @@ from colmlm.kb.corpus.raw.files import (
 )
 from colmlm.kb.corpus.raw.read import BY_LINE, BY_ROW, FORMATS
 from colmlm.kb.errors import refusals
+from colmlm.kb.texts.characters import Breach, DocumentLimits
 
 MOST_BREACHES = 10  # breaches of one file; each costs the time that a document may take, and a new process
 

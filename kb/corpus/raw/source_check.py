@@ -15,9 +15,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.kb.corpus.raw.files import DocumentLimits, FoundFiles, find_files
+from colmlm.kb.corpus.raw.files import FoundFiles, find_files
 from colmlm.kb.corpus.raw.read import BY_LINE, BY_ROW
 from colmlm.kb.corpus.raw.reading import read_raw
+from colmlm.kb.texts.characters import DocumentLimits
 from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 
 STILL_SAYS, SAYS_OTHERWISE, GONE, UNREACHABLE = "still_says", "says_otherwise", "gone", "unreachable"

@@ -176,7 +176,7 @@ def test_what_lists_facts_loads_the_database_and_little_else(atlas: list[int], h
         "litestar",
         "colmlm.kb.evidence",
         "colmlm.kb.lookup.searcher",
-        "colmlm.kb.corpus.raw.read",
+        "colmlm.kb.corpus.raw",
     )
     assert loaded(RUN.format(words=["facts", "list", "--corpus", "atlas"]), heavy) == []
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.corpus.format import Parsed
-from colmlm.kb.corpus.raw.files import DocumentLimits, find_files
+from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.corpus.raw.reading import MOST_BREACHES, read_corpus, read_raw
+from colmlm.kb.texts.characters import DocumentLimits
 from tests.hostile_documents import ANNOTATED, DOCUMENTS, Hostile, parquet_bomb, slow_lines, written
 from tests.refusals import raises_code
 

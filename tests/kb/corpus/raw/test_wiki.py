@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
-from colmlm.kb.corpus.raw.files import DocumentLimits, find_files
+from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.corpus.raw.read import plain_text
 from colmlm.kb.corpus.raw.reading import read_raw
+from colmlm.kb.texts.characters import DocumentLimits
 
 HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="0.11"><siteinfo>
 <base>https://de.example.org/wiki/Start</base><namespaces><namespace key="0"/><namespace key="6">Datei</namespace>
