@@ -63,8 +63,8 @@ from colmlm.kb.facts.records import (
     PairsSought,
     PersonFindings,
     Proposing,
+    ReviewResult,
     ReviewVerdict,
-    SettledVerdicts,
     StaleFact,
     StalePage,
 )
@@ -237,14 +237,14 @@ class RemoteReview(Resource):
         items, page, after = self.api.read_list_part("/review", InboxPage, "review", **part, **said)
         return Inbox(tuple(items), page.total, page.is_exact, after, page.progress)
 
-    def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> SettledVerdicts:
+    def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> ReviewResult:
         """Settle as many verdicts at once as a server takes; of more it makes several requests."""
-        done = SettledVerdicts((), (), ())
+        done = ReviewResult((), (), ())
         for at in range(0, max(1, len(judged)), MAX_FACTS_PER_EDIT):
             verdicts = [asdict(one) for one in judged[at : at + MAX_FACTS_PER_EDIT]]
             body = on_behalf({"verdicts": verdicts, "actor": actor, "reason": reason})
             told = self.api.edit("/review/verdicts", VerdictResult, body)
-            done = SettledVerdicts(
+            done = ReviewResult(
                 (*done.seqs, *told.seqs), (*done.fact_ids, *told.fact_ids), (*done.before, *told.before)
             )
         return done

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from colmlm.cli.composition.readers import digest_of, fitted_to, reader_at
+from colmlm.cli.composition.readers import confidence_of_reader, digest_of, reader_at
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import format_duration
 from colmlm.cli.settings import UserSettings
@@ -35,7 +35,7 @@ HOW = "colmlm questions threshold --calibrate"
 def calibrations(user: UserSettings, kb: KnowledgeBase) -> AnswerCalibrations:
     """Give the calibrations of a base with the reader of the settings, which is not loaded for it."""
     path = reader_at(user, None)
-    confidence = fitted_to(path)
+    confidence = confidence_of_reader(path)
     return AnswerCalibrations(kb, digest_of(path, confidence), confidence.threshold)
 
 

@@ -93,7 +93,7 @@ def search_facts(
     audit.check_text("text", (text or "").replace("\x00", ""), limit=10**9)  # with a NUL it is in no text
     if (corpus := filters.get("corpus")) is not None:
         reading.require_corpus(session, corpus)
-    sought = SoughtText.read(session, text, literally=literally) if text else None
+    sought = SoughtText.from_text(session, text, literally=literally) if text else None
     which = list(search_conditions(**filters))
     if nearest is not None:
         ranked: FromClause = _near(nearest, which)
@@ -419,7 +419,7 @@ class SoughtText:
     last: str = ""
 
     @classmethod
-    def read(cls, session: Session, said: str, *, literally: bool = False) -> SoughtText:
+    def from_text(cls, session: Session, said: str, *, literally: bool = False) -> SoughtText:
         """Read the words of a sought text. Raises `InvalidQuery` where no text can hold it."""
         if "\x00" in said:
             raise InvalidQuery("the text holds a NUL character. Remove it")

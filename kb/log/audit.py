@@ -240,7 +240,7 @@ def changes_before(
 
 
 def _records(session: Session, page: Select[ChangeRow], fitting: Fitting) -> list[ChangeRecord]:
-    return change_records(session, session.scalars(page.where(*_conditions(**fitting))))
+    return records_with_checkpoints(session, session.scalars(page.where(*_conditions(**fitting))))
 
 
 def _conditions(
@@ -266,8 +266,8 @@ def _conditions(
         yield ChangeRow.at < until
 
 
-def change_records(session: Session, changes: Iterable[ChangeRow]) -> list[ChangeRecord]:
-    """Make the records of changes, with the names of the checkpoints of the keysets that they name."""
+def records_with_checkpoints(session: Session, changes: Iterable[ChangeRow]) -> list[ChangeRecord]:
+    """Make the records of changes, each with the name of the checkpoint of the keyset that it names."""
     records = [change_record(change) for change in changes]
     keyset_ids = {record.keyset_id for record in records if record.keyset_id is not None}
     if not keyset_ids:

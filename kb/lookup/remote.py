@@ -308,7 +308,7 @@ def hand_on_changes(session: Session, keyset_id: int, there: Collection) -> bool
     """Write the changes since the mark to the collection, and a new mark; give False where another process does."""
     if not has_turn(session, keyset_id):
         return False
-    there, connection = there.patient(), connection_of(session)
+    there, connection = there.with_long_timeout(), connection_of(session)
     mark, writer = _trusted_mark(session, there), CollectionWriter(session, there)
     found = read_touched_keys(connection, keyset_id, mark.seq)
     has_changed = False
@@ -348,7 +348,7 @@ def write_all_keys(
     """
     wait_for_turn(session, keyset.keyset_id)
     head = audit.head_seq(session)  # read before the keys, as in catching up
-    writer, mark, mends = CollectionWriter(session, there.patient()), None, False
+    writer, mark, mends = CollectionWriter(session, there.with_long_timeout()), None, False
     try:
         if there.exists():
             there.load()
@@ -379,7 +379,7 @@ def compact_collection(session: Session, keyset_id: int, there: Collection, seco
     and counted after. Raises `CandidatesRefused` where there are more then.
     """
     wait_for_turn(session, keyset_id)
-    there = there.patient()
+    there = there.with_long_timeout()
     hand_on_changes(session, keyset_id, there)
     held = there.ids()
     wanted = indexed_ids(session, keyset_id)

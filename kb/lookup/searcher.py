@@ -65,7 +65,7 @@ class Searcher(Replicas):
         `KeysetNotReady` where the keyset is building or retired.
         """
         with self.observer.timed("lookup"):
-            wanted = FullLookupOptions.read(options)
+            wanted = FullLookupOptions.from_options(options)
             self._require_corpora(wanted.fact_filter.corpora)
             if wanted.min_seq is not None:
                 self.await_change(wanted.min_seq)
