@@ -552,7 +552,7 @@ def mark_fact(
 
 
 class NewPlace(Span, frozen=True, kw_only=True):
-    """Where to move the span of a fact, also with the `question` that it answers from then on."""
+    """Choose where to move the span of a fact, also with the `question` that it answers from then on."""
 
     question: Question | None = None
     version: Version | None = None

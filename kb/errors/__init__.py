@@ -95,7 +95,7 @@ class Conflict(KBError):
 
 
 class Invalid(KBError):
-    """What was asked for makes no sense as it is."""
+    """A request that makes no sense as it is."""
 
 
 class OutOfReach(KBError):

@@ -38,7 +38,7 @@ class RefusedRow:
 
 @dataclass(frozen=True, slots=True)
 class PlannedEdit:
-    """What a row would change of a fact. A value or a question that stays is None in both of its fields."""
+    """Record what a row would change of a fact. A value or a question that stays is None in both of its fields."""
 
     line: int
     fact_id: int

@@ -26,7 +26,7 @@ from colmlm.kb.tables import ADOPTED, ChangeRow, FactKeyRow, FactPastRow, FactRo
 
 @dataclass(frozen=True, slots=True)
 class FactState:
-    """What a live fact says, what it asks and where it stands, as of its version."""
+    """Record what a live fact says, what it asks and where it stands, as of its version."""
 
     fact_id: int
     version: int

@@ -288,7 +288,8 @@ _log_runner = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """What a handler works with: the job, and the knowledge base, whose changes name the actor who queued the job.
+    """Hold what a handler works with: the job, and the knowledge base, whose changes name the actor who queued the
+    job.
 
     `progress` says how far the work is. It and `check` raise where the work should end, so they are to be called where
     nothing is half done.

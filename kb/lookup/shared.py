@@ -35,7 +35,7 @@ FILE = re.compile(r"keyset-(\d+)-seq-\d+-[0-9a-f]{16}\.faiss")
 
 @dataclass(frozen=True, slots=True)
 class SnapshotExtent:
-    """What a snapshot covers: its kind of index, its number of keys, its last change."""
+    """Record what a snapshot covers: its kind of index, its number of keys, its last change."""
 
     spec: str
     count: int

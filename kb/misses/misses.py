@@ -395,7 +395,7 @@ _Near = tuple[int, float]  # a slot, and the cosine of its leader
 
 @dataclass(frozen=True, slots=True)
 class ComparedMiss:
-    """What a miss is compared by: its words, and if it has one its query, a unit vector in a checkpoint's space."""
+    """Hold the words by which a miss is compared, and if it has one its query, a unit vector of a checkpoint."""
 
     words: frozenset[str]
     space: str = ""

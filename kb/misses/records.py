@@ -15,7 +15,7 @@ WHOLE = -1  # in the place of a lookup's ordinal: the output as a whole, which s
 
 
 class MissSearch(TypedDict, total=False):
-    """Which groups to list: those of a state ("open"), by how often they were asked ("asked") or "newest" first.
+    """Choose which groups to list: those of a state ("open"), by how often they were asked ("asked") or "newest" first.
 
     `after` is the id of the last group of the page before, and `nearest` (3) how many facts to find near each group.
     """

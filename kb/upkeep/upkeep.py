@@ -348,7 +348,7 @@ class RemainingProblem:
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What was mended (with `dry_run`: would be), the problems that are left, and the check afterwards."""
+    """Record what was mended (with `dry_run`: would be), the problems that are left, and the check afterwards."""
 
     dry_run: bool
     mended: tuple[str, ...]

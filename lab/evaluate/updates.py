@@ -45,7 +45,7 @@ OnDone = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class StandingDocuments:
-    """How many rewritten documents are not ingested yet, and the updated fact of each one that is."""
+    """Count how many rewritten documents are not ingested yet, and the updated fact of each one that is."""
 
     missing: int
     facts: Mapping[str, FactRecord]

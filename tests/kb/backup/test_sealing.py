@@ -1,4 +1,4 @@
-"""What was erased cannot be read in an older backup with the keys of today; with those of then it can."""
+"""Try to read erased texts in an older backup: with today's keys that fails, with those of then it succeeds."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ LAKE = document("lake", "The lake is ", ("Junin", "Which lake is it?"), ".")
 
 @pytest.fixture
 def base(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
-    """A base that says a word in all kinds of rows, and others that do not."""
+    """Fill a base whose rows of all kinds say a word, and others that do not."""
     fill(kb, encoder)
     ingest(kb, HER, LAKE, corpus="people")
     kb.keysets.rekey(encoder)
@@ -127,7 +127,7 @@ def empty(server: URL, kb: KnowledgeBase, tmp_path: Path) -> Iterator[KnowledgeB
 
 @contextmanager
 def _empty(server: URL, kb: KnowledgeBase, home: Path) -> Iterator[KnowledgeBase]:
-    """An empty base in a home that has the signing key of `kb` and no sealing keys."""
+    """Make an empty base in a home that has the signing key of `kb` and no sealing keys."""
     signing_key(kb.settings.home)
     home.mkdir()
     shutil.copy(kb.settings.home / KEY_FILE, home / KEY_FILE)
@@ -148,7 +148,7 @@ def _log(kb: KnowledgeBase, tmp_path: Path) -> Path:
 
 
 def _rows(kb: KnowledgeBase, *tables: str) -> dict[str, list[str]]:
-    """Every row of every table as text, with bytes as text where they are one."""
+    """Give every row of every table as text, with bytes as text where they are one."""
     with kb.engine.connect() as connection:
         found = {
             table.name: sorted(connection.scalars(text(f"SELECT t::text FROM {table.name} t")))
@@ -389,7 +389,7 @@ def test_a_backup_of_the_format_before_is_restored_without_keys(
 
 
 def _content(kb: KnowledgeBase) -> dict[str, list[str]]:
-    """All that a backup holds, without sessions, which a restore ends, and the change by which it was restored."""
+    """Give all that a backup holds, but sessions, which a restore ends, and the change by which it was restored."""
     found = _rows(kb, *(table.name for table in archive_tables()))
     found["change"] = [row for row in found["change"] if "restore-backup" not in row]
     return found | {"browser_session": []}
