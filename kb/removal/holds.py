@@ -87,7 +87,7 @@ class Holds:
             raise InvalidValue("hold", "it names no fact, document or corpus")
         by_two = self.kb.settings.hold_needs_two == "both"
         if by_two and token is None:
-            raise refusals.second_person_needed("A hold", "COLMLM_HOLD_NEEDS_TWO")
+            raise refusals.second_person_needed("A hold", "COLMLM_HOLD_NEEDS_TWO", "colmlm hold place")
         with _acting_with(token if by_two else None), self.kb.sessions.begin() as session:
             pending = audit.begin_change(session, chosen["actor"], chosen["reason"])
             _require_known(session, fact_ids, document_ids, corpora)
@@ -125,7 +125,7 @@ class Holds:
         """
         by_two = self.kb.settings.hold_needs_two != "no"
         if by_two and token is None:
-            raise refusals.second_person_needed("A release", "COLMLM_HOLD_NEEDS_TWO")
+            raise refusals.second_person_needed("A release", "COLMLM_HOLD_NEEDS_TWO", "colmlm hold release")
         with _acting_with(token if by_two else None), self.kb.sessions.begin() as session:
             pending = audit.begin_change(session, actor, reason)
             row, known = _read_hold(session, hold_id, lock=True)
@@ -171,7 +171,9 @@ class Holds:
         if token is None and self.kb.settings.hold_needs_two == "no":
             raise hold_state(hold_id, self.read(hold_id).state)
         if token is None:
-            raise refusals.second_person_needed("A decision on a hold", "COLMLM_HOLD_NEEDS_TWO")
+            raise refusals.second_person_needed(
+                "A decision on a hold", "COLMLM_HOLD_NEEDS_TWO", "colmlm hold list"
+            )
         with _acting_with(token), self.kb.sessions.begin() as session:
             audit.begin_change(session, token.name, "decide")  # before any row, as an erasure does
             row, known = _read_hold(session, hold_id, lock=True)
