@@ -9,7 +9,6 @@ import random
 import shutil
 import signal
 import subprocess
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -407,7 +406,7 @@ def _recipient(identity: Path) -> str:
 
 
 def test_an_encrypted_backup_is_for_its_recipients_alone(
-    base: KnowledgeBase, empty: KnowledgeBase, identity: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: KnowledgeBase, empty: KnowledgeBase, identity: Path, tmp_path: Path
 ):
     other, listed, stranger = (tmp_path / name for name in ("other.txt", "recipients.txt", "stranger.txt"))
     for file in (other, stranger):
@@ -415,8 +414,6 @@ def test_an_encrypted_backup_is_for_its_recipients_alone(
     listed.write_text(
         f"# two people\n{pyrage.x25519.Identity.from_str(other.read_text().strip()).to_public()}\n"
     )
-    monkeypatch.setattr(tempfile, "tempdir", str(plain := tmp_path / "plain"))
-    plain.mkdir()
     file, keys = tmp_path / "kb.backup", tmp_path / "kb.keys"
     key = signing_key(base.settings.home)
     made = write_backup(base, file, key, recipients=[_recipient(identity), str(listed)], key_file=keys)
@@ -446,7 +443,13 @@ def test_an_encrypted_backup_is_for_its_recipients_alone(
         # A stanza may be changed that another recipient does not need, but the header's digest covers it.
         with raises_code("BackupRefused", "IdentityNeeded"):
             verify_backup(damaged, identities=identity)
-    assert empty.log.head_seq() == 0 and not list(plain.iterdir())
+    assert empty.log.head_seq() == 0
+    (plain := tmp_path / "plain").mkdir()
+    ran = subprocess.run(
+        interpreter.command("-c", VERIFIED, str(file), str(damaged), str(identity)),
+        env={**os.environ, "TMPDIR": str(plain)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ran.stdout.split() == [str(plain), "0", "0"], "neither verifying nor refusing leaves a file"
     restore_backup(empty, file, identities=other, **how)
     assert _content(empty) == _content(base) and empty.upkeep.fsck().ok
     # The keys stay encrypted when they are written anew.
@@ -459,6 +462,21 @@ def test_an_encrypted_backup_is_for_its_recipients_alone(
         write_backup(base, tmp_path / "no.backup", key, recipients=["bob"])
     assert not (tmp_path / "no.backup").exists()
 
+
+VERIFIED = """
+import sys, tempfile
+from pathlib import Path
+from colmlm.kb.backup.write import verify_backup
+from colmlm.kb.errors import KBError
+file, damaged, identity = map(Path, sys.argv[1:])
+folder = Path(tempfile.gettempdir())
+verify_backup(file, identities=identity)
+print(folder, len(list(folder.iterdir())))
+try:
+    verify_backup(damaged, identities=identity)
+except KBError:
+    print(len(list(folder.iterdir())))
+"""
 
 KILLED = """
 import os, signal, sys
