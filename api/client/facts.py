@@ -42,11 +42,11 @@ from colmlm.kb.facts.records import (
     ComparedCounts,
     ComparedPart,
     CorpusStats,
-    Correcting,
-    CorrectingOne,
-    Correction,
     DocumentRecord,
     Edit,
+    Editing,
+    EditingOne,
+    FactEdit,
     FactFound,
     FactPage,
     FactPair,
@@ -160,19 +160,17 @@ class RemoteFacts(Resource):
         return self._edit(f"/documents/{document_id}/facts", {**span, **options(MarkedAddition, how)}, keyed)
 
     def edit(
-        self, fact_id: int, value: str | None = None, *, keyed: bool = True, **how: Unpack[CorrectingOne]
+        self, fact_id: int, value: str | None = None, *, keyed: bool = True, **how: Unpack[EditingOne]
     ) -> Edit:
-        return self._edit(
-            f"/facts/{fact_id}", {"value": value, **options(CorrectingOne, how)}, keyed, "PATCH"
-        )
+        return self._edit(f"/facts/{fact_id}", {"value": value, **options(EditingOne, how)}, keyed, "PATCH")
 
     def edit_many(
-        self, corrections: Sequence[Correction], *, keyed: bool = True, **how: Unpack[Correcting]
+        self, fact_edits: Sequence[FactEdit], *, keyed: bool = True, **how: Unpack[Editing]
     ) -> Edit:
-        if len(corrections) > MAX_FACTS_PER_EDIT:
-            many = f"it holds {count_of(len(corrections), 'fact')}, but one change edits at most {MAX_FACTS_PER_EDIT}"
+        if len(fact_edits) > MAX_FACTS_PER_EDIT:
+            many = f"it holds {count_of(len(fact_edits), 'fact')}, but one change edits at most {MAX_FACTS_PER_EDIT}"
             raise InvalidValue("batch", many)
-        body = {"facts": list(map(asdict, corrections)), **options(Correcting, how)}
+        body = {"facts": list(map(asdict, fact_edits)), **options(Editing, how)}
         return self._edit("/facts/batch", body, keyed, "PATCH")
 
     def move(self, fact_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[Moving]) -> Edit:

@@ -349,9 +349,9 @@ def edit_rows(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
             raise InvalidValue("batch", f"it edits more than {MAX_FACTS_PER_EDIT} facts in one change")
         if not doing or planned.refused or not planned.edits:
             return form_page(request, "facts_edit.html", form, planned=planned)
-        with editing_in_scope(ports, fact_ids=[one.fact_id for one in planned.corrections]):
+        with editing_in_scope(ports, fact_ids=[one.fact_id for one in planned.fact_edits]):
             edit = ports.kb.facts.edit_many(
-                planned.corrections, actor=request.user.name, reason=reason, anyway=form.flag("anyway")
+                planned.fact_edits, actor=request.user.name, reason=reason, anyway=form.flag("anyway")
             )
             return _key_and_lead(ports, edit)
     except KBError as error:

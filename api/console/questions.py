@@ -32,8 +32,8 @@ from colmlm.kb.jobs.kinds import AskQuestions, work_of
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.jobs.records import JobRecord
 from colmlm.kb.misses.records import MissGroup, MissOrder, MissState
-from colmlm.kb.questions.files import questions_of_text
 from colmlm.kb.questions.records import DraftQuestion, KeptQuestion
+from colmlm.kb.questions.sets import questions_of_text
 
 QUESTIONS_ON_A_PAGE = 100
 RUNS_SHOWN = 20

@@ -51,8 +51,8 @@ from colmlm.kb.evidence.records import FactTrace
 from colmlm.kb.facts.records import (
     AlsoSaid,
     ComparedCounts,
-    Correction,
     FactDraft,
+    FactEdit,
     FactFound,
     FactPage,
     FactPair,
@@ -494,9 +494,9 @@ def update_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewValues]
 
     All facts get their new values and questions in one change, or none.
     """
-    corrections = [Correction(one.fact_id, one.value, one.question, one.version) for one in data.facts]
+    fact_edits = [FactEdit(one.fact_id, one.value, one.question, one.version) for one in data.facts]
     edit_in_scope(ports, fact_ids=[one.fact_id for one in data.facts])
-    edit = ports.kb.facts.edit_many(corrections, **on_record(request, data), anyway=data.anyway)
+    edit = ports.kb.facts.edit_many(fact_edits, **on_record(request, data), anyway=data.anyway)
     return answer_edit(ports, edit)
 
 

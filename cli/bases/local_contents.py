@@ -14,10 +14,10 @@ from colmlm.kb.corpus.raw.reading import read_corpus
 from colmlm.kb.facts.corpora import DocumentStanding
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import (
-    Correcting,
-    CorrectingOne,
-    Correction,
     Edit,
+    Editing,
+    EditingOne,
+    FactEdit,
     FactPage,
     FactSearch,
     MarkedAddition,
@@ -86,14 +86,14 @@ class LocalFacts(Facts):
         value: str | None = None,
         *,
         keyed: bool = True,
-        **how: Unpack[CorrectingOne],
+        **how: Unpack[EditingOne],
     ) -> Edit:
         return self._key_edited_facts(self.runtime.kb.facts.edit(fact_id, value, **how), keyed)
 
     def edit_many(
-        self, corrections: Sequence[Correction], *, keyed: bool = True, **how: Unpack[Correcting]
+        self, fact_edits: Sequence[FactEdit], *, keyed: bool = True, **how: Unpack[Editing]
     ) -> Edit:
-        return self._key_edited_facts(self.runtime.kb.facts.edit_many(corrections, **how), keyed)
+        return self._key_edited_facts(self.runtime.kb.facts.edit_many(fact_edits, **how), keyed)
 
     def move(self, fact_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[Moving]) -> Edit:
         return self._key_edited_facts(self.runtime.kb.facts.move(fact_id, span, **how), keyed)

@@ -18,8 +18,8 @@ from colmlm.kb.answers.records import Calibrating
 from colmlm.kb.errors import CalibrationRefused, InvalidQuestions, QuestionSetNotFound
 from colmlm.kb.lookup.options import filter_of
 from colmlm.kb.progress import Telling
-from colmlm.kb.questions.files import questions_of_file
 from colmlm.kb.questions.records import AskingSet
+from colmlm.kb.questions.sets import questions_of_file
 
 if TYPE_CHECKING:
     from colmlm.kb.answers.calibration import KnownQuestion
@@ -151,7 +151,7 @@ class AnswerCalibrating:
 
 
 def read_questions(file: Path) -> Iterator[KnownQuestion]:
-    """Read a file of questions, as `kb.questions.files` describes it. Raises `InvalidQuestions`."""
+    """Read a file of questions, as `kb.questions.sets` describes it. Raises `InvalidQuestions`."""
     from colmlm.kb.answers.calibration import KnownQuestion
 
     yield from (KnownQuestion(one.question, one.expected) for one in questions_of_file(file))

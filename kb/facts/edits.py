@@ -1,4 +1,4 @@
-"""Edits of facts: insert, delete and restore; `kb.facts.mending` has the others. Session first; nothing commits.
+"""Edits of facts: insert, delete and restore; `kb.facts.versions` has the others. Session first; nothing commits.
 
 Every edit takes the log's lock before it reads, so what it checks still holds when it writes.
 """

@@ -128,13 +128,13 @@ class Contradicting(Admitting, total=False):
     anyway: bool
 
 
-class Correcting(OnRecord, total=False):
+class Editing(OnRecord, total=False):
     """Choose how facts are edited: with `anyway` also to what another fact contradicts."""
 
     anyway: bool
 
 
-class CorrectingOne(Correcting, total=False):
+class EditingOne(Editing, total=False):
     """Choose how one fact is edited: to another `question`, and only while it has this `version`, where given."""
 
     question: str | None
@@ -204,7 +204,7 @@ class FactDraft:
 
 
 @dataclass(frozen=True, slots=True)
-class Correction:
+class FactEdit:
     """Record what one of many edits gives a fact. None leaves the value, or the question, as it is.
 
     With a `version` it is for that version alone.

@@ -15,7 +15,7 @@ from sqlalchemy import Row, Select, case, func, insert, select, text, update
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, refusals
-from colmlm.kb.facts import mending
+from colmlm.kb.facts import versions
 from colmlm.kb.facts.search import stems_of
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
@@ -133,7 +133,7 @@ class Misses:
         with self.store.sessions() as session:
             if listing.get_group(session, group_id, None).state == "solved":
                 raise refusals.miss_group_state([group_id], "solved")
-            mending.live_states(session, [fact_id])
+            versions.live_states(session, [fact_id])
             questions = listing.questions_in_group(session, group_id, None)
         asked = ask_again(self.store, self.asks, questions, fact_id)
         if not (anyway or (asked and all(one.found for one in asked))):
@@ -196,7 +196,7 @@ def decide_group(
     lock_groups(session)
     pending = audit.begin_change(session, actor, reason)
     if fact_id is not None:
-        mending.live_states(session, [fact_id])
+        versions.live_states(session, [fact_id])
     storable = [group_id for group_id in wanted if 0 < group_id <= MAX_ID]
     rows = select(MissGroupRow.id, MissGroupRow.state).where(MissGroupRow.id == func.any(storable))
     states = {row.id: row.state for row in session.execute(rows)}

@@ -175,7 +175,7 @@ class Holds:
                 "A decision on a hold", "COLMLM_HOLD_NEEDS_TWO", "colmlm hold list"
             )
         with _acting_with(token), self.kb.sessions.begin() as session:
-            audit.begin_change(session, token.name, "decide")  # before any row, as an erasure does
+            audit.lock_log(session)  # before any row, as an erasure does
             row, known = _read_hold(session, hold_id, lock=True)
             if state is not None and row.state != state:
                 raise hold_state(hold_id, row.state)
@@ -501,7 +501,7 @@ class Retention:
                 editions = session.scalars(_EDITIONS, {"ids": list(document_ids)}).all()
                 others = OthersSaying.of(session, load_targets(session, _facts_of(session, editions))[0])
                 suppression.begin_erasure(session)
-            audit.begin_change(session, actor, reason)
+            audit.lock_log(session)
             row = session.get(RetentionRuleRow, rule.corpus, populate_existing=True)
             if row is None or row.seq != rule.seq:
                 return None  # somebody has set another meanwhile

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from colmlm.api.middleware.gate import GatedApp
 from colmlm.cli.composition.handlers import HANDLERS
-from colmlm.kb.facts.records import Correction
+from colmlm.kb.facts.records import FactEdit
 from colmlm.kb.jobs.kinds import Ingest, Sync
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.jobs.worker import Worker
@@ -59,7 +59,7 @@ def test_a_webhook_of_an_operator_of_a_corpus_is_told_of_that_corpus_alone(
     assert made["webhook"]["corpora"] == [SEEN] and made["webhook"]["state"] == "active"
     both = other_client(kb, app, connect, "both", SEEN, HIDDEN)
     assert both.patch(f"/v1/facts/{planted.open_fact}", json={"value": "Titania", **WHO}).status_code == 200
-    mixed = [Correction(planted.open_fact, "Puckia"), Correction(planted.facts[0], "Snoutia")]
+    mixed = [FactEdit(planted.open_fact, "Puckia"), FactEdit(planted.facts[0], "Snoutia")]
     kb.facts.edit_many(mixed, actor="tester", reason=WHY)
     kb.facts.delete([planted.facts[1]], actor="tester", reason=WHY)
     Deliverer(kb).run_once()
