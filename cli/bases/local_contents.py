@@ -107,7 +107,7 @@ class LocalFacts(Facts):
             return edit
         try:
             return replace(edit, keyed=self._key_at_once(edit.fact_ids))
-        except Exception:
+        except Exception:  # whatever it is, the change is made already, and whoever made it has to know
             self.runtime.telling.note(f"Change {edit.seq} was made, but its facts could not be keyed.")
             raise
 
@@ -164,7 +164,7 @@ class LocalCorpora:
             try:
                 parsed = _read(file, format_, self.kb.settings.document, on_bytes)
                 report = self.kb.corpora.ingest(parsed, corpus, on_piece=committed.append, **how)
-            except BaseException:
+            except BaseException:  # also where it is interrupted: what is stored by then stays
                 if committed and not how.get("dry_run"):
                     done = committed[-1].documents + committed[-1].unchanged
                     self.runtime.telling.note(

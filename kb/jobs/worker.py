@@ -225,7 +225,7 @@ class Worker:
         for named, part in parts.items():
             try:
                 part()
-            except Exception as error:
+            except Exception as error:  # one part that fails must not keep the others from their turn
                 if waits.is_outage(error):
                     raise
                 waits.log_outage(_log, f"cannot tidy up ({named}), will try again", error)
@@ -342,7 +342,7 @@ class Runner:
             if not isinstance(error, KBError):
                 _log_runner.exception("job %d (%s) failed", job_id, job.kind)
             self._settle(lease, "failed", error=self.explain(error))
-        except BaseException:
+        except BaseException:  # also where the worker is told to end: the job is taken up by another
             lease.close()
             raise
         else:

@@ -311,7 +311,7 @@ class SharedFolder:
         """Explain whatever the library of a storage raises: each has errors of its own."""
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # fsspec's storages have errors of their own, with no class in common
             cause = f"{type(error).__name__}: {error}"
             raise SharedSnapshotsUnavailable(self.where, cause) from error
 
