@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +22,7 @@ from colmlm.kb.store.settings import Settings
 from colmlm.kb.webhooks.webhooks import Deliverer
 from tests.api.conftest import Client, Connect
 from tests.api.planted import HIDDEN, OFFICE, PLANTED, SEEN, WHY, Planted, leaked
-from tests.receiver import LOOPBACK, Receiver, receiver
+from tests.receiver import LOOPBACK, Receiver
 
 WHO = {"reason": "mended"}
 DOCUMENT = {"id": "rome", "text": "Rome is old.", "facts": [{"start": 0, "end": 4, "value": "Rome"}]}
@@ -32,12 +31,6 @@ DOCUMENT = {"id": "rome", "text": "Rome is old.", "facts": [{"start": 0, "end": 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
     return replace(settings, webhook_networks=LOOPBACK)
-
-
-@pytest.fixture
-def hook() -> Iterator[Receiver]:
-    with receiver() as found:
-        yield found
 
 
 def other_client(kb: KnowledgeBase, app: GatedApp, connect: Connect, name: str, *corpora: str) -> Client:
