@@ -136,7 +136,7 @@ class RemoteFacts(Resource):
     def search(self, *, near: str | None = None, **sought: Unpack[FactSearch]) -> FactPage:
         said = options(FactSearch, sought)
         part = {"limit": said.pop("limit", FACTS_LISTED), "after": said.pop("after", 0)}
-        said = {**said, "near": near, "sort": said.pop("order", "best")}
+        said = {**said, "near": near, "sort": said.pop("sort", "best")}
         for name in ("since", "until"):
             said[name] = said[name].isoformat() if said.get(name) else None
         facts, page, after = self.api.read_list_part(

@@ -274,7 +274,6 @@ class RemoteMisses(Resource):
     def find(self, **sought: Unpack[MissSearch]) -> MissPage:
         said = options(MissSearch, sought)
         part = {"limit": said.pop("limit", MISSES_LISTED), "after": said.pop("after", 0)}
-        said["sort"] = said.pop("order", None)
         groups, page, after = self.api.read_list_part("/misses", MissList, "misses", **part, **said)
         return MissPage(tuple(groups), page.total, page.ungrouped, page.kept, after)
 

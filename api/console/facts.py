@@ -39,7 +39,7 @@ from colmlm.api.wire import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import InvalidValue, KBError
 from colmlm.kb.facts.files import csv_lines, find_page_by_page, plan_edits
 from colmlm.kb.facts.records import (
-    ORDERS,
+    FACT_SORTS,
     REVIEWS,
     STATES,
     Contradicting,
@@ -48,8 +48,8 @@ from colmlm.kb.facts.records import (
     FactPage,
     FactRecord,
     FactSearch,
+    FactSort,
     Marking,
-    Order,
     PairPage,
     Review,
     StalePage,
@@ -160,7 +160,7 @@ class FactsSearch:
             "since": form.moment("since"),
             "until": form.moment("until"),
             "review": cast(Review | None, form.choice("review", ("", *REVIEWS)) or None),
-            "order": cast(Order, form.choice("sort", ORDERS)),
+            "sort": cast(FactSort, form.choice("sort", FACT_SORTS)),
         }
         form.check()
         require_shown(request, self._sought)

@@ -311,7 +311,7 @@ def list_facts(
         "since": time_of("since", since),
         "until": time_of("until", until),
         "review": review,
-        "order": sort,
+        "sort": sort,
         "after": after_of(cursor, "facts"),
         "limit": limit,
     }

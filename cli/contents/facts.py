@@ -154,7 +154,7 @@ def list_facts(
         "since": parse_time(since) if since else None,
         "until": parse_time(until) if until else None,
         "review": review.value if review else None,
-        "order": sort.value,
+        "sort": sort.value,
         "after": after,
         "limit": limit,
     }

@@ -61,8 +61,8 @@ PLACE = 1 << 56  # a place in a ranked list is rank * PLACE + id, so that it is 
 RANKED = 2_000  # facts that a search by a text counts, ranks and gives
 State = Literal["live", "deleted", "erased", "all"]
 STATES: tuple[State, ...] = get_args(State)
-Order = Literal["best", "id", "newest"]
-ORDERS: tuple[Order, ...] = get_args(Order)
+FactSort = Literal["best", "id", "newest"]
+FACT_SORTS: tuple[FactSort, ...] = get_args(FactSort)
 Place = Literal["value", "question", "title", "text"]
 
 
@@ -111,7 +111,7 @@ class FactSearch(FactFilters, total=False):
 
     text: str | None
     literally: bool
-    order: Order
+    sort: FactSort
     after: int
     limit: int
 

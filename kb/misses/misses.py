@@ -72,7 +72,7 @@ class Misses:
         check_limit(nearest := sought.get("nearest", NEAR), least=0)
         with self.store.sessions() as session:
             found = listing.list_groups(
-                session, state, sought.get("order", "asked"), sought.get("after", 0), limit + 1, self.show
+                session, state, sought.get("sort", "asked"), sought.get("after", 0), limit + 1, self.show
             )
             total, ungrouped = listing.count_misses(session, state), num_ungrouped(session)
         shown = add_near_facts(self.store, found[:limit], nearest)

@@ -9,7 +9,7 @@ from typing import Literal, TypedDict
 from colmlm.kb.log.records import ChangeRecord
 
 MissState = Literal["open", "dismissed", "solved"]
-MissOrder = Literal["asked", "newest"]
+MissSort = Literal["asked", "newest"]
 MISSES_LISTED = 20  # groups, unless another `limit` is given
 WHOLE = -1  # in the place of a lookup's ordinal: the output as a whole, which somebody called wrong
 
@@ -21,7 +21,7 @@ class MissSearch(TypedDict, total=False):
     """
 
     state: MissState
-    order: MissOrder
+    sort: MissSort
     after: int
     limit: int
     nearest: int
