@@ -148,10 +148,7 @@ def folder_other(corpus: str, place: str) -> str:
 
 @Invalid.coded("InvalidSpan", "Invalid span")
 def invalid_span(document_id: int, cause: str) -> str:
-    return (
-        f"No fact can have this span in document {document_id}: {cause}. Nothing was changed. Give the exact words "
-        f"with --text (text); `colmlm corpus documents {document_id}` shows the document."
-    )
+    return f"No span of document {document_id}: {cause}. Nothing was changed. See `colmlm corpus documents {document_id}`."
 
 
 @Invalid.coded("InvalidRelease", "Invalid release")
@@ -245,9 +242,8 @@ def invalid_keys(checkpoint_id: str, cause: str) -> str:
 @OutOfReach.coded("KeysLeftElsewhere", "Vectors left on Milvus")
 def keys_left_elsewhere(keyset_id: int, cause: str) -> str:
     return (
-        f"Keyset {keyset_id} was retired and its keys are gone from the database. Copies of them are still on the "
-        f"Milvus server: {cause.rstrip('.')}. Delete them with `colmlm doctor --data --repair`; the next erasure "
-        "deletes them too."
+        f"Keyset {keyset_id} was retired, but copies of its keys are still on the Milvus server: {cause.rstrip('.')}. "
+        "Delete them with `colmlm doctor --data --repair`. The next erasure deletes them too."
     )
 
 
@@ -314,9 +310,7 @@ def erasure_request_state(erasure_request_id: int, state: str) -> str:
 
 
 @Conflict.coded("SecondPersonNeeded", "A second person is needed")
-def second_person_needed(
-    what: str = "An erasure", setting: str = "COLMLM_ERASE_NEEDS_TWO", command: str = "colmlm erase facts"
-) -> str:
+def second_person_needed(what: str, setting: str, command: str) -> str:
     return (
         f"{what} needs two people here ({setting}): one asks for it, and the holder of another token approves it. "
         f"Nothing was changed. Put the secret of your token into COLMLM_TOKEN, and ask with `{command}`."
@@ -339,9 +333,8 @@ def sign_on_repeated() -> str:
 @Invalid.coded("AdminKeyNeeded", "An admin's token is needed")
 def admin_key_needed() -> str:
     return (
-        "COLMLM_TOKEN holds no secret of a token that may do this. What needs two people is asked for with one token "
-        "and decided with another. Nothing was changed. Put the secret of your token into COLMLM_TOKEN. Create an "
-        "admin's with `colmlm tokens create NAME --role admin`."
+        "COLMLM_TOKEN holds no secret of a token that may do this, which needs two people. Nothing was changed. Put "
+        "the secret of your token there. `colmlm tokens create NAME --role admin` makes one."
     )
 
 

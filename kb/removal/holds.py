@@ -538,7 +538,8 @@ class Retention:
         if terms["counts_from"] not in retention_starts:
             raise InvalidValue("counts_from", f"it is not one of {', '.join(retention_starts)}")
         if terms["action"] == "erase" and self.kb.settings.erase_needs_two:
-            raise refusals.second_person_needed("An erasure, also by a rule,")
+            setting = "COLMLM_ERASE_NEEDS_TWO"
+            raise refusals.second_person_needed("An erasure, also by a rule,", setting, "colmlm erase facts")
 
 
 def apply_rule(session: Session, corpus: str, terms: RetentionTerms | None, seq: int) -> None:
