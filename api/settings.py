@@ -124,7 +124,7 @@ def _read_grant(mapped: str) -> tuple[str, Grant]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Where a server listens, to whom it answers, and what it writes of that."""
+    """Choose where a server listens, to whom it answers, and what it writes of that."""
 
     host: str = "127.0.0.1"
     """The address that the server listens on."""
@@ -167,7 +167,7 @@ class ServerSettings:
 
     @classmethod
     def from_environment(cls, env: Mapping[str, str]) -> Self:
-        """The settings `env` asks for. Raise `SettingsError`."""
+        """Read the settings that `env` asks for. Raise `SettingsError`."""
         return read_settings(cls, env)
 
     def metrics_address(self) -> tuple[str, int] | None:

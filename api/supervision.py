@@ -56,7 +56,7 @@ class Supervisor:
         attend: Callable[[], None],
         stop_listening: Callable[[], None],
     ) -> None:
-        """`stop_listening` closes this process's sockets, so that those of a server that ends are closed with it."""
+        """Take `stop_listening` to close this process's sockets, so that a server that ends leaves none open."""
         self.shared, self.serve, self.attend, self.stop_listening = shared, serve, attend, stop_listening
         self._leaving: set[int] = set()
         self._renewing: deque[int] = deque()
@@ -79,7 +79,7 @@ class Supervisor:
         return self._posts[:-1]
 
     def _is_over(self) -> bool:
-        """Whether all have ended that were told to; the attendant is told last."""
+        """Say whether all have ended that were told to; the attendant is told last."""
         if not self._num_stops:
             return False
         attendant = self._posts[-1]
@@ -172,7 +172,7 @@ class Forks:
     @classmethod
     @contextmanager
     def blocking(cls, *blocked: signal.Signals) -> Iterator[Forks]:
-        """Blocks these signals in this process while the context lasts, so that they wait to be asked for."""
+        """Block these signals in this process while the context lasts, so that they wait to be asked for."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
         reads, writes = os.pipe()
         try:

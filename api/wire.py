@@ -154,7 +154,7 @@ class QuestionRequest(FullAnswerOptions, Request, frozen=True, kw_only=True):
 
 
 class LookupFields(Request, frozen=True, kw_only=True):
-    """What a request to decode says of its lookups."""
+    """Record what a request to decode says of its lookups."""
 
     threshold: DecodingThreshold | None = None
     min_seq: MinSeq | None = None
@@ -225,7 +225,8 @@ class EditResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerdictResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of verdicts. `seqs` are their changes, one for each kind, `fact_ids` the facts that they settled.
+    """Record what became of verdicts. `seqs` are their changes, one for each kind, `fact_ids` the facts that they
+    settled.
 
     `before` are those that were settled or edited before, as they are now: their verdicts were not carried out.
     """
@@ -283,7 +284,7 @@ class FieldError(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why a request was refused. `about` holds the ids concerned, `errors` the mistakes in a malformed request.
+    """Record why a request was refused. `about` holds the ids concerned, `errors` the mistakes in a malformed request.
 
     `request_id` is the response's X-Request-ID, which the server's log names too.
     """
@@ -321,7 +322,7 @@ class MissList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided, as change `seq` of the log."""
+    """Record what was decided, as change `seq` of the log."""
 
     seq: int
 
@@ -334,7 +335,7 @@ class DocumentText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deleted(msgspec.Struct, frozen=True, kw_only=True):
-    """How many live facts, of how many documents, were or would be deleted.
+    """Count how many live facts, of how many documents, were or would be deleted.
 
     `seq` is the change; null where there was none.
     """
@@ -390,7 +391,7 @@ class WebhookWithSecret(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanView(msgspec.Struct, frozen=True, kw_only=True):
-    """What forgetting would do: `num_facts` facts would be deleted, of which the selector chose `selected`.
+    """Record what forgetting would do: `num_facts` facts would be deleted, of which the selector chose `selected`.
 
     `equivalents` are facts that say the same elsewhere (`included`, or only listed); `conflicting` facts answer one of
     the questions with another value and stay. `previewed` of the `affected` questions would get a successor; `before`
@@ -437,7 +438,7 @@ class ErasureAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Differences(msgspec.Struct, frozen=True, kw_only=True):
-    """How many facts differ between two changes, by kind of difference, and a page of them in order of id."""
+    """Count how many facts differ between two changes, by kind of difference, and a page of them in order of id."""
 
     first: int
     last: int

@@ -121,7 +121,7 @@ class Failure(NamedTuple):
 
 
 class FailedElsewhere(Exception):
-    """What another process of a command failed of, as that told it."""
+    """Repeat what another process of a command failed of, as that told it."""
 
     def __init__(self, failure: Failure) -> None:
         self.failure = failure

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who made a change. `kind` is "key", a token with its `key_id`, or "local", a user of the server's machine.
+    """Record who made a change. `kind` is "key", a token with its `key_id`, or "local", a user of the server's machine.
 
     The principal of a job is the one that asked for it, with the `job_id`; where the job's row does not name that, the
     kind is "job". Its rights are on these `corpora` (None: on all, and on what belongs to none).

@@ -21,7 +21,9 @@ def silently(description: str) -> Iterator[Advance]:
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """Where remarks and the progress of long work go. By default remarks are logged, and progress is not reported."""
+    """Choose where remarks and the progress of long work go. By default remarks are logged, and progress is not
+    reported.
+    """
 
     note: Callable[[str], None] = _log.info
     progress: Reporting = silently

@@ -53,7 +53,7 @@ class KnowledgeBase(SearchableStore):
             if settings.database_url is None and database.is_empty(engine):
                 database.migrate_database(engine)
             database.require_head(engine)
-        except BaseException:
+        except BaseException:  # also where it is interrupted: nobody else would close the connections
             engine.dispose()
             raise
         return cls(settings, engine)

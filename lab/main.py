@@ -60,7 +60,7 @@ app = typer.Typer(
 
 @app.callback()
 def root(context: typer.Context, debug: Debug = False, as_json: Json = False) -> None:
-    """Everything here works on knowledge bases of its own and leaves yours alone."""
+    """Measure the program on knowledge bases of its own; yours is left alone."""
     context.obj = ProgramOptions(as_json)
 
 

@@ -249,7 +249,7 @@ def candidates(doc: Any) -> Candidates:
     """Find the candidates in a text that spaCy has parsed."""
     kinds: dict[tuple[int, int], set[str]] = {}
     for kind, first, last in _candidate_ranges(doc):
-        first, last = _trim_range(doc, first, last, kind)
+        first, last = _trim_token_range(doc, first, last, kind)
         if first < last and last - first <= MOST_TOKENS and _WORD.search(doc[first:last].text):
             kinds.setdefault((first, last), set()).add(kind)
     reader = _Reader(doc)
@@ -270,7 +270,11 @@ def _candidate_ranges(doc: Any) -> Iterator[tuple[str, int, int]]:
 
 
 def _chunks(doc: Any) -> Iterator[tuple[str, int, int]]:
-    """Yield noun chunks, their ends from each of their words on, and with what hangs on them."""
+    """Yield the kind, first word and end of noun chunks, of their parts, and of chunks with what depends on them.
+
+    A "part" begins at a later word of a chunk or ends at an earlier one. A "whole" goes on to the last word that
+    depends on the chunk's root.
+    """
     chunks = list(doc.noun_chunks)
     at = {token.i: chunk for chunk in chunks for token in chunk}
     for chunk in chunks:
@@ -341,8 +345,11 @@ def _capital_runs(doc: Any) -> Iterator[tuple[str, int, int]]:
             first, last = token.i, token.i + 1
 
 
-def _trim_range(doc: Any, first: int, last: int, kind: str) -> tuple[int, int]:
-    """Take articles, signs and the like off the ends of a token range; a title in quotation marks keeps its words."""
+def _trim_token_range(doc: Any, first: int, last: int, kind: str) -> tuple[int, int]:
+    """Take articles, signs and the like off the ends of a range of spaCy's tokens, by their part of speech.
+
+    A title in quotation marks keeps its words. `model.annotate.spans.trim_span` trims a text, which has no tokens.
+    """
     while first < last and _is_loose(doc[first], "$£€#", kind, _LOOSE_FIRST):
         first += 1
     while first < last and _is_loose(doc[last - 1], "%°", kind, _LOOSE_LAST):

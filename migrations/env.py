@@ -17,7 +17,7 @@ _OF_PROCRASTINATE = "procrastinate_"
 
 
 def _is_ours(name: str | None, kind: str, _parents: object) -> bool:
-    """Leaves out the partitions of keys, which are created and dropped with keysets, and procrastinate's tables."""
+    """Leave out the partitions of keys, which are created and dropped with keysets, and procrastinate's tables."""
     if kind != "table" or name is None:
         return True
     return not (_PARTITION.fullmatch(name) or name.startswith(_OF_PROCRASTINATE))

@@ -12,17 +12,17 @@ WHERE NOT i.indisvalid AND c.relname = ANY(:names) AND c.relnamespace = current_
 
 
 def run(statements: str) -> None:
-    """Runs statements as they stand, % and colons too, on the connection of the migration."""
+    """Run statements as they stand, % and colons too, on the connection of the migration."""
     op.get_bind().exec_driver_sql(statements, execution_options={"no_parameters": True})
 
 
 def building(indexes: dict[str, str]) -> list[str]:
-    """Gives the statements that build, within a migration, those indexes that were not built beforehand."""
+    """Give the statements that build, within a migration, those indexes that were not built beforehand."""
     return [f"CREATE INDEX IF NOT EXISTS {name} ON {on}" for name, on in indexes.items()]
 
 
 def build_beforehand(connection: Connection, indexes: dict[str, str]) -> None:
-    """Builds indexes while edits go on, each in a transaction of its own; what is there already stays.
+    """Build indexes while edits go on, each in a transaction of its own; what is there already stays.
 
     An index whose building was broken off is dropped first: the database keeps it, and never uses it.
     """

@@ -31,6 +31,7 @@ from tests import servers
 from tests.fakes import FakeEncoder
 from tests.milvus_server import MilvusServer, milvus_server
 from tests.places import PYTHONPATH
+from tests.receiver import Receiver, receiver
 
 MEMORY, ROOM = Path("/dev/shm"), 4 << 30  # bytes
 _NOUNS = "database erasure ingest keysets attribution sentences words search references"
@@ -203,3 +204,10 @@ def milvus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MilvusServer]:
                 yield running
                 return
     pytest.skip(f"no Milvus starts: {'; '.join(reasons)}")
+
+
+@pytest.fixture
+def hook() -> Iterator[Receiver]:
+    """Run a receiver of webhooks on this machine."""
+    with receiver() as found:
+        yield found

@@ -166,7 +166,7 @@ MUTATIONS = (
         "kb/keys/rekey.py",
         " if tuple(row[1:]) == keys.made_of[row[0]]}",
         "}",
-        ("tests/kb/facts/test_mending.py::test_a_key_that_was_read_before_an_edit_is_not_stored_after_it",),
+        ("tests/kb/facts/test_versions.py::test_a_key_that_was_read_before_an_edit_is_not_stored_after_it",),
     ),
     Mutation(
         "A lookup as of a change gives the values of then",

@@ -318,6 +318,63 @@ def fixed_plurals(source: str) -> Iterator[tuple[str, str]]:
                         yield said, plural[0]
 
 
+NO_VERB = re.compile(
+    "an?|all|any|both|by|each|every(thing)?|how|if|in|of|one|some|that|the|there|these|this|what|when|where|whether"
+    "|which|who|whom|whose|why|with|within|`.*"
+)
+# Verbs that end like the third person.
+ENDS_IN_S = frozenset(
+    {"address", "bypass", "compress", "discuss", "dismiss", "express", "guess", "pass", "process"}
+)
+
+
+def has_wrong_start(docstring: str) -> bool:
+    """Say whether a docstring begins with no verb, or with one in the third person: "Gives", but not "Give"."""
+    first = re.split(r"[^\w`-]", docstring.strip(), maxsplit=1)[0].lower()
+    return NO_VERB.fullmatch(first) is not None or (first.endswith("s") and first not in ENDS_IN_S)
+
+
+def wrong_docstrings(source: str) -> Iterator[str]:
+    """Yield the names of functions whose docstring begins with no imperative verb, and of classes with a question.
+
+    A property is an attribute, and a class is a thing: each may be named by a noun.
+    """
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            docstring = ast.get_docstring(node) or "Do"
+            if isinstance(node, ast.ClassDef):
+                question = re.match("(?:how|what|when|where|whether|which|who|whom|why) ", docstring, re.I)
+                wrong = question is not None
+            else:
+                is_property = any("property" in ast.unparse(one) for one in node.decorator_list)
+                wrong = not is_property and has_wrong_start(docstring)
+            if wrong:
+                yield node.name
+
+
+def test_a_docstring_begins_with_an_imperative_verb() -> None:
+    files = [file for room in (*PACKAGES, "migrations") for file in sorted((ROOT / room).rglob("*.py"))]
+    files.append(ROOT / "tests" / "kb" / "backup" / "test_sealing.py")
+    found = [
+        f"{file.relative_to(ROOT)}: {name}"
+        for file in files
+        for name in wrong_docstrings(file.read_text(encoding="utf-8"))
+        if not name.startswith("test_")
+    ]
+    assert found == []
+    program = """
+def right(): "Pass it on."
+def whole(): "The whole."
+def gives(): "Gives it."
+class Thing: "A thing."
+class Question: "What a thing is."
+class Property:
+    @property
+    def size(self): "The number of things."
+"""
+    assert list(wrong_docstrings(program)) == ["whole", "gives", "Question"]
+
+
 def defined_names(packages: Iterable[str]) -> Iterator[tuple[Path, str]]:
     """Yields the name of each function and class of these packages, with its file."""
     for package in packages:

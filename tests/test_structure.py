@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 from tests.places import ROOT
 
 SCRIPT = ROOT / "scripts" / "structure"
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def structure(checkout: Path) -> dict[str, Any]:
@@ -71,3 +75,97 @@ def test_what_is_wrong_with_a_program_is_found(tmp_path: Path) -> None:
     found = structure(tmp_path)
     assert found["where"]["cycles"] == ["api, kb"]
     assert found["where"]["error_classes"] == ["Fault", "Worse"]
+
+
+# Where whatever is raised may be caught: at a boundary, which says in a comment why. Shorten the list when you can.
+BROAD_HANDLERS = [
+    "api/client/client.py: open",
+    "api/console/outputs.py: _stream_events",
+    "api/mcp/reading.py: _call_tool",
+    "api/mcp/server.py: _read",
+    "api/mcp/server.py: __call__",
+    "api/middleware/limiters.py: _answer",
+    "api/openai/fields.py: _encode_chunks",
+    "api/openai/fields.py: _encode_events",
+    "api/routes/responses.py: stream_events",
+    "api/routes/responses.py: _messages",
+    "api/supervision.py: fork",
+    "cli/bases/local_contents.py: _key_edited_facts",
+    "cli/bases/local_contents.py: ingest",
+    "cli/bases/nearby.py: _write_secret",
+    "cli/composition/adding.py: _ingest",
+    "cli/composition/bulk/driver.py: _run_row",
+    "cli/composition/encoders.py: _encode",
+    "cli/composition/worker_process.py: _is_started_again",
+    "cli/contents/annotate.py: _run_seed_annotator",
+    "cli/operating/diagnosis.py: _safely",
+    "cli/operating/server.py: _run",
+    "cli/operating/server.py: _take",
+    "kb/corpus/raw/read.py: _answer",
+    "kb/corpus/raw/web.py: _store_page",
+    "kb/jobs/queue.py: take",
+    "kb/jobs/queue.py: _beat",
+    "kb/jobs/uploads.py: receive",
+    "kb/jobs/worker.py: _rescue_for_ever",
+    "kb/jobs/worker.py: _tidy",
+    "kb/jobs/worker.py: run",
+    "kb/jobs/worker.py: run",
+    "kb/lookup/follower.py: _run",
+    "kb/lookup/follower.py: _grow",
+    "kb/lookup/shared.py: _explain_errors",
+    "kb/service.py: open",
+    "kb/store/embedded_server.py: _keep",
+    "kb/store/store.py: end",
+    "kb/webhooks/webhooks.py: run",
+    "kb/webhooks/webhooks.py: _work",
+    "lab/bench/compare.py: _child",
+    "lab/faults/child.py: _live",
+    "lab/faults/harness.py: _repeat",
+    "lab/faults/laboratory.py: rounds",
+    "lab/faults/processes.py: _ask",
+    "lab/harness/entry.py: main",
+    "model/annotate/pipeline.py: __init__",
+    "model/decoding/decoder.py: _look_up",
+    "model/decoding/together.py: _work",
+    "model/decoding/together.py: _work_off",
+    "model/lm/chat_endpoint.py: converse_each",
+    "model/text/tokens.py: load",
+]
+
+
+def broad_handlers(source: str) -> Iterator[tuple[str, str]]:
+    """Yield the function of each handler of every exception, with the comment on the handler's line."""
+    lines, functions = source.splitlines(), dict[ast.AST, str]()
+    for node in ast.walk(ast.parse(source)):  # outer ones come first
+        function = node.name if isinstance(node, Function) else functions.get(node, "the module")
+        functions.update(dict.fromkeys(ast.iter_child_nodes(node), function))
+        if isinstance(node, ast.ExceptHandler):
+            caught = set(re.findall(r"\w+", ast.unparse(node.type))) if node.type else {"BaseException"}
+            if caught & {"BaseException", "Exception"}:
+                comment = lines[node.lineno - 1].partition("#")[2].strip()
+                yield function, re.sub(r"^noqa: BLE001[ #-]*", "", comment)
+
+
+def test_whatever_is_raised_is_caught_at_known_boundaries_with_a_reason() -> None:
+    found = [
+        (f"{file.relative_to(ROOT)}: {function}", reason)
+        for room in ("kb", "api", "cli", "model", "lab", "migrations")
+        for file in sorted((ROOT / room).rglob("*.py"))
+        for function, reason in broad_handlers(file.read_text(encoding="utf-8"))
+    ]
+    assert sorted(place for place, _ in found) == sorted(BROAD_HANDLERS)
+    assert [place for place, reason in found if len(reason.split()) < 3] == []
+    program = """
+def one():
+    try:
+        two()
+    except (ValueError, Exception) as error:  # noqa: BLE001 - it is told
+        print(error)
+    except ValueError:
+        pass
+try:
+    one()
+except:
+    pass
+"""
+    assert list(broad_handlers(program)) == [("the module", ""), ("one", "it is told")]

@@ -41,7 +41,7 @@ class Api:
 
     def get(self, path: str, kind: type[T], /, **given: Any) -> T:
         response = self.connection.request("GET", f"/v1{path}", is_repeatable=True, params=drop_none(given))
-        return self.read(response.content, kind)
+        return self.decode_response(response.content, kind)
 
     def read_list(
         self, path: str, kind: type[T], of: str, /, *, after: int = 0, limit: int | None = None, **given: Any
@@ -91,19 +91,19 @@ class Api:
     def post_once(self, path: str, kind: type[T], body: Any) -> T:
         """Send a POST that is repeated only where the server was not reached, since each one would be carried out."""
         response = self.connection.request("POST", f"/v1{path}", is_repeatable=False, **_json(body))
-        return self.read(response.content, kind)
+        return self.decode_response(response.content, kind)
 
     def _send(self, method: str, path: str, kind: type[T], body: Any, headers: dict[str, str]) -> T:
         request = {} if body is None else _json(body)
         request["headers"] = headers | request.get("headers", {})
         response = self.connection.request(method, f"/v1{path}", is_repeatable=True, **request)
-        return self.read(response.content, kind)
+        return self.decode_response(response.content, kind)
 
     def read_form(self, path: str, media_type: str) -> dict[str, Any]:
         """Read a resource as JSON of another media type."""
         asked = {"Accept": media_type}
         response = self.connection.request("GET", f"/v1{path}", is_repeatable=True, headers=asked)
-        return self.read(response.content, dict[str, Any])
+        return self.decode_response(response.content, dict[str, Any])
 
     def text(self, path: str) -> str:
         """Give the body of a response unparsed, decoded as UTF-8."""
@@ -135,9 +135,9 @@ class Api:
                 headers=headers,
                 content=_FileBlocks(file, advance),
             )
-        return str(self.read(response.content, dict[str, Any])["upload_id"])
+        return str(self.decode_response(response.content, dict[str, Any])["upload_id"])
 
-    def read(self, content: bytes, kind: type[T]) -> T:
+    def decode_response(self, content: bytes, kind: type[T]) -> T:
         """Decode a response as this type.
 
         Raises `ServerUnreachable` where it has another shape: another program or release.

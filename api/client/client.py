@@ -181,7 +181,7 @@ class Client:
         client = cls(Connection(url, token, patience))
         try:
             client.lookups.require(checkpoint_id)
-        except BaseException:
+        except BaseException:  # also where it is interrupted: nobody else would close the connections
             client.close()
             raise
         return client

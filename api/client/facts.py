@@ -42,11 +42,11 @@ from colmlm.kb.facts.records import (
     ComparedCounts,
     ComparedPart,
     CorpusStats,
-    Correcting,
-    CorrectingOne,
-    Correction,
     DocumentRecord,
     Edit,
+    Editing,
+    EditingOne,
+    FactEdit,
     FactFound,
     FactPage,
     FactPair,
@@ -63,8 +63,8 @@ from colmlm.kb.facts.records import (
     PairsSought,
     PersonFindings,
     Proposing,
+    ReviewResult,
     ReviewVerdict,
-    SettledVerdicts,
     StaleFact,
     StalePage,
 )
@@ -136,7 +136,7 @@ class RemoteFacts(Resource):
     def search(self, *, near: str | None = None, **sought: Unpack[FactSearch]) -> FactPage:
         said = options(FactSearch, sought)
         part = {"limit": said.pop("limit", FACTS_LISTED), "after": said.pop("after", 0)}
-        said = {**said, "near": near, "sort": said.pop("order", "best")}
+        said = {**said, "near": near, "sort": said.pop("sort", "best")}
         for name in ("since", "until"):
             said[name] = said[name].isoformat() if said.get(name) else None
         facts, page, after = self.api.read_list_part(
@@ -160,19 +160,17 @@ class RemoteFacts(Resource):
         return self._edit(f"/documents/{document_id}/facts", {**span, **options(MarkedAddition, how)}, keyed)
 
     def edit(
-        self, fact_id: int, value: str | None = None, *, keyed: bool = True, **how: Unpack[CorrectingOne]
+        self, fact_id: int, value: str | None = None, *, keyed: bool = True, **how: Unpack[EditingOne]
     ) -> Edit:
-        return self._edit(
-            f"/facts/{fact_id}", {"value": value, **options(CorrectingOne, how)}, keyed, "PATCH"
-        )
+        return self._edit(f"/facts/{fact_id}", {"value": value, **options(EditingOne, how)}, keyed, "PATCH")
 
     def edit_many(
-        self, corrections: Sequence[Correction], *, keyed: bool = True, **how: Unpack[Correcting]
+        self, fact_edits: Sequence[FactEdit], *, keyed: bool = True, **how: Unpack[Editing]
     ) -> Edit:
-        if len(corrections) > MAX_FACTS_PER_EDIT:
-            many = f"it holds {count_of(len(corrections), 'fact')}, but one change edits at most {MAX_FACTS_PER_EDIT}"
+        if len(fact_edits) > MAX_FACTS_PER_EDIT:
+            many = f"it holds {count_of(len(fact_edits), 'fact')}, but one change edits at most {MAX_FACTS_PER_EDIT}"
             raise InvalidValue("batch", many)
-        body = {"facts": list(map(asdict, corrections)), **options(Correcting, how)}
+        body = {"facts": list(map(asdict, fact_edits)), **options(Editing, how)}
         return self._edit("/facts/batch", body, keyed, "PATCH")
 
     def move(self, fact_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[Moving]) -> Edit:
@@ -237,14 +235,14 @@ class RemoteReview(Resource):
         items, page, after = self.api.read_list_part("/review", InboxPage, "review", **part, **said)
         return Inbox(tuple(items), page.total, page.is_exact, after, page.progress)
 
-    def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> SettledVerdicts:
+    def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> ReviewResult:
         """Settle as many verdicts at once as a server takes; of more it makes several requests."""
-        done = SettledVerdicts((), (), ())
+        done = ReviewResult((), (), ())
         for at in range(0, max(1, len(judged)), MAX_FACTS_PER_EDIT):
             verdicts = [asdict(one) for one in judged[at : at + MAX_FACTS_PER_EDIT]]
             body = on_behalf({"verdicts": verdicts, "actor": actor, "reason": reason})
             told = self.api.edit("/review/verdicts", VerdictResult, body)
-            done = SettledVerdicts(
+            done = ReviewResult(
                 (*done.seqs, *told.seqs), (*done.fact_ids, *told.fact_ids), (*done.before, *told.before)
             )
         return done

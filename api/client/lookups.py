@@ -198,17 +198,17 @@ class RemoteGenerator(Resource):
             if field == "event":
                 name = said
             elif field == "data" and name == "piece":
-                yield self.api.read(said.encode(), dict[str, str])["text"]
+                yield self.api.decode_response(said.encode(), dict[str, str])["text"]
             elif field == "data" and name == "trace":
-                yield self.api.read(said.encode(), OutputTrace)
+                yield self.api.decode_response(said.encode(), OutputTrace)
                 return
             elif field == "data" and name == "error":
-                raise _note_broken_off(error_of(self.api.read(said.encode(), Problem)))
+                raise _mark_sent(error_of(self.api.decode_response(said.encode(), Problem)))
         raise ServerUnreachable(self.api.connection.url, "the stream ended early", was_sent=True)
 
 
-def _note_broken_off(error: KBError) -> KBError:
-    """Note on the error of a stream that it came when the request was carried out in part."""
+def _mark_sent(error: KBError) -> KBError:
+    """Mark the error of a stream: the server had the request, and carried it out in part."""
     if isinstance(error, RemoteError):
         error.was_sent = True
     return error
@@ -274,7 +274,6 @@ class RemoteMisses(Resource):
     def find(self, **sought: Unpack[MissSearch]) -> MissPage:
         said = options(MissSearch, sought)
         part = {"limit": said.pop("limit", MISSES_LISTED), "after": said.pop("after", 0)}
-        said["sort"] = said.pop("order", None)
         groups, page, after = self.api.read_list_part("/misses", MissList, "misses", **part, **said)
         return MissPage(tuple(groups), page.total, page.ungrouped, page.kept, after)
 

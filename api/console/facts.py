@@ -39,7 +39,7 @@ from colmlm.api.wire import MAX_FACTS_PER_EDIT
 from colmlm.kb.errors import InvalidValue, KBError
 from colmlm.kb.facts.files import csv_lines, find_page_by_page, plan_edits
 from colmlm.kb.facts.records import (
-    ORDERS,
+    FACT_SORTS,
     REVIEWS,
     STATES,
     Contradicting,
@@ -48,8 +48,8 @@ from colmlm.kb.facts.records import (
     FactPage,
     FactRecord,
     FactSearch,
+    FactSort,
     Marking,
-    Order,
     PairPage,
     Review,
     StalePage,
@@ -160,7 +160,7 @@ class FactsSearch:
             "since": form.moment("since"),
             "until": form.moment("until"),
             "review": cast(Review | None, form.choice("review", ("", *REVIEWS)) or None),
-            "order": cast(Order, form.choice("sort", ORDERS)),
+            "sort": cast(FactSort, form.choice("sort", FACT_SORTS)),
         }
         form.check()
         require_shown(request, self._sought)
@@ -349,9 +349,9 @@ def edit_rows(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
             raise InvalidValue("batch", f"it edits more than {MAX_FACTS_PER_EDIT} facts in one change")
         if not doing or planned.refused or not planned.edits:
             return form_page(request, "facts_edit.html", form, planned=planned)
-        with editing_in_scope(ports, fact_ids=[one.fact_id for one in planned.corrections]):
+        with editing_in_scope(ports, fact_ids=[one.fact_id for one in planned.fact_edits]):
             edit = ports.kb.facts.edit_many(
-                planned.corrections, actor=request.user.name, reason=reason, anyway=form.flag("anyway")
+                planned.fact_edits, actor=request.user.name, reason=reason, anyway=form.flag("anyway")
             )
             return _key_and_lead(ports, edit)
     except KBError as error:

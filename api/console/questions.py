@@ -31,9 +31,9 @@ from colmlm.kb.facts.records import Edit
 from colmlm.kb.jobs.kinds import AskQuestions, work_of
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.jobs.records import JobRecord
-from colmlm.kb.misses.records import MissGroup, MissOrder, MissState
-from colmlm.kb.questions.files import questions_of_text
+from colmlm.kb.misses.records import MissGroup, MissSort, MissState
 from colmlm.kb.questions.records import DraftQuestion, KeptQuestion
+from colmlm.kb.questions.sets import questions_of_text
 
 QUESTIONS_ON_A_PAGE = 100
 RUNS_SHOWN = 20
@@ -219,7 +219,7 @@ def remove_set(ports: FromPorts, name: SetName) -> Page:
 GROUPS_ON_A_PAGE = 20
 DECISIONS = ("/misses/dismiss", "/misses/reopen")
 STATES: tuple[MissState, ...] = ("open", "dismissed", "solved")
-ORDERS: tuple[MissOrder, ...] = ("asked", "newest")
+MISS_SORTS: tuple[MissSort, ...] = ("asked", "newest")
 
 
 def lead_to_group(
@@ -290,7 +290,7 @@ def _ask_again(ports: Ports, group: MissGroup) -> Answer | None:
 def list_misses(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     """Show a page of the groups."""
     found = None
-    state, order = form.choice("state", STATES), form.choice("sort", ORDERS)
+    state, sort = form.choice("state", STATES), form.choice("sort", MISS_SORTS)
     try:
         after = form.integer("after", low=0) or 0
         form.check()
@@ -299,7 +299,7 @@ def list_misses(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
             .misses()
             .find(
                 state=cast(MissState, state),
-                order=cast(MissOrder, order),
+                sort=cast(MissSort, sort),
                 after=after,
                 limit=GROUPS_ON_A_PAGE,
             )
@@ -307,7 +307,7 @@ def list_misses(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     except KBError as error:
         form.refuse(error)
     return form_page(
-        request, "misses.html", form, found=found, state=state, order=order, done=find_change(ports, form)
+        request, "misses.html", form, found=found, state=state, sort=sort, done=find_change(ports, form)
     )
 
 

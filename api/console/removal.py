@@ -184,7 +184,7 @@ def apply_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: From
 @post("/forget/{run_id:int}/restore", opt=needs(Right.edit, scoped=CorpusLimit.targets), sync_to_thread=True)
 @show_again(confirm_run)
 def restore_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: FromForm) -> Page:
-    """Undo an applied run, or discard a plan; then no page of the run is left."""
+    """Undo an applied run and show it, or discard a plan and show the list of runs, since its page is gone."""
     signature = form.sign(request)
     with editing_in_scope(ports, run_id=run_id):
         edit = Forgetting(ports.kb).restore(run_id, **signature)

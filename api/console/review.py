@@ -119,8 +119,8 @@ class Fix:
     how: Contradicting
 
     @classmethod
-    def read(cls, form: Form, request: PageRequest) -> Fix:
-        """Raise `Mistakes` where a field is not valid."""
+    def from_form(cls, form: Form, request: PageRequest) -> Fix:
+        """Read the fields of a form. Raises `Mistakes` where one is not valid."""
         version, question = form.integer("version"), form.optional("question", limit=2000)
         start, end, text = form.integer("start", low=0), form.integer("end"), form.optional("text")
         how: Contradicting = {
@@ -192,7 +192,7 @@ def settle_facts(ports: FromPorts, request: PageRequest, form: FromForm) -> Page
 def fix_fact(ports: FromPorts, request: PageRequest, fact_id: PathId, form: FromForm) -> Page:
     """Move the span of a fact, give it another question, or both, which accepts it."""
     try:
-        fix, fact = Fix.read(form, request), ports.kb.facts.show(fact_id)
+        fix, fact = Fix.from_form(form, request), ports.kb.facts.show(fact_id)
         with editing_in_scope(ports, fact_ids=[fact_id]):
             edit = fix.apply(ports, fact)
             if not edit.keyed:

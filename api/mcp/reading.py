@@ -44,7 +44,7 @@ class AskingNear(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who calls tools. The log names the `principal` where there is one, else `actor`.
+    """Name who calls tools. The log names the `principal` where there is one, else `actor`.
 
     `secret` is that of the process, and keys the codes of dry runs.
 

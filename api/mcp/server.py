@@ -424,7 +424,7 @@ def _read(caller: Caller, read: Callable[[Caller], T]) -> T:
             raise right_missing(caller.role, Right.read)
         with caller.at_work():
             return read(caller)
-    except Exception as error:
+    except Exception as error:  # whatever it is, the client is told in words, and the log the rest
         kind = ResourceNotFoundError if isinstance(error, NotFound) else ResourceError
         raise kind(caller.explain(error)) from error
 

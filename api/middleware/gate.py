@@ -67,7 +67,8 @@ _PARTING = {"connection": "close"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHooks:
-    """What else takes part in every request: it answers refusals, measures and notes requests, and tells of a drain.
+    """Bind what else takes part in every request: it answers refusals, measures and notes requests, and tells of a
+    drain.
 
     `find_route` may give a request another path before it is routed.
     """

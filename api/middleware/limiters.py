@@ -53,7 +53,7 @@ class Limiter(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LimiterSize:
-    """How many of a limiter's requests run at once (`threads`), and how many may run or wait (`slots`).
+    """Set how many of a limiter's requests run at once (`threads`), and how many may run or wait (`slots`).
 
     One token may take `slots_of_one` of the slots. A thread of a limiter that `gives_way` pauses after each piece of
     work for as long as that work took, while lookups or decoding are under way. So it uses at most half of a processor

@@ -116,7 +116,7 @@ class Provider:
     _fault: str | None = field(default=None, init=False)
     _asking: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def read(self, key_id: str | None = None) -> ProviderState:
+    def read_state(self, key_id: str | None = None) -> ProviderState:
         """Give what the provider says, asked for again where that is old, or lacks this key.
 
         Raises `ProviderUnavailable`.
@@ -175,7 +175,7 @@ class Provider:
         It needs the `required` claims. Raises `IdentityRefused` and `ProviderUnavailable`.
         """
         header, key_id, algorithm = self._read_header(token)
-        key = self.read(key_id).keys.get((key_id, algorithm))
+        key = self.read_state(key_id).keys.get((key_id, algorithm))
         if key is None:
             raise identity_refused("its key is none of the provider's")
         try:
@@ -334,7 +334,10 @@ class SignOn:
 
         `server` is the address of this server, such as `https://kb.example.org`.
         """
-        endpoint, attempt = self.provider.read().metadata.authorization_endpoint, SignOnAttempt.new(back)
+        endpoint, attempt = (
+            self.provider.read_state().metadata.authorization_endpoint,
+            SignOnAttempt.new(back),
+        )
         challenge = base64.urlsafe_b64encode(hashlib.sha256(attempt.verifier.encode()).digest())
         asked = {
             "client_id": self.settings.client_id,
@@ -409,7 +412,7 @@ class SignOn:
     def sign_out_address(self, server: str) -> str | None:
         """Give the provider's address that ends its own session; None where it has none or does not answer."""
         try:
-            endpoint = self.provider.read().metadata.end_session_endpoint
+            endpoint = self.provider.read_state().metadata.end_session_endpoint
         except Refused:
             return None
         if endpoint is None:
@@ -419,7 +422,7 @@ class SignOn:
 
     def _trade(self, code: str, returned_to: str, verifier: str) -> _TokenResponse:
         """Give the tokens for a code."""
-        metadata, settings = self.provider.read().metadata, self.settings
+        metadata, settings = self.provider.read_state().metadata, self.settings
         form = {
             "grant_type": "authorization_code",
             "code": code,
@@ -446,7 +449,7 @@ class SignOn:
         said = claims.get("nonce")
         if not isinstance(said, str) or not hmac.compare_digest(said.encode(), nonce.encode()):
             raise identity_refused("it is of another sign-on")
-        endpoint = self.provider.read().metadata.userinfo_endpoint
+        endpoint = self.provider.read_state().metadata.userinfo_endpoint
         if _find_claim(claims, self.settings.groups_claim) is not None or not (
             endpoint and traded.access_token
         ):

@@ -46,7 +46,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What the assistant says. Where nothing stored answers, `content` is null and `refusal` says so."""
+    """Record what the assistant says. Where nothing stored answers, `content` is null and `refusal` says so."""
 
     role: str
     content: str | None
@@ -157,7 +157,8 @@ class Citation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UrlCitation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a value stands in a message, and what it was read from. Offsets count code points, up to `end_index`.
+    """Record where a value stands in a message, and what it was read from. Offsets count code points, up to
+    `end_index`.
 
     `url` is the document's address, or the trace where it has none.
     """

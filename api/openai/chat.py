@@ -266,7 +266,7 @@ class CompletionUpdate(Request, frozen=True, kw_only=True):
 
 
 class JudgedChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """What a stored completion says. Why its model stopped is not stored."""
+    """Record what a stored completion says. Why its model stopped is not stored."""
 
     message: ChatMessage
     generation_id: int

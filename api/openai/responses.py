@@ -173,7 +173,7 @@ Off = Annotated[bool, Meta(extra_json_schema={"enum": [False]})]
 
 
 class TextOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How the text is to be written. `verbosity` is read over."""
+    """Choose how the text is to be written. `verbosity` is read over."""
 
     format: TextFormat | None = None
     verbosity: Text | None = None
@@ -235,7 +235,9 @@ class ResponseRequest(DecodingFields, frozen=True, kw_only=True):
 
 
 class TextCitation(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a value stands in the text, in code points, and the document, or else the trace, that it was read from."""
+    """Record where a value stands in the text, in code points, and the document, or else the trace, that it was read
+    from.
+    """
 
     start_index: int
     end_index: int
@@ -245,7 +247,7 @@ class TextCitation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputText(msgspec.Struct, frozen=True, kw_only=True, tag="output_text"):
-    """What the model says, with its citations."""
+    """Record what the model says, with its citations."""
 
     text: str
     annotations: list[TextCitation] = []
@@ -288,7 +290,7 @@ class ResponseUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Incomplete(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a response is incomplete."""
+    """Record why a response is incomplete."""
 
     reason: str
 

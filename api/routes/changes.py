@@ -95,7 +95,7 @@ class Sealing(Why, frozen=True, kw_only=True):
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the log still has that head at its place, and the head with its signer."""
+    """Record whether the log still has that head at its place, and the head with its signer."""
 
     held: bool
     head: witness.Head

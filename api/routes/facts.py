@@ -51,8 +51,8 @@ from colmlm.kb.evidence.records import FactTrace
 from colmlm.kb.facts.records import (
     AlsoSaid,
     ComparedCounts,
-    Correction,
     FactDraft,
+    FactEdit,
     FactFound,
     FactPage,
     FactPair,
@@ -311,7 +311,7 @@ def list_facts(
         "since": time_of("since", since),
         "until": time_of("until", until),
         "review": review,
-        "order": sort,
+        "sort": sort,
         "after": after_of(cursor, "facts"),
         "limit": limit,
     }
@@ -494,9 +494,9 @@ def update_facts(ports: FromPorts, request: WithToken, data: JSONBody[NewValues]
 
     All facts get their new values and questions in one change, or none.
     """
-    corrections = [Correction(one.fact_id, one.value, one.question, one.version) for one in data.facts]
+    fact_edits = [FactEdit(one.fact_id, one.value, one.question, one.version) for one in data.facts]
     edit_in_scope(ports, fact_ids=[one.fact_id for one in data.facts])
-    edit = ports.kb.facts.edit_many(corrections, **on_record(request, data), anyway=data.anyway)
+    edit = ports.kb.facts.edit_many(fact_edits, **on_record(request, data), anyway=data.anyway)
     return answer_edit(ports, edit)
 
 
@@ -552,7 +552,7 @@ def mark_fact(
 
 
 class NewPlace(Span, frozen=True, kw_only=True):
-    """Where to move the span of a fact, also with the `question` that it answers from then on."""
+    """Choose where to move the span of a fact, also with the `question` that it answers from then on."""
 
     question: Question | None = None
     version: Version | None = None

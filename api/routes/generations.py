@@ -211,7 +211,7 @@ def list_attributions(
 
 
 class SelectionImpact(msgspec.Struct, frozen=True, kw_only=True):
-    """How many live facts a selector chose, how many outputs spliced one, and a page of the uses, oldest first."""
+    """Count the live facts that a selector chose and the outputs that spliced one. `uses` are a page, oldest first."""
 
     num_facts: int
     num_outputs: int

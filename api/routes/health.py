@@ -61,7 +61,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a server should be sent requests. The names in `missing` and `degraded` are from fixed lists.
+    """Record whether a server should be sent requests. The names in `missing` and `degraded` are from fixed lists.
 
     A degraded server should be sent requests all the same (docs/production/monitor.md).
     """

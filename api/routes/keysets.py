@@ -19,7 +19,7 @@ from colmlm.kb.keys.records import MAX_EDITS, GateStanding, KeysetRecord
 
 
 class KeysetGate(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a keyset's gate still lets it be activated, and its last report (null: never checked); see
+    """Record whether a keyset's gate still lets it be activated, and its last report (null: never checked); see
     docs/models/change-checkpoint.md.
     """
 

@@ -54,6 +54,9 @@ from colmlm.kb.lookup.replica import KeyLookup
 if TYPE_CHECKING:
     from litestar.types import HTTPScope
 
+    from colmlm.kb.answers.ranked import RankedLookups
+    from colmlm.kb.lookup.lookups import AsOf, Lookups
+
 
 @post("/lookups", status_code=200, opt=needs(Right.lookup, scoped=CorpusLimit.filter), responses=PROBLEMS)
 async def look_up(ports: FromPorts, request: WithToken, data: JSONBody[LookupRequest]) -> LookupAnswers:
@@ -159,7 +162,10 @@ def _look_up(ports: Ports, data: LookupRequest) -> LookupAnswers:
 def _lookup_answers(ports: Ports, data: LookupRequest, encoder: QuestionEncoder | None) -> LookupAnswers:
     checkpoint_id = _checkpoint_id(encoder, data)
     queries_BD = _queries(encoder, data)
-    asked = ports.lookups if data.as_of is None else ports.kb.lookups.as_of(data.as_of)
+    if data.as_of is not None:
+        asked: AsOf | Lookups | RankedLookups = ports.kb.lookups.as_of(data.as_of)
+    else:
+        asked = ports.kb.lookups if data.ranking == KEY else ports.lookups
     options = _options_of(data)
     options |= {"min_seq": data.min_seq, "ranking": data.ranking, "texts": [*data.questions, *data.texts]}
     lookups = asked.find(queries_BD, checkpoint_id=checkpoint_id, **options)

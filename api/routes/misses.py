@@ -15,11 +15,11 @@ from colmlm.api.routes.responses import on_record
 from colmlm.api.wire import MAX_FACTS_PER_EDIT, Decided, Id, MissList, Why
 from colmlm.api.wire import cursor as cursor_of
 from colmlm.kb.misses.listing import Asks
-from colmlm.kb.misses.records import MISSES_LISTED, MissDetails, MissOrder, MissState, Solving
+from colmlm.kb.misses.records import MISSES_LISTED, MissDetails, MissSort, MissState, Solving
 
 Which = Annotated[MissState, QueryParameter(name="state", description="Which groups")]
 Sort = Annotated[
-    MissOrder, QueryParameter(name="sort", description="By how often it was asked, or newest first")
+    MissSort, QueryParameter(name="sort", description="By how often it was asked, or newest first")
 ]
 Near = Annotated[int, QueryParameter(ge=0, le=10, description="How many facts to find near each group")]
 
@@ -56,7 +56,7 @@ def list_misses(
     page = (
         shown_to(request, ports)
         .misses()
-        .find(state=which, order=sort, after=after, limit=limit, nearest=nearest)
+        .find(state=which, sort=sort, after=after, limit=limit, nearest=nearest)
     )
     return MissList(
         items=list(page.groups),

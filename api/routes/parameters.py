@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 import msgspec
 from litestar import Request as Connection
@@ -138,52 +138,44 @@ def require_shown(request: WithToken, sought: FactSearch) -> None:
         require_past(request)
 
 
-def edit_in_scope(
-    ports: Ports,
-    *,
-    fact_ids: Sequence[int] = (),
-    document_id: int | None = None,
-    corpus: str | None = None,
-    seq: int | None = None,
-    run_id: int | None = None,
-) -> None:
+class NamedWork(TypedDict, total=False):
+    """Name what a caller is to edit: facts, a document, a corpus, or what the change `seq` or a forget run did."""
+
+    fact_ids: Sequence[int]
+    document_id: int
+    corpus: str | None
+    seq: int
+    run_id: int
+
+
+def edit_in_scope(ports: Ports, **named: Unpack[NamedWork]) -> None:
     """Check that a scoped caller sees all that it names, and let the program edit that for it from here on.
 
     What is in another corpus, or in none, is not found, as if it did not exist. Callers of all corpora pass. Raises
     `FactNotFound`, `DocumentNotFound`, `CorpusNotFound`, `ChangeNotFound` or `ForgetRunNotFound`.
     """
-    if scope_of_caller() is None:
-        return
-    _check_in_scope(ports, fact_ids, document_id, corpus, seq, run_id)
-    work_as_service()
+    if scope_of_caller() is not None:
+        _check_in_scope(ports, **named)
+        work_as_service()
 
 
 @contextmanager
-def editing_in_scope(
-    ports: Ports,
-    *,
-    fact_ids: Sequence[int] = (),
-    document_id: int | None = None,
-    corpus: str | None = None,
-    seq: int | None = None,
-    run_id: int | None = None,
-) -> Iterator[None]:
+def editing_in_scope(ports: Ports, **named: Unpack[NamedWork]) -> Iterator[None]:
     """Check as `edit_in_scope` does, and let the program edit within the block alone: a page is shown after it."""
-    _check_in_scope(ports, fact_ids, document_id, corpus, seq, run_id)
+    if scope_of_caller() is not None:
+        _check_in_scope(ports, **named)
     with as_service():
         yield
 
 
 def _check_in_scope(
     ports: Ports,
-    fact_ids: Sequence[int],
-    document_id: int | None,
-    corpus: str | None,
-    seq: int | None,
-    run_id: int | None,
+    fact_ids: Sequence[int] = (),
+    document_id: int | None = None,
+    corpus: str | None = None,
+    seq: int | None = None,
+    run_id: int | None = None,
 ) -> None:
-    if scope_of_caller() is None:
-        return
     if corpus is not None:
         ports.kb.corpora.count(corpus, [])
     if fact_ids:

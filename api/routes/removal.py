@@ -70,7 +70,7 @@ Sample = Annotated[
 
 
 class NewRun(Why, frozen=True, kw_only=True):
-    """What to forget. `equivalents` are facts that say the same elsewhere.
+    """Choose what to forget. `equivalents` are facts that say the same elsewhere.
 
     `policy` is what a question for a forgotten fact gets: no match, or the next fact. `radius` is how near an
     equivalent's key must be (null: the keyset's threshold). Without `model`, stored keys are used in place of encoded
@@ -233,7 +233,7 @@ def _plan(made: ForgetPlan) -> PlanView:
 
 
 class Verifying(Request, frozen=True, kw_only=True):
-    """How to verify: at most `sample` facts, and these `questions` too.
+    """Choose how to verify: at most `sample` facts, and these `questions` too.
 
     Without `model`, stored keys are used in place of encoded questions, and nothing is read.
     """

@@ -53,7 +53,7 @@ class Verdicts(Why, frozen=True, kw_only=True):
 
 
 class ReviewLimit(Why, frozen=True, kw_only=True):
-    """Whether only accepted facts answer: of a corpus, or in a keyset."""
+    """Choose whether only accepted facts answer: of a corpus, or in a keyset."""
 
     accepted_only: bool
     corpus: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None

@@ -41,7 +41,7 @@ class NewToken(Request, frozen=True, kw_only=True):
 
 
 class Rotation(Request, frozen=True, kw_only=True):
-    """How long the old secret works beside the new one, and when the token expires, if that changes."""
+    """Choose how long the old secret works beside the new one, and when the token expires, if that changes."""
 
     grace_seconds: Annotated[int, Meta(ge=0, le=_MAX_SECONDS)] = 0
     expires_in_seconds: ExpiresIn = None

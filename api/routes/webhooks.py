@@ -23,7 +23,7 @@ CorpusName = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
 class NewWebhook(Request, frozen=True, kw_only=True):
-    """Whom to send changes to: those after change `since` (null: from now on), of these `kinds` (none: all).
+    """Choose whom to send changes to: those after change `since` (null: from now on), of these `kinds` (none: all).
 
     `format` is that of Standard Webhooks or a CloudEvent; both are signed in the same way. Of `corpora`, where they are
     named, it is sent the changes that concern nothing else; that of a token of some corpora is always so.

@@ -67,7 +67,7 @@ class Metrics:
     def __init__(
         self, kb: KnowledgeBase, worker: OwnWorker = report_no_worker, shared: SharedState | None = None
     ) -> None:
-        """With `shared`, counters and histograms are of all its processes together, the other metrics of this one."""
+        """Take `shared` to count in all its processes together; the other metrics are of this one."""
         self.registry = CollectorRegistry()
         own = self.registry if shared is None else None
         if shared is not None:
@@ -149,7 +149,7 @@ class StandingGauges(Collector):
         worker: OwnWorker = report_no_worker,
         since: Callable[[int], int] | None = None,
     ) -> None:
-        """`since` gives the change that changes are counted from, of the head (None: the head at the first scrape)."""
+        """Take `since` to give the change that is counted from, of the head (None: the head at the first scrape)."""
         self._kb, self._worker, self._since = kb, worker, since
         self._asking = threading.Lock()
         # These counters exist at 0 from the start, so that a rate can be taken of their first change. Other kinds are

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class TraceForm(StrEnum):
-    """How a trace is printed, beside as a table: in the terms of W3C PROV, as JSON-LD or as PROV-JSON."""
+    """Choose how a trace is printed, beside as a table: in the terms of W3C PROV, as JSON-LD or as PROV-JSON."""
 
     prov = "prov"
     prov_json = "prov-json"

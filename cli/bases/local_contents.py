@@ -13,10 +13,10 @@ from colmlm.cli.output import count_of, plain
 from colmlm.kb.facts.corpora import DocumentStanding
 from colmlm.kb.facts.facts import Facts
 from colmlm.kb.facts.records import (
-    Correcting,
-    CorrectingOne,
-    Correction,
     Edit,
+    Editing,
+    EditingOne,
+    FactEdit,
     FactPage,
     FactSearch,
     MarkedAddition,
@@ -86,14 +86,14 @@ class LocalFacts(Facts):
         value: str | None = None,
         *,
         keyed: bool = True,
-        **how: Unpack[CorrectingOne],
+        **how: Unpack[EditingOne],
     ) -> Edit:
         return self._key_edited_facts(self.runtime.kb.facts.edit(fact_id, value, **how), keyed)
 
     def edit_many(
-        self, corrections: Sequence[Correction], *, keyed: bool = True, **how: Unpack[Correcting]
+        self, fact_edits: Sequence[FactEdit], *, keyed: bool = True, **how: Unpack[Editing]
     ) -> Edit:
-        return self._key_edited_facts(self.runtime.kb.facts.edit_many(corrections, **how), keyed)
+        return self._key_edited_facts(self.runtime.kb.facts.edit_many(fact_edits, **how), keyed)
 
     def move(self, fact_id: int, span: Marking, *, keyed: bool = True, **how: Unpack[Moving]) -> Edit:
         return self._key_edited_facts(self.runtime.kb.facts.move(fact_id, span, **how), keyed)
@@ -107,7 +107,7 @@ class LocalFacts(Facts):
             return edit
         try:
             return replace(edit, keyed=self._key_at_once(edit.fact_ids))
-        except Exception:
+        except Exception:  # whatever it is, the change is made already, and whoever made it has to know
             self.runtime.telling.note(f"Change {edit.seq} was made, but its facts could not be keyed.")
             raise
 
@@ -164,7 +164,7 @@ class LocalCorpora:
             try:
                 parsed = _read(file, format_, self.kb.settings.document, on_bytes)
                 report = self.kb.corpora.ingest(parsed, corpus, on_piece=committed.append, **how)
-            except BaseException:
+            except BaseException:  # also where it is interrupted: what is stored by then stays
                 if committed and not how.get("dry_run"):
                     done = committed[-1].documents + committed[-1].unchanged
                     self.runtime.telling.note(

@@ -15,7 +15,7 @@ from colmlm.kb.errors import refusals
 from colmlm.kb.evidence.attribution import StoredAnswers
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.lookup.lookups import Lookups
-from colmlm.kb.lookup.options import AnswerOptions, FilterOptions, LookupOptions
+from colmlm.kb.lookup.options import KEY, AnswerOptions, FilterOptions, LookupOptions
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.misses.misses import Misses
 from colmlm.kb.misses.records import MissPage, MissSearch
@@ -124,12 +124,14 @@ class LocalLookups(Lookups):
     def find(
         self, queries_BD: npt.NDArray[Any], *, checkpoint_id: str, **options: Unpack[LookupOptions]
     ) -> list[Lookup]:
-        return self.runtime.lookups.find(queries_BD, checkpoint_id=checkpoint_id, **options)
+        is_by_key = options.get("ranking", KEY) == KEY
+        asked = self.runtime.kb.lookups if is_by_key else self.runtime.lookups
+        return asked.find(queries_BD, checkpoint_id=checkpoint_id, **options)
 
     def ask(self, question: str, *, as_of: int | None = None, **options: Unpack[LookupOptions]) -> Lookup:
         kb = self.runtime.kb
         kb.keysets.active()  # fails for a base without keys, before a model is loaded for seconds
-        asked = self.runtime.lookups if as_of is None else kb.lookups.as_of(as_of)
+        asked = self if as_of is None else kb.lookups.as_of(as_of)
         encoder = self.runtime.encoder
         options["texts"] = [question]
         (found,) = asked.find(

@@ -247,7 +247,7 @@ def _write_secret(file: Path, secret: str) -> TextIO:
         out.flush()
         fcntl.flock(out, fcntl.LOCK_EX)
         Path(scratch).replace(file)
-    except BaseException:
+    except BaseException:  # also where it is interrupted: a secret must not stay in a file that nobody knows
         out.close()
         Path(scratch).unlink()
         raise

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class RemoteBase(Client):
-    """What `LocalBase` is, by requests to a server. The runtime only decodes, and opens no database."""
+    """Do what `LocalBase` does, by requests to a server. The runtime only decodes, and opens no database."""
 
     def __init__(self, connection: Connection, runtime: Runtime) -> None:
         super().__init__(connection, runtime.telling)
@@ -121,7 +121,7 @@ def make_connection(server: str, token_file: Path | None, settings: UserSettings
 
 @contextmanager
 def token_file_named(token_file: Path | None) -> Iterator[None]:
-    """Within the block, name the token's file in the error where the server refuses its token."""
+    """Name the token's file in the error where the server refuses its token within the block."""
     try:
         yield
     except TokenRefused as error:

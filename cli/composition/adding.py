@@ -226,7 +226,7 @@ class Adding:
                 generated=True,
                 **how,
             )
-        except BaseException:
+        except BaseException:  # also where it is interrupted: what is stored by then stays
             if committed:
                 done = count_of(committed[-1].documents, "document", "are")
                 self.telling.note(

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from colmlm.cli.composition.readers import digest_of, fitted_to, reader_at
+from colmlm.cli.composition.readers import confidence_of_reader, digest_of, reader_at
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import format_duration
 from colmlm.cli.settings import UserSettings
@@ -18,8 +18,8 @@ from colmlm.kb.answers.records import Calibrating
 from colmlm.kb.errors import CalibrationRefused, InvalidQuestions, QuestionSetNotFound
 from colmlm.kb.lookup.options import filter_of
 from colmlm.kb.progress import Telling
-from colmlm.kb.questions.files import questions_of_file
 from colmlm.kb.questions.records import AskingSet
+from colmlm.kb.questions.sets import questions_of_file
 
 if TYPE_CHECKING:
     from colmlm.kb.answers.calibration import KnownQuestion
@@ -35,7 +35,7 @@ HOW = "colmlm questions threshold --calibrate"
 def calibrations(user: UserSettings, kb: KnowledgeBase) -> AnswerCalibrations:
     """Give the calibrations of a base with the reader of the settings, which is not loaded for it."""
     path = reader_at(user, None)
-    confidence = fitted_to(path)
+    confidence = confidence_of_reader(path)
     return AnswerCalibrations(kb, digest_of(path, confidence), confidence.threshold)
 
 
@@ -151,7 +151,7 @@ class AnswerCalibrating:
 
 
 def read_questions(file: Path) -> Iterator[KnownQuestion]:
-    """Read a file of questions, as `kb.questions.files` describes it. Raises `InvalidQuestions`."""
+    """Read a file of questions, as `kb.questions.sets` describes it. Raises `InvalidQuestions`."""
     from colmlm.kb.answers.calibration import KnownQuestion
 
     yield from (KnownQuestion(one.question, one.expected) for one in questions_of_file(file))

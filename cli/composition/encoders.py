@@ -113,7 +113,7 @@ MOST_GATHERED = 32  # questions of several threads in one call, so that none wai
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """What one thread asked, and what came of it: rows [n, d], or the error that refuses it."""
+    """Record what one thread asked, and what came of it: rows [n, d], or the error that refuses it."""
 
     questions: Sequence[str]
     rows: Floats | Exception | None = None

@@ -37,7 +37,7 @@ ROWS_TOGETHER = 8  # limits the memory of the cache of a batch, which is as long
 
 
 class OutputStore(Protocol):
-    """Where a generator stores its outputs."""
+    """Store the outputs of a generator."""
 
     def store(self, generation: NewOutput) -> OutputTrace: ...
 

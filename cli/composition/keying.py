@@ -48,11 +48,11 @@ def key_everything(
     `encoder`, `kb` and `telling` are by default the runtime's. A job gives its own `kb`, whose changes are logged for
     the job's actor, and a `telling` that reports its progress.
     """
-    from colmlm.kb.lookup.likeness import fill_words as fill
+    from colmlm.kb.lookup.likeness import fill_sentence_vectors
 
     encoder, kb, telling = encoder or runtime.encoder, kb or runtime.kb, telling or runtime.telling
     with telling.progress("Encoding sentences") as advance:
-        fill(kb, runtime.sentence_encoder, advance)
+        fill_sentence_vectors(kb, runtime.sentence_encoder, advance)
     lacking: int | None = None
     while True:  # an edit made meanwhile may leave a fact that was passed by without its key
         with telling.progress("Keying facts") as advance:

@@ -64,11 +64,11 @@ def reader(path: Path, bases: Path, confidence: Confidence | None = None) -> Jud
     """
     from colmlm.model.reader.reader import load_reader
 
-    fitted = confidence or fitted_to(path)
+    fitted = confidence or confidence_of_reader(path)
     return FittedReader(load_reader(path, bases), fitted, digest_of(path, fitted))
 
 
-def fitted_to(path: Path) -> Confidence:
+def confidence_of_reader(path: Path) -> Confidence:
     """Read the confidence beside a reader. Raises `AnnotatorError` where it cannot be read."""
     from colmlm.model.annotate.config import AnnotatorError
 

@@ -169,7 +169,9 @@ def _sha256(file: RawFile) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """What a sync has to do, by the paths of files. `known` has those of the last sync, `digests` those to be read."""
+    """Record what a sync has to do, by the paths of files. `known` has those of the last sync, `digests` those to be
+    read.
+    """
 
     known: Mapping[str, SyncedFile]
     new: tuple[str, ...]
@@ -217,7 +219,7 @@ class FilesRead:
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """What a sync did, or would do: its plan, what it added, and the removal of the `num_gone` documents."""
+    """Record what a sync did, or would do: its plan, what it added, and the removal of the `num_gone` documents."""
 
     plan: SyncPlan
     adding: Adding

@@ -231,7 +231,7 @@ def _run_seed_annotator(runtime: Runtime, job: AnnotationRun, options: SeedOptio
         )
         try:
             return run.run(job.reading())
-        except BaseException:
+        except BaseException:  # also where it is interrupted: what is written by then stays
             note(
                 f"{count_of(results.num_done, 'document', 'are')} in {job.out}. "
                 "Run the same command again to go on from there."

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         Addition,
         AlsoSaid,
         ComparedPart,
-        Correcting,
+        Editing,
         FactPage,
         FactRecord,
         FactSearch,
@@ -153,7 +153,7 @@ def list_facts(
         "since": parse_time(since) if since else None,
         "until": parse_time(until) if until else None,
         "review": review.value if review else None,
-        "order": sort.value,
+        "sort": sort.value,
         "after": after,
         "limit": limit,
     }
@@ -346,7 +346,7 @@ def edit(
             "give a fact's id with --value, --question or --text; or --file, also with --dry-run."
         )
     assert reason is not None
-    how: Correcting = {"actor": base.actor(actor), "reason": reason, "anyway": anyway}
+    how: Editing = {"actor": base.actor(actor), "reason": reason, "anyway": anyway}
     if is_moved:
         if value is not None:
             raise typer.BadParameter("the document's words become its value.", param_hint="--value")
@@ -450,8 +450,8 @@ def edit_from(
         print_json({**said, "seq": None}) if wants_json() else show_.print_planned(planned)
         return
     assert reason is not None
-    how: Correcting = {"actor": base.actor(actor), "reason": reason, "anyway": anyway}
-    done = base.facts.edit_many(planned.corrections, keyed=keyed, **how)
+    how: Editing = {"actor": base.actor(actor), "reason": reason, "anyway": anyway}
+    done = base.facts.edit_many(planned.fact_edits, keyed=keyed, **how)
     if wants_json():
         print_json(
             {**said, "seq": done.seq, "kind": done.kind, "fact_ids": done.fact_ids, "keyed": done.keyed}

@@ -48,7 +48,7 @@ class GroupVerdict(StrEnum):
     reopen = "reopen"
 
 
-class GroupOrder(StrEnum):
+class GroupSort(StrEnum):
     asked = "asked"
     newest = "newest"
 
@@ -70,8 +70,8 @@ def list_misses(
         GroupState, typer.Option("--state", help="Open ones, or those that were dismissed or solved.")
     ] = GroupState.open,
     sort: Annotated[
-        GroupOrder, typer.Option("--sort", help="By how often it was asked, or newest first.")
-    ] = GroupOrder.asked,
+        GroupSort, typer.Option("--sort", help="By how often it was asked, or newest first.")
+    ] = GroupSort.asked,
     after: After = 0,
     limit: Limit = 20,
 ) -> None:
@@ -80,7 +80,7 @@ def list_misses(
         details = base.misses.read(group_id)
         print_json(details) if wants_json() else _show(details)
         return
-    page = base.misses.find(state=state.value, order=sort.value, after=after, limit=limit)
+    page = base.misses.find(state=state.value, sort=sort.value, after=after, limit=limit)
     if wants_json():
         print_json(page)
         return

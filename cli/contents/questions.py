@@ -95,8 +95,8 @@ def add(
             )
         kept = base.questions.take(name, output, question=question, expected=expected, actor=who)
     else:
-        from colmlm.kb.questions.files import questions_of_file
         from colmlm.kb.questions.records import DraftQuestion
+        from colmlm.kb.questions.sets import questions_of_file
 
         drafts = [DraftQuestion(question, tuple(expected or ()))] if question is not None else []
         drafts += questions_of_file(file) if file is not None else []

@@ -30,7 +30,7 @@ from colmlm.cli.options import (
 from colmlm.cli.output import counted_facts, note, print_json, print_table, say, shorten
 
 if TYPE_CHECKING:
-    from colmlm.kb.facts.records import ReviewVerdict, SettledBefore, SettledVerdicts
+    from colmlm.kb.facts.records import ReviewResult, ReviewVerdict, SettledBefore
     from colmlm.kb.review.records import InboxItem
 
 app = typer.Typer(
@@ -40,7 +40,7 @@ app = typer.Typer(
 
 
 class Kind(StrEnum):
-    """What is listed of the inbox."""
+    """Choose what is listed of the inbox."""
 
     any = "any"
     cited = "cited"
@@ -50,7 +50,7 @@ class Kind(StrEnum):
 
 
 class VerdictChoice(StrEnum):
-    """What is said of facts; `kb.facts.records.VerdictKind`, as choices of an argument."""
+    """Choose what is said of facts; `kb.facts.records.VerdictKind`, as choices of an argument."""
 
     accept = "accept"
     reject = "reject"
@@ -210,11 +210,11 @@ def _settle(base: Base, verdicts: Sequence[ReviewVerdict], reason: str, actor: s
         raise typer.Exit(REFUSED)
 
 
-def _as_dict(done: SettledVerdicts) -> dict[str, object]:
+def _as_dict(done: ReviewResult) -> dict[str, object]:
     return {"seqs": done.seqs, "fact_ids": done.fact_ids, "before": done.before}
 
 
-def _show(done: SettledVerdicts) -> None:
+def _show(done: ReviewResult) -> None:
     if done.fact_ids:
         changes = ", ".join(map(str, done.seqs))
         say(f"Change {changes}: settled fact {', '.join(map(str, done.fact_ids))}")

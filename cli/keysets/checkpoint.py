@@ -18,7 +18,7 @@ from colmlm.kb.errors import KBError
 
 
 class ExportForm(StrEnum):
-    """What an export is for."""
+    """Choose what an export is for."""
 
     TRANSFORMERS = "transformers"
     GGUF = "gguf"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -47,6 +47,12 @@ KEEP_THE_LOG = (
 )
 
 
+def _keys_option(what: str, *, exists: bool) -> Any:
+    """Give the option `--keys`: the file of the keys that seal and open the texts of a backup."""
+    said = f"{what} Default: sealing.keys in the home."
+    return typer.Option("--keys", metavar="FILE", exists=exists, dir_okay=False, help=said)
+
+
 @app.command(
     epilog=examples(
         "colmlm backup create monday.backup", "colmlm backup create monday.backup --recipient age1..."
@@ -64,15 +70,7 @@ def create(
             "Default: COLMLM_BACKUP_RECIPIENTS.",
         ),
     ] = None,
-    keys: Annotated[
-        Path | None,
-        typer.Option(
-            "--keys",
-            metavar="FILE",
-            dir_okay=False,
-            help="Where to write the keys. Default: sealing.keys in the home.",
-        ),
-    ] = None,
+    keys: Annotated[Path | None, _keys_option("Where to write the keys.", exists=False)] = None,
 ) -> None:
     """Write everything to one file, from one snapshot, while edits and lookups go on. Only its owner may read it.
 
@@ -166,16 +164,7 @@ def restore(
             help="Who may have signed; may be repeated. `any`: whoever did. Its tokens let people in here.",
         ),
     ] = None,
-    keys: Annotated[
-        Path | None,
-        typer.Option(
-            "--keys",
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="The keys that open its texts. Default: sealing.keys in the home.",
-        ),
-    ] = None,
+    keys: Annotated[Path | None, _keys_option("The keys that open its texts.", exists=True)] = None,
     identity: Identity = None,
     actor: Actor = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do all of it, then roll it back.")] = False,

@@ -73,7 +73,7 @@ def run(
 
     if models:
         _leave_a_core(num_servers)
-    with _keeper(runtime, models, num_servers) if models else nullcontext():
+    with _model_loader(runtime, models, num_servers) if models else nullcontext():
         run_server(
             runtime.kb,
             listener,
@@ -106,11 +106,11 @@ def _leave_a_core(num_servers: int) -> None:
         torch.set_num_threads(max(1, own - 1))
 
 
-def _keeper(runtime: Runtime, models: LoadedModels, num_servers: int) -> ModelKeeper:
+def _model_loader(runtime: Runtime, models: LoadedModels, num_servers: int) -> ModelLoader:
     from colmlm.api.routes.responses import check_client, name_asker
     from colmlm.model.lm.checkpoint import weights_bytes
 
-    return ModelKeeper(
+    return ModelLoader(
         runtime.kb,
         models,
         partial(
@@ -220,7 +220,7 @@ ROOM = 3  # times the bytes of its weights' files: what a model takes while it i
 
 
 @dataclass(slots=True)
-class ModelKeeper:
+class ModelLoader:
     """Keeps `models` as the keysets want them, in a thread of its own, in a `with` block.
 
     `load` loads the checkpoint in a directory, `weigh` gives the bytes of its weights, and both raise `ValueError`
@@ -240,7 +240,7 @@ class ModelKeeper:
     _thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._run, name="model keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="model loader", daemon=True)
         self._thread.start()
         return self
 
@@ -287,7 +287,7 @@ class ModelKeeper:
         if failed is not None and time.monotonic() < failed[0] + self.again_seconds:
             return
         try:
-            model = self._load_model(checkpoint)
+            model = self._load_registered_model(checkpoint)
         except Exception as error:  # noqa: BLE001 - files of a model may be broken in more ways than can be listed
             self._failed[checkpoint.checkpoint_id] = time.monotonic(), waits.cause_of(error)
             _log.warning("the model %s is not loaded: %s", checkpoint.name, waits.cause_of(error))
@@ -296,8 +296,11 @@ class ModelKeeper:
         self.models.add_model(model)
         _log.info("loaded the model %s", checkpoint.name)
 
-    def _load_model(self, checkpoint: CheckpointInfo) -> LoadedModel:
-        """Raise `ValueError` where the checkpoint is not where it was registered, or has no room in memory."""
+    def _load_registered_model(self, checkpoint: CheckpointInfo) -> LoadedModel:
+        """Load a checkpoint from where it was registered.
+
+        Raises `ValueError` where it is not there, is another one, or has no room in memory.
+        """
         if checkpoint.path is None or not Path(checkpoint.path).is_dir():
             raise ValueError(f"its files are not at {checkpoint.path}, where it was registered")
         path = Path(checkpoint.path)

@@ -25,7 +25,7 @@ class OptionRefused(typer.TyperException):
 
 
 class _OwnOptions:
-    """What a command and a group that runs by itself have in common.
+    """Do what a command and a group that runs by itself have in common.
 
     The options are hidden, so that the help of each command names them in one line, and given to no function.
     """

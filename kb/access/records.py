@@ -111,7 +111,7 @@ class TokenRecord:
         return right in ROLES[self.role]
 
     def state(self) -> str:
-        """The token's state by this machine's clock: "in use", "expired" or "revoked"."""
+        """Give the token's state by this machine's clock: "in use", "expired" or "revoked"."""
         if self.revoked_at is not None:
             return "revoked"
         return "expired" if self.expires_at and self.expires_at <= datetime.now(UTC) else "in use"

@@ -98,7 +98,7 @@ class RankedLookups:
         ranking, texts = options.get("ranking", KEY), options.get("texts", ())
         if ranking == KEY:
             return searcher.find(queries_BD, checkpoint_id=checkpoint_id, **options)
-        wanted = FullLookupOptions.read(options | {"ranking": KEY})
+        wanted = FullLookupOptions.from_options(options | {"ranking": KEY})
         _check(ranking, texts, wanted, len(queries_BD))
         if wanted.min_seq is not None:
             searcher.await_change(wanted.min_seq)

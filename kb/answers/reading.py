@@ -17,10 +17,10 @@ from typing import NamedTuple, Protocol, Self
 
 @dataclass(frozen=True, slots=True)
 class PlaceEvidence:
-    """What speaks for a place: the reader's logit above that of "nothing here", its lead over the best other text,
-    its share among all spans that were read, how near the search found its
-    sentence by key, and by words (BM25 as a share of the best), its rank among the windows, the share of the question's
-    words that its window has, and its length in characters.
+    """Record what speaks for a place: the reader's logit above that of "nothing here", its lead over the best other
+    text, its share among all spans that were read, how near the search found its sentence by key, and by words (BM25 as
+    a share of the best), its rank among the windows, the share of the question's words that its window has, and its
+    length in characters.
     """
 
     margin: float
@@ -157,7 +157,7 @@ class Passage(NamedTuple):
 
 
 class PassageReading(NamedTuple):
-    """What a reader made of one question in one passage.
+    """Record what a reader made of one question in one passage.
 
     `spans` are the likeliest answers as ``(start, end, score)``, best first and at most `MOST_SPANS`: offsets in code
     points of the passage's text, which cut no word. `none` is the score of "the answer is not in here" on the same

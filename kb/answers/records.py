@@ -51,7 +51,7 @@ class NearbyPassage:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the knowledge base says to a question.
+    """Record what the knowledge base says to a question.
 
     Its `grain` is "span", the words that answer, or "passage", the few lines that do, where the words are not sure or
     the question asks for more than a few.
@@ -122,7 +122,7 @@ class AnsweredQuestion:
 
 @dataclass(frozen=True, slots=True)
 class AnswerShares:
-    """What the questions of a sample get at a threshold, as shares of those that something answers: the `right`
+    """Record what the questions of a sample get at a threshold, as shares of those that something answers: the `right`
     answers, those that are `near`, and the `wrong` ones. `alarms` is the share of the others that get an answer.
     """
 
@@ -183,8 +183,8 @@ class AnswerThreshold:
 
 @dataclass(frozen=True, slots=True)
 class Calibrating:
-    """How answers are calibrated: to which share of `wrong` ones, on how many questions at most, drawn by the seed;
-    `corpora` are those whose facts have questions that people wrote, and `question_set` is a set of kept ones. A
+    """Choose how answers are calibrated: to which share of `wrong` ones, on how many questions at most, drawn by the
+    seed; `corpora` are those whose facts have questions that people wrote, and `question_set` is a set of kept ones. A
     `dry_run` stores nothing.
     """
 

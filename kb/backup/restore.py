@@ -68,7 +68,7 @@ _SIGNER_DECIDES = (
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What a restore did, and with which newer log (`log_file`; None: without one).
+    """Record what a restore did, and with which newer log (`log_file`; None: without one).
 
     `erased_again` are the facts of `repeated`, `deleted_since` those that the newer log deleted, and `deleted_again`
     those of them that the restore deleted too, or rejected, on request. `limited_again` are the corpora and keysets of

@@ -1,4 +1,4 @@
-"""Seals the texts in rows of COPY on their way into a backup, and opens them on their way into a database.
+"""Seal the texts in rows of COPY on their way into a backup, and open them on their way into a database.
 
 A sealed field begins with the number of what it belongs to, the name of its key and a nonce. Then comes what stands for
 it where the key was destroyed: of JSON and arrays their form without words, of other columns nothing. The rest is the
@@ -161,7 +161,9 @@ def join_rows(rows: Iterable[Sequence[bytes | None]], size: int) -> Iterator[byt
 
 @dataclass(frozen=True, slots=True)
 class RowForm:
-    """Where things stand in a row of the archive: `identity` the primary key, `sealed` the columns from `first` on."""
+    """Record where things stand in a row of the archive: `identity` the primary key, `sealed` the columns from `first`
+    on.
+    """
 
     table: str
     identity: tuple[int, ...]
@@ -237,7 +239,7 @@ def _without_words(value: Any, name: str = "") -> Any:
 
 @dataclass(slots=True)
 class RowOpener:
-    """Opens sealed rows with the keys of a file, and collects the owners (`lost`) whose keys were destroyed."""
+    """Open sealed rows with the keys of a file, and collect the owners (`lost`) whose keys were destroyed."""
 
     keys: SealingKeys
     file: str

@@ -17,10 +17,10 @@ import io
 import json
 import os
 import tempfile
-import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -175,24 +175,18 @@ def _encrypting(stream: IO[bytes], recipients: Sequence[str]) -> Iterator[IO[byt
         yield stream
         return
     reading, writing = (os.fdopen(end, mode) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
-    failed: list[BaseException] = []
 
     def encrypt() -> None:
         with reading:  # so that the writer is not left waiting where this fails
-            try:
-                encrypt_stream(reading, stream, recipients)
-            except BaseException as error:  # noqa: BLE001  raised where the writer can see it
-                failed.append(error)
+            encrypt_stream(reading, stream, recipients)
 
-    thread = threading.Thread(target=encrypt, name="colmlm-encrypt")
-    thread.start()
-    try:
-        with suppress(BrokenPipeError), writing:
-            yield writing
-    finally:
-        thread.join()
-        if failed:
-            raise failed[0]
+    with ThreadPoolExecutor(1, "colmlm-encrypt") as pool:
+        encrypting = pool.submit(encrypt)
+        try:
+            with suppress(BrokenPipeError), writing:
+                yield writing
+        finally:
+            encrypting.result()  # raises what kept it from encrypting, also a panic of the library
 
 
 class _SummedStream:

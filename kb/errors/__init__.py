@@ -95,7 +95,7 @@ class Conflict(KBError):
 
 
 class Invalid(KBError):
-    """What was asked for makes no sense as it is."""
+    """A request that makes no sense as it is."""
 
 
 class OutOfReach(KBError):
@@ -232,8 +232,9 @@ class DatabaseUnavailable(OutOfReach):
     def __init__(self, where: str, cause: str) -> None:
         self.where = where
         super().__init__(
-            f"No database answers at {where}: {cause}. Any edit that was not confirmed may be lost. Check the server "
-            "with `colmlm db status`, and check COLMLM_DATABASE_URL."
+            f"No database answers at {where}: {cause.rstrip('.')}. Confirmed edits are kept; an edit without a "
+            "confirmation was perhaps not made. Check the server with `colmlm db status`, and COLMLM_DATABASE_URL. "
+            "Then see the edits with `colmlm log list`."
         )
 
 
@@ -346,8 +347,8 @@ class CandidatesRefused(KBError):
     def __init__(self, where: str, cause: str) -> None:
         self.where = where
         super().__init__(
-            f"The keys in {where} are not the keys of this knowledge base: {cause}. No fact was changed, and this "
-            "copy is not searched. Repair it with `colmlm doctor --data --repair`."
+            f"The keys in {where} cannot be searched: {cause}. No fact was changed. Fill the collection again from the "
+            "database with `colmlm doctor --data --repair`."
         )
 
 

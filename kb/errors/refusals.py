@@ -148,7 +148,7 @@ def folder_other(corpus: str, place: str) -> str:
 
 @Invalid.coded("InvalidSpan", "Invalid span")
 def invalid_span(document_id: int, cause: str) -> str:
-    return f"Invalid span in document {document_id}: {cause}. Nothing was changed. Give its words with --text (text)."
+    return f"No span of document {document_id}: {cause}. Nothing was changed. See `colmlm corpus documents {document_id}`."
 
 
 @Invalid.coded("InvalidRelease", "Invalid release")
@@ -242,8 +242,8 @@ def invalid_keys(checkpoint_id: str, cause: str) -> str:
 @OutOfReach.coded("KeysLeftElsewhere", "Vectors left on Milvus")
 def keys_left_elsewhere(keyset_id: int, cause: str) -> str:
     return (
-        f"Keyset {keyset_id} is retired, but the vectors of its index are still on the Milvus server: "
-        f"{cause.rstrip('.')}. Delete them with `colmlm doctor --data --repair`, or leave them to the next erasure."
+        f"Keyset {keyset_id} was retired, but copies of its keys are still on the Milvus server: {cause.rstrip('.')}. "
+        "Delete them with `colmlm doctor --data --repair`. The next erasure deletes them too."
     )
 
 
@@ -310,10 +310,10 @@ def erasure_request_state(erasure_request_id: int, state: str) -> str:
 
 
 @Conflict.coded("SecondPersonNeeded", "A second person is needed")
-def second_person_needed(what: str = "An erasure", setting: str = "COLMLM_ERASE_NEEDS_TWO") -> str:
+def second_person_needed(what: str, setting: str, command: str) -> str:
     return (
-        f"{what} needs a second person here ({setting}). Nothing was changed. Request it with a token, as in "
-        "docs/production/access.md. The holder of another token approves it."
+        f"{what} needs two people here ({setting}): one asks for it, and the holder of another token approves it. "
+        f"Nothing was changed. Put the secret of your token into COLMLM_TOKEN, and ask with `{command}`."
     )
 
 
@@ -333,8 +333,8 @@ def sign_on_repeated() -> str:
 @Invalid.coded("AdminKeyNeeded", "An admin's token is needed")
 def admin_key_needed() -> str:
     return (
-        "What needs two people must be requested and decided with tokens that may do it. Nothing was changed. Put the "
-        "secret of such a token, as of an admin, into COLMLM_TOKEN."
+        "COLMLM_TOKEN holds no secret of a token that may do this, which needs two people. Nothing was changed. Put "
+        "the secret of your token there. `colmlm tokens create NAME --role admin` makes one."
     )
 
 

@@ -90,7 +90,8 @@ class MissedLookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedOutput:
-    """Why an output ended: "end" (the model ended it), "length", "stop", "context" (full) or "miss"; with token counts.
+    """Record why an output ended: "end" (the model ended it), "length", "stop", "context" (full) or "miss"; with token
+    counts.
 
     It is "miss" where a lookup found nothing and the output abstains. `completion_tokens` counts the tokens that the
     model chose, without spliced ones.

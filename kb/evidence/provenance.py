@@ -206,7 +206,7 @@ _XSD, _RDFS = "http://www.w3.org/2001/XMLSchema#", "http://www.w3.org/2000/01/rd
 
 
 class _Form(NamedTuple):
-    """How a relation is written: its name and two parameters in PROV-JSON, its property, and that of its time."""
+    """Say how a relation is written: its name and two parameters in PROV-JSON, its property, and that of its time."""
 
     name: str
     subject: str

@@ -179,7 +179,7 @@ Thumb = Literal["up", "down"]
 
 @dataclass(frozen=True, slots=True)
 class NewFeedback:
-    """What somebody says of an output: a thumb, perhaps with a comment, and with the value that would be right."""
+    """State what somebody says of an output: a thumb, perhaps with a comment, and the value that would be right."""
 
     thumb: Thumb
     comment: str | None = None
@@ -318,7 +318,10 @@ DIFFERENCES_LISTED = 100  # unless another `limit` is given
 
 
 class DiffOptions(TypedDict, total=False):
-    """Which differences to list: those of a corpus (None: of all), past the fact `after`, at most `limit` of them."""
+    """Choose which differences between two changes of the log to list.
+
+    They are those of a corpus (None: of all), past the fact `after`, at most `limit` of them.
+    """
 
     corpus: str | None
     after: int

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 from sqlalchemy import Select, column, func, literal, or_, select, table, text
 from sqlalchemy.orm import Session
 
-from colmlm.kb.facts import mending, reading
+from colmlm.kb.facts import reading, versions
 from colmlm.kb.facts.edits import storable_ids
 from colmlm.kb.facts.records import (
     COUNTED,
@@ -136,7 +136,7 @@ class Comparisons:
         """
         with self.store.sessions.begin() as session:
             pair = (fact_id, other_id)
-            return mending.note_both_right(session, pair, who["actor"], who["reason"], holds=both_right)
+            return versions.note_both_right(session, pair, who["actor"], who["reason"], holds=both_right)
 
 
 def _select_pairs(kind: str, corpus: str | None = None, *, noted: bool = False) -> Select[*tuple[Any, ...]]:

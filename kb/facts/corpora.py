@@ -399,7 +399,9 @@ def key_digests(session: Session, digests: Mapping[str, str]) -> dict[str, str]:
 
 
 class DocumentStanding(StrEnum):
-    """Whether a document is `new` to a corpus, `unchanged`, or `changed`: there with another text, title or address."""
+    """Record whether a document is `new` to a corpus, `unchanged`, or `changed`: there with another text, title or
+    address.
+    """
 
     new = "new"
     unchanged = "unchanged"

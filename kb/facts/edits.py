@@ -1,4 +1,4 @@
-"""Edits of facts: insert, delete and restore; `kb.facts.mending` has the others. Session first; nothing commits.
+"""Edits of facts: insert, delete and restore; `kb.facts.versions` has the others. Session first; nothing commits.
 
 Every edit takes the log's lock before it reads, so what it checks still holds when it writes.
 """
@@ -22,9 +22,9 @@ from colmlm.kb.facts.records import (
     FactDraft,
     Marking,
     Review,
+    ReviewResult,
     ReviewVerdict,
     SettledBefore,
-    SettledVerdicts,
     VerdictKind,
 )
 from colmlm.kb.facts.redaction import MARK, spans_touch
@@ -428,7 +428,7 @@ WHERE f.id = ANY(:ids)
 
 def settle_review(
     session: Session, verdicts: Sequence[ReviewVerdict], actor: str, reason: str
-) -> SettledVerdicts:
+) -> ReviewResult:
     """Carry out the verdicts that still fit their facts; name the others with the change that settled them.
 
     Raises `FactNotFound` for unknown ids, and `InvalidValue` for two verdicts on one fact.
@@ -445,7 +445,7 @@ def settle_review(
             pending = audit.begin_change(session, actor, reason) if seqs else pending
             seqs.append(_carry_out(session, pending, kind, fact_ids))
     done = {one.fact_id for one in fitting}
-    return SettledVerdicts(
+    return ReviewResult(
         seqs=tuple(seqs),
         fact_ids=tuple(one.fact_id for one in fitting),
         before=tuple(_settled_before(one, now[one.fact_id]) for one in verdicts if one.fact_id not in done),

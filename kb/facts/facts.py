@@ -1,24 +1,22 @@
-"""Facts: added, mended, deleted, restored and found. Each edit is one transaction and one change of the log."""
+"""Facts: added, edited, deleted, restored and found. Each edit is one transaction and one change of the log."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Unpack
 
-from sqlalchemy import Row, func, select, text, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import FactNotFound, InvalidValue, refusals
-from colmlm.kb.facts import edits, mending, pairs, reading, search, sentences
-from colmlm.kb.facts.edits import place_fact, undo_reviews
-from colmlm.kb.facts.mending import FactState
+from colmlm.kb.errors import FactNotFound, InvalidValue
+from colmlm.kb.facts import edits, reading, search, versions
 from colmlm.kb.facts.records import (
     Contradicting,
-    Correcting,
-    Correction,
     Edit,
+    Editing,
     FactDraft,
+    FactEdit,
     FactPage,
     FactRecord,
     FactSearch,
@@ -31,11 +29,8 @@ from colmlm.kb.log import audit
 from colmlm.kb.store.store import Store
 from colmlm.kb.store.waits import retry_on_contention
 from colmlm.kb.tables import (
-    ChangeRow,
     DocumentRow,
-    FactPastRow,
     FactRow,
-    FactVersionRow,
 )
 
 PAGE = 1000  # facts that are read at once where all are
@@ -77,7 +72,7 @@ class Facts:
         Raises `DocumentNotFound`, `DocumentReplaced`, `InvalidSpan`, `SpanTaken`, or what `add` raises.
         """
         with self.store.sessions.begin() as session:
-            return mending.mark_fact(session, document_id, span, **how)
+            return versions.mark_fact(session, document_id, span, **how)
 
     def edit(
         self,
@@ -86,25 +81,25 @@ class Facts:
         *,
         question: str | None = None,
         version: int | None = None,
-        **how: Unpack[Correcting],
+        **how: Unpack[Editing],
     ) -> Edit:
         """Give a fact another value, another question, or both.
 
         From the commit on every process answers with the value, and no longer by the question before. Where the
         question changed, the next rekey makes its keys. Raises `FactChanged` where it has not this `version` any more.
         """
-        return self.edit_many([Correction(fact_id, value, question, version)], **how)
+        return self.edit_many([FactEdit(fact_id, value, question, version)], **how)
 
     @retry_on_contention
-    def edit_many(self, corrections: Sequence[Correction], **how: Unpack[Correcting]) -> Edit:
+    def edit_many(self, fact_edits: Sequence[FactEdit], **how: Unpack[Editing]) -> Edit:
         """Edit each of these facts, in one change.
 
         Raises `FactNotFound`, `FactDeleted`, `FactErased` or `FactChanged`, and `AnsweredAlready` where that makes a
         contradiction, unless `anyway`.
         """
-        _require_some(len(corrections))
+        _require_some(len(fact_edits))
         with self.store.edits.begin() as session:
-            return mending.correct_fact(session, corrections, **how)
+            return versions.edit_facts(session, fact_edits, **how)
 
     @retry_on_contention
     def move(self, fact_id: int, span: Marking, **how: Unpack[Moving]) -> Edit:
@@ -113,7 +108,7 @@ class Facts:
         Raises what `add_to` and `edit` raise.
         """
         with self.store.sessions.begin() as session:
-            return mending.move_fact(session, fact_id, span, **how)
+            return versions.move_fact(session, fact_id, span, **how)
 
     @retry_on_contention
     def undo(self, seq: int, *, actor: str, reason: str) -> Edit:
@@ -122,7 +117,7 @@ class Facts:
         Raises `NoSuchChange`, or `NotUndoable` where one of its facts was edited since, or it is no such edit.
         """
         with self.store.edits.begin() as session:
-            return undo_change(session, seq, actor, reason)
+            return versions.undo_change(session, seq, actor, reason)
 
     @retry_on_contention
     def delete(self, fact_ids: Sequence[int], *, actor: str, reason: str, abstain: bool = False) -> Edit:
@@ -195,109 +190,6 @@ def _require_some(count: int) -> None:
         raise InvalidValue("batch", "it holds no fact")
 
 
-# Undoing: takes the edits of one change back, where nothing has changed its facts since. Session first.
-
-DELETING = ("delete", "reject")
-UNDONE = ("insert", "update", "move", "restore", *mending.NOTES, *DELETING, *audit.VERDICTS)
-INSTEAD = {
-    "forget": "Undo the forget run with `colmlm forget undo`",
-    "ingest": "Add the former file again with `colmlm corpus add`",
-    "erase": "An erasure cannot be undone",
-    "activate": "Return to the former keyset with `colmlm keysets rollback`",
-    "dismiss-misses": "Reopen its groups with `colmlm misses settle reopen`",
-    "solve-misses": "Reopen its group with `colmlm misses settle reopen`",
-}
-
-_ABSTAINED = text("""
-SELECT count(*) FROM fact_version v
-JOIN fact_version restored ON restored.fact_id = v.fact_id AND restored.version = v.version + 1
-JOIN change c ON c.seq = v.to_seq AND c.payload @> '{"abstain": true}'
-WHERE v.fact_id = ANY(:ids) AND restored.from_seq = :seq
-""")
-
-
-def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
-    """Take back change `seq`: an edit, a verdict, or that two facts are both right.
-
-    Raises `NoSuchChange` or `NotUndoable`.
-    """
-    audit.require_change(session, seq)
-    change = session.scalars(select(ChangeRow).where(ChangeRow.seq == seq)).one_or_none()
-    if change is None or change.kind not in UNDONE:
-        kind = change.kind if change else "nothing"
-        raise refusals.not_undoable(
-            seq, f"it is of kind {kind}. {INSTEAD.get(kind, 'Only edits of facts can be undone')}"
-        )
-    pending = audit.begin_change(session, actor, reason)
-    if change.kind in mending.NOTES:
-        return mending.undo_note(session, pending, change)
-    ids = edits.storable_ids(change.fact_ids)
-    versions = edits.last_versions(session, ids)
-    edits.refuse_erased(session, ids)
-    by = _last_changes(session, change, versions)
-    if since := [fact_id for fact_id, last in by if last != seq]:
-        raise refusals.not_undoable(seq, "a later change concerns fact", since)
-    said: dict[str, Any] = {"undoes": seq}
-    if change.kind in DELETING:
-        if gone := documents_removed_by(session, seq):
-            make_current(session, gone)
-        return edits.reopen_fact(session, pending, versions, said)
-    said |= undo_reviews(session, change.payload, pending.seq)
-    if change.kind in audit.VERDICTS:
-        kind = "propose" if change.kind == "accept" else "accept"
-        return edits.append_edit(session, pending, kind, ids, said)
-    if change.kind in ("insert", "restore"):
-        abstain = _had_abstained(session, seq, ids)
-        ended = edits.end_facts(session, ids, pending.seq)
-        return edits.log_end(session, pending, "delete", ended, abstain=abstain, payload=said)
-    now = mending.live_states(session, ids)
-    new = [_former(session, change, one) for one in now.values()]
-    done = mending.amend_fact(session, pending, change.kind, now, new, said)
-    return replace(done, also_said_by=pairs.keep_pairs(session, ids, anyway=True))
-
-
-def _last_changes(
-    session: Session, change: ChangeRow, versions: Sequence[Row[Any]]
-) -> list[tuple[int, int | None]]:
-    """Give each fact with the change that last did to it what `change` did; None where that cannot be undone."""
-    if change.kind in DELETING:
-        return [(v.fact_id, v.to_seq) for v in versions]
-    if change.kind not in audit.VERDICTS:
-        return [(v.fact_id, v.from_seq if v.to_seq is None else None) for v in versions]
-    ids = [v.fact_id for v in versions if v.to_seq is None and v.from_seq < change.seq]
-    judged = select(FactRow.id, FactRow.review_seq).where(FactRow.id == func.any(ids))
-    last = {row.id: row.review_seq for row in session.execute(judged)}
-    return [(v.fact_id, last.get(v.fact_id)) for v in versions]
-
-
-def _had_abstained(session: Session, seq: int, fact_ids: Sequence[int]) -> bool:
-    """Say whether the facts that change `seq` restored were deleted to abstain. A change deletes all of them alike."""
-    number = session.scalar(_ABSTAINED, {"seq": seq, "ids": list(fact_ids)}) or 0
-    if 0 < number < len(fact_ids):
-        raise refusals.not_undoable(
-            seq,
-            "some of its facts were deleted to abstain and some were not. Delete each as it was before",
-        )
-    return number > 0
-
-
-def _former(session: Session, change: ChangeRow, now: FactState) -> FactState:
-    """Give the state before the change: the value, and what else it changed: question, answer and place."""
-    key = (now.fact_id, now.version - 1)
-    former = replace(now, value=session.get_one(FactVersionRow, key).value)
-    if (past := session.get(FactPastRow, key)) is None:
-        return former
-    if change.kind == "update":
-        return replace(former, question=past.question, answer=past.answer)
-    if past.document_id is None or past.document_id != now.document_id:
-        raise refusals.not_undoable(change.seq, "a newer text replaced the document of fact", [now.fact_id])
-    place_fact(session, past.document_id, {"start": past.span_start, "end": past.span_end}, but=now.fact_id)
-    return replace(
-        former, question=past.question, answer=past.answer, span_start=past.span_start, span_end=past.span_end,
-        said_version=past.said_version,
-    )  # fmt: skip
-
-
 # Removal: takes documents out of use as a whole, and puts those back that come again. Session first; nothing
 # commits.
 #
@@ -357,19 +249,7 @@ def put_back_documents(
     if not external_ids or not (ids := [row.id for row in session.execute(_REMOVED, known)]):
         return None
     fact_ids = session.scalars(_ITS_FACTS, {"ids": ids}).all()
-    make_current(session, ids)
+    versions.make_current(session, ids)
     return edits.reopen_fact(
         session, pending, edits.last_versions(session, fact_ids), {"corpus": corpus, "put_back": len(ids)}
     )
-
-
-def documents_removed_by(session: Session, seq: int) -> Sequence[int]:
-    """Give the documents that this change, one that deleted facts, took out of use."""
-    return session.scalars(select(DocumentRow.id).where(DocumentRow.replaced_seq == seq)).all()
-
-
-def make_current(session: Session, document_ids: Sequence[int]) -> None:
-    """Make these documents current again, so that their sentences are found."""
-    again = update(DocumentRow).where(DocumentRow.id == func.any(list(document_ids)))
-    session.execute(again.values(replaced_seq=None))
-    sentences.write_document_sentences(session, document_ids)

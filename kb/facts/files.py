@@ -17,7 +17,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from colmlm.kb.errors import FactNotFound, InvalidValue, count_of
-from colmlm.kb.facts.records import OUTCOMES, REVIEWS, Correction, Review, ReviewVerdict, VerdictKind
+from colmlm.kb.facts.records import OUTCOMES, REVIEWS, FactEdit, Review, ReviewVerdict, VerdictKind
 from colmlm.kb.log.audit import check_text
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class RefusedRow:
 
 @dataclass(frozen=True, slots=True)
 class PlannedEdit:
-    """What a row would change of a fact. A value or a question that stays is None in both of its fields."""
+    """Record what a row would change of a fact. A value or a question that stays is None in both of its fields."""
 
     line: int
     fact_id: int
@@ -57,17 +57,17 @@ class BulkEdit:
     unchanged: int
 
     @property
-    def corrections(self) -> list[Correction]:
-        return [Correction(one.fact_id, one.value, one.question) for one in self.edits]
+    def fact_edits(self) -> list[FactEdit]:
+        return [FactEdit(one.fact_id, one.value, one.question) for one in self.edits]
 
 
 def plan_edits(text: str, show_many: Callable[[Sequence[int]], list[FactRecord]]) -> BulkEdit:
     """Read the rows of a file and compares them with their facts, which `show_many` gives."""
-    rows: dict[int, tuple[int, Correction]] = {}
+    rows: dict[int, tuple[int, FactEdit]] = {}
     refused: list[RefusedRow] = []
     for line, row in rows_of(text):
         try:
-            one = _correction(row)
+            one = _fact_edit_of_row(row)
             if one.fact_id in rows:
                 raise ValueError(f"fact {one.fact_id} is in line {rows[one.fact_id][0]} already")
             rows[one.fact_id] = line, one
@@ -100,7 +100,7 @@ def _facts(
     return {}, missing
 
 
-def _edits(line: int, one: Correction, fact: FactRecord) -> Iterator[PlannedEdit]:
+def _edits(line: int, one: FactEdit, fact: FactRecord) -> Iterator[PlannedEdit]:
     states = fact.review == "proposed"  # what a row repeats of such a fact accepts it
     value = one.value if one.value != fact.value or states else None
     question = one.question if one.question != fact.question or states else None
@@ -150,7 +150,7 @@ def _of_csv(text: str, columns: Sequence[str]) -> Iterator[tuple[int, Any]]:
             yield line, {name: said for name, said in zip(header, fields, strict=False) if said}
 
 
-def _correction(row: Any) -> Correction:
+def _fact_edit_of_row(row: Any) -> FactEdit:
     """Read a row. Raises `ValueError` with the cause where it cannot be used."""
     if isinstance(row, ValueError):
         raise row
@@ -158,7 +158,7 @@ def _correction(row: Any) -> Correction:
         raise ValueError("it is not a JSON object")
     if unknown := sorted(row.keys() - set(EDIT_COLUMNS)):
         raise ValueError(f"there is no column {', '.join(unknown)}; there are {', '.join(EDIT_COLUMNS)}")
-    one = Correction(id_of(row.get("fact_id")), row.get("value"), row.get("question"))
+    one = FactEdit(id_of(row.get("fact_id")), row.get("value"), row.get("question"))
     for name, limit in LONGEST.items():
         _check(name, getattr(one, name), limit)
     if one.value is None and one.question is None:

@@ -243,7 +243,7 @@ def ingest_documents(
         if old_id is not None:
             changed[old_id] = row
     note_seen(session, list(unchanged))
-    replaced, num_facts, against, alike = ReplacedDocuments(), 0, 0, 0
+    replaced, num_facts, stored_pairs = ReplacedDocuments(), 0, pairs.PairCounts(0, 0)
     seq = None if returned is None else returned.seq
     if taken:
         replaced, inserted, num_facts = _write(
@@ -252,7 +252,7 @@ def ingest_documents(
         if replaced.kept:
             pairs.keep_pairs(session, replaced.kept, anyway=True)
         if inserted[0] is not None and inserted[1] is not None:
-            against, alike = pairs.keep_range(session, inserted[0], inserted[1])
+            stored_pairs = pairs.store_pairs_of_range(session, inserted[0], inserted[1])
         payload: dict[str, Any] = {
             "corpus": corpus,
             "documents": len(taken),
@@ -287,8 +287,8 @@ def ingest_documents(
         still_deleted=replaced.kept_deleted + _num_deleted(session, list(unchanged)),
         suppressed=len(suppressor.found),
         suppressed_at=tuple(suppressor.found),
-        contradictions=against,
-        duplicates=alike,
+        contradictions=stored_pairs.contradictions,
+        duplicates=stored_pairs.duplicates,
     )
 
 
@@ -305,7 +305,7 @@ def note_seen(session: Session, document_ids: Sequence[int]) -> None:
 
 
 def _rows(documents: Sequence[AnnotatedDocument]) -> list[IncomingDocument]:
-    """Pairs the documents with their digests, which are made here, after redaction."""
+    """Pair the documents with their digests, which are made here, after redaction."""
     return [IncomingDocument(document, *document_digests(document)) for document in documents]
 
 

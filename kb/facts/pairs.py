@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
@@ -197,14 +197,21 @@ def keep_pairs(session: Session, fact_ids: Sequence[int], *, anyway: bool) -> tu
     return tuple(sorted({row.other_id for row in rows if is_same(row.value, row.other_value)} - edited))
 
 
-def keep_range(session: Session, first: int, last: int) -> tuple[int, int]:
-    """Keep the pairs of the facts with these ids and those between; give how many contradict, and how many do not."""
+class PairCounts(NamedTuple):
+    """The numbers of pairs stored: those whose values differ, and those whose values are the same."""
+
+    contradictions: int
+    duplicates: int
+
+
+def store_pairs_of_range(session: Session, first: int, last: int) -> PairCounts:
+    """Store the pairs of the facts with these ids and those between, and count those that the caller may see."""
     session.execute(_BY_INDEX)  # tables just filled have no statistics yet
     _, pairs = _find_pairs(session, _IN_RANGE, first=first, last=last)
     store_pairs(session, pairs)
     told = [pair for pair in pairs if in_scope(pair.corpus, pair.other_corpus)]
     alike = sum(pair.same_value for pair in told)
-    return len(told) - alike, alike
+    return PairCounts(contradictions=len(told) - alike, duplicates=alike)
 
 
 def store_pairs(session: Session, pairs: Collection[KeptPair]) -> None:

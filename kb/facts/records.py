@@ -25,7 +25,7 @@ class ReviewVerdict:
     review: Review = "proposed"
 
     def fits(self, version: int, review: Review, *, live: bool) -> bool:
-        """Whether a fact that is like this is as it was judged, and not yet as the verdict would have it."""
+        """Say whether a fact like this is as it was judged, and not yet as the verdict would have it."""
         return live and (version, review) == (self.version, self.review) and review != OUTCOMES[self.verdict]
 
 
@@ -43,8 +43,10 @@ class SettledBefore:
 
 
 @dataclass(frozen=True, slots=True)
-class SettledVerdicts:
-    """What became of verdicts: their changes, the facts they settled, and those that others had settled `before`."""
+class ReviewResult:
+    """Record what became of verdicts: their changes, the facts they settled, and those that others had settled
+    `before`.
+    """
 
     seqs: tuple[int, ...]
     fact_ids: tuple[int, ...]
@@ -59,13 +61,13 @@ PLACE = 1 << 56  # a place in a ranked list is rank * PLACE + id, so that it is 
 RANKED = 2_000  # facts that a search by a text counts, ranks and gives
 State = Literal["live", "deleted", "erased", "all"]
 STATES: tuple[State, ...] = get_args(State)
-Order = Literal["best", "id", "newest"]
-ORDERS: tuple[Order, ...] = get_args(Order)
+FactSort = Literal["best", "id", "newest"]
+FACT_SORTS: tuple[FactSort, ...] = get_args(FactSort)
 Place = Literal["value", "question", "title", "text"]
 
 
 class FactsSought(TypedDict, total=False):
-    """Which facts to list: those that fit everything given, past the id `after`, at most `limit` of them.
+    """Choose which facts to list: those that fit everything given, past the id `after`, at most `limit` of them.
 
     `text` is searched for literally, without wildcards, in value and question. `deleted` facts are listed where it is
     true, live ones where it is false or left out, both where it is None.
@@ -80,7 +82,7 @@ class FactsSought(TypedDict, total=False):
 
 
 class FactFilters(TypedDict, total=False):
-    """Which facts fit: those that fit everything given.
+    """Choose which facts fit: those that fit everything given.
 
     `state` is "live" where it is left out; "deleted" facts may be erased. `actor`, `kind`, `since` and `until` (not
     before, not after) describe one change of the log that added or edited the fact. Rejected facts are deleted ones.
@@ -97,7 +99,7 @@ class FactFilters(TypedDict, total=False):
 
 
 class FactSearch(FactFilters, total=False):
-    """What to search facts for, in which order, and which part of what is found.
+    """Choose what to search facts for, in which order, and which part of what is found.
 
     Each word of `text` is in the value or in the question, where short words are sought at the beginnings of words, or
     each is in the sentence or title that the fact comes from, in any form. With `literally` the text as it stands is in
@@ -109,50 +111,50 @@ class FactSearch(FactFilters, total=False):
 
     text: str | None
     literally: bool
-    order: Order
+    sort: FactSort
     after: int
     limit: int
 
 
 class Admitting(OnRecord, total=False):
-    """How facts are taken in: also those that were erased before, where `allow_erased`."""
+    """Choose how facts are taken in: also those that were erased before, where `allow_erased`."""
 
     allow_erased: bool
 
 
 class Contradicting(Admitting, total=False):
-    """How a fact is added or moved: with `anyway` also where another fact answers its question otherwise."""
+    """Choose how a fact is added or moved: with `anyway` also where another fact answers its question otherwise."""
 
     anyway: bool
 
 
-class Correcting(OnRecord, total=False):
-    """How facts are edited: with `anyway` also to what another fact contradicts."""
+class Editing(OnRecord, total=False):
+    """Choose how facts are edited: with `anyway` also to what another fact contradicts."""
 
     anyway: bool
 
 
-class CorrectingOne(Correcting, total=False):
-    """How one fact is edited: to another `question`, and only while it has this `version`, where they are given."""
+class EditingOne(Editing, total=False):
+    """Choose how one fact is edited: to another `question`, and only while it has this `version`, where given."""
 
     question: str | None
     version: int | None
 
 
 class Addition(Contradicting, total=False):
-    """How one fact is added, also with the annotator's `answer`."""
+    """Choose how one fact is added, also with the annotator's `answer`."""
 
     answer: str | None
 
 
 class Proposing(Addition, total=False):
-    """How one fact is added by question and value: where `proposed`, for somebody to accept or reject."""
+    """Choose how one fact is added by question and value: where `proposed`, for somebody to accept or reject."""
 
     proposed: bool
 
 
 class Moving(Contradicting, total=False):
-    """How the span of a fact is moved: where a `version` is given, only while the fact has that version.
+    """Choose how the span of a fact is moved: where a `version` is given, only while the fact has that version.
 
     With a `question` the fact answers that from then on.
     """
@@ -162,7 +164,7 @@ class Moving(Contradicting, total=False):
 
 
 class MarkedAddition(Addition, total=False):
-    """How a fact is added to a document, also with the `question` that it answers."""
+    """Choose how a fact is added to a document, also with the `question` that it answers."""
 
     question: str | None
 
@@ -176,7 +178,7 @@ class Marking(TypedDict, total=False):
 
 
 class Ingesting(Admitting, total=False):
-    """How a corpus is ingested: `commit_every` documents in one change (None: as many as is usual).
+    """Choose how a corpus is ingested: `commit_every` documents in one change (None: as many as is usual).
 
     A `dry_run` is rolled back.
     """
@@ -186,7 +188,7 @@ class Ingesting(Admitting, total=False):
 
 
 class Mentioning(OnRecord, total=False):
-    """How facts are erased: `mentions` says where else their values are redacted."""
+    """Choose how facts are erased: `mentions` says where else their values are redacted."""
 
     mentions: Mentioned
 
@@ -202,8 +204,8 @@ class FactDraft:
 
 
 @dataclass(frozen=True, slots=True)
-class Correction:
-    """What one of many edits gives a fact. None leaves the value, or the question, as it is.
+class FactEdit:
+    """Record what one of many edits gives a fact. None leaves the value, or the question, as it is.
 
     With a `version` it is for that version alone.
     """
@@ -216,7 +218,7 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What an edit did: its change `seq` (pass it as `min_seq` to read the edit back) and the facts it changed.
+    """Record what an edit did: its change `seq` (pass it as `min_seq` to read the edit back) and the facts it changed.
 
     Where not all are `keyed`, lookups find the others after the next rekey. `also_said_by` are other facts with
     the same value, for the same question or in the same sentence.
@@ -240,7 +242,7 @@ class SuppressedSpan:
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """What an ingest inserted and what it refused. `seq` is the last of its changes, None where nothing changed.
+    """Record what an ingest inserted and what it refused. `seq` is the last of its changes, None where nothing changed.
 
     `still_deleted` counts facts of the file that had been deleted before and stay so.
 
@@ -341,7 +343,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class FoundIn:
-    """Where a fact was found: a text of it, all of it or one sentence, with the offsets of the words there."""
+    """Record where a fact was found: a text of it, all of it or one sentence, with the offsets of the words there."""
 
     place: Place
     said: str
@@ -411,7 +413,7 @@ Staleness = Literal["replaced", "corrected-before"]
 
 
 class ComparedPart(TypedDict, total=False):
-    """Which part of a list to give: of a corpus, past the number `after`, at most `limit`."""
+    """Choose which part of a list to give: of a corpus, past the number `after`, at most `limit`."""
 
     corpus: str | None
     after: int
@@ -419,7 +421,7 @@ class ComparedPart(TypedDict, total=False):
 
 
 class PairsSought(ComparedPart, total=False):
-    """Which pairs to list: where `noted`, the contradictions of which somebody said that both are right."""
+    """Choose which pairs to list: where `noted`, the contradictions of which somebody said that both are right."""
 
     noted: bool
 
@@ -477,7 +479,7 @@ class AlsoSaid:
 
 @dataclass(frozen=True, slots=True)
 class ComparedCounts:
-    """How many contradictions, duplicates and stale facts there are; none is counted beyond 10,000."""
+    """Count how many contradictions, duplicates and stale facts there are; none is counted beyond 10,000."""
 
     contradictions: int
     duplicates: int
@@ -520,7 +522,7 @@ class PersonPlace:
 
 @dataclass(frozen=True, slots=True)
 class PersonReport:
-    """What a base holds of a person as of change `seq`: places that are sure, that are not, and that stay.
+    """List what a base holds of a person as of change `seq`: places that are sure, that are not, and that stay.
 
     `num_unsure` counts all that are not sure, of which `unsure` has the first thousand. `left_out` are those
     that somebody decided to keep.

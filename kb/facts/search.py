@@ -49,9 +49,9 @@ from colmlm.kb.facts.records import (
     FactFound,
     FactPage,
     FactRecord,
+    FactSort,
     FoundIn,
     Mark,
-    Order,
     Place,
     Review,
     State,
@@ -79,7 +79,7 @@ def search_facts(
     text: str | None = None,
     literally: bool = False,
     nearest: Sequence[int] | None = None,
-    order: Order = "best",
+    sort: FactSort = "best",
     after: int = 0,
     limit: int = FACTS_LISTED,
     past: bool = True,
@@ -93,7 +93,7 @@ def search_facts(
     audit.check_text("text", (text or "").replace("\x00", ""), limit=10**9)  # with a NUL it is in no text
     if (corpus := filters.get("corpus")) is not None:
         reading.require_corpus(session, corpus)
-    sought = SoughtText.read(session, text, literally=literally) if text else None
+    sought = SoughtText.from_text(session, text, literally=literally) if text else None
     which = list(search_conditions(**filters))
     if nearest is not None:
         ranked: FromClause = _near(nearest, which)
@@ -104,9 +104,9 @@ def search_facts(
         ranked = _saying(session, sought, which, last, lies, past=past)
     else:
         ranked = _fitting(session, after, filters)
-    by_rank = (sought is not None or nearest is not None) and order == "best"
+    by_rank = (sought is not None or nearest is not None) and sort == "best"
     most = COUNTED if sought is None else RANKED
-    by = order if by_rank or order != "best" else "id"
+    by = sort if by_rank or sort != "best" else "id"
     ids, total, more = _page(session, ranked, by, after, limit, most)
     records = reading.fact_records(session, [fact_id for fact_id, _ in ids])
     found = [records[fact_id] for fact_id, _ in ids]
@@ -191,14 +191,14 @@ def _of_sentences(sought: SoughtText, lies: Sequence[Stretches], *, past: bool) 
 
 
 def _page(
-    session: Session, found: FromClause, order: Order, after: int, limit: int, most: int
+    session: Session, found: FromClause, sort: FactSort, after: int, limit: int, most: int
 ) -> tuple[list[tuple[int, int]], int, bool]:
     """Give ids and ranks of a part of what was found, how many there are in all, and whether more follow."""
     fact_id, rank = found.c.id, found.c.rank
     by: tuple[ColumnElement[Any], ...]
-    if order == "best":
+    if sort == "best":
         by, follows = (rank, fact_id), tuple_(rank, fact_id) > divmod(after, PLACE)
-    elif order == "newest":
+    elif sort == "newest":
         by, follows = (fact_id.desc(),), fact_id < after if after else true()
     else:
         by, follows = (fact_id,), fact_id > after
@@ -419,7 +419,7 @@ class SoughtText:
     last: str = ""
 
     @classmethod
-    def read(cls, session: Session, said: str, *, literally: bool = False) -> SoughtText:
+    def from_text(cls, session: Session, said: str, *, literally: bool = False) -> SoughtText:
         """Read the words of a sought text. Raises `InvalidQuery` where no text can hold it."""
         if "\x00" in said:
             raise InvalidQuery("the text holds a NUL character. Remove it")

@@ -21,7 +21,7 @@ from colmlm.kb.lookup.options import CorporaNames
 
 
 class RawWork(Work, frozen=True, kw_only=True):
-    """How raw documents are read and annotated, into which corpus.
+    """Choose how raw documents are read and annotated, into which corpus.
 
     With `questions` each fact gets one; with `verify` those are dropped that do not lead the reader back to their fact.
     `id_field`, `title_field` and `text_field` name the fields of records where they are not the usual ones.

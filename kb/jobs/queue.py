@@ -231,7 +231,7 @@ class Lease:
             if (found := _start(connection, job_id, ticket)) is None:
                 connection.close()
                 return None
-        except BaseException:
+        except BaseException:  # also where it is interrupted: the connection holds the lock of the job
             connection.close()
             raise
         lease = cls(connection, ticket, job_record(found), handing_back, beat_seconds)

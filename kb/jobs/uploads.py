@@ -77,7 +77,7 @@ class Uploads:
                 )
                 yield receiving
             partial.rename(folder / name)
-        except BaseException:
+        except BaseException:  # also where the request is broken off: half of a file must not be found
             shutil.rmtree(folder, ignore_errors=True)
             raise
 

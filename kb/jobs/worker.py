@@ -225,7 +225,7 @@ class Worker:
         for named, part in parts.items():
             try:
                 part()
-            except Exception as error:
+            except Exception as error:  # one part that fails must not keep the others from their turn
                 if waits.is_outage(error):
                     raise
                 waits.log_outage(_log, f"cannot tidy up ({named}), will try again", error)
@@ -288,7 +288,8 @@ _log_runner = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """What a handler works with: the job, and the knowledge base, whose changes name the actor who queued the job.
+    """Hold what a handler works with: the job, and the knowledge base, whose changes name the actor who queued the
+    job.
 
     `progress` says how far the work is. It and `check` raise where the work should end, so they are to be called where
     nothing is half done.
@@ -341,7 +342,7 @@ class Runner:
             if not isinstance(error, KBError):
                 _log_runner.exception("job %d (%s) failed", job_id, job.kind)
             self._settle(lease, "failed", error=self.explain(error))
-        except BaseException:
+        except BaseException:  # also where the worker is told to end: the job is taken up by another
             lease.close()
             raise
         else:

@@ -70,9 +70,7 @@ def activate_keyset(
     Raises `KeysetNotReady`, and, unless `force`, `GateRefused` where its gate was never checked, failed, or passed more
     than `max_edits` edits of facts ago, or where it did not ask the kept `questions` that are named.
     """
-    audit.begin_change(
-        session, actor, reason
-    )  # locks the log, so that no edit commits after the gate is judged
+    pending = audit.begin_change(session, actor, reason)  # so that no edit commits after the gate is judged
     was = active_keyset_id(session)
     keyset = keysets.keyset_head(session, keyset_id)
     found, gate = activation_standing(session, keyset), keysets.gate_of(session, keyset_id)
@@ -86,7 +84,7 @@ def activate_keyset(
             raise refusals.gate_refused(keyset_id, refusal)
         figures = [_logged_criterion(criterion) for criterion in _failing(gate, keyset)] if gate else []
         evidence |= {"forced": True, "refusal": refusal, "failed": figures}
-    _flip(session, keyset_id, actor, reason, evidence)
+    _make_active(session, pending, keyset_id, evidence)
 
 
 def roll_back(session: Session, actor: str, reason: str) -> int:
@@ -94,29 +92,31 @@ def roll_back(session: Session, actor: str, reason: str) -> int:
 
     Raises `NoActiveKeyset` or `NoFormerKeyset`.
     """
-    audit.begin_change(session, actor, reason)
+    pending = audit.begin_change(session, actor, reason)
     active = active_keyset_id(session)
     if active is None:
         raise NoActiveKeyset
     was = former_keyset(session, active)
-    _flip(session, was, actor, reason, {"was": active, "rollback": True})
+    _make_active(session, pending, was, {"was": active, "rollback": True})
     return was
 
 
 def finish_building(session: Session, keyset_id: int, actor: str) -> None:
     """Mark a keyset whose facts all have keys as ready, and activate it where no keyset is active yet."""
-    reason = "the first keyset"
     ready = update(KeysetRow).where(KeysetRow.id == keyset_id, KeysetRow.state == "building")
     session.execute(ready.values(state="ready"))
     if active_keyset_id(session) is None:
-        # The log's lock: where two keysets finish at once, the second finds the first one active.
-        audit.begin_change(session, actor, reason)
+        # This locks the log: where two keysets finish at once, the second finds the first one active.
+        pending = audit.begin_change(session, actor, "the first keyset")
         if active_keyset_id(session) is None:
-            activate_keyset(session, keyset_id, actor, reason)
+            seq = activation_standing(session, keysets.keyset_head(session, keyset_id)).seq
+            _make_active(session, pending, keyset_id, {"was": None, "gate_seq": seq, "forced": False})
 
 
-def _flip(session: Session, keyset_id: int, actor: str, reason: str, evidence: Mapping[str, Any]) -> None:
-    pending = audit.begin_change(session, actor, reason)
+def _make_active(
+    session: Session, pending: audit.Pending, keyset_id: int, evidence: Mapping[str, Any]
+) -> None:
+    """Make this keyset active and log that with the evidence; do nothing where it is. Raises `KeysetNotReady`."""
     keyset = keysets.keyset_head(session, keyset_id)
     if keyset.state == "active":
         return

@@ -201,7 +201,7 @@ def question_keys(keyset_id: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Sought:
-    """Whether a question key was found, the keyset's `last` key, and how many came `since` it was noted last."""
+    """Record whether a question key was found, the keyset's `last` key, and how many came `since` it was noted last."""
 
     found: bool
     last: int

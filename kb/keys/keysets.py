@@ -284,7 +284,7 @@ def _set(session: Session, keyset_id: int, **values: Any) -> None:
 
 
 def sample_keys(session: Session, keyset_id: int, dim: int, size: int, num_keys: int) -> Vectors:
-    """Samples about `size` keys [n, d] by a hash of the id, so from all corpora; give all where there are fewer."""
+    """Sample about `size` keys [n, d] by a hash of the id, so from all corpora; give all where there are fewer."""
     # The ids of two keysets may alternate, so choosing by the id itself, modulo something, would be no fair sample.
     spread = func.hashint8(FactKeyRow.id).op("&")(0x7FFFFFFF)
     statement = select(FactKeyRow.key).where(

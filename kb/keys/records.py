@@ -60,7 +60,7 @@ class CheckpointInfo:
 
 @dataclass(frozen=True, slots=True)
 class IndexFit:
-    """How a keyset's index was fitted to its keys: its `spec`, and how many of its lists a search reads.
+    """Record how a keyset's index was fitted to its keys: its `spec`, and how many of its lists a search reads.
 
     `recall` is the share of nearest keys that it then found; None where that was not measured. An exact index has no
     lists. A lookup of k facts scores 2 k and `spare` candidates; None, as older fits have it, where that is not fitted.
@@ -105,7 +105,8 @@ class RekeyPart:
 
 @dataclass(frozen=True, slots=True)
 class SharedSnapshot:
-    """What a keyset's snapshot in the shared place has to be: the `file`, its digest and its size, and what it holds.
+    """Record what a keyset's snapshot in the shared place has to be: the `file`, its digest and its size, and what it
+    holds.
 
     `log_hash` is the hash of change `applied_seq`, the last one in it, and `place` the address of the shared place.
     """
@@ -142,7 +143,8 @@ class KeysetHead:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """How keys of a `kind` were predicted from another keyset's, by a map fitted on `sample` facts; `left` still are.
+    """Record how keys of a `kind` were predicted from another keyset's, by a map fitted on `sample` facts; `left` still
+    are.
 
     The method is "none" where all facts are in the sample and too few for a map.
     The recalls are of the sample's questions among its facts: by keys predicted for documents outside the fit, by the
@@ -171,7 +173,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class AdaptedKeys:
-    """What an adapting did for one kind of key: so many `facts` have keys of it now, true ones or predicted.
+    """Record what an adapting did for one kind of key: so many `facts` have keys of it now, true ones or predicted.
 
     So many were `predicted` by this run. Where none were, the `prediction` is that of the predicted keys there are.
 
@@ -202,8 +204,8 @@ class KeysetRecord(KeysetHead):
 
 
 class MapFit(TypedDict, total=False):
-    """How keys are predicted: by a map that is fitted on about `sample` facts (by default a hundredth of them, and at
-    least 250), by the `method` "procrustes", "ridge", or "auto", which takes the better of them.
+    """Choose how keys are predicted: by a map that is fitted on about `sample` facts (by default a hundredth of them,
+    and at least 250), by the `method` "procrustes", "ridge", or "auto", which takes the better of them.
     """
 
     sample: int
@@ -211,14 +213,14 @@ class MapFit(TypedDict, total=False):
 
 
 class Adapting(MapFit, total=False):
-    """How keys are predicted, and from which keyset (None: the active one)."""
+    """Choose how keys are predicted, and from which keyset (None: the active one)."""
 
     from_keyset_id: int | None
 
 
 class Activating(OnRecord, total=False):
-    """How a keyset is activated: with `max_edits` of facts since its gate, which must have asked the set `questions`
-    where one is named; or whatever the gate says, with `force`.
+    """Choose how a keyset is activated: with `max_edits` of facts since its gate, which must have asked the set
+    `questions` where one is named; or whatever the gate says, with `force`.
     """
 
     force: bool
@@ -266,7 +268,9 @@ class GateLimits:
 
 
 class GateOptions(TypedDict, total=False):
-    """What a keyset is measured with: the models of both keysets (None: where they were last), and a file of plots."""
+    """Choose what a keyset is measured with: the models of both keysets (None: where they were last), and a file of
+    plots.
+    """
 
     plot: Path | None
     checkpoint: Path | None

@@ -82,7 +82,7 @@ Elsewhere = Callable[[Sequence[RekeyPart]], Generator[int, None, None]]
 
 @dataclass(slots=True)
 class KeyProgress:
-    """How many keys a run has stored, and how many it was to make when it began."""
+    """Count how many keys a run has stored, and how many it was to make when it began."""
 
     done: int = 0
     total: int = 0

@@ -96,16 +96,26 @@ def begin_change_with(
     check_who(actor, reason)
     # Under READ COMMITTED each statement of the function has its own snapshot, so the second one sees what the lock's
     # last holder committed.
-    asked = time.monotonic()
-    try:
-        rows = connection_of(session).execute(statement, {**values, "lock": CHANGE_LOCK}).fetchall()
-    except LockNotAvailable as error:
-        engine = session.get_bind().engine  # this transaction has failed and runs no more statements
-        raise refusals.log_held(holder_of(engine, CHANGE_LOCK), round(time.monotonic() - asked, 1)) from error
+    rows = _read_locked(session, statement, values)
     at, secret, head, hash_ = rows[0][:4]  # the first migration makes the secret
     seq, prev_hash = (head + 1, hash_) if head else (1, GENESIS)
     pending = Pending(seq, prev_hash, at.astimezone(UTC), actor, reason, bytes(secret))
     return pending, [row[4:] for row in rows]
+
+
+def lock_log(session: Session) -> None:
+    """Lock the log until this transaction ends, and begin no change. Raises `LogHeld` where another keeps the lock."""
+    _read_locked(session, "SELECT pg_advisory_xact_lock(%(lock)s)", {})
+
+
+def _read_locked(session: Session, statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Give the rows of a statement that takes the log's lock. Raises `LogHeld`."""
+    asked = time.monotonic()
+    try:
+        return connection_of(session).execute(statement, {**values, "lock": CHANGE_LOCK}).fetchall()
+    except LockNotAvailable as error:
+        engine = session.get_bind().engine  # this transaction has failed and runs no more statements
+        raise refusals.log_held(holder_of(engine, CHANGE_LOCK), round(time.monotonic() - asked, 1)) from error
 
 
 def check_who(actor: str, reason: str) -> None:
@@ -240,7 +250,7 @@ def changes_before(
 
 
 def _records(session: Session, page: Select[ChangeRow], fitting: Fitting) -> list[ChangeRecord]:
-    return change_records(session, session.scalars(page.where(*_conditions(**fitting))))
+    return records_with_checkpoints(session, session.scalars(page.where(*_conditions(**fitting))))
 
 
 def _conditions(
@@ -266,8 +276,8 @@ def _conditions(
         yield ChangeRow.at < until
 
 
-def change_records(session: Session, changes: Iterable[ChangeRow]) -> list[ChangeRecord]:
-    """Make the records of changes, with the names of the checkpoints of the keysets that they name."""
+def records_with_checkpoints(session: Session, changes: Iterable[ChangeRow]) -> list[ChangeRecord]:
+    """Make the records of changes, each with the name of the checkpoint of the keyset that it names."""
     records = [change_record(change) for change in changes]
     keyset_ids = {record.keyset_id for record in records if record.keyset_id is not None}
     if not keyset_ids:

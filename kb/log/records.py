@@ -13,7 +13,7 @@ from colmlm.kb.principal import Principal
 
 
 class OnRecord(TypedDict):
-    """What the log keeps of a change beside what it does: who made it (`actor`), and why (`reason`)."""
+    """Record what the log keeps of a change beside what it does: who made it (`actor`), and why (`reason`)."""
 
     actor: str
     reason: str

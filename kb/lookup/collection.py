@@ -99,7 +99,7 @@ class Collection:
             code = getattr(error, "code", lambda: None)()
             raise CandidatesUnavailable(self.where, str(getattr(code, "name", error))) from error
 
-    def patient(self) -> Collection:
+    def with_long_timeout(self) -> Collection:
         """Give the same for who writes: nobody waits for what it asks, so that may take as long as a write."""
         with self._asking() as client:
             slow = replace(self.address, timeout_seconds=max(SLOW, self.address.timeout_seconds))

@@ -68,7 +68,7 @@ class SentenceEmbedder(Protocol):
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]: ...
 
 
-def fill_words(
+def fill_sentence_vectors(
     store: Store, encoder: SentenceEmbedder, on_filled: Callable[[int, int | None], None] = lambda *_: None
 ) -> int:
     """Give every sentence of a document that has no vector one, some at a time; give how many got one."""

@@ -234,7 +234,7 @@ class AsOf:
         where that keyset is of another checkpoint, or its keys are gone. A standby may still have facts that were
         erased, so it raises `StandbyAsked` there.
         """
-        wanted = FullLookupOptions.read(options)
+        wanted = FullLookupOptions.from_options(options)
         fact_filter = wanted.fact_filter.of_past()
         if wanted.min_seq is not None and wanted.min_seq > self.seq:
             raise InvalidQuery(f"change {wanted.min_seq} had not been made as of change {self.seq}")

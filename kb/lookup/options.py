@@ -24,8 +24,8 @@ NEAREST = 200  # facts that a search by meaning gives
 
 
 class FilterOptions(TypedDict, total=False):
-    """Which facts are found: with `accepted_only` none that is only proposed, as where the active keyset or the fact's
-    corpus says so. Where `corpora` are named, only what stands in their documents, as if there were no others.
+    """Choose which facts are found: with `accepted_only` none that is only proposed, as where the active keyset or the
+    fact's corpus says so. Where `corpora` are named, only what stands in their documents, as if there were no others.
     """
 
     accepted_only: bool
@@ -33,7 +33,7 @@ class FilterOptions(TypedDict, total=False):
 
 
 class LookupOptions(FilterOptions, total=False):
-    """What a lookup is asked for: the `k` best facts (1), at or above the `threshold` (None: the keyset's own).
+    """Choose what a lookup is asked for: the `k` best facts (1), at or above the `threshold` (None: the keyset's own).
 
     `min_seq` is the seq of an edit that the answer must include. `ranking` is what facts are found by: "key" (the
     default), or as `kb.answers.ranked` says "words" or "reader", with one of the `texts` for each query.
@@ -47,7 +47,7 @@ class LookupOptions(FilterOptions, total=False):
 
 
 class AnswerOptions(FilterOptions, total=False):
-    """How a question is answered: from which score on, with how many passages, and by which facts.
+    """Choose how a question is answered: from which score on, with how many passages, and by which facts.
 
     `threshold` is the least probability of being right of a span, and that of passages moves with it; in the mode
     "paper" it is a cosine (None: the one that this base was calibrated to, else the fitted one). `nearest` passages (3)
@@ -73,8 +73,8 @@ CorporaNames = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class FactFilter:
-    """Which facts may be found. With `accepted_only` None, as for people who curate or forget, proposed ones may be
-    wherever only accepted ones are looked up. The facts `without` are passed over, as if they had no keys. Where
+    """Choose which facts may be found. With `accepted_only` None, as for people who curate or forget, proposed ones may
+    be wherever only accepted ones are looked up. The facts `without` are passed over, as if they had no keys. Where
     `corpora` are named, only what stands in their documents is found.
     """
 
@@ -159,7 +159,7 @@ class FullLookupOptions:
     fact_filter: FactFilter = USUAL_FACTS
 
     @classmethod
-    def read(cls, options: FilteredOptions | LookupOptions) -> FullLookupOptions:
+    def from_options(cls, options: FilteredOptions | LookupOptions) -> FullLookupOptions:
         given: dict[str, Any] = {**options}
         corpora = limit_corpora(given.pop("corpora", ()))
         asked = FactFilter(given.pop("accepted_only", False), corpora=corpora)

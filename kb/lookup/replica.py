@@ -39,16 +39,14 @@ from colmlm.kb.lookup.options import LookupOptions, limit_corpora
 from colmlm.kb.lookup.records import Lookup
 from colmlm.kb.lookup.remote import (
     CollectionCandidates,
-    Keys,
     attach_collection,
     collection_of_keyset,
     hand_on_changes,
-    read_touched_keys,
-    renew_touched_keys,
     write_all_keys,
 )
 from colmlm.kb.lookup.shared import publish_snapshot
 from colmlm.kb.lookup.snapshot_files import history_file, note_history
+from colmlm.kb.lookup.touched import Keys, read_touched_keys, renew_touched_keys
 from colmlm.kb.store.settings import Settings
 
 # The keys that an index was given lately, so that a search from before need not be repeated for a few.
@@ -170,7 +168,7 @@ def _replica(keyset: KeysetHead, candidates: CandidateKeys) -> Replica:
     return Replica(keyset.keyset_id, keyset.checkpoint_id, keyset.dim, candidates)
 
 
-def load_replica(session: Session, keyset: KeysetHead, settings: Settings) -> Replica:
+def load_saved_replica(session: Session, keyset: KeysetHead, settings: Settings) -> Replica:
     """Load the replica from the keyset's snapshot, or from what is kept elsewhere, and do not catch up.
 
     Raises `SnapshotRefused` or `CandidatesRefused` on any doubt.

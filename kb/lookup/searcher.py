@@ -23,6 +23,7 @@ from colmlm.kb.facts.reading import require_corpus
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.log import audit
+from colmlm.kb.lookup.open_replicas import Replicas, open_caught_up_replica
 from colmlm.kb.lookup.options import FOUND_BY_KEY, USUAL_FACTS, FactFilter, FilteredOptions, FullLookupOptions
 from colmlm.kb.lookup.ranking import (
     SPARE,
@@ -36,7 +37,6 @@ from colmlm.kb.lookup.ranking import (
 )
 from colmlm.kb.lookup.records import Lookup, Observer, Ranking
 from colmlm.kb.lookup.replica import Replica
-from colmlm.kb.lookup.replicas import Replicas, open_replica
 from colmlm.kb.store import database
 
 
@@ -65,7 +65,7 @@ class Searcher(Replicas):
         `KeysetNotReady` where the keyset is building or retired.
         """
         with self.observer.timed("lookup"):
-            wanted = FullLookupOptions.read(options)
+            wanted = FullLookupOptions.from_options(options)
             self._require_corpora(wanted.fact_filter.corpora)
             if wanted.min_seq is not None:
                 self.await_change(wanted.min_seq)
@@ -273,7 +273,9 @@ class Searcher(Replicas):
             if keyset_id is None:
                 return None
             if (held := self._standby) is None or held.keyset_id != keyset_id or held.candidates.is_lost:
-                self._standby = open_replica(session, keysets.keyset_head(session, keyset_id), self.settings)
+                self._standby = open_caught_up_replica(
+                    session, keysets.keyset_head(session, keyset_id), self.settings
+                )
             return replace(self.of_keyset(keyset_id, self._standby), observer=self.observer)
 
 

@@ -35,7 +35,7 @@ FILE = re.compile(r"keyset-(\d+)-seq-\d+-[0-9a-f]{16}\.faiss")
 
 @dataclass(frozen=True, slots=True)
 class SnapshotExtent:
-    """What a snapshot covers: its kind of index, its number of keys, its last change."""
+    """Record what a snapshot covers: its kind of index, its number of keys, its last change."""
 
     spec: str
     count: int
@@ -311,7 +311,7 @@ class SharedFolder:
         """Explain whatever the library of a storage raises: each has errors of its own."""
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # fsspec's storages have errors of their own, with no class in common
             cause = f"{type(error).__name__}: {error}"
             raise SharedSnapshotsUnavailable(self.where, cause) from error
 

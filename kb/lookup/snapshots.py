@@ -34,7 +34,7 @@ from colmlm.kb.lookup import shared
 from colmlm.kb.lookup.collection import Collection
 from colmlm.kb.lookup.in_process import FaissCandidates
 from colmlm.kb.lookup.remote import CollectionWriter, address_of_note, collection_of_keyset, is_filled
-from colmlm.kb.lookup.replica import Replica, load_replica, snapshots_of
+from colmlm.kb.lookup.replica import Replica, load_saved_replica, snapshots_of
 from colmlm.kb.lookup.snapshot_files import locked_directory
 from colmlm.kb.lookup.specs import DROPPED
 from colmlm.kb.store.database import connection_of
@@ -300,7 +300,7 @@ def _inspect_shared(session: Session, settings: Settings) -> SharedFaults:
 
 def _inspect(session: Session, keyset: KeysetHead, settings: Settings) -> Snapshot:
     try:
-        replica = load_replica(session, keyset, settings)
+        replica = load_saved_replica(session, keyset, settings)
     except SnapshotRefused as refused:
         return Snapshot(keyset.keyset_id, refused=refused.cause)
     except CandidatesRefused as refused:

@@ -36,7 +36,7 @@ from colmlm.kb.misses.records import (
     AskedAgain,
     MissedQuestion,
     MissGroup,
-    MissOrder,
+    MissSort,
     MissState,
     NearFact,
 )
@@ -58,10 +58,10 @@ MAX_ID = 2**63 - 1
 
 
 def list_groups(
-    session: Session, state: MissState, order: MissOrder, after: int, limit: int, show: ShowTexts | None
+    session: Session, state: MissState, sort: MissSort, after: int, limit: int, show: ShowTexts | None
 ) -> list[MissGroup]:
     """List groups of this state past the group `after`, or from the first on where that is gone."""
-    by = MissGroupRow.asked if order == "asked" else MissGroupRow.last_at
+    by = MissGroupRow.asked if sort == "asked" else MissGroupRow.last_at
     statement = select(MissGroupRow).where(MissGroupRow.state == state)
     last = session.get(MissGroupRow, after) if 0 < after <= MAX_ID else None
     if last is not None:

@@ -15,7 +15,7 @@ from sqlalchemy import Row, Select, case, func, insert, select, text, update
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, refusals
-from colmlm.kb.facts import mending
+from colmlm.kb.facts import versions
 from colmlm.kb.facts.search import stems_of
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
@@ -72,7 +72,7 @@ class Misses:
         check_limit(nearest := sought.get("nearest", NEAR), least=0)
         with self.store.sessions() as session:
             found = listing.list_groups(
-                session, state, sought.get("order", "asked"), sought.get("after", 0), limit + 1, self.show
+                session, state, sought.get("sort", "asked"), sought.get("after", 0), limit + 1, self.show
             )
             total, ungrouped = listing.count_misses(session, state), num_ungrouped(session)
         shown = add_near_facts(self.store, found[:limit], nearest)
@@ -133,7 +133,7 @@ class Misses:
         with self.store.sessions() as session:
             if listing.get_group(session, group_id, None).state == "solved":
                 raise refusals.miss_group_state([group_id], "solved")
-            mending.live_states(session, [fact_id])
+            versions.live_states(session, [fact_id])
             questions = listing.questions_in_group(session, group_id, None)
         asked = ask_again(self.store, self.asks, questions, fact_id)
         if not (anyway or (asked and all(one.found for one in asked))):
@@ -196,7 +196,7 @@ def decide_group(
     lock_groups(session)
     pending = audit.begin_change(session, actor, reason)
     if fact_id is not None:
-        mending.live_states(session, [fact_id])
+        versions.live_states(session, [fact_id])
     storable = [group_id for group_id in wanted if 0 < group_id <= MAX_ID]
     rows = select(MissGroupRow.id, MissGroupRow.state).where(MissGroupRow.id == func.any(storable))
     states = {row.id: row.state for row in session.execute(rows)}
@@ -395,7 +395,7 @@ _Near = tuple[int, float]  # a slot, and the cosine of its leader
 
 @dataclass(frozen=True, slots=True)
 class ComparedMiss:
-    """What a miss is compared by: its words, and if it has one its query, a unit vector in a checkpoint's space."""
+    """Hold the words by which a miss is compared, and if it has one its query, a unit vector of a checkpoint."""
 
     words: frozenset[str]
     space: str = ""

@@ -9,19 +9,19 @@ from typing import Literal, TypedDict
 from colmlm.kb.log.records import ChangeRecord
 
 MissState = Literal["open", "dismissed", "solved"]
-MissOrder = Literal["asked", "newest"]
+MissSort = Literal["asked", "newest"]
 MISSES_LISTED = 20  # groups, unless another `limit` is given
 WHOLE = -1  # in the place of a lookup's ordinal: the output as a whole, which somebody called wrong
 
 
 class MissSearch(TypedDict, total=False):
-    """Which groups to list: those of a state ("open"), by how often they were asked ("asked") or "newest" first.
+    """Choose which groups to list: those of a state ("open"), by how often they were asked ("asked") or "newest" first.
 
     `after` is the id of the last group of the page before, and `nearest` (3) how many facts to find near each group.
     """
 
     state: MissState
-    order: MissOrder
+    sort: MissSort
     after: int
     limit: int
     nearest: int

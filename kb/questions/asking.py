@@ -224,7 +224,7 @@ def _of_texts(store: Store, corpus: str | None, kept: KeptQuestion, asker: Asker
 
 def _is_said(session: Session, value: str, corpus: str | None) -> bool:
     """Say whether a live fact or a current document says this value. Text under deleted facts does not count."""
-    sought = SoughtText.read(session, ARTICLES.sub(" ", value.lower()))
+    sought = SoughtText.from_text(session, ARTICLES.sub(" ", value.lower()))
     values = select(FactVersionRow.value).where(
         FactVersionRow.to_seq.is_(None), sought.within(FactVersionRow.value)
     )

@@ -29,7 +29,7 @@ class DraftQuestion:
 
 
 class TakenQuestion(TypedDict, total=False):
-    """What a question that is taken from an output becomes where that is not what it asked, or what it said."""
+    """Record what a question that is taken from an output becomes where that is not what it asked, or what it said."""
 
     question: str | None
     expected: Sequence[str] | None
@@ -93,7 +93,8 @@ class KeptSet:
 
 @dataclass(frozen=True, slots=True)
 class AskedItem:
-    """What came of one question in a run: the `value` that was said (None: nothing) and the fact that says most of it.
+    """Record what came of one question in a run: the `value` that was said (None: nothing) and the fact that says most
+    of it.
 
     `outcome` is "right", "wrong" or "abstained"; the `reason` of each that is not right is one of `REASONS`.
     `fact_ids` are all facts in the value, or the deleted ones that nothing was said for.
@@ -124,7 +125,8 @@ class ChangedItem:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """What differs between two runs of one set: the questions that came out otherwise, and what happened meanwhile.
+    """Record what differs between two runs of one set: the questions that came out otherwise, and what happened
+    meanwhile.
 
     The log went from change `first_seq` to `last_seq`; `changes` counts its changes of each kind. `settings` are
     the names of what was asked with otherwise: "how", "threshold", "keyset_id", "checkpoint_id", "reader",
@@ -143,9 +145,9 @@ class RunComparison:
 
 @dataclass(frozen=True, slots=True)
 class AskingSet:
-    """How a set is asked: in a `mode` of answers, or with a `ranking` of lookups; and with which `threshold` (None: the
-    base's own). By the ranking "key" facts are found as in the mode "paper". With `accepted_only` no proposed fact
-    answers, and of named `corpora` only what stands in these.
+    """Choose how a set is asked: in a `mode` of answers, or with a `ranking` of lookups; and with which `threshold`
+    (None: the base's own). By the ranking "key" facts are found as in the mode "paper". With `accepted_only` no
+    proposed fact answers, and of named `corpora` only what stands in these.
     """
 
     mode: AnswerMode = "read"

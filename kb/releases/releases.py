@@ -47,7 +47,7 @@ OnDone = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ReleaseProgress:
-    """Who hears how far an import is: entries examined, keys read, facts stored, keys adopted, each of how many."""
+    """Tell how far an import is: entries examined, keys read, facts stored, keys adopted, each of how many."""
 
     examined: OnDone | None = None
     read: OnDone | None = None
@@ -151,7 +151,10 @@ class Releases:
         self, index: SealedIndex, keys: KeysOfRelease, report: ImportReport, on_keys: OnDone | None
     ) -> ImportReport:
         with self.store.sessions() as session:
-            stored, done = StoredPieces.read(session, report.digest, report.corpus), keys.read(session)
+            stored, done = (
+                StoredPieces.read(session, report.digest, report.corpus),
+                keys.count_read_keys(session),
+            )
         for numbers, keys_ND in index.blocks(BLOCK, done):
             done += len(numbers)
             adopted = self._store_keys(keys, stored.fact_ids(numbers), keys_ND, done)
@@ -195,7 +198,7 @@ def _read_all(index: SealedIndex, on_keys: OnDone | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What an import of a release found and stored, and the keyset that its keys are in.
+    """Record what an import of a release found and stored, and the keyset that its keys are in.
 
     `entries` are in the release; of these `there` were imported before, `suppressed` say what was erased here and stay
     out, and `facts` were stored now, of `samples` documents that were new. `adopted` keys were stored now, of an index
@@ -297,7 +300,7 @@ _COPY_VERSIONS = b"COPY fact_version (fact_id, version, value, from_seq) FROM ST
 
 @dataclass(frozen=True, slots=True)
 class StoredPiece:
-    """How many facts and new samples a transaction stored, by which change, and how many were erased before."""
+    """Count how many facts and new samples a transaction stored, by which change, and how many were erased before."""
 
     seq: int
     facts: int
@@ -307,7 +310,7 @@ class StoredPiece:
 
 @dataclass(frozen=True, slots=True)
 class StoredPieces:
-    """Which entries of a release are stored in a corpus, up to number `upto`, and under which ids of facts."""
+    """Record which entries of a release are stored in a corpus, up to number `upto`, and under which ids of facts."""
 
     first_N: npt.NDArray[np.int64]
     fact_id_N: npt.NDArray[np.int64]
@@ -430,8 +433,8 @@ class KeysOfRelease:
     actor: str
     reason: str
 
-    def read(self, session: Session) -> int:
-        """Give how many keys of the index were read before, from the log. The release before did not note of which."""
+    def count_read_keys(self, session: Session) -> int:
+        """Count the keys of the index that were read before, from the log. The release before did not note of which."""
         payload = ChangeRow.payload
         upto = select(func.max(cast(payload["upto"].astext, BigInteger))).where(
             ChangeRow.kind == "key",

@@ -62,7 +62,7 @@ _UNFIT = (LookupError, TypeError, ValueError, AttributeError, OverflowError, Rec
 
 @dataclass(frozen=True, slots=True)
 class CertificateKind:
-    """How certificates of one kind are checked.
+    """Record how certificates of one kind are checked.
 
     The part `change` holds the change, which is a `deed`. `holds` tells for each further part of a certificate whether
     it agrees with the others, and `borne_out` compares it with a base of the same name. `summary` is what a check

@@ -103,7 +103,8 @@ class Erasure:
         `ErasureRequests`.
         """
         if self.kb.settings.erase_needs_two:
-            raise refusals.second_person_needed()
+            setting = "COLMLM_ERASE_NEEDS_TWO"
+            raise refusals.second_person_needed("An erasure", setting, "colmlm erase facts")
         return self.report(self._erase(fact_ids, actor, reason, mentions, plan), now=now, on_step=on_step)
 
     @retry_on_contention

@@ -87,7 +87,7 @@ class Holds:
             raise InvalidValue("hold", "it names no fact, document or corpus")
         by_two = self.kb.settings.hold_needs_two == "both"
         if by_two and token is None:
-            raise refusals.second_person_needed("A hold", "COLMLM_HOLD_NEEDS_TWO")
+            raise refusals.second_person_needed("A hold", "COLMLM_HOLD_NEEDS_TWO", "colmlm hold place")
         with _acting_with(token if by_two else None), self.kb.sessions.begin() as session:
             pending = audit.begin_change(session, chosen["actor"], chosen["reason"])
             _require_known(session, fact_ids, document_ids, corpora)
@@ -125,7 +125,7 @@ class Holds:
         """
         by_two = self.kb.settings.hold_needs_two != "no"
         if by_two and token is None:
-            raise refusals.second_person_needed("A release", "COLMLM_HOLD_NEEDS_TWO")
+            raise refusals.second_person_needed("A release", "COLMLM_HOLD_NEEDS_TWO", "colmlm hold release")
         with _acting_with(token if by_two else None), self.kb.sessions.begin() as session:
             pending = audit.begin_change(session, actor, reason)
             row, known = _read_hold(session, hold_id, lock=True)
@@ -171,9 +171,11 @@ class Holds:
         if token is None and self.kb.settings.hold_needs_two == "no":
             raise hold_state(hold_id, self.read(hold_id).state)
         if token is None:
-            raise refusals.second_person_needed("A decision on a hold", "COLMLM_HOLD_NEEDS_TWO")
+            raise refusals.second_person_needed(
+                "A decision on a hold", "COLMLM_HOLD_NEEDS_TWO", "colmlm hold list"
+            )
         with _acting_with(token), self.kb.sessions.begin() as session:
-            audit.begin_change(session, token.name, "decide")  # before any row, as an erasure does
+            audit.lock_log(session)  # before any row, as an erasure does
             row, known = _read_hold(session, hold_id, lock=True)
             if state is not None and row.state != state:
                 raise hold_state(hold_id, row.state)
@@ -499,7 +501,7 @@ class Retention:
                 editions = session.scalars(_EDITIONS, {"ids": list(document_ids)}).all()
                 others = OthersSaying.of(session, load_targets(session, _facts_of(session, editions))[0])
                 suppression.begin_erasure(session)
-            audit.begin_change(session, actor, reason)
+            audit.lock_log(session)
             row = session.get(RetentionRuleRow, rule.corpus, populate_existing=True)
             if row is None or row.seq != rule.seq:
                 return None  # somebody has set another meanwhile
@@ -536,7 +538,8 @@ class Retention:
         if terms["counts_from"] not in retention_starts:
             raise InvalidValue("counts_from", f"it is not one of {', '.join(retention_starts)}")
         if terms["action"] == "erase" and self.kb.settings.erase_needs_two:
-            raise refusals.second_person_needed("An erasure, also by a rule,")
+            setting = "COLMLM_ERASE_NEEDS_TWO"
+            raise refusals.second_person_needed("An erasure, also by a rule,", setting, "colmlm erase facts")
 
 
 def apply_rule(session: Session, corpus: str, terms: RetentionTerms | None, seq: int) -> None:

@@ -248,7 +248,7 @@ class ForgetPlanner:
             asked = base.ask_for(selected, self.questioner, self.most)
             same, conflicting = base.find_equivalents(selected, asked, near)
             if self.reading is not None:
-                read = self.reading.read(base.keyset, self._target(base.keyset, selected, []))
+                read = self.reading.read_sample(base.keyset, self._target(base.keyset, selected, []))
                 told = (one.fact_ids for one in read.survivors(selected) if one.says != "other")
                 same |= set(chain(*told)) - set(selected)
         listed = sorted(same)
@@ -330,7 +330,7 @@ class ForgetPlanner:
             tombstones = session.scalar(kept) or 0
         self.questioner.require_keyset(keyset)
         target = self._target(keyset, plan.fact_ids, plan.equivalents)
-        read = None if self.reading is None else self.reading.read(keyset, target)
+        read = None if self.reading is None else self.reading.read_sample(keyset, target)
         rates, leaked = self._ask(keyset, target, read, given)
         in_index = int(np.isin(np.array(key_ids, dtype=np.int64), indexed).sum())
         return Verification(

@@ -39,7 +39,7 @@ def level_reached(found: bool, keys_in_index: int) -> int:
 
 
 class Planning(OnRecord, total=False):
-    """How facts to forget are chosen, beside the selector, and what their questions get afterwards.
+    """Set how facts to forget are chosen, beside the selector, and what their questions get afterwards.
 
     `equivalents`: "include" them in the set, "only-list" them, or "exclude" them from the plan. `radius` (None: the
     keyset's threshold) is the score that an equivalent's key must reach. `policy`: with "abstain" a question
@@ -54,7 +54,7 @@ class Planning(OnRecord, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """What a question for a forgotten fact would get. `outcome` is "answers", "abstained" or "no_match".
+    """Record what a question for a forgotten fact would get. `outcome` is "answers", "abstained" or "no_match".
 
     `score` is that of the nearest remaining fact, whether or not it reaches the threshold. `encoded` says that the
     question was encoded; else the fact's own key was used for it.
@@ -87,7 +87,7 @@ class Collateral:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How the checks of one class were answered; the five outcomes add up to `probes`, their number.
+    """Record how the checks of one class were answered; the five outcomes add up to `probes`, their number.
 
     `leaks`: a forgotten fact is among the hits. `value_leaks`: the first hit is another fact with the same value.
     `wrong_neighbours`: the first hit says something else. The others gave no hit.
@@ -144,7 +144,8 @@ class SaidSurvivor:
 
 @dataclass(frozen=True, slots=True)
 class ForgetPlan:
-    """What forgetting a set of facts would do. `fact_ids` are the facts to forget, with `equivalents` if `included`.
+    """Record what forgetting a set of facts would do. `fact_ids` are the facts to forget, with `equivalents` if
+    `included`.
 
     `equivalents` are other facts that say the same, forgotten too or only listed; `conflicting` facts answer one of the
     questions with another value and stay. `previewed` of `affected` questions have a successor here. `before` has the
@@ -224,7 +225,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What changed since a plan. It cannot be applied where facts are `stale`; the others are new and not in it."""
+    """List what changed since a plan. It cannot be applied where facts are `stale`; the others are new facts."""
 
     stale: tuple[int, ...]
     newly_selected: tuple[int, ...]
@@ -398,7 +399,9 @@ class Mentions:
 
 @dataclass(frozen=True, slots=True)
 class LineageFinding:
-    """What the record of weights says of the texts of an erasure. The weights are a checkpoint, annotator or reader.
+    """Report whether the record of some weights lists the texts of an erasure.
+
+    The weights are a checkpoint, annotator or reader.
 
     `says` is "listed" where they were trained on the texts of `documents`, "not-listed" where on none, and "unknown"
     where `why` leaves it open for the documents `uncertain`. `record` is the SHA-256 of the record (None: there is none
@@ -417,7 +420,7 @@ class LineageFinding:
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """What one erasure did in the database. `also_said_by` are other facts that say the same and stay.
+    """Record what one erasure did in the database. `also_said_by` are other facts that say the same and stay.
 
     `places` counts, by table and column, the places where a plan for a person blanked the name.
     `left` is what else says the erased facts; it is empty where nobody looked for that, as in a restore.
@@ -462,7 +465,8 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class ErasureReport:
-    """What was erased (None: the report is on earlier erasures), and how far: `level` and all below it are reached.
+    """Record what was erased (None: the report is on earlier erasures), and how far: `level` and all below it are
+    reached.
 
     Where `level` is below `asked_level`, the facts are erased, and files hold more of them than was asked for.
     """
@@ -562,7 +566,7 @@ class Erasing:
 
 
 class EraseOptions(Mentioning, total=False):
-    """How far an erasure goes: with `now` as far as the server permits.
+    """Choose how far an erasure goes: with `now` as far as the server permits.
 
     With `scan` all files are searched before and after; `traces_out` is a file to write what they are searched for.
     `plan` is a signed plan for a person, in place of facts.

@@ -258,7 +258,7 @@ class SurvivorSearch:
     reader: JudgedReader
     on_read: Callable[[int, int | None], None] | None = None
 
-    def read(self, keyset: KeysetHead, target: CheckTarget) -> ReadThrough:
+    def read_sample(self, keyset: KeysetHead, target: CheckTarget) -> ReadThrough:
         """Read the questions of the sampled facts, one pass of the reader for each."""
         with self.kb.sessions() as session:
             asked = read_questions(session, target, self.questioner, keyset.dim)

@@ -13,7 +13,7 @@ IN_INBOX = 50  # unless another `limit` is given
 
 
 class InboxFilters(TypedDict, total=False):
-    """Which proposed facts to review: of a corpus, of a document, and of a `kind`.
+    """Choose which proposed facts to review: of a corpus, of a document, and of a `kind`.
 
     The kinds are those "cited" in outputs, those "doubted" by the check of the machine that marked them, those
     "contradicting" other facts, and those "unasked", without a question.
@@ -25,7 +25,7 @@ class InboxFilters(TypedDict, total=False):
 
 
 class InboxSought(InboxFilters, total=False):
-    """Which part of the inbox to give: at most `limit` facts past `after`, the `next_after` of the part before."""
+    """Choose a part of the inbox: at most `limit` facts past `after`, the `next_after` of the part before."""
 
     after: int
     limit: int
@@ -33,7 +33,7 @@ class InboxSought(InboxFilters, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a document says around a fact: ``text[start:end]`` is its span, and `text` begins at `offset` there."""
+    """Quote a document around a fact: ``text[start:end]`` is its span, and `text` begins at `offset` there."""
 
     document_id: int
     offset: int
@@ -71,7 +71,7 @@ class InboxItem:
 
 @dataclass(frozen=True, slots=True)
 class ReviewProgress:
-    """How many facts are proposed, and how many that once were are accepted or rejected.
+    """Count how many facts are proposed, and how many that once were are accepted or rejected.
 
     None of them is counted beyond 10,000; `is_exact` is false then.
     """

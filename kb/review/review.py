@@ -14,7 +14,7 @@ from colmlm.kb.errors import InvalidValue, refusals
 from colmlm.kb.facts import edits, reading
 from colmlm.kb.facts.edits import MAX_ID, settle_review
 from colmlm.kb.facts.reading import IS_PROPOSED, Stretches, lies_in, stretches_of
-from colmlm.kb.facts.records import COUNTED, PLACE, Edit, FactRecord, ReviewVerdict, SettledVerdicts
+from colmlm.kb.facts.records import COUNTED, PLACE, Edit, FactRecord, ReviewResult, ReviewVerdict
 from colmlm.kb.log import audit
 from colmlm.kb.log.records import OnRecord
 from colmlm.kb.review.records import (
@@ -50,7 +50,7 @@ class FactReview:
             return _progress(session, InboxConditions.read(session, corpus, document_id))
 
     @retry_on_contention
-    def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> SettledVerdicts:
+    def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> ReviewResult:
         """Carry out verdicts, each kind in one change; those that no longer fit their facts are named instead.
 
         Raises `FactNotFound`, or `InvalidValue` where there is none or a fact has two.
@@ -321,7 +321,8 @@ SELECT fact_id, other_id FROM standing_pair WHERE NOT same_value AND held_seq IS
 
 @dataclass(frozen=True, slots=True)
 class Stakes:
-    """What depends on facts to review: how many of the newest outputs cite each (`uses`), and which contradict others.
+    """Record what depends on facts to review: how many of the newest outputs cite each (`uses`), and which contradict
+    others.
 
     `against` says of a fact that contradicts another whether the annotator's check doubts it. `reach` is false where
     there are more contradictions than were looked at.

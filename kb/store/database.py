@@ -110,7 +110,7 @@ def second_engine(engine: Engine, application: str, waits: Waits, connections: i
         engine.url,
         application,
         waits.options(),
-        patience=waits.patience,
+        silence_limit=waits.silence_limit,
         pool_size=connections,
         max_overflow=0,
     )
@@ -126,7 +126,7 @@ def reading_engine(engine: Engine, waits: Waits) -> Engine:
         engine.url,
         "colmlm",
         options,
-        patience=waits.patience,
+        silence_limit=waits.silence_limit,
         pings=False,
         isolation_level="AUTOCOMMIT",
     )
@@ -174,7 +174,10 @@ def upgrade_on(connection: Connection, later: Path | None = None, revision: str 
 
 
 def _beforehand(engine: Engine, later: Path | None, known: tuple[str, ...]) -> None:
-    """Let the migrations that are due do what they do in statements of their own; a new database has nothing due."""
+    """Run `beforehand` of each migration that is due: statements outside the transaction that migrates.
+
+    They build indexes while edits go on. A new database has nothing due. The connection commits each statement.
+    """
     from alembic.script import ScriptDirectory
 
     if (found := revision_of(engine)) not in known[1:]:

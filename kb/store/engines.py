@@ -57,7 +57,7 @@ def engine_on(
     application: str,
     options: str = "",
     *,
-    patience: float = math.inf,
+    silence_limit: float = math.inf,
     pings: bool = True,
     **settings: Any,
 ) -> Engine:
@@ -73,7 +73,7 @@ def engine_on(
         connect_args=_parameters(make_url(url), application, options),
         **settings,
     )
-    _make_patient(engine, patience)
+    _limit_silence(engine, silence_limit)
     if pings:
         _ping_after_a_pause(engine)
     refuse_bad_values(engine)
@@ -118,17 +118,17 @@ def _said_by_environment() -> dict[str, str]:
     return {found.keyword.decode(): found.val.decode() for found in Conninfo.get_defaults() if found.val}
 
 
-def _make_patient(engine: Engine, patience: float) -> None:
+def _limit_silence(engine: Engine, silence_limit: float) -> None:
     def connect(
         _: Dialect, __: ConnectionPoolEntry | None, arguments: list[Any], named: dict[str, Any]
     ) -> DBAPIConnection:
-        made = PatientConnection.connect(*arguments, **named)
-        made.patience = patience
+        made = TimedConnection.connect(*arguments, **named)
+        made.silence_limit = silence_limit
         return made  # type: ignore[return-value]
 
     def checkin(connection: object, _: ConnectionPoolEntry) -> None:
-        if isinstance(connection, PatientConnection):
-            connection.patience = patience  # a transaction may have lifted it
+        if isinstance(connection, TimedConnection):
+            connection.silence_limit = silence_limit  # a transaction may have lifted it
 
     event.listen(engine, "do_connect", connect)
     event.listen(engine, "checkin", checkin)
@@ -190,7 +190,7 @@ class WatchedPool(QueuePool):
             self.num_waiting += step
 
 
-# Patience: how long a connection waits for an answer, where its statements are limited.
+# Silence: how long a connection waits for an answer, where its statements are limited.
 #
 # The server ends such a statement in time and says so. Who hears nothing for longer than that will hear
 # nothing at all: a line through a proxy may be dead though the system at its other end still confirms every
@@ -201,19 +201,19 @@ T = TypeVar("T")
 SPARE_SECONDS = 5.0  # for the way there and back, beyond the time that the server gives a statement
 
 
-class PatientConnection(psycopg.Connection[Any]):
-    """A connection that is closed where the server says nothing for `patience` seconds, and then raises that.
+class TimedConnection(psycopg.Connection[Any]):
+    """A connection that is closed where the server says nothing for `silence_limit` seconds, and then raises that.
 
     A commit is waited for without end, as PostgreSQL itself lets it wait for a standby: breaking it off would leave
     open whether it was done.
     """
 
-    patience: float = math.inf
+    silence_limit: float = math.inf
     is_cut_off = False  # an interrupt left it amid a statement
 
     def wait(self, gen: PQGen[T], *how: Any, **named: Any) -> T:
         try:
-            return super().wait(gen if math.isinf(self.patience) else self._in_time(gen), *how, **named)
+            return super().wait(gen if math.isinf(self.silence_limit) else self._in_time(gen), *how, **named)
         except (KeyboardInterrupt, SystemExit):
             self.is_cut_off = self.closed or self.pgconn.transaction_status == TransactionStatus.ACTIVE
             raise
@@ -223,24 +223,24 @@ class PatientConnection(psycopg.Connection[Any]):
         self.close() if self.is_cut_off else super().rollback()
 
     def commit(self) -> None:
-        patience, self.patience = self.patience, math.inf
+        silence_limit, self.silence_limit = self.silence_limit, math.inf
         try:
             super().commit()
         finally:
-            self.patience = patience
+            self.silence_limit = silence_limit
 
     def _in_time(self, gen: PQGen[T]) -> PQGen[T]:
         """Pass on what `gen` waits for. Every tenth of a second the driver also wakes it when nothing has come."""
-        end = time.monotonic() + self.patience
+        end = time.monotonic() + self.silence_limit
         try:
             wanted = next(gen)
             while True:
                 ready = yield wanted
                 if ready:
-                    end = time.monotonic() + self.patience
+                    end = time.monotonic() + self.silence_limit
                 elif time.monotonic() > end:
                     self.close()
-                    raise psycopg.OperationalError(f"the server said nothing for {self.patience:.0f} s")
+                    raise psycopg.OperationalError(f"the server said nothing for {self.silence_limit:.0f} s")
                 wanted = gen.send(ready)
         except StopIteration as done:
             found: T = done.value

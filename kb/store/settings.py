@@ -209,14 +209,14 @@ def _convert_setting(variable: str, text: str, hint: Any, *, is_secret: bool) ->
 
 
 def _without_none(hint: Any) -> Any:
-    """The type of a field that may also be None."""
+    """Give the type of a field that may also be None."""
     if type(None) not in get_args(hint):
         return hint
     return Union[tuple(arg for arg in get_args(hint) if arg is not type(None))]  # noqa: UP007  made at run time
 
 
 def _describe_type(hint: Any) -> str:
-    """What a value of this type is, for a message."""
+    """Say what a value of this type is, for a message."""
     if get_origin(hint) is Literal:
         return f"one of {', '.join(get_args(hint))}"
     for one in (hint, *get_args(hint)):
@@ -227,7 +227,7 @@ def _describe_type(hint: Any) -> str:
 
 
 def _secret(env: Mapping[str, str], variable: str) -> str | None:
-    """The value of `variable`, or what the file says that its _FILE names, as containers hand out secrets."""
+    """Read the value of `variable`, or the file that its _FILE names, as containers hand out secrets."""
     value, in_file = env.get(variable, "").strip(), f"{variable}_FILE"
     if value and env.get(in_file):
         raise SettingsError(variable, f"{in_file} is set too, and one of them must be unset")

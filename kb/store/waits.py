@@ -35,7 +35,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlch
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import DatabaseUnavailable, KBError, LockHeld, refusals
-from colmlm.kb.store.engines import SPARE_SECONDS, PatientConnection
+from colmlm.kb.store.engines import SPARE_SECONDS, TimedConnection
 from colmlm.kb.store.settings import Settings
 
 # pg_locks has an advisory lock of 64 bits as two halves. The holder's statement is not read, since it may hold a text.
@@ -62,7 +62,7 @@ class Waits:
         return cls(settings.lock_timeout_seconds, settings.statement_timeout_seconds)
 
     @property
-    def patience(self) -> float:
+    def silence_limit(self) -> float:
         """How long to wait for an answer: longer than the server takes to end a statement, where it does."""
         return self.statement + SPARE_SECONDS if self.statement else math.inf
 
@@ -102,8 +102,8 @@ def lift_statement_limit(session: Session) -> None:
     """Lift the time limit for this transaction's statements, which would only be repeated if cut off."""
     session.execute(text("SET LOCAL statement_timeout = 0"))
     driver = session.connection().connection.driver_connection
-    if isinstance(driver, PatientConnection):
-        driver.patience = math.inf  # until the pool has it back
+    if isinstance(driver, TimedConnection):
+        driver.silence_limit = math.inf  # until the pool has it back
 
 
 # Translates failures of the database or the disk into errors of the tree, which say cause and remedy.
@@ -140,7 +140,7 @@ def _of_the_disk(error: BaseException) -> KBError | None:
 
 
 def _told_in_words(error: BaseException) -> int | None:
-    """What the system said, as libraries written in Rust put it: those that write weights and tokenizers."""
+    """Read the number of the system's error in the words of libraries written in Rust; None where there is none."""
     told = _OF_RUST.search(str(error))
     return int(told[1]) if told else None
 

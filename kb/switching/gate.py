@@ -232,7 +232,7 @@ def _report(
         _at_most("facts lost", len(sample.lost), limits.max_facts_lost, _list_facts(sample.lost)),
         _tombstones(sample),
         *_questions(sample, ours, theirs, limits),
-        _agreement(sample, contexts_CD, limits),
+        _agreement_with_outputs(sample, contexts_CD, limits),
         *(
             _at_least(name, kept, limits.min_recall_kept, note)
             for name, kept, note in recall_kept(sample.keyset)
@@ -335,7 +335,7 @@ def _active_gate_figures(sample: Sample, names: Sequence[str]) -> tuple[float, .
     return figures if len(figures) == len(names) else None
 
 
-def _agreement(sample: Sample, contexts_CD: Vectors, limits: GateLimits) -> Criterion:
+def _agreement_with_outputs(sample: Sample, contexts_CD: Vectors, limits: GateLimits) -> Criterion:
     if not sample.contexts.texts:
         return _at_least("agreement@1", None, limits.min_agreement, "no output with lookups by key")
     answers = ask_sample(contexts_CD, sample.contexts, sample.keys)

@@ -17,9 +17,9 @@ from colmlm.kb.keys.calibration import normalise_value
 from colmlm.kb.keys.keysets import Ids, Vectors, active_keyset_id
 from colmlm.kb.keys.records import KeysetHead, KeysetRecord
 from colmlm.kb.lookup.in_process import FaissCandidates, NearestKeys, fit_lists
+from colmlm.kb.lookup.open_replicas import open_caught_up_replica
 from colmlm.kb.lookup.options import KEY
 from colmlm.kb.lookup.replica import CandidateKeys, Replica
-from colmlm.kb.lookup.replicas import open_replica
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.tables import (
     AttributionRow,
@@ -226,7 +226,7 @@ class Sample:
 
 def draw_sample(session: Session, settings: Settings, keyset: KeysetRecord, size: int) -> Sample:
     """Draw up to `size` questions and as many prefixes. The session must be REPEATABLE READ."""
-    replica = open_replica(session, keyset, settings)
+    replica = open_caught_up_replica(session, keyset, settings)
     active_id = active_keyset_id(session)
     active = None
     if active_id is not None and active_id != keyset.keyset_id:

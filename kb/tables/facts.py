@@ -83,7 +83,7 @@ class DocumentRow(TableRow):
 
 
 class DocumentSeenRow(TableRow):
-    """When a document was last found unchanged by an ingest or a sync; without a row, when it was ingested."""
+    """Record when a document was last found unchanged by an ingest or a sync; without a row, when it was ingested."""
 
     __tablename__ = "document_seen"
 
@@ -190,7 +190,7 @@ IS_SAID = and_(FactVersionRow.fact_id == FactRow.id, FactVersionRow.version == F
 
 
 class FactPastRow(TableRow):
-    """What a fact asked, and where it stood, up to `version`. Later versions ask or stand otherwise.
+    """Record what a fact asked, and where it stood, up to `version`. Later versions ask or stand otherwise.
 
     The state of a version is in the first row of at least that version, and in the fact itself where there is none.
     """
@@ -320,7 +320,9 @@ class ChangeRow(TableRow):
 
 
 class CorpusReviewRow(TableRow):
-    """Whether lookups find only the accepted facts of a corpus, as change `seq` set it. Without a row they find all."""
+    """Record whether lookups find only the accepted facts of a corpus, as change `seq` set it. Without a row they find
+    all.
+    """
 
     __tablename__ = "corpus_review"
 

@@ -233,7 +233,7 @@ class HoldRow(TableRow):
 
 
 class RetentionRuleRow(TableRow):
-    """How long a corpus keeps its documents, as change `seq` set it. Without a row it keeps them for ever."""
+    """Record how long a corpus keeps its documents, as change `seq` set it. Without a row it keeps them for ever."""
 
     __tablename__ = "retention_rule"
     __table_args__ = (
@@ -352,7 +352,7 @@ class MissRow(TableRow):
 
 
 class FeedbackRow(TableRow):
-    """What somebody said of an output: a thumb, and perhaps a comment and the value that is right."""
+    """Record what somebody said of an output: a thumb, and perhaps a comment and the value that is right."""
 
     __tablename__ = "feedback"
     __table_args__ = (
@@ -436,7 +436,7 @@ class QuestionRunRow(TableRow):
 
 
 class QuestionOutcomeRow(TableRow):
-    """What came of one question in a run, with its texts as they were asked.
+    """Record what came of one question in a run, with its texts as they were asked.
 
     `fact_ids` are the facts that the value says, or the deleted ones that it would have said. `seq` is the last change
     before the run.

@@ -149,7 +149,7 @@ class PersonName:
     phrase: _Part = ()
 
     @classmethod
-    def read(cls, name: str) -> PersonName:
+    def parse(cls, name: str) -> PersonName:
         """Read a name; what is no name of two words or more is found as it stands."""
         first, comma, rest = name.partition(",")
         words = f"{rest} {first}".split() if comma and rest.strip() else name.split()
@@ -183,7 +183,7 @@ class PersonFinder:
     @classmethod
     def of(cls, name: str, also: Iterable[str] = ()) -> PersonFinder:
         """Make a finder. A further name of one word is another first name, too ("Mia" for Maria Keller)."""
-        first, *others = (PersonName.read(one) for one in (name, *also))
+        first, *others = (PersonName.parse(one) for one in (name, *also))
         short = tuple(one.phrase for one in others if len(one.phrase) == 1 and _is_word(one.phrase))
         if first.is_full:
             first = PersonName((*first.given, *short), first.middle, first.surname)

@@ -271,7 +271,7 @@ def _may_head(said: str) -> bool:
 
 
 def _fitting(leads: Sequence[Span]) -> list[Span]:
-    """Keep the innermost lines, as many as fit."""
+    """Keep the lines that lead a sentence from the innermost outwards, up to `MOST_LED` characters."""
     kept: list[Span] = []
     room = MOST_LED
     for start, end in reversed(leads):

@@ -45,7 +45,7 @@ OnPart = Callable[[int, int, str], None]  # called with how much is done, of how
 
 @dataclass(frozen=True, slots=True)
 class CompareReport:
-    """What a comparison of everything read, the score from which keys were near enough, and the pairs it left.
+    """Record what a comparison of everything read, the score from which keys were near enough, and the pairs it left.
 
     `keys` is 0 and `radius` None where no keyset is active, and facts were compared by words alone.
     """
@@ -84,7 +84,7 @@ def _by_words(kb: SearchableStore, on_part: OnPart) -> int:
     """Compare facts by words once all of them have frames, which tell how many share one."""
     with kb.sessions() as session:
         last = session.scalar(select(func.max(FactRow.id))) or 0
-    for work, of in ((pairs.fill_frames, "facts read"), (pairs.keep_range, "facts compared")):
+    for work, of in ((pairs.fill_frames, "facts read"), (pairs.store_pairs_of_range, "facts compared")):
         for first in range(1, last + 1, FACTS_AT_ONCE):
             with kb.sessions.begin() as session:
                 work(session, first, first + FACTS_AT_ONCE - 1)

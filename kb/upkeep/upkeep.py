@@ -348,7 +348,7 @@ class RemainingProblem:
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What was mended (with `dry_run`: would be), the problems that are left, and the check afterwards."""
+    """Record what was mended (with `dry_run`: would be), the problems that are left, and the check afterwards."""
 
     dry_run: bool
     mended: tuple[str, ...]
@@ -394,7 +394,7 @@ class Repair:
 
     def _write_sentences(self, astray: AstraySentences) -> None:
         with self.kb.sessions.begin() as session:
-            audit.begin_change(session, self.kb.settings.actor, "repair")  # no text changes meanwhile
+            audit.lock_log(session)  # no text changes meanwhile
             sentences.mend_sentences(session, astray)
 
     def _finish(self, keyset_ids: Sequence[int]) -> None:

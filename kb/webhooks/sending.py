@@ -423,7 +423,7 @@ _IS_DUE = and_(
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long to wait after a failure, doubling with each, and when to give up on a receiver."""
+    """Choose how long to wait after a failure, doubling with each, and when to give up on a receiver."""
 
     first_wait: timedelta = timedelta(seconds=5)
     longest_wait: timedelta = timedelta(hours=1)
@@ -462,7 +462,8 @@ def _position(store: Store, session: Session, webhook_id: int) -> Position | Non
 
 @dataclass(slots=True)
 class Position:
-    """Where a webhook is in the log: change `seq` and all before it are done with; `failures` came since in a row.
+    """Record where a webhook is in the log: change `seq` and all before it are done with; `failures` came since in a
+    row.
 
     What is noted holds only where the webhook is still where this left it, and not removed or replayed. One on some
     corpora reads the log as a scoped caller does, so that the database decides what it is told.
@@ -493,10 +494,10 @@ class Position:
             wanted = wanted.where(ChangeRow.kind.in_(self.webhook.kinds))
         wanted = wanted.order_by(ChangeRow.seq).limit(PIECE)
         if self.webhook.corpora is None:
-            return audit.change_records(self.session, self.session.scalars(wanted))
+            return audit.records_with_checkpoints(self.session, self.session.scalars(wanted))
         reader = Principal("webhook", str(self.webhook.webhook_id), corpora=self.webhook.corpora)
         with acting_as(reader), self.store.sessions() as session:
-            return audit.change_records(session, session.scalars(wanted))
+            return audit.records_with_checkpoints(session, session.scalars(wanted))
 
     def can_note(self) -> bool:
         """Write the row unchanged before anything is sent, and say whether changes may be sent.

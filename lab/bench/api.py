@@ -45,7 +45,7 @@ NUM_QUERIES = 500
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLoad:
-    """What is to be measured: numbers of clients, seconds for each, and what runs beside."""
+    """Choose what is to be measured: numbers of clients, seconds for each, and what runs beside."""
 
     clients: list[int]
     seconds: float

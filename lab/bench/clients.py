@@ -198,9 +198,11 @@ class WritingLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritingFigures:
-    """The results of `clients` at once. `ttft` is from the request to the first piece, `between` from a piece to the
-    next; a completion has `tokens_each` of the model's own on average; `refused` counts answers other than 200. Where
-    prompts were long, `long_prompts` of them were read meanwhile.
+    """Report what `clients` that write at once measured.
+
+    `ttft` is the time from a request to its first piece, `between` that from a piece to the next, both medians in
+    milliseconds. A completion has `tokens_each` tokens of the model's own on average, and `refused` counts answers
+    other than 200. Where prompts were long, `long_prompts` of them were read meanwhile.
     """
 
     clients: int

@@ -277,7 +277,7 @@ _BLOCK = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Residue:
-    """How many of the facts searched for have their value, and how many their key, in some file."""
+    """Count how many of the facts searched for have their value, and how many their key, in some file."""
 
     num_facts: int
     values: int

@@ -170,7 +170,7 @@ class GoldQuestion:
 
 @dataclass(frozen=True, slots=True)
 class JudgedBy:
-    """What a question's answers make of a span's words, and of the passage that a sentence stands in."""
+    """Record what a question's answers make of a span's words, and of the passage that a sentence stands in."""
 
     known: GoldQuestion
     passages: Mapping[int, tuple[str | None, str]] = field(default_factory=dict)

@@ -185,7 +185,7 @@ OnDone = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class FoundShares:
-    """What questions find: `others` [n] their own fact, `neighbours` [m] and `sample` [k] their fact's value.
+    """Record what questions find: `others` [n] their own fact, `neighbours` [m] and `sample` [k] their fact's value.
 
     `wrong` [k] is whether the question of a sampled fact finds another value.
     """

@@ -84,10 +84,10 @@ def growth(
         keyset = runtime.kb.keysets.active()
         if keyset.checkpoint_id != loaded.checkpoint_id:
             raise KeysetMismatch(loaded.checkpoint_id, keyset.checkpoint_id)
-        most = facts or max(1, sizes[0] // 2)
-        source = CorpusPrefix.of(runtime.kb, corpus, describe(loaded), most)
+        most_facts = facts or max(1, sizes[0] // 2)
+        source = CorpusPart.of(runtime.kb, corpus, describe(loaded), most_facts)
         asked = _draw(source, questions, seed)
-        if not asked or most > sizes[0]:
+        if not asked or most_facts > sizes[0]:
             why = (
                 "more facts than the least size"
                 if asked
@@ -122,7 +122,7 @@ def growth(
 Place = tuple[str, int]
 
 
-def _draw(source: CorpusPrefix, questions: int, seed: int) -> list[tuple[str, Place]]:
+def _draw(source: CorpusPart, questions: int, seed: int) -> list[tuple[str, Place]]:
     """Draw questions of the facts that have a key, with the place of each one's fact."""
     found = [
         (span.question, (document.external_id, span.start))
@@ -139,7 +139,7 @@ class _Asking:
     """The questions that are asked at every size, and the decoder's settings."""
 
     checkpoint: Checkpoint
-    source: CorpusPrefix
+    source: CorpusPart
     asked: Sequence[tuple[str, Place]]
     queries: Floats
     max_tokens: int
@@ -227,8 +227,8 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class CorpusPrefix:
-    """The first documents of a corpus, and a key of each of their facts in one keyset, by the fact's place."""
+class CorpusPart:
+    """Documents of a corpus with so many facts at most, and a key of each fact in one keyset, by the fact's place."""
 
     checkpoint: CheckpointInfo
     threshold: float
@@ -236,14 +236,14 @@ class CorpusPrefix:
     keys: dict[tuple[str, int], Floats]
 
     @classmethod
-    def of(cls, kb: KnowledgeBase, corpus: str, checkpoint: CheckpointInfo, most: int) -> CorpusPrefix:
-        """Read whole documents with at most `most` facts in all. Facts without a key are left out."""
+    def of(cls, kb: KnowledgeBase, corpus: str, checkpoint: CheckpointInfo, most_facts: int) -> CorpusPart:
+        """Read whole documents with at most `most_facts` facts in all. Facts without a key are left out."""
         keyset = kb.keysets.active()
         places = {fact.fact_id: place(fact) for fact in kb.facts.every(corpus)}
         ids, keys_ND = kb.keysets.keys(keyset.keyset_id, corpus=corpus)
         by_place = {places[i]: key for i, key in zip(ids.tolist(), keys_ND, strict=True) if i in places}
         documents: list[AnnotatedDocument] = []
-        left = most
+        left = most_facts
         for one in kb.corpora.export(corpus):
             if one.facts and len(one.facts) <= left:
                 documents.append(one)
@@ -289,7 +289,7 @@ class Growing:
     """
 
     kb: KnowledgeBase
-    source: CorpusPrefix
+    source: CorpusPart
     values: Sequence[str]
     cloud: Cloud
     queries_QD: Floats
@@ -302,7 +302,7 @@ class Growing:
         self.nearest_Q = np.full(len(self.queries_QD), -1, np.float32)
 
     @classmethod
-    def start(cls, kb: KnowledgeBase, source: CorpusPrefix, queries_QD: Floats, seed: int) -> Growing:
+    def start(cls, kb: KnowledgeBase, source: CorpusPart, queries_QD: Floats, seed: int) -> Growing:
         """Ingest the real facts and store their keys."""
         empty = database_bytes(kb)
         keyset = kb.keysets.create(source.checkpoint)

@@ -109,7 +109,7 @@ class JudgeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What is still to be asked. Tokens are estimates, without answers that must be asked for again."""
+    """Record what is still to be asked. Tokens are estimates, without answers that must be asked for again."""
 
     requests: int
     tokens_in: int

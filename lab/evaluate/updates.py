@@ -16,7 +16,7 @@ from colmlm.cli.options import Actor, CheckpointPath, DryRun, Threshold, example
 from colmlm.cli.output import counting, note
 from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.errors import KeysetMismatch, NoActiveKeyset, NotFound
-from colmlm.kb.facts.records import Correction, FactRecord
+from colmlm.kb.facts.records import FactEdit, FactRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.bench.machine import print_report
 from colmlm.lab.evaluate.kept import FromTheFirst, open_log
@@ -45,7 +45,7 @@ OnDone = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class StandingDocuments:
-    """How many rewritten documents are not ingested yet, and the updated fact of each one that is."""
+    """Count how many rewritten documents are not ingested yet, and the updated fact of each one that is."""
 
     missing: int
     facts: Mapping[str, FactRecord]
@@ -126,7 +126,7 @@ class UpdateAudit:
 
     @contextmanager
     def _apply_rewrites(self) -> Iterator[None]:
-        values = [Correction(self.facts[one.document].fact_id, one.new_value) for one in self.rewrites]
+        values = [FactEdit(self.facts[one.document].fact_id, one.new_value) for one in self.rewrites]
         try:
             self.kb.facts.edit_many(values, actor=self.actor, reason=REASON, anyway=True)
             yield
@@ -139,7 +139,7 @@ class UpdateAudit:
         A value that somebody else has set meanwhile stays.
         """
         values = [
-            Correction(fact.fact_id, one.value)
+            FactEdit(fact.fact_id, one.value)
             for one, fact in self._now()
             if fact.value == one.new_value != one.value
         ]

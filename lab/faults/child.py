@@ -128,7 +128,7 @@ class StepWorker:
         trap: Trap,
         target: CrashTarget | None = None,
     ) -> None:
-        """`target` is the second database, for the steps that need one."""
+        """Take `target` as the second database, for the steps that need one."""
         self.kb, self.fact_ids, self.line, self.trap, self.second = opened, fact_ids, line, trap, target
 
     def do(self, step: WorkloadStep) -> list[int]:

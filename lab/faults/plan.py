@@ -40,7 +40,9 @@ _OF_A_SECOND_CHILD = (
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """When a child is killed: at the `nth` pass of `point` from step `at` on, or from outside `delay` seconds later."""
+    """State when a child is killed: at the `nth` pass of `point` from step `at` on, or from outside `delay` seconds
+    later.
+    """
 
     point: str
     at: int = 0
@@ -148,7 +150,7 @@ class Planner:
         return [WorkloadStep("ingest", documents=changed)] if changed else []
 
     def _change_text(self, external_id: str, text: Text) -> Text:
-        """Changes a text: gives it another introduction, one sentence less, or one more."""
+        """Change a text: give it another introduction, one sentence less, or one more."""
         kind = self.random.randrange(3)
         if kind == 0 or not text.spans:
             return replace(text, intro=text.intro + 1)

@@ -107,7 +107,7 @@ class Generating:
 
 
 class _Reading:
-    """What a model has read for one question."""
+    """Record what a model has read for one question."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint, self.forward = checkpoint, checkpoint.lm.inference

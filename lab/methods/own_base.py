@@ -21,7 +21,7 @@ from colmlm.cli.output import progress
 from colmlm.kb.answers.answering import Answering
 from colmlm.kb.answers.reading import Confidence, JudgedReader, Passage, PassageReading
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated, to_record
-from colmlm.kb.lookup.likeness import fill_words
+from colmlm.kb.lookup.likeness import fill_sentence_vectors
 from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.store import database
 from colmlm.model.lm.checkpoint import Checkpoint
@@ -110,7 +110,7 @@ def take(runtime: Runtime, texts: Sequence[AnnotatedDocument], keys: str = "cont
         key_everything(runtime, kinds=keys)
         return
     with progress("Encoding sentences") as advance:
-        fill_words(runtime.kb, runtime.sentence_encoder, advance)
+        fill_sentence_vectors(runtime.kb, runtime.sentence_encoder, advance)
 
 
 # A reader and an encoder that do nothing twice, so that several ways of answering cost little more than one.

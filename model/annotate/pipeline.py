@@ -161,7 +161,7 @@ class Results:
             raise ResultsUnusable(
                 f"{path}: another process writes it. Wait for it, or name another."
             ) from None
-        except BaseException:
+        except BaseException:  # also where it is interrupted: the open file holds the lock
             self._file.close()
             raise
         self._rejects = self._open_rejects()

@@ -241,7 +241,7 @@ def converse_each(
                     return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     keep(running.pop(future), future)
-        except BaseException:
+        except BaseException:  # also where it is interrupted: answers that are paid for are kept
             stop()
             for future in wait(running).done:
                 if future.exception() is None:

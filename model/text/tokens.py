@@ -85,8 +85,8 @@ class FactTokenizer:
             return cls(Tokenizer.from_file(str(path)), markup=markup, space_inside=space_inside)
         except TokenizerUnfit as error:
             raise TokenizerUnfit(f"{path}: {error}") from error
-        except Exception as error:
-            if type(error) is not Exception:  # the library raises nothing more special
+        except Exception as error:  # the library raises nothing more special
+            if type(error) is not Exception:
                 raise
             raise TokenizerUnfit(f"{path} cannot be read ({error})") from error
 

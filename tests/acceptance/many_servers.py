@@ -109,7 +109,7 @@ class Cluster:
         """Starts a server in an empty home, and waits until it is ready."""
         there, shared_before = self.new_home("server"), self.shared_files()
         began = time.monotonic()
-        words = ("--keeper", "--port", str(port))
+        words = ("--load-models", "--port", str(port))
         server = self.stack.enter_context(server_process(there, *words, COLMLM_LOG_LEVEL="warning"))
         await_models([server.address], self.token)
         self.seconds_until_ready.append(round(time.monotonic() - began, 2))

@@ -53,7 +53,7 @@ def run(settings: Settings, *, minutes: float = 30.0, switches: int = 10) -> Fig
         kb = stack.enter_context(KnowledgeBase.open(settings))
         new, token = prepare(kb), token_of(kb)
         servers = [
-            stack.enter_context(server_process(settings, "--keeper", COLMLM_LOG_LEVEL="warning"))
+            stack.enter_context(server_process(settings, "--load-models", COLMLM_LOG_LEVEL="warning"))
             for _ in range(2)
         ]
         addresses = [server.address for server in servers]

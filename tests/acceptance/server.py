@@ -1,9 +1,9 @@
 """A server process like `colmlm serve`, with stand-ins for the model, so that it starts in a second without torch.
 
-    python -m tests.acceptance.server [--salt 2] [--pace 0.5] [--reads] [--keeper] [--port 8484]
+    python -m tests.acceptance.server [--salt 2] [--pace 0.5] [--reads] [--load-models] [--port 8484]
 
 It prints its address, serves the database of COLMLM_DATABASE_URL, and waits `pace` seconds before each piece of a
-stream. With `--reads` it has a reader, and gives answers. With `--keeper` it loads the models of the keysets in
+stream. With `--reads` it has a reader, and gives answers. With `--load-models` it loads the models of the keysets in
 line, whose directories are named by their salts.
 """
 
@@ -25,7 +25,7 @@ from colmlm.api.serving import run_server
 from colmlm.api.settings import ServerSettings
 from colmlm.api.watch import logs
 from colmlm.api.watch.metrics import tracing_from
-from colmlm.cli.operating.server import ModelKeeper
+from colmlm.cli.operating.server import ModelLoader
 from colmlm.kb import interpreter
 from colmlm.kb.evidence.generation import GenerationRequest, Item
 from colmlm.kb.service import KnowledgeBase
@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--salt", default="")
     parser.add_argument("--pace", type=float, default=0.0)
     parser.add_argument("--reads", action="store_true")
-    parser.add_argument("--keeper", action="store_true")
+    parser.add_argument("--load-models", action="store_true")
     parser.add_argument("--port", type=int, default=0, help="a free one by default")
     options = parser.parse_args()
     settings = Settings.from_environment(os.environ)
@@ -99,8 +99,8 @@ def main() -> None:
             return LoadedModel(salted, PacedGenerator(kb, salted, options.pace))
 
         models = LoadedModels.of(kb, encoder, PacedGenerator(kb, encoder, options.pace))
-        keeper = ModelKeeper(kb, models, load, lambda path: 0)
-        with keeper if options.keeper else nullcontext():
+        loader = ModelLoader(kb, models, load, lambda path: 0)
+        with loader if options.load_models else nullcontext():
             run_server(
                 kb, listener, models=models,
                 settings=serving, tracing=tracing_from(os.environ),

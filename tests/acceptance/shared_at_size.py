@@ -17,7 +17,7 @@ import numpy as np
 
 from colmlm.kb.keys.records import SharedSnapshot
 from colmlm.kb.lookup.index import KeyIndex
-from colmlm.kb.lookup.replicas import copy_snapshot
+from colmlm.kb.lookup.open_replicas import copy_snapshot
 from colmlm.kb.lookup.shared import SharedFolder
 from colmlm.kb.lookup.snapshot_files import open_snapshot_file
 from colmlm.kb.store.settings import Settings

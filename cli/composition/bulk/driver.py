@@ -164,7 +164,7 @@ class Errand(Protocol):
 
 
 class KeyingBy(msgspec.Struct, frozen=True):
-    """Who asked for keys, as the log names them, and where the checkpoint is (None: as registered)."""
+    """Record who asked for keys, as the log names them, and where the checkpoint is (None: as registered)."""
 
     origin: Origin
     checkpoint: str | None

@@ -40,14 +40,14 @@ class EncodingBy(msgspec.Struct, frozen=True):
 
 
 class ModelAt(msgspec.Struct, frozen=True):
-    """Where the command has an annotator or a reader, and the digest of its description."""
+    """Record where the command has an annotator or a reader, and the digest of its description."""
 
     path: str
     digest: str
 
 
 class AnnotatingBy(msgspec.Struct, frozen=True):
-    """Who is to annotate: without `questions` nobody asks, and without a `reader` nobody verifies what is asked."""
+    """Choose who annotates: without `questions` nobody asks, and without a `reader` nobody verifies what is asked."""
 
     spans: ModelAt
     questions: ModelAt | None

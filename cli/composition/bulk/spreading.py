@@ -119,8 +119,8 @@ STOP_SECONDS = 10.0  # in which a driver ends when its stdin does; then it is ki
 
 
 class Order(msgspec.Struct, frozen=True):
-    """Which errand is to be run and what it is given, where (None: on this machine), by how many workers (None: one for
-    each GPU, or else core), and in which directory Ray may write.
+    """Choose which errand is to be run and what it is given, where (None: on this machine), by how many workers (None:
+    one for each GPU, or else core), and in which directory Ray may write.
     """
 
     errand: str

@@ -135,7 +135,7 @@ class Blocks:
 
 
 class ReadPiece(NamedTuple):
-    """What was read from one line, row or file; `parsed` is None where there is nothing yet.
+    """Record what was read from one line, row or file; `parsed` is None where there is nothing yet.
 
     `reached` is its end as an offset in the file, in bytes.
     """
@@ -202,7 +202,7 @@ def _list_names(names: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawAddition:
-    """How raw documents are read, annotated and taken into a corpus.
+    """Choose how raw documents are read, annotated and taken into a corpus.
 
     With `again` unchanged documents are annotated once more. `span_annotator` and `question_generator` are directories
     (None: the released ones); with `questions` every fact gets one, which is dropped where with `verify` the reader

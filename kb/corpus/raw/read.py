@@ -62,7 +62,7 @@ from colmlm.kb.texts.characters import MOST_BYTES, DamagedFile, DocumentLimits, 
 
 @dataclass(slots=True)
 class _Wiki:
-    """What the head of a dump says: the address of its pages, and what links to files and categories begin with."""
+    """Record the head of a dump: the address of its pages, and what links to files and categories begin with."""
 
     xmlns: str
     pages: str = ""

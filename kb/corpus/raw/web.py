@@ -138,7 +138,7 @@ def _store_page(response: httpx2.Response, url: httpx2.URL, address: str, path: 
         raise Unreadable(f"no reader for what the server calls {said.get_content_type()!r}")
     try:
         size = _write_body(response, path, left)
-    except BaseException:
+    except BaseException:  # also where it is interrupted: half of a page must not be read as one
         path.unlink(missing_ok=True)
         raise
     return RawFile(path, address, kind, size, uri=address, encoding=_encoding(said))

@@ -109,7 +109,7 @@ SAME = 1e-3  # a score this near to the best is of a key as near
 
 @dataclass(frozen=True, slots=True)
 class ChromaSearchRequest:
-    """Where queries are sent, and as what, with the effort and the recall of a search."""
+    """Choose where queries are sent, and as what, with the effort and the recall of a search."""
 
     path: str
     bodies: list[str]

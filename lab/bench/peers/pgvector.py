@@ -82,7 +82,7 @@ class Pgvector:
         self._connection.execute("DELETE FROM fact WHERE id = %s", (fact_id,), prepare=True)
 
     def clean_up(self) -> None:
-        """Run what pgvector's README says under "Vacuuming", and a CHECKPOINT, so that the files hold the result."""
+        """Rebuild the index and vacuum the table, as pgvector's README says, and write both to the files."""
         self._connection.execute("REINDEX INDEX CONCURRENTLY fact_key")
         self._connection.execute("VACUUM fact")
         self._connection.execute("CHECKPOINT")

@@ -388,10 +388,10 @@ def test_a_provider_that_is_not_what_it_should_be_is_not_believed(served_keys: K
     ):
         served_keys.changed = changed
         with pytest.raises(Refused, match=cause):
-            Provider(served_keys.issuer).read()
+            Provider(served_keys.issuer).read_state()
     served_keys.changed, served_keys.keys = {}, []
     with pytest.raises(Refused, match="it has no key"):
-        Provider(served_keys.issuer).read()
+        Provider(served_keys.issuer).read_state()
 
 
 # The sessions of browsers.

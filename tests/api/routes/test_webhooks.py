@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,18 +12,12 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.webhooks.webhooks import Deliverer
 from tests.api.conftest import Client, Connect
-from tests.receiver import LOOPBACK, Receiver, receiver
+from tests.receiver import LOOPBACK, Receiver
 
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
     return replace(settings, webhook_networks=LOOPBACK)
-
-
-@pytest.fixture
-def hook() -> Iterator[Receiver]:
-    with receiver() as found:
-        yield found
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from mcp import Client as Assistant
 
 from colmlm.api.middleware.gate import GatedApp
-from colmlm.kb.facts.records import Correction
+from colmlm.kb.facts.records import FactEdit
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.webhooks.webhooks import Deliverer
@@ -214,8 +214,8 @@ def test_three_people_try_every_door_and_none_tells_of_another_corpus(
             note(door.__name__, person, *door(person))
             if number % 20 == 0:
                 mixed = [
-                    Correction(planted.open_fact, f"Puckia {number}"),
-                    Correction(planted.facts[0], f"Snoutia {number}"),
+                    FactEdit(planted.open_fact, f"Puckia {number}"),
+                    FactEdit(planted.facts[0], f"Snoutia {number}"),
                 ]
                 kb.facts.edit_many(mixed, actor="tester", reason=WHY, anyway=True)
                 kb.facts.edit(

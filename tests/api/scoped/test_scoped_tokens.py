@@ -15,7 +15,7 @@ from colmlm.kb.access.records import ROLES, SCOPED_ROLES
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed
 from colmlm.kb.errors import InvalidValue, NotFound
 from colmlm.kb.evidence.generation import GenerationRequest
-from colmlm.kb.facts.records import Correction
+from colmlm.kb.facts.records import FactEdit
 from colmlm.kb.principal import Origin, Principal, origin
 from colmlm.kb.service import KnowledgeBase
 from tests.api.conftest import Client, Connect
@@ -281,7 +281,7 @@ def test_a_change_of_both_corpora_is_told_through_no_door(
     kb: KnowledgeBase, scoped: Client, planted: Planted
 ) -> None:
     (hidden, *_) = planted.facts
-    given = [Correction(planted.open_fact, "Oberoniumia"), Correction(hidden, f"{SALARY} and a half")]
+    given = [FactEdit(planted.open_fact, "Oberoniumia"), FactEdit(hidden, f"{SALARY} and a half")]
     kb.facts.edit_many(given, actor="tester", reason=WHY)
     made = scoped.post("/v1/generations", json={"prompt": SHARED, "threshold": -1})
     assert "Oberoniumia" in made.text and leaked(made) == []

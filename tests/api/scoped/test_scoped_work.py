@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from colmlm.api.middleware.gate import GatedApp
 from colmlm.cli.composition.handlers import HANDLERS
-from colmlm.kb.facts.records import Correction
+from colmlm.kb.facts.records import FactEdit
 from colmlm.kb.jobs.kinds import Ingest, Sync
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.jobs.worker import Worker
@@ -23,7 +22,7 @@ from colmlm.kb.store.settings import Settings
 from colmlm.kb.webhooks.webhooks import Deliverer
 from tests.api.conftest import Client, Connect
 from tests.api.planted import HIDDEN, OFFICE, PLANTED, SEEN, WHY, Planted, leaked
-from tests.receiver import LOOPBACK, Receiver, receiver
+from tests.receiver import LOOPBACK, Receiver
 
 WHO = {"reason": "mended"}
 DOCUMENT = {"id": "rome", "text": "Rome is old.", "facts": [{"start": 0, "end": 4, "value": "Rome"}]}
@@ -32,12 +31,6 @@ DOCUMENT = {"id": "rome", "text": "Rome is old.", "facts": [{"start": 0, "end": 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
     return replace(settings, webhook_networks=LOOPBACK)
-
-
-@pytest.fixture
-def hook() -> Iterator[Receiver]:
-    with receiver() as found:
-        yield found
 
 
 def other_client(kb: KnowledgeBase, app: GatedApp, connect: Connect, name: str, *corpora: str) -> Client:
@@ -59,7 +52,7 @@ def test_a_webhook_of_an_operator_of_a_corpus_is_told_of_that_corpus_alone(
     assert made["webhook"]["corpora"] == [SEEN] and made["webhook"]["state"] == "active"
     both = other_client(kb, app, connect, "both", SEEN, HIDDEN)
     assert both.patch(f"/v1/facts/{planted.open_fact}", json={"value": "Titania", **WHO}).status_code == 200
-    mixed = [Correction(planted.open_fact, "Puckia"), Correction(planted.facts[0], "Snoutia")]
+    mixed = [FactEdit(planted.open_fact, "Puckia"), FactEdit(planted.facts[0], "Snoutia")]
     kb.facts.edit_many(mixed, actor="tester", reason=WHY)
     kb.facts.delete([planted.facts[1]], actor="tester", reason=WHY)
     Deliverer(kb).run_once()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from colmlm.kb.store.settings import Settings
 from tests.cli.conftest import invoke
 from tests.cli.elsewhere import WHY, There, working
-from tests.receiver import LOOPBACK, Receiver, receiver
+from tests.receiver import LOOPBACK, Receiver
 from tests.tiny import tiny_checkpoint
 
 
@@ -20,12 +19,6 @@ def settings(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Settings by which webhooks may be sent to this machine, here and at the server."""
     monkeypatch.setenv("COLMLM_WEBHOOK_NETWORKS", ",".join(LOOPBACK))
     return replace(settings, webhook_networks=LOOPBACK)
-
-
-@pytest.fixture
-def hook() -> Iterator[Receiver]:
-    with receiver() as found:
-        yield found
 
 
 def test_jobs_are_asked_for_shown_and_ended_there(there: There) -> None:

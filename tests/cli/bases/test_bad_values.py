@@ -18,7 +18,7 @@ from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.errors import KBError
 from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.evidence.records import NewFeedback, NewOutput, QuotedStretch, Splice
-from colmlm.kb.facts.records import Correction, ReviewVerdict
+from colmlm.kb.facts.records import FactEdit, ReviewVerdict
 from colmlm.kb.jobs.kinds import AskQuestions
 from colmlm.kb.questions.records import DraftQuestion
 from colmlm.kb.removal.selector import Selector
@@ -86,11 +86,11 @@ SAMPLES: dict[str, tuple[Any, list[Any]]] = {
         {"text": "x"},
         [{"text": said} for said in TEXTS] + [{"start": number, "end": number + 1} for number in NUMBERS],
     ),
-    "Sequence[Correction]": (
-        [Correction(1, "x")],
-        [[Correction(number, "x")] for number in NUMBERS]
-        + [[Correction(1, "x", version=number)] for number in NUMBERS]
-        + [[Correction(1, said, said)] for said in TEXTS],
+    "Sequence[FactEdit]": (
+        [FactEdit(1, "x")],
+        [[FactEdit(number, "x")] for number in NUMBERS]
+        + [[FactEdit(1, "x", version=number)] for number in NUMBERS]
+        + [[FactEdit(1, said, said)] for said in TEXTS],
     ),
     "Sequence[ReviewVerdict]": (
         [ReviewVerdict(1, "accept", 1)],

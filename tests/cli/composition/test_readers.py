@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.cli.composition.readers import fitted_to, reader_at, verifying_reader_at
+from colmlm.cli.composition.readers import confidence_of_reader, reader_at, verifying_reader_at
 from colmlm.cli.settings import UserSettings
 from colmlm.model.annotate.checkpoint import RELEASED_READER
 from colmlm.model.annotate.config import AnnotatorError
@@ -24,4 +24,4 @@ def test_a_released_reader_may_be_named_alone_and_another_by_its_path(
 
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(AnnotatorError, match=r"there is no reader in .*/typo"):
-        fitted_to(tmp_path / "typo")
+        confidence_of_reader(tmp_path / "typo")

@@ -14,7 +14,7 @@ from colmlm.kb.answers.reading import UNFITTED, Confidence, Passage, PassageRead
 from colmlm.kb.answers.records import PASSAGE, SPAN
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.evidence.attribution import StoredAnswers
-from colmlm.kb.lookup.likeness import fill_words
+from colmlm.kb.lookup.likeness import fill_sentence_vectors
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import SURE_OF_PASSAGES, SayingReader
 from tests.kb.corpora import fact_id, ingest
@@ -137,14 +137,14 @@ class Counting:
 
 def test_what_means_the_same_comes_first_and_every_sentence_gets_a_vector_once(kb: KnowledgeBase) -> None:
     ingest(kb, BADGES)
-    assert fill_words(kb, Counting()) == 4 and fill_words(kb, Counting()) == 0
+    assert fill_sentence_vectors(kb, Counting()) == 4 and fill_sentence_vectors(kb, Counting()) == 0
     answers = Answering(kb, None, SayingReader("lot P2"), Counting())
     found = answers.ask("parking: everybody, badge or permit or reception")
     assert found.answer == "lot P2" and "lot P2" in found.nearest[0].text
     places = answers.read_question("parking: everybody").places
     assert places and places[0].candidate.likeness is not None and places[0].candidate.likeness > 0.9
     kb.facts.edit(fact_id(kb, "lot P2"), value="lot P3", **WHO)
-    assert fill_words(kb, Counting()) == 0  # a document's own text stays as it is
+    assert fill_sentence_vectors(kb, Counting()) == 0  # a document's own text stays as it is
 
 
 def test_passages_move_with_the_threshold_of_spans(answers: Answering) -> None:

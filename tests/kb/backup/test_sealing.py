@@ -1,4 +1,4 @@
-"""What was erased cannot be read in an older backup with the keys of today; with those of then it can."""
+"""Try to read erased texts in an older backup: with today's keys that fails, with those of then it succeeds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import random
 import shutil
 import signal
 import subprocess
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,7 +84,7 @@ LAKE = document("lake", "The lake is ", ("Junin", "Which lake is it?"), ".")
 
 @pytest.fixture
 def base(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
-    """A base that says a word in all kinds of rows, and others that do not."""
+    """Fill a base whose rows of all kinds say a word, and others that do not."""
     fill(kb, encoder)
     ingest(kb, HER, LAKE, corpus="people")
     kb.keysets.rekey(encoder)
@@ -127,7 +126,7 @@ def empty(server: URL, kb: KnowledgeBase, tmp_path: Path) -> Iterator[KnowledgeB
 
 @contextmanager
 def _empty(server: URL, kb: KnowledgeBase, home: Path) -> Iterator[KnowledgeBase]:
-    """An empty base in a home that has the signing key of `kb` and no sealing keys."""
+    """Make an empty base in a home that has the signing key of `kb` and no sealing keys."""
     signing_key(kb.settings.home)
     home.mkdir()
     shutil.copy(kb.settings.home / KEY_FILE, home / KEY_FILE)
@@ -148,7 +147,7 @@ def _log(kb: KnowledgeBase, tmp_path: Path) -> Path:
 
 
 def _rows(kb: KnowledgeBase, *tables: str) -> dict[str, list[str]]:
-    """Every row of every table as text, with bytes as text where they are one."""
+    """Give every row of every table as text, with bytes as text where they are one."""
     with kb.engine.connect() as connection:
         found = {
             table.name: sorted(connection.scalars(text(f"SELECT t::text FROM {table.name} t")))
@@ -389,7 +388,7 @@ def test_a_backup_of_the_format_before_is_restored_without_keys(
 
 
 def _content(kb: KnowledgeBase) -> dict[str, list[str]]:
-    """All that a backup holds, without sessions, which a restore ends, and the change by which it was restored."""
+    """Give all that a backup holds, but sessions, which a restore ends, and the change by which it was restored."""
     found = _rows(kb, *(table.name for table in archive_tables()))
     found["change"] = [row for row in found["change"] if "restore-backup" not in row]
     return found | {"browser_session": []}
@@ -407,7 +406,7 @@ def _recipient(identity: Path) -> str:
 
 
 def test_an_encrypted_backup_is_for_its_recipients_alone(
-    base: KnowledgeBase, empty: KnowledgeBase, identity: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: KnowledgeBase, empty: KnowledgeBase, identity: Path, tmp_path: Path
 ):
     other, listed, stranger = (tmp_path / name for name in ("other.txt", "recipients.txt", "stranger.txt"))
     for file in (other, stranger):
@@ -415,8 +414,6 @@ def test_an_encrypted_backup_is_for_its_recipients_alone(
     listed.write_text(
         f"# two people\n{pyrage.x25519.Identity.from_str(other.read_text().strip()).to_public()}\n"
     )
-    monkeypatch.setattr(tempfile, "tempdir", str(plain := tmp_path / "plain"))
-    plain.mkdir()
     file, keys = tmp_path / "kb.backup", tmp_path / "kb.keys"
     key = signing_key(base.settings.home)
     made = write_backup(base, file, key, recipients=[_recipient(identity), str(listed)], key_file=keys)
@@ -446,7 +443,13 @@ def test_an_encrypted_backup_is_for_its_recipients_alone(
         # A stanza may be changed that another recipient does not need, but the header's digest covers it.
         with raises_code("BackupRefused", "IdentityNeeded"):
             verify_backup(damaged, identities=identity)
-    assert empty.log.head_seq() == 0 and not list(plain.iterdir())
+    assert empty.log.head_seq() == 0
+    (plain := tmp_path / "plain").mkdir()
+    ran = subprocess.run(
+        interpreter.command("-c", VERIFIED, str(file), str(damaged), str(identity)),
+        env={**os.environ, "TMPDIR": str(plain)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert ran.stdout.split() == [str(plain), "0", "0"], "neither verifying nor refusing leaves a file"
     restore_backup(empty, file, identities=other, **how)
     assert _content(empty) == _content(base) and empty.upkeep.fsck().ok
     # The keys stay encrypted when they are written anew.
@@ -459,6 +462,21 @@ def test_an_encrypted_backup_is_for_its_recipients_alone(
         write_backup(base, tmp_path / "no.backup", key, recipients=["bob"])
     assert not (tmp_path / "no.backup").exists()
 
+
+VERIFIED = """
+import sys, tempfile
+from pathlib import Path
+from colmlm.kb.backup.write import verify_backup
+from colmlm.kb.errors import KBError
+file, damaged, identity = map(Path, sys.argv[1:])
+folder = Path(tempfile.gettempdir())
+verify_backup(file, identities=identity)
+print(folder, len(list(folder.iterdir())))
+try:
+    verify_backup(damaged, identities=identity)
+except KBError:
+    print(len(list(folder.iterdir())))
+"""
 
 KILLED = """
 import os, signal, sys

@@ -12,7 +12,7 @@ from sqlalchemy import event, text
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.errors import Conflict
 from colmlm.kb.evidence.shown import CallerView
-from colmlm.kb.facts.records import Correction, FactDraft, ReviewVerdict
+from colmlm.kb.facts.records import FactDraft, FactEdit, ReviewVerdict
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.upkeep.comparing import FACTS_AT_ONCE, compare_index
@@ -106,7 +106,7 @@ def test_an_edit_is_refused_where_it_makes_a_contradiction(kb: KnowledgeBase):
         kb.facts.edit(second, "1890", **WHO)
     other = add(kb, "1890", "When did it close?")
     with raises_code("AnsweredAlready") as refused:
-        kb.facts.edit_many([Correction(other, None, TOWER)], **WHO)
+        kb.facts.edit_many([FactEdit(other, None, TOWER)], **WHO)
     assert refused.value.fact_ids == (first, second)
     assert kb.facts.edit(second, "1890", anyway=True, **WHO).also_said_by == ()
     assert against(kb) == [("1889", "1890")]

@@ -9,7 +9,7 @@ import pytest
 
 from colmlm.kb.errors import FactNotFound
 from colmlm.kb.facts.files import RefusedRow, plan_edits
-from colmlm.kb.facts.records import Correction, FactRecord
+from colmlm.kb.facts.records import FactEdit, FactRecord
 
 FACTS = {
     1: FactRecord(1, "Lima", 1, "Which capital?", None, None, 1, None),
@@ -37,15 +37,15 @@ def show_many(fact_ids: Sequence[int]) -> list[FactRecord]:
 def test_csv_and_json_lines_say_the_same(text: str) -> None:
     planned = plan_edits(text, show_many)
     assert planned.refused == () and planned.unchanged == 0
-    assert planned.corrections == [
-        Correction(1, "Cusco"),
-        Correction(2, question='Which river, "the longest"?'),
+    assert planned.fact_edits == [
+        FactEdit(1, "Cusco"),
+        FactEdit(2, question='Which river, "the longest"?'),
     ]
 
 
 def test_what_stays_as_it_is_is_counted_and_not_edited() -> None:
     planned = plan_edits("fact_id,value,question\n1,Lima,Which capital?\n2,Ucayali,\n", show_many)
-    assert planned.corrections == [Correction(2, "Ucayali")] and planned.unchanged == 1
+    assert planned.fact_edits == [FactEdit(2, "Ucayali")] and planned.unchanged == 1
     assert (planned.edits[0].was_value, planned.edits[0].was_question) == ("Amazon", None)
 
 
@@ -54,7 +54,7 @@ def test_a_row_that_repeats_a_proposed_fact_accepts_it() -> None:
         return [replace(fact, review="proposed") for fact in show_many(fact_ids)]
 
     planned = plan_edits("fact_id,value,question\n1,Lima,\n", proposed)
-    assert planned.corrections == [Correction(1, "Lima")] and planned.unchanged == 0
+    assert planned.fact_edits == [FactEdit(1, "Lima")] and planned.unchanged == 0
 
 
 def test_every_row_that_cannot_be_used_is_named_with_its_line() -> None:

@@ -51,8 +51,8 @@ def test_best_are_values_then_questions_then_texts(kb: KnowledgeBase):
     ingest(kb, of_text, of_question, of_value, PERU)
     page = kb.facts.search(text="lima")
     assert values(page) == ["Lima", "Nueva Lima", "1535", "Callao"]
-    assert values(kb.facts.search(text="lima", order="id")) == ["Callao", "1535", "Nueva Lima", "Lima"]
-    assert values(kb.facts.search(text="lima", order="newest")) == ["Lima", "Nueva Lima", "1535", "Callao"]
+    assert values(kb.facts.search(text="lima", sort="id")) == ["Callao", "1535", "Nueva Lima", "Lima"]
+    assert values(kb.facts.search(text="lima", sort="newest")) == ["Lima", "Nueva Lima", "1535", "Callao"]
 
 
 def test_a_word_is_found_by_its_beginning_and_literally_by_any_part(kb: KnowledgeBase):
@@ -75,10 +75,10 @@ def test_a_literal_text_is_taken_as_it_stands(kb: KnowledgeBase, subtests: pytes
 
 def test_pages_end_where_what_was_found_does(kb: KnowledgeBase):
     ingest(kb, *numbered(25))
-    for order in records.ORDERS:
+    for order in records.FACT_SORTS:
         found, after = [], 0
         while True:
-            page = kb.facts.search(text="value", order=order, after=after, limit=7)
+            page = kb.facts.search(text="value", sort=order, after=after, limit=7)
             found += values(page)
             assert page.total == 25
             if page.next_after is None:
@@ -96,7 +96,7 @@ def test_a_word_in_a_corpus_is_found_in_every_ingest_and_in_no_other_corpus(kb: 
         with kb.sessions.begin() as session:  # as if many documents of others had come between
             session.execute(text("SELECT setval('document_id_seq', nextval('document_id_seq') + 5000)"))
     for found in ("value", "what", "words"):
-        page = kb.facts.search(text=found, corpus="lands", order="id")
+        page = kb.facts.search(text=found, corpus="lands", sort="id")
         assert values(page) == [f"Value {n}" for n in range(ingests)], found
         assert {fact.source.corpus for fact in page.facts if fact.source} == {"lands"}
 
@@ -140,7 +140,7 @@ def test_nobody_finds_by_a_text_what_is_withheld_from_them(kb: KnowledgeBase):
         "both", "Both ", ("Lima", CAPITAL), " and ", ("Quito", "And of Ecuador?"), " are capitals."
     )
     ingest(kb, replace(both, title="Two"))
-    assert values(kb.caller_view(past=False).search(text="Lima", order="id")) == ["Lima", "Quito"]
+    assert values(kb.caller_view(past=False).search(text="Lima", sort="id")) == ["Lima", "Quito"]
     kb.facts.delete([fact_id(kb, "Lima")], **WHO)
     assert values(kb.caller_view(past=True).search(text="Lima")) == ["Quito"]
     assert values(kb.caller_view(past=False).search(text="Lima")) == []

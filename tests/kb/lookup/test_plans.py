@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from colmlm.kb.lookup.remote import _BETWEEN, _GONE, _LAST, _OF_FACTS, _PASSED
 from colmlm.kb.lookup.searcher import _DECIDE, _DECIDE_ONE
+from colmlm.kb.lookup.touched import _BETWEEN, _GONE, _LAST, _OF_FACTS, _PASSED
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store import database
 from tests.fakes import FakeEncoder

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from colmlm.kb.lookup import shared
-from colmlm.kb.lookup.replicas import fetch_snapshot_apart
+from colmlm.kb.lookup.open_replicas import fetch_snapshot_apart
 from colmlm.kb.lookup.snapshot_files import locked_directory
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings

@@ -242,7 +242,7 @@ def test_groups_are_listed_by_pages_in_either_order(kb: KnowledgeBase) -> None:
         for _ in range(times):
             asked(kb, f"subject{number}")
     assert counts(kb) == [("subject1", 3), ("subject2", 2), ("subject0", 1)]
-    newest = [one.question for one in kb.misses.find(order="newest").groups]
+    newest = [one.question for one in kb.misses.find(sort="newest").groups]
     assert newest == ["subject2", "subject1", "subject0"]
     found, after = [], 0
     while True:

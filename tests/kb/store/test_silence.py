@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from colmlm.kb import interpreter
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.store.engines import SPARE_SECONDS, PatientConnection
+from colmlm.kb.store.engines import SPARE_SECONDS, TimedConnection
 from colmlm.kb.store.settings import Settings
 from colmlm.kb.store.waits import Waits, lift_statement_limit
 from tests.fakes import FakeEncoder
@@ -73,20 +73,20 @@ def test_a_request_ends_where_the_line_carries_nothing(settings: Settings) -> No
 
 def test_a_commit_and_what_may_take_its_time_are_waited_for(settings: Settings) -> None:
     with through_a_gateway(settings) as (kb, gate), ThreadPoolExecutor(2) as aside:
-        patient = kb.beside("patient", Waits.of(kb.settings), 2)
-        with patient.sessions() as one, patient.sessions() as other:
+        limited = kb.beside("limited", Waits.of(kb.settings), 2)
+        with limited.sessions() as one, limited.sessions() as other:
             one.execute(text("CREATE TABLE noted (n int)"))
             lift_statement_limit(other)
             with gate.hushed():
                 waiting = [aside.submit(one.commit), aside.submit(other.execute, text("SELECT 1"))]
-                time.sleep(Waits.of(kb.settings).patience + 1)
+                time.sleep(Waits.of(kb.settings).silence_limit + 1)
                 assert not any(each.done() for each in waiting)
             for each in waiting:
                 each.result(LONGEST)
-        with patient.sessions() as session:
+        with limited.sessions() as session:
             session.execute(text("SELECT FROM noted"))
             driver = session.connection().connection.driver_connection
-            assert isinstance(driver, PatientConnection) and driver.patience == 1 + SPARE_SECONDS
+            assert isinstance(driver, TimedConnection) and driver.silence_limit == 1 + SPARE_SECONDS
 
 
 _VANISHING = """

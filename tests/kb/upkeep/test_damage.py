@@ -16,8 +16,8 @@ from colmlm.kb.access import tokens as access
 from colmlm.kb.errors import SignatureRefused, SnapshotRefused
 from colmlm.kb.keys import keysets
 from colmlm.kb.log.signing import KEY_FILE, signing_key
-from colmlm.kb.lookup.replica import load_replica
-from colmlm.kb.lookup.replicas import open_replica
+from colmlm.kb.lookup.open_replicas import open_caught_up_replica
+from colmlm.kb.lookup.replica import load_saved_replica
 from colmlm.kb.lookup.specs import FLAT_SPEC
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.database import connection_of
@@ -64,15 +64,15 @@ def files(kb: KnowledgeBase) -> list[Path]:
 def test_a_damaged_snapshot_is_never_loaded(saved: KnowledgeBase):
     with saved.sessions() as session:
         keyset = keysets.active_head(session)
-        loaded = load_replica(session, keyset, saved.settings)
+        loaded = load_saved_replica(session, keyset, saved.settings)
         loaded.catch_up(connection_of(session))
         for file in files(saved):
             sound, tries = file.read_bytes(), 0
             for data in damaged(sound, 12):
                 file.write_bytes(data)
                 with pytest.raises(SnapshotRefused):
-                    load_replica(session, keyset, saved.settings)
-                opened = open_replica(session, keyset, saved.settings)
+                    load_saved_replica(session, keyset, saved.settings)
+                opened = open_caught_up_replica(session, keyset, saved.settings)
                 assert opened.candidates.ids.tolist() == loaded.candidates.ids.tolist()
                 tries += 1
             assert tries > 20, file.name

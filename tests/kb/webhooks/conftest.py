@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import Settings
-from tests.receiver import LOOPBACK, Receiver, receiver
+from tests.receiver import LOOPBACK
 
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
     return replace(settings, webhook_networks=LOOPBACK)
-
-
-@pytest.fixture
-def hook() -> Iterator[Receiver]:
-    with receiver() as found:
-        yield found
 
 
 def edit(kb: KnowledgeBase, number: int) -> list[int]:

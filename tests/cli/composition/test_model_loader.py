@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.api.loaded_models import LoadedModel, LoadedModels
-from colmlm.cli.operating.server import ModelKeeper
+from colmlm.cli.operating.server import ModelLoader
 from colmlm.kb.errors import KeysetMismatch
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated, measured, salt_at
@@ -20,7 +20,7 @@ PLENTY = 1 << 40
 
 @dataclass
 class Trial:
-    """A base with a keyset of the checkpoint `old`, and its keeper. `free` is the memory there is."""
+    """A base with a keyset of the checkpoint `old`, and its loader of models. `free` is the memory there is."""
 
     kb: KnowledgeBase
     home: Path
@@ -30,7 +30,7 @@ class Trial:
         ingest(self.kb, *numbered(4))
         self.keysets = {"old": self.made("old")}
         self.models = LoadedModels(self.kb, [LoadedModel(self.stored("old"))])
-        self.keeper = ModelKeeper(
+        self.loader = ModelLoader(
             self.kb,
             self.models,
             lambda path: LoadedModel(self.stored(salt_at(path))),
@@ -53,7 +53,7 @@ class Trial:
         return keyset_id
 
     def loaded(self) -> list[str]:
-        self.keeper.keep_up()
+        self.loader.keep_up()
         return sorted(self.models.checkpoints)
 
 
@@ -94,13 +94,13 @@ def test_what_is_not_loaded_is_told_with_the_reason_and_tried_again(trial: Trial
     trial.free = 1 << 20
     assert trial.loaded() == ["fakeold"]
     assert trial.models.refused == {"fakenew": "it needs 3 MB of memory, and 1 MB are free"}
-    trial.free, trial.keeper.again_seconds = PLENTY, 0.0
+    trial.free, trial.loader.again_seconds = PLENTY, 0.0
     (trial.home / "salt-new").rename(trial.home / "elsewhere")
     assert trial.loaded() == ["fakeold"] and "where it was registered" in trial.models.refused["fakenew"]
     (trial.home / "elsewhere").rename(trial.home / "salt-new")
-    trial.keeper.load = lambda path: LoadedModel(trial.stored("third"))
+    trial.loader.load = lambda path: LoadedModel(trial.stored("third"))
     assert trial.loaded() == ["fakeold"] and "another checkpoint" in trial.models.refused["fakenew"]
-    trial.keeper.load = lambda path: LoadedModel(trial.stored("new"))
+    trial.loader.load = lambda path: LoadedModel(trial.stored("new"))
     assert trial.loaded() == ["fakenew", "fakeold"] and not trial.models.refused
 
 
@@ -114,16 +114,16 @@ def test_a_model_that_failed_is_left_alone_for_a_minute(trial: Trial):
 
 def test_a_model_that_fails_in_a_way_nobody_foresaw_is_tried_again(trial: Trial):
     trial.passed("new")
-    loads = trial.keeper.load
+    loads = trial.loader.load
 
     def load(path: Path) -> LoadedModel:
         raise RuntimeError("no kernel for this device")
 
-    trial.keeper.load, trial.keeper.again_seconds, trial.keeper.look_seconds = load, 0.0, 0.01
-    with trial.keeper:
+    trial.loader.load, trial.loader.again_seconds, trial.loader.look_seconds = load, 0.0, 0.01
+    with trial.loader:
         while trial.models.refused != {"fakenew": "no kernel for this device"}:
             time.sleep(0.01)
-        trial.keeper.load = loads
+        trial.loader.load = loads
         while "fakenew" not in trial.models:
             time.sleep(0.01)
 
@@ -137,8 +137,8 @@ def test_nothing_is_freed_before_the_active_model_is_there(trial: Trial):
 
 def test_its_thread_follows_and_ends(trial: Trial):
     new = trial.passed("new")
-    trial.keeper.look_seconds = 0.01
-    with trial.keeper:
+    trial.loader.look_seconds = 0.01
+    with trial.loader:
         while "fakenew" not in trial.models:
             time.sleep(0.01)
         trial.kb.keysets.activate(new)

@@ -9,7 +9,7 @@ import pytest
 
 from colmlm.kb.errors import FactNotFound, InvalidValue
 from colmlm.kb.evidence.shown import CallerView
-from colmlm.kb.facts.records import Correction, Edit, Marking
+from colmlm.kb.facts.records import Edit, FactEdit, Marking
 from colmlm.kb.facts.sentences import find_astray_sentences
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
@@ -92,7 +92,7 @@ def test_an_edited_question_is_found_at_once_by_nothing_and_after_a_rekey_by_its
     emma = kb.facts.add(EMMA, "Jane Austen", **WHO).fact_ids[0]
     keyed(kb, encoder)
     assert values(kb, encoder, [EMMA, CAPITAL]) == ["Jane Austen", "Lima"]
-    kb.facts.edit_many([Correction(emma, None, NOVEL), Correction(fact_id(kb, "Lima"), None, SEAT)], **WHO)
+    kb.facts.edit_many([FactEdit(emma, None, NOVEL), FactEdit(fact_id(kb, "Lima"), None, SEAT)], **WHO)
     assert values(kb, encoder, [EMMA, NOVEL, CAPITAL, SEAT]) == [None] * 4
     keyed(kb, encoder)
     assert values(kb, encoder, [EMMA, NOVEL, CAPITAL, SEAT]) == [None, "Jane Austen", None, "Lima"]
@@ -371,7 +371,7 @@ def test_a_fact_that_was_added_is_taken_away_by_an_undo(peru: KnowledgeBase):
 
 def test_what_changed_since_is_not_undone_and_named(peru: KnowledgeBase):
     lima, amazon = fact_id(peru, "Lima"), fact_id(peru, "Amazon")
-    both = peru.facts.edit_many([Correction(lima, "Cusco"), Correction(amazon, "Ucayali")], **WHO)
+    both = peru.facts.edit_many([FactEdit(lima, "Cusco"), FactEdit(amazon, "Ucayali")], **WHO)
     peru.facts.edit(lima, question=SEAT, **WHO)
     with raises_code("NotUndoable") as refused:
         peru.facts.undo(both.seq, **WHO)
@@ -413,10 +413,10 @@ def test_a_move_is_not_undone_over_another_fact(peru: KnowledgeBase):
 def test_many_edits_are_one_change_or_none(peru: KnowledgeBase):
     lima, amazon = fact_id(peru, "Lima"), fact_id(peru, "Amazon")
     head = peru.log.head_seq()
-    for bad, error in ((Correction(998, "x"), FactNotFound), (Correction(lima, "y"), InvalidValue)):
+    for bad, error in ((FactEdit(998, "x"), FactNotFound), (FactEdit(lima, "y"), InvalidValue)):
         with pytest.raises(error):
-            peru.facts.edit_many([Correction(lima, "Cusco"), bad], **WHO)
+            peru.facts.edit_many([FactEdit(lima, "Cusco"), bad], **WHO)
     peru.facts.delete([amazon], **WHO)
     with raises_code("FactDeleted"):
-        peru.facts.edit_many([Correction(lima, "Cusco"), Correction(amazon, question=SEAT)], **WHO)
+        peru.facts.edit_many([FactEdit(lima, "Cusco"), FactEdit(amazon, question=SEAT)], **WHO)
     assert peru.facts.show(lima).value == "Lima" and peru.log.head_seq() == head + 1

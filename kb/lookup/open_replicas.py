@@ -1,4 +1,4 @@
-"""Replicas: those that a process holds open, of the keyset that answers and of one that may answer next.
+"""Open replicas: those that a process holds, of the keyset that answers and of one that may answer next.
 
 It opens and drops them, keeps them caught up, and writes what is kept of them: snapshots, or collections elsewhere. A
 keyset's shared snapshot is fetched into the index directory, where it is better than what is there.
@@ -33,7 +33,7 @@ from colmlm.kb.lookup import shared
 from colmlm.kb.lookup.in_process import OnKeys
 from colmlm.kb.lookup.records import NOBODY, Observer
 from colmlm.kb.lookup.remote import CollectionCandidates, hand_on_changes
-from colmlm.kb.lookup.replica import Replica, load_replica, rebuild_replica, save_replica
+from colmlm.kb.lookup.replica import Replica, load_saved_replica, rebuild_replica, save_replica
 from colmlm.kb.lookup.shared import SharedFolder, SnapshotExtent, folder_of, noted_snapshots
 from colmlm.kb.lookup.snapshot_files import IndexRecord, note_history, read_manifest, replace_snapshot, sha256
 from colmlm.kb.lookup.specs import collection_of
@@ -186,7 +186,7 @@ class Replicas:
         """Open a keyset's replica. Where snapshots are shared and it had to be built, the others get it from here."""
         with self.sessions.begin() as session:
             keyset = keysets.keyset_head(session, keyset_id)
-            found = open_replica(session, keyset, self.settings, once=True)
+            found = open_caught_up_replica(session, keyset, self.settings, once=True)
             if found.is_new and self.settings.shared_snapshots is not None:
                 try:
                     save_replica(session, found, self.settings)
@@ -257,7 +257,7 @@ class Replicas:
                 with suppress(
                     SnapshotRefused
                 ):  # else one server builds it after the fork, and the others fetch it
-                    self._replica = load_replica(session, keyset, self.settings)
+                    self._replica = load_saved_replica(session, keyset, self.settings)
         if self.settings.shared_snapshots is None or self._replica is not None:
             self.catch_up()
 
@@ -306,7 +306,7 @@ class Replicas:
 
     def _open_or_rebuild(self, session: Session, keyset: KeysetHead, on_keys: OnKeys | None) -> Replica:
         try:
-            return open_replica(session, keyset, self.settings, on_keys, once=True)
+            return open_caught_up_replica(session, keyset, self.settings, on_keys, once=True)
         except CandidatesRefused:
             return rebuild_replica(session, keyset, self.settings, on_keys)
 
@@ -360,19 +360,23 @@ def open_grown_replica(
     """
     if not has_turn(session, keyset.keyset_id):
         return None
-    return _built_before(session, keyset, settings) or _built(session, keyset, settings, on_keys)
+    return _load_grown_replica(session, keyset, settings) or _build_grown_replica(
+        session, keyset, settings, on_keys
+    )
 
 
-def _built_before(session: Session, keyset: KeysetHead, settings: Settings) -> Replica | None:
+def _load_grown_replica(session: Session, keyset: KeysetHead, settings: Settings) -> Replica | None:
     try:
-        found = from_snapshot(session, keyset, settings)
+        found = load_best_replica(session, keyset, settings)
     except SnapshotRefused:
         return None
     found.catch_up(connection_of(session))
     return None if found.candidates.has_outgrown(keyset.index_spec) else found
 
 
-def _built(session: Session, keyset: KeysetHead, settings: Settings, on_keys: OnKeys | None) -> Replica:
+def _build_grown_replica(
+    session: Session, keyset: KeysetHead, settings: Settings, on_keys: OnKeys | None
+) -> Replica:
     built = rebuild_replica(session, keyset, settings, on_keys)
     built.catch_up(connection_of(session))
     save_replica(session, built, settings)
@@ -387,7 +391,7 @@ POLL_SECONDS = 0.5
 _log_opening = logging.getLogger(__name__)
 
 
-def open_replica(
+def open_caught_up_replica(
     session: Session,
     keyset: KeysetHead,
     settings: Settings,
@@ -402,7 +406,7 @@ def open_replica(
     too much to do for a lookup. What it lacks is handed on first where that is more than a process may hold.
     """
     try:
-        replica = from_snapshot(session, keyset, settings)
+        replica = load_best_replica(session, keyset, settings)
     except SnapshotRefused:
         found = _of_another(session, keyset, settings) if once else None
         replica = found or rebuild_replica(session, keyset, settings, on_keys)
@@ -412,12 +416,12 @@ def open_replica(
         if not isinstance(replica.candidates, CollectionCandidates) or not replica.candidates.is_lost:
             raise
         hand_on_changes(session, keyset.keyset_id, replica.candidates.collection)
-        replica = load_replica(session, keyset, settings)
+        replica = load_saved_replica(session, keyset, settings)
         replica.catch_up(connection_of(session))
     return replica
 
 
-def from_snapshot(session: Session, keyset: KeysetHead, settings: Settings) -> Replica:
+def load_best_replica(session: Session, keyset: KeysetHead, settings: Settings) -> Replica:
     """Load the replica from the keyset's snapshot, or from the shared one where that is far ahead or the only one.
 
     It does not catch up. Raises `SnapshotRefused` or `CandidatesRefused` on any doubt.
@@ -425,11 +429,11 @@ def from_snapshot(session: Session, keyset: KeysetHead, settings: Settings) -> R
     if collection_of(keyset.index_spec) is None:
         fetch_snapshot(session, keyset.keyset_id, keyset.dim, settings)
     try:
-        return load_replica(session, keyset, settings)
+        return load_saved_replica(session, keyset, settings)
     except SnapshotRefused:
         if not fetch_snapshot(session, keyset.keyset_id, keyset.dim, settings, anyway=True):
             raise
-        return load_replica(session, keyset, settings)
+        return load_saved_replica(session, keyset, settings)
 
 
 def _of_another(session: Session, keyset: KeysetHead, settings: Settings) -> Replica | None:
@@ -444,7 +448,7 @@ def _of_another(session: Session, keyset: KeysetHead, settings: Settings) -> Rep
         if (newer := shared.noted_snapshots(session).get(keyset.keyset_id)) != known:
             known = newer
             with suppress(SnapshotRefused):
-                return from_snapshot(session, keyset, settings)
+                return load_best_replica(session, keyset, settings)
         if is_turn:
             return None
         if (now := time.monotonic()) >= tell_at:

@@ -1,9 +1,9 @@
-"""Mending: gives facts other values and questions, moves their spans, and marks new ones in documents. Session first.
+"""Versions: give facts other values and questions, move spans, mark new facts, and undo changes. Session first.
 
-Each of these opens a version, and accepts a fact that was proposed. What the fact asked and where it stood before stays
-in `fact_past`, and in the log as digests and offsets. Keys that no longer fit are dropped with the change, in which
-every index finds them; the next rekey makes new ones. A value alone leaves all keys as they are, since none depends on
-it. That two facts which contradict each other are both right ends when one of them gets another value or question.
+Each edit opens a version, and accepts a fact that was proposed. What the fact asked and where it stood before stays in
+`fact_past`, and in the log as digests and offsets. Keys that no longer fit are dropped with the change, in which every
+index finds them; the next rekey makes new ones. A value alone leaves all keys as they are, since none depends on it.
+That two facts which contradict each other are both right ends when one of them gets another value or question.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import and_, delete, func, insert, or_, select, text, update
+from sqlalchemy import Row, and_, delete, func, insert, or_, select, text, update
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue, NotFound, refusals
 from colmlm.kb.facts import edits, pairs, sentences
-from colmlm.kb.facts.edits import accept_edited, append_edit, place_fact, storable_ids
-from colmlm.kb.facts.records import Correction, Edit, Marking
+from colmlm.kb.facts.edits import accept_edited, append_edit, place_fact, storable_ids, undo_reviews
+from colmlm.kb.facts.records import Edit, FactEdit, Marking
 from colmlm.kb.facts.suppression import Suppressor
 from colmlm.kb.log import audit
-from colmlm.kb.tables import ADOPTED, ChangeRow, FactKeyRow, FactPastRow, FactRow
+from colmlm.kb.tables import ADOPTED, ChangeRow, DocumentRow, FactKeyRow, FactPastRow, FactRow, FactVersionRow
 
 
 @dataclass(frozen=True, slots=True)
 class FactState:
-    """What a live fact says, what it asks and where it stands, as of its version."""
+    """Record what a live fact says, what it asks and where it stands, as of its version."""
 
     fact_id: int
     version: int
@@ -49,8 +49,8 @@ class FactState:
         return self.document_id, self.span_start, self.span_end
 
 
-def correct_fact(
-    session: Session, corrections: Sequence[Correction], actor: str, reason: str, *, anyway: bool = False
+def edit_facts(
+    session: Session, fact_edits: Sequence[FactEdit], actor: str, reason: str, *, anyway: bool = False
 ) -> Edit:
     """Give live facts other values, questions or both, all or none.
 
@@ -58,7 +58,7 @@ def correct_fact(
 
     Raises `AnsweredAlready` where that makes a contradiction, unless `anyway`.
     """
-    for one in corrections:
+    for one in fact_edits:
         if one.value is None and one.question is None:
             raise InvalidValue(
                 "edit", f"fact {one.fact_id} has neither a value nor a question. Give one of them"
@@ -66,20 +66,20 @@ def correct_fact(
         for name in ("value", "question"):
             if (said := getattr(one, name)) is not None:
                 audit.check_text(name, said, blank=False)
-    if len({one.fact_id for one in corrections}) < len(corrections):
+    if len({one.fact_id for one in fact_edits}) < len(fact_edits):
         raise InvalidValue("batch", "it names a fact twice. Name each fact once")
     pending = audit.begin_change(session, actor, reason)
-    now = live_states(session, [one.fact_id for one in corrections])
-    _require_unchanged(now, {one.fact_id: one.version for one in corrections})
+    now = live_states(session, [one.fact_id for one in fact_edits])
+    _require_unchanged(now, {one.fact_id: one.version for one in fact_edits})
     given: dict[int, dict[str, Any]] = {
         one.fact_id: {n: said for n in ("value", "question") if (said := getattr(one, n)) is not None}
-        for one in corrections
+        for one in fact_edits
     }
     for fact_id, before in now.items():
         if given[fact_id].get("value", before.value) != before.value:
             given[fact_id]["answer"] = None
     new = [replace(before, **given[fact_id]) for fact_id, before in now.items()]
-    done = amend_fact(session, pending, "update", now, new, accept_edited(session, now, pending.seq))
+    done = write_new_states(session, pending, "update", now, new, accept_edited(session, now, pending.seq))
     return replace(done, also_said_by=pairs.keep_pairs(session, done.fact_ids, anyway=anyway))
 
 
@@ -118,7 +118,7 @@ def move_fact(
     if (after.place, after.value) == (before.place, before.value):
         raise refusals.invalid_span(before.document_id, f"fact {fact_id} stands there already")
     payload = _lift_suppression(session, suppressor) | accept_edited(session, now, pending.seq)
-    done = amend_fact(session, pending, "move", now, [after], payload)
+    done = write_new_states(session, pending, "move", now, [after], payload)
     return replace(done, also_said_by=pairs.keep_pairs(session, [fact_id], anyway=anyway))
 
 
@@ -189,7 +189,7 @@ def _require_unchanged(now: Mapping[int, FactState], seen: Mapping[int, int | No
         raise refusals.fact_changed(changed)
 
 
-def amend_fact(
+def write_new_states(
     session: Session,
     pending: audit.Pending,
     kind: str,
@@ -292,3 +292,118 @@ def _set_note(session: Session, pending: audit.Pending, pair: Sequence[int], pay
     if len(storable_ids((one, other))) < 2 or session.scalar(_NOTE, given) is None:
         raise refusals.pair_not_found((one, other))
     return append_edit(session, pending, NOTES[0], (one, other), payload)
+
+
+# Undoing: takes the edits of one change back, where nothing has changed its facts since. Session first.
+
+DELETING = ("delete", "reject")
+UNDONE = ("insert", "update", "move", "restore", *NOTES, *DELETING, *audit.VERDICTS)
+INSTEAD = {
+    "forget": "Undo the forget run with `colmlm forget undo`",
+    "ingest": "Add the former file again with `colmlm corpus add`",
+    "erase": "An erasure cannot be undone",
+    "activate": "Return to the former keyset with `colmlm keysets rollback`",
+    "dismiss-misses": "Reopen its groups with `colmlm misses settle reopen`",
+    "solve-misses": "Reopen its group with `colmlm misses settle reopen`",
+}
+
+_ABSTAINED = text("""
+SELECT count(*) FROM fact_version v
+JOIN fact_version restored ON restored.fact_id = v.fact_id AND restored.version = v.version + 1
+JOIN change c ON c.seq = v.to_seq AND c.payload @> '{"abstain": true}'
+WHERE v.fact_id = ANY(:ids) AND restored.from_seq = :seq
+""")
+
+
+def undo_change(session: Session, seq: int, actor: str, reason: str) -> Edit:
+    """Take back change `seq`: an edit, a verdict, or that two facts are both right.
+
+    Raises `NoSuchChange` or `NotUndoable`.
+    """
+    audit.require_change(session, seq)
+    change = session.scalars(select(ChangeRow).where(ChangeRow.seq == seq)).one_or_none()
+    if change is None or change.kind not in UNDONE:
+        kind = change.kind if change else "nothing"
+        raise refusals.not_undoable(
+            seq, f"it is of kind {kind}. {INSTEAD.get(kind, 'Only edits of facts can be undone')}"
+        )
+    pending = audit.begin_change(session, actor, reason)
+    if change.kind in NOTES:
+        return undo_note(session, pending, change)
+    ids = storable_ids(change.fact_ids)
+    versions = edits.last_versions(session, ids)
+    edits.refuse_erased(session, ids)
+    by = _last_changes(session, change, versions)
+    if since := [fact_id for fact_id, last in by if last != seq]:
+        raise refusals.not_undoable(seq, "a later change concerns fact", since)
+    said: dict[str, Any] = {"undoes": seq}
+    if change.kind in DELETING:
+        if gone := documents_removed_by(session, seq):
+            make_current(session, gone)
+        return edits.reopen_fact(session, pending, versions, said)
+    said |= undo_reviews(session, change.payload, pending.seq)
+    if change.kind in audit.VERDICTS:
+        kind = "propose" if change.kind == "accept" else "accept"
+        return edits.append_edit(session, pending, kind, ids, said)
+    if change.kind in ("insert", "restore"):
+        abstain = _had_abstained(session, seq, ids)
+        ended = edits.end_facts(session, ids, pending.seq)
+        return edits.log_end(session, pending, "delete", ended, abstain=abstain, payload=said)
+    now = live_states(session, ids)
+    new = [_state_before(session, change, one) for one in now.values()]
+    done = write_new_states(session, pending, change.kind, now, new, said)
+    return replace(done, also_said_by=pairs.keep_pairs(session, ids, anyway=True))
+
+
+def _last_changes(
+    session: Session, change: ChangeRow, versions: Sequence[Row[Any]]
+) -> list[tuple[int, int | None]]:
+    """Give each fact with the change that last did to it what `change` did; None where that cannot be undone."""
+    if change.kind in DELETING:
+        return [(v.fact_id, v.to_seq) for v in versions]
+    if change.kind not in audit.VERDICTS:
+        return [(v.fact_id, v.from_seq if v.to_seq is None else None) for v in versions]
+    ids = [v.fact_id for v in versions if v.to_seq is None and v.from_seq < change.seq]
+    judged = select(FactRow.id, FactRow.review_seq).where(FactRow.id == func.any(ids))
+    last = {row.id: row.review_seq for row in session.execute(judged)}
+    return [(v.fact_id, last.get(v.fact_id)) for v in versions]
+
+
+def _had_abstained(session: Session, seq: int, fact_ids: Sequence[int]) -> bool:
+    """Say whether the facts that change `seq` restored were deleted to abstain. A change deletes all of them alike."""
+    number = session.scalar(_ABSTAINED, {"seq": seq, "ids": list(fact_ids)}) or 0
+    if 0 < number < len(fact_ids):
+        raise refusals.not_undoable(
+            seq,
+            "some of its facts were deleted to abstain and some were not. Delete each as it was before",
+        )
+    return number > 0
+
+
+def _state_before(session: Session, change: ChangeRow, now: FactState) -> FactState:
+    """Give the state before the change: the value, and what else it changed: question, answer and place."""
+    key = (now.fact_id, now.version - 1)
+    former = replace(now, value=session.get_one(FactVersionRow, key).value)
+    if (past := session.get(FactPastRow, key)) is None:
+        return former
+    if change.kind == "update":
+        return replace(former, question=past.question, answer=past.answer)
+    if past.document_id is None or past.document_id != now.document_id:
+        raise refusals.not_undoable(change.seq, "a newer text replaced the document of fact", [now.fact_id])
+    place_fact(session, past.document_id, {"start": past.span_start, "end": past.span_end}, but=now.fact_id)
+    return replace(
+        former, question=past.question, answer=past.answer, span_start=past.span_start, span_end=past.span_end,
+        said_version=past.said_version,
+    )  # fmt: skip
+
+
+def documents_removed_by(session: Session, seq: int) -> Sequence[int]:
+    """Give the documents that this change, one that deleted facts, took out of use."""
+    return session.scalars(select(DocumentRow.id).where(DocumentRow.replaced_seq == seq)).all()
+
+
+def make_current(session: Session, document_ids: Sequence[int]) -> None:
+    """Make these documents current again, so that their sentences are found."""
+    again = update(DocumentRow).where(DocumentRow.id == func.any(list(document_ids)))
+    session.execute(again.values(replaced_seq=None))
+    sentences.write_document_sentences(session, document_ids)
