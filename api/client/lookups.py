@@ -204,7 +204,11 @@ class RemoteGenerator(Resource):
                 return
             elif field == "data" and name == "error":
                 raise _mark_sent(error_of(self.api.decode_response(said.encode(), Problem)))
-        raise ServerUnreachable(self.api.connection.url, "the stream ended early", was_sent=True)
+        lost = ServerUnreachable(self.api.connection.url, "the stream ended early", was_sent=True)
+        lost.args = (
+            f"The stream of {lost.url} ended early. Its output may have been stored: see `colmlm trace outputs`.",
+        )
+        raise lost
 
 
 def _mark_sent(error: KBError) -> KBError:

@@ -224,7 +224,9 @@ class DecodingFields(LookupFields, frozen=True, kw_only=True, omit_defaults=True
         """Give the generation request of a prompt. Raise `Unsupported`."""
         most = min(max_tokens, MAX_TOKENS)
         if self.min_tokens > most:
-            raise Unsupported("min_tokens", f"{self.min_tokens} is more than the limit of {most} tokens")
+            raise Unsupported(
+                "min_tokens", f"{self.min_tokens} is more than the limit of {most} tokens (max_tokens)"
+            )
         return GenerationRequest(
             prompt=prompt,
             mode=self.mode or "auto",
@@ -324,8 +326,10 @@ Messages = Annotated[list[Message], Meta(min_length=1, max_length=100)]
 
 def refuse_unanswerable(field: str, messages: Sequence[Message]) -> None:
     """Raise `Unsupported` unless the last message is a user's, and every one but the assistant's says something."""
-    if any(message.content is None and message.role != "assistant" for message in messages):
-        raise Unsupported(field, "only a message of the assistant may have no content")
+    for place, message in enumerate(messages):
+        if message.content is None and message.role != "assistant":
+            cause = f"the message at {place}, of the role {message.role!r}, has no content; only the assistant's may"
+            raise Unsupported(field, cause)
     if messages[-1].role != "user":
         raise Unsupported(field, "the last message must be the user's")
 

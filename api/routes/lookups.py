@@ -244,7 +244,7 @@ K = Annotated[int, QueryParameter(ge=1, le=100)]
 Threshold = Annotated[float | None, QueryParameter(ge=-1, le=1)]
 # Not `ge=0`, since the OpenAPI document loses a limit of 0 for an optional parameter.
 MinSeq = Annotated[int | None, QueryParameter(gt=-1, le=MAX_ID, description=SEEN)]
-AsOf = Annotated[
+AsOfSeq = Annotated[
     int | None, QueryParameter(gt=-1, le=MAX_ID, description="Answer as the base stood at this change")
 ]
 
@@ -292,7 +292,7 @@ async def look_up_vectors(
     k: K = 1,
     threshold: Threshold = None,
     min_seq: MinSeq = None,
-    as_of: AsOf = None,
+    as_of: AsOfSeq = None,
     accepted_only: AcceptedOnly = False,
     corpora: OfCorpora = None,
 ) -> Response[LookupAnswers]:

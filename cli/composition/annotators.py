@@ -96,7 +96,9 @@ def known_encoding(name: str | None) -> str | None:
         try:
             "x".encode(name)
         except LookupError:
-            raise typer.BadParameter(f"there is no encoding {name!r}.", param_hint="--encoding") from None
+            raise typer.BadParameter(
+                f"there is no encoding {name!r}. Name one such as utf-8 or latin-1.", param_hint="--encoding"
+            ) from None
     return name
 
 

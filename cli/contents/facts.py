@@ -558,7 +558,7 @@ def _note_both_right(
     base: Base, pair: list[int], reason: str | None, actor: str | None, *, both_right: bool
 ) -> None:
     if len(pair) != 2:
-        raise typer.BadParameter("a note is of two facts.", param_hint="FACT_ID")
+        raise typer.BadParameter("name the two facts that both hold.", param_hint="FACT_ID")
     require_reason(reason)
     who: OnRecord = {"actor": base.actor(actor), "reason": reason or ""}
     done = base.comparisons.note_both_right(pair[0], pair[1], both_right=both_right, **who)

@@ -307,7 +307,7 @@ def _sign_on(settings: SignOnSettings) -> Findings:
     if settings.issuer is None:
         return
     try:
-        found = Provider(settings.issuer).read()
+        found = Provider(settings.issuer).read_state()
     except KBError as error:
         remedy = "Set COLMLM_SIGN_ON_ISSUER as the provider names itself, and let this machine reach it."
         yield CheckResult("sign-on", "failed", one_line(str(error)), remedy)

@@ -467,7 +467,7 @@ def settle(
     assert verdict is not None, "none lists the requests"
     require_somebody(yes or dry_run, verdict.value)
     if now and verdict is RequestVerdict.withdraw:
-        raise typer.BadParameter("nothing is erased.", param_hint="--now")
+        raise typer.BadParameter("withdraw erases nothing: leave --now out.", param_hint="--now")
     base.only_here(now=now)
     asked = base.erasures.read(request_id)
     if dry_run:

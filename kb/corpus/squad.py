@@ -137,7 +137,8 @@ def _paragraph(where: str, record: object) -> Parsed:
         try:
             span = _answer(qa)
         except (KeyError, TypeError, IndexError) as error:
-            refusals.append(Refusal(external_id, 0, f"malformed question: {error!r}"))
+            why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            refusals.append(Refusal(external_id, 0, f"malformed question, which was left out: {why}"))
             continue
         if span is not None:
             checked, wrong = check_spans(external_id, context, [span])

@@ -192,7 +192,8 @@ class InvalidQuestions(Invalid):
 
     def __init__(self, cause: str) -> None:
         super().__init__(
-            f"These questions cannot be used: {cause}. Nothing was changed. Put that right and try again."
+            f"These questions cannot be used: {cause}. Nothing was changed. Correct these, leave some out, or add them "
+            "to another set."
         )
 
 

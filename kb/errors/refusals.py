@@ -147,8 +147,8 @@ def folder_other(corpus: str, place: str) -> str:
 
 
 @Invalid.coded("InvalidSpan", "Invalid span")
-def invalid_span(document_id: int, cause: str) -> str:
-    return f"No span of document {document_id}: {cause}. Nothing was changed. See `colmlm corpus documents {document_id}`."
+def invalid_span(document: int, cause: str) -> str:
+    return f"No span of document {document}: {cause}. Nothing was changed. See `colmlm corpus documents {document}`."
 
 
 @Invalid.coded("InvalidRelease", "Invalid release")

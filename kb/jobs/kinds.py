@@ -41,7 +41,9 @@ class RawWork(Work, frozen=True, kw_only=True):
         try:
             "x".encode(self.encoding or "utf-8")
         except LookupError:
-            raise ValueError(f"there is no encoding {self.encoding!r}") from None
+            raise ValueError(
+                f"there is no encoding {self.encoding!r}; name one such as utf-8 or latin-1"
+            ) from None
 
     @property
     def fields(self) -> FieldNames:

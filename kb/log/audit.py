@@ -348,8 +348,9 @@ def check_text(field: str, value: str, *, blank: bool = True, limit: int = 10_00
         raise InvalidValue(field, "it is blank")
     if "\x00" in value:
         raise InvalidValue(field, "it holds a NUL character. Remove it")
-    if any("\ud800" <= character <= "\udfff" for character in value):
-        raise InvalidValue(field, "it holds a lone surrogate, which is not a character. Remove it")
+    place = next((place for place, one in enumerate(value) if "\ud800" <= one <= "\udfff"), None)
+    if place is not None:
+        raise InvalidValue(field, f"it holds a lone surrogate, half of a character, at {place}. Remove it")
     if len(value) > limit:
         raise InvalidValue(field, f"it has {len(value)} characters, but the limit is {limit}")
 

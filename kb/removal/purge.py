@@ -447,15 +447,27 @@ def _out_of_the_wal(connection: Connection, on_step: Heard) -> str:
 def _require_removable(connection: Connection) -> None:
     """Stop where removing the segments would not be enough, or where that could not be checked."""
     obstacles = {
-        "archive_mode is not off: archived segments hold it": "SELECT current_setting('archive_mode') <> 'off'",
-        "wal_compression is on: a scan could not tell": "SELECT current_setting('wal_compression') <> 'off'",
-        "replication slots keep segments, standbys copies": "SELECT EXISTS (SELECT FROM pg_replication_slots)",
-        "wal_keep_size keeps segments": "SELECT current_setting('wal_keep_size') NOT IN ('0', '0MB')",
-        "the server is a standby": "SELECT pg_is_in_recovery()",
+        "archive_mode is not off: archived segments hold it": (
+            "SELECT current_setting('archive_mode') <> 'off'",
+            "Set archive_mode = off and delete the archive",
+        ),
+        "wal_compression is on: a scan could not tell": (
+            "SELECT current_setting('wal_compression') <> 'off'",
+            "Set wal_compression = off and reload",
+        ),
+        "replication slots keep segments, standbys copies": (
+            "SELECT EXISTS (SELECT FROM pg_replication_slots)",
+            "Drop the slots and erase on the standbys",
+        ),
+        "wal_keep_size keeps segments": (
+            "SELECT current_setting('wal_keep_size') NOT IN ('0', '0MB')",
+            "Set wal_keep_size = 0 and reload",
+        ),
+        "the server is a standby": ("SELECT pg_is_in_recovery()", "Go to the primary"),
     }
-    for obstacle, question in obstacles.items():
+    for obstacle, (question, remedy) in obstacles.items():
         if connection.scalar(text(question)):
-            raise LevelNotReached("left", obstacle, f"Settle that, then run: {_AGAIN}")
+            raise LevelNotReached("left", obstacle, f"{remedy}, then run: {_AGAIN}")
 
 
 _CURRENT = "SELECT pg_walfile_name(pg_current_wal_insert_lsn())"

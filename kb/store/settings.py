@@ -235,7 +235,8 @@ def _secret(env: Mapping[str, str], variable: str) -> str | None:
         try:
             value = Path(file).expanduser().read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(in_file, f"{file} cannot be read") from error
+            cause = getattr(error, "strerror", None) or "it is not UTF-8"
+            raise SettingsError(in_file, f"{file} cannot be read ({cause})") from error
         if not value:
             raise SettingsError(in_file, f"{file} is empty")
     return value or None

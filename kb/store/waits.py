@@ -309,4 +309,4 @@ def wait_for_turn(session: Session, keyset_id: int) -> None:
     except OperationalError as error:
         if not isinstance(error.orig, LockNotAvailable):
             raise
-        raise LockHeld(f"for the turn to write the index of keyset {keyset_id}") from error
+        raise LockHeld(f"the index of keyset {keyset_id} is being written") from error

@@ -45,6 +45,7 @@ from colmlm.model.lm.checkpoint import ADAPTER, WEIGHTS, compute_dtype, with_ada
 from colmlm.model.lm.config import CheckpointError, file_digest, record_in, record_over
 from colmlm.model.text.markup import STANDARD
 from colmlm.model.text.tokens import FactTokenizer, WordTokenizer, pad_sequences, windows
+from colmlm.model.training.config import TrainingRefused
 from colmlm.model.training.loop import COSINE, Loop, LoopConfig, Progress, Schedule
 from colmlm.model.training.task import StepContext, StepMetrics, Task, micro_batches, process_rank
 
@@ -226,7 +227,9 @@ class LengthBatches:
 
     def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
         if not lengths:
-            raise ValueError("no examples to train on: the documents have no facts that this annotator needs")
+            raise TrainingRefused(
+                "no examples to train on, so nothing was trained; name documents with facts that this annotator needs"
+            )
         self.lengths = lengths
         self.batch = min(batch, len(lengths))
         self.seed = seed

@@ -402,7 +402,10 @@ class Harness:
 
     def _config(self, options: Mapping[str, Any]) -> DecodeConfig:
         if unknown := sorted(options.keys() - _KNOWN):
-            raise ValueError(f"decoding has no option {', '.join(unknown)}")
+            raise ValueError(
+                f"gen_kwargs: there is no option {', '.join(unknown)}. Nothing was generated. "
+                f"Use {', '.join(sorted(_KNOWN))}"
+            )
         until = options.get("until") or ()
         samples = options.get("do_sample", bool(options.get("temperature")))
         return DecodeConfig(

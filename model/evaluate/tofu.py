@@ -240,7 +240,7 @@ def read_rows(file: Path) -> list[TofuRow]:
         except msgspec.DecodeError as error:
             raise EvaluationFileError(f"{file.name}:{number} is no row of TOFU: {error}") from error
     if not rows:
-        raise EvaluationFileError(f"{file.name} has no row")
+        raise EvaluationFileError(f"{file.name} has no row. Name a file of TOFU, such as full.json")
     return rows
 
 

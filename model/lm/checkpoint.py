@@ -302,8 +302,8 @@ def config_of(path: Path) -> CheckpointConfig:
         raise CheckpointError(f"{path / CONFIG_FILE} cannot be read ({error})") from error
     if name := damaged_file(path, config.digests):
         raise CheckpointError(
-            f"{path / name} is not the file that was written with {CONFIG_FILE}: damaged, replaced or half saved; "
-            "take the checkpoint again from where it came, or go on with its training run"
+            f"{path / name} does not match its digest in {CONFIG_FILE}, so it was not loaded: it is damaged, replaced "
+            "or half saved. Copy the checkpoint again, or go on with its training run"
         )
     return config
 

@@ -275,7 +275,7 @@ def config_at(directory: Path) -> Any:
         known = ", ".join(f"{type} ({family.name})" for type, family in FAMILIES.items())
         remedy = _WITH_PICTURES.get(str(kind), "take a base of one of these")
         raise CheckpointError(
-            f"{directory}: a model of type {kind!r}; what is known here is {known}: {remedy}"
+            f"{directory} is a model of type {kind!r}; what is known here is {known}: {remedy}"
         )
     config = _class_of(kind).config_class.from_pretrained(directory, local_files_only=True)
     if found := [name for name in _UNKNOWN if getattr(config, name, None)]:

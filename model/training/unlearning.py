@@ -60,8 +60,9 @@ class UnlearnConfig:
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise ValueError(f"objective {self.objective!r} is none of {', '.join(OBJECTIVES)}")
-        if min(self.beta, self.learning_rate) <= 0 or min(self.epochs, self.batch) < 1:
-            raise ValueError("beta, learning_rate, epochs and batch must be positive")
+        for name in ("beta", "learning_rate", "epochs", "batch"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
         if min(self.retain_weight, self.weight_decay) < 0:
             raise ValueError("retain_weight and weight_decay must not be negative")
 

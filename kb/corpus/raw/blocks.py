@@ -186,7 +186,7 @@ class FieldNames:
             elif (found := next((usual[name] for name in known if name in usual), None)) is not None:
                 chosen[part] = found
         if missing := [name for name in chosen.values() if name not in there]:
-            raise Unreadable(f"no field {missing[0]!r}; {_list_names(there)}")
+            raise Unreadable(f"no field {missing[0]!r}; {_list_names(there)}; name one of these instead")
         if "text" not in chosen:
             raise Unreadable(f"no field 'text'; {_list_names(there)}; name the one to read with --text-field")
         return chosen

@@ -281,7 +281,7 @@ def read_word(data: bytes) -> tuple[str | None, str]:
     except (BadZipFile, ExpatError, KeyError, OSError) as error:
         raise Unreadable(f"no Word document that can be read ({error}); save it as docx again") from error
     if not page:
-        raise Unreadable("no text in it")
+        raise Unreadable("no text in it; pictures are not read: recognise their text (OCR) first")
     return read_html(page)
 
 
