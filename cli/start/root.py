@@ -113,10 +113,7 @@ class Root(TyperGroup):
                 sys.stdout.flush()
         except (typer.Exit, typer.Abort, typer.TyperException):
             raise
-        except (
-            Exception,
-            KeyboardInterrupt,
-        ) as error:  # each error of a command becomes one line and an exit code
+        except (Exception, KeyboardInterrupt) as error:  # each error becomes one line and an exit code
             raise typer.Exit(_report(error, debug=ctx.params.get("debug", False))) from error
         return result
 
