@@ -12,6 +12,7 @@ import hmac
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypedDict, Unpack
@@ -96,7 +97,8 @@ def begin_change_with(
     check_who(actor, reason)
     # Under READ COMMITTED each statement of the function has its own snapshot, so the second one sees what the lock's
     # last holder committed.
-    rows = _read_locked(session, statement, values)
+    with _explain_held_log(session):
+        rows = connection_of(session).execute(statement, {**values, "lock": CHANGE_LOCK}).fetchall()
     at, secret, head, hash_ = rows[0][:4]  # the first migration makes the secret
     seq, prev_hash = (head + 1, hash_) if head else (1, GENESIS)
     pending = Pending(seq, prev_hash, at.astimezone(UTC), actor, reason, bytes(secret))
@@ -105,14 +107,16 @@ def begin_change_with(
 
 def lock_log(session: Session) -> None:
     """Lock the log until this transaction ends, and begin no change. Raises `LogHeld` where another keeps the lock."""
-    _read_locked(session, "SELECT pg_advisory_xact_lock(%(lock)s)", {})
+    with _explain_held_log(session):
+        connection_of(session).execute("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": CHANGE_LOCK})
 
 
-def _read_locked(session: Session, statement: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-    """Give the rows of a statement that takes the log's lock. Raises `LogHeld`."""
+@contextmanager
+def _explain_held_log(session: Session) -> Iterator[None]:
+    """Raise `LogHeld` where a statement within gives up waiting for the log's lock, and say who holds it."""
     asked = time.monotonic()
     try:
-        return connection_of(session).execute(statement, {**values, "lock": CHANGE_LOCK}).fetchall()
+        yield
     except LockNotAvailable as error:
         engine = session.get_bind().engine  # this transaction has failed and runs no more statements
         raise refusals.log_held(holder_of(engine, CHANGE_LOCK), round(time.monotonic() - asked, 1)) from error

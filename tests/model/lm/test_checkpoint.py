@@ -211,7 +211,7 @@ def test_a_flipped_bit_is_refused_in_every_file_that_keys_depend_on(
     content = bytearray((directory / name).read_bytes())
     content[-9] ^= 1
     (directory / name).write_bytes(content)
-    with pytest.raises(CheckpointError, match=rf"{name} is not the file that was written"):
+    with pytest.raises(CheckpointError, match=rf"{name} does not match its digest"):
         opened(directory)
 
 
