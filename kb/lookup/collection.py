@@ -35,6 +35,7 @@ AT_ONCE = 2_000  # rows in one call
 _INDEX = {"index_type": "HNSW", "metric_type": "IP", "params": {"M": 16, "efConstruction": 200}}
 _LEAST_EFFORT = 128  # candidates that a search of the graph keeps
 _NOT_FOUND, _NOT_LOADED = 100, 101  # codes of Milvus
+_SEGMENT_NOT_FOUND = 600  # a compaction replaced a segment while the server listed it
 SLOW = 60.0  # seconds for what writes, loads or flushes
 
 
@@ -308,12 +309,23 @@ class Collection:
         while True:
             with self._asking() as client:
                 client.compact(self.name, timeout=SLOW)
-            rows = self.num_rows()
+            rows = self._num_rows_at_rest(until)
             if rows == self.count(strong=True) + len(self._marks("id < 0", MOST_FOUND, True)):
                 return True
             if rows is None or time.monotonic() > until:
                 return False
             time.sleep(1)
+
+    def _num_rows_at_rest(self, until: float) -> int | None:
+        """Count the rows; count again where a compaction replaces a segment meanwhile."""
+        while True:
+            try:
+                return self.num_rows()
+            except CandidatesUnavailable as unavailable:
+                is_moving = getattr(unavailable.__cause__, "code", None) == _SEGMENT_NOT_FOUND
+                if not is_moving or time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
 
     def num_rows(self) -> int | None:
         """Count the rows of its segments, deleted ones too; None where this server does not tell."""

@@ -82,5 +82,5 @@ def test_a_file_that_is_not_the_one_that_was_written_is_refused(
     ask("checkpoint", "push", "me/mine")
     hub.files["me/mine"]["tokenizer.json"] += b" "
     refused = ask("checkpoint", "pull", "me/mine", tmp_path / "back")
-    assert refused.returncode == 7 and "tokenizer.json is not the file" in refused.stderr
+    assert refused.returncode == 7 and "tokenizer.json does not match its digest" in refused.stderr
     assert not (tmp_path / "back").exists()
