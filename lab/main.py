@@ -22,7 +22,7 @@ LABORATORY: Mapping[str, Lazy] = MappingProxyType(
             "Measure a checkpoint: recall of its keys, answers, and unlearning.",
         ),
         "unlearn": Lazy(
-            "colmlm.lab.methods.unlearn:unlearn",
+            "colmlm.lab.evaluate.tofu:unlearn",
             "Train a checkpoint until it no longer says some answers",
             examples="UNLEARN_EXAMPLES",
         ),

@@ -230,6 +230,7 @@ app = typer.Typer(cls=RunningGroup, invoke_without_command=True, add_completion=
         "colmlm train --squad train.jsonl --out runs/first --max-minutes 90",
         "colmlm train --annotated handbook.jsonl --no-demo --steps 200 --out runs/handbook",
         "colmlm train --preset co-lmlm-360m --shards shards/wikipedia --out runs/wikipedia",
+        "colmlm train --config mine.toml --annotated handbook.jsonl --out runs/mine",
         "colmlm train --preset co-lmlm-360m --dry-run --gpus 8 --gpu h100",
         "colmlm train --init runs/first --annotated more.jsonl --learning-rate 2e-4 --out runs/second",
         "colmlm train --out runs/first --squad train.jsonl   # goes on with a run, under its own settings",
@@ -390,7 +391,12 @@ def _train(config: TrainConfig, sources: Sources, out: Path | None, cache: Path,
 
 Preset = Annotated[
     str | None,
-    typer.Option("--preset", help=f"Default: small. One of {', '.join(presets.names())}."),
+    typer.Option(
+        "--preset",
+        "--config",
+        metavar="NAME|FILE",
+        help=f"A TOML file of settings, or a preset: {', '.join(presets.names())}. Default: small.",
+    ),
 ]
 Method = Annotated[
     str | None, typer.Option("--method", help="co-lmlm, standard, asker or rel-lmlm. Default: the preset's.")

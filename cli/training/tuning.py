@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from enum import StrEnum
@@ -38,6 +38,7 @@ from colmlm.model.annotate.config import (
     SPAN_PRESETS,
     ReaderConfig,
     TunerConfig,
+    named_preset,
 )
 from colmlm.model.training.config import with_settings
 
@@ -96,6 +97,13 @@ def change_preset(
         raise typer.BadParameter(f"{error}.", param_hint="--set") from error
 
 
+def _chosen_preset(name: str, presets: Mapping[str, Callable[[], Config]]) -> Config:
+    try:
+        return named_preset(name, presets)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.", param_hint="--preset") from error
+
+
 def tune(steps: Iterable[StepMetrics], task: TunerTask[Any]) -> None:
     """Train to the end, and show how far it is."""
     note(f"{count_of(len(task.examples), 'example')}, at most {count_of(task.num_steps, 'step')}")
@@ -150,16 +158,6 @@ def release(
 DENSITY = 20.0  # facts per 100 words, which overlap nearly all that people ask for
 
 
-class SpanPreset(StrEnum):
-    minilm = "minilm"
-    modernbert_large = "modernbert-large"
-
-
-class QuestionPreset(StrEnum):
-    smollm2_135m = "smollm2-135m"
-    qwen2_5_1_5b = "qwen2.5-1.5b"
-
-
 Dense = Annotated[
     list[Path] | None,
     typer.Option(
@@ -190,8 +188,9 @@ def train_spans(
     annotated: Dense = None,
     demo: Demo = True,
     preset: Annotated[
-        SpanPreset, typer.Option("--preset", help="The base and its settings.")
-    ] = SpanPreset.minilm,
+        str,
+        typer.Option("--preset", "--config", help="minilm, modernbert-large, or a TOML file of settings."),
+    ] = "minilm",
     held_out: HoldOut = 0,
     epochs: Epochs = None,
     max_minutes: MaxMinutes = None,
@@ -215,7 +214,7 @@ def train_spans(
     dense = read_dense(annotated or [], demo)
     if not squad:
         dense, kept_back = _held_out(dense, held_out)
-    config = change_preset(SPAN_PRESETS[preset](), settings, epochs, max_minutes)
+    config = change_preset(_chosen_preset(preset, SPAN_PRESETS), settings, epochs, max_minutes)
     _require([*sparse, *dense], "facts")
     corpora = [TrainingDocuments(sparse, dense=False), TrainingDocuments(dense, dense=True)]
     with Runtime.from_environment() as runtime:
@@ -239,8 +238,9 @@ def train_questions(
     annotated: Dense = None,
     demo: Demo = True,
     preset: Annotated[
-        QuestionPreset, typer.Option("--preset", help="The base and its settings.")
-    ] = QuestionPreset.smollm2_135m,
+        str,
+        typer.Option("--preset", "--config", help="smollm2-135m, qwen2.5-1.5b, or a TOML file of settings."),
+    ] = "smollm2-135m",
     held_out: HoldOut = 0,
     epochs: Epochs = None,
     max_minutes: MaxMinutes = None,
@@ -252,7 +252,7 @@ def train_questions(
 
     documents = split_squad(squad or [], held_out)[0] + read_dense(annotated or [], demo)
     _require(documents, "facts with questions")
-    config = change_preset(QUESTION_PRESETS[preset](), settings, epochs, max_minutes)
+    config = change_preset(_chosen_preset(preset, QUESTION_PRESETS), settings, epochs, max_minutes)
     with Runtime.from_environment() as runtime:
         task = QuestionTask(config, documents, runtime.settings.home / "models", name or out.name)
         tune(task.run(out), task)

@@ -1,4 +1,7 @@
-"""`colmlm-lab evaluate tofu`, `tofu-log`, `tofu-documents`: TOFU's metrics of checkpoints or logs, and documents."""
+"""`colmlm-lab evaluate tofu`, `tofu-log`, `tofu-documents`, and `colmlm-lab unlearn`.
+
+TOFU's metrics of checkpoints or logs, its documents, and the training until a checkpoint no longer says some answers.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ import typer
 from colmlm.cli.composition.annotators import SpanAnnotatorPath, SpanThreshold
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import CheckpointPath, Threshold, examples, wants_json
-from colmlm.cli.output import counting, note, print_json
+from colmlm.cli.output import count_of, counting, note, print_json, say
+from colmlm.cli.training.tuning import show_steps
 from colmlm.kb.corpus.format import to_record
 from colmlm.lab.bench.machine import print_report
 from colmlm.lab.evaluate.kept import open_log
@@ -38,6 +42,7 @@ from colmlm.model.evaluate.tofu import (
 )
 from colmlm.model.evaluate.tofu import examples as marked_examples
 from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.training.config import OBJECTIVES
 
 TOFU_EXAMPLES = examples(
     "colmlm-lab evaluate tofu --data tofu --forget forget05 --out results/full",
@@ -346,3 +351,99 @@ def compare_logs(log: TofuLog, retained: TofuLog) -> dict[str, float]:
         )
     statistic, quality = forget_quality(log.forget, retained.forget)
     return {"forget_quality": quality, "forget_ks": statistic}
+
+
+# Unlearning by gradients, which a deletion is compared with.
+
+UNLEARN_EXAMPLES = examples(
+    "colmlm-lab unlearn --config npo --init runs/full --forget forget05.jsonl --retain retain95.jsonl --out runs/paper",
+    "colmlm-lab unlearn --init runs/full --forget forget05.jsonl --retain retain95.jsonl --out runs/npo",
+    "colmlm-lab unlearn --init runs/full --forget forget05.jsonl --retain retain95.jsonl --objective grad-ascent "
+    "--out runs/graddiff",
+)
+
+
+def unlearn(
+    init: Annotated[Path, typer.Option("--init", exists=True, file_okay=False, help="The checkpoint.")],
+    forget: Annotated[
+        Path,
+        typer.Option("--forget", exists=True, dir_okay=False, help="What is to be forgotten: rows of TOFU."),
+    ],
+    retain: Annotated[
+        Path, typer.Option("--retain", exists=True, dir_okay=False, help="What is to be kept: rows of TOFU.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", help="The run's directory; a run already there is gone on with.")
+    ],
+    config: Annotated[
+        str | None,
+        typer.Option("--config", help="Settings that options change: a TOML file, or npo, the paper's."),
+    ] = None,
+    objective: Annotated[
+        str | None, typer.Option("--objective", help=f"One of {', '.join(OBJECTIVES)}. Default: npo.")
+    ] = None,
+    beta: Annotated[
+        float | None, typer.Option("--beta", help="Of NPO: how soon it comes to rest. Default: 0.1.")
+    ] = None,
+    retain_weight: Annotated[
+        float | None,
+        typer.Option(
+            "--retain-weight", help="Of the loss of what is kept. 0: it is not looked at. Default: 1."
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", help="Over what is to be forgotten. Default: 5.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", help="Answers to forget a step, and as many to keep. Default: 8.")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", help="Peak learning rate. Default: 1e-5.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seeds order and dropout. Default: 17.")] = None,
+    keep_epochs: Annotated[
+        bool,
+        typer.Option("--keep-epochs", help="Also keep what each epoch leaves, as epoch-1, ... in --out."),
+    ] = False,
+    name: Annotated[str | None, typer.Option("--name", help="Default: that of --out.")] = None,
+) -> None:
+    """Train a checkpoint until it no longer says some answers: NPO, gradient ascent or gradient difference.
+
+    It uses no knowledge base, from which a fact is deleted in one commit and without training. A checkpoint that is an
+    adapter is trained further as an adapter, another one with all its weights.
+    """
+    from colmlm.model.training.task import process_rank
+    from colmlm.model.training.unlearning import Unlearning, continue_config, unlearning_config
+
+    given = {
+        "objective": objective, "beta": beta, "retain_weight": retain_weight, "epochs": epochs, "batch": batch,
+        "learning_rate": learning_rate, "seed": seed,
+    }  # fmt: skip
+    try:
+        wanted = unlearning_config(config, {name: v for name, v in given.items() if v is not None})
+        forgotten, kept = (
+            [(row.question, row.answer) for row in read_rows(file)] for file in (forget, retain)
+        )
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.") from error
+    with Runtime.from_environment() as runtime:
+        cache = runtime.settings.home / "models"
+    task = Unlearning(
+        wanted, continue_config(init), forgotten, kept, out, cache, name or out.name, keep_epochs=keep_epochs
+    )
+    with show_steps() as show:
+        for metrics in task.run():
+            if process_rank().is_first:
+                show(metrics, wanted.epochs * task.steps_per_epoch)
+    if not process_rank().is_first:
+        return
+    done = task.progress
+    report = {
+        "checkpoint": str(out),
+        "steps": done.step,
+        "tokens": done.tokens,
+        "seconds": round(done.seconds),
+    }
+    print_json(report) if wants_json() else say(
+        f"{out}: {count_of(done.step, 'step')}, {done.seconds / 60:.0f} minutes"
+    )

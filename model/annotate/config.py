@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
 from colmlm.model.lm.config import MPNET, CheckpointError
+from colmlm.model.training.config import EXPERIMENTS, SUFFIX, read_config
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,17 +81,7 @@ MINILM = "minilm"
 
 def modernbert_large() -> SpanConfig:
     """Give the paper's span annotator: all weights of ModernBERT-large."""
-    return SpanConfig(
-        preset="modernbert-large",
-        base="answerdotai/ModernBERT-large",
-        learning_rate=2e-4,
-        final_learning_rate=2e-5,
-        epochs=4,
-        batch=32,
-        max_length=4096,
-        overlap=512,
-        precision="bf16",
-    )
+    return read_config(SpanConfig, EXPERIMENTS / "modernbert-large.toml", preset="modernbert-large")
 
 
 def minilm() -> SpanConfig:
@@ -111,19 +104,7 @@ def minilm() -> SpanConfig:
 
 def qwen_1_5b() -> QuestionConfig:
     """Give the paper's question generator: LoRA on Qwen2.5-1.5B-Instruct."""
-    return QuestionConfig(
-        preset="qwen2.5-1.5b",
-        base="Qwen/Qwen2.5-1.5B-Instruct",
-        learning_rate=2e-4,
-        final_learning_rate=2e-5,
-        epochs=4,
-        batch=4,
-        max_length=8192,
-        lora_rank=64,
-        lora_alpha=64,
-        lora_dropout=0.05,
-        precision="bf16",
-    )
+    return read_config(QuestionConfig, EXPERIMENTS / "qwen2.5-1.5b.toml", preset="qwen2.5-1.5b")
 
 
 def smollm2_135m() -> QuestionConfig:
@@ -147,6 +128,20 @@ QUESTION_PRESETS: dict[str, Callable[[], QuestionConfig]] = {
     "qwen2.5-1.5b": qwen_1_5b,
     "smollm2-135m": smollm2_135m,
 }
+
+
+Tuner = TypeVar("Tuner", bound=TunerConfig)
+
+
+def named_preset(name: str, presets: Mapping[str, Callable[[], Tuner]]) -> Tuner:
+    """Give the preset of this name, or the settings in this file (``NAME.toml``). Raises ValueError."""
+    if name.endswith(SUFFIX):
+        file = Path(name).expanduser()
+        kind = type(next(iter(presets.values()))())
+        return read_config(kind, file, preset=file.stem)
+    if name not in presets:
+        raise ValueError(f"no preset {name!r}; there are {', '.join(presets)}")
+    return presets[name]()
 
 
 # Errors that stop an annotator, except those of its endpoint (`model.lm.chat_endpoint`).

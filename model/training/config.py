@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -53,7 +55,7 @@ class Architecture:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
-    """One training run. The defaults are the preset `small`: LoRA on SmolLM2-135M for two CPU cores.
+    """One training run. The defaults are the preset `small`: LoRA on SmolLM2-135M-Instruct for two CPU cores.
 
     Start: `init` is "random" (weights of `architecture`, vocabulary of `tokenizer`), a base model, or the directory of
     a checkpoint to continue from. `adapt` is "full" (all weights) or "lora" on the top `lora_layers` layers (None:
@@ -72,9 +74,10 @@ class TrainConfig:
     `paraphrase_fraction` of the spans that have an answer, the answer stands in place of the value, since a value that
     is looked up seldom has the words of the text around it (section 3.3 c).
 
-    Loss: `temperature`, `contrastive_weight` and `max_question_length` are the paper's (appendix A). `memory` is the
-    number of keys of earlier steps that are used as further negatives. `ntp_fraction` of the unmasked positions carry
-    the next-token loss (the head is 20 % of a small step).
+    Loss: `temperature`, `contrastive_weight` and `max_question_length` are the paper's (appendix A). With
+    `equal_negatives` every other pair is a negative, as in the paper's formula; without, a pair whose question is the
+    same is none. `memory` is the number of keys of earlier steps that are used as further negatives. `ntp_fraction` of
+    the unmasked positions carry the next-token loss (the head is 20 % of a small step).
 
     Rate: it warms up, stays constant, and falls to `final_learning_rate` over the last `cooldown_steps` steps, or,
     where those are None, over the last `cooldown` share of the run. The run ends at `steps` or after `max_seconds`,
@@ -128,6 +131,7 @@ class TrainConfig:
 
     temperature: float = 0.07
     contrastive_weight: float = 0.25
+    equal_negatives: bool = False
     memory: int = 0
     ntp_fraction: float = 0.3
 
@@ -330,12 +334,59 @@ def with_settings(config: Config, settings: Sequence[str], **given: Any) -> Conf
     Numbers, booleans and lists are written as in JSON, None as ``none``. Fields that are `given` as values are changed
     with them, at once, since one may be possible only beside another. Raises ValueError, which names the setting.
     """
-    hints, changes = get_type_hints(type(config)), dict(given)
+    changes = given | _parse_settings(type(config), settings)
+    return replace(config, **changes)  # type: ignore[type-var]  # any dataclass will do
+
+
+def _parse_settings(kind: type, settings: Sequence[str]) -> dict[str, Any]:
+    hints, values = get_type_hints(kind), {}
     for name, text in map(_pair, settings):
         if name not in hints:
             raise ValueError(f"no setting {name!r}; there are {', '.join(sorted(hints))}")
-        changes[name] = _value(name, hints[name], text)
-    return replace(config, **changes)  # type: ignore[type-var]  # any dataclass will do
+        values[name] = _value(name, hints[name], text)
+    return values
+
+
+# Configuration files: TOML, whose keys are the fields of a config. The paper's experiments are such files, one each.
+
+EXPERIMENTS = Path(__file__).parents[1] / "presets"
+SUFFIX = ".toml"
+
+
+def read_config(kind: type[Config], file: Path, **given: Any) -> Config:
+    """Read a config of this kind from a file. Raises ValueError, which names the file and the setting."""
+    try:
+        return kind(**given | _parse_settings(kind, _typed(_toml(file))))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{file}: {error}") from error
+
+
+def read_training(file: Path) -> TrainConfig:
+    """Read a training run from a file. Raises ValueError, which names the file and the setting.
+
+    With ``extends`` a file names only what differs from that preset, with ``method`` the same run for that method.
+    """
+    try:
+        record = _toml(file)
+        config = preset(record.pop("extends")) if "extends" in record else TrainConfig()
+        if (method := record.pop("method", config.method)) != config.method:
+            config = as_method(config, method)
+        return with_settings(config, _typed(record), preset=file.stem)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+
+
+def _toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"it cannot be read ({error})") from error
+
+
+def _typed(record: Mapping[str, Any]) -> list[str]:
+    """Give values as they are typed after ``--set``, so that both are checked alike."""
+    texts = {name: v if isinstance(v, str) else json.dumps(v, default=str) for name, v in record.items()}
+    return [f"{name}={text}" for name, text in texts.items()]
 
 
 def _pair(setting: str) -> tuple[str, str]:
@@ -352,6 +403,8 @@ def _value(name: str, hint: Any, text: str) -> Any:
     kind = kinds[0]
     if kind is str:
         return text
+    if kind is Architecture and text in ARCHITECTURES:
+        return ARCHITECTURES[text]()
     try:
         value = json.loads(text)
         if kind is Architecture:
@@ -372,13 +425,10 @@ def _number(kind: type, value: Any) -> Any:
     return value
 
 
-# Training runs by name, as functions, and the GPUs and objectives of unlearning that go by name.
+# Training runs by name, and the GPUs and objectives of unlearning that go by name.
 #
-# The values of the paper's tables are written here and nowhere else.
-#
-# The paper's runs are those of appendix A (pre-training hyperparameters); its LMLM-Asker and standard models are
-# trained with the same values, without those of the contrastive loss. `scratch-co-lmlm` and `scratch-standard` ask
-# the paper's question of perplexity at a size that two CPU cores train.
+# The paper's runs are the files of `EXPERIMENTS`, which have the values of its tables. `scratch-co-lmlm` and
+# `scratch-standard` ask the paper's question of perplexity at a size that two CPU cores train.
 
 SMOLLM2 = "smollm2-135m"  # all sizes of SmolLM2 share its tokenizer
 PAPER_CONTEXT = 4096
@@ -399,8 +449,11 @@ def smollm2_360m() -> Architecture:
     return Architecture(layers=32, width=960, heads=15, kv_heads=5, ffn=2560, context=PAPER_CONTEXT)
 
 
+ARCHITECTURES = {"smollm2-135m": smollm2_135m, "smollm2-360m": smollm2_360m}
+
+
 def small() -> TrainConfig:
-    """Give an adapter on SmolLM2-135M, trained on two CPU cores in an hour or two."""
+    """Give an adapter on SmolLM2-135M-Instruct, trained on two CPU cores in an hour or two."""
     return TrainConfig(preset="small", init=SMOLLM2, tokenizer=SMOLLM2)
 
 
@@ -435,12 +488,12 @@ def scratch_co_lmlm() -> TrainConfig:
 
 def co_lmlm_135m() -> TrainConfig:
     """Give the paper's 135M model on annotated Wikipedia."""
-    return _paper("co-lmlm-135m", smollm2_135m(), stable=88_000, cooldown=10_000)
+    return read_training(EXPERIMENTS / "co-lmlm-135m.toml")
 
 
 def co_lmlm_360m() -> TrainConfig:
     """Give the paper's 360M model on annotated Wikipedia."""
-    return _paper("co-lmlm-360m", smollm2_360m(), stable=88_000, cooldown=10_000)
+    return read_training(EXPERIMENTS / "co-lmlm-360m.toml")
 
 
 def co_lmlm_360m_fw() -> TrainConfig:
@@ -448,47 +501,7 @@ def co_lmlm_360m_fw() -> TrainConfig:
 
     The corpora must be given in this order.
     """
-    config = _paper("co-lmlm-360m-fw", smollm2_360m(), stable=148_000, cooldown=20_000)
-    return replace(config, mix=(1.0, 0.0), cooldown_mix=(1.0, 1.0))
-
-
-def _paper(preset: str, architecture: Architecture, *, stable: int, cooldown: int) -> TrainConfig:
-    """Give the values of the paper's table.
-
-    A batch is 128 full rows of the context, from which the paper's "fewer than 100B tokens" of 170,000 steps follow.
-    Documents begin with their title, as the paper's prompts for biographies do. `micro_rows` suits 80 GB of memory and
-    changes nothing in what is learnt.
-    """
-    warmup = 2_000
-    return TrainConfig(
-        preset=preset,
-        init=RANDOM,
-        architecture=architecture,
-        tokenizer=SMOLLM2,
-        adapt="full",
-        steps=warmup + stable + cooldown,
-        warmup_steps=warmup,
-        cooldown_steps=cooldown,
-        learning_rate=5e-4,
-        final_learning_rate=0.0,
-        beta1=0.9,
-        beta2=0.95,
-        epsilon=1e-8,
-        clip_norm=1.0,
-        weight_decay=0.01,
-        batch_rows=128,
-        micro_rows=4,
-        max_length=PAPER_CONTEXT,
-        max_question_length=128,
-        temperature=0.07,
-        contrastive_weight=0.25,
-        precision="bf16",
-        layout="packed",
-        block=1,
-        title_fraction=1.0,
-        qa_fraction=0.0,
-        ntp_fraction=1.0,
-    )
+    return read_training(EXPERIMENTS / "co-lmlm-360m-fw.toml")
 
 
 _CO_LMLM: dict[str, Callable[[], TrainConfig]] = {
@@ -498,15 +511,20 @@ _CO_LMLM: dict[str, Callable[[], TrainConfig]] = {
     "co-lmlm-360m": co_lmlm_360m,
     "co-lmlm-360m-fw": co_lmlm_360m_fw,
 }
+_TOFU = ("tofu", "tofu-standard")
 
 
 def names() -> tuple[str, ...]:
     """List the presets: the Co-LMLM runs, and each for the other methods (``asker-360m``, ``small-standard``)."""
-    return tuple(_preset_name(run, method) for method in MARKUPS for run in _CO_LMLM)
+    return (*(_preset_name(run, method) for method in MARKUPS for run in _CO_LMLM), *_TOFU)
 
 
 def preset(name: str) -> TrainConfig:
-    """Give the preset of this name. Raises ValueError if there is none."""
+    """Give the preset of this name, or the run in this file (``NAME.toml``). Raises ValueError if there is none."""
+    if name.endswith(SUFFIX):
+        return read_training(Path(name).expanduser())
+    if name in names() and (file := EXPERIMENTS / f"{name}{SUFFIX}").is_file():
+        return read_training(file)
     for run, make in _CO_LMLM.items():
         for method in MARKUPS:
             if name == _preset_name(run, method):
@@ -515,12 +533,18 @@ def preset(name: str) -> TrainConfig:
 
 
 def as_method(config: TrainConfig, method: str) -> TrainConfig:
-    """Give the same run for another method, without the settings of the contrastive loss."""
+    """Give the same run for another method, without the settings of the contrastive loss.
+
+    A standard model looks nothing up, so its texts keep their own words.
+    """
     if method not in MARKUPS:
         raise ValueError(f"method {method!r} is none of {', '.join(MARKUPS)}")
     changes: dict[str, Any] = {"method": method, "preset": _preset_name(config.preset, method)}
     if MARKUPS[method].key is None:
-        changes |= {"contrastive_weight": 0.0, "qa_fraction": 0.0, "memory": 0, "hard_negatives": 0}
+        changes |= {"contrastive_weight": 0.0, "equal_negatives": False}
+        changes |= {"qa_fraction": 0.0, "memory": 0, "hard_negatives": 0}
+    if MARKUPS[method].opens is None:
+        changes["paraphrase_fraction"] = 0.0
     return replace(config, **changes)
 
 

@@ -77,7 +77,8 @@ class Pull:
 class PairMemory:
     """The vectors of the last `size` pairs of earlier steps, used as further negatives for small batches.
 
-    They come from a slightly older model, which changes little from step to step. With size 0 the loss is the paper's.
+    They come from a slightly older model, which changes little from step to step. With size 0 there are none, as in the
+    paper.
     """
 
     def __init__(self, size: int) -> None:
@@ -107,10 +108,14 @@ class PairMemory:
             self.pairs = Pairs(*(state[name] for name in ("facts", "queries", "ids")))
 
 
-def pull_together(own: Pairs, temperature: float, memory: PairMemory) -> Pull:
+def pull_together(
+    own: Pairs, temperature: float, memory: PairMemory, *, equal_negatives: bool = False
+) -> Pull:
     """Compute the contrastive loss of a step and its gradient at this process's pairs, and remember the step's pairs.
 
-    All processes must call it, even without pairs. If no process has a pair, the losses are empty.
+    With `equal_negatives` it is the paper's formula to the letter. Without, pairs that ask the same question are no
+    negatives of each other: they would be pushed apart though the right answer to both is the same. All processes must
+    call it, even without pairs. If no process has a pair, the losses are empty.
     """
     step, begin = _gather_pairs(own)
     if not len(step):
@@ -121,6 +126,7 @@ def pull_together(own: Pairs, temperature: float, memory: PairMemory) -> Pull:
     )
     candidates = memory.extend(columns)
     here = slice(begin, begin + len(own))
+    left_out_NK = same_question(own.ids_N, candidates.ids_N, begin) & (not equal_negatives)
     with torch.enable_grad():
         losses_N = info_nce(
             columns.facts_ND[here],
@@ -129,7 +135,7 @@ def pull_together(own: Pairs, temperature: float, memory: PairMemory) -> Pull:
             candidates.queries_ND,
             begin,
             temperature,
-            same_question(own.ids_N, candidates.ids_N, begin),
+            left_out_NK,
         ) / len(step)  # fmt: skip
         losses_N.sum().backward()
     memory.remember(step)

@@ -392,7 +392,8 @@ class Trainer(Task[JointBatch]):
         return largest_of_ranks(counts, context.device) if context.sharded else counts
 
     def _pull(self, pairs: Pairs) -> Pull:
-        return pull_together(pairs, self.config.temperature, self.memory)
+        config = self.config
+        return pull_together(pairs, config.temperature, self.memory, equal_negatives=config.equal_negatives)
 
 
 def _forward(batch: JointBatch, context: StepContext) -> tuple[Tensor, Tensor, Tensor]:

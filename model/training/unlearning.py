@@ -31,7 +31,7 @@ from colmlm.kb.corpus.training_record import TrainingRecord, text_digest
 from colmlm.model.lm.checkpoint import config_of
 from colmlm.model.lm.language_model import FactLM
 from colmlm.model.text.tokens import FactTokenizer, pad_sequences
-from colmlm.model.training.config import NPO, OBJECTIVES, TrainConfig
+from colmlm.model.training.config import EXPERIMENTS, NPO, OBJECTIVES, SUFFIX, TrainConfig, read_config
 from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
 from colmlm.model.training.start import start
 from colmlm.model.training.task import StepContext, StepMetrics, Task, micro_batches, process_rank
@@ -65,6 +65,17 @@ class UnlearnConfig:
                 raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
         if min(self.retain_weight, self.weight_decay) < 0:
             raise ValueError("retain_weight and weight_decay must not be negative")
+
+
+def unlearning_config(preset: str | None, changes: Mapping[str, Any]) -> UnlearnConfig:
+    """Give the settings in a file (``NAME.toml``), those of the paper (`npo`), or the defaults, with these changed.
+
+    Raises ValueError, which names the setting.
+    """
+    if preset not in (None, NPO) and not preset.endswith(SUFFIX):
+        raise ValueError(f"no preset {preset!r}; there is {NPO}, or name a file ({SUFFIX})")
+    file = EXPERIMENTS / "npo.toml" if preset == NPO else preset and Path(preset).expanduser()
+    return replace(read_config(UnlearnConfig, file) if file else UnlearnConfig(), **changes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ def test_what_cannot_be_trained_is_one_line(home: Path, tmp_path: Path, subtests
     for words, code, says in (
         (["train", "spans", "--no-demo"], 2, "nothing to train on"),
         (["train", "questions", "--no-demo"], 2, "nothing to train on"),
-        (["train", "spans", "--preset", "large"], 2, "large"),
+        (["train", "spans", "--preset", "large"], 2, "no preset 'large'"),
         (["train", "spans", "--max-minutes", "0"], 2, "not above 0"),
         (["train", "spans", "--set", "batch=many"], 2, "batch: 'many' does not fit"),
         (["train", "questions", "--set", "colour=red"], 2, "no setting 'colour'"),

@@ -239,6 +239,15 @@ def test_a_dry_run_says_what_it_takes_and_trains_nothing(base: Path, tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
+def test_a_run_is_read_from_a_configuration_file(base: Path, tmp_path: Path):
+    file = tmp_path / "mine.toml"
+    file.write_text(f'extends = "co-lmlm-135m"\nsteps = 20_000\ntokenizer = "{base}"\n')
+    report = invoke("train", "--config", file, "--dry-run", "--json").json["config"]
+    assert (report["preset"], report["steps"], report["learning_rate"]) == ("mine", 20_000, 5e-4)
+    changed = invoke("train", "--config", file, "--set", "steps=15000", "--dry-run", "--json")
+    assert changed.json["config"]["steps"] == 15_000
+
+
 def test_a_plot_is_drawn_from_the_log(whole: Path, tmp_path: Path):
     target = tmp_path / "losses.png"
     assert invoke("plot", whole, "--output", target).code == 0
@@ -253,6 +262,7 @@ def test_a_plot_is_drawn_from_the_log(whole: Path, tmp_path: Path):
         ([], "--out"),
         (["--out", "x", "--no-demo"], "nothing to train on"),
         (["--out", "x", "--preset", "huge"], "no preset 'huge'"),
+        (["--out", "x", "--config", "none.toml"], "none.toml: it cannot be read"),
         (["--out", "x", "--method", "rag"], "rag"),
         (["--out", "x", "--init", "random"], "need an architecture"),
         (["--out", "x", "--set", "weight_decay"], "is not NAME=VALUE"),

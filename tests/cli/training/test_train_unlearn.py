@@ -36,6 +36,19 @@ def test_a_checkpoint_is_trained_further_and_is_a_checkpoint_again(
     assert len({one.checkpoint_id for one in kept}) == 3
 
 
+def test_a_configuration_file_gives_the_settings_and_options_change_them(
+    run: Run, checkpoint: Path, splits: tuple[Path, Path], tmp_path: Path
+) -> None:
+    forget, retain = splits
+    words = ("unlearn", "--config", "npo", "--init", checkpoint, "--forget", forget, "--retain", retain)
+    assert run(*words, "--out", tmp_path / "npo", "--epochs", 1, "--seed", 69).code == 0
+    config = load(tmp_path / "npo", tmp_path).config.training["unlearning"]
+    expected = {"beta": 0.1, "learning_rate": 6e-5, "batch": 32, "epochs": 1, "seed": 69}
+    assert {name: config[name] for name in expected} == expected
+    refused = run(*words[:1], "--config", "gentle", *words[3:], "--out", tmp_path / "none")
+    assert refused.code == 2 and "no preset 'gentle'" in refused.err
+
+
 def test_what_cannot_be_is_refused_in_a_line(
     run: Run, checkpoint: Path, splits: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -150,7 +150,9 @@ def test_many_positions_go_through_the_head_in_pieces_to_the_same_gradient(modul
 
 
 @pytest.mark.parametrize("temperature", [0.07, 1.0])
-def test_the_contrastive_loss_is_the_papers_formula(module: JointModule, step: Step, temperature: float):
+def test_the_contrastive_loss_is_the_papers_formula_without_equal_questions(
+    module: JointModule, step: Step, temperature: float
+):
     facts, queries = Reference(module.lm, step).vectors()
     questions = [pair.question for pair in step.pairs]
     expected = contrastive(facts, queries, questions, temperature)
@@ -163,6 +165,24 @@ def test_the_contrastive_loss_is_the_papers_formula(module: JointModule, step: S
     assert loss.item() == pytest.approx(expected, rel=1e-4)
     without = contrastive(facts, queries, [str(n) for n in range(5)], temperature)
     assert abs(without - expected) > 1e-3  # here it matters that pairs with the same question are left out
+
+
+@pytest.mark.parametrize("temperature", [0.07, 1.0])
+def test_equal_questions_stay_negatives_where_the_formula_is_kept_to_the_letter(
+    module: JointModule, step: Step, temperature: float
+):
+    """-1/2B sum over i of both log softmaxes at i, each over all k of the batch, as section 3.2 writes it."""
+    facts, queries = (torch.stack(side) for side in Reference(module.lm, step).vectors())
+    total, size = 0.0, len(facts)
+    for i in range(size):
+        for rows, columns in ((facts, queries), (queries, facts)):
+            exponentials = [math.exp(float(rows[i] @ columns[k]) / temperature) for k in range(size)]
+            total += math.log(exponentials[i] / sum(exponentials))
+    pairs = Pairs(facts, queries, question_ids([pair.question for pair in step.pairs]))
+    pull = pull_together(pairs, temperature, PairMemory(0), equal_negatives=True)
+    assert float(pull.losses_N.sum()) == pytest.approx(-total / (2 * size), rel=1e-9)
+    others = pull_together(pairs, temperature, PairMemory(0))
+    assert abs(float(others.losses_N.sum()) + total / (2 * size)) > 1e-3
 
 
 def test_the_gradient_is_that_of_the_formula(module: JointModule, step: Step):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.model.training.config import GPUS, RANDOM, Architecture, TrainConfig
+from colmlm.model.training.config import GPUS, RANDOM, Architecture, TrainConfig, preset
 from colmlm.model.training.start import Ratios, TrainingPlan, llama_config, plan_run, saved_bytes, start
 from tests.tiny import byte_tokenizer
 
@@ -80,3 +80,12 @@ def test_arithmetic_and_hours_follow_their_formulas(config: TrainConfig):
     assert slower.flop - made.flop == pytest.approx(10 * 4 * p.matrices * 640)
     silent = planned(replace(config, method="standard", contrastive_weight=0.0))
     assert silent.question_tokens_per_step == 0
+
+
+def test_a_preset_assumes_the_questions_of_its_corpus():
+    shares = {
+        name: Ratios.assumed(preset(name)).questions for name in ("co-lmlm-360m", "co-lmlm-360m-fw", "small")
+    }
+    assert shares["co-lmlm-360m"] == pytest.approx(240e6 * 13 / 3e9, rel=0.01)
+    assert shares["co-lmlm-360m-fw"] == pytest.approx((2.2e9 - 240e6) * 13 / 90e9, rel=0.02)
+    assert shares["small"] == 0.27

@@ -13,6 +13,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from colmlm import model
+from colmlm.model.annotate.config import QUESTION_PRESETS, SPAN_PRESETS, named_preset
 from colmlm.model.text.markup import MARKUPS
 from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training import config as presets
@@ -20,6 +21,7 @@ from colmlm.model.training.config import Architecture, TrainConfig
 from colmlm.model.training.corpora import tokenise
 from colmlm.model.training.start import llama_config
 from colmlm.model.training.steps import Steps
+from colmlm.model.training.unlearning import unlearning_config
 from tests.kb.corpora import numbered
 from tests.tiny import bare_tokenizer, byte_tokenizer
 
@@ -44,6 +46,8 @@ TABLE = {
     "adapt": "full",
     "qa_fraction": 0.0,
     "ntp_fraction": 1.0,
+    "equal_negatives": True,
+    "paraphrase_fraction": 1.0,
     "memory": 0,
     "hard_negatives": 0,
 }
@@ -89,7 +93,7 @@ def test_the_architectures_are_smollm2s(architecture: Architecture, shape: tuple
 
 def test_every_preset_has_a_name_and_every_method_has_every_run():
     names = presets.names()
-    assert len(set(names)) == len(names) == 20
+    assert len(set(names)) == len(names) == 22
     assert {"small", "small-standard", "scratch-standard", "asker-360m", "standard-360m-fw"} <= set(names)
     assert all(presets.preset(name).preset == name for name in names)
     with pytest.raises(ValueError, match=r"no preset 'big'; there are small, scratch-co-lmlm, co-lmlm-135m"):
@@ -100,7 +104,43 @@ def test_every_preset_has_a_name_and_every_method_has_every_run():
 def test_other_methods_share_all_but_the_contrastive_loss(method: str):
     ours, theirs = asdict(presets.co_lmlm_360m()), asdict(presets.preset(f"{method}-360m"))
     differing = {name for name in ours if ours[name] != theirs[name]}
-    assert differing == {"method", "preset", "contrastive_weight"} and theirs["contrastive_weight"] == 0
+    kept_words = {"paraphrase_fraction"} if method == "standard" else set()
+    assert differing == {"method", "preset", "contrastive_weight", "equal_negatives"} | kept_words
+    assert theirs["contrastive_weight"] == 0
+
+
+@pytest.mark.parametrize("file", sorted(presets.EXPERIMENTS.glob("*.toml")), ids=lambda file: file.stem)
+def test_every_experiment_of_the_paper_is_a_file_that_is_read(file: Path):
+    if file.stem in presets.names():
+        assert presets.preset(file.stem) == presets.preset(str(file)) == presets.read_training(file)
+    elif file.stem == "npo":
+        config = unlearning_config("npo", {"seed": 42})
+        assert (config.epochs, config.batch, config.seed) == (8, 32, 42)
+        assert unlearning_config(str(file), {"seed": 42}) == config
+    else:
+        tuners = SPAN_PRESETS | QUESTION_PRESETS
+        assert named_preset(str(file), {file.stem: tuners[file.stem]}) == tuners[file.stem]()
+
+
+def test_a_file_names_what_differs_and_is_refused_where_it_is_wrong(tmp_path: Path):
+    file = tmp_path / "mine.toml"
+    file.write_text('extends = "co-lmlm-135m"\nmethod = "standard"\nsteps = 20_000\nweight_decay = 0.1\n')
+    expected = presets.as_method(presets.co_lmlm_135m(), "standard")
+    assert presets.preset(str(file)) == replace(expected, preset="mine", steps=20_000, weight_decay=0.1)
+    for text, says in (
+        ("steps = ", "Invalid value"),
+        ('steps = "many"', "steps: 'many' does not fit"),
+        ("warp = 9", "no setting 'warp'"),
+        ('extends = "big"', "no preset 'big'"),
+        ('init = "random"', "need an architecture"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=rf"mine\.toml: .*{says}"):
+            presets.preset(str(file))
+    with pytest.raises(ValueError, match=r"none\.toml: it cannot be read"):
+        presets.preset(str(tmp_path / "none.toml"))
+    with pytest.raises(ValueError, match=r"there is npo"):
+        unlearning_config("gentle", {})
 
 
 def test_fewer_steps_keep_the_schedules_shape():
