@@ -70,14 +70,23 @@ def bits_code_bytes(dim: int) -> int:
 def paper_spec(num_keys: int, dim: int) -> str:
     """Give the paper's spec, with a byte for each four numbers of a key."""
     # d' is the largest multiple of 4 up to d, since each of the d/4 codes covers 4 numbers.
-    return f"OPQ{dim // 4}_{dim // 4 * 4},IVF{default_nlist(num_keys)},PQ{dim // 4}"
+    return coded_spec(num_keys, dim, dim // 4)
+
+
+def coded_spec(num_keys: int, dim: int, code_bytes: int) -> str:
+    """Give the spec with codes of so many bytes. From a hundred million keys on it has the paper's 65,536 lists."""
+    lists = MOST_LISTS if num_keys >= PAPER_KEYS else default_nlist(num_keys)
+    return f"OPQ{code_bytes}_{dim // code_bytes * code_bytes},IVF{lists},PQ{code_bytes}"
+
+
+MOST_LISTS, PAPER_KEYS = 65_536, 100_000_000
 
 
 def default_nlist(num_keys: int) -> int:
     """Give the number of inverted lists for an index of `num_keys` keys."""
     # The power of two at or below 4 sqrt(n) leaves each list the 39 training keys that k-means wants; 65,536
     # centroids already cost 9 ms a query at d = 960.
-    return min(65_536, 1 << int(math.log2(4 * math.sqrt(num_keys))))
+    return min(MOST_LISTS, 1 << int(math.log2(4 * math.sqrt(num_keys))))
 
 
 # What follows the spec of a retired keyset whose collection is gone: it names none any more.

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 
 import numpy as np
 import typer
-from sqlalchemy import func, select
+from sqlalchemy import or_, select
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import CheckpointPath, Threshold, examples
@@ -27,9 +27,9 @@ from colmlm.kb.lookup.in_process import FaissCandidates
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.searcher import Searcher
-from colmlm.kb.lookup.specs import FLAT_SPEC, default_nlist
+from colmlm.kb.lookup.specs import FLAT_SPEC, coded_spec
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow
+from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow, key_kinds
 from colmlm.lab.bench.machine import print_report
 from colmlm.lab.evaluate.kept import FromTheFirst
 from colmlm.model.evaluate.perplexity import (
@@ -74,7 +74,9 @@ def perplexity(
             "--beside", exists=True, file_okay=False, help="A checkpoint without lookups. Repeatable."
         ),
     ] = None,
-    base: Annotated[bool, typer.Option("--base", help="Also the untrained base model.")] = False,
+    base: Annotated[
+        bool, typer.Option("--base", help="Also SmolLM2-135M-Instruct, from which adapters are trained.")
+    ] = False,
     index: Annotated[
         list[IndexKind] | None,
         typer.Option(
@@ -90,11 +92,12 @@ def perplexity(
     threshold: Threshold = None,
     checkpoint: CheckpointPath = None,
 ) -> None:
-    """Measure perplexity outside of the marked spans: with the text's own spans, and with what lookups find.
+    """Measure perplexity outside of the marked spans: with the spans given, and with what lookups find.
 
-    `dynamic` splices the nearest fact at any score, as the paper does; `dynamic_gated` undoes a lookup without a match
-    and predicts the span itself, as decoding does. The documents should not be in the knowledge base, or lookups would
-    find their own facts.
+    `static` gives the annotator's paraphrases, as the paper does, `static_own_spans` the text's own. `dynamic` splices
+    the nearest fact at any score, as the paper does; `dynamic_gated` undoes a lookup without a match and predicts the
+    span itself, as decoding does. The documents should not be in the knowledge base, or lookups would find their own
+    facts.
     """
     if unrelated and not index:
         raise typer.BadParameter(
@@ -113,6 +116,7 @@ def perplexity(
         "documents": len(documents),
         "max_tokens": max_tokens,
         "lookups": sum(t.lookups for t in measured.static),
+        "paraphrased": sum(t.matched - t.right for t in measured.static),
         "right_nearest": sum(t.right for t in measured.nearest),
         "matched_gated": sum(t.matched for t in measured.gated),
         "right_gated": sum(t.right for t in measured.gated),
@@ -155,10 +159,11 @@ def _measure(
     beside: dict[str, tuple[list[TextTally], list[TextTally]]] = {
         other.config.name: ([], []) for other in others
     }
-    found = DocumentSums([], [], [], beside, {name: [] for name in trials})
+    found = DocumentSums([], [], [], [], beside, {name: [] for name in trials})
     looked_up = (found.nearest, found.gated, *found.indexes.values())
     for document in _show_progress(documents):
         found.static.append(static_tally(checkpoint, document, max_tokens=max_tokens))
+        found.own_spans.append(static_tally(checkpoint, document, max_tokens=max_tokens, own_spans=True))
         readings = dynamic_tallies(checkpoint, document, finds, max_tokens=max_tokens)
         for tallies, tally in zip(looked_up, readings, strict=True):
             tallies.append(tally)
@@ -210,8 +215,7 @@ def spec_of(kind: str, num_keys: int, dim: int) -> str:
     """Give the Faiss factory string of a kind: exact, or the paper's with codes of d/4 or d/10 bytes per key."""
     if (share := KINDS[kind]) == 0:
         return FLAT_SPEC
-    size = max(1, dim // share)
-    return f"OPQ{size}_{dim // size * size},IVF{default_nlist(num_keys)},PQ{size}"
+    return coded_spec(num_keys, dim, max(1, dim // share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,17 +227,20 @@ class TrialIndex:
     num_keys: int
 
     @classmethod
-    def of(cls, kb: KnowledgeBase, kind: str, without: Sequence[str] = ()) -> Self:
+    def of(
+        cls, kb: KnowledgeBase, kind: str, without: Sequence[str] = (), *, kinds: Sequence[str] = key_kinds
+    ) -> Self:
         """Build an index of this kind over the active keyset's keys, without those of the corpora in `without`.
 
-        Raises `CorpusNotFound`, and `InvalidValue` where there are too few keys to train it.
+        Only keys of these kinds are in it. Raises `CorpusNotFound`, and `InvalidValue` where there are too few
+        keys to train it.
         """
         with kb.sessions() as session:
             for corpus in without:
                 reading.require_corpus(session, corpus)
             head = keysets.active_head(session)
             seq = audit.head_seq(session)  # read before the keys
-            left_out = _keys_of(session, head.keyset_id, without)
+            left_out = _keys_left_out(session, head.keyset_id, without, kinds)
             num_keys = sum(len(ids) for ids, _ in _kept_keys(session, head, left_out))
             if num_keys == 0:
                 raise InvalidValue("index", "there is no key to put into it")
@@ -254,16 +261,19 @@ class TrialIndex:
         return cls(kb.searcher.of_keyset(head.keyset_id, replica), index.spec, num_keys)
 
 
-def _keys_of(session: Any, keyset_id: int, corpora: Sequence[str]) -> Ids:
-    """Give the ids of these corpora's keys, ascending."""
+def _keys_left_out(session: Any, keyset_id: int, corpora: Sequence[str], kinds: Sequence[str]) -> Ids:
+    """Give the ids of these corpora's keys, and of those that are of none of these kinds, ascending."""
     statement = (
         select(FactKeyRow.id)
         .join(FactRow, FactRow.id == FactKeyRow.fact_id)
-        .join(DocumentRow, DocumentRow.id == FactRow.document_id)
-        .where(FactKeyRow.keyset_id == keyset_id, DocumentRow.corpus == func.any(list(corpora)))
+        .join(DocumentRow, DocumentRow.id == FactRow.document_id, isouter=True)
+        .where(
+            FactKeyRow.keyset_id == keyset_id,
+            or_(DocumentRow.corpus.in_(corpora), FactKeyRow.kind.not_in(kinds)),
+        )
     )
-    found = session.scalars(statement).all() if corpora else []
-    return np.sort(np.array(found, dtype=np.int64))
+    is_partial = bool(corpora) or set(kinds) < set(key_kinds)
+    return np.sort(np.array(session.scalars(statement).all() if is_partial else [], dtype=np.int64))
 
 
 def _kept_keys(session: Any, head: KeysetHead, left_out: Ids) -> Iterator[tuple[Ids, Vectors]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +18,7 @@ from colmlm.kb.corpus.squad import read_questions
 from colmlm.kb.facts.records import FactRecord
 from colmlm.lab.bench.machine import print_report
 from colmlm.lab.evaluate.kept import AnsweredTogether, AnswerTokens, fill_log, open_log
+from colmlm.lab.evaluate.perplexity import TrialIndex
 from colmlm.lab.methods.methods import Answerer, Method, answerer
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.evaluate.answers import (
@@ -35,7 +36,13 @@ QA_EXAMPLES = examples(
     "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl --limit 500 --mode forced --out answers.jsonl",
     "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl --method asker --checkpoint runs/asker --json",
     "colmlm-lab evaluate qa --corpus passages --questions popqa.jsonl --mode auto --json",
+    "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl --mode forced --keys context --threshold 0.7",
 )
+
+
+class KeyKind(StrEnum):
+    context = "context"
+    question = "question"
 
 
 class QuestionMode(StrEnum):
@@ -69,6 +76,12 @@ def qa(
     ] = None,
     checkpoint: CheckpointPath = None,
     threshold: Threshold = None,
+    keys: Annotated[
+        list[KeyKind] | None,
+        typer.Option(
+            "--keys", help="Look up by keys of this kind alone, exactly; may be repeated. Default: all."
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -82,8 +95,9 @@ def qa(
     """Ask questions without their paragraphs, greedily, and count the answers that hold a gold one.
 
     The prompt is "Question: ...", with "Answer:" on the next line. Exact match is the paper's: any gold answer within
-    the first 100 characters, whatever the case; with the spliced values and without them. A row with `sub_label` and
-    `obj_label` (T-REx) is a sentence to complete within the first five tokens. Intervals are of 95 %.
+    the first 100 characters, whatever the case; with the spliced values and without them. A fact of the paper has one
+    key, `--keys context`. A row with `sub_label` and `obj_label` (T-REx) is a sentence to complete within the first
+    five tokens. Intervals are of 95 %.
     """
     source = squad or questions_at
     if source is None or (squad and questions_at):
@@ -99,6 +113,8 @@ def qa(
         values = {fact.value.casefold() for fact in facts}
         covered = sum(any(a.casefold() in values for a in q.answers) for q in questions) / len(questions)
         who = answerer(runtime, method, checkpoint, mode, corpus)
+        if keys:
+            who = _with_keys(runtime, who, keys)
         config = DecodeConfig(
             mode=who.mode, max_tokens=max_tokens, repetition_penalty=1.0, threshold=threshold
         )
@@ -121,6 +137,18 @@ def qa(
         **summary.as_json(),
     }
     print_report(report)
+
+
+def _with_keys(runtime: Runtime, who: Answerer, kinds: Sequence[KeyKind]) -> Answerer:
+    """Give the same answerer with an exact index of the active keyset's keys of these kinds."""
+    from colmlm.model.decoding.decoder import Decoder
+
+    if who.run.get("keys_of") != who.run["checkpoint_id"]:
+        raise typer.BadParameter("it looks nothing up by a state of its own.", param_hint="--keys")
+    chosen = sorted(map(str, kinds))
+    trial = TrialIndex.of(runtime.kb, "exact", kinds=chosen)
+    run = who.run | {"key_kinds": chosen, "num_keys": trial.num_keys}
+    return replace(who, decoder=Decoder(who.decoder.checkpoint, trial.lookups), run=run)
 
 
 def _of_squad(facts: Sequence[FactRecord], squad: Path) -> list[AskedQuestion]:

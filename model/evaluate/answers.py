@@ -1,9 +1,10 @@
 """Scores of closed-book answers (appendix A): exact match within the first 100 characters, or, for an answer that
 completes a statement, within the first five tokens.
 
-The paper strips "annotation tokens" before it scores. Those are the tags: the value that Co-LMLM splices at a lookup
-*is* the answer. Rel-LMLM's value is part of its call and stripped with it, since the text says it again. Since the
-paper does not settle this, an output is scored both with its spliced values and without them.
+The paper contradicts itself. "Retrieved factual spans are removed before scoring" (section 4.3), and "annotation tokens
+from retrieval are removed before scoring" (appendix A). The value that Co-LMLM splices at a lookup *is* the answer, so
+its figures can only be of the second reading. Rel-LMLM's value is part of its call and stripped with it, since the text
+says it again. An output is scored both with its spliced values and without them, and both are printed.
 """
 
 from __future__ import annotations
@@ -245,7 +246,8 @@ class Evidence:
 #
 # A row has a question and its answers under any of the names in use. A row of T-REx names a subject and an
 # object instead, and its file the relation; from these it becomes the beginning of a sentence that ends with
-# the object. The wording is this project's, since the sentences of the published set are not among its facts.
+# the object. The wording is this project's, since the sentences of the published set are not among its facts. So every
+# row can be read from left to right, where the paper keeps the 11,615 whose own sentence ends with the object.
 
 SUFFIXES = {".json", ".jsonl", ".csv"}
 _QUESTION = ("question", "problem")

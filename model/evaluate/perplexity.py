@@ -1,9 +1,10 @@
 """Perplexity of texts with marked facts: static, dynamic and their normalised forms (section 4.2, appendix A.5).
 
-The tokens outside of lookups, M-bar in the paper, are scored. *Static* gives the model the text's own spans, *dynamic*
-the values that its own lookups find; both leave the spans unscored. The normalised forms add the loss of the opening
-``<FACT>`` tokens: dynamic-normalised divides by the same tokens as dynamic, so that the true value lies between the
-two; normalised uses the text's own spans and divides by all tokens of the text without markup.
+The tokens outside of lookups, M-bar in the paper, are scored. *Static* gives the model the annotator's paraphrase of
+each span, or the span itself where it has none; a second static figure gives the text's own spans alone. *Dynamic*
+gives the values that its own lookups find. All leave the spans unscored. The normalised forms add the loss of the
+opening ``<FACT>`` tokens: dynamic-normalised divides by the same tokens as dynamic, so that the true value lies between
+the two; normalised goes with static and divides by all tokens of the text without markup.
 
 The paper does not say how a lookup without a match counts in the dynamic form. Two readings are measured: `nearest`
 splices the nearest fact in any case; *gated* takes the lookup back as the decoder does and lets the model say the span
@@ -273,11 +274,14 @@ def _splice(tokenizer: FactTokenizer, masking: Masking, find: Find) -> Splice:
         value, own = find(query), tokenizer.decode(span)
         if masking is Masking.spoken:
             return span if value == own.strip() else None
-        if value is None:
-            return span
-        return tokenizer.encode(f" {value}" if own.startswith(" ") else value)
+        return span if value is None else _value_ids(tokenizer, value, own)
 
     return splice
+
+
+def _value_ids(tokenizer: FactTokenizer, value: str, own: str) -> list[int]:
+    """Encode a value for the place of the text's own span."""
+    return tokenizer.encode(f" {value}" if own.startswith(" ") else value)
 
 
 # The forms of perplexity, over one text.
@@ -301,17 +305,27 @@ class TextTally:
 
 
 @torch.inference_mode()
-def static_tally(checkpoint: Checkpoint, document: AnnotatedDocument, *, max_tokens: int = 1024) -> TextTally:
-    """Score the document with its own spans given, in one pass."""
+def static_tally(
+    checkpoint: Checkpoint, document: AnnotatedDocument, *, max_tokens: int = 1024, own_spans: bool = False
+) -> TextTally:
+    """Score the document in one pass, with the annotator's paraphrase of each span given, or with its `own_spans`.
+
+    `matched` counts the spans that have a paraphrase, `right` those of them whose paraphrase is the very span.
+    """
     text = _text(checkpoint, document, max_tokens)
     reader, tokenizer = SequenceReader(checkpoint), checkpoint.tokenizer
-    for outside, span in zip(text.outside, text.spans, strict=False):
+    answers = [None if own_spans else fact.answer for fact in document.facts[: len(text.spans)]]
+    for outside, span, answer in zip(text.outside, text.spans, answers, strict=False):
         reader.queue(outside, SAID)
         reader.queue([tokenizer.fact], APART)
-        reader.queue([*span, tokenizer.fact_end], GIVEN)
+        given = _value_ids(tokenizer, answer, tokenizer.decode(span)) if answer else span
+        reader.queue([*given, tokenizer.fact_end], GIVEN)
     reader.queue(text.outside[-1], SAID)
     read_courses([(reader, reader.at_once())], checkpoint.lm.inference.cache(1))
-    return _tally(reader, text)
+    same = sum(
+        fact.answer == fact.value for fact, answer in zip(document.facts, answers, strict=False) if answer
+    )
+    return replace(_tally(reader, text), matched=sum(map(bool, answers)), right=same)
 
 
 @torch.inference_mode()
@@ -344,7 +358,7 @@ class _Splices:
             return None
         said = self.tokenizer.decode(span)
         self.matched, self.right = self.matched + 1, self.right + (value == said.strip())
-        return self.tokenizer.encode(f" {value}" if said.startswith(" ") else value)
+        return _value_ids(self.tokenizer, value, said)
 
 
 @torch.inference_mode()
@@ -393,11 +407,12 @@ Sums = tuple[NDArray[np.float64], NDArray[np.float64]]  # for each document: los
 
 @dataclass(slots=True)
 class DocumentSums:
-    """The sums of each document: for the model with lookups in three readings and in each other index, and for each
+    """The sums of each document: for the model with lookups in four readings and in each other index, and for each
     baseline in two. Without `gated` that reading is left out.
     """
 
     static: list[TextTally]
+    own_spans: list[TextTally]
     nearest: list[TextTally]
     gated: list[TextTally]
     beside: dict[str, tuple[list[TextTally], list[TextTally]]]
@@ -407,6 +422,7 @@ class DocumentSums:
         """Give losses and tokens of every reported figure, by its name."""
         found = {
             "static": _outside(self.static),
+            "static_own_spans": _outside(self.own_spans),
             "static_without_markup": _without_markup(self.static),
             "normalised": _with_openings(self.static, by_text=True),
             "dynamic": _outside(self.nearest),
@@ -418,6 +434,7 @@ class DocumentSums:
             found["dynamic_gated_normalised"] = _with_openings(self.gated)
         for name, tallies in self.indexes.items():
             found[f"dynamic, {name}"] = _outside(tallies)
+            found[f"dynamic_normalised, {name}"] = _with_openings(tallies)
         for name, (every, same) in self.beside.items():
             found[f"{name}, all tokens"] = _outside(every)
             found[f"{name}, same tokens"] = _outside(same)

@@ -249,8 +249,13 @@ def base_checkpoint(
     directory = resolve_base(base, cache)
     tokenizer = FactTokenizer.load(directory / "tokenizer.json", markup=markup)
     model = with_token_rows(model_at(directory, torch.float32), tokenizer)
+    label = f"{Path(WHEEL_FILE).stem} de-quantised" if base == WHEEL_BASE else base
     config = CheckpointConfig(
-        name=f"{base} (untrained)", kind="full", base=base, dim=model.config.hidden_size, method=markup.method
+        name=f"{label} (untrained)",
+        kind="full",
+        base=base,
+        dim=model.config.hidden_size,
+        method=markup.method,
     )
     return _ready(config, model, tokenizer, weights_digest(directory), None, precision)
 

@@ -67,6 +67,12 @@ class CheckpointConfig:
     decoding: dict[str, Any] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def trained_length(self) -> int:
+        """Give the tokens of the longest sequences that it was trained on; 0 where that is not known."""
+        config = self.training.get("config")
+        return int(config.get("max_length", 0)) if isinstance(config, dict) else 0
+
     def save(self, directory: Path) -> None:
         """Write the config with the digests of the files in `directory`; it must be the last file written there."""
         sealed = [name for name in SEALED_FILES if (directory / name).is_file()]

@@ -42,11 +42,13 @@ class KeyEncoder:
 
     `batch_tokens` bounds the padded tokens of a forward; sequences of similar length share one. A document longer than
     `window` tokens is read in windows that overlap by half; each fact is read in the first window that reaches it,
-    which leaves it at least half a window of context. Raises `CheckpointError` for a model of a method that asks in
-    words, or not at all.
+    which leaves it at least half a window of context. By default a window is as long as the sequences of the training,
+    and 2,048 tokens at least. Raises `CheckpointError` for a model of a method that asks in words, or not at all.
     """
 
-    def __init__(self, checkpoint: Checkpoint, *, batch_tokens: int = 4096, window: int = 2048) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, *, batch_tokens: int = 4096, window: int | None = None
+    ) -> None:
         markup = checkpoint.tokenizer.markup
         if markup.key is None:
             raise CheckpointError(
@@ -55,6 +57,7 @@ class KeyEncoder:
             )
         self.checkpoint = checkpoint
         self.batch_tokens = batch_tokens
+        window = window or max(2048, checkpoint.config.trained_length)
         self.window = min(window, int(checkpoint.lm.causal.config.max_position_embeddings))
 
     @property

@@ -31,7 +31,7 @@ from hypothesis.stateful import (
 from colmlm.kb import interpreter
 from colmlm.kb.errors import IndexInvariant, KBError, SnapshotRefused
 from colmlm.kb.lookup.index import KeyIndex
-from colmlm.kb.lookup.specs import default_spec
+from colmlm.kb.lookup.specs import default_spec, paper_spec
 
 DIM = 16
 FLAT, IVF, PAPER, BITS = "IDMap2,Flat", "IVF4,Flat", "OPQ4_16,IVF4,PQ4", "RR16,IVF4,RaBitQ"
@@ -537,3 +537,10 @@ def test_searches_beside_edits_give_right_ids_and_none_already_removed(spec: str
         thread.join(timeout=60)
     assert not is_starved and not failures and min(searches) > 0
     assert index.ids.tolist() == sorted(set(range(340)) - gone)
+
+
+@pytest.mark.parametrize(
+    ("num_keys", "lists"), [(240_000_000, 65_536), (145_000_000, 65_536), (1_000_000, 2_048)]
+)
+def test_the_papers_spec_has_its_lists_at_the_papers_sizes(num_keys: int, lists: int) -> None:
+    assert paper_spec(num_keys, 960) == f"OPQ240_960,IVF{lists},PQ240"

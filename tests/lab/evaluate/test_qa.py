@@ -66,6 +66,18 @@ def test_a_forced_lookup_finds_facts_and_a_stopped_run_goes_on(run: Run, lands: 
     assert off.code == 0 and "lookups" in off.out and "exact match" in off.out
 
 
+def test_keys_of_one_kind_are_asked_alone(run: Run, lands: Path) -> None:
+    assert run("keysets", "fill", "--kinds", "context,question").code == 0
+    forced = (*BASE, lands, "--mode", "forced", "--threshold", -1, "--json")
+    by_context = run(*forced, "--keys", "context").json
+    assert (by_context["key_kinds"], by_context["num_keys"], by_context["questions"]) == (["context"], 3, 3)
+    both = run(*forced, "--keys", "context", "--keys", "question").json
+    assert (both["key_kinds"], both["num_keys"]) == (["context", "question"], 6)
+    assert by_context["exact_match_without_values"]["share"] <= by_context["exact_match"]["share"]
+    refused = run(*BASE, lands, "--mode", "off", "--keys", "context")
+    assert refused.code == 2 and "--keys" in refused.err
+
+
 @pytest.mark.slow(reason="runs an evaluation to its end")
 def test_baselines_answer_the_same_questions(run: Run, lands: Path, checkpoint: Path, tmp_path: Path) -> None:
     standard = tiny_checkpoint(tmp_path / "standard", markup=STANDARD)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -92,6 +93,21 @@ def test_static_scores_what_is_outside_of_lookups_after_the_own_spans(checkpoint
     assert found.text_tokens == found.tokens + len(pieces["lima"] + pieces["titicaca"])
     opened = [(ids, ids == pieces["open"]) for ids, _ in said]
     assert found.opening_loss == pytest.approx(loss_of(checkpoint, opened), abs=1e-3)
+
+
+def test_static_gives_the_annotators_paraphrase_where_there_is_one(checkpoint: Checkpoint, pieces) -> None:
+    source = document()
+    lima, titicaca = source.facts
+    source = replace(source, facts=(replace(lima, answer="the city of Lima"), replace(titicaca, answer=None)))
+    found = static_tally(checkpoint, source)
+    said = given(pieces, checkpoint.tokenizer.encode(" the city of Lima"), pieces["titicaca"])
+    assert found.loss == pytest.approx(loss_of(checkpoint, said), abs=1e-3)
+    assert (found.lookups, found.matched, found.right) == (2, 1, 0)
+    own = static_tally(checkpoint, source, own_spans=True)
+    said = given(pieces, pieces["lima"], pieces["titicaca"])
+    assert own.loss == pytest.approx(loss_of(checkpoint, said), abs=1e-3)
+    assert abs(own.loss - found.loss) > 1e-3
+    assert (own.tokens, own.text_tokens) == (found.tokens, found.text_tokens)
 
 
 def test_the_part_of_the_loss_that_markup_takes_is_told_apart(checkpoint: Checkpoint, pieces) -> None:

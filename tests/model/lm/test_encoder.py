@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -138,6 +139,17 @@ def test_the_windows_of_a_long_document_give_what_their_text_gives(checkpoint: C
     (last,) = [w for w in short._windows(0, LONG) if 149 in w.facts]
     (states,) = checkpoint.lm.forward_sequences([last.encoded])
     close(keys(short, LONG)[list(last.facts)], unit(states[list(last.positions)]).numpy())
+
+
+@pytest.mark.parametrize(("trained", "window"), [(512, 2_048), (4_096, 4_096), (None, 2_048)])
+def test_a_window_is_as_long_as_the_sequences_of_the_training(
+    checkpoint: Checkpoint, trained: int | None, window: int
+):
+    training = {} if trained is None else {"config": {"max_length": trained}}
+    lm = deepcopy(checkpoint.lm)
+    lm.causal.config.max_position_embeddings = 8_192
+    taught = replace(checkpoint, lm=lm, config=replace(checkpoint.config, training=training))
+    assert KeyEncoder(taught).window == window
 
 
 def test_a_window_is_never_longer_than_the_models_context(checkpoint: Checkpoint):
