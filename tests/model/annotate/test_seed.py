@@ -15,6 +15,7 @@ from colmlm.model.annotate.config import ResultsUnusable
 from colmlm.model.annotate.pipeline import PROMPT, Results, SeedRun, annotate_document, estimate_cost
 from colmlm.model.lm.chat_endpoint import Chat, ConversationRefused, Endpoint, EndpointUnusable
 from tests.model.annotate.chat_server import ChatServer, chat_server
+from tests.places import ROOT
 
 KEY = "sk-secret-of-the-test"
 WORDS = 45  # tokens of a chunk in these tests
@@ -45,6 +46,50 @@ def saved(path: Path) -> list[AnnotatedDocument]:
 
 def rejects(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+# Each point of the paper's prompt (appendix B), and the words of ours that make it.
+POINTS = {
+    "someone would search for it": "whether anyone would type that search",
+    "a question, a snippet, and the verbatim span": "stand the words of the passage, character by character",
+    "the narrowest self-contained words": "Take the narrowest words",
+    "from the bare token to the fewest words more": "Imagine it alone on a card",
+    "no under-specified question": "**Too little is said.**",
+    "no over-specified question": "**Too much is said.**",
+    "the test of a question": "Cover the tagged words and read the question alone",
+    "names in the middle of sentences": "**Names in passing**",
+    "short numbers and times": "**Short figures and times**",
+    "what a named thing does": "**What a named thing does**",
+    "each sentence is swept, roles of importance stay": "go through who, what, when, where and how many",
+    "rule 1": "**Nothing from later.**",
+    "rule 2": "**Whole tuples.**",
+    "rule 3": "**Questions for strangers.**",
+    "rule 4": "**Definitions of names alone.**",
+    "rule 5": "**One fact, one tag.**",
+    "rule 6": "**Nothing that can be concluded.**",
+    "rule 7": "**Nothing that goes without saying.**",
+    "rule 8": "**Nothing of this document alone.**",
+    "rule 9": "**Only what weighs something.**",
+    "paraphrase 1": "It holds the answer to the question.",
+    "paraphrase 2": "It is no sentence and no clause",
+    "paraphrase 3": "It does not look copied",
+    "paraphrase 4": "about as long as the tagged words",
+    "paraphrase 5": "Names, numbers and dates keep their content",
+    "paraphrase 6": "Items of a list change their order",
+    "paraphrase 7": "Where there is no sensible other form",
+    "paraphrase 8": "8. Vary.",
+}
+
+
+def test_the_prompt_makes_each_point_of_the_papers_in_words_of_its_own() -> None:
+    prompt = PROMPT.read_text(encoding="utf-8")
+    assert [point for point, words in POINTS.items() if words not in prompt] == []
+    paper = ROOT.parent / "shared" / "paper" / "co-lmlm.tex"
+    if paper.is_file():
+        theirs = paper.read_text(encoding="utf-8").partition("Golden Dataset")[2].split()
+        runs = {tuple(theirs[n : n + 8]) for n in range(len(theirs))}
+        ours = prompt.split()
+        assert [ours[n : n + 8] for n in range(len(ours)) if tuple(ours[n : n + 8]) in runs] == []
 
 
 def test_a_long_document_is_one_conversation_and_its_spans_stand_in_the_document(
