@@ -26,6 +26,7 @@ from colmlm.lab.evaluate import survivors as evaluate_survivors
 from colmlm.lab.evaluate import timing as evaluate_timing
 from colmlm.lab.evaluate import tofu as evaluate_tofu
 from colmlm.lab.evaluate import updates as evaluate_updates
+from colmlm.lab.paper import rows as paper_rows
 
 app = typer.Typer(
     help="Measure a checkpoint and its baselines: recall of keys, answers to questions, when it looks up.",
@@ -48,6 +49,7 @@ app.command("confidence", epilog=evaluate_confidence.EXAMPLES)(evaluate_confiden
 app.command("growth", epilog=evaluate_growth.EXAMPLES)(evaluate_growth.growth)
 app.command("updates", epilog=evaluate_updates.EXAMPLES)(evaluate_updates.updates)
 app.command("perplexity", epilog=evaluate_perplexity.EXAMPLES)(evaluate_perplexity.perplexity)
+app.command("paper", epilog=paper_rows.EXAMPLES)(paper_rows.paper)
 app.command("tofu", epilog=evaluate_tofu.TOFU_EXAMPLES)(evaluate_tofu.tofu)
 app.command("tofu-documents", epilog=evaluate_tofu.DOCUMENTS_EXAMPLES)(evaluate_tofu.tofu_documents)
 app.command("tofu-log", epilog=evaluate_tofu.LOG_EXAMPLES)(evaluate_tofu.tofu_log)

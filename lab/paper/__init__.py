@@ -1,1 +1,1 @@
-"""The paper's tables at this model's size: a Makefile of commands, and the excerpts of data that they read."""
+"""The paper row by row, with what is shown of it, and its tables at this model's size: a Makefile and its data."""
