@@ -356,7 +356,7 @@ SUFFIX = ".toml"
 def read_config(kind: type[Config], file: Path, **given: Any) -> Config:
     """Read a config of this kind from a file. Raises ValueError, which names the file and the setting."""
     try:
-        return kind(**given | _parse_settings(kind, _typed(_toml(file))))
+        return kind(**given | _parse_settings(kind, _as_settings(_toml(file))))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{file}: {error}") from error
 
@@ -371,7 +371,7 @@ def read_training(file: Path) -> TrainConfig:
         config = preset(record.pop("extends")) if "extends" in record else TrainConfig()
         if (method := record.pop("method", config.method)) != config.method:
             config = as_method(config, method)
-        return with_settings(config, _typed(record), preset=file.stem)
+        return with_settings(config, _as_settings(record), preset=file.stem)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
 
@@ -383,7 +383,7 @@ def _toml(file: Path) -> dict[str, Any]:
         raise ValueError(f"it cannot be read ({error})") from error
 
 
-def _typed(record: Mapping[str, Any]) -> list[str]:
+def _as_settings(record: Mapping[str, Any]) -> list[str]:
     """Give values as they are typed after ``--set``, so that both are checked alike."""
     texts = {name: v if isinstance(v, str) else json.dumps(v, default=str) for name, v in record.items()}
     return [f"{name}={text}" for name, text in texts.items()]
