@@ -284,7 +284,7 @@ class Ratios:
     source: str = "assumed, as in SQuAD's paragraphs"
 
     @classmethod
-    def assumed(cls, config: TrainConfig) -> Ratios:
+    def of_config(cls, config: TrainConfig) -> Ratios:
         """Give the ratio of the corpus that a preset is meant for."""
         if config.preset in ("co-lmlm-135m", "co-lmlm-360m"):
             return cls(questions=WIKIPEDIA_SHARE, source="of the paper's Wikipedia, from its counts")
@@ -357,7 +357,7 @@ def plan_run(
     ratios: Ratios | None = None,
 ) -> TrainingPlan:
     """Estimate the needs of `config` on `gpus` of this kind, without building a large model or reading weights."""
-    ratios = ratios or Ratios.assumed(config)
+    ratios = ratios or Ratios.of_config(config)
     shape, tokenizer = _shape(config, cache)
     parameters = count_parameters(config, shape, tokenizer)
     memory = {

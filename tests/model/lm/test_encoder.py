@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.lm.checkpoint import Checkpoint
+from colmlm.model.lm.checkpoint import Checkpoint, load
 from colmlm.model.lm.encoder import KeyEncoder
 from colmlm.model.lm.language_model import unit
 from colmlm.model.text.tokens import FactTokenizer
@@ -146,9 +145,9 @@ def test_a_window_is_as_long_as_the_sequences_of_the_training(
     checkpoint: Checkpoint, trained: int | None, window: int
 ):
     training = {} if trained is None else {"config": {"max_length": trained}}
-    lm = deepcopy(checkpoint.lm)
-    lm.causal.config.max_position_embeddings = 8_192
-    taught = replace(checkpoint, lm=lm, config=replace(checkpoint.config, training=training))
+    taught = load(checkpoint.path, checkpoint.path)
+    taught.lm.causal.config.max_position_embeddings = 8_192
+    taught = replace(taught, config=replace(taught.config, training=training))
     assert KeyEncoder(taught).window == window
 
 
