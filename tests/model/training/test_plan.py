@@ -84,7 +84,8 @@ def test_arithmetic_and_hours_follow_their_formulas(config: TrainConfig):
 
 def test_a_preset_assumes_the_questions_of_its_corpus():
     shares = {
-        name: Ratios.of_config(preset(name)).questions for name in ("co-lmlm-360m", "co-lmlm-360m-fw", "small")
+        name: Ratios.of_config(preset(name)).questions
+        for name in ("co-lmlm-360m", "co-lmlm-360m-fw", "small")
     }
     assert shares["co-lmlm-360m"] == pytest.approx(240e6 * 13 / 3e9, rel=0.01)
     assert shares["co-lmlm-360m-fw"] == pytest.approx((2.2e9 - 240e6) * 13 / 90e9, rel=0.02)
