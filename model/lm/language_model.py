@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,22 +59,24 @@ class FactLM(nn.Module):
             self._inference = made(self.causal)
         return self._inference
 
-    def hidden(self, ids_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
+    def hidden(self, ids_BT: Tensor, positions_BT: Tensor | None = None, packing: Any = None) -> Tensor:
         """Give the [B, T, D] states after the final norm. Right padding needs no mask: attention is causal.
 
-        Where `positions_BT` restart within a row, a new sequence begins there that does not see the one before.
+        Where `positions_BT` restart within a row, a new sequence begins there that does not see the one before. A
+        trainer's attention takes the sequences of the row from `packing` (`model.training.forward`).
         """
         is_plain = positions_BT is None and torch.is_inference_mode_enabled() and self._is_for_inference
         if is_plain and ids_BT.shape[1] <= self.inference.context:
             return self.inference.states(ids_BT)
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.compute is torch.bfloat16):
+        with self._autocast():
+            packed = {} if packing is None else {"packing": packing}
             return self.causal.model(
-                input_ids=ids_BT, position_ids=positions_BT, use_cache=False
+                input_ids=ids_BT, position_ids=positions_BT, use_cache=False, **packed
             ).last_hidden_state
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         """Give the [N, V] next-token logits, in float32."""
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.compute is torch.bfloat16):
+        with self._autocast():
             return self.causal.lm_head(hidden_ND).float()
 
     def forward_sequences(
@@ -94,6 +97,12 @@ class FactLM(nn.Module):
                 here = slice(len(sequences[i])) if keep is None else list(keep[i])
                 states[i] = hidden_BTD[row, here]
         return states
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        """Give the context in which arithmetic is in bf16, where that is the precision."""
+        if self.compute is not torch.bfloat16:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     @property
     def _is_for_inference(self) -> bool:

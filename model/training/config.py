@@ -15,7 +15,8 @@ from colmlm.model.text.markup import CO_LMLM, MARKUPS, Markup
 from colmlm.model.text.passages import keywords_of, statement_of
 
 RANDOM = "random"
-ADAPT, PRECISION, LAYOUT = ("full", "lora"), ("auto", "fp32", "bf16"), ("padded", "packed")
+ADAPT, PRECISION = ("full", "lora"), ("auto", "fp32", "bf16")
+_FORMER = ("layout",)  # settings of earlier releases that changed nothing but the time
 
 
 class TrainingRefused(ValueError):
@@ -64,15 +65,17 @@ class TrainConfig:
     Data: a step takes `batch_documents` documents, or as many as fill `batch_rows` rows of `max_length` tokens; a
     document longer than `max_length` counts as several. They come in blocks of `block` neighbours from the corpus, so
     that facts of one article are each other's hard negatives. With `hard_negatives` each document also brings that many
-    documents that the model confuses with it, which are searched every `mine_every` steps. One forward takes
+    documents that the model confuses with it, which are searched every `mine_every` steps. A micro-batch takes
     `micro_documents` documents, or, where a batch is counted in rows, as many as fill `micro_rows` (None: all that a
-    process has). `layout` says how sequences share a forward: padded in groups of similar length, or packed into rows
-    of `max_length`. `mix` weighs the corpora in the order they are given (empty: one corpus of them all), and
-    `cooldown_mix` does so in the cooldown (empty: as before). `title_fraction` of the documents begin with their title.
-    `qa_fraction` of the pairs are queried at a ``<FACT>`` after the question, in one of the forms that `asking` names
-    (`model.training.config`), instead of at ``<FACT-q>``, since the decoder will ask in such forms. In a share
-    `paraphrase_fraction` of the spans that have an answer, the answer stands in place of the value, since a value that
-    is looked up seldom has the words of the text around it (section 3.3 c).
+    process has). Its sequences are packed. With `forward_tokens` a micro-batch is one forward of that many tokens, or
+    of a quarter. None is the device's default: that on a GPU, and as many tokens as there are on a CPU
+    (`model.training.forward`). `compile` compiles the layers, which takes minutes at first. `mix` weighs the corpora in
+    the order they are given (empty: one corpus of them all), and `cooldown_mix` does so in the cooldown (empty: as
+    before). `title_fraction` of the documents begin with their title. `qa_fraction` of the pairs are queried at a
+    ``<FACT>`` after the question, in one of the forms that `asking` names (`model.training.config`), instead of at
+    ``<FACT-q>``, since the decoder will ask in such forms. In a share `paraphrase_fraction` of the spans that have an
+    answer, the answer stands in place of the value, since a value that is looked up seldom has the words of the text
+    around it (section 3.3 c).
 
     Loss: `temperature`, `contrastive_weight` and `max_question_length` are the paper's (appendix A). With
     `equal_negatives` every other pair is a negative, as in the paper's formula; without, a pair whose question is the
@@ -117,7 +120,8 @@ class TrainConfig:
     micro_documents: int | None = None
     micro_rows: int | None = None
     block: int = 4
-    layout: str = "padded"
+    forward_tokens: int | None = None
+    compile: bool = False
     max_length: int = 512
     max_question_length: int = 128
     title_fraction: float = 0.5
@@ -146,7 +150,11 @@ class TrainConfig:
 
         Raises ValueError where the record has a setting that this program does not know.
         """
-        values = {("init" if name == "base" else name): value for name, value in record.items()}
+        values = {
+            ("init" if name == "base" else name): value
+            for name, value in record.items()
+            if name not in _FORMER
+        }
         if unknown := sorted(values.keys() - {field.name for field in fields(cls)}):
             raise ValueError(f"unknown training settings: {', '.join(unknown)}")
         if values.get("architecture"):
@@ -187,10 +195,14 @@ class TrainConfig:
             )
 
     def _check_batches(self) -> None:
-        _one_of("layout", self.layout, LAYOUT)
         self._positive(
-            "batch_documents", "batch_rows", "micro_documents", "micro_rows", "block", "mine_every"
-        )
+            "batch_documents", "batch_rows", "micro_documents", "micro_rows", "block", "mine_every",
+            "forward_tokens",
+        )  # fmt: skip
+        if self.forward_tokens is not None and self.forward_tokens < self.max_length:
+            raise ValueError(
+                f"forward_tokens {self.forward_tokens} is less than max_length {self.max_length}"
+            )
         if self.batch_rows is None and self.batch_documents % self.block:
             raise ValueError(f"batch_documents {self.batch_documents} is no multiple of block {self.block}")
         if min(self.max_length, self.max_question_length) < 4:

@@ -165,16 +165,21 @@ def _nearest(own: Pairs, step: Pairs, begin: int) -> Tensor:
 # The terms of the joint objective L = L_NTP + weight * L_CL (section 3.2), as sums that processes can share.
 
 HEAD_POSITIONS = 8192  # logits of so many positions at once: 1.6 GB in float32 with SmolLM2's vocabulary
+FIXED_TARGETS = (
+    4096  # where shapes are fixed, targets fill a multiple of this, and the head is computed in such pieces
+)
+NO_TARGET = -100  # in the place of a target that only fills the shape
 
 
 def next_token_sum(lm: FactLM, states_ND: Tensor, targets_N: Tensor, at_once: int = HEAD_POSITIONS) -> Tensor:
     """Sum -log p(target) over positions, from the states before them. Without positions it is a differentiable 0.
 
-    More positions than `at_once` pass the head in pieces, whose logits are recomputed for the gradient.
+    More positions than `at_once` pass the head in pieces, whose logits are recomputed for the gradient. A position
+    whose target is `NO_TARGET` adds nothing.
     """
 
     def of_piece(states: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(lm.logits(states), targets, reduction="sum")
+        return F.cross_entropy(lm.logits(states), targets, reduction="sum", ignore_index=NO_TARGET)
 
     if len(targets_N) <= at_once:
         return of_piece(states_ND, targets_N)

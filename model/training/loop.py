@@ -18,7 +18,7 @@ import platform
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, GradientAccumulationPlugin
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from colmlm.model.lm.checkpoint import compute_dtype
 from colmlm.model.training.config import TrainingBroken
@@ -198,12 +199,14 @@ class Loop(Generic[MicroBatch]):
         config = self.config
         self._accelerator = make_accelerator(config.precision)
         require_same_run(self.fingerprint(), self._accelerator.device)
+        self._is_fused = self._accelerator.distributed_type != DistributedType.FSDP
         self._adamw = torch.optim.AdamW(
             list(trainable(self.task.module).values()),
             lr=config.schedule.peak,
             betas=(config.beta1, config.beta2),
             eps=config.epsilon,
             weight_decay=config.weight_decay,
+            fused=self._is_fused,
         )
         self._module, self._optimizer = self._accelerator.prepare(self.task.module, self._adamw)
         self._module.train()
@@ -243,7 +246,7 @@ class Loop(Generic[MicroBatch]):
     def _time_probe(self, probe: MicroBatch) -> float:
         """Time the gradient of a micro-batch, and drop it. Gives the first process's seconds in all of them."""
         started = time.monotonic()
-        self._backward([probe], self._begin_step([probe]))
+        _read_numbers(self._backward([probe], self._begin_step([probe])).values())
         self._optimizer.zero_grad()
         seconds = time.monotonic() - started if process_rank().is_first else 0.0
         return add_up([seconds], self._accelerator.device)[0]
@@ -287,16 +290,27 @@ class Loop(Generic[MicroBatch]):
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         sums = self._backward(micro_batches, self._begin_step(micro_batches))
-        norm = float(
-            self._accelerator.clip_grad_norm_(trainable(self._module).values(), self.config.clip_norm)
-        )
-        if not math.isfinite(norm):
-            raise TrainingBroken(
-                f"step {progress.step + 1}: the gradient is {norm}; train with a lower rate, from {self.directory}"
-            )
+        norm = self._accelerator.clip_grad_norm_(trainable(self._module).values(), self.config.clip_norm)
+        self._update(norm)
+        return self._metrics(sums, micro_batches, rate, norm, started)
+
+    def _update(self, norm: Tensor) -> None:
+        """Update the weights, unless the gradient is not finite.
+
+        The optimiser is told so as amp's scaler tells it, by a number where the weights are, which nobody waits for.
+        """
+        if self._is_fused:
+            self._adamw.found_inf = norm.isfinite().logical_not().float()
+        else:
+            self._require_finite(*_read_numbers([norm]))
         self._optimizer.step()
         self._optimizer.zero_grad()
-        return self._metrics(sums, micro_batches, rate, norm, started)
+
+    def _require_finite(self, norm: float) -> None:
+        if not math.isfinite(norm):
+            raise TrainingBroken(
+                f"step {self.progress.step + 1}: the gradient is {norm}; train with a lower rate, from {self.directory}"
+            )
 
     def context(self, micro_batches: Sequence[MicroBatch] = ()) -> StepContext:
         """Make the context of a step of these micro-batches, or, without any, of a forward between steps."""
@@ -331,13 +345,17 @@ class Loop(Generic[MicroBatch]):
         sums: Mapping[str, float | Tensor],
         micro_batches: Sequence[MicroBatch],
         rate: float,
-        norm: float,
+        norm: Tensor,
         started: float,
     ) -> StepMetrics:
-        """Count the step and give its metrics, the same in every process; the time is the first process's."""
+        """Count the step and give its metrics, the same in every process; the time is the first process's.
+
+        Only here a step waits for the device.
+        """
         names = sorted(sums)
         tokens = sum(map(self.task.tokens, micro_batches))
-        values = [float(sums[name]) for name in names]
+        gradient_norm, *values = _read_numbers([norm, *(sums[name] for name in names)])
+        self._require_finite(gradient_norm)
         seconds = time.monotonic() - started if process_rank().is_first else 0.0
         *values, all_tokens, seconds = add_up([*values, tokens, seconds], self._accelerator.device)
         progress = self.progress
@@ -352,7 +370,7 @@ class Loop(Generic[MicroBatch]):
             seconds=progress.seconds,
             loss=parts.pop("loss"),
             learning_rate=rate,
-            gradient_norm=norm,
+            gradient_norm=gradient_norm,
             tokens_per_second=all_tokens / max(seconds, 1e-9),
             done=min(1.0, self.share_done),
             parts=parts,
@@ -363,6 +381,14 @@ class Loop(Generic[MicroBatch]):
             self.task.save(Path(scratch), weights)
             for written in sorted(Path(scratch).iterdir()):
                 os.replace(written, directory / written.name)
+
+
+def _read_numbers(values: Iterable[float | Tensor]) -> list[float]:
+    """Read numbers from the device, all at once, which waits for all work there."""
+    listed = [v.full_tensor() if isinstance(v, DTensor) else v for v in values]
+    tensors = [value.float().reshape(()) for value in listed if isinstance(value, Tensor)]
+    read = iter(torch.stack(tensors).tolist() if tensors else ())
+    return [next(read) if isinstance(value, Tensor) else float(value) for value in listed]
 
 
 def make_accelerator(precision: str) -> Accelerator:

@@ -34,6 +34,7 @@ from colmlm.model.text.markup import STANDARD, Markup
 from colmlm.model.text.tokens import FactTokenizer
 from colmlm.model.training.config import GPUS, RANDOM, Architecture, TrainConfig
 from colmlm.model.training.contrast import HEAD_POSITIONS
+from colmlm.model.training.forward import GPU_TOKENS
 
 # The model that a run starts from: random weights, a base model, or a checkpoint.
 
@@ -329,7 +330,7 @@ class TrainingPlan:
     """The memory and time that a run needs.
 
     `memory` is by parallelism and checkpointing. `most_rows` is how many documents of `max_length` fit beside it in one
-    forward: an upper bound for `micro_rows` (or `micro_documents`).
+    forward: an upper bound for `micro_rows` (or `micro_documents`), and times `max_length` for `forward_tokens`.
     """
 
     parameters: Parameters
@@ -367,7 +368,7 @@ def plan_run(
     }
     per_step = _tokens_per_step(config)
     questions = round(per_step * ratios.questions) if config.markup.key else 0
-    flop = config.steps * _flop(config, shape, parameters, per_step, questions)
+    flop = config.steps * _flop(config, shape, parameters, per_step, questions, gpus)
     hours = flop / (GPUS[gpu].peak * mfu) / 3600
     return TrainingPlan(
         parameters=parameters,
@@ -491,15 +492,20 @@ def _tokens_per_step(config: TrainConfig) -> int:
 
 
 def _flop(
-    config: TrainConfig, shape: PreTrainedConfig, parameters: Parameters, documents: int, questions: int
+    config: TrainConfig,
+    shape: PreTrainedConfig,
+    parameters: Parameters,
+    documents: int,
+    questions: int,
+    gpus: int,
 ) -> float:
     """Compute the FLOP of one step; `_formulas` has the formula."""
     backward = 4 if config.adapt == "full" else 2
-    twice = (
-        2 if config.markup.key and (config.micro_documents or config.micro_rows) else 0
-    )  # gradient caching makes an extra forward
-    again = 2 if config.checkpointing else 0
     tokens = documents + questions
+    most = gpus * (config.forward_tokens or GPU_TOKENS)
+    is_cut = config.micro_documents or config.micro_rows or tokens > most
+    twice = 2 if config.markup.key and is_cut else 0  # gradient caching makes an extra forward
+    again = 2 if config.checkpointing else 0
     of_layers = (2 + backward + twice + again) * parameters.matrices * tokens
     of_head = (2 + backward) * parameters.head * documents * config.ntp_fraction
     attention = 6 * shape.num_hidden_layers * shape.hidden_size * config.max_length * documents

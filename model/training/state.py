@@ -70,10 +70,11 @@ def whole_moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
 def put_moments(
     module: nn.Module, optimizer: torch.optim.Optimizer, moments: Mapping[str, Mapping[str, Tensor]]
 ) -> None:
-    """Restore the optimiser's state of each weight. Adam's count of steps is a scalar and stays on the CPU."""
+    """Restore the optimiser's state of each weight. Adam's count of steps is on the CPU, unless Adam is fused."""
+    is_fused = bool(optimizer.defaults.get("fused"))
     for name, parameter in trainable(module).items():
         optimizer.state[parameter] = {
-            key: value.clone() if value.ndim == 0 and key == "step" else _place_tensor(value, parameter)
+            key: value.clone() if key == "step" and not is_fused else _place_tensor(value, parameter).clone()
             for key, value in moments.get(name, {}).items()
         }
 

@@ -31,6 +31,9 @@ from colmlm.model.lm.language_model import FactLM, unit
 from colmlm.model.text.tokens import EncodedText, FactTokenizer
 from colmlm.model.training.config import TrainConfig, TrainingRefused
 from colmlm.model.training.contrast import (
+    FIXED_TARGETS,
+    HEAD_POSITIONS,
+    NO_TARGET,
     PairMemory,
     Pairs,
     Pull,
@@ -39,10 +42,19 @@ from colmlm.model.training.contrast import (
     question_ids,
 )
 from colmlm.model.training.corpora import Corpus, apportion, tokenise
+from colmlm.model.training.forward import (
+    CPU_TOKENS,
+    GPU_TOKENS,
+    PACKED,
+    MergedAdapters,
+    Rows,
+    compile_layers,
+    lay_out,
+)
 from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
 from colmlm.model.training.start import start
 from colmlm.model.training.state import STATE_FILE, restore_torch, torch_state
-from colmlm.model.training.steps import DrawnDocument, Rows, Step, Steps, lay_out
+from colmlm.model.training.steps import DrawnDocument, Step, Steps
 from colmlm.model.training.task import (
     StepContext,
     StepMetrics,
@@ -59,11 +71,11 @@ from colmlm.model.training.task import (
 
 @dataclass(frozen=True, slots=True)
 class JointBatch:
-    """Sequences laid out in `rows` (`model.training.steps`), and the positions where their losses apply.
+    """Sequences laid out in `rows` (`model.training.forward`), and the positions where their losses apply.
 
-    Positions are numbered consecutively over all rows: those of the first of `rows`, line by line, then the second's.
-    `scored_N` are positions whose state predicts a token of `targets_N`: all outside M, or a sample of them. `facts_P`
-    and `queries_P` are the positions of the pairs, and `questions_P` numbers the question of each.
+    Positions are numbered consecutively over all rows. `scored_N` are positions whose state predicts a token of
+    `targets_N`: all outside M, or a sample of them. After the `num_targets` first ones they fill the shape and have no
+    loss. `facts_P` and `queries_P` are the positions of the pairs, and `questions_P` numbers the question of each.
     """
 
     rows: tuple[Rows, ...]
@@ -73,15 +85,18 @@ class JointBatch:
     queries_P: Tensor
     questions_P: Tensor
     num_tokens: int
+    num_targets: int
 
     @property
     def num_pairs(self) -> int:
         return len(self.facts_P)
 
     def to(self, device: torch.device) -> JointBatch:
-        tensors = ("scored_N", "targets_N", "facts_P", "queries_P", "questions_P")
-        moved = {name: getattr(self, name).to(device) for name in tensors}
-        return replace(self, rows=tuple(row.to(device) for row in self.rows), **moved)
+        """Give the same on a device; the copy runs beside the work of the GPU if the batch is pinned."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True), lambda row: row.to(device))
+
+    def pin(self) -> JointBatch:
+        return self._map(Tensor.pin_memory, Rows.pin)
 
     def without_targets(self) -> JointBatch:
         """Give the same batch for its pairs alone."""
@@ -89,19 +104,31 @@ class JointBatch:
 
     def with_rows(self, count: int) -> JointBatch:
         """Add rows of one token until there are `count`, so that all processes make equally many forwards."""
-        filler = lay_out(())[0] * (count - len(self.rows))
+        filler = lay_out((), 1, is_fixed=False)[0] * (count - len(self.rows))
         return replace(self, rows=self.rows + filler)
+
+    def _map(self, of_tensor: Callable[[Tensor], Tensor], of_row: Callable[[Rows], Rows]) -> JointBatch:
+        names = ("scored_N", "targets_N", "facts_P", "queries_P", "questions_P")
+        made = {name: of_tensor(getattr(self, name)) for name in names}
+        return replace(self, rows=tuple(map(of_row, self.rows)), **made)
 
 
 def joint_batch(
-    step: Step, *, pairs: bool, fraction: float, salt: int, layout: str = "padded", row_length: int = 512
+    step: Step,
+    *,
+    pairs: bool,
+    fraction: float,
+    salt: int,
+    most_tokens: int = CPU_TOKENS,
+    is_fixed: bool = False,
 ) -> JointBatch:
     """Make the tensors of a step, or of a part of one. `pairs` False leaves the contrastive part out.
 
-    A share `fraction` of the positions is scored. Which ones depends on `salt` and on the sequence alone, not on the
+    `most_tokens` and `is_fixed` are those of `lay_out`; with a fixed size the targets too fill a multiple of one. A
+    share `fraction` of the positions is scored. Which ones depends on `salt` and on the sequence alone, not on the
     rest of the batch or on where it runs.
     """
-    rows, starts = lay_out(step.sequences, layout=layout, row_length=row_length)
+    rows, starts = lay_out(step.sequences, most_tokens, is_fixed=is_fixed)
     scored, targets = [], []
     for sequence, first_token, is_scored in zip(step.sequences, starts, step.scored, strict=True):
         if is_scored:
@@ -109,6 +136,11 @@ def joint_batch(
             scored.append(first_token + kept_N - 1)
             targets.append(torch.tensor(sequence.ids)[kept_N])
     chosen = step.pairs if pairs else ()
+    num_targets = sum(map(len, targets))
+    if is_fixed and num_targets:
+        unused = -num_targets % FIXED_TARGETS
+        scored.append(torch.zeros(unused, dtype=torch.long))
+        targets.append(torch.full((unused,), NO_TARGET))
     return JointBatch(
         rows=rows,
         scored_N=_join_pieces(scored),
@@ -117,18 +149,21 @@ def joint_batch(
         queries_P=torch.tensor([starts[p.query_sequence] + p.query_position for p in chosen], dtype=torch.long),
         questions_P=question_ids([p.question for p in chosen]),
         num_tokens=step.num_tokens,
+        num_targets=num_targets,
     )  # fmt: skip
 
 
-def lookups_batch(sequences: Sequence[EncodedText]) -> JointBatch:
+def lookups_batch(
+    sequences: Sequence[EncodedText], most_tokens: int = CPU_TOKENS, *, is_fixed: bool = False
+) -> JointBatch:
     """Lay out sequences without a loss; `facts_P` are the positions of all their lookups, in order."""
-    rows, starts = lay_out(sequences)
+    rows, starts = lay_out(sequences, most_tokens, is_fixed=is_fixed)
     nothing = torch.zeros(0, dtype=torch.long)
     lookups = [
         first_token + at for first_token, s in zip(starts, sequences, strict=True) for at in s.fact_positions
     ]
     at_P = torch.tensor(lookups, dtype=torch.long)
-    return JointBatch(rows, nothing, nothing, at_P, nothing, nothing, sum(map(len, sequences)))
+    return JointBatch(rows, nothing, nothing, at_P, nothing, nothing, sum(map(len, sequences)), 0)
 
 
 def _kept_positions(sequence: EncodedText, fraction: float, salt: int) -> Tensor:
@@ -147,7 +182,8 @@ def _join_pieces(pieces: Sequence[Tensor]) -> Tensor:
 
 # A run may be resumed with other values of these settings, which do not change what is learnt.
 _FREE = (
-    "preset", "init", "precision", "checkpointing", "micro_documents", "micro_rows", "layout", "save_seconds",
+    "preset", "init", "precision", "checkpointing", "micro_documents", "micro_rows", "forward_tokens",
+    "compile", "save_seconds",
 )  # fmt: skip
 # The loop itself checks these.
 _OF_THE_LOOP = (
@@ -164,16 +200,18 @@ class JointModule(nn.Module):
 
     _no_split_modules = ("LlamaDecoderLayer",)  # the unit by which FSDP shards
 
-    def __init__(self, lm: FactLM) -> None:
+    def __init__(self, lm: FactLM, head_positions: int = HEAD_POSITIONS) -> None:
         super().__init__()
-        self.lm = lm
+        self.lm, self.head_positions = lm, head_positions
 
     def forward(
         self, rows: Sequence[Rows], scored_N: Tensor, targets_N: Tensor, facts_P: Tensor, queries_P: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Give the sum of -log p over the targets, and the unit vectors [P, D] at the facts and at the questions."""
         states_TD = torch.cat([self.lm.hidden(*some).flatten(0, 1) for some in rows])
-        next_token = next_token_sum(self.lm, states_TD.index_select(0, scored_N), targets_N)
+        next_token = next_token_sum(
+            self.lm, states_TD.index_select(0, scored_N), targets_N, self.head_positions
+        )
         facts_PD, queries_PD = (unit(states_TD.index_select(0, at_P)) for at_P in (facts_P, queries_P))
         return next_token, facts_PD, queries_PD
 
@@ -209,7 +247,13 @@ class Trainer(Task[JointBatch]):
         self.lm, self.tokenizer = self.begun.lm, self.begun.tokenizer
         if config.checkpointing:
             self.lm.causal.activation_checkpointing_enable({"use_reentrant": False})
-        self.module = JointModule(self.lm)
+        self.is_fixed = config.forward_tokens is not None or torch.cuda.is_available()
+        self.most_tokens = config.forward_tokens or (GPU_TOKENS if self.is_fixed else CPU_TOKENS)
+        self.lm.causal.set_attn_implementation(PACKED)
+        self.adapters = MergedAdapters(self.lm.model)
+        self.module = JointModule(self.lm, FIXED_TARGETS if self.is_fixed else HEAD_POSITIONS)
+        if config.compile:
+            compile_layers(self.lm.causal)
         self.corpora = data(self.tokenizer) if callable(data) else [tokenise(data, self.tokenizer, config)]
         self.source = Steps(self.corpora, self.tokenizer, config, keys=self._keys)
         self.memory = PairMemory(config.memory)
@@ -239,37 +283,38 @@ class Trainer(Task[JointBatch]):
             size, most = StepSize.of(self.config), self.config.steps
             self._tell(f"step {start + 1} of at most {most}: {size} of {self.source.num_documents} a step")
         if self.config.hard_negatives:  # each step is mined with the model after the step before
-            yield from map(self._batches, count(start))
+            yield from map(self._level, map(self.batches, count(start)))
             return
         with ThreadPoolExecutor(max_workers=1) as ahead:
-            made = ahead.submit(self._batches, start)
+            made = ahead.submit(self.batches, start)
             for number in count(start + 1):
-                following = ahead.submit(self._batches, number)
-                yield made.result()
+                following = ahead.submit(self.batches, number)
+                yield self._level(made.result())
                 made = following
 
     def size(self, micro_batch: JointBatch) -> int:
-        return len(micro_batch.targets_N)
+        return micro_batch.num_targets
 
     def tokens(self, micro_batch: JointBatch) -> int:
         return micro_batch.num_tokens
 
     def probes(self) -> Sequence[JointBatch]:
-        """Make two of the beginning of the first document, and one of all of it."""
+        """Make two of the beginning of the first document, and one of all of it; of a fixed size, two full ones."""
+        if self.is_fixed:
+            return self.batches(0)[:1] * 2
         first = self.source.draw_documents(0)[0]
         place = replace(first.place, end=min(first.place.end, first.place.start + FIRST_TOKENS))
-        return [self._batch([one], 0) for one in (*[replace(first, place=place)] * 2, first)]
+        documents = (*[replace(first, place=place)] * 2, first)
+        return [self._batch(self.source.build([document]), 0) for document in documents]
 
     def fit(self, seconds_per_token: float, seconds: float) -> None:
         """Take fewer documents a step where this many do not fit. Raises TrainingRefused where no step does."""
         drawn = self.source.draw_documents(0)
-        several = accumulation(len(drawn), self.source.most_per_forward(len(drawn)), process_rank().world) > 1
-        cost = (
-            seconds_per_token
-            / process_rank().world
-            * (LOOK_AHEAD if several and self.is_contrastive else 1.0)
-        )
-        tokens = self.source.build(drawn).num_tokens
+        step, world = self.source.build(drawn), process_rank().world
+        several = accumulation(len(drawn), self.source.most_per_forward(len(drawn)), world) > 1
+        several |= self.is_fixed and step.num_tokens > self.most_tokens * world
+        cost = seconds_per_token / world * (LOOK_AHEAD if several and self.is_contrastive else 1.0)
+        tokens = step.num_tokens
         fitted = fitted_config(self.config, cost * tokens, seconds)
         self.source = Steps(self.corpora, self.tokenizer, fitted, keys=self._keys)
         self.memory = PairMemory(fitted.memory)
@@ -334,22 +379,44 @@ class Trainer(Task[JointBatch]):
         }
         return self.begun.checkpoint_config(self.name, self.config.method, training)
 
-    def _batches(self, number: int) -> list[JointBatch]:
+    def batches(self, number: int) -> list[JointBatch]:
         """Make this process's micro-batches of a step."""
         drawn = self.source.draw_documents(number)
         shares = micro_batches(drawn, self.source.most_per_forward(len(drawn)), process_rank())
-        return [self._batch(share, number) for share in shares]
+        made = [self._batch(step, number) for share in shares for step in self._steps_of(share)]
+        return [batch.pin() for batch in made] if torch.cuda.is_available() else made
 
-    def _batch(self, share: Sequence[DrawnDocument], number: int) -> JointBatch:
-        config = self.config
+    def _steps_of(self, share: Sequence[DrawnDocument]) -> list[Step]:
+        """Build the sequences of a micro-batch; of a fixed size, of as many as fill one forward each, and the rest."""
+        if not self.is_fixed:
+            return [self.source.build(share)]
+        parts: list[list[Step]] = [[]]
+        room = self.most_tokens
+        for document in share:
+            step = self.source.build([document])
+            if step.num_tokens > room and parts[-1]:
+                parts.append([])
+                room = self.most_tokens
+            parts[-1].append(step)
+            room -= step.num_tokens
+        return [Step.of(part) for part in parts]
+
+    def _batch(self, step: Step, number: int) -> JointBatch:
         return joint_batch(
-            self.source.build(share),
+            step,
             pairs=self.is_contrastive,
-            fraction=config.ntp_fraction,
-            salt=config.seed * 1_000_003 + number,
-            layout=config.layout,
-            row_length=config.max_length,
+            fraction=self.config.ntp_fraction,
+            salt=self.config.seed * 1_000_003 + number,
+            most_tokens=self.most_tokens,
+            is_fixed=self.is_fixed,
         )
+
+    def _level(self, batches: list[JointBatch]) -> list[JointBatch]:
+        """Add empty micro-batches until all processes have as many, where each fills its own."""
+        if self.is_fixed and process_rank().world > 1:
+            (most,) = largest_of_ranks([len(batches)], self.loop.context().device)
+            batches += [self._batch(Step.of([]), 0)] * (most - len(batches))
+        return batches
 
     def _look_ahead(self, batches: Sequence[JointBatch], context: StepContext) -> deque[_Turn]:
         """Run the first pass of gradient caching: all vectors without gradients, then the loss's gradient at them.
@@ -373,7 +440,8 @@ class Trainer(Task[JointBatch]):
     def _keys(self, sequences: Sequence[EncodedText]) -> list[NDArray[np.float32]]:
         """Give the unit rows at the lookups of sequences with the current model; each process computes a share."""
         context = self.loop.context()
-        batches = [lookups_batch(some) for some in micro_batches(sequences, KEYS_AT_ONCE, process_rank())]
+        shares = micro_batches(sequences, KEYS_AT_ONCE, process_rank())
+        batches = [lookups_batch(some, self.most_tokens, is_fixed=self.is_fixed) for some in shares]
         counts = self._row_counts(batches, context)
         context.module.eval()
         with torch.no_grad():

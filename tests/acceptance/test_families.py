@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,9 +30,9 @@ PROMPT = "Question: Question 7? Answer:"
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
 
 
-def trained(name: str, folder: Path, **changes: str) -> Checkpoint:
+def trained(name: str, folder: Path, **changes: Any) -> Checkpoint:
     """Trains ten steps from the family's base; gives the checkpoint, which computes what the trained model does."""
-    config = replace(CONFIG, init=str(tiny_family(name, folder / "base")), **changes)  # type: ignore[arg-type]
+    config = replace(CONFIG, init=str(tiny_family(name, folder / "base")), **changes)
     trainer = Trainer(config, numbered(24), folder / "run", folder, name)
     steps = list(trainer.run())
     assert len(steps) == 10 and steps[-1].loss < steps[0].loss
@@ -64,4 +65,4 @@ def test_it_is_trained_keyed_and_decoded_with_a_lookup(kb: KnowledgeBase, tmp_pa
 @pytest.mark.slow(reason="trains a model of each of seven families")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_all_its_weights_are_trained_on_packed_rows(tmp_path: Path, name: str) -> None:
-    assert trained(name, tmp_path, adapt="full", layout="packed").config.kind == "full"
+    assert trained(name, tmp_path, adapt="full", forward_tokens=512).config.kind == "full"

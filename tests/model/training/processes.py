@@ -61,7 +61,7 @@ def joint_config(root: Path, **settings: Any) -> TrainConfig:
 
 
 KINDS: dict[str, dict[str, Any]] = {
-    "copied adapter": {"micro_documents": 2, "layout": "packed"},
+    "copied adapter": {"forward_tokens": 256},  # unequal numbers of forwards of one size
     "copied weights": {
         "adapt": "full",
         "micro_documents": 3,
@@ -69,7 +69,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "mine_every": 2,
         "memory": 0,
     },
-    "sharded weights": {"adapt": "full", "micro_documents": 2},  # padded: unequal numbers of forwards
+    "sharded weights": {"adapt": "full", "micro_documents": 2},  # unequal numbers of forwards
 }
 
 

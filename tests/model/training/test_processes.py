@@ -33,7 +33,7 @@ def test_two_processes_learn_what_one_does_and_it_goes_on_alone(
     root: Path, two: dict[str, list[dict[str, Any]]], kind: str
 ):
     """Compares five documents per process in several micro-batches with ten documents in one forward."""
-    alone = train(root, kind, f"{kind} alone", micro_documents=None, layout="padded")
+    alone = train(root, kind, f"{kind} alone", micro_documents=None, forward_tokens=None)
     curve = [(m["step"], m["tokens"], m["loss"], m["gradient_norm"], m["parts"]) for m in two[kind]]
     assert len(curve) == CUTS[-1]
     curve += [(m.step, m.tokens, m.loss, m.gradient_norm, m.parts) for m in train(root, kind, kind)]
