@@ -17,6 +17,7 @@ from colmlm.cli.options import CheckpointPath, examples
 from colmlm.cli.output import note, progress
 from colmlm.kb.corpus.format import AnnotatedDocument, Parsed, read_annotated
 from colmlm.kb.corpus.squad import read_squad
+from colmlm.kb.demo import DEMO_CORPUS
 from colmlm.kb.lookup.options import RANKINGS
 from colmlm.kb.store.settings import Settings
 from colmlm.lab.bench.api import API_EXAMPLES, api
@@ -128,7 +129,7 @@ def _measure_backend(
     directory: Path | None,
 ) -> None:
     from colmlm.kb.lookup.specs import collection_of
-    from colmlm.lab.bench.elsewhere import BackendBench
+    from colmlm.lab.bench.store import BackendBench
 
     if collection_of(backend) is None:
         raise typer.BadParameter(f"{backend!r} is not milvus:COLLECTION.", param_hint="--backend")
@@ -248,6 +249,39 @@ def _in_precision(runtime: Runtime, precision: Precision) -> Checkpoint:
     from colmlm.model.lm.checkpoint import load
 
     return load(checkpoint.path, runtime.settings.home / "models", precision=precision.value)
+
+
+@app.command(
+    epilog=examples(
+        "colmlm-lab bench train --set batch_documents=128 --set forward_tokens=32768 --steps 0 --json",
+        "colmlm-lab bench train --squad train.jsonl --steps 5",
+    )
+)
+def train(
+    squad: Annotated[
+        list[Path] | None,
+        typer.Option("--squad", exists=True, help="A SQuAD file to train on. Default: the demo corpus."),
+    ] = None,
+    preset: Annotated[str, typer.Option("--preset", help="The settings to begin with.")] = "small",
+    settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE; may be repeated.")] = None,
+    steps: Annotated[
+        int, typer.Option("--steps", min=0, help="How many steps are timed. With 0 a step is only counted.")
+    ] = 3,
+) -> None:
+    """Count the forwards and shapes of a training step, and time its host's work and some steps. Keeps nothing."""
+    from colmlm.lab.bench.train import bench_training
+    from colmlm.model.training import config as presets
+
+    try:
+        config = presets.with_settings(presets.preset(preset), settings or [])
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}.") from error
+    parsed = chain.from_iterable(map(read_squad, squad)) if squad else read_annotated(DEMO_CORPUS)
+    documents = [one.document for one in parsed if one.document is not None]
+    with own_folder() as home, Runtime.from_environment() as runtime:
+        cache = runtime.settings.home / "models"
+        figures = bench_training(config, documents, cache, home, steps)
+    print_report(figures | {"machine": machine()})
 
 
 @app.command(

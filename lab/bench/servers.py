@@ -1,4 +1,9 @@
-"""Servers that are measured over HTTP: ours, a bare ASGI application, and Chroma's, each in a process of its own."""
+"""Servers that are measured over HTTP: ours, a bare ASGI application, and Chroma's, each in a process of its own.
+
+    python -m colmlm.lab.bench.servers 8500
+
+starts the bare one.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,20 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import uvicorn
+
+from colmlm.api.wire import LookupAnswer, LookupAnswers, LookupRequest
 from colmlm.kb import interpreter
 from colmlm.kb.errors import InvalidValue
+from colmlm.kb.lookup.records import Hit
 from colmlm.kb.store.settings import Settings
 
 START_SECONDS = 600
@@ -57,7 +69,7 @@ def our_server(
 def bare_asgi() -> Iterator[int]:
     """Start the application that only parses and answers, and yield its port."""
     port = _free_port()
-    with _running(interpreter.command("-m", "colmlm.lab.bench.bare_asgi", str(port)), port, "/", {}):
+    with _running(interpreter.command("-m", "colmlm.lab.bench.servers", str(port)), port, "/", {}):
         yield port
 
 
@@ -110,3 +122,47 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int, path: str) ->
                 return
         time.sleep(0.1)
     raise InvalidValue("server", "it did not become ready; `colmlm doctor` says what is missing")
+
+
+# An ASGI application that only parses a lookup's request and answers: the limit of what its server can do.
+#
+# It runs under uvicorn as `colmlm serve` does, without threads, tokens or a database.
+
+_ANSWER = LookupAnswer(
+    question=None,
+    hits=[Hit(1, 1, "a value of some words", 0.5, 1)],
+    runner_up=0.25,
+    threshold=0.125,
+    seq=1,
+)
+
+
+async def answer(scope: Any, receive: Any, send: Any) -> None:
+    """Answer every request with the same hit for each query."""
+    if scope["type"] != "http":
+        return
+    body, more = b"", scope["method"] == "POST"
+    while more:
+        message = await receive()
+        body, more = body + message["body"], message.get("more_body", False)
+    asked = msgspec.json.decode(body or b"{}", type=LookupRequest)
+    found = LookupAnswers(checkpoint_id=asked.checkpoint_id or "", answers=[_ANSWER for _ in asked.queries])
+    said = msgspec.json.encode(found)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(said)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": said})
+
+
+def main() -> None:
+    uvicorn.run(
+        answer,
+        host="127.0.0.1",
+        port=int(sys.argv[1]),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+    )
+
+
+if __name__ == "__main__":
+    main()
