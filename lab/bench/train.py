@@ -1,8 +1,8 @@
 """`colmlm-lab bench train`: what a step of training asks of a device and of its host, and how fast it runs here.
 
-A GPU waits for its host if a step is many small pieces of work, or if the host asks for a result amid a step. Both show
-without a GPU: pieces are counted, and on torch's device `meta`, which computes nothing and has no results, a step takes
-the host's time alone and fails if it asks for a result.
+A GPU waits for its host if a step is many small pieces of work, or if the host asks for a result within it. Both show
+without a GPU. Pieces are counted. Torch's device `meta` computes nothing and has no results, so that a step there takes
+the host's time alone, and fails if it asks for a result.
 """
 
 from __future__ import annotations

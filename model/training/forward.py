@@ -28,8 +28,7 @@ from colmlm.model.text.tokens import EncodedText
 # Rows: sequences one after another, each with positions of its own.
 #
 # On a GPU a forward has a fixed size, so the number of shapes is small. On a CPU a shape costs nothing but unused
-# tokens do, so rows are as long as their sequences. They are short there: a forward whose activations stay in the
-# processor's cache is faster.
+# tokens do, so rows are as long as their sequences.
 
 GPU_TOKENS = 32_768  # of a forward on a GPU, where the configuration names no number
 CPU_TOKENS = 2048  # of a forward on a CPU, at most, where the configuration names no number
