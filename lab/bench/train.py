@@ -11,7 +11,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,9 @@ def bench_training(config: TrainConfig, data: Data, cache: Path, home: Path, ste
     if steps:
         speeds = [step.tokens_per_second for step in islice(trainer.run(), steps)]
         report |= {"tokens_per_second": statistics.median(speeds), "tokens_per_second_of_steps": speeds}
-    fresh = Trainer(config, data, home / "meta", cache, "bench")
+    fresh = Trainer(
+        replace(config, precision="fp32"), data, home / "meta", cache, "bench"
+    )  # meta has no other
     module, context = fresh.module.train().to(META), step_context(fresh, batches)
     with counting(fresh) as counts:
         take_step(fresh, batches, context)

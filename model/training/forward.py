@@ -7,6 +7,7 @@ lengths, whatever sequences are in it, and an adapter costs its layer one produc
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from peft.tuners.trainable_tokens.layer import TrainableTokensLayer
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import AttentionInterface
 
 from colmlm.model.text.tokens import EncodedText
@@ -358,10 +360,13 @@ class MergedAdapters:
         self.layers: list[MergedLinear] = []
         self.groups: list[_Group] | None = None
         self._tokens: list[TokenRows] = []
-        self._versions: list[int] = []
+        self.versions: list[int] = []
         if not isinstance(model, PeftModel):
             return
         model.get_base_model().model.register_forward_pre_hook(lambda *_: self.refresh())
+        reference = weakref.ref(self)  # a fused optimiser leaves no trace in `_version`
+        hook = register_optimizer_step_post_hook(lambda *_: _forget(reference()))
+        weakref.finalize(self, hook.remove)
         for layer in model.modules():
             if type(layer) is LoraLinear:
                 layer.__class__ = MergedLinear
@@ -381,10 +386,10 @@ class MergedAdapters:
             for token_rows in self._tokens:
                 token_rows.merge_rows()
         versions = [small._version for group in self.groups for small in (*group.down_RI, *group.up_OR)]
-        if versions != self._versions:
+        if versions != self.versions:
             for group in self.groups:
                 group.merge()
-            self._versions = versions
+            self.versions = versions
 
     def _group_layers(self) -> Iterator[_Group]:
         alike: dict[tuple[Any, ...], list[MergedLinear]] = defaultdict(list)
@@ -399,6 +404,12 @@ class MergedAdapters:
                 layer.merge_into(merged_OI)
             small = [layer.small for layer in layers]
             yield _Group(*zip(*small, strict=True), weights_LOI, merged_LOI)
+
+
+def _forget(adapters: MergedAdapters | None) -> None:
+    """Have the next forward merge the adapters, since an optimiser has made a step."""
+    if adapters is not None:
+        adapters.versions = []
 
 
 def _is_plain(layer: nn.Module) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,35 @@ def test_attention_is_asked_once_for_all_sequences_of_a_row(lm: FactLM):
     with torch.no_grad():
         forward(lm, sequences(*LENGTHS), 1024, is_fixed=True)
     assert [packing.lengths[: len(LENGTHS)] for packing in asked] == [LENGTHS] * 2
+
+
+def test_after_each_step_a_run_computes_with_the_adapter_of_that_step(base: Path, tmp_path: Path):
+    """Compares with peft's own layers over the same weights."""
+    config = TrainConfig(
+        init=str(base),
+        steps=4,
+        batch_documents=8,
+        max_length=128,
+        precision="fp32",
+        warmup_steps=0,
+        lora_rank=4,
+    )
+    trainer, ids, seen = (
+        Trainer(config, numbered(24), tmp_path / "run", tmp_path, "x"),
+        torch.arange(40)[None],
+        [],
+    )
+    for _ in trainer.run():
+        with torch.no_grad():
+            ours = trainer.lm.hidden(ids)
+            kept = [layer.parts for layer in trainer.adapters.layers]
+            for layer in trainer.adapters.layers:
+                layer.parts = None
+            torch.testing.assert_close(ours, trainer.lm.hidden(ids), rtol=1e-4, atol=1e-5)
+            for layer, parts in zip(trainer.adapters.layers, kept, strict=True):
+                layer.parts = parts
+        seen.append(ours)
+    assert all((one - other).abs().max() > 1e-3 for one, other in pairwise(seen))
 
 
 @pytest.mark.parametrize("settings", [{"lora_rank": 4}, {"adapt": "full", "micro_documents": 3}])
