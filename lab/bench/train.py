@@ -39,7 +39,7 @@ class StepCounts:
         return self.shapes.total()
 
 
-class StubLM(nn.Module):
+class StubLM(nn.Module):  # type: ignore[misc]  # torch is not typed here
     """A language model without layers, behind which only the work of the trainer itself is left."""
 
     def __init__(self, vocabulary: int, width: int) -> None:
@@ -85,7 +85,7 @@ def bench_training(config: TrainConfig, data: Data, cache: Path, home: Path, ste
         "attention_calls": counts.attention_calls,
         "launch_seconds": _median_seconds(lambda: take_step(fresh, batches, context)),
     }
-    fresh.module = JointModule(StubLM(fresh.tokenizer.vocabulary_size, 8), module.head_positions).to(META)  # type: ignore[arg-type]  # it has the methods that are called
+    fresh.module = JointModule(StubLM(fresh.tokenizer.vocabulary_size, 8), module.head_positions).to(META)
     context = step_context(fresh, batches)
     return report | {"stub_seconds": _median_seconds(lambda: take_step(fresh, batches, context))}
 

@@ -88,7 +88,7 @@ def lay_out(
     lengths = [len(sequence) for sequence in sequences]
     if is_fixed or not sequences:
         size = row_size(sum(lengths), most_tokens) if is_fixed else 1
-        groups = [range(len(lengths))]
+        groups = [list(range(len(lengths)))]
     else:
         groups, size = rows_of(lengths, most_tokens), 0
     made, starts, reached = [], [0] * len(sequences), 0
@@ -168,8 +168,12 @@ def attend(
     elif (kernel := _kernel(query, dropout)) is not None:
         out = kernel(query, key, value, packing, scaling, sliding_window)
     else:
-        parts = zip(*(t.split(packing.lengths, dim=2) for t in (query, key, value)), strict=True)
-        out = torch.cat([_causal(*part, scaling, sliding_window, dropout) for part in parts], dim=2)
+        queries, keys, values = (t.split(packing.lengths, dim=2) for t in (query, key, value))
+        parts = [
+            _causal(query, key, value, scaling, sliding_window, dropout)
+            for query, key, value in zip(queries, keys, values, strict=True)
+        ]
+        out = torch.cat(parts, dim=2)
     return out.transpose(1, 2).contiguous(), None
 
 
@@ -402,8 +406,8 @@ class MergedAdapters:
             for layer, weight_OI, merged_OI in zip(layers, weights_LOI, merged_LOI, strict=True):
                 layer.base_layer.weight.data = weight_OI  # nothing is held twice
                 layer.merge_into(merged_OI)
-            small = [layer.small for layer in layers]
-            yield _Group(*zip(*small, strict=True), weights_LOI, merged_LOI)
+            down_RI, up_OR, scales = zip(*(layer.small for layer in layers), strict=True)
+            yield _Group(down_RI, up_OR, scales, weights_LOI, merged_LOI)
 
 
 def _forget(adapters: MergedAdapters | None) -> None:
