@@ -150,11 +150,8 @@ class TrainConfig:
 
         Raises ValueError where the record has a setting that this program does not know.
         """
-        values = {
-            ("init" if name == "base" else name): value
-            for name, value in record.items()
-            if name not in _FORMER
-        }
+        kept = {name: value for name, value in record.items() if name not in _FORMER}
+        values = {("init" if name == "base" else name): value for name, value in kept.items()}
         if unknown := sorted(values.keys() - {field.name for field in fields(cls)}):
             raise ValueError(f"unknown training settings: {', '.join(unknown)}")
         if values.get("architecture"):
@@ -189,10 +186,9 @@ class TrainConfig:
         if self.init == RANDOM and self.adapt != "full":
             raise ValueError("an adapter over random weights learns next to nothing: adapt 'full'")
         self._positive("lora_rank", "lora_alpha", "lora_layers")
-        if self.architecture is not None and self.architecture.context < self.max_length:
-            raise ValueError(
-                f"max_length {self.max_length} is beyond the context of {self.architecture.context}"
-            )
+        context = self.max_length if self.architecture is None else self.architecture.context
+        if context < self.max_length:
+            raise ValueError(f"max_length {self.max_length} is beyond the context of {context}")
 
     def _check_batches(self) -> None:
         self._positive(
@@ -200,9 +196,8 @@ class TrainConfig:
             "forward_tokens",
         )  # fmt: skip
         if self.forward_tokens is not None and self.forward_tokens < self.max_length:
-            raise ValueError(
-                f"forward_tokens {self.forward_tokens} is less than max_length {self.max_length}"
-            )
+            length = self.max_length
+            raise ValueError(f"forward_tokens {self.forward_tokens} is less than max_length {length}")
         if self.batch_rows is None and self.batch_documents % self.block:
             raise ValueError(f"batch_documents {self.batch_documents} is no multiple of block {self.block}")
         if min(self.max_length, self.max_question_length) < 4:
