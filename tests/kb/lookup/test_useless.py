@@ -128,11 +128,11 @@ def test_a_keyset_whose_collection_is_being_written_is_retired_and_its_keys_are_
     hasty = beside.beside("requests", Waits(lock=1.0, statement=60.0), 4)
     with beside.sessions.begin() as writing:
         wait_for_turn(writing, keyset_id)
-        with raises_code("KeysLeftElsewhere", match="turn to write the index of keyset 2"):
+        with raises_code("KeysLeftElsewhere", match="the index of keyset 2 is being written"):
             hasty.keysets.retire(keyset_id)
         assert hasty.keysets.show(keyset_id).state == "retired" and there.exists()
         level = Erasure(hasty).finish(now=False).levels[1]
-        assert level.state == "left" and "turn to write the index of keyset 2" in level.left
+        assert level.state == "left" and "the index of keyset 2 is being written" in level.left
         (left,) = hasty.upkeep.repair().left
         assert there.where in left.problem
     assert hasty.keysets.retire(keyset_id).state == "retired" and not there.exists()
