@@ -119,7 +119,13 @@ def create_app(
         answers=None
         if reader is None
         else StoredAnswers(
-            asked, Answering(asked, Questions(asked, models.encoders) if models else None, reader, sentences)
+            asked,
+            Answering(
+                asked,
+                Questions(asked, models.encoders, await_encoder=models.await_model) if models else None,
+                reader,
+                sentences,
+            ),
         ),
         auth_kb=auth_kb,
         key_lookups=limiters.make_batcher(

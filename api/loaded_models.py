@@ -6,6 +6,7 @@ A request takes the model of the keyset that is active when it begins, and keeps
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,17 +29,22 @@ class LoadedModel:
         return self.encoder.checkpoint
 
 
+LOADED_SECONDS = 60.0  # for which a question waits for the model of a keyset that was just activated
+
+
 class LoadedModels:
     """The loaded models of a server, by checkpoint. Threads read them while models are added and dropped.
 
-    `refused` tells of checkpoints that should be loaded and are not, each with the reason.
+    `refused` tells of checkpoints that should be loaded and are not, each with the reason. `is_kept_up` says that a
+    loader adds the model of a keyset that becomes active.
     """
 
     def __init__(self, kb: KnowledgeBase, loaded: Sequence[LoadedModel] = ()) -> None:
         self.refused: Mapping[str, str] = {}
+        self.is_kept_up = False
         self._kb = kb
         self._loaded = {model.checkpoint.checkpoint_id: model for model in loaded}
-        self._changing = threading.Lock()
+        self._changing = threading.Condition()
 
     @classmethod
     def of(
@@ -74,12 +80,14 @@ class LoadedModels:
     def model_of_active_keyset(self) -> LoadedModel | None:
         """Give the model of the keyset that is active at this moment; where none is active any, and None without any.
 
-        Raises `KeysetMismatch` where the active keyset's model is not loaded.
+        It waits for a model that is being loaded. Raises `KeysetMismatch` where the active keyset's is not loaded then.
         """
         try:
-            return self.model_of_checkpoint(self._kb.keysets.active().checkpoint_id)
+            active = self._kb.keysets.active().checkpoint_id
         except NoActiveKeyset:
             return self.model_of_lookups()
+        self.await_model(active)
+        return self.model_of_checkpoint(active)
 
     def model_of_checkpoint(self, checkpoint_id: str) -> LoadedModel | None:
         """Give the model of this checkpoint; None where none is loaded. Raises `KeysetMismatch` where others are."""
@@ -88,10 +96,25 @@ class LoadedModels:
             raise KeysetMismatch(next(iter(loaded)), checkpoint_id)
         return loaded.get(checkpoint_id)
 
+    def await_model(self, checkpoint_id: str) -> bool:
+        """Wait until the model of the active keyset's checkpoint is loaded, a minute at most; say whether it is.
+
+        Whoever activates a keyset before its model is loaded would else have every question refused meanwhile.
+        """
+        until = time.monotonic() + LOADED_SECONDS
+        with self._changing:
+            while self._loaded and checkpoint_id not in self._loaded:
+                is_awaited = self.is_kept_up and checkpoint_id not in self.refused
+                if not is_awaited or time.monotonic() > until:
+                    break
+                self._changing.wait(0.5)
+        return checkpoint_id in self._loaded
+
     def add_model(self, model: LoadedModel) -> None:
         """Add a model that was loaded."""
         with self._changing:
             self._loaded = {**self._loaded, model.checkpoint.checkpoint_id: model}
+            self._changing.notify_all()
 
     def keep(self, checkpoint_ids: Collection[str]) -> None:
         """Drop all other models; requests that began with one of them still end with it."""

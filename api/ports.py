@@ -110,8 +110,8 @@ class Ports:
             encoder = self.need_encoder()
             try:
                 return ask(encoder)
-            except KeysetMismatch:
-                if self.encoder is encoder:
+            except KeysetMismatch as refused:
+                if not self.models.await_model(refused.active) or self.encoder is encoder:
                     raise
         return ask(self.need_encoder())
 

@@ -306,10 +306,10 @@ def _facts(change: ChangeRecord) -> str:
 
 
 def _kind(change: ChangeRecord) -> str:
-    """Name the kind, with the change that is undone, or the keyset and its checkpoint."""
+    """Name the kind, with the change that is undone, or the keyset, its checkpoint, and what was unusual."""
     of = [] if change.undoes is None else [f"undo of {change.undoes}"]
     if change.keyset_id is not None:
-        of += [f"keyset {change.keyset_id}", *filter(None, [change.checkpoint])]
+        of += [f"keyset {change.keyset_id}", *filter(None, [change.checkpoint, change.note])]
     return f"{change.kind} ({', '.join(of)})" if of else change.kind
 
 

@@ -204,7 +204,10 @@ def _show_keyset_gate(report: dict[str, Any]) -> None:
     against = f" against keyset {active}" if active is not None else ""
     contexts = f"{count_of(report['num_contexts'], 'prefix')} of stored outputs"
     asked = f"{count_of(report['num_questions'], 'question')} and {contexts}"
-    say(f"{what}{against}, with {asked}: {'passed' if report['passed'] else 'failed'}.")
+    eased = (
+        f" The log will name the eased limits: {', '.join(eased)}." if (eased := report.get("eased")) else ""
+    )
+    say(f"{what}{against}, with {asked}: {'passed' if report['passed'] else 'failed'}.{eased}")
 
 
 def _row(criterion: dict[str, Any]) -> tuple[object, ...]:

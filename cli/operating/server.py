@@ -240,6 +240,7 @@ class ModelLoader:
     _thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
+        self.models.is_kept_up = True
         self._thread = threading.Thread(target=self._run, name="model loader", daemon=True)
         self._thread.start()
         return self
@@ -248,6 +249,7 @@ class ModelLoader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping.set()
+        self.models.is_kept_up = False
         if self._thread is not None:
             self._thread.join()
 

@@ -259,6 +259,18 @@ class GateLimits:
     max_wrong: float | None = None
 
     @property
+    def eased(self) -> tuple[str, ...]:
+        """List the limits that are easier to keep than the usual ones, such as "min_agreement 0.6"."""
+        usual, given = GateLimits(), asdict(self)
+        return tuple(
+            f"{name} {value}"
+            for name, value in given.items()
+            if type(value) in (int, float)
+            and name not in ("min_right", "max_wrong")
+            and (value > getattr(usual, name) if name.startswith("max") else value < getattr(usual, name))
+        )
+
+    @property
     def share_right(self) -> float:
         return 0.0 if self.min_right is None else self.min_right
 

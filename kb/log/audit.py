@@ -311,7 +311,19 @@ def change_record(change: ChangeRow) -> ChangeRecord:
         on_behalf_of=_text(said, "on_behalf_of"),
         undoes=_id(said, "undoes"),
         keyset_id=_id(said, "keyset") if change.kind in OF_KEYSETS else None,
+        note=_activation_note(said) if change.kind == "activate" else None,
     )
+
+
+def _activation_note(said: Mapping[str, Any]) -> str | None:
+    """Say what was unusual in an activation, as its payload has it; None where nothing was."""
+    notes = ["rollback"] if said.get("rollback") is True else []
+    if said.get("forced") is True:
+        notes.append(f"forced: {_text(said, 'refusal') or 'without a gate that passed lately'}")
+        failed = [one for one in said.get("failed") or () if isinstance(one, dict)]
+        notes += [f"{one.get('name')} {one.get('figure')}, limit {one.get('limit')}" for one in failed]
+    eased = [one for one in said.get("eased") or () if isinstance(one, str)]
+    return "; ".join([*notes, *(f"eased limit {one}" for one in eased)]) or None
 
 
 def _id(said: Mapping[str, Any], name: str) -> int | None:

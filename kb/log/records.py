@@ -26,7 +26,9 @@ class ChangeRecord:
     `principal` is who was authenticated, and `on_behalf_of` the person they said to act for. `request_id` is that of
     the API's request that asked for it, `client_request_id` the caller's name for that. All of them are None in changes
     made before they were recorded. `undoes` is the change that this one takes back, if it is an undo. `keyset_id` is
-    the keyset that was activated, retired or given a threshold, and `checkpoint` the name of its checkpoint.
+    the keyset that was activated, retired or given a threshold, and `checkpoint` the name of its checkpoint. `note`
+    says of an activation that it was a rollback or forced, which criteria of the gate failed, and which limits were
+    easier to keep than the usual ones.
     """
 
     seq: int
@@ -45,6 +47,7 @@ class ChangeRecord:
     undoes: int | None = None
     keyset_id: int | None = None
     checkpoint: str | None = None
+    note: str | None = None
 
 
 EVENT = "application/cloudevents+json"

@@ -32,13 +32,15 @@ class Questions:
         kb: SearchableStore,
         encoders: Sequence[Encoder] | Callable[[], Mapping[str, Encoder]],
         keyset_id: int | None = None,
+        await_encoder: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """Take at least one encoder, also of keysets that are still to be activated, or a function that gives those
         there are now, by checkpoint and the likeliest first.
 
-        With a `keyset_id` it asks in that keyset, active or not.
+        With a `keyset_id` it asks in that keyset, active or not. `await_encoder` waits until the encoder of a
+        checkpoint is there, and says whether it is.
         """
-        self.kb = kb
+        self.kb, self._await_encoder = kb, await_encoder
         self._encoders = encoders if callable(encoders) else partial(_by_checkpoint, encoders)
         self._in_keyset = None if keyset_id is None else kb.searcher.of_keyset(keyset_id)
 
@@ -92,8 +94,10 @@ class Questions:
             try:
                 return checkpoint_id, queries_BD, find(queries_BD, checkpoint_id=checkpoint_id, **options)
             except KeysetMismatch as refused:
-                encoders = self._encoders()
-                if refused.active not in encoders or attempt == ATTEMPTS:
+                if attempt == ATTEMPTS:
+                    raise
+                self._await_encoder(refused.active)
+                if refused.active not in (encoders := self._encoders()):
                     raise
                 checkpoint_id = refused.active
         raise AssertionError("the last attempt answers or raises")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from colmlm.api.loaded_models import LoadedModel, LoadedModels
 from colmlm.cli.operating.server import ModelLoader
 from colmlm.kb.errors import KeysetMismatch
+from colmlm.kb.lookup.questions import Questions
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder, activated, measured, salt_at
 from tests.kb.corpora import ingest, numbered
@@ -87,6 +90,36 @@ def test_a_keyset_that_was_activated_without_a_gate_gets_its_model_too(trial: Tr
         trial.models.model_of_active_keyset()
     assert trial.loaded() == ["fakenew", "fakeold"]
     assert trial.models.model_of_active_keyset() is not None
+
+
+def test_a_question_waits_for_the_model_of_a_keyset_that_was_activated_before_it_was_loaded(trial: Trial):
+    go_on, loads = Event(), trial.loader.load
+
+    def load(path: Path) -> LoadedModel:
+        go_on.wait(30)
+        return loads(path)
+
+    trial.loader.load, trial.loader.look_seconds = load, 0.01
+    questions = Questions(trial.kb, trial.models.encoders, await_encoder=trial.models.await_model)
+    with trial.loader, ThreadPoolExecutor() as pool:
+        activated(trial.kb, trial.made("new"))
+        asked = pool.submit(questions.ask, ["Question 1?"])
+        model = pool.submit(trial.models.model_of_active_keyset)
+        assert not wait([asked, model], timeout=0.3).done
+        go_on.set()
+        checkpoint_id, (lookup,) = asked.result(30)
+        assert (checkpoint_id, lookup.hits[0].value) == ("fakenew", "value 1")
+        assert (found := model.result(30)) and found.checkpoint.checkpoint_id == "fakenew"
+
+
+def test_a_question_does_not_wait_for_a_model_that_cannot_be_loaded(trial: Trial):
+    trial.free, trial.loader.look_seconds = 0, 0.01
+    questions = Questions(trial.kb, trial.models.encoders, await_encoder=trial.models.await_model)
+    with trial.loader:
+        activated(trial.kb, trial.made("new"))
+        with pytest.raises(KeysetMismatch):
+            questions.ask(["Question 1?"])
+    assert "fakenew" in trial.models.refused
 
 
 def test_what_is_not_loaded_is_told_with_the_reason_and_tried_again(trial: Trial):

@@ -272,6 +272,24 @@ def test_a_forced_activation_keeps_what_spoke_against_it(
     assert _payload(kb)["failed"] == [
         {"name": "threshold calibrated", "figure": "0.0", "limit": "1.0", "note": ""}
     ]
+    notes = [change.note for change in kb.log.changes() if change.kind == "activate"][-3:]
+    assert notes == [
+        "forced: its gate was never checked",
+        "rollback",
+        f"forced: {_payload(kb)['refusal']}; threshold calibrated 0.0, limit 1.0",
+    ]
+    assert kb.upkeep.fsck().chain_ok
+
+
+def test_limits_that_were_eased_are_named_with_the_activation(
+    kb: KnowledgeBase, encoder: FakeEncoder, two: tuple[KeysetRecord, KeysetRecord]
+) -> None:
+    new, limits = two[1].keyset_id, GateLimits(sample=60, max_question_loss=0.15, min_recall_at_10=0.99)
+    report = kb.keysets.check(new, FakeEncoder(salt="2"), limits, active_encoder=encoder)
+    assert report.passed and report.eased == ("sample 60", "max_question_loss 0.15")
+    kb.keysets.activate(new)
+    told = [change.note for change in kb.log.changes() if change.kind == "activate"]
+    assert told == [None, "eased limit sample 60; eased limit max_question_loss 0.15"]
     assert kb.upkeep.fsck().chain_ok
 
 
