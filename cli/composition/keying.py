@@ -67,14 +67,15 @@ def key_everything(
         if corpus is not None or not keyset.num_unkeyed or keyset.num_unkeyed == lacking:
             break
         lacking = keyset.num_unkeyed
+    all_true = replace and keyset.calibrated and not keyset.num_predicted
+    again = all_true and kb.keysets.outlived_calibration(keyset.keyset_id)
+    keyset = calibrate_keyset(kb, encoder, keyset, telling, again=again)
     if keyset.state == "ready":
         telling.note(
             "Another keyset is active. To let this one answer: "
             f"colmlm keysets check {keyset.keyset_id}, then: colmlm keysets activate {keyset.keyset_id}"
         )
-    all_true = replace and keyset.calibrated and not keyset.num_predicted
-    again = all_true and kb.keysets.outlived_calibration(keyset.keyset_id)
-    return calibrate_keyset(kb, encoder, keyset, telling, again=again)
+    return keyset
 
 
 def calibrate_keyset(

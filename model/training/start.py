@@ -66,6 +66,7 @@ class Start:
         named = {name.removeprefix("lm.model."): tensor for name, tensor in weights.items()}
         if isinstance(self.lm.model, PeftModel):
             self.lm.model.save_pretrained(str(directory), state_dict=named, save_embedding_layers=False)
+            (directory / "README.md").unlink(missing_ok=True)  # peft writes an empty model card
         else:
             save_file(named, directory / WEIGHTS, metadata={"format": "pt"})
             self.lm.causal.config.save_pretrained(directory)
