@@ -129,7 +129,7 @@ def light_annotators(
             drop_unquestioned,
         )
         return AnnotatorElsewhere(spreading, by, on_wait)
-    from colmlm.model.annotate.annotators import QuestionGenerator, SpanAnnotator
+    from colmlm.model.annotate.annotators import QuestionGenerator, SpanAnnotator, documents_together
     from colmlm.model.annotate.pipeline import Annotator
     from colmlm.model.reader.reader import Verifier
 
@@ -137,7 +137,7 @@ def light_annotators(
     finder = SpanAnnotator.load(finding, bases, threshold=threshold)
     writer = QuestionGenerator.load(asking, bases) if asking else None
     verifier = Verifier(reader(verifying_reader_at(runtime.user), bases)) if asks and verifies else None
-    return Annotator(finder, writer, drop_unquestioned, verifier)
+    return Annotator(finder, writer, drop_unquestioned, verifier, documents_together(finder.device))
 
 
 def annotator_loader(runtime: Runtime, how: RawAddition) -> Callable[[Callable[[], None]], DocumentAnnotator]:

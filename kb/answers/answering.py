@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Unpack
 
@@ -26,7 +26,9 @@ from colmlm.kb.answers.places import (
     ReadPlace,
     best_windows,
     order_places,
+    passages_to_read,
     place_of_own_question,
+    places_in,
     read_every_place,
     settle_contradictions,
     weigh_passage,
@@ -187,8 +189,10 @@ class Answering:
         self, question: str, found: Sequence[CandidateSentence], read: Mapping[int, SaidWindow]
     ) -> QuestionReading:
         """Have these sentences read for a question, and give the likely places in them."""
-        search = self.reader.confidence
-        every = list(read_every_place(self.reader, question, found, read))
+        return self._reading_of(read_every_place(self.reader, question, found, read))
+
+    def _reading_of(self, found: Iterable[ReadPlace]) -> QuestionReading:
+        search, every = self.reader.confidence, list(found)
         places = order_places([one for one in every if one.facts], search.search)
         of_passages = search.passage.search if search.passage else search.search
         return QuestionReading(places, best_windows(every, of_passages), every)
@@ -274,8 +278,21 @@ class Answering:
 
     def read_question(self, question: str, gone: Collection[int] = ()) -> QuestionReading:
         """Read the base for a question as if the sentences `gone` did not exist, without choosing an answer."""
-        query, near = self._near(question, FactFilter(without=self._facts_in(gone)))
-        return self.read_sentences(question, *self._windows(question, query, near, gone=gone))
+        return self.read_questions([(question, gone)])[0]
+
+    def read_questions(self, asked: Sequence[tuple[str, Collection[int]]]) -> list[QuestionReading]:
+        """Read the base for several questions as `read_question` does for each; the reader reads all at once."""
+        windows = []
+        for question, gone in asked:
+            query, near = self._near(question, FactFilter(without=self._facts_in(gone)))
+            windows.append(self._windows(question, query, near, gone=gone))
+        readings = self.reader.read_all(
+            [(question, passages_to_read(*one)) for (question, _), one in zip(asked, windows, strict=True)]
+        )
+        return [
+            self._reading_of(places_in(found, read, read_so))
+            for (found, read), read_so in zip(windows, readings, strict=True)
+        ]
 
     def likeliest_passage(self, question: str, reading: QuestionReading) -> SaidPassage | None:
         """Give the best passage for a question, however unlikely; None where none may be shown."""

@@ -27,6 +27,7 @@ from colmlm.kb.texts.asked import OF_SEVERAL_WORDS, asks_to_compare, form_of
 
 CERTAINTY = 0.8
 RATE = 0.05  # of wrong answers; at one as high, the shipped threshold stays where the sample shows no more
+TOGETHER = 128  # questions whose windows are read in one call
 _STEPS = 1000  # of a threshold between 0 and 1
 
 _OF_CORPORA = text("""
@@ -92,17 +93,20 @@ def ask_each(
 ) -> SampleAnswers:
     """Ask each question, and each with an answer again as if its sentences were not there."""
     asked = SampleAnswers([], [])
-    for number, one in enumerate(questions, 1):
-        reading = answering.read_question(one.text)
-        passage = answering.likeliest_passage(one.text, reading)
-        judged = _judgement(answering, one, reading, passage)
-        (asked.answerable if one.values else asked.others).append(judged)
-        if (gone := _sentences_to_leave_out(answering, one, reading, passage)) and _is_any_left(
-            answering, gone
-        ):
-            left = answering.read_question(one.text, gone)
+    for at in range(0, len(questions), TOGETHER):
+        some, again = questions[at : at + TOGETHER], list[tuple[KnownQuestion, frozenset[int]]]()
+        readings = answering.read_questions([(one.text, ()) for one in some])
+        for number, (one, reading) in enumerate(zip(some, readings, strict=True), at + 1):
+            passage = answering.likeliest_passage(one.text, reading)
+            judged = _judgement(answering, one, reading, passage)
+            (asked.answerable if one.values else asked.others).append(judged)
+            gone = _sentences_to_leave_out(answering, one, reading, passage)
+            if gone and _is_any_left(answering, gone):
+                again.append((one, gone))
+            on_asked(number, len(questions))
+        readings = answering.read_questions([(one.text, gone) for one, gone in again])
+        for (one, _), left in zip(again, readings, strict=True):
             asked.others.append(_judgement(answering, one, left, answering.likeliest_passage(one.text, left)))
-        on_asked(number, len(questions))
     return asked
 
 

@@ -180,6 +180,10 @@ class Reader(Protocol):
         """Read the question in each of the windows, all of them at once, and give a reading of each."""
         ...
 
+    def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
+        """Read several questions at once, each in passages of its own."""
+        ...
+
 
 class JudgedReader(Reader, Protocol):
     """A reader with the `confidence` that was fitted to its scores, and a `digest` of both."""
@@ -189,7 +193,3 @@ class JudgedReader(Reader, Protocol):
 
     @property
     def digest(self) -> str: ...
-
-    def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
-        """Read several questions at once, each in passages of its own."""
-        ...

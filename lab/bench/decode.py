@@ -63,6 +63,7 @@ def bench_decode(
             ranked = bench_rankings(checkpoint, kb, reader, some, rankings, rounds)
     return {
         "precision": str(checkpoint.lm.inference.embedding.dtype).removeprefix("torch."),
+        "device": describe_device(checkpoint.lm.device),
         "batch1": alone,
         "batch8": together,
         "vs_generate_batch1": alone["vs_generate"],
@@ -72,6 +73,11 @@ def bench_decode(
         "shares": shares,
         "rankings": ranked,
     }
+
+
+def describe_device(device: torch.device) -> str:
+    """Name the device that a model computes on: a GPU by its model, else its kind."""
+    return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else device.type
 
 
 def _question_prompts(documents: Sequence[AnnotatedDocument]) -> list[str]:
@@ -210,6 +216,7 @@ class _Timed:
     inner: Any
     spent: dict[str, float]
     names: dict[str, str]
+    settle: Callable[[], object] = lambda: None  # waits for an accelerator, whose work goes on after a call
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -223,6 +230,7 @@ class _Timed:
         def run_timed(*args: Any, **options: Any) -> Any:
             started = time.perf_counter()
             result = attribute(*args, **options)
+            self.settle()
             self.spent[self.names[name]] = (
                 self.spent.get(self.names[name], 0.0) + time.perf_counter() - started
             )
@@ -235,10 +243,11 @@ def time_shares(checkpoint: Checkpoint, kb: LookupPort, questions: Sequence[str]
     """Give the shares of the time of decoding these questions, one at a time in mode auto."""
     spent: dict[str, float] = dict.fromkeys(("forward", "logits", "lookups"), 0.0)
     timed_kb: Any = _Timed(kb, spent, {"find": "lookups"})
+    settle = torch.cuda.synchronize if checkpoint.lm.device.type == "cuda" else lambda: None
     started = time.perf_counter()
     for question in questions:
         run, _ = Decoder(checkpoint, timed_kb).run([question], DecodeConfig(mode="auto", max_tokens=24))
-        run.forward = _Timed(run.forward, spent, {"feed": "forward", "logits": "logits"})
+        run.forward = _Timed(run.forward, spent, {"feed": "forward", "logits": "logits"}, settle)
         for _ in run.steps():
             pass
     total = time.perf_counter() - started

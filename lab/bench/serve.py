@@ -50,7 +50,7 @@ def serve(
     The server and the clients are processes of their own on this machine and share its cores.
     """
     from colmlm.cli.composition.runtime import Runtime
-    from colmlm.lab.bench.decode import demo_base
+    from colmlm.lab.bench.decode import demo_base, describe_device
 
     numbers = api.numbers_of(clients)
     with own_folder() as home:
@@ -65,7 +65,8 @@ def serve(
         )  # so that the server converts no base model again
         with demo_base(checkpoint, settings.home) as kb:
             figures = _measure(kb, settings, checkpoint, numbers, seconds, tokens, long)
-    print_report(figures | {"seconds": seconds, "machine": machine()})
+    device = describe_device(checkpoint.lm.device)
+    print_report(figures | {"seconds": seconds, "device": device, "machine": machine()})
 
 
 def _measure(

@@ -238,8 +238,6 @@ def _measure(
 # Questions that the question generator writes for facts, stored in a file: `colmlm-lab evaluate recall
 # --generated`.
 
-TOGETHER = 8  # documents whose questions are decoded in one batch
-
 
 def read_generated(file: Path) -> WrittenQuestions:
     """Read the questions of an annotated file."""
@@ -260,12 +258,15 @@ def write_generated(generator: QuestionGenerator, documents: Sequence[AnnotatedD
     missing = [d for d in documents if d.facts and d.external_id not in there]
     if there:
         note(f"{len(there)} documents are in {file} already.")
+    from colmlm.model.annotate.annotators import documents_together
+
     with file.open("a", encoding="utf-8") as target, progress("Asking about documents") as advance:
-        for start in range(0, len(missing), TOGETHER):
-            for document in _asked_generated(generator, missing[start : start + TOGETHER]):
+        together = documents_together(generator.device)
+        for start in range(0, len(missing), together):
+            for document in _asked_generated(generator, missing[start : start + together]):
                 target.write(json.dumps(to_record(document), ensure_ascii=False) + "\n")
             target.flush()
-            advance(min(start + TOGETHER, len(missing)), len(missing))
+            advance(min(start + together, len(missing)), len(missing))
 
 
 def _end_at_a_line(file: Path) -> None:

@@ -8,26 +8,28 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from transformers import DynamicCache
 
 from colmlm.kb.corpus.format import unstorable_characters
 from colmlm.kb.texts.sentences import sentence_around, sentence_ends
 from colmlm.model.annotate.checkpoint import QUESTIONS, SPANS, LoadedAnnotator, load_annotator
-from colmlm.model.annotate.spans import Wholes, best_tags, spans_of, whole_spans
+from colmlm.model.annotate.spans import SpannedText, Wholes, best_tags, spans_of, whole_spans
+from colmlm.model.lm.language_model import FactLM
+from colmlm.model.lm.past import FEWEST_ROWS, Cache, StaticSteps
 from colmlm.model.text.markup import STANDARD, Span
 from colmlm.model.text.tokens import (
     FactTokenizer,
-    Words,
+    LengthBatch,
     WordTokenizer,
-    WordWindow,
-    length_groups,
+    fixed_length,
+    length_batches,
     pad_sequences,
+    send,
+    tokens_at_once,
     windows,
 )
 
@@ -52,10 +54,10 @@ class TaggedText:
 
 
 class SpanAnnotator:
-    """Find the facts of texts. `batch_tokens` bounds the padded tokens of a forward."""
+    """Find the facts of texts. `batch_tokens` bounds the padded tokens of a forward (None: what suits the device)."""
 
     def __init__(
-        self, loaded: LoadedAnnotator, *, threshold: float | None = None, batch_tokens: int = 4096
+        self, loaded: LoadedAnnotator, *, threshold: float | None = None, batch_tokens: int | None = None
     ) -> None:
         reading = loaded.config.reading
         self.config, self.model, self.device = loaded.config, loaded.model, loaded.device
@@ -90,70 +92,74 @@ class SpanAnnotator:
             for text, e in zip(texts, encoded, strict=True)
         ]
         reads = [(i, w) for i, e in enumerate(encoded) for w in windows(e, self.window, self.overlap)]
-        for group in self._groups([window for _, window in reads]):
-            batch = [reads[i] for i in group]
-            for (i, window), log_probs in zip(batch, self._forward(encoded, batch), strict=True):
-                tagged[i].log_probs_N3[window.words.start : window.words.stop] = log_probs
+        framed = [self.tokenizer.frame_ids(encoded[i].ids[w.start : w.end]) for i, w in reads]
+        for batch in length_batches(
+            list(map(len, framed)), device=self.device, max_tokens=self.batch_tokens, longest=self.window + 2
+        ):
+            for n, log_probs_T3 in zip(batch.numbers, self._log_probs(framed, batch), strict=False):
+                i, window = reads[n]
+                at = [encoded[i].first[word] - window.start + 1 for word in window.words]
+                tagged[i].log_probs_N3[window.words.start : window.words.stop] = log_probs_T3[at]
         return tagged
 
-    def _groups(self, reads: Sequence[WordWindow]) -> list[list[int]]:
-        return length_groups([w.end - w.start + 2 for w in reads], max_tokens=self.batch_tokens)
-
-    def _forward(
-        self, encoded: Sequence[Words], batch: Sequence[tuple[int, WordWindow]]
-    ) -> Iterator[NDArray[np.float32]]:
-        """Yield for each window the log-probabilities of its words, read at each word's first token."""
-        framed = [self.tokenizer.frame_ids(encoded[i].ids[w.start : w.end]) for i, w in batch]
-        ids_BT, mask_BT = pad_sequences(framed, self.tokenizer.pad)
+    def _log_probs(self, framed: Sequence[list[int]], batch: LengthBatch) -> NDArray[np.float32]:
+        """Compute the log-probabilities of the tags of each token of a batch, [rows, width, 3]."""
         logits_BT3 = self.model(
-            input_ids=ids_BT.to(self.device), attention_mask=mask_BT.to(self.device)
+            input_ids=batch.pad(framed, self.tokenizer.pad, self.device),
+            attention_mask=batch.mask(list(map(len, framed)), self.device),
         ).logits
-        log_probs_BT3 = logits_BT3.float().log_softmax(dim=-1).cpu()
-        for row, (i, window) in enumerate(batch):
-            at = [encoded[i].first[word] - window.start + 1 for word in window.words]
-            yield log_probs_BT3[row, at].numpy()
+        log_probs_BT3: NDArray[np.float32] = logits_BT3.float().log_softmax(dim=-1).cpu().numpy()
+        return log_probs_BT3
 
 
 # The question generator: a decoder that writes, for each marked span, a question that it answers.
 #
-# A document is encoded once. Its KV cache is copied for every span, each copy visible up to that span's stop (see
-# below), and all spans of several documents are decoded as one batch.
+# A document is encoded once. Its keys and values are copied for every span, up to that span's stop (see below), and
+# questions are written side by side in the rows of one cache, whose size is fixed. A row whose question is finished
+# takes the next span, so that spans of thousands of documents can be asked about in one go. The longest prefixes come
+# first, so rows are of similar length.
 
 BATCH_TOKENS = 16_384
+BATCH_TOKENS_ON_DEVICE = 131_072
+MOST_ROWS = 512
+_ENTRY = 4  # spans enter together, once this part of the rows is free
 
 
-@dataclass(frozen=True, slots=True)
-class SpannedText:
-    """A text with its title and its spans (sorted, without overlap)."""
-
-    text: str
-    spans: Sequence[Span]
-    title: str | None = None
+def documents_together(device: torch.device) -> int:
+    """Give the number of documents to ask about in one call: an accelerator takes hundreds of spans at once."""
+    return 8 if device.type == "cpu" else 256
 
 
 @dataclass(slots=True)
 class _Row:
-    """One span's question during decoding: its place in the results, and the part of the prefix that it sees."""
+    """One span's question during decoding: its place in the results, and how much of its prefix it sees."""
 
     passage: int
     span: int
-    prefix: int
     stop: int
     suffix: list[int]
     written: list[int] = field(default_factory=list)
     breaks: int = 0
     finished: bool = False
 
+    @property
+    def position(self) -> int:
+        """Give the position of the token written last."""
+        return self.stop + len(self.suffix) + len(self.written) - 1
+
 
 class QuestionGenerator:
-    """Write questions, greedily. `batch_tokens` bounds the tokens that a batch of rows keeps in its cache."""
+    """Write questions, greedily. `batch_tokens` bounds the tokens of a cache (None: as many as suit the device)."""
 
-    def __init__(self, loaded: LoadedAnnotator, *, batch_tokens: int = BATCH_TOKENS) -> None:
+    def __init__(self, loaded: LoadedAnnotator, *, batch_tokens: int | None = None) -> None:
         reading = loaded.config.reading
         self.config, self.model, self.device = loaded.config, loaded.model, loaded.device
+        self.lm = FactLM(loaded.model, compute=torch.float32)
         self.tokenizer = FactTokenizer.load(loaded.tokenizer_file, markup=STANDARD)
         self.window, self.max_new_tokens = int(reading["window"]), int(reading["max_new_tokens"])
-        self.batch_tokens = batch_tokens
+        usual = BATCH_TOKENS if self.device.type == "cpu" else BATCH_TOKENS_ON_DEVICE
+        self.batch_tokens = usual if batch_tokens is None else batch_tokens
+        self._steps: StaticSteps | None = None
         eos = loaded.model.config.eos_token_id
         self.ends = {self.tokenizer.end_of_text, *(eos if isinstance(eos, list) else [eos])}
         self.breaks = {
@@ -164,7 +170,7 @@ class QuestionGenerator:
 
     @classmethod
     def load(
-        cls, path: Path, cache: Path, *, precision: str = "auto", batch_tokens: int = BATCH_TOKENS
+        cls, path: Path, cache: Path, *, precision: str = "auto", batch_tokens: int | None = None
     ) -> Self:
         """Load an annotator's directory; `cache` holds base models. Raises `CheckpointError` and `BaseNotFound`."""
         return cls(load_annotator(path, QUESTIONS, cache, precision=precision), batch_tokens=batch_tokens)
@@ -175,6 +181,7 @@ class QuestionGenerator:
         """Write a question for each span (sorted, without overlap), or None where the model did not write one."""
         return self.annotate([SpannedText(text, spans, title)])[0]
 
+    @torch.inference_mode()
     def annotate(
         self, passages: Sequence[SpannedText], *, share_prefix: bool = True
     ) -> list[list[GeneratedQuestion | None]]:
@@ -185,11 +192,10 @@ class QuestionGenerator:
         """
         found: list[list[GeneratedQuestion | None]] = [[None] * len(p.spans) for p in passages]
         read = [(i, prefix) for i, p in enumerate(passages) for prefix in self._prefixes(p, share_prefix)]
-        for group in length_groups([len(p.ids) for _, p in read], waste=0.3, max_tokens=self.batch_tokens):
-            batch = [read[i] for i in group]
-            for row in self._write(passages, batch):
-                if row.finished:
-                    found[row.passage][row.span] = parse_question(self.tokenizer.decode(row.written))
+        if read:
+            writing = QuestionsBeingWritten(self, self._suffixes(passages, read))
+            for row in writing.run(self._read_prefixes(read)):
+                found[row.passage][row.span] = parse_question(self.tokenizer.decode(row.written))
         return found
 
     def _prefixes(self, passage: SpannedText, share_prefix: bool) -> Iterator[Prefix]:
@@ -200,86 +206,135 @@ class QuestionGenerator:
         ):
             yield from [prefix] if share_prefix else prefix_for_each(prefix)
 
-    def _rows(self, passages: Sequence[SpannedText], batch: Sequence[tuple[int, Prefix]]) -> list[_Row]:
-        rows: list[_Row] = []
-        for at, (i, prefix) in enumerate(batch):
+    def _suffixes(
+        self, passages: Sequence[SpannedText], read: Sequence[tuple[int, Prefix]]
+    ) -> list[list[_Row]]:
+        """Give the rows of each prefix: one for each span that asks there."""
+        asked: list[list[_Row]] = []
+        for i, prefix in read:
+            asked.append([])
             for span, stop in zip(prefix.spans, prefix.stops, strict=True):
                 start, end = passages[i].spans[span]
-                asked = question_suffix(self.tokenizer, passages[i].text[start:end], span_number(span))
-                rows.append(_Row(i, span, at, stop, asked))
-        return rows
+                suffix = question_suffix(self.tokenizer, passages[i].text[start:end], span_number(span))
+                asked[-1].append(_Row(i, span, stop, suffix))
+        return asked
 
-    @torch.inference_mode()
-    def _write(self, passages: Sequence[SpannedText], batch: Sequence[tuple[int, Prefix]]) -> list[_Row]:
-        """Read the prefixes, then write the questions of all their spans, as many at a time as the cache may hold."""
-        ids_BT, _ = pad_sequences(
-            [prefix.ids for _, prefix in batch], 0
-        )  # attention is causal, so padding needs no mask
-        cache: Any = DynamicCache()
-        self.model.model(input_ids=ids_BT.to(self.device), past_key_values=cache, use_cache=True)
-        rows = self._rows(passages, batch)
-        width = ids_BT.shape[1]
-        longest = width + max(len(row.suffix) for row in rows) + self.max_new_tokens
-        size = max(1, self.batch_tokens // longest)
-        for at in range(0, len(rows), size):
-            self._decode(cache, width, rows[at : at + size])
-        return rows
+    def static_steps(self, slots: int, spans: int) -> StaticSteps:
+        """Give the steps over a cache for rows of that many tokens, which choose each row's likeliest token.
 
-    def _decode(self, prefilled: Any, width: int, rows: list[_Row]) -> None:
-        """Decode rows to their ends. Finished rows are removed from the batch once they are half of it."""
-        cache = expand_cache(prefilled, torch.tensor([row.prefix for row in rows], device=self.device))
-        ids_RT, fed_RT = pad_sequences([row.suffix for row in rows], 0)
-        stops_R = torch.tensor([row.stop for row in rows])
-        attended_RS = torch.cat([torch.arange(width) < stops_R[:, None], fed_RT.bool()], dim=1)
-        positions_RT = stops_R[:, None] + torch.arange(ids_RT.shape[1])
-        last_R = fed_RT.sum(dim=1) - 1
-        states_RTD = self._advance(ids_RT, attended_RS, positions_RT, cache)
-        states_RD = states_RTD[torch.arange(len(rows)), last_R.to(states_RTD.device)]
-        next_R = stops_R + last_R + 1
-        for _ in range(self.max_new_tokens):
-            tokens_R = self.model.lm_head(states_RD).argmax(dim=-1).cpu()
-            for row, token in zip(rows, tokens_R.tolist(), strict=True):
-                self._take(row, token)
-            going = [i for i, row in enumerate(rows) if not row.finished]
-            if not going:
-                return
-            if len(going) <= len(rows) // 2:
-                rows = [rows[i] for i in going]
-                tokens_R, next_R, attended_RS = tokens_R[going], next_R[going], attended_RS[going]
-                cache.batch_select_indices(torch.tensor(going, device=self.device))
-            attended_RS = torch.cat([attended_RS, torch.ones(len(rows), 1, dtype=torch.bool)], dim=1)
-            states_RD = self._advance(tokens_R[:, None], attended_RS, next_R[:, None], cache)[:, -1]
-            next_R = next_R + 1
+        On an accelerator the cache of the call before is taken again if it is long enough, with what was recorded.
+        """
+        forward, most = self.lm.inference, max(FEWEST_ROWS, min(MOST_ROWS, self.batch_tokens // slots))
+        if self._steps is not None and self._steps.forward is forward and self._steps.cache.slots >= slots:
+            return self._steps
+        is_kept = self.device.type != "cpu"
+        cache = forward.cache(most if is_kept else max(FEWEST_ROWS, min(most, spans)))
+        cache.reserve(slots, spare=False)
+        steps = StaticSteps(forward, cache, lambda states_RD: forward.logits(states_RD).argmax(dim=-1))
+        if is_kept:
+            self._steps = steps
+        return steps
 
-    def _take(self, row: _Row, token: int) -> None:
-        """Add a token to a row, unless the token ends it: at the end of the text, or of its second line."""
-        if row.finished:
-            return
-        if token in self.ends:
-            row.finished = True
-            return
-        row.written.append(token)
-        row.breaks += self.breaks.get(token, 0)
-        row.finished = row.breaks > 1
+    def _read_prefixes(self, read: Sequence[tuple[int, Prefix]]) -> Iterator[tuple[int, Cache, int]]:
+        """Read the prefixes, longest first; yield each one's number with the cache and the row that hold it."""
+        forward, ids = self.lm.inference, [prefix.ids for _, prefix in read]
+        for batch in length_batches(
+            list(map(len, ids)), device=self.device,
+            max_tokens=min(self.batch_tokens, tokens_at_once(self.device)), longest=forward.context,
+        ):  # fmt: skip
+            cache = forward.cache(batch.rows)
+            cache.reserve(batch.width, spare=False)
+            forward.advance(batch.pad(ids, 0, self.device), [0] * batch.rows, cache)
+            yield from ((number, cache, row) for row, number in enumerate(batch.numbers))
 
-    def _advance(self, ids_RT: Tensor, attended_RS: Tensor, positions_RT: Tensor, cache: Any) -> Tensor:
-        """Give the [R, T, D] states of the next T tokens of every row; slots that are not attended are masked."""
-        output = self.model.model(
-            input_ids=ids_RT.to(self.device),
-            attention_mask=attended_RS.to(self.device),
-            position_ids=positions_RT.to(self.device),
-            past_key_values=cache,
-            use_cache=True,
+
+class QuestionsBeingWritten:
+    """The rows of one cache in which questions are written; `asked` are the rows of each prefix."""
+
+    def __init__(self, generator: QuestionGenerator, asked: Sequence[Sequence[_Row]]) -> None:
+        self.generator, self.asked, self.forward = generator, asked, generator.lm.inference
+        longest = max(row.stop + len(row.suffix) for rows in asked for row in rows)
+        slots = fixed_length(longest + generator.max_new_tokens)
+        self.steps = generator.static_steps(slots, sum(map(len, asked)))
+        self.cache = self.steps.cache
+        self.live: list[_Row | None] = [None] * self.cache.rows
+        self.done: list[_Row] = []
+
+    def run(self, prefixes: Iterator[tuple[int, Cache, int]]) -> Iterator[_Row]:
+        """Write all questions, and yield each row that came to an end of its own."""
+        waiting = ((row, cache, at) for number, cache, at in prefixes for row in self.asked[number])
+        following = next(waiting, None)
+        while following is not None or any(self.live):
+            free = [place for place, row in enumerate(self.live) if row is None]
+            if following is not None and len(free) * _ENTRY >= len(self.live):
+                entering = []
+                for place in free:
+                    if following is not None:
+                        row, cache, at = following
+                        self.cache.copy_row(place, cache, at, row.stop)
+                        entering.append((place, row))
+                        following = next(waiting, None)
+                self._enter(entering)
+            if following is None:
+                self._move_together()
+            if any(self.live):
+                self._step()
+            yield from self.done
+            self.done = []
+
+    def _enter(self, entering: Sequence[tuple[int, _Row]]) -> None:
+        """Feed the suffixes of new rows, and take the first token of each."""
+        ids_BT, _ = pad_sequences([row.suffix for _, row in entering], 0)
+        lengths = [len(row.suffix) for _, row in entering]
+        states_BTD = self.forward.advance(
+            send(ids_BT, self.generator.device), [row.stop for _, row in entering], self.cache, lengths,
+            [place for place, _ in entering],
+        )  # fmt: skip
+        last_2B = torch.tensor(
+            [list(range(len(entering))), [length - 1 for length in lengths]], device=states_BTD.device
         )
-        return output.last_hidden_state
+        tokens_B = self.steps.finish(states_BTD[last_2B[0], last_2B[1]])
+        for (place, row), token in zip(entering, tokens_B.tolist(), strict=True):
+            self.live[place] = row
+            self._take(place, row, token)
 
+    def _step(self) -> None:
+        """Feed each row the token that it wrote last, and take the next."""
+        ids = [row.written[-1] if row else 0 for row in self.live]
+        positions = [row.position if row else 0 for row in self.live]
+        end = min(self.cache.slots, fixed_length(max(positions) + 1))
+        for (place, row), token in zip(
+            enumerate(self.live), self.steps(ids, positions, end).tolist(), strict=True
+        ):
+            if row is not None:
+                self._take(place, row, token)
 
-def expand_cache(cache: Any, rows_R: Tensor) -> Any:
-    """Make a cache whose row i is a copy of row `rows_R[i]` of `cache`, which is not changed."""
-    copy: Any = DynamicCache()
-    for depth, layer in enumerate(cache.layers):
-        copy.update(layer.keys[rows_R], layer.values[rows_R], depth)
-    return copy
+    def _take(self, place: int, row: _Row, token: int) -> None:
+        """Add a token to a row, unless it ends it: at the end of the text, or of its second line."""
+        generator = self.generator
+        if token in generator.ends:
+            row.finished = True
+        else:
+            row.written.append(token)
+            row.breaks += generator.breaks.get(token, 0)
+            row.finished = row.breaks > 1
+        if row.finished:
+            self.done.append(row)
+        if row.finished or len(row.written) >= generator.max_new_tokens:
+            self.live[place] = None
+
+    def _move_together(self) -> None:
+        """Move the rows that are left into the first ones, so that steps compute half as many, or fewer."""
+        size, left = len(self.live), sum(row is not None for row in self.live)
+        while size // 2 >= max(FEWEST_ROWS, left):
+            size //= 2
+        free = (place for place in range(size) if self.live[place] is None)
+        for place in range(size, len(self.live)):
+            if (row := self.live[place]) is not None:
+                into = next(free)
+                self.cache.copy_row(into, self.cache, place, row.position + 1)
+                self.live[into] = row
+        del self.live[size:]
 
 
 # The prompts of the question generator and what it writes (section 3.3).

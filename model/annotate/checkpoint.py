@@ -28,6 +28,7 @@ from colmlm.model.annotate.spans import TAGS
 from colmlm.model.lm.checkpoint import (
     MAX_BYTES,
     WEIGHTS,
+    compute_device,
     compute_dtype,
     resolve_base,
     ship_adapter,
@@ -123,7 +124,7 @@ def load_annotator(path: Path, role: str, cache: Path, *, precision: str = "auto
         model = bare_model(role, source, torch.float32)
         over = config.kind == "adapter"
         model = with_adapter_from(model, path).merge_and_unload() if over else with_weights(model, path)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = compute_device()
     model = model.to(device=device, dtype=compute_dtype(precision)).requires_grad_(False).eval()
     return LoadedAnnotator(config, model, source / "tokenizer.json", device)
 

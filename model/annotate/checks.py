@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
@@ -191,47 +191,59 @@ class ReviewedDocument:
     rejected: tuple[RejectedAnnotation, ...] = ()
 
 
-def review(
-    document: AnnotatedDocument,
-    *,
-    drop_unquestioned: bool = False,
-    verify: Callable[[FactSpan], Fault | None] = lambda _: None,
-) -> ReviewedDocument:
-    """Check every fact of a document whose spans are sorted and do not overlap.
+class Review:
+    """The review of a document whose spans are sorted and do not overlap, in two parts.
 
-    `verify` finds what else is wrong with the question of a span; it is asked last, where no rule found a fault.
-
-    A fact whose question is rejected stays without one, since its span is a fact all the same and has a context key.
-    With `drop_unquestioned` it is dropped, as is a fact that never had a question.
+    `asked` are the spans with a question in which no rule finds a fault. Whoever verifies questions gets those of many
+    documents at once, and `finish` takes the faults.
     """
-    rejected: list[RejectedAnnotation] = []
 
-    def reject(span: FactSpan, fault: Fault) -> None:
-        rejected.append(
-            RejectedAnnotation(
-                document.external_id, span.start, span.end, fault.code, fault.reason,
-                span.value, span.question, span.answer,
-            )
+    def __init__(self, document: AnnotatedDocument) -> None:
+        self.document = document
+        found = [
+            (span, span_fault(document.text, span) or _subject_fault(document.title, span))
+            for span in document.facts
+        ]
+        self.rejected = [self._reject(span, fault) for span, fault in found if fault is not None]
+        spans = [span for span, fault in found if fault is None]
+        self.reader = DocumentReader(document, spans)
+        self.spans = [
+            (span, None if span.question is None else self.reader.question_fault(span)) for span in spans
+        ]
+        self.asked = [span for span, fault in self.spans if span.question is not None and fault is None]
+
+    def finish(
+        self, *, drop_unquestioned: bool = False, faults: Sequence[Fault | None] = ()
+    ) -> ReviewedDocument:
+        """Give the acceptable part of the annotation; `faults` are what else is wrong with the questions `asked`.
+
+        A fact whose question is rejected stays without one, since its span is a fact all the same and has a context
+        key. With `drop_unquestioned` it is dropped, as is a fact that never had a question.
+        """
+        others = dict(zip(map(id, self.asked), faults, strict=False))
+        rejected, kept = list(self.rejected), []
+        for checked, known in self.spans:
+            span = checked
+            if (fault := known or others.get(id(checked))) is not None:
+                rejected.append(self._reject(span, fault))
+                span = replace(span, question=None, answer=None)
+            if span.answer is not None and (fault := self.reader.answer_fault(span)) is not None:
+                rejected.append(self._reject(span, fault))
+                span = replace(span, answer=None)
+            if span.question is not None or not drop_unquestioned:
+                kept.append(span)
+        return ReviewedDocument(replace(self.document, facts=tuple(kept)), tuple(rejected))
+
+    def _reject(self, span: FactSpan, fault: Fault) -> RejectedAnnotation:
+        return RejectedAnnotation(
+            self.document.external_id, span.start, span.end, fault.code, fault.reason,
+            span.value, span.question, span.answer,
         )  # fmt: skip
 
-    spans: list[FactSpan] = []
-    for span in document.facts:
-        if (fault := span_fault(document.text, span) or _subject_fault(document.title, span)) is not None:
-            reject(span, fault)
-        else:
-            spans.append(span)
-    reader = DocumentReader(document, spans)
-    kept: list[FactSpan] = []
-    for span in spans:
-        if span.question is not None and (fault := reader.question_fault(span) or verify(span)) is not None:
-            reject(span, fault)
-            span = replace(span, question=None, answer=None)
-        if span.answer is not None and (fault := reader.answer_fault(span)) is not None:
-            reject(span, fault)
-            span = replace(span, answer=None)
-        if span.question is not None or not drop_unquestioned:
-            kept.append(span)
-    return ReviewedDocument(replace(document, facts=tuple(kept)), tuple(rejected))
+
+def review(document: AnnotatedDocument, *, drop_unquestioned: bool = False) -> ReviewedDocument:
+    """Check every fact of a document whose spans are sorted and do not overlap, by rules alone (see `Review`)."""
+    return Review(document).finish(drop_unquestioned=drop_unquestioned)
 
 
 def spans_of(source: str, annotated: str) -> tuple[FactSpan, ...] | Fault:

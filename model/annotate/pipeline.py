@@ -16,9 +16,16 @@ from typing import Any, Protocol, Self
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, check_spans, to_record
 from colmlm.kb.texts.sentences import sentence_ends
-from colmlm.model.annotate.checks import Fault, RejectedAnnotation, ReviewedDocument, review, spans_of
+from colmlm.model.annotate.checks import (
+    Fault,
+    RejectedAnnotation,
+    Review,
+    ReviewedDocument,
+    review,
+    spans_of,
+)
 from colmlm.model.annotate.config import ResultsUnusable
-from colmlm.model.annotate.spans import Wholes, narrow_span
+from colmlm.model.annotate.spans import SpannedText, Wholes, narrow_span
 from colmlm.model.lm.chat_endpoint import (
     MOST_REFUSED,
     TOKEN_PIECE,
@@ -34,7 +41,7 @@ from colmlm.model.lm.chat_endpoint import (
     without_fence,
 )
 
-BATCH = 8  # the number of documents whose spans are found together
+BATCH = 8  # the number of documents that are worked on together
 
 Offsets = tuple[int, int]
 
@@ -56,32 +63,33 @@ class SpanFinder(Protocol):
 
 
 class QuestionWriter(Protocol):
-    """Write a question and an answer for each span of a text, or None (`model.annotate.annotators`)."""
+    """Write a question and an answer for each span of each text, or None (`model.annotate.annotators`)."""
 
-    def questions(
-        self, text: str, spans: Sequence[Offsets], title: str | None
-    ) -> Sequence[QuestionAndAnswer | None]: ...
+    def annotate(self, passages: Sequence[SpannedText]) -> Sequence[Sequence[QuestionAndAnswer | None]]: ...
 
 
 class QuestionVerifier(Protocol):
-    """Give, for a document, what finds that a span's question leads elsewhere (`model.reader.reader`)."""
+    """Find, for the spans of documents, the questions that lead elsewhere (`model.reader.reader`)."""
 
-    def for_document(self, document: AnnotatedDocument) -> Callable[[FactSpan], Fault | None]: ...
+    def verify(
+        self, asked: Sequence[tuple[AnnotatedDocument, Sequence[FactSpan]]]
+    ) -> Sequence[Sequence[Fault | None]]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Annotator:
     """Annotate documents; without a question generator their facts have no questions.
 
-    Every question goes through `model.annotate.checks.review`, and where there is a `verifier` must lead it back to its
-    span. `drop_unquestioned` drops the facts whose question was
-    rejected or not written; without it they stay, and are found by their context.
+    Every question goes through `model.annotate.checks.Review`, and where there is a `verifier` must lead it back to its
+    span. `drop_unquestioned` drops the facts whose question was rejected or not written; without it they stay, and are
+    found by their context. `batch` documents are worked on together.
     """
 
     span_annotator: SpanFinder
     question_generator: QuestionWriter | None = None
     drop_unquestioned: bool = False
     verifier: QuestionVerifier | None = None
+    batch: int = BATCH
 
     def annotate(
         self, documents: Iterable[AnnotatedDocument], skip: Callable[[AnnotatedDocument], bool] | None = None
@@ -92,43 +100,58 @@ class Annotator:
         of all documents, so that a document gets the same facts whichever of its neighbours were done before.
         """
         remaining = iter(documents)
-        while batch := list(islice(remaining, BATCH)):
-            wanted = [document for document in batch if skip is None or not skip(document)]
-            if not wanted:
-                continue
-            found = self.span_annotator.spans([document.text for document in batch])
-            for document, spans in zip(batch, found, strict=True):
-                if document in wanted:
-                    yield self._document(document, spans)
+        while batch := list(islice(remaining, self.batch)):
+            wanted = [n for n, document in enumerate(batch) if skip is None or not skip(document)]
+            if wanted:
+                found = self.span_annotator.spans([document.text for document in batch])
+                yield from self._review([(batch[n], found[n]) for n in wanted])
 
-    def _document(self, document: AnnotatedDocument, found: Sequence[Offsets]) -> ReviewedDocument:
-        text = document.text
-        spans = [FactSpan(start, end, text[start:end]) for start, end in found]
-        sound, refusals = check_spans(document.external_id, text, spans)
-        rejected = tuple(
-            RejectedAnnotation(r.document, r.offset, r.offset, "span", f"The span is refused: {r.reason}.")
-            for r in refusals
-        )
-        asked = replace(document, facts=tuple(self._with_questions(document, sound)))
-        reviewed = review(
-            asked,
-            drop_unquestioned=self.drop_unquestioned and self.question_generator is not None,
-            verify=self.verifier.for_document(asked) if self.verifier else lambda _: None,
-        )
-        return ReviewedDocument(reviewed.document, rejected + reviewed.rejected)
+    def _review(
+        self, found: Sequence[tuple[AnnotatedDocument, Sequence[Offsets]]]
+    ) -> Iterator[ReviewedDocument]:
+        """Ask about these spans, and yield the documents with what passes the checks."""
+        sound = [_with_spans(document, spans) for document, spans in found]
+        reviews = [Review(document) for document in self._with_questions([one for one, _ in sound])]
+        faults: Sequence[Sequence[Fault | None]] = [()] * len(reviews)
+        if self.verifier is not None:
+            faults = self.verifier.verify([(one.document, one.asked) for one in reviews])
+        drops = self.drop_unquestioned and self.question_generator is not None
+        for one, (_, refused), others in zip(reviews, sound, faults, strict=True):
+            reviewed = one.finish(drop_unquestioned=drops, faults=others)
+            yield ReviewedDocument(reviewed.document, refused + reviewed.rejected)
 
-    def _with_questions(self, document: AnnotatedDocument, spans: Sequence[FactSpan]) -> Iterator[FactSpan]:
-        """Yield the spans, each with a question and an answer if they were written."""
-        if self.question_generator is None or not spans:
-            yield from spans
-            return
-        offsets = [(span.start, span.end) for span in spans]
-        written = self.question_generator.questions(document.text, offsets, document.title)
-        for span, one in zip(spans, written, strict=True):
-            if one is None:
-                yield span
-            else:
-                yield replace(span, question=one.question.strip() or None, answer=one.answer.strip() or None)
+    def _with_questions(self, documents: Sequence[AnnotatedDocument]) -> list[AnnotatedDocument]:
+        """Give the documents, each of its spans with a question and an answer if they were written."""
+        if self.question_generator is None or not any(document.facts for document in documents):
+            return list(documents)
+        passages = [
+            SpannedText(one.text, [(span.start, span.end) for span in one.facts], one.title)
+            for one in documents
+        ]
+        written = self.question_generator.annotate(passages)
+        return [
+            replace(document, facts=tuple(map(_with_question, document.facts, asked)))
+            for document, asked in zip(documents, written, strict=True)
+        ]
+
+
+def _with_spans(
+    document: AnnotatedDocument, found: Sequence[Offsets]
+) -> tuple[AnnotatedDocument, tuple[RejectedAnnotation, ...]]:
+    """Give the document with the spans that are sound, and the others as rejects."""
+    spans = [FactSpan(start, end, document.text[start:end]) for start, end in found]
+    sound, refusals = check_spans(document.external_id, document.text, spans)
+    rejected = tuple(
+        RejectedAnnotation(r.document, r.offset, r.offset, "span", f"The span is refused: {r.reason}.")
+        for r in refusals
+    )
+    return replace(document, facts=tuple(sound)), rejected
+
+
+def _with_question(span: FactSpan, written: QuestionAndAnswer | None) -> FactSpan:
+    if written is None:
+        return span
+    return replace(span, question=written.question.strip() or None, answer=written.answer.strip() or None)
 
 
 # An annotated corpus that grows by whole documents, with a file of rejects beside it.

@@ -11,6 +11,7 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,15 @@ _OPENER_OF = {")": "(", "]": "[", "}": "{", "»": "«", "”": "“", "’": "�
 _CLOSER_OF = {opener: closer for closer, opener in _OPENER_OF.items()}
 _BELONGS = frozenset("#@&%‰§†′″*/\\")  # punctuation that belongs to the number or word beside it
 _ENDING_INITIALS = re.compile(r"(?:\w\.){2,}$")
+
+
+@dataclass(frozen=True, slots=True)
+class SpannedText:
+    """A text with its title and its spans (sorted, without overlap)."""
+
+    text: str
+    spans: Sequence[Span]
+    title: str | None = None
 
 
 def tags_of(words: Sequence[Span], spans: Sequence[Span]) -> list[int]:

@@ -23,8 +23,8 @@ from colmlm.model.decoding.rows import (
     WordQueries,
 )
 from colmlm.model.lm.checkpoint import Checkpoint
-from colmlm.model.lm.past import BLOCK, Piece, block_end
-from colmlm.model.text.tokens import FactTokenizer, length_groups, pad_sequences
+from colmlm.model.lm.past import BLOCK, ForwardPass, Piece, StaticRows, block_end
+from colmlm.model.text.tokens import FactTokenizer, length_batches
 
 OnStep = Callable[[], object]
 
@@ -54,14 +54,21 @@ class DecodedOutput:
 class Decoder:
     """Decode prompts with one checkpoint, against one knowledge base.
 
-    A method that asks in words needs a `query_encoder` for the key space of the keyset that it queries.
+    A method that asks in words needs a `query_encoder` for the key space of the keyset that it queries. With `static`
+    (None: on an accelerator) all rows share one cache (`model.lm.past.StaticRows`), so steps have few shapes.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, lookup: LookupPort | None, query_encoder: QueryEncoder | None = None
+        self,
+        checkpoint: Checkpoint,
+        lookup: LookupPort | None,
+        query_encoder: QueryEncoder | None = None,
+        *,
+        static: bool | None = None,
     ) -> None:
         self.checkpoint, self.tokenizer = checkpoint, checkpoint.tokenizer
         self.lookup, self.query_encoder = lookup, query_encoder
+        self.static = checkpoint.lm.device.type != "cpu" if static is None else static
 
     def generate(
         self, prompts: Sequence[Prompt], config: DecodeConfig, on_step: OnStep = lambda: None
@@ -99,7 +106,9 @@ class Decoder:
 
     def new_run(self, prefixes: Prefixes | None = None, wide_threads: int | None = None) -> DecodingRun:
         """Make a run without rows."""
-        return DecodingRun(self.checkpoint, self.lookup, self._queries(), prefixes, wide_threads)
+        return DecodingRun(
+            self.checkpoint, self.lookup, self._queries(), prefixes, wide_threads, static=self.static
+        )
 
     def check(self, config: DecodeConfig) -> None:
         """Raise `ValueError` where lookups with this config are impossible."""
@@ -162,7 +171,9 @@ def output_of(row: Row, tokenizer: FactTokenizer) -> DecodedOutput:
 
 NO_FACT_AFTER_MISS = 8
 STORED = np.dtype("<f2")  # the format in which keys are stored, so that a query can be sent again
-LONG_QUEUE_TOKENS = 512  # tokens of long queues that a step feeds where nobody waits for the next token
+# Tokens of long queues that a step feeds where somebody waits for the next token, and where nobody does: with pasts
+# apart, and over static rows, as an accelerator reads some hundred tokens in the time of one.
+QUEUE_TOKENS_APART, QUEUE_TOKENS_STATIC = (1, 512), (512, 8192)
 
 
 class DecodingRun:
@@ -178,11 +189,16 @@ class DecodingRun:
         queries: Queries,
         prefixes: Prefixes | None = None,
         wide_threads: int | None = None,
+        *,
+        static: bool = False,
     ) -> None:
         self.checkpoint, self.tokenizer = checkpoint, checkpoint.tokenizer
-        self.forward = checkpoint.lm.inference
+        self.forward: ForwardPass | StaticRows = (
+            checkpoint.lm.static_rows(self) if static else checkpoint.lm.inference
+        )
         self.lookup, self.queries, self.prefixes = lookup, queries, prefixes
         self.wide_threads = wide_threads
+        self.queue_tokens = QUEUE_TOKENS_STATIC if static else QUEUE_TOKENS_APART
         self.markup = self.tokenizer.markup
         self.opens = None if self.markup.opens is None else self.tokenizer.fact
         self.ends = checkpoint.end_tokens
@@ -209,13 +225,13 @@ class DecodingRun:
 
     def _row(self, prompt: Prompt, config: DecodeConfig, seed: int) -> Row:
         ids, seen_V = self.tokenizer.prompt(prompt), self._unseen_tokens()
-        seen_V[ids[1:]] = True
+        seen_V[torch.tensor(ids[1:], dtype=torch.long, device=seen_V.device)] = True
         text, given = (
             (prompt, len(ids) - 1)
             if isinstance(prompt, str)
             else (self.tokenizer.decode(prompt), len(prompt))
         )
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator("cpu").manual_seed(seed)
         return Row(ids, text, given, config, self.forward.past(), generator, seen_V, ids)
 
     def leave(self, row: Row) -> None:
@@ -256,7 +272,7 @@ class DecodingRun:
     def _shares(self) -> list[tuple[Row, int]]:
         """Give the number of tokens that this step feeds of each queue, those not fed for longest first."""
         short = [(row, len(row.pending)) for row in self.live if len(row.pending) <= BLOCK]
-        left = 1 if any(row.sampled or row.splices for row in self.live) else LONG_QUEUE_TOKENS
+        left = self.queue_tokens[not any(row.sampled or row.splices for row in self.live)]
         for row in sorted((row for row in self.live if len(row.pending) > BLOCK), key=lambda r: r.last_fed):
             if left <= 0:
                 break
@@ -359,7 +375,7 @@ class DecodingRun:
         unasked = [row for row in rows if self.queries.in_words and not row.words]
         missed = [(row, self._miss(row, SpliceRecord(0, 0, "no_match"))) for row in unasked]
         if asked:
-            states_ND = torch.stack(list(states)) if states else torch.empty(0)
+            states_ND = torch.stack(list(states)) if states else torch.empty(0, device=self.unseen_V.device)
             try:
                 missed += self._answer(asked, self.queries.vectors(asked, states_ND))
             except Exception as error:  # noqa: BLE001 - handed to those who asked; the others go on
@@ -455,6 +471,10 @@ def penalise_seen(logits_NV: Tensor, seen_NV: Tensor, penalty: float) -> Tensor:
     """Make tokens already seen less likely: divide positive logits by `penalty` and multiply negative ones."""
     if penalty == 1.0:
         return logits_NV
+    if logits_NV.device.type != "cpu":  # to find the few would make the host wait
+        return torch.where(
+            seen_NV, torch.where(logits_NV > 0, logits_NV / penalty, logits_NV * penalty), logits_NV
+        )
     at = seen_NV.nonzero(as_tuple=True)  # few of the vocabulary
     logits = logits_NV[at]
     return logits_NV.index_put(at, torch.where(logits > 0, logits / penalty, logits * penalty))
@@ -471,7 +491,8 @@ def add_biases(logits_NV: Tensor, biases: Iterable[tuple[int, int, float]]) -> T
     rows, tokens, amounts = zip(*listed, strict=True)
     logits_NV = logits_NV.clone()
     amounts_N = torch.tensor(amounts, dtype=logits_NV.dtype, device=logits_NV.device)
-    logits_NV.index_put_((torch.tensor(rows), torch.tensor(tokens)), amounts_N, accumulate=True)
+    at_2N = torch.tensor([rows, tokens], device=logits_NV.device)
+    logits_NV.index_put_((at_2N[0], at_2N[1]), amounts_N, accumulate=True)
     return logits_NV
 
 
@@ -487,7 +508,7 @@ def sample_tokens(
     probabilities_NV = torch.softmax(below_NV / max(temperature, 1e-6), dim=-1)
     ordered_NV, order_NV = probabilities_NV.sort(dim=-1, descending=True)
     outside_NV = ordered_NV.cumsum(dim=-1) - ordered_NV >= top_p
-    ordered_NV = ordered_NV.masked_fill(outside_NV, 0.0).cpu()
+    ordered_NV, order_NV = ordered_NV.masked_fill(outside_NV, 0.0).cpu(), order_NV.cpu()
     drawn = [
         torch.multinomial(row, 1, generator=own) for row, own in zip(ordered_NV, generators, strict=True)
     ]
@@ -550,11 +571,13 @@ def score_tokens(
     if longest > checkpoint.lm.inference.context:
         raise ValueError(f"{longest} tokens exceed the context of {checkpoint.lm.inference.context}")
     scored: list[list[TokenScore]] = [[] for _ in sequences]
-    for group in length_groups([len(ids) for ids in sequences]):
-        ids_BT, _ = pad_sequences([sequences[i] for i in group], 0)
+    device = checkpoint.lm.device
+    for batch in length_batches(
+        list(map(len, sequences)), device=device, longest=checkpoint.lm.inference.context
+    ):
         with torch.inference_mode():
-            states_BTD = checkpoint.lm.inference.states(ids_BT)
-            for row, i in enumerate(group):
+            states_BTD = checkpoint.lm.inference.states(batch.pad(sequences, 0, device))
+            for row, i in enumerate(batch.numbers):
                 scored[i] = _scores(checkpoint, states_BTD[row], sequences[i], top, at_once)
     return scored
 
@@ -567,7 +590,7 @@ def _scores(
     for start in range(0, len(ids) - 1, at_once):
         targets = torch.tensor(ids[start + 1 : start + 1 + at_once], device=states_TD.device)
         logits_NV = checkpoint.lm.inference.logits(states_TD[start : start + len(targets)])
-        logits_NV[:, checkpoint.tokenizer.added] = -math.inf
+        checkpoint.tokenizer.forbid_markup(logits_NV)
         logprobs_NV = torch.log_softmax(logits_NV, dim=-1)
         own = logprobs_NV.gather(1, targets[:, None])[:, 0].tolist()
         best = logprobs_NV.topk(top, dim=-1) if top else None

@@ -19,7 +19,7 @@ from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder
 from colmlm.model.lm.language_model import unit
-from colmlm.model.lm.past import BLOCK, Past
+from colmlm.model.lm.past import BLOCK, Past, RowPast
 from colmlm.model.text.tokens import FactTokenizer
 
 REPLACEMENT = "\ufffd"
@@ -65,7 +65,7 @@ class Row:
     prompt: str
     prompt_tokens: int
     config: DecodeConfig
-    past: Past
+    past: Past | RowPast
     generator: torch.Generator
     seen_V: Tensor
     prompt_ids: list[int] = field(default_factory=list)
@@ -149,7 +149,7 @@ class Row:
         start = len(said)
         self.text, self.tail = said + value, []
         self.splices.append(replace(hit, output_start=start, output_end=start + len(value)))
-        self.seen_V[inside] = True
+        self.seen_V[torch.tensor(inside, dtype=torch.long, device=self.seen_V.device)] = True
         asks = [] if tokenizer.markup.asks is None else [tokenizer.id_of(tokenizer.markup.asks)]
         self.pending = [*asks, *inside, tokenizer.fact_end]
         self.opened_at = self.fallback_V = None
@@ -328,7 +328,7 @@ class Prefixes:
         self.most_bytes, self.num_bytes = most_bytes, 0
         self._blocks: OrderedDict[bytes, Tensor] = OrderedDict()
 
-    def recall(self, ids: Sequence[int], past: Past) -> int:
+    def recall(self, ids: Sequence[int], past: Past | RowPast) -> int:
         """Copy the longest remembered prefix of `ids` into the past; give its number of tokens."""
         known = []
         for name in _names(ids):
@@ -341,7 +341,7 @@ class Prefixes:
             past.kv[:, :, :, at * BLOCK : (at + 1) * BLOCK] = block
         return len(known) * BLOCK
 
-    def keep(self, ids: Sequence[int], past: Past) -> None:
+    def keep(self, ids: Sequence[int], past: Past | RowPast) -> None:
         """Remember the whole blocks of these tokens, which the past holds from its start."""
         for at, name in enumerate(_names(ids)):
             if name not in self._blocks:

@@ -24,10 +24,11 @@ from colmlm.model.annotate.annotators import (
     GeneratedQuestion,
     QuestionGenerator,
     SpanAnnotator,
-    SpannedText,
     TaggedText,
+    documents_together,
 )
 from colmlm.model.annotate.checkpoint import AnnotatorConfig
+from colmlm.model.annotate.spans import SpannedText
 from colmlm.model.evaluate.recall import Encodes, Recall, document_keys, measure_recall
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder
@@ -162,7 +163,6 @@ def _share(part: int, whole: int) -> float:
 # training.
 
 PREFIX_DOCUMENTS = 12  # the number of documents that are also asked about for each span separately
-TOGETHER = 8  # the number of documents whose questions are decoded as one batch
 OnDocuments = Callable[[int, int | None], None]
 
 
@@ -273,8 +273,9 @@ def _report_questions(
 ) -> QuestionReport:
     asked: list[list[GeneratedQuestion | None]] = []
     started = perf_counter()
-    for at in range(0, len(documents), TOGETHER):
-        asked += generator.annotate([passage(document) for document in documents[at : at + TOGETHER]])
+    together = documents_together(generator.device)
+    for at in range(0, len(documents), together):
+        asked += generator.annotate([passage(document) for document in documents[at : at + together]])
         on_documents(len(asked), len(documents))
     seconds = perf_counter() - started
     own = [

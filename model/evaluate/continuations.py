@@ -143,7 +143,7 @@ class WithLookups:
         for start in range(0, len(rest), POSITIONS_AT_ONCE):
             logits_NV = self.forward.logits(states_ND[start : start + POSITIONS_AT_ONCE])
             opens_N = logits_NV[:, self.tokenizer.fact] + self.bias
-            logits_NV[:, self.tokenizer.added] = -math.inf
+            self.tokenizer.forbid_markup(logits_NV)
             targets_N = torch.tensor(rest[start : start + len(logits_NV)], device=logits_NV.device)
             plain_N = torch.logsumexp(logits_NV, dim=-1)
             every_N = torch.logaddexp(plain_N, opens_N)

@@ -21,8 +21,8 @@ from colmlm.model.evaluate.answers import exact_match
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.encoder import KeyEncoder
 from colmlm.model.lm.language_model import unit
-from colmlm.model.lm.past import RowCache
-from colmlm.model.text.tokens import EncodedText
+from colmlm.model.lm.past import Cache
+from colmlm.model.text.tokens import EncodedText, send
 
 # The bias on the token that opens a lookup, measured and chosen on held-out text (section 4.7).
 #
@@ -247,16 +247,17 @@ def _margins(checkpoint: Checkpoint, ids: Sequence[int]) -> Floats:
     forward, tokenizer = checkpoint.lm.inference, checkpoint.tokenizer
     ids_T = torch.tensor(ids, device=checkpoint.lm.device)
     states_TD = forward.states(ids_T[None])[0]
-    first_V = torch.full((tokenizer.vocabulary_size,), len(ids), device=ids_T.device)
+    first = np.full(tokenizer.vocabulary_size, len(ids), dtype=np.int64)
     for at in range(len(ids) - 1, 0, -1):  # the first token, which begins every text, is not penalised
-        first_V[ids[at]] = at
+        first[ids[at]] = at
+    first_V = send(torch.from_numpy(first), ids_T.device)
     pieces: list[Tensor] = []
     for start in range(0, len(ids), _POSITIONS):
         logits_NV = forward.logits(states_TD[start : start + _POSITIONS])
         wanted_N = logits_NV[:, tokenizer.fact].clone()
         at_N = torch.arange(start, start + len(logits_NV), device=ids_T.device)
         logits_NV = penalise_seen(logits_NV, first_V <= at_N[:, None], _PENALTY)
-        logits_NV[:, tokenizer.added] = -math.inf
+        tokenizer.forbid_markup(logits_NV)
         pieces.append(logits_NV.max(dim=-1).values - wanted_N)
     margins: Floats = torch.cat(pieces).float().cpu().numpy()
     return margins
@@ -369,7 +370,7 @@ class QueryMaker:
         (vector,) = self.encoder.encode_questions([self.checkpoint.tokenizer.query_in_words(words)])
         return FormedQuery(decoded - started, time.perf_counter() - decoded, len(words), vector)
 
-    def _write(self, state_1D: torch.Tensor, site: Site, cache: RowCache) -> list[int]:
+    def _write(self, state_1D: torch.Tensor, site: Site, cache: Cache) -> list[int]:
         """Decode the query up to the token that ends it."""
         tokenizer, forward = self.checkpoint.tokenizer, self.checkpoint.lm.inference
         closes = tokenizer.id_of(tokenizer.markup.asks)
@@ -384,7 +385,7 @@ class QueryMaker:
             state_1D = self._feed_token(said, len(site.prefix) + len(words), cache)
         return words
 
-    def _feed_token(self, token: int, position: int, cache: RowCache) -> torch.Tensor:
+    def _feed_token(self, token: int, position: int, cache: Cache) -> torch.Tensor:
         return self.checkpoint.lm.inference.advance(torch.tensor([[token]]), [position], cache)[:, -1]
 
     def _settle(self) -> None:

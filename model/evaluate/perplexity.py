@@ -13,7 +13,6 @@ itself, so that its tokens are scored as any others.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -31,8 +30,8 @@ from colmlm.model.decoding.config import LookupPort
 from colmlm.model.evaluate.run_log import bootstrap
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.lm.language_model import unit
-from colmlm.model.lm.past import RowCache
-from colmlm.model.text.tokens import EncodedText, FactTokenizer
+from colmlm.model.lm.past import Cache
+from colmlm.model.text.tokens import EncodedText, FactTokenizer, pad_sequences
 
 # Texts with marked facts, read token by token as a decoder would, and the losses of their tokens.
 #
@@ -156,11 +155,11 @@ class SequenceReader:
         rows = [row for row, (_, kind) in enumerate(queued) if kind != GIVEN]
         if not rows:
             return
-        logits_NV = self.forward.logits(before_TD[rows])
+        logits_NV = self.forward.logits(before_TD[torch.tensor(rows, device=before_TD.device)])
         if self.without_markup:
-            logits_NV[:, self.tokenizer.added] = -math.inf
+            self.tokenizer.forbid_markup(logits_NV)
         elif self.took_back and rows[0] == 0:
-            logits_NV[0, self.tokenizer.added] = -math.inf
+            self.tokenizer.forbid_markup(logits_NV[:1])
         self.took_back = False
         targets_N = torch.tensor([queued[row][0] for row in rows], device=logits_NV.device)
         losses_N = cross_entropy(logits_NV, targets_N, reduction="none")
@@ -172,11 +171,12 @@ class SequenceReader:
 
     def _of_markup(self, logits_NV: Tensor) -> list[float]:
         """Give for each row by how much a token of text would be likelier, in nats, if no markup could follow."""
-        text_NV = logits_NV.index_fill(1, torch.tensor(self.tokenizer.added, dtype=torch.long), -math.inf)
+        text_NV = logits_NV.clone()
+        self.tokenizer.forbid_markup(text_NV)
         return list((logits_NV.logsumexp(dim=1) - text_NV.logsumexp(dim=1)).tolist())
 
 
-def read_courses(readers: Sequence[tuple[SequenceReader, Course]], cache: RowCache) -> None:
+def read_courses(readers: Sequence[tuple[SequenceReader, Course]], cache: Cache) -> None:
     """Run every reader's course to its end; each reader has a row of the cache, and finished ones are removed."""
     live = list(readers)
     while True:
@@ -189,15 +189,13 @@ def read_courses(readers: Sequence[tuple[SequenceReader, Course]], cache: RowCac
         _advance([reader for reader, _ in live], cache)
 
 
-def _advance(readers: Sequence[SequenceReader], cache: RowCache) -> None:
+def _advance(readers: Sequence[SequenceReader], cache: Cache) -> None:
     """Read each reader's queued tokens in one pass; the padding of the shorter ones is overwritten later."""
     lengths = [len(reader.queued) for reader in readers]
     width = max(lengths)
     if not width:
         return
-    ids_BT = torch.zeros(len(readers), width, dtype=torch.long)
-    for row, reader in enumerate(readers):
-        ids_BT[row, : len(reader.queued)] = torch.tensor([token for token, _ in reader.queued])
+    ids_BT, _ = pad_sequences([[token for token, _ in reader.queued] for reader in readers], 0)
     states_BTD = readers[0].forward.advance(ids_BT, [reader.position for reader in readers], cache, lengths)
     for states_TD, length, reader in zip(states_BTD, lengths, readers, strict=True):
         reader.take_states(states_TD[:length])

@@ -207,6 +207,17 @@ class Checkpoint:
         return tokenizer_digest(self.tokenizer)
 
 
+def compute_device() -> torch.device:
+    """Give the device that models compute on: the GPU if there is one.
+
+    cuDNN's attention is left out there: it makes a plan for every new shape, which costs more than reading short texts.
+    """
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    return torch.device("cuda")
+
+
 def compute_dtype(precision: str = "auto") -> torch.dtype:
     """Give bfloat16 where the processor (or the GPU) multiplies it natively, else float32."""
     if precision != "auto":
@@ -364,8 +375,7 @@ def _ready(
 ) -> Checkpoint:
     same_vocabulary(str(path or config.name), model, tokenizer)
     dtype = compute_dtype(precision)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = model.to(device=device, dtype=dtype).requires_grad_(False).eval()
+    model = model.to(device=compute_device(), dtype=dtype).requires_grad_(False).eval()
     parts = f"{weights}:{tokenizer_digest(tokenizer)}:{config.space_inside}"
     checkpoint_id = hashlib.sha256(parts.encode()).hexdigest()[:16]
     return Checkpoint(checkpoint_id, config, FactLM(model, compute=torch.float32), tokenizer, path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,16 +15,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
 from transformers import AutoModel
 from transformers.utils import logging as transformers_logging
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.kb.texts.sentences import sentence_around, sentence_ends
-from colmlm.model.lm.checkpoint import WEIGHTS, Checkpoint
+from colmlm.model.lm.checkpoint import WEIGHTS, Checkpoint, compute_device
 from colmlm.model.lm.config import MINILM, CheckpointError, file_digest
 from colmlm.model.lm.language_model import unit
-from colmlm.model.text.tokens import EncodedText, WordTokenizer, length_groups, pad_sequences, padded_batches
+from colmlm.model.text.tokens import EncodedText, WordTokenizer, length_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +39,15 @@ class Window:
 class KeyEncoder:
     """Make keys with one checkpoint. One pass over a document gives the keys of all its facts.
 
-    `batch_tokens` bounds the padded tokens of a forward; sequences of similar length share one. A document longer than
-    `window` tokens is read in windows that overlap by half; each fact is read in the first window that reaches it,
-    which leaves it at least half a window of context. By default a window is as long as the sequences of the training,
-    and 2,048 tokens at least. Raises `CheckpointError` for a model of a method that asks in words, or not at all.
+    `batch_tokens` bounds the padded tokens of a forward (None: what suits the device); sequences of similar length
+    share one. A document longer than `window` tokens is read in windows that overlap by half; each fact is read in the
+    first window that reaches it, which leaves it at least half a window of context. By default a window is as long as
+    the sequences of the training, and 2,048 tokens at least. Raises `CheckpointError` for a model of a method that asks
+    in words, or not at all.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, *, batch_tokens: int = 4096, window: int | None = None
+        self, checkpoint: Checkpoint, *, batch_tokens: int | None = None, window: int | None = None
     ) -> None:
         markup = checkpoint.tokenizer.markup
         if markup.key is None:
@@ -70,18 +70,19 @@ class KeyEncoder:
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[NDArray[np.float32]]:
         """Give for each document a [num_facts, dim] array of unit rows, in the order of `document.facts`."""
-        windows = [w for number, d in enumerate(documents) if d.facts for w in self._windows(number, d)]
+        windows = self._windows_of(documents)
         keys = [np.zeros((len(d.facts), self.dim), dtype=np.float32) for d in documents]
-        at_markers = self._at_markers([w.encoded for w in windows], [w.positions for w in windows])
-        for window, rows in zip(windows, at_markers, strict=True):
-            keys[window.document][list(window.facts)] = rows
+        rows_MD = self._at_markers([w.encoded for w in windows], [w.positions for w in windows])
+        at = 0
+        for window in windows:
+            keys[window.document][list(window.facts)] = rows_MD[at : at + len(window.facts)]
+            at += len(window.facts)
         return keys
 
     def encode_questions(self, questions: Sequence[str]) -> NDArray[np.float32]:
         """Give [n, dim] unit rows, read at ``<FACT-q>`` after each question."""
         encoded = [self.checkpoint.tokenizer.question(question) for question in questions]
-        rows = self._at_markers(encoded, [e.fact_positions for e in encoded])
-        return np.concatenate(rows) if rows else np.zeros((0, self.dim), dtype=np.float32)
+        return self._at_markers(encoded, [e.fact_positions for e in encoded])
 
     def encode_contexts(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Give [n, dim] unit rows, read at a ``<FACT>`` after each text: the queries that a decoder would send there.
@@ -89,30 +90,31 @@ class KeyEncoder:
         Of a text longer than the window the end is kept.
         """
         encoded = [self.checkpoint.tokenizer.context(text, self.window) for text in texts]
-        rows = self._at_markers(encoded, [e.fact_positions for e in encoded])
-        return np.concatenate(rows) if rows else np.zeros((0, self.dim), dtype=np.float32)
-
-    def batches(self, documents: Sequence[AnnotatedDocument]) -> tuple[int, list[Tensor]]:
-        """Give what `encode_documents` feeds the model: the number of tokens, and the padded batches [B, T]."""
-        sequences = [
-            w.encoded for number, d in enumerate(documents) if d.facts for w in self._windows(number, d)
-        ]
-        padded = padded_batches(sequences, max_tokens=self.batch_tokens)
-        return sum(map(len, sequences)), [ids_BT for _, ids_BT in padded]
+        return self._at_markers(encoded, [e.fact_positions for e in encoded])
 
     @torch.inference_mode()
     def _at_markers(
         self, sequences: Sequence[EncodedText], positions: Sequence[tuple[int, ...]]
-    ) -> list[NDArray[np.float32]]:
-        states = self.checkpoint.lm.forward_sequences(sequences, max_tokens=self.batch_tokens, keep=positions)
-        return [unit(state).cpu().numpy() for state in states]
+    ) -> NDArray[np.float32]:
+        """Give the [M, dim] unit rows at these positions; the host waits for the device once, at the end."""
+        states_MD = self.checkpoint.lm.states_at(sequences, positions, max_tokens=self.batch_tokens)
+        rows_MD: NDArray[np.float32] = unit(states_MD).cpu().numpy()
+        return rows_MD
 
-    def _windows(self, number: int, document: AnnotatedDocument) -> list[Window]:
-        encoded = self.checkpoint.tokenizer.document(document, close=False)
+    def _windows_of(self, documents: Sequence[AnnotatedDocument]) -> list[Window]:
+        """Give the windows of the documents that have facts; what follows the last fact of one is not encoded."""
+        numbers = [number for number, document in enumerate(documents) if document.facts]
+        cut = [replace(one, text=one.text[: one.facts[-1].end]) for one in (documents[n] for n in numbers)]
+        encoded = self.checkpoint.tokenizer.documents(cut, close=False)
+        return [w for n, one in zip(numbers, encoded, strict=True) for w in self._windows(n, one)]
+
+    def _windows(self, number: int, encoded: EncodedText) -> list[Window]:
         # Tokens after the last marker cannot change a key, since attention is causal.
         encoded = _cut_sequence(encoded, 0, encoded.fact_positions[-1] + 1)
         if len(encoded) <= self.window:
-            return [Window(number, encoded, tuple(range(len(document.facts))), encoded.fact_positions)]
+            return [
+                Window(number, encoded, tuple(range(len(encoded.fact_positions))), encoded.fact_positions)
+            ]
         windows: list[Window] = []
         half = self.window // 2
         chosen: dict[int, list[int]] = {}
@@ -163,14 +165,14 @@ class SentenceEncoder:
     """
 
     def __init__(
-        self, directory: Path | None = None, *, keys: str = "sentence", batch_tokens: int = 8192
+        self, directory: Path | None = None, *, keys: str = "sentence", batch_tokens: int | None = None
     ) -> None:
         if keys not in KEYS:
             raise ValueError(f"keys {keys!r} are none of {', '.join(KEYS)}")
         directory = directory or MINILM.directory() / "model"
         self.keys = keys
         self.batch_tokens = batch_tokens
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = compute_device()
         transformers_logging.disable_progress_bar()
         self.model = AutoModel.from_pretrained(directory, local_files_only=True).eval().to(self.device)
         self.tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
@@ -207,27 +209,36 @@ class SentenceEncoder:
         """Give [n, dim] unit rows of the last sentence of each text, the only query there without words."""
         return self.encode_questions([_last_sentence(text.strip()) for text in texts])
 
-    @torch.inference_mode()
     def encode_questions(self, questions: Sequence[str]) -> Floats:
         """Give [n, dim] unit rows. The parts of a query on several lines are read as one line."""
         encoded = self.tokenizer.encode_batch([" ".join(question.split()) for question in questions])
-        rows_ND = np.zeros((len(encoded), self.dim), dtype=np.float32)
-        for group in length_groups([len(e.ids) for e in encoded], max_tokens=self.batch_tokens):
-            ids_BT, mask_BT = pad_sequences([encoded[i].ids for i in group], 0)
-            rows_ND[group] = mean_states(self.model, ids_BT.to(self.device), mask_BT.to(self.device))
-        return rows_ND
+        return mean_rows(self.model, [one.ids for one in encoded], 0, self.batch_tokens)
 
 
-def mean_states(model: Any, ids_BT: Tensor, mask_BT: Tensor) -> Floats:
-    """Compute [B, D] unit rows: the means of the last layer over the tokens of each sequence."""
-    states_BTD = model(input_ids=ids_BT, attention_mask=mask_BT).last_hidden_state
-    weights_BT1 = mask_BT[:, :, None].float()
-    means: Floats = unit((states_BTD * weights_BT1).sum(dim=1) / weights_BT1.sum(dim=1)).cpu().numpy()
-    return means
+@torch.inference_mode()
+def mean_rows(
+    model: Any, sequences: Sequence[Sequence[int]], pad: int, max_tokens: int | None = None
+) -> Floats:
+    """Compute [N, D] unit rows: the means of the last layer over the tokens of each sequence; those of similar length
+    are read together.
+    """
+    device, lengths = model.device, list(map(len, sequences))
+    kept, order = [torch.empty(0, model.config.hidden_size, device=device)], list[int]()
+    for batch in length_batches(lengths, device=device, max_tokens=max_tokens):
+        mask_BT = batch.mask(lengths, device)
+        states_BTD = model(
+            input_ids=batch.pad(sequences, pad, device), attention_mask=mask_BT
+        ).last_hidden_state
+        weights_BT1 = mask_BT[:, :, None].float()
+        means_BD = (states_BTD * weights_BT1).sum(dim=1) / weights_BT1.sum(dim=1)
+        kept.append(means_BD[: len(batch.numbers)])
+        order += batch.numbers
+    rows_ND = np.empty((len(sequences), model.config.hidden_size), dtype=np.float32)
+    rows_ND[order] = unit(torch.cat(kept)).cpu().numpy()
+    return rows_ND
 
 
 MOST_TOKENS = 160
-ROWS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,17 +257,10 @@ class MeanSentenceEncoder:
         """Load the sentence encoder MiniLM, which a dependency of this program brings."""
         directory = MINILM.directory() / "model"
         transformers_logging.disable_progress_bar()
-        model = AutoModel.from_pretrained(directory, local_files_only=True).eval()
+        model = AutoModel.from_pretrained(directory, local_files_only=True).eval().to(compute_device())
         return cls(model, WordTokenizer.load(directory / "tokenizer.json"))
 
-    @torch.inference_mode()
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Encode texts, [N, d]; those of similar length together."""
-        framed = [self.tokenizer.frame_ids(self.tokenizer.encode(text).ids[:MOST_TOKENS]) for text in texts]
-        order = sorted(range(len(framed)), key=lambda number: len(framed[number]))
-        vectors_ND = np.zeros((len(texts), self.model.config.hidden_size), dtype=np.float32)
-        for start in range(0, len(order), ROWS):
-            rows = order[start : start + ROWS]
-            ids_BT, mask_BT = pad_sequences([framed[row] for row in rows], self.tokenizer.pad)
-            vectors_ND[rows] = mean_states(self.model, ids_BT, mask_BT)
-        return vectors_ND
+        framed = [self.tokenizer.frame_ids(ids[:MOST_TOKENS]) for ids in self.tokenizer.encode_each(texts)]
+        return mean_rows(self.model, framed, self.tokenizer.pad)

@@ -10,9 +10,12 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
+from weakref import finalize
 
+import numpy as np
 import torch
 import transformers
 from safetensors import SafetensorError
@@ -23,8 +26,8 @@ from transformers.utils import logging as transformers_logging
 
 from colmlm.model.lm.config import CheckpointError
 from colmlm.model.lm.llama import Llama
-from colmlm.model.lm.past import ForwardPass, Past, Piece, block_end
-from colmlm.model.text.tokens import EncodedText, padded_batches
+from colmlm.model.lm.past import Cache, ForwardPass, Past, Piece, StaticRows, block_end
+from colmlm.model.text.tokens import EncodedText, length_batches, send
 
 
 class FactLM(nn.Module):
@@ -35,6 +38,7 @@ class FactLM(nn.Module):
         self.model = model
         self.compute = compute
         self._inference: ForwardPass | None = None
+        self._idle_rows: list[StaticRows] = []
 
     @property
     def causal(self) -> PreTrainedModel:
@@ -56,8 +60,15 @@ class FactLM(nn.Module):
             raise TypeError(f"{type(self.model).__name__} is no plain model: merge the adapter first")
         if self._inference is None or not self._inference.is_of(self.causal):
             made = Llama if is_fast(self.causal.config) else TransformersPass
-            self._inference = made(self.causal)
+            self._inference, self._idle_rows = made(self.causal), []
         return self._inference
+
+    def static_rows(self, user: object) -> StaticRows:
+        """Give the forward pass over static rows for `user` alone; the next user gets it with what it has recorded."""
+        forward = self.inference
+        rows = self._idle_rows.pop() if self._idle_rows else StaticRows(forward)
+        finalize(user, self._idle_rows.append, rows)
+        return rows
 
     def hidden(self, ids_BT: Tensor, positions_BT: Tensor | None = None, packing: Any = None) -> Tensor:
         """Give the [B, T, D] states after the final norm. Right padding needs no mask: attention is causal.
@@ -79,24 +90,47 @@ class FactLM(nn.Module):
         with self._autocast():
             return self.causal.lm_head(hidden_ND).float()
 
+    def states_at(
+        self,
+        sequences: Sequence[EncodedText],
+        positions: Sequence[Sequence[int]],
+        *,
+        max_tokens: int | None = None,
+    ) -> Tensor:
+        """Give the [M, D] states at these positions of each sequence, one sequence after another.
+
+        Sequences of similar length are padded and run together (see `length_batches`). Nothing is read back from the
+        device.
+        """
+        device, ids = self.device, [sequence.ids for sequence in sequences]
+        longest = int(self.causal.config.max_position_embeddings)
+        kept, order = [torch.empty(0, self.dim, device=device)], list[int]()
+        first = list(accumulate(map(len, positions), initial=0))
+        for batch in length_batches(
+            list(map(len, ids)), device=device, max_tokens=max_tokens, longest=longest
+        ):
+            hidden_BTD = self.hidden(batch.pad(ids, 0, device))
+            at = [row * batch.width + p for row, n in enumerate(batch.numbers) for p in positions[n]]
+            order += [first[n] + k for n in batch.numbers for k in range(len(positions[n]))]
+            kept.append(hidden_BTD.flatten(0, 1)[send(torch.tensor(at, dtype=torch.long), device)])
+        places = np.empty(len(order), dtype=np.int64)
+        places[order] = np.arange(len(order))
+        return torch.cat(kept[1:] or kept)[send(torch.from_numpy(places), device)]
+
     def forward_sequences(
         self,
         sequences: Sequence[EncodedText],
         *,
-        max_tokens: int = 8192,
+        max_tokens: int | None = None,
         keep: Sequence[Sequence[int]] | None = None,
     ) -> list[Tensor]:
-        """Give the states of each sequence, in order: [T_i, D], or only those at the positions in `keep`.
-
-        Sequences of similar length are padded and run together (see `length_groups`).
-        """
-        states: list[Tensor] = [torch.empty(0)] * len(sequences)
-        for group, ids_BT in padded_batches(sequences, max_tokens=max_tokens):
-            hidden_BTD = self.hidden(ids_BT.to(self.device))
-            for row, i in enumerate(group):
-                here = slice(len(sequences[i])) if keep is None else list(keep[i])
-                states[i] = hidden_BTD[row, here]
-        return states
+        """Give the states of each sequence, in order: [T_i, D], or only those at the positions in `keep`."""
+        wanted = [range(len(one)) for one in sequences] if keep is None else keep
+        return list(
+            self.states_at(sequences, wanted, max_tokens=max_tokens).split(list(map(len, wanted)))
+            if sequences
+            else ()
+        )
 
     def _autocast(self) -> AbstractContextManager[Any]:
         """Give the context in which arithmetic is in bf16, where that is the precision."""
@@ -145,18 +179,29 @@ class _PastOfBlock:
         return kept[0, None, :, :end], kept[1, None, :, :end]
 
 
-class Pasts:
-    """The pasts of several sequences."""
+class _RowsOfCache:
+    """Rows of a cache as transformers takes them for its own, while each reads tokens at positions [B, T] of its own.
 
-    def __init__(self, pasts: Sequence[Past]) -> None:
-        self.pasts = list(pasts)
+    They are the rows `rows_B`, or the first B where that is None; each sees slots before `end`.
+    """
 
-    def reserve(self, slots: int) -> None:
-        for past in self.pasts:
-            past.reserve(slots)
+    def __init__(self, cache: Cache, rows_B: Tensor | None, positions_BT: Tensor, end: int) -> None:
+        self.cache, self.rows_B, self.positions_BT, self.end = cache, rows_B, positions_BT, end
+        count = len(positions_BT)
+        self.places_B1 = (torch.arange(count, device=positions_BT.device) if rows_B is None else rows_B)[
+            :, None
+        ]
 
-    def keep(self, rows: Sequence[int]) -> None:
-        self.pasts = [self.pasts[row] for row in rows]
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.end - self.positions_BT.shape[1]
+
+    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Keep the tokens' [B, kv heads, T, head_dim] keys and values; give those of all slots before `end`."""
+        held = self.cache.kv[layer]
+        held[self.places_B1, self.positions_BT] = torch.stack([keys, values]).permute(1, 3, 0, 2, 4)
+        seen = held[:, : self.end]
+        seen = seen[: len(keys)] if self.rows_B is None else seen.index_select(0, self.rows_B)
+        return seen[:, :, 0].transpose(1, 2), seen[:, :, 1].transpose(1, 2)
 
 
 class TransformersPass:
@@ -165,7 +210,8 @@ class TransformersPass:
     def __init__(self, causal: Any) -> None:
         self.causal = causal
         self.context = int(causal.config.max_position_embeddings)
-        window = causal.config.sliding_window if SLIDING in causal.config.layer_types else None
+        layers = getattr(causal.config, "layer_types", None) or ()
+        window = causal.config.sliding_window if SLIDING in layers else None
         self.windows: dict[str, int | None] = {FULL: None, SLIDING: window}
 
     @property
@@ -186,25 +232,57 @@ class TransformersPass:
         return logits_NV if logits_NV.dtype is torch.float64 else logits_NV.float()
 
     def past(self) -> Past:
+        return Past(self.embedding, *self._shape)
+
+    @property
+    def _shape(self) -> tuple[int, int, int]:
+        """Give the numbers of layers and of key heads, and the width of a head."""
         config, attention = self.causal.config, self.causal.model.layers[0].self_attn
-        return Past(self.embedding, config.num_hidden_layers, config.num_key_value_heads, attention.head_dim)
+        return config.num_hidden_layers, config.num_key_value_heads, attention.head_dim
 
     def feed(self, pieces: Sequence[Piece]) -> Tensor:
         return torch.cat([states for piece in pieces for states in self._blocks(piece)])
 
-    def cache(self, rows: int) -> Pasts:
-        return Pasts([self.past() for _ in range(rows)])
+    def cache(self, rows: int) -> Cache:
+        layers, heads, width = self._shape
+        return Cache(self.embedding, layers, rows, heads, width, self.context)
 
     def advance(
-        self, ids_BT: Tensor, starts: Sequence[int], cache: Pasts, lengths: Sequence[int] | None = None
+        self,
+        ids_BT: Tensor,
+        starts: Sequence[int],
+        cache: Cache,
+        lengths: Sequence[int] | None = None,
+        rows: Sequence[int] | None = None,
     ) -> Tensor:
-        rows, width = ids_BT.shape
-        counts = [width] * rows if lengths is None else lengths
-        states_BTD = self.embedding.new_zeros(rows, width, self.embedding.shape[1])
-        for row, (ids_T, start, count) in enumerate(zip(ids_BT.tolist(), starts, counts, strict=True)):
-            if count:
-                states_BTD[row, :count] = self.feed([Piece(ids_T[:count], start, cache.pasts[row])])
-        return states_BTD
+        width, device = ids_BT.shape[1], self.embedding.device
+        end = max(starts) + width
+        cache.reserve(end)
+        columns_T = torch.arange(width, device=device)
+        positions_BT = torch.tensor(starts, device=device)[:, None] + columns_T
+        rows_B = None if rows is None else torch.tensor(rows, device=device)
+        states_BTD = self._read_rows(ids_BT.to(device), positions_BT, cache, rows_B, end)
+        if lengths is None:
+            return states_BTD
+        is_token_BT = columns_T < torch.tensor(lengths, device=device)[:, None]
+        return states_BTD.masked_fill(~is_token_BT[..., None], 0.0)
+
+    def step(self, ids_R: Tensor, positions_R: Tensor, cache: Cache, end: int) -> Tensor:
+        return self._read_rows(ids_R[:, None], positions_R[:, None], cache, None, end)[:, 0]
+
+    def _read_rows(
+        self, ids_BT: Tensor, positions_BT: Tensor, cache: Cache, rows_B: Tensor | None, end: int
+    ) -> Tensor:
+        states: Tensor = self.causal.model(
+            input_ids=ids_BT,
+            position_ids=positions_BT,
+            attention_mask={
+                kind: self._mask(positions_BT, end, window)[:, None] for kind, window in self.windows.items()
+            },
+            past_key_values=_RowsOfCache(cache, rows_B, positions_BT, end),
+            use_cache=True,
+        ).last_hidden_state
+        return states
 
     def _blocks(self, piece: Piece) -> Iterator[Tensor]:
         """Yield the [T, D] states of a piece, block by block."""
@@ -216,27 +294,30 @@ class TransformersPass:
             at = until
 
     def _block(self, ids: Sequence[int], start: int, past: Past) -> Tensor:
-        positions_T = torch.arange(start, start + len(ids), device=self.embedding.device)
+        end = start + len(ids)
+        positions_1T = torch.arange(start, end, device=self.embedding.device)[None]
         states: Tensor = self.causal.model(
             input_ids=torch.tensor([ids], device=self.embedding.device),
-            position_ids=positions_T[None],
-            attention_mask={kind: self._mask(positions_T, window) for kind, window in self.windows.items()},
+            position_ids=positions_1T,
+            attention_mask={
+                kind: None
+                if len(ids) == 1 and (window is None or end <= window)  # it may see all that there is
+                else self._mask(positions_1T, end, window)[None]
+                for kind, window in self.windows.items()
+            },
             past_key_values=_PastOfBlock(past, start),
             use_cache=True,
         ).last_hidden_state
         return states[0]
 
-    def _mask(self, positions_T: Tensor, window: int | None) -> Tensor | None:
-        """Hide what comes after a token, and what has left its window; a single token may see all that there is."""
-        end = int(positions_T[-1]) + 1
-        if len(positions_T) == 1 and (window is None or end <= window):
-            return None
-        slots_S, own_T1 = torch.arange(end, device=positions_T.device), positions_T[:, None]
-        hidden_TS = slots_S > own_T1
+    def _mask(self, positions_BT: Tensor, end: int, window: int | None) -> Tensor:
+        """Make the [B, T, S] mask that hides what comes after a token, and what has left its window."""
+        slots_S, own_BT1 = torch.arange(end, device=positions_BT.device), positions_BT[..., None]
+        hidden_BTS = slots_S > own_BT1
         if window is not None:
-            hidden_TS |= slots_S <= own_T1 - window
-        mask = torch.zeros(hidden_TS.shape, dtype=self.embedding.dtype, device=positions_T.device)
-        return mask.masked_fill_(hidden_TS, float("-inf"))[None, None]
+            hidden_BTS |= slots_S <= own_BT1 - window
+        mask = torch.zeros(hidden_BTS.shape, dtype=self.embedding.dtype, device=positions_BT.device)
+        return mask.masked_fill_(hidden_BTS, float("-inf"))
 
 
 # The families of models that can be trained, keyed and decoded with, by the `model_type` of their config.
@@ -322,7 +403,8 @@ def family_of(config: Any) -> Family:
 def is_fast(config: Any) -> bool:
     """Tell whether `model.lm.llama` computes the forward pass of a model with this config."""
     layers = getattr(config, "layer_types", None) or ()
-    return family_of(config).is_fast and SLIDING not in layers
+    family = FAMILIES.get(config.model_type)
+    return family is not None and family.is_fast and SLIDING not in layers
 
 
 def _class_of(kind: str) -> Any:

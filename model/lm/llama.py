@@ -32,13 +32,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from colmlm.model.lm.past import BlocksOfStep, Past, Piece
+from colmlm.model.lm.past import BlocksOfStep, Cache, Past, Piece
 
 Attend = Callable[
     [int, Tensor], Tensor
 ]  # from the number of a layer and its q, k and v to what is attended to
-
-_ROOM = 128  # extra slots that a cache is made with
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,34 +58,6 @@ class Layer:
     @property
     def linears(self) -> tuple[Linear, ...]:
         return self.qkv, self.out, self.gate_up, self.down
-
-
-class Cache:
-    """Keys and values of `rows` sequences. Each layer has one row per slot: first the k heads, then the v heads."""
-
-    def __init__(self, llama: Llama, rows: int) -> None:
-        self.llama, self.rows, self.slots = llama, rows, 0
-        self.layers = [llama.embedding.new_zeros(0, llama.kv_width) for _ in llama.layers]
-
-    def reserve(self, slots: int) -> None:
-        """Make room for `slots` tokens in each row."""
-        if slots <= self.slots:
-            return
-        more = min(max(slots + _ROOM, 2 * self.slots), max(slots, self.llama.context))
-        width = self.llama.kv_width
-        for number, old in enumerate(self.layers):
-            new = old.new_zeros(self.rows, more, width)
-            new[:, : self.slots] = old.view(self.rows, self.slots, width)
-            self.layers[number] = new.view(-1, width)
-        self.slots = more
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Keep only these rows, in this order."""
-        width = self.llama.kv_width
-        self.layers = [
-            layer.view(self.rows, self.slots, width)[list(rows)].view(-1, width) for layer in self.layers
-        ]
-        self.rows = len(rows)
 
 
 class Llama:
@@ -123,34 +93,59 @@ class Llama:
 
     def cache(self, rows: int) -> Cache:
         """Make an empty cache for that many sequences."""
-        return Cache(self, rows)
+        return Cache(self.embedding, len(self.layers), rows, self.kv_heads, self.head_dim, self.context)
 
     def advance(
-        self, ids_BT: Tensor, starts: Sequence[int], cache: Cache, lengths: Sequence[int] | None = None
+        self,
+        ids_BT: Tensor,
+        starts: Sequence[int],
+        cache: Cache,
+        lengths: Sequence[int] | None = None,
+        rows: Sequence[int] | None = None,
     ) -> Tensor:
         """Give the [B, T, D] states of up to T further tokens a row; row i's tokens begin at position `starts[i]`.
 
         Tokens that the cache held for a row at these positions or later are forgotten. In row i the first `lengths[i]`
-        ids are tokens (None: all), and the states of its padding are zero.
+        ids are tokens (None: all), and the states of its padding are zero. They are rows `rows` of the cache (None: all
+        of them).
         """
-        rows, width = ids_BT.shape
+        count, width = ids_BT.shape
         end = max(starts) + width
         cache.reserve(end)
         device = self.embedding.device
         first_B1 = torch.tensor(starts, device=device)[:, None]
         positions_BT = first_B1 + torch.arange(width, device=device)
-        slots_N = (torch.arange(rows, device=device)[:, None] * cache.slots + positions_BT).flatten()
+        rows_B = torch.arange(count, device=device) if rows is None else torch.tensor(rows, device=device)
+        slots_N = (rows_B[:, None] * cache.slots + positions_BT).flatten()
         mask = self._mask(positions_BT, end) if width > 1 or min(starts) < max(starts) else None
         cos, sin = (table[positions_BT.clamp(max=self.context - 1)] for table in (self.cos_SD, self.sin_SD))
         tokens_N = None
-        if lengths is not None and sum(lengths) < rows * width:
+        if lengths is not None and sum(lengths) < count * width:
             at = (range(row * width, row * width + length) for row, length in enumerate(lengths))
             tokens_N = torch.tensor(list(chain.from_iterable(at)), device=device)
         if not any(starts):
             mask, end = None, 0
         return self._forward(
-            ids_BT, cos, sin, mask=mask, cache=cache, slots_N=slots_N, end=end, tokens_N=tokens_N
-        )
+            ids_BT, cos, sin, mask=mask, cache=cache, slots_N=slots_N, end=end, tokens_N=tokens_N,
+            rows_B=None if rows is None else rows_B,
+        )  # fmt: skip
+
+    def step(self, ids_R: Tensor, positions_R: Tensor, cache: Cache, end: int) -> Tensor:
+        """Give the [R, D] states of one further token in each of the first R rows, whose positions are before `end`.
+
+        All shapes depend on R and `end` alone and nothing is read back, so the step can be recorded.
+        """
+        count = len(ids_R)
+        slots_R = torch.arange(count, device=ids_R.device) * cache.slots + positions_R
+        mask = self._mask(positions_R[:, None], end)
+
+        def attend(number: int, qkv_RW: Tensor) -> Tensor:
+            kv = cache.kv[number].flatten(2)
+            kv.view(-1, self.kv_width).index_copy_(0, slots_R, qkv_RW[:, self.q_width :])
+            return self._attend(qkv_RW[:, None, : self.q_width], kv[:count, :end], mask)[:, 0]
+
+        x = F.embedding(ids_R, self.embedding)
+        return self._through_layers(x, self.cos_SD[positions_R], self.sin_SD[positions_R], attend)
 
     def past(self) -> Past:
         """Make the empty past of a sequence that is decoded together with others."""
@@ -191,10 +186,12 @@ class Llama:
         slots_N: Tensor | None = None,
         end: int = 0,
         tokens_N: Tensor | None = None,
+        rows_B: Tensor | None = None,
     ) -> Tensor:
         """Give the [B, T, D] states.
 
-        With `tokens_N`, the indices of tokens in B * T, activations are [N, ...] outside of attention.
+        With `tokens_N`, the indices of tokens in B * T, activations are [N, ...] outside of attention. With `rows_B`
+        they are these rows of the cache.
         """
         x = F.embedding(ids_BT.to(self.embedding.device), self.embedding)
         rows, width, _ = x.shape
@@ -206,10 +203,10 @@ class Llama:
                 qkv = _pad_rows(qkv, tokens_N, rows, width)
             kv = qkv[..., self.q_width :]
             if cache is not None and slots_N is not None:
-                cache.layers[number].index_copy_(0, slots_N, kv.reshape(-1, self.kv_width))
-            if end:  # the cache holds earlier tokens
-                assert cache is not None
-                kv = cache.layers[number].view(rows, cache.slots, -1)[:, :end]
+                held = cache.kv[number].flatten(2)
+                held.view(-1, self.kv_width).index_copy_(0, slots_N, kv.reshape(-1, self.kv_width))
+                if end:  # the cache holds earlier tokens
+                    kv = held[:, :end] if rows_B is None else held[:, :end].index_select(0, rows_B)
             attended = self._attend(qkv[..., : self.q_width], kv, mask)
             return attended if tokens_N is None else attended.flatten(0, 1)[tokens_N]
 

@@ -8,13 +8,21 @@ the same alone and in any company.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any, Protocol
+from weakref import WeakValueDictionary, finalize
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from colmlm.model.text.tokens import pad_sequences, send
+
+logger = logging.getLogger(__name__)
 
 BLOCK = 32  # a block of a longer text ends where the next multiple of this is
 DEEP = 2048  # from this position on at half of that, since a block's attention costs as much as there is before it
@@ -46,7 +54,7 @@ class Piece:
 
     ids: Sequence[int]
     start: int
-    past: Past
+    past: Any  # a `Past`, or a `RowPast` where the forward pass is one over static rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +138,51 @@ class BlocksOfStep:
 # positions.
 
 
-class RowCache(Protocol):
-    """The pasts of several sequences that are read side by side."""
+class Cache:
+    """Keys and values of `rows` sequences, [layers, rows, slots, 2, kv heads, head_dim].
 
-    def reserve(self, slots: int) -> None:
-        """Make room for `slots` tokens in each row."""
-        ...
+    Token t of a row is in its slot t. Rows grow to at most `most` slots, but for what is asked for.
+    """
+
+    def __init__(self, like: Tensor, layers: int, rows: int, kv_heads: int, head_dim: int, most: int) -> None:
+        self.kv, self.most = like.new_zeros(layers, rows, 0, 2, kv_heads, head_dim), most
+
+    @property
+    def rows(self) -> int:
+        return self.kv.shape[1]
+
+    @property
+    def slots(self) -> int:
+        return self.kv.shape[2]
+
+    def reserve(self, slots: int, *, spare: bool = True) -> None:
+        """Make room for `slots` tokens in each row, and with `spare` for some more."""
+        if slots <= self.slots:
+            return
+        more = min(max(slots + _ROOM, 2 * self.slots), max(slots, self.most)) if spare else slots
+        layers, rows, held, *width = self.kv.shape
+        grown = self.kv.new_zeros(layers, rows, more, *width)
+        grown[:, :, :held] = self.kv
+        self.kv = grown
 
     def keep(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order."""
-        ...
+        self.kv = self.kv.index_select(1, torch.tensor(rows, device=self.kv.device))
+
+    def widen(self, rows: int) -> None:
+        """Make room for that many rows."""
+        layers, _, *shape = self.kv.shape
+        grown = self.kv.new_zeros(layers, rows, *shape)
+        grown[:, : self.rows] = self.kv
+        self.kv = grown
+
+    def copy_row(self, into: int, source: Cache, row: int, slots: int) -> None:
+        """Copy the first `slots` tokens of a row of `source`, which may be this cache, into a row of this one."""
+        self.kv[:, into, :slots].copy_(source.kv[:, row, :slots])
+
+    def past_of(self, row: int) -> Tensor:
+        """Give a row in the form of a `Past`: [layers, 2, kv heads, slots, head_dim]."""
+        return self.kv[:, row].permute(0, 2, 3, 1, 4)
 
 
 class ForwardPass(Protocol):
@@ -173,16 +216,190 @@ class ForwardPass(Protocol):
         """
         ...
 
-    def cache(self, rows: int) -> Any:
-        """Make an empty `RowCache` for that many sequences."""
+    def cache(self, rows: int) -> Cache:
+        """Make an empty cache for that many sequences."""
         ...
 
     def advance(
-        self, ids_BT: Tensor, starts: Sequence[int], cache: Any, lengths: Sequence[int] | None = None
+        self,
+        ids_BT: Tensor,
+        starts: Sequence[int],
+        cache: Cache,
+        lengths: Sequence[int] | None = None,
+        rows: Sequence[int] | None = None,
     ) -> Tensor:
         """Give the [B, T, D] states of up to T further tokens a row; row i's tokens begin at position `starts[i]`.
 
         Tokens that the cache held for a row at these positions or later are forgotten. In row i the first `lengths[i]`
-        ids are tokens (None: all), and the states of its padding are zero.
+        ids are tokens (None: all), and the states of its padding are zero. They are rows `rows` of the cache (None: all
+        of them).
         """
         ...
+
+    def step(self, ids_R: Tensor, positions_R: Tensor, cache: Cache, end: int) -> Tensor:
+        """Give the [R, D] states of one further token in each of the first R rows, whose positions are before `end`.
+
+        All shapes depend on R and `end` alone and nothing is read back, so the step can be recorded.
+        """
+        ...
+
+
+# A cache of fixed rows and slots, over which sequences are decoded in few shapes: they take a row and leave it, and a
+# step computes all rows. On CUDA such a step is recorded once and replayed, since it is too short to be started kernel
+# by kernel. On a CPU a row that nobody has costs as much as any other, so only work in bulk is done this way there.
+
+FEWEST_ROWS, _FEWEST_SLOTS = 2, 256  # a product of one row is another kernel, which rounds otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordedStep:
+    graph: Any
+    given_2R: Tensor
+    result: Tensor
+
+
+class StaticSteps:
+    """Steps of one token for the first rows of a cache; `finish` makes of their states what is wanted of a step.
+
+    With `records` (None: on CUDA) each shape is recorded as a graph at its first use. Where that fails, no step is
+    recorded from then on, and each is computed kernel by kernel. `shapes` counts the steps by (rows, slots seen).
+    """
+
+    def __init__(
+        self,
+        forward: ForwardPass,
+        cache: Cache,
+        finish: Callable[[Tensor], Tensor] = lambda states_RD: states_RD,
+        *,
+        records: bool | None = None,
+    ) -> None:
+        self.forward, self.cache, self.finish = forward, cache, finish
+        self.records = cache.kv.device.type == "cuda" if records is None else records
+        self.shapes: Counter[tuple[int, int]] = Counter()
+        self._recorded: dict[tuple[int, int], _RecordedStep] = {}
+        self._kv = cache.kv
+        self._pool: Any = None  # all graphs share the memory of what they compute in between
+
+    def __call__(self, ids: Sequence[int], positions: Sequence[int], end: int) -> Tensor:
+        """Feed each of the first rows one token at its position, which is before `end`."""
+        shape = len(ids), end
+        self.shapes[shape] += 1
+        given_2R = torch.tensor([ids, positions], dtype=torch.long, device="cpu")
+        if self._kv is not self.cache.kv:  # what was recorded works on memory that the cache has left
+            self._recorded, self._kv = {}, self.cache.kv
+        if self.records and shape not in self._recorded:
+            self._record(send(given_2R, self.cache.kv.device), end)
+        if (recorded := self._recorded.get(shape)) is None:
+            return self._compute(send(given_2R, self.cache.kv.device), end)
+        recorded.given_2R.copy_(given_2R)
+        recorded.graph.replay()
+        return recorded.result.clone()
+
+    def _compute(self, given_2R: Tensor, end: int) -> Tensor:
+        return self.finish(self.forward.step(given_2R[0], given_2R[1], self.cache, end))
+
+    def _record(self, given_2R: Tensor, end: int) -> None:
+        """Record a step. It is computed before that, which leaves in the cache what the step itself will."""
+        try:
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                self._compute(given_2R, end)
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            # Other threads compute on the device meanwhile.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                result = self._compute(given_2R, end)
+        except RuntimeError as error:
+            logger.warning("decoding goes on without recorded steps: %s", error)
+            self.records = False
+            return
+        self._recorded[given_2R.shape[1], end] = _RecordedStep(graph, given_2R, result)
+
+
+class RowPast:
+    """The past of a sequence that has a row of a cache with others, with what `Past` offers."""
+
+    def __init__(self, rows: StaticRows, row: int) -> None:
+        self.rows, self.row, self.tokens = rows, row, 0
+
+    @property
+    def kv(self) -> Tensor:
+        return self.rows.cache.past_of(self.row)
+
+    @property
+    def slots(self) -> int:
+        return self.rows.cache.slots
+
+    def reserve(self, slots: int) -> None:
+        """Make room for that many tokens, which are written next."""
+        self.tokens = max(self.tokens, slots)
+        self.rows.reserve(slots + 1)
+
+
+class StaticRows:
+    """A forward pass over one cache, whose rows are the pasts of sequences that are decoded together.
+
+    It takes the place of a `ForwardPass` in decoding. A past gives its row back when nobody holds it any more.
+    """
+
+    def __init__(self, forward: ForwardPass, *, records: bool | None = None) -> None:
+        self.forward, self.context = forward, forward.context
+        self.embedding, self.logits = forward.embedding, forward.logits
+        self.cache = forward.cache(FEWEST_ROWS)
+        self.reserve(_FEWEST_SLOTS)
+        self.steps = StaticSteps(forward, self.cache, records=records)
+        self._free = list(range(FEWEST_ROWS))
+        self._pasts: WeakValueDictionary[int, RowPast] = WeakValueDictionary()
+
+    def past(self) -> RowPast:
+        """Give the past of a new sequence, in the first row that is free."""
+        if not self._free:
+            before = self.cache.rows
+            self.cache.widen(2 * before)
+            self._free.extend(range(before, 2 * before))
+        past = RowPast(self, heappop(self._free))
+        self._pasts[past.row] = past
+        finalize(past, heappush, self._free, past.row)
+        return past
+
+    def reserve(self, slots: int) -> None:
+        """Make room for so many tokens in every row."""
+        if slots > self.cache.slots:
+            self.cache.reserve(max(_FEWEST_SLOTS, 1 << (slots - 1).bit_length()), spare=False)
+
+    def feed(self, pieces: Sequence[Piece]) -> Tensor:
+        """Give the [N, D] states of the tokens of all pieces, one after another; each sees its own past only."""
+        for piece in pieces:
+            piece.past.reserve(piece.start + len(piece.ids))
+        states = {id(piece): part for piece, part in (*self._feed_single(pieces), *self._feed_longer(pieces))}
+        return torch.cat([states[id(piece)] for piece in pieces])
+
+    def _feed_single(self, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, Tensor]]:
+        """Feed the pieces of one token in one step. A row without one gets a token where its next one will stand."""
+        single = {piece.past.row: piece for piece in pieces if len(piece.ids) == 1}
+        if not single:
+            return
+        count = max(FEWEST_ROWS, 1 << max(single).bit_length())
+        ids = [single[row].ids[0] if row in single else 0 for row in range(count)]
+        positions = [single[row].start if row in single else self._next_position(row) for row in range(count)]
+        end = min(self.cache.slots, max(_FEWEST_SLOTS, 1 << max(positions).bit_length()))
+        states_RD = self.steps(ids, positions, end)
+        yield from ((piece, states_RD[row : row + 1]) for row, piece in single.items())
+
+    def _next_position(self, row: int) -> int:
+        past = self._pasts.get(row)
+        return 0 if past is None else min(past.tokens, self.context - 1)
+
+    def _feed_longer(self, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, Tensor]]:
+        longer = [piece for piece in pieces if len(piece.ids) > 1]
+        if not longer:
+            return
+        ids_BT, _ = pad_sequences([piece.ids for piece in longer], 0)
+        lengths = [len(piece.ids) for piece in longer]
+        states_BTD = self.forward.advance(
+            send(ids_BT, self.embedding.device),
+            [piece.start for piece in longer], self.cache, lengths, [piece.past.row for piece in longer],
+        )  # fmt: skip
+        yield from ((piece, states_BTD[row, : len(piece.ids)]) for row, piece in enumerate(longer))

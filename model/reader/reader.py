@@ -5,15 +5,16 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from math import log
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -24,7 +25,9 @@ from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, LoadedAnn
 from colmlm.model.annotate.checks import Fault, telling_words
 from colmlm.model.annotate.spans import trim_span
 from colmlm.model.text.markup import Span
-from colmlm.model.text.tokens import Words, WordTokenizer, pad_sequences
+from colmlm.model.text.tokens import LengthBatch, Words, WordTokenizer, length_batches, send
+
+T = TypeVar("T")
 
 # A question with a passage as the encoder reads them, and the spans of a passage that may be an answer.
 #
@@ -69,24 +72,30 @@ def join_sequence(tokenizer: WordTokenizer, question: Words, title: Words, text:
     return JoinedText([*head, *named, *text, tokenizer.sep], len(head), len(head) + len(named))
 
 
-def reader_batch(sequences: Sequence[JoinedText], pad: int) -> ReaderBatch:
-    """Pad the sequences on the right to one batch."""
-    ids_BT, mask_BT = pad_sequences([sequence.ids for sequence in sequences], pad)
-    types_BT, open_BT = torch.zeros_like(ids_BT), torch.zeros_like(ids_BT, dtype=torch.bool)
-    open_BT[:, 0] = True
-    for row, sequence in enumerate(sequences):
-        types_BT[row, sequence.second : len(sequence.ids)] = 1
-        open_BT[row, sequence.text : len(sequence.ids) - 1] = True
-    return ReaderBatch(ids_BT, mask_BT, types_BT, open_BT)
+def reader_batch(
+    sequences: Sequence[JoinedText], pad: int, shape: tuple[int, int] | None = None
+) -> ReaderBatch:
+    """Pad the sequences on the right to one batch, of their number and the longest length, or of a larger shape."""
+    rows, width = shape or (len(sequences), max(len(sequence.ids) for sequence in sequences))
+    ids_BT = np.full((rows, width), pad, dtype=np.int64)
+    bounds_B3 = np.tile(np.array([0, 1, 1]), (rows, 1))  # a row of padding has one token
+    for row, one in enumerate(sequences):
+        ids_BT[row, : len(one.ids)] = one.ids
+        bounds_B3[row] = one.second, one.text, len(one.ids)
+    at_T, (second, text, length) = np.arange(width), np.split(bounds_B3, 3, axis=1)
+    types_BT = ((at_T >= second) & (at_T < length)).astype(np.int64)
+    open_BT = (at_T == 0) | ((at_T >= text) & (at_T < length - 1))
+    mask_BT = (at_T < length).astype(np.int64)
+    return ReaderBatch(*map(torch.from_numpy, (ids_BT, mask_BT, types_BT, open_BT)))
 
 
 def reader_logits(module: torch.nn.Module, batch: ReaderBatch, device: torch.device) -> Tensor:
     """Compute the logits of starts and ends, [B, T, 2] in float32; where none may be, minus infinity."""
-    inputs = {"input_ids": batch.ids_BT.to(device), "attention_mask": batch.mask_BT.to(device)}
+    inputs = {"input_ids": send(batch.ids_BT, device), "attention_mask": send(batch.mask_BT, device)}
     if getattr(module.config, "type_vocab_size", 0) > 1:
-        inputs["token_type_ids"] = batch.types_BT.to(device)
+        inputs["token_type_ids"] = send(batch.types_BT, device)
     logits_BT2: Tensor = module(**inputs).logits.float()
-    return logits_BT2.masked_fill(~batch.open_BT.to(device)[..., None], float("-inf"))
+    return logits_BT2.masked_fill(~send(batch.open_BT, device)[..., None], float("-inf"))
 
 
 def uncut_offsets(text: str) -> set[int]:
@@ -107,18 +116,22 @@ def words_of(words: Words, span: Span) -> tuple[int, int] | None:
 
 # The readers: small, large, and one before the other.
 
+_NO_POSITIONS = 2  # of an encoder's positions, which some families keep for padding
 MOST_WORDS = 24  # of one answer, counting each punctuation mark as the tokenizer does
-TOGETHER = 64  # windows of several questions, in one forward
 _SPARE = 3  # pairs of words looked at for each span that is given, since trimming makes some of them the same
 
 
 class ExtractiveReader:
-    """Find answers as spans. It reads the first tokens of a longer passage, as many as its description says."""
+    """Find answers as spans. It reads the first tokens of a longer passage, as many as its description says.
 
-    def __init__(self, loaded: LoadedAnnotator) -> None:
+    `batch_tokens` bounds the padded tokens of a forward (None: what suits the device).
+    """
+
+    def __init__(self, loaded: LoadedAnnotator, *, batch_tokens: int | None = None) -> None:
         self.config, self.model, self.device = loaded.config, loaded.model, loaded.device
         self.tokenizer = WordTokenizer.load(loaded.tokenizer_file)
         self.window = int(loaded.config.reading["window"])
+        self.batch_tokens = batch_tokens
 
     @classmethod
     def load(cls, path: Path, cache: Path | None = None) -> Self:
@@ -126,43 +139,53 @@ class ExtractiveReader:
         return cls(load_annotator(path, ANSWERS, cache or Path(), precision=_precision(path)))
 
     def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
-        """Read the question in each of the windows, in one forward, and give a reading of each."""
-        return self._readings([(question, window) for window in windows])
-
-    def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
-        """Read several questions, each in windows of its own, in as few forwards as memory allows."""
-        pairs = [(question, window) for question, windows in asked for window in windows]
-        parts = (pairs[at : at + TOGETHER] for at in range(0, len(pairs), TOGETHER))
-        readings = chain.from_iterable(map(self._readings, parts))
-        return [list(islice(readings, len(windows))) for _, windows in asked]
+        """Read the question in each of the windows, and give a reading of each."""
+        return self.read_all([(question, windows)])[0]
 
     @torch.inference_mode()
-    def _readings(self, pairs: Sequence[tuple[str, Passage]]) -> list[PassageReading]:
-        """Read questions in a window each, in one forward."""
-        if not pairs:
-            return []
-        asked = {question: self.tokenizer.encode(question) for question, _ in pairs}
-        windows = [window for _, window in pairs]
-        texts = [self.tokenizer.encode(window.text) for window in windows]
+    def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
+        """Read several questions, each in windows of its own; pairs of similar length share a forward.
+
+        While an accelerator reads a batch, the host takes the spans out of the batch before it.
+        """
+        pairs = [(question, window) for question, windows in asked for window in windows]
+        words = {
+            text: self.tokenizer.encode(text)
+            for text in dict.fromkeys(chain.from_iterable((q, w.title, w.text) for q, w in pairs))
+        }
         sequences = [
             join_sequence(
-                self.tokenizer,
-                asked[question],
-                self.tokenizer.encode(window.title),
-                text.ids[: self.window],
+                self.tokenizer, words[question], words[window.title], words[window.text].ids[: self.window]
             )
-            for (question, window), text in zip(pairs, texts, strict=True)
+            for question, window in pairs
         ]
-        scores_BT2 = (
-            reader_logits(self.model, reader_batch(sequences, self.tokenizer.pad), self.device).cpu().numpy()
-        )
-        return [
-            PassageReading(
-                best_spans(window.text, text, scores_T2[sequence.text : len(sequence.ids) - 1]),
-                float(scores_T2[0].sum()),
-            )
-            for window, text, sequence, scores_T2 in zip(windows, texts, sequences, scores_BT2, strict=True)
-        ]
+        readings: dict[int, PassageReading] = {}
+        for batch, logits_BT2 in _one_ahead(self._scores(sequences)):
+            scores_BT2 = logits_BT2.cpu().numpy()
+            for number, scores_T2 in zip(batch.numbers, scores_BT2, strict=False):
+                text, sequence = pairs[number][1].text, sequences[number]
+                spans = best_spans(text, words[text], scores_T2[sequence.text : len(sequence.ids) - 1])
+                readings[number] = PassageReading(spans, float(scores_T2[0].sum()))
+        in_order = (readings[number] for number in range(len(pairs)))
+        return [list(islice(in_order, len(windows))) for _, windows in asked]
+
+    def _scores(self, sequences: Sequence[JoinedText]) -> Iterator[tuple[LengthBatch, Tensor]]:
+        """Yield batches with the logits of their starts and ends, [rows, width, 2], on the device."""
+        lengths = [len(sequence.ids) for sequence in sequences]
+        longest = max([self.model.config.max_position_embeddings - _NO_POSITIONS, *lengths])
+        for batch in length_batches(
+            lengths, device=self.device, max_tokens=self.batch_tokens, longest=longest
+        ):
+            some = [sequences[number] for number in batch.numbers]
+            padded = reader_batch(some, self.tokenizer.pad, (batch.rows, batch.width))
+            yield batch, reader_logits(self.model, padded, self.device)
+
+
+def _one_ahead(items: Iterator[T]) -> Iterator[T]:
+    """Yield the items, each once the next one is there."""
+    for before, _ in pairwise(chain(items, [None])):
+        assert before is not None
+        yield before
 
 
 class CascadeReader:
@@ -224,17 +247,19 @@ def best_spans(text: str, words: Words, scores_T2: NDArray[np.float32]) -> tuple
     if not num_words:
         return ()
     uncut, read = uncut_offsets(text), words.words[:num_words]
-    starts_N = np.array([start not in uncut for start, _ in read])
-    ends_N = np.array([end not in uncut for _, end in read])
-    sums_NN = scores_T2[words.first[:num_words], 0][:, None] + scores_T2[lasts[:num_words], 1][None, :]
-    length_NN = np.arange(num_words)[None, :] - np.arange(num_words)[:, None]
-    sums_NN[(length_NN < 0) | (length_NN >= MOST_WORDS) | ~starts_N[:, None] | ~ends_N[None, :]] = -np.inf
+    is_start_N = np.array([start not in uncut for start, _ in read])
+    is_end_N = np.array([end not in uncut for _, end in read])
+    starts_N = np.where(is_start_N, scores_T2[words.first[:num_words], 0], -np.inf)
+    ends_N = np.where(is_end_N, scores_T2[lasts[:num_words], 1], -np.inf)
+    beyond = np.full(MOST_WORDS - 1, -np.inf, dtype=np.float32)
+    sums_NW = starts_N[:, None] + sliding_window_view(np.append(ends_N, beyond), MOST_WORDS)
     spans: dict[Span, float] = {}
-    for at in _largest(sums_NN.ravel(), _SPARE * MOST_SPANS):
-        first, last = divmod(int(at), num_words)
+    for at in _largest(sums_NW.ravel(), _SPARE * MOST_SPANS):
+        first, more = divmod(int(at), MOST_WORDS)
+        last = first + more
         span = trim_span(text, read[first][0], read[last][1])
         if span is not None and not uncut.intersection(span):
-            spans.setdefault(span, float(sums_NN[first, last]))
+            spans.setdefault(span, float(sums_NW[first, more]))
     return tuple((start, end, score) for (start, end), score in islice(spans.items(), MOST_SPANS))
 
 
@@ -319,38 +344,34 @@ class Verifier:
     reader: Reader
     margin: float = MARGIN
 
-    def for_document(self, document: AnnotatedDocument) -> DocumentVerifier:
-        """Make the verifier of one document's questions."""
-        windows = windows_of(sentences_of(document.text))
-        said = [telling_words(document.text[start:end]) for start, end in windows]
-        return DocumentVerifier(self, document, windows, said)
+    def verify(
+        self, asked: Sequence[tuple[AnnotatedDocument, Sequence[FactSpan]]]
+    ) -> list[list[Fault | None]]:
+        """Read each span's question in its document, all of them at once.
 
+        The reader must find each one's own answer; it is a fault where a question leads elsewhere, or nowhere.
+        """
+        documents = [(_WindowedDocument.of(document), spans) for document, spans in asked if spans]
+        chosen = [(one, span, one.choose_windows(span)) for one, spans in documents for span in spans]
+        readings = self.reader.read_all(
+            [(span.question or "", one.passages(windows)) for one, span, windows in chosen]
+        )
+        faults = iter(
+            self._fault(one.document.text, span, windows, read)
+            for (one, span, windows), read in zip(chosen, readings, strict=True)
+        )
+        return [list(islice(faults, len(spans))) for _, spans in asked]
 
-@dataclass(frozen=True, slots=True)
-class DocumentVerifier:
-    """Check the questions that were written for one document: the reader must find each one's own answer there.
-
-    `said` are the words of each window, by which the windows to read are chosen.
-    """
-
-    verifier: Verifier
-    document: AnnotatedDocument
-    windows: Sequence[Span]
-    said: Sequence[frozenset[str]]
-
-    def __call__(self, span: FactSpan) -> Fault | None:
-        """Read a span's question in the document; find a fault where it leads elsewhere, or nowhere."""
-        text, title = self.document.text, self.document.title or ""
-        chosen = self._choose_windows(span)
-        passages = [Passage(title, text[start:end]) for start, end in chosen]
-        readings = self.verifier.reader.read(span.question or "", passages)
+    def _fault(
+        self, text: str, span: FactSpan, chosen: Sequence[Span], readings: Sequence[PassageReading]
+    ) -> Fault | None:
         found = [
             (reading.margin, start + reading.spans[0][0], start + reading.spans[0][1])
             for (start, _), reading in zip(chosen, readings, strict=True)
             if reading.spans
         ]
         margin, start, end = max(found, default=(float("-inf"), 0, 0))
-        if margin < self.verifier.margin:
+        if margin < self.margin:
             return Fault(
                 "unverified", "Read with this question, the text gives no answer that is sure enough."
             )
@@ -359,7 +380,26 @@ class DocumentVerifier:
             return Fault("unverified", f"Read with this question, the text answers {text[start:end]!r}.")
         return None
 
-    def _choose_windows(self, span: FactSpan) -> list[Span]:
+
+@dataclass(frozen=True, slots=True)
+class _WindowedDocument:
+    """A document in windows; `said` are the words of each, by which the windows to read are chosen."""
+
+    document: AnnotatedDocument
+    windows: Sequence[Span]
+    said: Sequence[frozenset[str]]
+
+    @classmethod
+    def of(cls, document: AnnotatedDocument) -> Self:
+        windows = windows_of(sentences_of(document.text))
+        return cls(document, windows, [telling_words(document.text[start:end]) for start, end in windows])
+
+    def passages(self, windows: Sequence[Span]) -> list[Passage]:
+        """Give windows as a reader reads them."""
+        text, title = self.document.text, self.document.title or ""
+        return [Passage(title, text[start:end]) for start, end in windows]
+
+    def choose_windows(self, span: FactSpan) -> list[Span]:
         """Give the windows that hold a part of the span, and the `OTHERS` that share most with its question."""
         holding = [window for window in self.windows if window[0] < span.end and span.start < window[1]]
         asked = telling_words(span.question or "")

@@ -327,6 +327,9 @@ class ReaderMeasures:
     none_auc: float
 
 
+EXAMPLES_TOGETHER = 512  # read in one call, between two reports of progress
+
+
 def measure_reader(
     reader: Reader,
     examples: Sequence[ReaderExample],
@@ -396,9 +399,11 @@ def auc(higher: Sequence[float], lower: Sequence[float]) -> float:
 def _read_examples(
     reader: Reader, examples: Sequence[ReaderExample], on_examples: Callable[[int, int | None], None]
 ) -> list[PassageReading]:
-    readings = []
-    for example in examples:
-        readings += reader.read(example.question, [Passage(example.title, example.text)])
+    readings: list[PassageReading] = []
+    for at in range(0, len(examples), EXAMPLES_TOGETHER):
+        some = examples[at : at + EXAMPLES_TOGETHER]
+        asked = [(example.question, [Passage(example.title, example.text)]) for example in some]
+        readings += [reading for (reading,) in reader.read_all(asked)]
         on_examples(len(readings), len(examples))
     return readings
 

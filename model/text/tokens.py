@@ -6,6 +6,7 @@ so no document can trigger or forge a lookup.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -118,6 +119,12 @@ class FactTokenizer:
         """Encode plain text; special tokens in it are read as characters."""
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
+    def encode_each(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode many plain texts at once, as `encode` does each; the cores share them."""
+        return [
+            encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        ]
+
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
@@ -148,6 +155,11 @@ class FactTokenizer:
         ids = [*self.prompt(text), self.fact][-max_length:]
         return EncodedText(tuple(ids), (len(ids) - 1,), (False,) * len(ids))
 
+    def forbid_markup(self, logits_NV: torch.Tensor) -> None:
+        """Set the logits of the markup's tokens to minus infinity."""
+        added = torch.tensor(self.added, dtype=torch.long, device=logits_NV.device)
+        logits_NV.index_fill_(1, added, -math.inf)
+
     def bytes_of(self, token: int) -> bytes:
         """Give the bytes that a token stands for, which may be part of a character. A special token gives its name."""
         name = self.tokenizer.id_to_token(token) or ""
@@ -170,8 +182,13 @@ class FactTokenizer:
         self, document: AnnotatedDocument, *, with_title: bool = True, close: bool = True
     ) -> EncodedText:
         """Encode a document with its lookups, and with its title, if any, as the first line."""
-        lead = f"{document.title}\n\n" if with_title and document.title else ""
-        return self.spans(lead, document.text, document.facts, close=close)
+        return self.spans(_lead(document) if with_title else "", document.text, document.facts, close=close)
+
+    def documents(self, documents: Sequence[AnnotatedDocument], *, close: bool = True) -> list[EncodedText]:
+        """Encode documents as `document` does, all their pieces in one call, which the cores share."""
+        cut = [self._cut(_lead(one), one.text, one.facts) for one in documents]
+        ids = iter(self.encode_each([piece for pieces in cut for piece in pieces.texts()]))
+        return [self._join(pieces, ids, close=close) for pieces in cut]
 
     def spans(self, lead: str, text: str, facts: Sequence[FactSpan], *, close: bool = True) -> EncodedText:
         """Encode `lead` and `text` as one sequence with each fact of `text` as a lookup; `close` appends end-of-text.
@@ -179,8 +196,12 @@ class FactTokenizer:
         A markup without lookups leaves the text unchanged. One with queries in words writes each fact's question as the
         query, and leaves a fact without a question as plain text.
         """
-        ids, masked, positions = [self.begin], [False], []
-        at = 0
+        pieces = self._cut(lead, text, facts)
+        return self._join(pieces, map(self.encode, pieces.texts()), close=close)
+
+    def _cut(self, lead: str, text: str, facts: Sequence[FactSpan]) -> _Pieces:
+        """Cut a text at its lookups."""
+        pieces, at = _Pieces([], ""), 0
         for span in facts if self.markup.opens else ():
             if self.markup.asks and not span.question:
                 continue
@@ -188,13 +209,22 @@ class FactTokenizer:
             lead = ""
             if self.space_inside and before.endswith(" "):
                 before, value = before[:-1], f" {value}"
-            outside, inside = [*self.encode(before), self.fact], self.encode(value)
-            positions.append(len(ids) + len(outside) - 1)
-            outside += self._query(span.question)
-            ids += [*outside, *inside, self.fact_end]
-            masked += [*[False] * len(outside), *[True] * (len(inside) + 1)]
+            pieces.lookups.append((before, value, self._query_parts(span.question)))
             at = span.end
-        tail = self.encode(lead + text[at:]) + [self.end_of_text] * close
+        pieces.tail = lead + text[at:]
+        return pieces
+
+    def _join(self, pieces: _Pieces, encoded: Iterator[list[int]], *, close: bool) -> EncodedText:
+        """Make one sequence of a text's pieces, whose ids come in the order of their texts."""
+        ids, masked, positions = [self.begin], [False], []
+        opens, closes = (self.fact, self.fact_end) if pieces.lookups else (0, 0)
+        for _, _, query in pieces.lookups:
+            outside, inside = [*next(encoded), opens], next(encoded)
+            positions.append(len(ids) + len(outside) - 1)
+            outside += self._query([next(encoded) for _ in query])
+            ids += [*outside, *inside, closes]
+            masked += [*[False] * len(outside), *[True] * (len(inside) + 1)]
+        tail = next(encoded) + [self.end_of_text] * close
         return EncodedText(tuple(ids + tail), tuple(positions), tuple(masked + [False] * len(tail)))
 
     def save(self, path: Path) -> None:
@@ -225,17 +255,39 @@ class FactTokenizer:
                 "begins, and values that are spliced would not stand where they are said to"
             )
 
-    def _query(self, question: str | None) -> list[int]:
-        """Encode a query in words with its closing token; give no ids where the state is the query."""
+    def _query_parts(self, question: str | None) -> list[str]:
+        """Give the parts of a query in words; none where the state is the query."""
         if self.markup.asks is None:
             return []
-        words = question or ""
+        return [
+            part.strip() for part in ((question or "").split("\n") if self.markup.parts else [question or ""])
+        ]
+
+    def _query(self, parts: Sequence[list[int]]) -> list[int]:
+        """Give the ids of a query in words with its closing token; no ids where the state is the query."""
+        if self.markup.asks is None:
+            return []
         ids: list[int] = []
-        for number, part in enumerate(words.split("\n") if self.markup.parts else [words]):
-            if number:
-                ids.append(self.id_of(self.markup.parts))
-            ids += self.encode(part.strip())
+        for number, part in enumerate(parts):
+            ids += [self.id_of(self.markup.parts), *part] if number else part
         return [*ids, self.id_of(self.markup.asks)]
+
+
+@dataclass(slots=True)
+class _Pieces:
+    """A text cut at its lookups: for each what stands before it, its value and its query's parts; and the rest."""
+
+    lookups: list[tuple[str, str, list[str]]]
+    tail: str
+
+    def texts(self) -> Iterator[str]:
+        for before, value, query in self.lookups:
+            yield from (before, value, *query)
+        yield self.tail
+
+
+def _lead(document: AnnotatedDocument) -> str:
+    return f"{document.title}\n\n" if document.title else ""
 
 
 # The two ways in which tokens are written in a vocabulary: their bytes as characters, or a mark for each
@@ -290,25 +342,88 @@ class SpaceAlphabet:
 
 # Batches of texts: token ids of several texts in one tensor, padded on the right, those of similar length
 # together.
+#
+# An accelerator reads them in few fixed shapes: rows are padded to the next of a few lengths, and a batch has as many
+# rows as its budget of tokens allows. On a CPU a new shape costs nothing, and padding does.
+
+TOKENS_AT_ONCE = 4096  # of a forward on a CPU
+TOKENS_AT_ONCE_ON_DEVICE = 32_768  # of one on an accelerator
+_SHORTEST, _STEPS = 32, 4  # the least of the fixed lengths, and how many there are up to its double
+
+
+def tokens_at_once(device: torch.device) -> int:
+    """Give the tokens that a forward in bulk takes on this device, its padding included."""
+    return TOKENS_AT_ONCE if device.type == "cpu" else TOKENS_AT_ONCE_ON_DEVICE
+
+
+def fixed_length(length: int) -> int:
+    """Give the next of few lengths: 32, 40, 48, 56, 64, 80, 96, 112, 128, 160 and so on."""
+    step = max(_SHORTEST, 1 << (max(1, length) - 1).bit_length()) // (2 * _STEPS)
+    return max(_SHORTEST, -(-length // step) * step)
+
+
+@dataclass(frozen=True, slots=True)
+class LengthBatch:
+    """Sequences that are read together, by their numbers, and the shape that they are padded to."""
+
+    numbers: list[int]
+    rows: int
+    width: int
+
+    def pad(self, sequences: Sequence[Sequence[int]], pad: int, device: torch.device) -> torch.Tensor:
+        """Give the [rows, width] ids of this batch's sequences on a device, which nothing waits for."""
+        ids_BT = np.full((self.rows, self.width), pad, dtype=np.int64)
+        for row, number in enumerate(self.numbers):
+            ids_BT[row, : len(sequences[number])] = sequences[number]
+        return send(torch.from_numpy(ids_BT), device)
+
+    def mask(self, lengths: Sequence[int], device: torch.device) -> torch.Tensor:
+        """Give [rows, width] with 1 where there is a token; a row of padding has one."""
+        counts_B = np.ones(self.rows, dtype=np.int64)
+        counts_B[: len(self.numbers)] = [lengths[number] for number in self.numbers]
+        return send(torch.from_numpy((np.arange(self.width) < counts_B[:, None]).astype(np.int64)), device)
+
+
+def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy a tensor of the host to a device; to CUDA from pinned memory, while the host goes on."""
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+def length_batches(
+    lengths: Sequence[int], *, device: torch.device, max_tokens: int | None = None, longest: int | None = None
+) -> list[LengthBatch]:
+    """Group sequences to be read on a device, longest first; `max_tokens` bounds a batch, its padding included.
+
+    On an accelerator the shapes are few: a length of `fixed_length`, at most `longest`, and the rows that the budget
+    allows, or for the last of a length the next power of two.
+    """
+    budget = max_tokens or tokens_at_once(device)
+    if device.type == "cpu":
+        groups = length_groups(lengths, max_tokens=budget)
+        return [LengthBatch(group, len(group), lengths[group[0]]) for group in groups]
+    by_width: dict[int, list[int]] = {}
+    for number in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
+        width = fixed_length(lengths[number])
+        by_width.setdefault(width if longest is None else min(width, longest), []).append(number)
+    batches = []
+    for width, numbers in by_width.items():
+        most = max(1, budget // width)
+        for at in range(0, len(numbers), most):
+            some = numbers[at : at + most]
+            batches.append(LengthBatch(some, min(most, 1 << (len(some) - 1).bit_length()), width))
+    return batches
 
 
 def pad_sequences(sequences: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pad sequences on the right: give [B, T] ids, and [B, T] with 1 where there is a token."""
-    longest = max(map(len, sequences))
-    ids_BT = torch.full((len(sequences), longest), pad, dtype=torch.long)
-    mask_BT = torch.zeros(len(sequences), longest, dtype=torch.long)
+    """Pad sequences on the right, on the host: give [B, T] ids, and [B, T] with 1 where there is a token."""
+    lengths_B = np.array([len(ids) for ids in sequences])
+    ids_BT = np.full((len(sequences), int(lengths_B.max())), pad, dtype=np.int64)
     for row, ids in enumerate(sequences):
-        ids_BT[row, : len(ids)] = torch.tensor(ids, dtype=torch.long)
-        mask_BT[row, : len(ids)] = 1
-    return ids_BT, mask_BT
-
-
-def padded_batches(
-    sequences: Sequence[EncodedText], *, max_tokens: int = 8192
-) -> Iterator[tuple[list[int], torch.Tensor]]:
-    """Group sequences into batches padded on the right; yield the indices of each batch and its ids [B, T]."""
-    for group in length_groups([len(s) for s in sequences], max_tokens=max_tokens):
-        yield group, pad_sequences([sequences[i].ids for i in group], 0)[0]
+        ids_BT[row, : len(ids)] = ids
+    mask_BT = (np.arange(ids_BT.shape[1]) < lengths_B[:, None]).astype(np.int64)
+    return torch.from_numpy(ids_BT), torch.from_numpy(mask_BT)
 
 
 def length_groups(lengths: Sequence[int], waste: float = 0.15, max_tokens: int = 8192) -> list[list[int]]:
@@ -381,6 +496,12 @@ class WordTokenizer:
                 words[-1] = (words[-1][0], max(end, words[-1][1]))
             word_before = word
         return Words(list(encoding.ids), words, first)
+
+    def encode_each(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode many texts at once, without their words; the cores share them."""
+        return [
+            encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        ]
 
     def frame_ids(self, ids: list[int]) -> list[int]:
         """Put the ids between the tokens that begin and end a sequence."""

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 
 from colmlm.kb.corpus.format import to_record
 from colmlm.lab.evaluate.recall import read_generated, write_generated
-from colmlm.model.annotate.annotators import GeneratedQuestion, SpannedText
+from colmlm.model.annotate.annotators import GeneratedQuestion
+from colmlm.model.annotate.spans import SpannedText
 from tests.cli.conftest import Run, document
 from tests.tiny import tiny_checkpoint
 
@@ -70,6 +72,8 @@ def test_recall_compares_checkpoints_queries_and_keys(run: Run, atlas: list[int]
 
 class Writer:
     """In the place of a question generator, which needs a trained model: notes what it is given."""
+
+    device = torch.device("cpu")
 
     def __init__(self) -> None:
         self.given: list[SpannedText] = []

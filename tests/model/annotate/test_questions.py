@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 import torch
 
 from colmlm.model.annotate.annotators import (
     GeneratedQuestion,
     QuestionGenerator,
-    SpannedText,
+    QuestionsBeingWritten,
     mark_spans,
     parse_question,
     question_suffix,
     span_number,
 )
 from colmlm.model.annotate.checkpoint import LoadedAnnotator
+from colmlm.model.annotate.spans import SpannedText
+from tests.accelerator import Accelerator
 
 TEXT = (
     "The capital of Peru is Lima. Its great lake (Titicaca) is old. In 1911 a man came to the city of Cusco. "
@@ -85,15 +89,26 @@ def test_a_question_does_not_depend_on_what_comes_later(writer: QuestionGenerato
 
 def test_a_prefix_is_read_once_however_many_spans_it_has(generator: QuestionGenerator):
     read: list[int] = []
-    watching = generator.model.model.register_forward_pre_hook(
-        lambda _, __, given: read.append(given["input_ids"].numel()), with_kwargs=True
-    )
-    with watching:
-        generator.annotate(PASSAGES[:1])
-        shared = read.copy()
-        read.clear()
-        generator.annotate(PASSAGES[:1], share_prefix=False)
-    assert read[0] > 3 * shared[0]
+    for share_prefix in (True, False):
+        with Accelerator() as watched:
+            generator.annotate(PASSAGES[:1], share_prefix=share_prefix)
+        read.append(sum(prod(shape) * times for shape, times in watched.read.items()))
+    (prefix,) = generator._prefixes(PASSAGES[0], True)
+    assert read[1] - read[0] > 1.5 * len(prefix.ids)
+
+
+def test_rows_are_taken_by_the_next_spans_in_steps_of_few_shapes(loaded_writer: LoadedAnnotator):
+    """Many more spans than rows, of documents of all lengths: each gets what it gets alone."""
+    generator = QuestionGenerator(loaded_writer, batch_tokens=6000)
+    passages = [SpannedText(TEXT * (1 + n % 3), SPANS[: 1 + n % 4], f"Peru {n}") for n in range(24)]
+    read = [(n, prefix) for n, one in enumerate(passages) for prefix in generator._prefixes(one, True)]
+    with torch.inference_mode():
+        writing = QuestionsBeingWritten(generator, generator._suffixes(passages, read))
+        rows = list(writing.run(generator._read_prefixes(read)))
+    spans = sum(len(one.spans) for one in passages)
+    assert spans >= len(rows) > 2 * writing.cache.rows
+    assert writing.steps.shapes.total() > 4 * len(writing.steps.shapes)
+    assert generator.annotate(passages) == [generator.questions(p.text, p.spans, p.title) for p in passages]
 
 
 def test_random_bytes_are_no_questions(generator: QuestionGenerator):

@@ -117,7 +117,7 @@ def test_a_long_document_is_read_in_windows_with_half_of_one_before_every_fact(
 ):
     encoder = KeyEncoder(checkpoint, window=window)
     whole = checkpoint.tokenizer.document(LONG)
-    windows = encoder._windows(0, LONG)
+    windows = encoder._windows_of([LONG])
     seen = sorted(fact for w in windows for fact in w.facts)
     assert seen == list(range(150))
     for w in windows:
@@ -135,7 +135,7 @@ def test_a_long_document_is_read_in_windows_with_half_of_one_before_every_fact(
 def test_the_windows_of_a_long_document_give_what_their_text_gives(checkpoint: Checkpoint):
     short, long = KeyEncoder(checkpoint, window=100), KeyEncoder(checkpoint, window=512)
     close(keys(short, LONG)[:2], keys(long, LONG)[:2])
-    (last,) = [w for w in short._windows(0, LONG) if 149 in w.facts]
+    (last,) = [w for w in short._windows_of([LONG]) if 149 in w.facts]
     (states,) = checkpoint.lm.forward_sequences([last.encoded])
     close(keys(short, LONG)[list(last.facts)], unit(states[list(last.positions)]).numpy())
 
@@ -153,7 +153,7 @@ def test_a_window_is_as_long_as_the_sequences_of_the_training(
 
 def test_a_window_is_never_longer_than_the_models_context(checkpoint: Checkpoint):
     encoder = KeyEncoder(checkpoint, window=100_000)
-    assert max(len(w.encoded) for w in encoder._windows(0, LONG)) <= 512
+    assert max(len(w.encoded) for w in encoder._windows_of([LONG])) <= 512
 
 
 @settings(max_examples=25, deadline=None)

@@ -29,6 +29,9 @@ class LastWords:
             for w in windows
         ]
 
+    def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
+        return [self.read(*one) for one in asked]
+
 
 def example(question: str, answer: str | None) -> ReaderExample:
     place = None if answer is None else (TEXT.index(answer), TEXT.index(answer) + len(answer))

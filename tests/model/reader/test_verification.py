@@ -9,6 +9,7 @@ from colmlm.kb.answers.reading import Passage, PassageReading
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
 from colmlm.model.annotate.annotators import GeneratedQuestion
 from colmlm.model.annotate.pipeline import Annotator, Offsets
+from colmlm.model.annotate.spans import SpannedText
 from colmlm.model.reader.reader import OTHERS, Verifier
 from tests.fakes import NearReader
 
@@ -23,7 +24,7 @@ def asked(value: str, question: str, text: str = TEXT) -> tuple[AnnotatedDocumen
 
 def fault(verifier: Verifier, value: str, question: str, text: str = TEXT) -> str | None:
     document, span = asked(value, question, text)
-    found = verifier.for_document(document)(span)
+    ((found,),) = verifier.verify([(document, [span])])
     assert found is None or found.code == "unverified"
     return None if found is None else found.reason
 
@@ -51,9 +52,9 @@ def test_a_question_that_the_reader_is_not_sure_enough_of_is_unverified() -> Non
 class Counting(NearReader):
     read_before: list[str] = field(default_factory=list)
 
-    def read(self, question: str, windows: Sequence[Passage]) -> list[PassageReading]:
-        self.read_before += [window.text for window in windows]
-        return NearReader.read(self, question, windows)
+    def read_all(self, asked: Sequence[tuple[str, Sequence[Passage]]]) -> list[list[PassageReading]]:
+        self.read_before += [window.text for _, windows in asked for window in windows]
+        return NearReader.read_all(self, asked)
 
 
 def test_of_a_long_document_the_own_windows_and_the_nearest_others_are_read() -> None:
@@ -76,8 +77,10 @@ class Fixed:
             [(text.index(value), text.index(value) + len(value)) for value in self.asked] for text in texts
         ]
 
-    def questions(self, text: str, spans: Sequence[Offsets], title: str | None) -> list[GeneratedQuestion]:
-        return [GeneratedQuestion(question, value) for value, question in self.asked.items()]
+    def annotate(self, passages: Sequence[SpannedText]) -> list[list[GeneratedQuestion]]:
+        return [
+            [GeneratedQuestion(question, value) for value, question in self.asked.items()] for _ in passages
+        ]
 
 
 def test_an_unverified_question_is_a_reject_and_leaves_its_fact() -> None:

@@ -193,3 +193,11 @@ def test_a_document_writes_its_queries_in_words(markup: Markup, question: str, q
     assert tokenizer.query_in_words(asked) == question
     unmasked = [i for i, masked in zip(encoded.ids, encoded.masked, strict=True) if not masked]
     assert set(asked) <= set(unmasked) and tokenizer.fact_end not in unmasked
+
+
+@given(st.lists(documents(), max_size=4), st.booleans())
+def test_documents_encoded_at_once_are_what_each_is_alone(some: list[AnnotatedDocument], close: bool):
+    for markup in (CO_LMLM, ASKER, REL_LMLM):
+        tokenizer = FactTokenizer(bare_tokenizer(), markup=markup)
+        together = tokenizer.documents(some, close=close)
+        assert together == [tokenizer.document(one, close=close) for one in some]
