@@ -82,12 +82,12 @@ class SignOnSettings:
         if self.client_id is None and self.audience is None:
             raise SettingsError(
                 "COLMLM_SIGN_ON_CLIENT_ID",
-                "neither it nor COLMLM_SIGN_ON_AUDIENCE is set, so nobody can sign in",
+                "neither it nor COLMLM_SIGN_ON_AUDIENCE is set, so nobody can sign in. Set one of them",
             )
         if "openid" not in self.scope.split():
-            raise SettingsError("COLMLM_SIGN_ON_SCOPE", f"{self.scope!r} lacks the scope openid")
+            raise SettingsError("COLMLM_SIGN_ON_SCOPE", f"{self.scope!r} lacks the scope openid. Add it")
         if not self.grants():
-            raise SettingsError("COLMLM_SIGN_ON_ROLES", "no group is given a role, so nobody can sign in")
+            raise SettingsError("COLMLM_SIGN_ON_ROLES", "no group has a role. Set it to GROUP=ROLE")
 
     def grants(self) -> list[tuple[str, Grant]]:
         """Give each group that is mapped, with what it may do. Raise `SettingsError`."""

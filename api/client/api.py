@@ -149,7 +149,10 @@ class Api:
 
     def not_ours(self, error: Exception) -> ServerUnreachable:
         """Make the error for a response that this program's server would not send."""
-        return ServerUnreachable(self.connection.url, f"its answer cannot be read ({error})")
+        cause = f"its answer cannot be read ({error}). Install the server's release of colmlm here"
+        error = ServerUnreachable(self.connection.url, cause, was_sent=True)
+        error.was_sent = False  # so that a process of this machine asks its own base instead
+        return error
 
 
 @dataclass(frozen=True, slots=True)

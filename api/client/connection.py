@@ -23,7 +23,7 @@ import httpx2
 import msgspec
 
 from colmlm.api.wire import Problem, is_loopback
-from colmlm.kb.errors import InvalidValue, KBError, refusals
+from colmlm.kb.errors import InvalidValue, KBError, refusals, remedy_after
 
 
 class RemoteError(KBError):
@@ -39,10 +39,8 @@ class ServerUnreachable(RemoteError):
     def __init__(self, url: str, cause: str, *, was_sent: bool = False) -> None:
         self.url, self.cause, self.was_sent = url, cause.rstrip("."), was_sent
         sent = "The request may have been carried out." if was_sent else "Nothing was changed."
-        super().__init__(
-            f"No knowledge base answers at {url}: {self.cause}. {sent} Check the address, and start the server with "
-            "`colmlm serve`."
-        )
+        remedy = remedy_after(self.cause, "Check the address, and start the server with `colmlm serve`.")
+        super().__init__(f"No knowledge base answers at {url}: {self.cause}. {sent}{remedy}")
 
 
 def answer_lost(lost: ServerUnreachable) -> ServerUnreachable:
@@ -79,7 +77,8 @@ class RequestRefused(RemoteError):
 
 @RemoteError.coded("JobNotDone", "Job not done")
 def job_not_done(job_id: int, state: str) -> str:
-    return f"Job {job_id} is {state}. Its committed changes are kept. See `colmlm jobs list {job_id}`."
+    ended = "somebody cancelled it" if state == "cancelled" else f"it is {state}"
+    return f"Job {job_id} has no result: {ended}. Its committed changes are kept. See `colmlm jobs list {job_id}`."
 
 
 def error_of_response(response: httpx2.Response) -> KBError:
@@ -87,9 +86,9 @@ def error_of_response(response: httpx2.Response) -> KBError:
     try:
         problem = msgspec.json.decode(response.content, type=Problem)
     except msgspec.DecodeError:
-        return ServerUnreachable(
-            str(response.request.url.copy_with(query=None)), f"status {response.status_code}"
-        )
+        said = f"something else answers, with status {response.status_code}. Check the address, and the proxy there"
+        was_sent = response.status_code >= 500 and response.request.method != "GET"
+        return ServerUnreachable(str(response.request.url.copy_with(query=None)), said, was_sent=was_sent)
     return error_of(problem)
 
 
@@ -287,4 +286,6 @@ def _never_sent(error: Exception) -> bool:
 def _describe_error(error: Exception) -> str:
     """Say what broke, in the words of the system where it has some, such as "Connection refused"."""
     said = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        return f"{said}. Set SSL_CERT_FILE to the certificate of the authority that signed the server's"
     return said or type(error).__name__

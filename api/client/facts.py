@@ -305,7 +305,7 @@ class RemoteCorpora(Resource):
         about = options(Ingesting, how)
         refuse(**{name: about.pop(name, None) for name in ("actor", "dry_run", "allow_erased")})
         if format_ not in _FORMATS:
-            raise NotHeeded("format_", f"use one of {', '.join(_FORMATS)}.")
+            raise NotHeeded("format_", f"a server does not read {format_}. Use one of {', '.join(_FORMATS)}.")
         about |= {"corpus": corpus, "format": format_, "upload_id": self.api.upload(file)}
         result = RemoteJobs(self.api).run_to_end(work_of(Ingest.kind, about))
         return msgspec.convert(result, IngestReport), result["refused"]

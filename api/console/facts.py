@@ -346,7 +346,7 @@ def edit_rows(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
         form.check()
         planned = plan_edits(rows, ports.kb.facts.show_many)
         if len(planned.edits) > MAX_FACTS_PER_EDIT:
-            raise InvalidValue("batch", f"it edits more than {MAX_FACTS_PER_EDIT} facts in one change")
+            raise InvalidValue("batch", f"it edits {len(planned.edits)} facts, above {MAX_FACTS_PER_EDIT}")
         if not doing or planned.refused or not planned.edits:
             return form_page(request, "facts_edit.html", form, planned=planned)
         with editing_in_scope(ports, fact_ids=[one.fact_id for one in planned.fact_edits]):
@@ -404,7 +404,7 @@ def note_both_right(ports: FromPorts, request: PageRequest, form: FromForm) -> P
     """Note that two facts are both right, or with `not` that they are not."""
     ids, signature = form.ids("fact"), form.sign(request)
     if len(ids) != 2:
-        raise InvalidValue("pair", "a pair needs two facts")
+        raise InvalidValue("pair", f"the number of facts is {len(ids)}. Choose two")
     edit = ports.kb.comparisons.note_both_right(*ids, both_right=not form.flag("not"), **signature)
     return Redirect(f"/console/contradictions?change={edit.seq}", status_code=303)
 

@@ -148,7 +148,7 @@ class CompletionRequest(ChoiceFields, frozen=True, kw_only=True):
     def _refuse(self) -> None:
         self.refuse_unsupported()
         if self.best_of not in (None, self.num_choices):
-            raise Unsupported("best_of", "the server returns all choices. Leave it out")
+            raise Unsupported("best_of", f"{self.best_of} is not {self.num_choices}, the n. Leave it out")
         if self.suffix:
             raise Unsupported("suffix", "the model only continues text. Leave it out")
         if self.logprobs is not None:
@@ -161,7 +161,7 @@ class CompletionRequest(ChoiceFields, frozen=True, kw_only=True):
             raise Unsupported("max_tokens", "0 needs echo. Set echo, or ask for more tokens")
         if (num_choices := len(self._prompts()) * self.num_choices) > MAX_CHOICES:
             field = "prompt" if self.num_choices == 1 else "n"
-            raise Unsupported(field, f"this asks for {num_choices} choices, and the limit is {MAX_CHOICES}")
+            raise Unsupported(field, f"this asks for {num_choices} choices. Ask for at most {MAX_CHOICES}")
 
     def _prompts(self) -> list[str | tuple[int, ...]]:
         if isinstance(self.prompt, str):
@@ -170,7 +170,7 @@ class CompletionRequest(ChoiceFields, frozen=True, kw_only=True):
         if kinds == {int}:
             return [tuple(token for token in self.prompt if isinstance(token, int))]
         if int in kinds:
-            raise Unsupported("prompt", "each prompt of several needs its own list of token ids")
+            raise Unsupported("prompt", "token ids are beside other prompts. Give each a list of its own")
         return [
             one if isinstance(one, str) else tuple(one) for one in self.prompt if not isinstance(one, int)
         ]

@@ -24,6 +24,7 @@ from colmlm.api.errors import Refused, problem_of
 from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, needs
 from colmlm.api.wire import LookupFields, Problem
 from colmlm.kb.answers.records import NOTHING
+from colmlm.kb.errors import remedy_after
 from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.texts.asked import ANSWER
@@ -76,7 +77,8 @@ class Unsupported(Refused):
 
     def __init__(self, field: str, cause: str) -> None:
         self.field = field
-        super().__init__(f"{field}: {cause}. No text was generated. Correct this field, or leave it out.")
+        remedy = remedy_after(cause, "Correct this field, or leave it out.")
+        super().__init__(f"{field}: {cause}. No text was generated.{remedy}")
 
 
 class OpenAIError(msgspec.Struct, frozen=True):

@@ -171,7 +171,7 @@ def _bytes(query: str | None) -> bytes | None:
     try:
         return None if query is None else base64.b64decode(query, validate=True)
     except ValueError as error:  # binascii.Error is a ValueError; text that is not ASCII raises a plain one
-        raise InvalidValue("query", "it is not base64") from error
+        raise InvalidValue("query", "it is not base64. Encode its bytes so") from error
 
 
 # Attributions and impact: which facts stored outputs spliced, and what has happened to those facts since.

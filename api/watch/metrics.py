@@ -343,7 +343,8 @@ def tracing_from(env: Mapping[str, str]) -> Tracing | None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
-        raise SettingsError("OTEL_TRACES_EXPORTER", "it needs: pip install 'colmlm[otel]'") from error
+        cause = "OpenTelemetry is not installed. Run: pip install 'colmlm[otel]'"
+        raise SettingsError("OTEL_TRACES_EXPORTER", cause) from error
     name = {} if env.get("OTEL_SERVICE_NAME") else {"service.name": "colmlm"}
     provider = TracerProvider(resource=Resource.create(name))
     provider.add_span_processor(BatchSpanProcessor(_exporter(env)))

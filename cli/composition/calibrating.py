@@ -100,7 +100,7 @@ class AnswerCalibrating:
             corpora, question_set = before.corpora, before.question_set
         known = {one.corpus for one in self.kb.corpora.all()}
         if missing := [name for name in corpora if name not in known]:
-            raise InvalidQuestions(f"corpus {missing[0]!r} does not exist")
+            raise InvalidQuestions(f"no corpus {missing[0]!r} exists. See `colmlm corpus list`")
         stored = draw_questions(self.runtime.answers, corpora, how.sample, how.seed) if corpora else []
         if corpora and not stored:
             raise InvalidQuestions(

@@ -138,7 +138,7 @@ def verify(run: JobRun, work: VerifyBackup) -> dict[str, Any]:
     """Read the backup and give its contents. Raises `BackupRefused` where a bit is not as it was written."""
     file = backup_folder(run.kb.settings) / work.name
     if not file.is_file():
-        raise InvalidWork(work.kind, f"there is no backup {work.name!r}")
+        raise InvalidWork(work.kind, f"no {work.name!r} is in {file.parent}. Name another")
     found = verify_backup(file, lambda done: run.progress(done // MEGA, None, "MB read"))
     return {"name": work.name, **asdict(found)}
 
@@ -294,7 +294,7 @@ class _Models:
         """Sync a corpus with a folder of the home."""
         folder = self.runtime.settings.home / FOLDERS / work.folder
         if not folder.is_dir():
-            raise InvalidWork(work.kind, f"there is no directory {work.folder!r} in {folder.parent}")
+            raise InvalidWork(work.kind, f"no {work.folder!r} is in {folder.parent}. Make it there")
         found = find_files([folder.resolve()])
         adding = self._adding(run, work, found)
         syncing = Syncing(
@@ -358,7 +358,7 @@ def _checkpoint(runtime: Runtime, name: str | None) -> Path | None:
         return None
     path = runtime.settings.home / "checkpoints" / name
     if not path.is_dir():
-        raise InvalidWork(Rekey.kind, f"there is no directory {name!r} in {path.parent}")
+        raise InvalidWork(Rekey.kind, f"no directory {name!r} is in {path.parent}. Make it there")
     return path
 
 

@@ -78,7 +78,7 @@ def create_token(
     if corpora and role not in SCOPED_ROLES:
         raise InvalidValue(
             "role",
-            f"{str(role)!r} is a role on all corpora. Of some corpora a token is {' or '.join(SCOPED_ROLES)}",
+            f"{str(role)!r} is a role on all corpora. Give {' or '.join(SCOPED_ROLES)}, or no corpora",
         )
     for corpus in corpora:
         require_corpus(session, corpus)
@@ -121,7 +121,7 @@ def rotate_token(
     pending = _begin(session, actor, f"rotate the token {name}")
     token = _lock_token(session, name)
     if token.issuer is not None:
-        raise InvalidValue("name of the token", f"{name!r} signs on at {token.issuer}, and has no secret")
+        raise InvalidValue("name of the token", f"{name!r} signs on, and has no secret. Name another")
     expired = token.expires_at is not None and token.expires_at <= _now(session)
     if token.revoked_at is not None or (expired and expires_in is None):
         raise refusals.api_key_ended(name, "revoked" if token.revoked_at is not None else "expired")

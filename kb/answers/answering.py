@@ -440,7 +440,7 @@ def _check(question: str, threshold: float | None) -> None:
     if not question.strip():
         raise InvalidQuery("the question is blank")
     if len(question) > MAX_QUESTION:
-        raise InvalidQuery(f"the question has {len(question):,} characters, more than {MAX_QUESTION:,}")
+        raise InvalidQuery(f"the question has {len(question):,} characters. Give at most {MAX_QUESTION:,}")
     if threshold is not None and not 0 <= threshold <= 1:
         raise InvalidQuery(f"the threshold {threshold} is not a probability, from 0 to 1")
 

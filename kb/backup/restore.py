@@ -459,7 +459,7 @@ def read_newer_log(file: Path, backup: Backup, keys: Collection[str] = ()) -> Ne
         head, entries = read_log(lines, what)
         signing.require_signer(head.key, keys or (backup.key,), what)
         if head.database != backup.database:
-            raise LogRefused(what, 0, f"it is of database {head.database}, the backup of {backup.database}")
+            raise LogRefused(what, 0, f"it is of base {head.database}. Name the log of {backup.database}")
         if head.seq < backup.seq:
             raise LogRefused(what, head.seq, f"it ends before the backup, which goes to change {backup.seq}")
         if (head.seq, head.hash) == (backup.seq, backup.hash) and _is_head_alone(file):
@@ -491,9 +491,7 @@ def _since(entries: Iterable[LogEntry], head: Head, backup: Backup, what: str) -
         entry = found.said
         seq, kind, fact_ids = entry["seq"], entry["kind"], entry["fact_ids"]
         if seq == backup.seq and found.hash != backup.hash:
-            raise LogRefused(
-                what, seq, "it is not the change that the backup ends with: the log is of another life"
-            )
+            raise LogRefused(what, seq, "the backup ends with another change. Name the log of its base")
         if seq <= backup.seq:
             continue
         fits = found.fits or (seq, entry_hash(entry)) in blanked

@@ -344,8 +344,9 @@ def _words(record: Mapping[str, Any], name: str) -> str | None:
     words = record.get(name)
     if words is None:
         return None
-    if type(words) is not str or unstorable_characters(words):
-        raise TypeError(f"{name!r} must be a string that can be stored")
+    fault = unstorable_characters(words) if type(words) is str else (0, f"{words!r:.40}")
+    if fault is not None:
+        raise TypeError(f"{name!r} must be a string that can be stored, but has {fault[1]}")
     return words or None
 
 

@@ -6,6 +6,7 @@ edges, `api` and `cli`, choose HTTP status and exit code by the kind. The other 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from inspect import signature
@@ -77,6 +78,14 @@ def count_of(number: int, noun: str, verb: str = "") -> str:
         return f"1 {noun} {_OF_ONE.get(verb) or f'{verb}{_ending(verb)}'}" if verb else f"1 {noun}"
     many = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}{_ending(noun)}"
     return f"{number:,} {many}{f' {verb}' if verb else ''}"
+
+
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\([^()]*\)")
+
+
+def remedy_after(cause: str, remedy: str) -> str:
+    """Give the remedy of a class, led by a blank; nothing after a cause that ends with its own, in another sentence."""
+    return "" if re.search(r"[.;] ", _QUOTED.sub("", cause)) else f" {remedy}"
 
 
 def _ending(word: str) -> str:
@@ -175,26 +184,24 @@ class InvalidValue(Invalid):
 
     def __init__(self, field: str, cause: str) -> None:
         self.field, self.cause = field, cause
-        super().__init__(f"Invalid {field}: {cause}. Nothing was changed. Correct the value and try again.")
+        remedy = remedy_after(cause, "Correct the value and try again.")
+        super().__init__(f"Invalid {field}: {cause}. Nothing was changed.{remedy}")
 
 
 class InvalidQuery(Invalid):
     title = "Invalid query"
 
     def __init__(self, cause: str) -> None:
-        super().__init__(
-            f"The query cannot be searched: {cause}. Nothing was changed. Correct it and try again."
-        )
+        remedy = remedy_after(cause, "Correct it and try again.")
+        super().__init__(f"The query cannot be searched: {cause}. Nothing was changed.{remedy}")
 
 
 class InvalidQuestions(Invalid):
     title = "Invalid questions"
 
     def __init__(self, cause: str) -> None:
-        super().__init__(
-            f"These questions cannot be used: {cause}. Nothing was changed. Correct these, leave some out, or add them "
-            "to another set."
-        )
+        remedy = remedy_after(cause, "Correct these, leave some out, or add them to another set.")
+        super().__init__(f"These questions cannot be used: {cause}. Nothing was changed.{remedy}")
 
 
 class InvalidWork(Invalid):
@@ -202,9 +209,8 @@ class InvalidWork(Invalid):
 
     def __init__(self, kind: str, cause: str) -> None:
         self.kind = kind
-        super().__init__(
-            f"Job {kind!r} cannot start: {cause}. Nothing was changed. Correct it and start it again."
-        )
+        remedy = remedy_after(cause, "Correct it and start it again.")
+        super().__init__(f"Job {kind!r} cannot start: {cause}. Nothing was changed.{remedy}")
 
 
 class NotHeeded(Invalid):
@@ -214,9 +220,8 @@ class NotHeeded(Invalid):
 
     def __init__(self, parameter: str, why: str) -> None:
         self.parameter, self.why = parameter, why
-        super().__init__(
-            f"`{parameter}` cannot be used here: {why} Nothing was changed. Correct it or leave it out."
-        )
+        remedy = remedy_after(why, "Leave it out.")
+        super().__init__(f"`{parameter}` cannot be used here: {why} Nothing was changed.{remedy}")
 
 
 class WebhookRefused(Invalid):
@@ -224,19 +229,21 @@ class WebhookRefused(Invalid):
 
     def __init__(self, why: str) -> None:
         self.why = why
-        super().__init__(f"This address cannot be used: {why}. Nothing was changed. Give another address.")
+        remedy = remedy_after(why, "Give another address.")
+        super().__init__(f"This address cannot be used: {why}. Nothing was changed.{remedy}")
 
 
 class DatabaseUnavailable(OutOfReach):
     title = "Database unavailable"
 
-    def __init__(self, where: str, cause: str) -> None:
+    def __init__(self, where: str, cause: str, after: str | None = None) -> None:
+        """Take in `after` what was kept and what helps, where that is not as with a server that went away."""
         self.where = where
-        super().__init__(
-            f"No database answers at {where}: {cause.rstrip('.')}. Confirmed edits are kept; an edit without a "
-            "confirmation was perhaps not made. Check the server with `colmlm db status`, and COLMLM_DATABASE_URL. "
-            "Then see the edits with `colmlm log list`."
+        after = after or (
+            "Confirmed edits are kept; an edit without a confirmation was perhaps not made. Check the server with "
+            "`colmlm db status`, and COLMLM_DATABASE_URL. Then see the edits with `colmlm log list`."
         )
+        super().__init__(f"No database answers at {where}: {cause.rstrip('.')}. {after}")
 
 
 class MigrationNeeded(OutOfReach):
@@ -266,9 +273,10 @@ class CandidatesUnavailable(OutOfReach):
 
     def __init__(self, where: str, cause: str) -> None:
         self.where = where
+        remedy = remedy_after(cause, "Check that server and COLMLM_MILVUS_URI, then try again.")
         super().__init__(
             f"The Milvus server cannot give keys from {where}: {cause}. No lookup was answered and no fact was "
-            "changed. Check that server and COLMLM_MILVUS_URI, then try again."
+            f"changed.{remedy}"
         )
 
 
@@ -277,9 +285,11 @@ class SharedSnapshotsUnavailable(OutOfReach):
 
     def __init__(self, where: str, cause: str) -> None:
         self.where = where
+        remedy = remedy_after(
+            cause, "Check COLMLM_SHARED_SNAPSHOTS and its credentials, then run `colmlm doctor`."
+        )
         super().__init__(
-            f"The shared snapshots at {where} cannot be used: {cause}. No fact was changed. Check "
-            "COLMLM_SHARED_SNAPSHOTS and its credentials, then run `colmlm doctor`."
+            f"The shared snapshots at {where} cannot be used: {cause}. No fact was changed.{remedy}"
         )
 
 
@@ -306,9 +316,8 @@ class LogRefused(EvidenceRefused):
 
     def __init__(self, what: str, seq: int, cause: str) -> None:
         self.what, self.seq = what, seq
-        super().__init__(
-            f"{what} was refused at change {seq}: {cause}. Nothing was changed. Export the log again."
-        )
+        remedy = remedy_after(cause, "Get it again from its base, with `colmlm log export`.")
+        super().__init__(f"{what} was refused at change {seq}: {cause}. Nothing was changed.{remedy}")
 
 
 class CalibrationRefused(EvidenceRefused):
@@ -326,9 +335,8 @@ class SettingsError(KBError):
 
     def __init__(self, variable: str, cause: str) -> None:
         self.variable = variable
-        super().__init__(
-            f"{variable}: {cause}. Nothing was changed. Correct {variable}, or unset it for the default."
-        )
+        remedy = remedy_after(cause, f"Correct {variable}, or unset it for the default.")
+        super().__init__(f"{variable}: {cause}. Nothing was changed.{remedy}")
 
 
 class IndexBehind(KBError):
@@ -347,20 +355,18 @@ class CandidatesRefused(KBError):
 
     def __init__(self, where: str, cause: str) -> None:
         self.where = where
-        super().__init__(
-            f"The keys in {where} cannot be searched: {cause}. No fact was changed. Fill the collection again from the "
-            "database with `colmlm doctor --data --repair`."
+        remedy = remedy_after(
+            cause, "Fill the collection again from the database with `colmlm doctor --data --repair`."
         )
+        super().__init__(f"The keys in {where} cannot be searched: {cause}. No fact was changed.{remedy}")
 
 
 class IndexInvariant(KBError):
     title = "Index invariant broken"
 
     def __init__(self, cause: str) -> None:
-        super().__init__(
-            f"The index of keys refused a change of it: {cause}. No fact was changed. Check the index with "
-            "`colmlm doctor --data`. Rebuild it from the database with `colmlm doctor --data --repair`."
-        )
+        remedy = remedy_after(cause, "Rebuild it from the database with `colmlm doctor --data --repair`.")
+        super().__init__(f"The index of keys refused a change of it: {cause}. No fact was changed.{remedy}")
 
 
 class SnapshotRefused(KBError):

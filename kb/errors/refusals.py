@@ -35,9 +35,8 @@ def kind_of(code: str) -> type[KBError] | None:
 @NotFound.coded("PairNotFound", "No such pair")
 def pair_not_found(fact_ids: Sequence[int]) -> str:
     return (
-        f"Facts {format_list(fact_ids)} are not in the list of contradictions, or somebody settled this pair already. "
-        "Nothing was changed. List contradictions with `colmlm facts compare contradictions`. Add --held to include "
-        "the pairs that were settled as both true."
+        f"No contradiction between facts {format_list(fact_ids)} is open. Nothing was changed. List them with "
+        "`colmlm facts compare contradictions`. Add --held to include the pairs that were settled as both true."
     )
 
 

@@ -341,9 +341,9 @@ def list_attributions(
 
 def _check(session: Session, generation: NewOutput) -> None:
     if generation.seq > (head := audit.head_seq(session)):
-        raise InvalidValue("seq", f"change {generation.seq} does not exist yet. The last change is {head}")
+        raise InvalidValue("seq", f"change {generation.seq} does not exist yet. Give at most {head}")
     if (checkpoint := session.get(CheckpointRow, generation.checkpoint_id)) is None:
-        raise InvalidValue("checkpoint_id", f"no keyset comes from checkpoint {generation.checkpoint_id!r}")
+        raise InvalidValue("checkpoint_id", f"no keyset comes from {generation.checkpoint_id!r}")
     for ordinal, splice in enumerate(generation.splices):
         if splice.query is not None and not _is_query(splice.query, checkpoint.dim):
             raise refusals.invalid_splice(

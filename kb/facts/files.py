@@ -171,7 +171,7 @@ def id_of(said: Any) -> int:
     if isinstance(said, str) and said.strip().isascii() and said.strip().isdecimal() and len(said) < 30:
         said = int(said)
     if type(said) is not int or not 0 < said <= MAX_ID:
-        raise ValueError("its fact_id is no id of a fact, such as 12")
+        raise ValueError(f"its fact_id is no id of a fact, such as 12, but {said!r:.40}")
     return said
 
 
@@ -179,7 +179,7 @@ def _check(name: str, said: Any, limit: int) -> None:
     if said is None:
         return
     if not isinstance(said, str):
-        raise ValueError(f"its {name} is no text")
+        raise ValueError(f"its {name} is no text, but {said!r:.40}")
     try:
         check_text(name, said, blank=False, limit=limit)
     except InvalidValue as error:
@@ -249,13 +249,13 @@ def _verdict_row(said: Any) -> _VerdictRow:
         raise ValueError(f"there is no column {', '.join(unknown)}; there are {', '.join(VERDICT_COLUMNS)}")
     verdict, review, version = said.get("verdict"), said.get("review"), said.get("version")
     if not isinstance(verdict, str) or verdict not in OUTCOMES:
-        raise ValueError(f"its verdict is none of {', '.join(OUTCOMES)}")
+        raise ValueError(f"its verdict is none of {', '.join(OUTCOMES)}, but {verdict!r:.40}")
     if review is not None and review not in REVIEWS:
-        raise ValueError(f"its review is none of {', '.join(REVIEWS)}")
+        raise ValueError(f"its review is none of {', '.join(REVIEWS)}, but {review!r:.40}")
     try:
         version = None if version is None else id_of(version)
     except ValueError as error:
-        raise ValueError("its version is no number, such as 1") from error
+        raise ValueError(f"its version is no number, such as 1, but {version!r:.40}") from error
     return _VerdictRow(id_of(said.get("fact_id")), verdict, version, cast(Review | None, review))
 
 

@@ -107,7 +107,7 @@ def move_fact(
     _require_unchanged(now, {fact_id: version})
     before = now[fact_id]
     if before.document_id is None:
-        raise InvalidValue("span", f"fact {fact_id} has no document. Edit its value")
+        raise InvalidValue("span", f"fact {fact_id} has no document. Use `colmlm facts edit --value`")
     placed = place_fact(session, before.document_id, to, but=fact_id)
     question = before.question if question is None else question
     placed.require_not_erased(suppressor, question)

@@ -5,6 +5,7 @@ The arguments are stored with the job and shown to readers, so they hold no secr
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 import msgspec
@@ -42,7 +43,7 @@ class RawWork(Work, frozen=True, kw_only=True):
             "x".encode(self.encoding or "utf-8")
         except LookupError:
             raise ValueError(
-                f"there is no encoding {self.encoding!r}; name one such as utf-8 or latin-1"
+                f"there is no encoding {self.encoding!r}. Name one such as utf-8 or latin-1"
             ) from None
 
     @property
@@ -105,11 +106,11 @@ class Rekey(Work, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.keyset_id is not None and self.checkpoint is not None:
-            raise ValueError("name a keyset or a checkpoint, not both")
+            raise ValueError("keyset_id and checkpoint exclude each other. Give one of them")
         if not self.adapt and self.adapting:
-            raise ValueError("from_keyset, sample and method need adapt")
+            raise ValueError("from_keyset, sample and method need adapt. Set adapt, or leave them out")
         if self.adapt and self.kinds != "context":
-            raise ValueError("kinds is not for adapt, which makes the kinds of key that the other keyset has")
+            raise ValueError("adapt makes the kinds of key that the other keyset has. Leave kinds out")
 
     @property
     def adapting(self) -> Adapting:
@@ -220,7 +221,7 @@ class AskQuestions(Work, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.ranking is not None and self.mode != "read":
-            raise ValueError("name a mode or a ranking, not both")
+            raise ValueError("mode and ranking exclude each other. Give one of them")
 
     @property
     def lock(self) -> str:
@@ -307,14 +308,25 @@ KINDS: dict[str, type[Work]] = {
 }
 
 
+_PLAIN = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+}
+
+
 def work_of(kind: str, arguments: object, *, strict: bool = True) -> Work:
     """Make the work of a kind from these arguments; without `strict`, numbers may be strings. Raises `InvalidWork`."""
     if kind not in KINDS:
-        raise InvalidWork(kind, f"the kinds are {', '.join(KINDS)}")
+        raise InvalidWork(kind, f"there is no such kind. Name one of {', '.join(KINDS)}")
     try:
         return msgspec.convert(arguments, KINDS[kind], strict=strict)
     except msgspec.ValidationError as error:
-        raise InvalidWork(kind, str(error)) from error
+        said = str(error.__cause__ or error)  # the cause: each argument is valid, but not their combination
+        said = re.sub(r"`(\w+)`", lambda found: _PLAIN.get(found[1], found[0]), said)
+        raise InvalidWork(kind, re.sub(r"(.*) - at `\$\.?(.*)`", r"\2: \1", said)) from error
 
 
 def uploads_of(kind: str, arguments: object) -> tuple[str, ...]:

@@ -156,9 +156,7 @@ class RekeyRun:
         """Make the keys that are wanted in this part; give their number. Raises `InvalidValue` in another base."""
         with self.sessions() as session:
             if (found := audit.database_id(session)) != part.database_id:
-                raise InvalidValue(
-                    "database", f"{found} is not {part.database_id}, the database of this part"
-                )
+                raise InvalidValue("database", f"{found} is not {part.database_id}. Set COLMLM_DATABASE_URL")
             waiting = [queue for queue in self._queues(session) if queue.name == part.queue]
         within = part.first, part.last
         return sum(stored for queue in waiting for stored in self._work(replace(queue, within=within)))

@@ -361,14 +361,14 @@ def keyed_digests(session: Session) -> Callable[[str], str]:
 def check_text(field: str, value: str, *, blank: bool = True, limit: int = 10_000) -> None:
     """Raise `InvalidValue` where PostgreSQL cannot store `value`, where it is too long or, unless allowed, blank."""
     if not blank and is_blank(value):
-        raise InvalidValue(field, "it is blank")
+        raise InvalidValue(field, "it is blank. Give a text")
     if "\x00" in value:
         raise InvalidValue(field, "it holds a NUL character. Remove it")
     place = next((place for place, one in enumerate(value) if "\ud800" <= one <= "\udfff"), None)
     if place is not None:
         raise InvalidValue(field, f"it holds a lone surrogate, half of a character, at {place}. Remove it")
     if len(value) > limit:
-        raise InvalidValue(field, f"it has {len(value)} characters, but the limit is {limit}")
+        raise InvalidValue(field, f"it has {len(value)} characters, but the limit is {limit}. Shorten it")
 
 
 def check_name(field: str, name: str, limit: int = 200) -> None:

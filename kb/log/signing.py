@@ -145,7 +145,8 @@ def own_key_names(home: Path) -> KeyNames | None:
 def require_signer(key: str, trusted: Collection[str], what: str) -> None:
     """Raise `SignatureRefused` unless the key of this fingerprint is among the trusted."""
     if key not in trusted:
-        raise SignatureRefused(what, f"it was signed by key {key}, not by {' or '.join(sorted(trusted))}")
+        cause = f"it was signed by key {key}, not by {' or '.join(sorted(trusted))}"
+        raise SignatureRefused(what, cause, f"If you trust that key, pass --key {key}.")
 
 
 def fingerprint(public_key: bytes) -> str:

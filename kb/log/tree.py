@@ -23,6 +23,7 @@ from colmlm.kb.log import audit, signing
 from colmlm.kb.tables import ChangeRow
 
 FORMAT = "change-log-proof/1"
+_EXPORT = "Get it again from its base, with `colmlm log export`."
 EMPTY = hashlib.sha256(b"").digest()
 
 
@@ -187,7 +188,7 @@ def size_of_head(said: str, what: str) -> int:
         signing.verify_signature(signed, what)
         return int(signed["size"] if "size" in signed else signed["seq"])
     except (ValueError, TypeError, LookupError) as error:
-        raise SignatureRefused(what, "it is neither a signed head nor a proof") from error
+        raise SignatureRefused(what, "it is neither a signed head nor a proof", _EXPORT) from error
 
 
 def check_proof(said: str, what: str) -> ProofCheck:
@@ -200,18 +201,18 @@ def check_proof(said: str, what: str) -> ProofCheck:
         if proof["format"] != FORMAT:
             raise ValueError("another format")
     except (ValueError, TypeError, LookupError) as error:
-        raise SignatureRefused(what, "it is no proof of a change log") from error
+        raise SignatureRefused(what, "it is no proof of a change log", _EXPORT) from error
     if signing.verify_signature(proof, what).fingerprint != found["key"]:
         raise SignatureRefused(what, "it was signed by another key than the one it names")
     if "entry" in proof:
         entry = dict(proof["entry"])
         hash_, seq = str(entry.pop("hash", "")), int(entry["seq"])
         if audit.entry_hash(entry) != hash_:
-            raise LogRefused(what, seq, "it does not have the hash of what it says")
+            raise LogRefused(what, seq, f"it does not have the hash of what it says. {_EXPORT.rstrip('.')}")
         if not includes(leaf_of(hash_), int(proof["index"]), size, path, root):
-            raise LogRefused(what, seq, "it is not in the log with this root")
+            raise LogRefused(what, seq, f"it is not in the log with this root. {_EXPORT.rstrip('.')}")
         return ProofCheck(**found, seq=seq, entry=proof["entry"])
     since, since_root = int(proof["since"]), bytes.fromhex(proof["since_root"])
     if not is_consistent(since, size, path, since_root, root):
-        raise LogRefused(what, since, "the log with this root does not go on from it")
+        raise LogRefused(what, since, f"the log with this root does not go on from it. {_EXPORT.rstrip('.')}")
     return ProofCheck(**found, since=since, since_root=proof["since_root"])

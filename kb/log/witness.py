@@ -23,6 +23,7 @@ from colmlm.kb.log.tree import root_of, tree_of
 from colmlm.kb.tables import ChangeRow
 
 FORMAT = "change-log-head/1"
+_EXPORTED = "Name a file that `colmlm log export` wrote."
 FITS = "that each change has the hash of what it says, and goes on from the change before it"
 HELD = "that the log up to change {} is the one whose head was signed then"
 NO_HEAD = "No earlier head was given: a log cut at its end or rewritten as a whole would pass."
@@ -116,7 +117,7 @@ def read_head(line: str, what: str) -> Head:
         if signed["format"] != FORMAT or not isinstance(signed["seq"], int):
             raise ValueError("another format")
     except (ValueError, TypeError, LookupError) as error:
-        raise SignatureRefused(what, "it does not begin with the signed head of a change log") from error
+        raise SignatureRefused(what, "it has no signed head of a change log", _EXPORTED) from error
     if signing.verify_signature(signed, what).fingerprint != named["key"]:
         raise SignatureRefused(what, "it was signed by another key than the one it names")
     return Head(**named)

@@ -122,7 +122,8 @@ class Collection:
                 return False
             is_owned = client.has_partition(self.name, self.owner, timeout=self.address.timeout_seconds)
         if not is_owned:
-            raise CandidatesRefused(self.where, "other data is stored there. Name another collection")
+            cause = "other data is stored there. Create a keyset on another one (`--index-spec milvus:NAME`)"
+            raise CandidatesRefused(self.where, cause)
         return True
 
     def mark(self, *, strong: bool) -> CollectionMark | None:
@@ -151,7 +152,7 @@ class Collection:
         more.
         """
         if k > MOST_FOUND:
-            raise CandidatesUnavailable(self.where, f"a search needs {k} keys, more than the server's limit")
+            raise CandidatesUnavailable(self.where, f"{k} keys are too many for one search. Ask for fewer")
         D, I = np.full((len(queries_BD), k), -np.inf, np.float32), np.full((len(queries_BD), k), -1, np.int64)  # noqa: E741
         with self._asking() as client:
             found = client.search(

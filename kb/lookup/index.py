@@ -281,12 +281,12 @@ class KeyIndex:
 def _build(dim: int, spec: str) -> tuple[Any, int]:
     if (parts := parse_spec(spec)) is None:
         raise IndexInvariant(
-            f"{spec!r} is not known to remove rightly, {FLAT_SPEC}, RR..,IVF..,RaBitQ and [OPQ..,]IVF..,PQ.. are"
+            f"{spec!r} is not known to remove rightly. Use {FLAT_SPEC}, RR..,IVF..,RaBitQ or [OPQ..,]IVF..,PQ.."
         )
     try:
         index = faiss.index_factory(dim, spec, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
-        raise IndexInvariant(f"Faiss can't build {spec!r} for width {dim}: {error}") from error
+        raise IndexInvariant(f"Faiss refuses {spec!r} for width {dim} ({error}). Name another") from error
     if (ivf := faiss.try_extract_index_ivf(index)) is not None:
         ivf.set_direct_map_type(faiss.DirectMap.Hashtable)
         ivf.cp.min_points_per_centroid = 1

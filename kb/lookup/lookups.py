@@ -237,7 +237,7 @@ class AsOf:
         wanted = FullLookupOptions.from_options(options)
         fact_filter = wanted.fact_filter.of_past()
         if wanted.min_seq is not None and wanted.min_seq > self.seq:
-            raise InvalidQuery(f"change {wanted.min_seq} had not been made as of change {self.seq}")
+            raise InvalidQuery(f"change {wanted.min_seq} came after {self.seq}. Leave min_seq out")
         queries = as_queries(queries_BD)
         with self.store.sessions() as session:
             session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))

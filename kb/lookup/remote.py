@@ -195,7 +195,7 @@ class CollectionCandidates:
     def _require(self) -> None:
         if self.is_lost:
             raise CandidatesUnavailable(
-                self.collection.where, "the connection was lost, and the program is opening it again"
+                self.collection.where, "the connection was lost, and is being opened. Try again in a moment"
             )
 
 

@@ -42,8 +42,10 @@ def read_manifest(file: Path, keyset_id: int, dim: int) -> dict[str, Any]:
     fields: dict[str, Any] = json.loads(text)
     del fields["manifest_sha256"]
     found = fields["format"], fields["keyset_id"], fields["dim"]
-    if text != manifest_text(fields) or found != (FORMAT, keyset_id, dim):
-        raise ValueError(f"{file.name} is damaged, or not format {FORMAT}, keyset {keyset_id}, width {dim}")
+    if text != manifest_text(fields):
+        raise ValueError(f"{file.name} is damaged")
+    if found != (wanted := (FORMAT, keyset_id, dim)):
+        raise ValueError(f"{file.name} is of format, keyset and width {found}, not {wanted}")
     return fields
 
 

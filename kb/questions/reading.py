@@ -182,7 +182,7 @@ def put_set(
         row = there.setdefault(one.question, QuestionRow(set_id=set_id))
         _say(row, one, fact_ids, finder)
     if len(there) > MOST:
-        raise InvalidQuestions(f"the set would grow to {len(there):,}, and the limit is {MOST:,} questions")
+        raise InvalidQuestions(f"the set would grow to {len(there):,}, above {MOST:,}. Use another set")
     session.add_all(there.values())
     session.flush()
 

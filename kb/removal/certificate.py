@@ -55,6 +55,7 @@ Said = Mapping[str, Any]
 
 NOT_ERASED = "held: not erased"
 _CERTIFICATE = "certificate"
+_NOT_ONE = "Name a certificate. Check a log with `colmlm log verify --log`."
 _SIGNED = ("signature", "who signed it, and that no byte has changed since")
 _KEPT = ("change", "that this base has the change")
 _UNFIT = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
@@ -568,19 +569,20 @@ def _read(text: bytes) -> tuple[CertificateKind, Said, signing.KeyNames]:
             isinstance(signed, dict) and certificate_text(signed).encode(errors="surrogatepass") == text
         )
     except (ValueError, RecursionError) as error:
-        raise SignatureRefused(_CERTIFICATE, "it is not JSON that this program reads") from error
+        raise SignatureRefused(_CERTIFICATE, "it is not JSON that this reads", _NOT_ONE) from error
     if not is_as_issued:
-        raise SignatureRefused(_CERTIFICATE, "it is not written as certificates are")
+        raise SignatureRefused(_CERTIFICATE, "it is not written as certificates are", _NOT_ONE)
     if is_envelope(signed):
         opened = open_envelope(signed, _CERTIFICATE)
         for kind in (FORGETTING, ERASURE):
             if kind.predicate_type == opened.predicate_type:
                 return kind, {**opened.predicate, "subject": opened.subject}, opened.names
         stated = f"it states {opened.predicate_type!r}, and not that something was forgotten or erased"
-        raise SignatureRefused(_CERTIFICATE, stated)
+        raise SignatureRefused(_CERTIFICATE, stated, _NOT_ONE)
     names = signing.verify_signature(signed, _CERTIFICATE)
     if signed.get("format") != FORMER:
-        raise SignatureRefused(_CERTIFICATE, f"its format is {signed.get('format')!r}, not {FORMER}")
+        cause = f"its format is {signed.get('format')!r}, not {FORMER}"
+        raise SignatureRefused(_CERTIFICATE, cause, _NOT_ONE)
     return FORGETTING, signed, names
 
 

@@ -84,7 +84,7 @@ class Holds:
         document_ids = sorted(set(chosen.get("document_ids", ())))
         corpora = sorted(set(chosen.get("corpora", ())))
         if not (fact_ids or document_ids or corpora):
-            raise InvalidValue("hold", "it names no fact, document or corpus")
+            raise InvalidValue("hold", "it names no fact, document or corpus. Name one")
         by_two = self.kb.settings.hold_needs_two == "both"
         if by_two and token is None:
             raise refusals.second_person_needed("A hold", "COLMLM_HOLD_NEEDS_TWO", "colmlm hold place")

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from colmlm.kb.store.store import Store
 
 FORMAT = "colmlm-person-plan-1"
+_MADE_HERE = "Make one here with `colmlm person find NAME --output FILE`."
 DECISIONS = ("erase", "keep")
 MOST_UNSURE = 1000  # places that are not sure, as a report lists them
 _SHOWN = 40  # characters to either side of a name in a report
@@ -122,7 +123,8 @@ class PersonPlan:
             named = (tuple(map(NamePlace.from_json, stored[name])) for name in ("facts", "places"))
             return cls(str(stored["database"]), int(stored["seq"]), str(stored["at"]), *named)
         except (LookupError, TypeError, ValueError) as error:
-            raise InvalidValue("plan", f"it is not one that `colmlm person find` wrote ({error})") from error
+            cause = f"`colmlm person find` did not write it ({error}). {_MADE_HERE.rstrip('.')}"
+            raise InvalidValue("plan", cause) from error
 
 
 # Finding: every column of every table is read, facts with all their versions.
@@ -185,7 +187,7 @@ def find_person(
             found[at].settle()
         _add_facts_within(session, found, kept)
         if unknown := sorted(chosen.keys() - found.keys()):
-            raise InvalidValue("place", f"{unknown[0]!r} is none that names the person")
+            raise InvalidValue("place", f"{unknown[0]!r} does not name the person. See `colmlm person find`")
         if fixed := [at for at in chosen if found[at].treatment == "stay"]:
             raise InvalidValue("place", f"{fixed[0]!r} stays: {found[fixed[0]].remedy}")
         for at in taken:
@@ -391,11 +393,12 @@ def read_plan(kb: Store, signed: Mapping[str, Any]) -> PersonPlan:
     """Read a plan that this base signed. Raises `SignatureRefused` or `InvalidValue` for another one."""
     names, own = signing.verify_signature(signed, "plan"), signing.own_key_names(kb.settings.home)
     if own is None or names != own:
-        raise SignatureRefused("plan", f"it was signed by key {names.fingerprint}, not by this base")
+        cause = f"it was signed by key {names.fingerprint}, not by this base"
+        raise SignatureRefused("plan", cause, _MADE_HERE)
     plan = PersonPlan.from_json(signed)
     with kb.sessions() as session:
         if plan.database != audit.database_id(session):
-            raise InvalidValue("plan", "it was made for another base")
+            raise InvalidValue("plan", f"it was made for another base. {_MADE_HERE.rstrip('.')}")
     return plan
 
 

@@ -100,7 +100,8 @@ class EmbeddedServer:
         database.
         """
         if not (self.data / "PG_VERSION").exists():
-            raise DatabaseUnavailable(str(self.data), "the folder of its data is gone")
+            after = "Mount it again, or restore a backup (`colmlm backup restore`) into another COLMLM_HOME."
+            raise DatabaseUnavailable(str(self.data), "the folder of its data is gone", after)
         try:
             with self._alone():
                 if self.was_stopped:
@@ -192,15 +193,15 @@ class EmbeddedServer:
         uid = os.geteuid()
         owner = self.data.stat().st_uid if self.data.exists() else uid
         if uid not in (0, owner):
-            cause = f"its files are {user_name(owner)}'s and this is {user_name(uid)}; nothing was changed"
-            raise DatabaseUnavailable(str(self.data), cause)
+            cause = f"its files are {user_name(owner)}'s and this is {user_name(uid)}"
+            after = f"Nothing was changed. Run the command as {user_name(owner)}."
+            raise DatabaseUnavailable(str(self.data), cause, after)
         try:
             return pwd.getpwuid(owner) if owner else _service_account()
         except KeyError as error:
-            cause = (
-                f"user {owner} has no name on this machine, and PostgreSQL needs one: add it to /etc/passwd"
-            )
-            raise DatabaseUnavailable(str(self.data), cause) from error
+            cause = f"user {owner} has no name on this machine, and PostgreSQL needs one"
+            after = "Nothing was changed. Add the user to /etc/passwd."
+            raise DatabaseUnavailable(str(self.data), cause, after) from error
 
     def _initialize(self, account: pwd.struct_passwd) -> None:
         """Create the files of a new server, under another name until they are complete."""
@@ -256,10 +257,10 @@ class EmbeddedServer:
         except OSError as error:
             cause = (
                 "its path is too long for that of a socket, or not UTF-8, "
-                f"and no other place is private ({error}). Nothing was created. "
-                f"Name a home of at most {_LONGEST_HOME} bytes in COLMLM_HOME"
+                f"and no other place is private ({error})"
             )
-            raise DatabaseUnavailable(str(self.data), cause) from error
+            after = f"Nothing was created. Name a home of at most {_LONGEST_HOME} bytes in COLMLM_HOME."
+            raise DatabaseUnavailable(str(self.data), cause, after) from error
 
     def _make_socket_directory(self, account: pwd.struct_passwd) -> Path:
         """Get the data's own directory or, where its path does not fit, a private one, the same at each start."""
@@ -364,10 +365,12 @@ class EmbeddedServer:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
         except OSError as error:
-            raise DatabaseUnavailable(str(self.data), str(error)) from error
+            after = f"Confirmed edits are kept. Let this user write to {self.data.parent}, and see `colmlm doctor`."
+            raise DatabaseUnavailable(str(self.data), str(error), after) from error
 
     def _unavailable(self, error: subprocess.SubprocessError) -> DatabaseUnavailable:
-        return DatabaseUnavailable(str(self.data), f"it does not start. {self._cause(error)}")
+        after = "Confirmed edits are kept. Mend that, then run `colmlm db up`."
+        return DatabaseUnavailable(str(self.data), f"it does not start. {self._cause(error)}", after)
 
     def _cause(self, error: subprocess.SubprocessError) -> str:
         """Say why it does not start, or where that is said; of another user's files PostgreSQL logs nothing."""
@@ -388,7 +391,8 @@ def require_wanted(settings: Settings) -> None:
     """
     server = EmbeddedServer.of(settings)
     if server is not None and server.was_stopped:
-        raise DatabaseUnavailable(str(server.data), "it was stopped. Start it with `colmlm db up`")
+        after = "Confirmed edits are kept. Start it with `colmlm db up`."
+        raise DatabaseUnavailable(str(server.data), "it was stopped", after)
 
 
 def _is_alive(noted: Sequence[str], data: Path) -> bool:

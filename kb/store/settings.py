@@ -230,7 +230,7 @@ def _secret(env: Mapping[str, str], variable: str) -> str | None:
     """Read the value of `variable`, or the file that its _FILE names, as containers hand out secrets."""
     value, in_file = env.get(variable, "").strip(), f"{variable}_FILE"
     if value and env.get(in_file):
-        raise SettingsError(variable, f"{in_file} is set too, and one of them must be unset")
+        raise SettingsError(variable, f"{in_file} is set too. Unset one of them")
     if not value and (file := env.get(in_file)):
         try:
             value = Path(file).expanduser().read_text(encoding="utf-8").strip()
@@ -238,5 +238,5 @@ def _secret(env: Mapping[str, str], variable: str) -> str | None:
             cause = getattr(error, "strerror", None) or "it is not UTF-8"
             raise SettingsError(in_file, f"{file} cannot be read ({cause})") from error
         if not value:
-            raise SettingsError(in_file, f"{file} is empty")
+            raise SettingsError(in_file, f"{file} is empty. Write the value into it")
     return value or None

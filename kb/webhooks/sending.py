@@ -194,7 +194,7 @@ class Reach:
                 "network to COLMLM_WEBHOOK_NETWORKS"
             )
         if url.scheme == "http" and not all(address.is_loopback for address in allowed):
-            raise WebhookRefused("it must start with https://. Plain http works on this machine only")
+            raise WebhookRefused("it must start with https:// for a host that is not this machine")
         return url, allowed[0]
 
     def allows(self, address: Address) -> bool:
@@ -222,7 +222,7 @@ def _parse_url(text: str) -> httpx2.URL:
     if url.port is not None and not 0 < url.port < 65_536:
         raise WebhookRefused(f"port {url.port} is not valid")
     if url.userinfo or url.fragment:
-        raise WebhookRefused("it must have no user, password or fragment. The signature shows who sends")
+        raise WebhookRefused(f"it has {'a fragment' if url.fragment else 'a user or password'}. Drop that")
     return url
 
 
@@ -260,7 +260,7 @@ def add_subscription(
     if unknown := [kind for kind in kinds if kind not in audit.KINDS]:
         known = ", ".join(audit.KINDS)
         raise InvalidValue(
-            "kinds of the webhook", f"no change is of kind {unknown[0]!r}. The kinds are {known}"
+            "kinds of the webhook", f"no change is of kind {unknown[0]!r}. Name some of {known}"
         )
     pending = _begin(session, actor, f"send changes to {url.host}")
     if since is not None:

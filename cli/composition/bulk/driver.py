@@ -256,7 +256,7 @@ def _require_base(runtime: Runtime, database_id: str) -> None:
     if (found := runtime.kb.log.database_id()) != database_id:
         raise SettingsError(
             "COLMLM_DATABASE_URL",
-            f"a Ray machine has the database {found}, but the work is for {database_id}",
+            f"a Ray machine has the database {found}, but the work is for {database_id}. Set the same there",
         )
 
 

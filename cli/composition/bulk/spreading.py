@@ -268,7 +268,8 @@ class _Driver:
             return None
         told = msgspec.json.decode(line, type=RowOutcome)
         if told.exit_code == DATABASE:  # whoever works for a job takes it up again once the database is back
-            raise DatabaseUnavailable("a worker of Ray", told.line)
+            after = "Set COLMLM_DATABASE_URL to an address that the workers reach too."
+            raise DatabaseUnavailable("a worker of Ray", told.line, after)
         if told.exit_code:
             raise FailedElsewhere(Failure(told.exit_code, f"A worker of Ray failed: {told.line}"))
         return told

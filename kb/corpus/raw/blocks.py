@@ -35,11 +35,11 @@ def decode_text(data: bytes, encoding: str | None = None) -> str:
     A byte order mark decides the encoding; without one `encoding` does, by default UTF-8.
     """
     if not data:
-        raise Unreadable("the file is empty")
+        raise Unreadable("the file is empty; leave it out")
     if (marked := marked_encoding(data)) is not None:
         encoding = marked
     elif b"\0" in data:
-        raise Unreadable("binary data, not text: it has NUL bytes")
+        raise Unreadable("binary data, not text: it has NUL bytes; save it as a text")
     try:
         text = data.decode(encoding or "utf-8")
     except UnicodeDecodeError as error:
@@ -51,7 +51,7 @@ def decode_text(data: bytes, encoding: str | None = None) -> str:
         LookupError,
         ValueError,
     ) as error:  # some codecs are not for text, and some raise errors of their own
-        raise Unreadable(f"it says that it is in {encoding!r}, which cannot be read: {error}") from error
+        raise Unreadable(f"its encoding is called {encoding!r}; name another with --encoding") from error
     return normalise_text((text.removeprefix("\ufeff") if marked else text).replace("\f", "\n"))
 
 
@@ -64,11 +64,11 @@ def normalise_text(text: str) -> str:
     """Give the text with its line ends as ``\\n``. Raises `Unreadable` on binary data, or where nothing shows."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if is_blank(text):
-        raise Unreadable("no text in it")
+        raise Unreadable("no text in it; leave it out")
     if (fault := unstorable_characters(text)) is not None:
-        raise Unreadable(f"binary data, not text: it has {fault[1]}")
+        raise Unreadable(f"binary data, not text: it has {fault[1]}; save it as a text")
     if len(_CONTROL.findall(text)) > _MOST_CONTROL * len(text):
-        raise Unreadable("binary data, not text: it has control characters")
+        raise Unreadable("binary data, not text: it has control characters; save it as a text")
     return text
 
 
@@ -81,7 +81,7 @@ def declared_encoding(data: bytes) -> str | None:
     try:
         return codecs.lookup(name).name
     except LookupError:
-        raise Unreadable(f"it says that it is in {name!r}, an encoding that is not known") from None
+        raise Unreadable(f"its encoding is called {name!r}; name it with --encoding") from None
 
 
 HARD_BREAK = "\v"  # a line end that is kept

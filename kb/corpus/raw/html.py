@@ -229,12 +229,12 @@ def read_epub(data: bytes) -> tuple[str | None, str]:
         with ZipFile(BytesIO(data)) as book:
             return _book(book)
     except (BadZipFile, ElementTree.ParseError, KeyError, NotImplementedError, RuntimeError) as error:
-        raise Unreadable(f"no EPUB that can be read ({error})") from error
+        raise Unreadable(f"no EPUB that can be read ({error}); save it again") from error
 
 
 def _book(book: ZipFile) -> tuple[str | None, str]:
     if PROTECTION in book.namelist():
-        raise Unreadable("the book is protected, so its text cannot be read")
+        raise Unreadable("the book is protected; take a copy that is not")
     if (
         sum(entry.file_size for entry in book.infolist() if entry.filename.endswith(("html", "htm", "xml")))
         > MOST_BYTES
@@ -242,7 +242,7 @@ def _book(book: ZipFile) -> tuple[str | None, str]:
         raise Unreadable(f"its pages are more than {MOST_BYTES} bytes; split it")
     root = ElementTree.fromstring(book.read(CONTAINER)).find(f".//{_CONTAINER}rootfile")
     if root is None:
-        raise Unreadable("its container names no package")
+        raise Unreadable("its container names no package; save it again")
     place = root.attrib["full-path"]
     package = ElementTree.fromstring(book.read(place))
     title = package.findtext(f".//{_DC}title")

@@ -32,7 +32,7 @@ def read_pdf(data: bytes) -> tuple[str | None, str]:
     except pypdfium2.PdfiumError as error:
         if error.err_code == _PASSWORD:
             raise Unreadable("encrypted with a password; save a copy without one") from error
-        raise Unreadable(f"not a PDF that can be read: {error}") from error
+        raise Unreadable(f"not a PDF that can be read ({error}); save it again") from error
     if not any(pages):
         raise Unreadable(
             f"{count_of(len(pages), 'page')} without a text layer, so probably scanned; run text recognition (OCR) "

@@ -276,7 +276,7 @@ def _rows_table(packed: BufferedReader, path: Path, ask: ReadRequest) -> Iterato
     header = next(rows, [])
     chosen = ask.fields.choose_fields(header)
     if twice := [name for name in chosen.values() if header.count(name) > 1]:
-        raise Unreadable(f"two columns are named {twice[0]!r}")
+        raise Unreadable(f"two columns are named {twice[0]!r}; rename one")
     while True:
         line = rows.line_num + 1
         where = f"{path.name}:{line}"
@@ -397,7 +397,7 @@ def _document(ask: ReadRequest, path: Path, place: Path) -> AnnotatedDocument:
         raise Unreadable(f"{size} bytes, and a document has at most {MOST_BYTES}; split it")
     data = place.read_bytes()
     if not data.strip():
-        raise Unreadable("the file is empty")
+        raise Unreadable("the file is empty; leave it out")
     title, text = _text(ask.kind, data, ask.encoding)
     text = normalise_text(text)
     if title is None or unstorable_characters(title) is not None:

@@ -88,14 +88,14 @@ class Fetcher:
                 url = url.join(response.headers["location"])
             finally:
                 response.close()
-        raise Unreadable(f"more than {MOST_REDIRECTS} redirects")
+        raise Unreadable(f"more than {MOST_REDIRECTS} redirects; name the page itself")
 
     def _request(self, url: httpx2.URL) -> httpx2.Request:
         """Make a request to the number that the host's name stands for now, so that no later answer changes it."""
         if url.scheme not in ("http", "https") or not url.host:
-            raise Unreadable("no address of a page: it begins with http:// or https://")
+            raise Unreadable("no address of a page: it begins with http:// or https://; correct it")
         if url.userinfo:
-            raise Unreadable("it holds a name or a password, which would be stored as the document's address")
+            raise Unreadable("it holds a name or a password, which would be stored; leave that out")
         name, number = url.raw_host.decode("ascii"), _number_of(url, self.allow_private)
         headers = {"Host": url.netloc.decode("ascii"), "User-Agent": "colmlm", "Accept": _ACCEPTED}
         how = {"sni_hostname": name, "timeout": _TIMEOUT}
@@ -135,7 +135,7 @@ def _store_page(response: httpx2.Response, url: httpx2.URL, address: str, path: 
     said["content-type"] = response.headers.get("content-type", "application/octet-stream")
     kind = _KINDS.get(said.get_content_type()) or _kind_by_name(said.get_content_type(), url)
     if kind is None:
-        raise Unreadable(f"no reader for what the server calls {said.get_content_type()!r}")
+        raise Unreadable(f"no reader for what the server calls {said.get_content_type()!r}; leave it out")
     try:
         size = _write_body(response, path, left)
     except BaseException:  # also where it is interrupted: half of a page must not be read as one
@@ -151,7 +151,7 @@ def _write_body(response: httpx2.Response, path: Path, left: int) -> int:
         for block in response.iter_bytes():
             size += len(block)
             if size > MOST_BYTES:
-                raise Unreadable(f"more than {MOST_BYTES} bytes")
+                raise Unreadable(f"more than {MOST_BYTES} bytes; save it, and split it")
             if size > left:
                 raise Unreadable(_FULL)
             file.write(block)

@@ -61,13 +61,13 @@ def test_every_row_that_cannot_be_used_is_named_with_its_line() -> None:
     text = 'fact_id,value,question\n1,"two\nlines",\nx,a,\n9,a,\n3,a,\n4,a,\n1,b,\n2,,\n2, ,\n2,a,b,c\n'
     found = plan_edits(text, show_many).refused
     assert found == (
-        RefusedRow(4, "its fact_id is no id of a fact, such as 12"),
+        RefusedRow(4, "its fact_id is no id of a fact, such as 12, but 'x'"),
         RefusedRow(5, "there is no fact 9"),
         RefusedRow(6, "fact 3 is deleted"),
         RefusedRow(7, "fact 4 is erased"),
         RefusedRow(8, "fact 1 is in line 2 already"),
         RefusedRow(9, "it has neither a value nor a question"),
-        RefusedRow(10, "its value is not valid: it is blank"),
+        RefusedRow(10, "its value is not valid: it is blank. Give a text"),
         RefusedRow(11, "it has 4 fields, and the first line 3"),
     )
 
@@ -81,7 +81,7 @@ def test_every_row_that_cannot_be_used_is_named_with_its_line() -> None:
         ('{"fact_id": 1, "value": "a"}\n[1]\n', 2, "not a JSON object"),
         ('{"fact_id": 1, "value": "a"}\n{\n', 2, "not a JSON object"),
         ('{"fact_id": true, "value": "a"}\n', 1, "no id"),
-        ('{"fact_id": 1, "value": 5}\n', 1, "its value is no text"),
+        ('{"fact_id": 1, "value": 5}\n', 1, "its value is no text, but 5"),
         ('{"fact_id": 1, "question": "a\\ud800"}\n', 1, "surrogate"),
         ("fact_id,question\n1," + "x" * 2001 + "\n", 2, "limit is 2000"),
     ],
