@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from colmlm.model.lm.config import MPNET, CheckpointError
+from colmlm.model.lm.config import MPNET, CheckpointError, require_fields
 from colmlm.model.training.config import EXPERIMENTS, SUFFIX, read_config
 
 
@@ -42,10 +42,12 @@ class TunerConfig:
     seed: int = 17
 
     def __post_init__(self) -> None:
-        if self.batch < 1 or self.epochs <= 0 or self.max_length < 16:
-            raise ValueError("batch and epochs must be positive and max_length at least 16")
-        if not 0 <= self.warmup < 1 or not 0 <= self.final_learning_rate <= self.learning_rate:
-            raise ValueError("warmup must be within [0, 1) and final_learning_rate at most learning_rate")
+        require_fields(self, "at least 1", lambda value: value >= 1, "batch")
+        require_fields(self, "above 0", lambda value: value > 0, "epochs")
+        require_fields(self, "at least 16", lambda value: value >= 16, "max_length")
+        require_fields(self, "within [0, 1)", lambda value: 0 <= value < 1, "warmup")
+        peak, last = self.learning_rate, "final_learning_rate"
+        require_fields(self, f"from 0 to {peak}, the learning_rate", lambda value: 0 <= value <= peak, last)
         if self.precision not in ("auto", "fp32", "bf16"):
             raise ValueError(f"precision {self.precision!r} is not auto, fp32 or bf16")
 
@@ -185,11 +187,11 @@ class ReaderConfig(TunerConfig):
 
     def __post_init__(self) -> None:
         TunerConfig.__post_init__(self)
-        shares = (self.none, self.neighbours, self.keywords, self.statements, self.untitled)
-        if not all(0 <= share < 1 for share in shares) or self.keywords + self.statements > 1:
-            raise ValueError("none, neighbours, keywords, statements and untitled must be within [0, 1)")
-        if self.rounds < 1 or self.nearest < 1:
-            raise ValueError("rounds and nearest must be at least 1")
+        shares = ("none", "neighbours", "keywords", "statements", "untitled")
+        require_fields(self, "within [0, 1)", lambda value: 0 <= value < 1, *shares)
+        if (sum_ := self.keywords + self.statements) > 1:
+            raise ValueError(f"keywords and statements are {sum_:g} together, but must be at most 1")
+        require_fields(self, "at least 1", lambda value: value >= 1, "rounds", "nearest")
 
 
 def reader_minilm() -> ReaderConfig:

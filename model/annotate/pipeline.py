@@ -335,7 +335,7 @@ def annotate_document(
     """
     if _TAG.search(document.text):
         raise ConversationRefused(
-            "the text itself holds FACT tags, so nobody could tell them from the annotator's"
+            "the text itself holds FACT tags, so nobody could tell them from the annotator's; remove them"
         )
     conversation = _Conversation(chat, [{"role": "system", "content": system_prompt(document.title)}])
     spans: list[FactSpan] = []

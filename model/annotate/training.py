@@ -188,10 +188,11 @@ class TunerTask(Task[Sequence[Example]]):
 def _description_of(start: Path, role: str, config: TunerConfig, base_sha256: str) -> AnnotatorConfig:
     """Give the description of a run to go on from: of this role and base, an adapter or all weights as asked for."""
     before = AnnotatorConfig.load(start, role)
-    fits = (before.kind == "adapter") == (config.lora_rank is not None)
-    if not fits or before.training.get("base_sha256") != base_sha256:
+    if (before.kind == "adapter") != (config.lora_rank is not None):
+        raise CheckpointError(f"{start}: no weights to go on from, of kind {before.kind!r}; change lora_rank")
+    if before.training.get("base_sha256") != base_sha256:
         raise CheckpointError(
-            f"{start}: these are no weights to go on from with this base and this lora_rank"
+            f"{start}: no weights to go on from, of base {before.base}; pass --set base={before.base}"
         )
     return before
 

@@ -10,6 +10,8 @@ from typing import Protocol, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
+from colmlm.model.lm.config import require_fields
+
 MODES = ("auto", "forced", "off")
 ON_MISS = ("abstain", "continue")
 RANKINGS = ("key", "words", "reader")
@@ -75,15 +77,11 @@ class DecodeConfig:
             raise ValueError(f"on_miss {self.on_miss!r} is none of {', '.join(ON_MISS)}")
         if self.ranking not in RANKINGS:
             raise ValueError(f"ranking {self.ranking!r} is none of {', '.join(RANKINGS)}")
-        if (
-            self.max_tokens < 1
-            or not 0 <= self.temperature < math.inf
-            or not 0 < self.top_p <= 1
-            or not 0 < self.repetition_penalty < math.inf
-        ):
-            raise ValueError(
-                "max_tokens and repetition_penalty must be positive, temperature >= 0, 0 < top_p <= 1"
-            )
+        require_fields(
+            self, "positive", lambda value: 0 < value < math.inf, "max_tokens", "repetition_penalty"
+        )
+        require_fields(self, "finite, and 0 or more", lambda value: 0 <= value < math.inf, "temperature")
+        require_fields(self, "above 0 and at most 1", lambda value: 0 < value <= 1, "top_p")
         if not 0 <= self.min_tokens <= self.max_tokens:
             raise ValueError(f"min_tokens {self.min_tokens} is not from 0 to max_tokens, {self.max_tokens}")
         if self.fact_bias is not None and not math.isfinite(self.fact_bias):

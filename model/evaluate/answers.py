@@ -468,12 +468,12 @@ def read_rewrites(path: Path) -> list[Rewrite]:
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise EvaluationFileError(f"{path.name} is no JSON: {error}") from error
+        raise EvaluationFileError(f"{path.name} is no JSON ({error}); name CounterFact's file") from error
     if not isinstance(rows, list) or not rows:
-        raise EvaluationFileError(f"{path.name} is no list of records")
+        raise EvaluationFileError(f"{path.name} is no list of records; name a file in CounterFact's form")
     found = [_rewrite(f"{path.name}, record {number}", row) for number, row in enumerate(rows, start=1)]
     if len({one.document for one in found}) < len(found):
-        raise EvaluationFileError(f"{path.name} updates a fact twice")
+        raise EvaluationFileError(f"{path.name} updates a fact twice; leave one of its records out")
     return found
 
 

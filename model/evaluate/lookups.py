@@ -435,7 +435,7 @@ def measure_query_cost(
         lengths.append(len(other.prefix))
         done(number + 1)
     if not ours:
-        raise ValueError("no document has a fact with a question to form a query for")
+        raise ValueError("no document has a fact with a question; annotate some with questions")
     total = _median_ms([formed.decode + formed.encode for formed in theirs])
     tokens = [formed.tokens for formed in theirs]
     return QueryCost(

@@ -184,14 +184,15 @@ def _examples(name: str, table: _Table, *, restated: bool) -> Examples:
     """
     stated = table.avg_paraphrased_loss
     if stated is None and restated:
-        raise EvaluationFileError(f"{name} has no avg_paraphrased_loss")
+        raise EvaluationFileError(f"{name} has no avg_paraphrased_loss; evaluate that model anew")
     stated = stated or table.avg_gt_loss
     rows = list(table.avg_gt_loss)
     if not rows:
-        raise EvaluationFileError(f"{name} has no examples")
-    for other in (stated, table.average_perturb_loss, table.rouge):
+        raise EvaluationFileError(f"{name} has no examples; name the log of another evaluation")
+    others = {"avg_paraphrased": stated, "average_perturb": table.average_perturb_loss, "rouge": table.rouge}
+    for column, other in others.items():
         if other.keys() != table.avg_gt_loss.keys():
-            raise EvaluationFileError(f"the columns of {name} are not of the same examples")
+            raise EvaluationFileError(f"{column} of {name} is not of the same examples; evaluate anew")
     return Examples.of(
         right_N=np.array([table.avg_gt_loss[row] for row in rows]),
         stated_N=np.array([stated[row] for row in rows]),

@@ -30,7 +30,7 @@ class EndpointUnusable(Exception):
     """The chat endpoint is out of reach, refuses the key or does not speak the protocol."""
 
     def __init__(self, url: str, cause: str, remedy: str) -> None:
-        super().__init__(f"{url}: {cause}. {remedy}")
+        super().__init__(f"{url}: {cause}. Results that were written before are kept. {remedy}")
 
 
 class ConversationRefused(Exception):
@@ -120,7 +120,8 @@ class Chat:
             except _Transient as error:
                 if attempt == self.endpoint.attempts:
                     cause = f"{error} (tried {attempt} times)"
-                    raise self._unusable(cause, "Run the same command again later; it goes on.") from error
+                    again = f"Run the same command later; it goes on. Or check {self.endpoint.options[0]}."
+                    raise self._unusable(cause, again) from error
                 self._stopped.wait(min(_LONGEST_WAIT, error.wait or pause * random.uniform(0.5, 1.5)))
                 pause = min(_LONGEST_WAIT, 2 * pause)
         raise AssertionError("the last attempt returns or raises")
@@ -189,7 +190,7 @@ def _reply(response: httpx2.Response) -> Reply:
         counts = (int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens"))
         return Reply(text, finished, *counts)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise _Transient(f"an answer that is no chat completion ({error!r})") from error
+        raise _Transient("no chat completion, which has choices[0].message.content") from error
 
 
 def _wait_asked(header: str | None) -> float | None:

@@ -72,7 +72,8 @@ def resolve_base(name: str, cache: Path) -> Path:
         ) as error:  # fmt: skip
             if name != WHEEL_HUB_ID:
                 raise BaseNotFound(
-                    f"{name}: neither in the Hugging Face cache nor to be fetched ({error})"
+                    f"{name}: neither in the Hugging Face cache nor to be fetched ({error}); name a directory that "
+                    "holds it, or copy its cache here"
                 ) from error
     if name in (WHEEL_BASE, WHEEL_HUB_ID):
         return _from_wheels(WHEEL_BASE, cache, _convert_gguf)
@@ -341,8 +342,8 @@ def same_vocabulary(name: str, model: Any, tokenizer: FactTokenizer) -> None:
     if model.config.vocab_size != tokenizer.vocabulary_size:
         added = ", ".join(tokenizer.markup.tokens)
         raise CheckpointError(
-            f"{name}: the model has {model.config.vocab_size} rows and its tokenizer with {added} "
-            f"{tokenizer.vocabulary_size}; this model was not trained with these tokens"
+            f"{name} was not trained with these tokens: the model has {model.config.vocab_size} rows and its "
+            f"tokenizer with {added} {tokenizer.vocabulary_size}"
         )
 
 

@@ -6,7 +6,7 @@ import hashlib
 import importlib.util
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,13 @@ SEALED_FILES = (
 
 class CheckpointError(ValueError):
     """A directory is no usable checkpoint; the message says what is wrong and what to do."""
+
+
+def require_fields(config: object, rule: str, holds: Callable[[Any], bool], *names: str) -> None:
+    """Raise `ValueError` with the first of these fields, and its value, that is not None and breaks the rule."""
+    for name in names:
+        if (value := getattr(config, name)) is not None and not holds(value):
+            raise ValueError(f"{name} is {value}, but must be {rule}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,8 +118,8 @@ def copy_record(source: Path, target: Path, digests: Mapping[str, str]) -> None:
         return
     if damaged_file(source, {RECORD_FILE: digests[RECORD_FILE]}):
         raise CheckpointError(
-            f"{source / RECORD_FILE} is missing or altered, so what these weights were trained on is not known. "
-            "Nothing more was written; take the checkpoint again from where it came"
+            f"{source / RECORD_FILE} is missing or altered, so what these weights were trained on is not known; copy "
+            "the checkpoint again from where it came"
         )
     shutil.copyfile(source / RECORD_FILE, target / RECORD_FILE)
 

@@ -397,7 +397,7 @@ def _require_checkpoint(repo: str, target: Path) -> None:
         config_of(target)
     elif not (target / "config.json").is_file():
         raise CheckpointError(
-            f"{repo}: neither {CONFIG_FILE} nor config.json is there, so it is no checkpoint"
+            f"{repo}: neither {CONFIG_FILE} nor config.json is there, so it is no checkpoint; name another repository"
         )
 
 

@@ -363,14 +363,14 @@ def config_at(directory: Path) -> Any:
         raise CheckpointError(f"{directory / 'config.json'} cannot be read ({error})") from error
     if not isinstance(kind, str) or kind not in FAMILIES:
         known = ", ".join(f"{type} ({family.name})" for type, family in FAMILIES.items())
-        remedy = _WITH_PICTURES.get(str(kind), "take a base of one of these")
+        remedy = _WITH_PICTURES.get(str(kind), "take a base or a checkpoint of one of these")
         raise CheckpointError(
             f"{directory} is a model of type {kind!r}; what is known here is {known}: {remedy}"
         )
     config = _class_of(kind).config_class.from_pretrained(directory, local_files_only=True)
     if found := [name for name in _UNKNOWN if getattr(config, name, None)]:
         raise CheckpointError(
-            f"{directory}: its config.json has {found[0]}, with which nothing here computes"
+            f"{directory}: its config.json has {found[0]}, with which nothing here computes; take a model without it"
         )
     return config
 

@@ -139,7 +139,7 @@ class FactTokenizer:
             return [self.begin, *self.encode(prompt)]
         wrong = [token for token in prompt if not 0 <= token < self.vocabulary_size or token in self.added]
         if wrong:
-            raise ValueError(f"token {wrong[0]} cannot stand in a prompt")
+            raise ValueError(f"token {wrong[0]} cannot stand in a prompt; leave it out")
         ids = list(prompt)
         return ids if ids[:1] == [self.begin] else [self.begin, *ids]
 

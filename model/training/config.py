@@ -11,6 +11,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
 
+from colmlm.model.lm.config import require_fields
 from colmlm.model.text.markup import CO_LMLM, MARKUPS, Markup
 from colmlm.model.text.passages import keywords_of, statement_of
 
@@ -46,12 +47,13 @@ class Architecture:
     spread: float = 0.02
 
     def __post_init__(self) -> None:
-        if min(self.layers, self.width, self.heads, self.kv_heads, self.ffn, self.context) < 1:
-            raise ValueError("every size of an architecture must be positive")
-        if self.width % self.heads or self.heads % self.kv_heads:
-            raise ValueError(
-                f"width {self.width} must be a multiple of {self.heads} heads, and those of {self.kv_heads} kv heads"
-            )
+        sizes = ("layers", "width", "heads", "kv_heads", "ffn", "context")
+        require_fields(self, "positive", lambda value: value >= 1, *sizes)
+        require_fields(
+            self, f"a multiple of heads, {self.heads}", lambda width: not width % self.heads, "width"
+        )
+        multiple = f"a multiple of kv_heads, {self.kv_heads}"
+        require_fields(self, multiple, lambda heads: not heads % self.kv_heads, "heads")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +155,7 @@ class TrainConfig:
         kept = {name: value for name, value in record.items() if name not in _FORMER}
         values = {("init" if name == "base" else name): value for name, value in kept.items()}
         if unknown := sorted(values.keys() - {field.name for field in fields(cls)}):
-            raise ValueError(f"unknown training settings: {', '.join(unknown)}")
+            raise ValueError(f"unknown training settings: {', '.join(unknown)}; use the newer release")
         if values.get("architecture"):
             values["architecture"] = Architecture(**values["architecture"])
         return cls(**values | {name: tuple(values.get(name, ())) for name in ("mix", "cooldown_mix")})
@@ -178,17 +180,16 @@ class TrainConfig:
         _one_of("method", self.method, tuple(MARKUPS))
         _one_of("adapt", self.adapt, ADAPT)
         _one_of("precision", self.precision, PRECISION)
-        if (self.init == RANDOM) != (self.architecture is not None):
-            raise ValueError(
-                "random weights need an architecture (presets of the paper's runs have one), "
-                "and given weights have their own"
-            )
+        if self.init == RANDOM and self.architecture is None:
+            raise ValueError("random weights need an architecture; name a --preset of the paper's runs")
+        if self.init != RANDOM and self.architecture is not None:
+            raise ValueError(f"the weights of {self.init} have an architecture; leave that setting out")
         if self.init == RANDOM and self.adapt != "full":
-            raise ValueError("an adapter over random weights learns next to nothing: adapt 'full'")
+            raise ValueError("an adapter over random weights learns next to nothing; pass --set adapt=full")
         self._positive("lora_rank", "lora_alpha", "lora_layers")
         context = self.max_length if self.architecture is None else self.architecture.context
         if context < self.max_length:
-            raise ValueError(f"max_length {self.max_length} is beyond the context of {context}")
+            raise ValueError(f"max_length {self.max_length} must be at most {context}, the context")
 
     def _check_batches(self) -> None:
         self._positive(
@@ -200,38 +201,33 @@ class TrainConfig:
             raise ValueError(f"forward_tokens {self.forward_tokens} is less than max_length {length}")
         if self.batch_rows is None and self.batch_documents % self.block:
             raise ValueError(f"batch_documents {self.batch_documents} is no multiple of block {self.block}")
-        if min(self.max_length, self.max_question_length) < 4:
-            raise ValueError("max_length and max_question_length must be at least 4")
-        if min(self.hard_negatives, self.memory) < 0 or self.mine_every < 1:
-            raise ValueError(
-                "hard_negatives and memory must not be negative, and mine_every must be positive"
-            )
+        require_fields(self, "at least 4", lambda value: value >= 4, "max_length", "max_question_length")
+        require_fields(self, "0 or more", lambda value: value >= 0, "hard_negatives", "memory")
         _one_of("asking", self.asking, tuple(ASKING))
-        for name in ("title_fraction", "qa_fraction", "paraphrase_fraction", "ntp_fraction"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be within [0, 1]")
-        for mix in (self.mix, self.cooldown_mix):
-            if mix and (min(mix) < 0 or sum(mix) <= 0):
-                raise ValueError("weights of a mix must not be negative, and one must be positive")
+        fractions = ("title_fraction", "qa_fraction", "paraphrase_fraction", "ntp_fraction")
+        require_fields(self, "within [0, 1]", lambda value: 0 <= value <= 1, *fractions)
+        weights = "weights of 0 or more, of which one is positive"
+        require_fields(
+            self, weights, lambda mix: not mix or (min(mix) >= 0 < sum(mix)), "mix", "cooldown_mix"
+        )
         if self.mix and self.cooldown_mix and len(self.mix) != len(self.cooldown_mix):
-            raise ValueError("mix and cooldown_mix must weigh the same corpora")
+            raise ValueError("mix and cooldown_mix must weigh the same corpora; give both as many weights")
 
     def _check_rates(self) -> None:
-        if self.steps < 1 or not 0 <= self.cooldown <= 1 or self.temperature <= 0:
-            raise ValueError("steps and temperature must be positive and cooldown within [0, 1]")
-        if self.warmup_steps < 0 or not 0 <= (self.cooldown_steps or 0) <= self.steps:
-            raise ValueError("warmup_steps must not be negative, and cooldown_steps at most the steps")
-        if not 0 <= self.final_learning_rate <= self.learning_rate or self.learning_rate == 0:
-            raise ValueError("learning rates must be positive, and the final one at most the peak")
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1) or min(self.epsilon, self.clip_norm) <= 0:
-            raise ValueError("betas must be within [0, 1), and epsilon and clip_norm positive")
-        if min(self.weight_decay, self.contrastive_weight, self.save_seconds) < 0:
-            raise ValueError("weight_decay, contrastive_weight and save_seconds must not be negative")
+        positive = ("temperature", "learning_rate", "epsilon", "clip_norm")
+        require_fields(self, "positive", lambda value: value > 0, *positive)
+        self._positive("steps")
+        require_fields(self, "within [0, 1]", lambda value: 0 <= value <= 1, "cooldown")
+        require_fields(self, "within [0, 1)", lambda value: 0 <= value < 1, "beta1", "beta2")
+        steps, peak = self.steps, self.learning_rate
+        most, rates = f"from 0 to {steps} (steps)", f"from 0 to {peak} (learning_rate)"
+        require_fields(self, most, lambda value: 0 <= value <= steps, "cooldown_steps")
+        require_fields(self, rates, lambda value: 0 <= value <= peak, "final_learning_rate")
+        least = ("warmup_steps", "weight_decay", "contrastive_weight", "save_seconds")
+        require_fields(self, "0 or more", lambda value: value >= 0, *least)
 
     def _positive(self, *names: str) -> None:
-        for name in names:
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name} must be positive, not {value}")
+        require_fields(self, "positive", lambda value: value >= 1, *names)
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
@@ -420,7 +416,8 @@ def _value(name: str, hint: Any, text: str) -> Any:
             return tuple(_number(float, each) for each in value)
         return _number(kind, value)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: {text!r} does not fit ({error})") from error
+        said = "write it as in JSON" if isinstance(error, json.JSONDecodeError) else error
+        raise ValueError(f"{name}: {text!r} does not fit; {said}") from error
 
 
 def _number(kind: type, value: Any) -> Any:

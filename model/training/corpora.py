@@ -476,9 +476,9 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             f"{directory} holds no finished shards; make them with `colmlm train shards`"
         ) from error
     except ValueError as error:
-        raise TrainingRefused(f"{directory / SHARDS_FILE} cannot be read ({error})") from error
+        raise TrainingRefused(f"{directory / SHARDS_FILE} cannot be read ({error}); make it again") from error
     if not (isinstance(record, dict) and {"made", "built", "shards"} <= record.keys()):
-        raise TrainingRefused(f"{directory / SHARDS_FILE} is no manifest of shards")
+        raise TrainingRefused(f"{directory / SHARDS_FILE} is no manifest of shards; make it again")
     return record
 
 

@@ -32,6 +32,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from colmlm.model.lm.checkpoint import compute_dtype
+from colmlm.model.lm.config import require_fields
 from colmlm.model.training.config import TrainingBroken
 from colmlm.model.training.logs import TrainingLog
 from colmlm.model.training.state import (
@@ -453,10 +454,10 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.kind not in (WSD, COSINE):
             raise ValueError(f"schedule {self.kind!r} is none of {WSD}, {COSINE}")
-        if self.steps < 1 or (self.max_seconds is not None and self.max_seconds <= 0):
-            raise ValueError("steps and max_seconds must be positive")
-        if not 0 <= self.final <= self.peak or self.warmup_steps < 0 or not 0 <= self.cooldown <= 1:
-            raise ValueError("0 <= final <= peak, warmup_steps >= 0 and cooldown within [0, 1] must hold")
+        require_fields(self, "positive", lambda value: value > 0, "steps", "max_seconds")
+        require_fields(self, f"from 0 to {self.peak} (peak)", lambda value: 0 <= value <= self.peak, "final")
+        require_fields(self, "0 or more", lambda value: value >= 0, "warmup_steps")
+        require_fields(self, "within [0, 1]", lambda value: 0 <= value <= 1, "cooldown")
 
     def share_done(self, step: int, seconds: float) -> float:
         """Give the share of the run that is done after `step` steps and `seconds`; 1 or more at its end."""

@@ -51,7 +51,7 @@ def put_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
     parameters = trainable(module)
     if differing := sorted(parameters.keys() ^ weights.keys()):
         raise TrainingRefused(
-            f"the saved run trains other weights: {len(differing)} differ, {differing[0]} for one"
+            f"the saved run trains other weights: {len(differing)} differ, {differing[0]} for one; name another --out"
         )
     with torch.no_grad():
         for name, parameter in parameters.items():

@@ -131,7 +131,7 @@ class Steps:
                     "Nothing was trained. Give `mix` one weight for each corpus"
                 )
         if config.hard_negatives and keys is None:
-            raise TrainingRefused("hard negatives are looked for with the model's own keys")
+            raise TrainingRefused("hard negatives need the model's own keys; pass --set hard_negatives=0")
         self.corpora = [*corpora, merge_corpora(corpora)]
         if config.markup.key and not self.corpora[-1].num_questions:
             raise TrainingRefused(

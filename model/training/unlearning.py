@@ -29,6 +29,7 @@ from torch.nn import functional as F
 
 from colmlm.kb.corpus.training_record import TrainingRecord, text_digest
 from colmlm.model.lm.checkpoint import config_of
+from colmlm.model.lm.config import require_fields
 from colmlm.model.lm.language_model import FactLM
 from colmlm.model.text.tokens import FactTokenizer, pad_sequences
 from colmlm.model.training.config import EXPERIMENTS, NPO, OBJECTIVES, SUFFIX, TrainConfig, read_config
@@ -60,11 +61,8 @@ class UnlearnConfig:
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise ValueError(f"objective {self.objective!r} is none of {', '.join(OBJECTIVES)}")
-        for name in ("beta", "learning_rate", "epochs", "batch"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive, not {getattr(self, name)}")
-        if min(self.retain_weight, self.weight_decay) < 0:
-            raise ValueError("retain_weight and weight_decay must not be negative")
+        require_fields(self, "positive", lambda value: value > 0, "beta", "learning_rate", "epochs", "batch")
+        require_fields(self, "0 or more", lambda value: value >= 0, "retain_weight", "weight_decay")
 
 
 def unlearning_config(preset: str | None, changes: Mapping[str, Any]) -> UnlearnConfig:

@@ -86,7 +86,7 @@ def test_what_cannot_be_trained_is_one_line(home: Path, tmp_path: Path, subtests
         (["train", "spans", "--set", "batch=many"], 2, "batch: 'many' does not fit"),
         (["train", "questions", "--set", "colour=red"], 2, "no setting 'colour'"),
         (["train", "spans", "--set", "batch"], 2, "not NAME=VALUE"),
-        (["train", "spans", "--set", "max_length=2"], 2, "max_length at least 16"),
+        (["train", "spans", "--set", "max_length=2"], 2, "max_length is 2, but must be at least 16"),
     ):
         with subtests.test(words=words, code=code, says=says):
             ran = invoke(*words, "--out", tmp_path / "out")

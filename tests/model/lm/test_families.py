@@ -226,7 +226,7 @@ def test_what_is_not_written_as_gguf_is_refused_by_name(
 @pytest.mark.parametrize(
     "change, said",
     [
-        ({"model_type": "gpt2"}, r"type 'gpt2'.*qwen3 \(Qwen 3\).*take a base of one of these"),
+        ({"model_type": "gpt2"}, r"type 'gpt2'.*qwen3 \(Qwen 3\).*take a base or a checkpoint of one"),
         ({"model_type": "gemma3"}, r"type 'gemma3'.*take the 270m or the 1b"),
         ({"model_type": ["llama"]}, "a model of type"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
