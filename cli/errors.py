@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from colmlm.kb.errors import KBError
+from colmlm.kb.errors import KBError, remedy_after
 from colmlm.kb.texts.characters import visible_text
 
 CHECK_FAILED = 1
@@ -97,7 +97,11 @@ _AWAY = "Check `colmlm db status`, then try again."
 _REMEDIES = {
     "colmlm.model.annotate.config.AnnotatorError": "Name another directory with COLMLM_READER, "
     "COLMLM_SPAN_ANNOTATOR or COLMLM_QUESTION_GENERATOR.",
-    "colmlm.model.lm.config.CheckpointError": "Or name another one, with the same option or COLMLM_CHECKPOINT.",
+    "colmlm.model.lm.config.CheckpointError": "Copy that directory again from where it came, or name another with "
+    "the option or variable that named it, such as --checkpoint or COLMLM_CHECKPOINT.",
+    "colmlm.model.lm.config.BaseNotFound": "Name another base, or install one with `colmlm weights`.",
+    "colmlm.model.text.tokens.TokenizerUnfit": "Name another base or checkpoint.",
+    "colmlm.model.training.config.TrainingRefused": "Give other data or settings, or another --out.",
     "sqlalchemy.exc.OperationalError": _AWAY,
     "sqlalchemy.exc.InterfaceError": _AWAY,
     "psycopg.OperationalError": _AWAY,
@@ -147,7 +151,7 @@ def explain(error: BaseException) -> Failure:
     error = refusal_of(error) or error
     for name in _names(error):
         if name in _CODES:
-            told = str(error) if isinstance(error, KBError) else f"{_cause(error)} {_REMEDIES.get(name, '')}"
+            told = str(error) if isinstance(error, KBError) else _explained(error, name)
             return Failure(_CODES[name], one_line(_FIELD.sub(_option, told)))
     shows = "`colmlm --debug ...` shows where: please report that."
     fault = f"{type(error).__name__}: {error}. This is a fault of colmlm. {shows}"
@@ -169,6 +173,15 @@ def one_line(message: str) -> str:
 
 def _names(error: BaseException) -> list[str]:
     return [f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__]
+
+
+def _explained(error: BaseException, name: str) -> str:
+    """Give the cause, and the remedy of its class; one of a model also says that it wrote nothing, if it has not."""
+    cause, remedy = _cause(error), _REMEDIES.get(name, "")
+    if not name.startswith("colmlm.model."):
+        return f"{cause} {remedy}"
+    kept = "" if "Nothing " in cause or not remedy else " Nothing more was written."
+    return f"{cause}{kept}{remedy_after(cause.rstrip('.'), remedy)}"
 
 
 def _cause(error: BaseException) -> str:

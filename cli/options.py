@@ -83,14 +83,14 @@ class RankedBy(StrEnum):
 def no_nan(value: float | None) -> float | None:
     """Refuse nan and inf, for which comparisons with bounds are meaningless."""
     if value is not None and not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is not a finite number.")
+        raise typer.BadParameter(f"{value} is not a finite number, such as 0.5.")
     return value
 
 
 def above_zero(value: float) -> float:
     """Refuse a number that is not above zero, since the bounds of options are inclusive."""
     if not (math.isfinite(value) and value > 0):
-        raise typer.BadParameter(f"{value} is not above 0.")
+        raise typer.BadParameter(f"{value} is not above 0; give a larger number.")
     return value
 
 
@@ -136,9 +136,9 @@ def format_place(place: int) -> str:
 def some_text(value: str | None) -> str | None:
     """Refuse what is blank or was not UTF-8 on the command line: neither can be encoded or stored."""
     if value is not None and not value.strip():
-        raise typer.BadParameter("it must not be blank.")
+        raise typer.BadParameter("it is blank; give a text.")
     if value is not None and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
-        raise typer.BadParameter("it is not UTF-8.")
+        raise typer.BadParameter("it is not UTF-8; write it in that encoding.")
     return value
 
 
@@ -274,4 +274,4 @@ def require_empty(target: Path) -> None:
 def require_reason(reason: str | None, *, unless: bool = False) -> None:
     """Raise `BadParameter` where no reason was given, `unless` the command changes nothing."""
     if reason is None and not unless:
-        raise typer.BadParameter("say why.", param_hint="--reason")
+        raise typer.BadParameter("say why, as in --reason 'asked by its author'.", param_hint="--reason")

@@ -73,7 +73,7 @@ class LogRange:
     def __post_init__(self) -> None:
         if self.before is not None and (self.oldest or self.after is not None):
             raise typer.BadParameter(
-                "it lists the newest first, --oldest and --after the oldest.", param_hint="--before"
+                "it lists the newest first; leave it, or --oldest and --after, out.", param_hint="--before"
             )
 
     @property
@@ -200,7 +200,7 @@ def verify(
     """
     if certificate is not None:
         if against or log_file:
-            raise typer.BadParameter("a certificate is checked alone.", param_hint="--against, --log")
+            raise typer.BadParameter("leave it out beside a certificate.", param_hint="--against, --log")
         from colmlm.kb.log.tree import is_proof
 
         if is_proof(said := certificate.read_text(encoding="utf-8", errors="replace")):
@@ -209,7 +209,7 @@ def verify(
         _verify_certificate(base, certificate, key, public_key, offline=offline)
         return
     if offline:
-        raise typer.BadParameter("it is for a certificate; --log needs no base.", param_hint="--offline")
+        raise typer.BadParameter("leave it out; it is for a certificate.", param_hint="--offline")
     if (key or public_key) and not (against or log_file):
         raise typer.BadParameter(
             "nothing signed is named; pass --against or --log too.", param_hint="--key, --public-key"

@@ -249,7 +249,7 @@ def fact(
 ) -> None:
     """Show a fact's source sentence, its versions, who changed it and why, and every stored output that used it."""
     if form is not None and of_impact:
-        raise typer.BadParameter("--format and --impact exclude each other.")
+        raise typer.BadParameter("--format and --impact exclude each other; give one of them.")
     if form is not None:
         print_json(base.outputs.provenance_of_fact(fact_id, form.value))
         return

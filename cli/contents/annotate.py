@@ -174,7 +174,7 @@ def annotate(
         raise typer.BadParameter("name the endpoint and its model.", param_hint="--url and --model")
     if annotator is AnnotatorKind.seed and (ray or ray_workers):
         raise typer.BadParameter(
-            "the seed annotator waits for its endpoint, and --concurrency says how often at once.",
+            "the seed annotator waits for its endpoint; leave --ray out, and say with --concurrency how often at once.",
             param_hint="--ray",
         )
     with Runtime.from_environment() as runtime:

@@ -285,7 +285,7 @@ def generate(
     if there and base.server is None:
         raise typer.BadParameter("name the server that decodes.", param_hint="--server")
     if stop and "" in stop:
-        raise typer.BadParameter("an empty text stops at once.", param_hint="--stop")
+        raise typer.BadParameter("an empty text stops at once; leave it out.", param_hint="--stop")
     request = GenerationRequest(
         prompt=prompt, mode=mode, max_tokens=max_tokens, temperature=temperature, top_p=top_p,
         repetition_penalty=repetition_penalty, stop=tuple(stop or ()), seed=seed, threshold=threshold, min_seq=min_seq,

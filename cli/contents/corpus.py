@@ -438,7 +438,7 @@ def list_corpora(
     """
     if counts_everything:
         if corpus is not None:
-            raise typer.BadParameter("it counts all corpora.", param_hint="--stats")
+            raise typer.BadParameter("it counts all corpora; leave the corpus out.", param_hint="--stats")
         counts = base.upkeep.statistics()
         if wants_json():
             print_json(counts)

@@ -166,7 +166,7 @@ def add(
         ingest_annotated(base, paths or (), marked, corpus, ingesting)
         return
     if commit_every is not None:
-        raise typer.BadParameter("it is for files with marked facts.", param_hint="--commit-every")
+        raise typer.BadParameter("leave it out; the facts are not marked.", param_hint="--commit-every")
     base.only_here(urls=urls)
     base.use_checkpoint(checkpoint)
     base.use_ray(ray, ray_workers)
@@ -194,7 +194,7 @@ def add(
 def _refuse_annotating(**given: object) -> None:
     """Refuse options that say how to read and annotate, for a file whose facts are marked."""
     if idle := [f"--{name}" for name, value in given.items() if value]:
-        raise typer.BadParameter("the facts of this file are marked already.", param_hint=", ".join(idle))
+        raise typer.BadParameter("leave it out; facts are marked already.", param_hint=", ".join(idle))
 
 
 def _try(base: Base, done: dict[str, Any]) -> str | None:
@@ -314,6 +314,7 @@ def show_refusals(refused: int, refusals: Sequence[object]) -> None:
     print_table(columns, [[one[column] for column in columns] for one in shown])
     if refused > len(shown):
         say(f"... and {refused - len(shown)} more; --json lists them.")
+    say("Correct what was refused and run this again; nothing is added twice.")
 
 
 # Lists of addresses: a line each, or a sitemap.
@@ -435,7 +436,7 @@ def import_release(
     the names of the samples, or that were given a question.
     """
     if len(paths) != 1 or not paths[0].is_dir():
-        raise typer.BadParameter("a release is one folder; name that alone.", param_hint="PATH")
+        raise typer.BadParameter("not the one folder of a release; name that alone.", param_hint="PATH")
     with Runtime.from_environment() as runtime:
         from colmlm.kb.releases.releases import ReleaseProgress
 

@@ -158,7 +158,7 @@ def list_facts(
         "limit": limit,
     }
     if near is not None and text is not None:
-        raise typer.BadParameter("--text and --near exclude each other.")
+        raise typer.BadParameter("--text and --near exclude each other; give one of them.")
     if as_csv:
         _print_csv(base, near, sought)
         return
@@ -175,7 +175,7 @@ def list_facts(
 
 def _state(*, deleted: bool, erased: bool, every: bool) -> State:
     if deleted + erased + every > 1:
-        raise typer.BadParameter("--deleted, --erased and --all exclude each other.")
+        raise typer.BadParameter("--deleted, --erased and --all exclude each other; give one of them.")
     return "deleted" if deleted else "erased" if erased else "all" if every else "live"
 
 
@@ -183,7 +183,7 @@ def _print_csv(base: Base, near: str | None, sought: FactSearch) -> None:
     from colmlm.kb.facts.files import csv_lines, find_page_by_page
 
     if wants_json():
-        raise typer.BadParameter("--csv and --json exclude each other.")
+        raise typer.BadParameter("--csv and --json exclude each other; give one of them.")
 
     def part(*, after: int, limit: int) -> FactPage:
         sought["after"], sought["limit"] = after, limit
@@ -335,10 +335,10 @@ def edit(
     span: Marking = {"start": start, "end": end, "text": text}
     is_moved = any(one is not None for one in span.values())
     if allow_erased and not is_moved:
-        raise typer.BadParameter("it is for a fact that is moved.", param_hint="--allow-erased")
+        raise typer.BadParameter("leave it out, or move the fact with --text.", param_hint="--allow-erased")
     if file is not None:
         if is_moved or (fact_id, value, question) != (None, None, None):
-            raise typer.BadParameter("--file takes the ids, values and questions from the file alone.")
+            raise typer.BadParameter("leave out ids, --value and --question; --file names them.")
         edit_from(base, file, actor, reason, keyed=not no_key, anyway=anyway, dry_run=dry_run)
         return
     if fact_id is None or dry_run or not (is_moved or value is not None or question is not None):
@@ -349,7 +349,7 @@ def edit(
     how: Editing = {"actor": base.actor(actor), "reason": reason, "anyway": anyway}
     if is_moved:
         if value is not None:
-            raise typer.BadParameter("the document's words become its value.", param_hint="--value")
+            raise typer.BadParameter("leave it out; the text becomes the value.", param_hint="--value")
         moving: Moving = {
             "actor": base.actor(actor), "reason": reason, "anyway": anyway, "allow_erased": allow_erased,
             "question": question,
@@ -539,7 +539,7 @@ def compare(
     that both are right. They are no contradiction then, until one of them is edited.
     """
     if (noted or pair) and kind is not Comparison.contradictions:
-        raise typer.BadParameter("only contradictions are noted.", param_hint="KIND")
+        raise typer.BadParameter("only contradictions are noted; say `contradictions`.", param_hint="KIND")
     if pair:
         _note_both_right(base, pair, reason, actor, both_right=not takes_back)
         return

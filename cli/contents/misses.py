@@ -203,12 +203,12 @@ def settle(
     who, ids = base.actor(actor), each_once(group_ids)
     if verdict is not GroupVerdict.solve:
         if anyway or any(one is not None for one in (fact_id, value, document, text, question)):
-            raise typer.BadParameter("only `solve` takes a fact.", param_hint="VERDICT")
+            raise typer.BadParameter("only `solve` takes a fact; leave these out.", param_hint="VERDICT")
         decide = base.misses.dismiss if verdict is GroupVerdict.dismiss else base.misses.reopen
         _tell_decided(decide(ids, actor=who, reason=reason), verdict, ids)
         return
     if len(ids) != 1:
-        raise typer.BadParameter("a fact solves one group at a time.", param_hint="GROUP_ID")
+        raise typer.BadParameter("a fact solves one group at a time; name one group.", param_hint="GROUP_ID")
     (group_id,) = ids
     if sum(one is not None for one in (fact_id, value, document)) != 1 or (document is None) != (
         text is None

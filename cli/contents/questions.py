@@ -320,11 +320,11 @@ def threshold(
     given = (questions, corpora, question_set, wrong, sample, seed)
     if not calibrate and (dry_run or any(one is not None for one in given)):
         raise typer.BadParameter(
-            "it needs --calibrate.",
+            "it needs --calibrate; pass that, or leave these out.",
             param_hint="--file, --corpus, --question-set, --wrong, --sample, --seed, --dry-run",
         )
     if calibrate and shipped:
-        raise typer.BadParameter("--calibrate and --shipped exclude each other.")
+        raise typer.BadParameter("--calibrate and --shipped exclude each other; give one of them.")
     who = base.actor(actor)
     if calibrate:
         how = Calibrating(

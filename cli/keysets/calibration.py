@@ -119,12 +119,12 @@ def threshold(
     """Show, set or calibrate a keyset's threshold. It applies from the next lookup, in every process."""
     if calibrate:
         if value is not None:
-            raise typer.BadParameter("--calibrate chooses it.", param_hint="--set")
+            raise typer.BadParameter("--calibrate chooses it; give one of them.", param_hint="--set")
         _calibrate(base, keyset_id, false_accept_rate, sample or DEFAULT_SAMPLE, checkpoint, dry_run=dry_run)
         return
     if dry_run or (false_accept_rate, sample, checkpoint) != (None, None, None):
         raise typer.BadParameter(
-            "it needs --calibrate.", param_hint="--false-accept-rate, --sample, --dry-run, --checkpoint"
+            "pass --calibrate too.", param_hint="--false-accept-rate, --sample, --dry-run, --checkpoint"
         )
     if keyset_id is None:
         raise typer.BadParameter("name it; see `colmlm keysets list`.", param_hint="KEYSET_ID")

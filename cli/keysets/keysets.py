@@ -313,7 +313,7 @@ def predicting_by(
     if method is not None:
         how["method"] = str(method)
     if how and not predict:
-        raise typer.BadParameter("it needs --predict.", param_hint="--predict-from, --sample, --method")
+        raise typer.BadParameter("pass --predict too.", param_hint="--predict-from, --sample, --method")
     if predict and (
         idle := [f"--{name.replace('_', '-')}" for name, given in others.items() if given is not None]
     ):

@@ -213,9 +213,9 @@ def restore(
 
 def _require_one(change_log: Path | None, without_later_erasures: bool, reapply_deletes: bool) -> None:
     if change_log is not None and without_later_erasures:
-        raise typer.BadParameter("a log was given too.", param_hint="--without-later-erasures")
+        raise typer.BadParameter("leave it or --change-log out.", param_hint="--without-later-erasures")
     if reapply_deletes and change_log is None:
-        raise typer.BadParameter("there is no log to take them from.", param_hint="--reapply-deletes")
+        raise typer.BadParameter("name the log with --change-log.", param_hint="--reapply-deletes")
 
 
 def _confirm_return(file: Path, identity: Path | None, yes: bool) -> None:

@@ -100,7 +100,7 @@ def status(
         print_json({"url": found}) if wants_json() else say(found)
         return
     if show_password:
-        raise typer.BadParameter("it needs --url.", param_hint="--show-password")
+        raise typer.BadParameter("it needs --url; pass that, or leave it out.", param_hint="--show-password")
     state = _report(settings)
     if not (state.running and state.at_head):
         raise typer.Exit(DATABASE)

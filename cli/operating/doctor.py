@@ -46,11 +46,11 @@ def doctor(
     --repair never touches texts, facts or the log: problems there are listed, with what to do.
     """
     if strict and data:
-        raise typer.BadParameter("what --data finds has no warnings.", param_hint="--strict")
+        raise typer.BadParameter("--data finds no warnings; leave it out.", param_hint="--strict")
     if repair and not data:
-        raise typer.BadParameter("only what --data checks is mended.", param_hint="--repair")
+        raise typer.BadParameter("only what --data checks is mended; pass --data too.", param_hint="--repair")
     if dry_run and not repair:
-        raise typer.BadParameter("nothing is changed without --repair.", param_hint="--dry-run")
+        raise typer.BadParameter("it is for --repair; pass that too.", param_hint="--dry-run")
     if data:
         _check_data(repair=repair, dry_run=dry_run)
         return

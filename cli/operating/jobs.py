@@ -89,7 +89,7 @@ def start(
 def _split_argument(argument: str) -> tuple[str, str]:
     name, equals, value = argument.partition("=")
     if not equals:
-        raise typer.BadParameter(f"{argument!r} is not NAME=VALUE.")
+        raise typer.BadParameter(f"{argument!r} is not NAME=VALUE, such as corpus=papers.")
     return name, value
 
 
@@ -124,7 +124,7 @@ def list_jobs(
     With --wait the exit code is 1 where it failed, was cancelled, or has not ended in time.
     """
     if timeout is not None and not waits:
-        raise typer.BadParameter("it needs --wait.", param_hint="--timeout")
+        raise typer.BadParameter("it needs --wait; pass that, or leave it out.", param_hint="--timeout")
     if job_id is not None:
         _show_job(base, job_id, timeout, waits=waits)
         return

@@ -53,7 +53,7 @@ def sizing(
     Fitted to one machine at a million facts and computed beyond that: an order of magnitude, not a promise.
     """
     if not (said := _KEYS.fullmatch(keys_per_fact)):
-        raise typer.BadParameter("it is no number like 2, or 2x2.", param_hint="--keys-per-fact")
+        raise typer.BadParameter("it is no number like 2, or 2x2; give one.", param_hint="--keys-per-fact")
     load = Load(
         facts=facts,
         dim=dim,
@@ -141,7 +141,7 @@ class Load:
     def __post_init__(self) -> None:
         for name in ("facts", "dim", "keys_per_fact", "keysets"):
             if getattr(self, name) < 1:
-                raise InvalidValue(name, "it must be at least 1")
+                raise InvalidValue(name, f"{getattr(self, name)} is not at least 1")
         if self.code_bytes is not None and not 1 <= self.code_bytes <= self.dim:
             raise InvalidValue(
                 "code_bytes", f"it must be from 1 to {self.dim}, a byte for each number of a key"

@@ -121,7 +121,7 @@ def erase(
     the token is the one of --token-file, and the erasure goes as far as level 2.
     """
     if plan is not None and fact_ids:
-        raise typer.BadParameter("name either facts or a plan.", param_hint="--plan")
+        raise typer.BadParameter("facts and a plan exclude each other; name either.", param_hint="--plan")
     if not fact_ids and plan is None and (dry_run or scan or traces_out or not now):
         raise typer.BadParameter("name facts, or pass just --now for earlier erasures.", param_hint="FACT_ID")
     if (fact_ids or plan) and not dry_run:
@@ -539,8 +539,8 @@ def _facts_of_plan(plan: dict[str, Any]) -> list[int]:
 def _read_plan(path: Path) -> dict[str, Any]:
     try:
         plan = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InvalidValue("plan", f"{path.name} is not JSON") from error
+    except ValueError:
+        plan = None
     if not isinstance(plan, dict):
-        raise InvalidValue("plan", f"{path.name} is not one that `colmlm person find` wrote")
+        raise InvalidValue("plan", f"{path.name} is none. Make one with `colmlm person find NAME --output`")
     return plan

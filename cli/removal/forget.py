@@ -100,7 +100,7 @@ def _change_or_time(said: str) -> int | datetime:
     if not said.isdecimal():
         return parse_time(said)
     if not 0 < (seq := int(said)) <= MAX_BIGINT:
-        raise typer.BadParameter(f"{said} is not the number of a change.")
+        raise typer.BadParameter(f"{said} is not the number of a change, such as 12; see `colmlm log list`.")
     return seq
 
 
@@ -333,7 +333,7 @@ def verify(
     lines = paraphrases.read_text(encoding="utf-8").splitlines() if paraphrases else []
     questions = [line.strip() for line in lines if line.strip()]
     if questions and no_model:
-        raise typer.BadParameter("questions need the model that encodes them.", param_hint="--paraphrases")
+        raise typer.BadParameter("name their model with --checkpoint.", param_hint="--paraphrases")
     base.use_checkpoint(checkpoint)
     before = base.forgetting.before(run_id)  # raises for an unknown run before a model is loaded
     found = base.forgetting.verify(run_id, questions, model=not no_model, sample=sample)

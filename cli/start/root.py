@@ -180,6 +180,7 @@ def _wrong(error: typer.TyperException, command: str) -> str:
         remedy = f"a worker there does it as a job: colmlm jobs start {kind}" if kind else "run it there"
         return f"{command}: it works only on the machine of the knowledge base; {remedy}."
     message = error.format_message().replace(_NO_NUMBER, "it takes whole numbers").rstrip(".")
+    message = message.replace("Value error, ", "")  # pydantic's words
     return f"{command}: {message}{'' if message.endswith('?') else '.'} See: {command} --help"
 
 

@@ -270,7 +270,7 @@ def _held_out(
     from colmlm.model.training.steps import hold_out
 
     if count and count >= len(documents):
-        raise typer.BadParameter(f"cannot leave {count} of {count_of(len(documents), 'document')} out.")
+        raise typer.BadParameter(f"cannot leave {count} of {len(documents)} documents out; name fewer.")
     return hold_out(documents, count)
 
 
