@@ -155,7 +155,7 @@ class Share:
 def share(holds: Sequence[bool], seed: int = 0, resamples: int = RESAMPLES) -> Share:
     """Compute the share of True with its 95 % interval; a resample is drawn as a binomial with this share."""
     if not holds:
-        raise ValueError("no questions to take a share of")
+        raise ValueError("no questions to take a share of; name a file with some")
     mean = float(np.mean(holds))
     drawn = np.random.default_rng(seed).binomial(len(holds), mean, resamples) / len(holds)
     middle = np.quantile(drawn, [0.025, 0.975])

@@ -161,7 +161,7 @@ def measure_biases(
         [TimedQuestion(s.question, s.value) for d in documents for s in d.facts if s.question], questions
     )
     if not asked:
-        raise ValueError("no questions to measure with: the documents have no fact with a question")
+        raise ValueError("no questions to measure with; name documents whose facts have some")
     values = [span.value for document in documents for span in document.facts]
     encoder = KeyEncoder(checkpoint)
     keys_KD = np.concatenate(encoder.encode_documents(documents))

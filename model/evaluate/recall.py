@@ -59,7 +59,7 @@ def measure_recall(
         true.append(own_Q)
     rank_Q = np.concatenate(ranks) if ranks else np.ones(0)
     if not len(rank_Q):
-        raise ValueError("no questions to measure recall with: the corpus has no fact with a question")
+        raise ValueError("no questions to measure recall with; name a corpus whose facts have some")
     return Recall(
         facts=len(values_K),
         questions=len(rank_Q),
@@ -104,7 +104,7 @@ def in_batches(
         rows[chosen] = part
         done(len(chosen))
     if rows is None:
-        raise ValueError("no questions to measure recall with: the corpus has no fact with a question")
+        raise ValueError("no questions to measure recall with; name a corpus whose facts have some")
     return rows
 
 
@@ -193,9 +193,7 @@ class WrittenQuestions:
                 )
             found.append(question)
         if not any(found):
-            raise ValueError(
-                "no generated question is for any of these facts: other documents or other spans"
-            )
+            raise ValueError("no generated question is for these facts; generate them for these documents")
         return found
 
     def num_asked(self, asked: AskedFacts) -> int:
