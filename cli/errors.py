@@ -151,7 +151,7 @@ def explain(error: BaseException) -> Failure:
     error = refusal_of(error) or error
     for name in _names(error):
         if name in _CODES:
-            told = str(error) if isinstance(error, KBError) else _explained(error, name)
+            told = str(error) if isinstance(error, KBError) else _cause_and_remedy(error, name)
             return Failure(_CODES[name], one_line(_FIELD.sub(_option, told)))
     shows = "`colmlm --debug ...` shows where: please report that."
     fault = f"{type(error).__name__}: {error}. This is a fault of colmlm. {shows}"
@@ -175,7 +175,7 @@ def _names(error: BaseException) -> list[str]:
     return [f"{cls.__module__}.{cls.__qualname__}" for cls in type(error).__mro__]
 
 
-def _explained(error: BaseException, name: str) -> str:
+def _cause_and_remedy(error: BaseException, name: str) -> str:
     """Give the cause, and the remedy of its class; one of a model also says that it wrote nothing, if it has not."""
     cause, remedy = _cause(error), _REMEDIES.get(name, "")
     if not name.startswith("colmlm.model."):

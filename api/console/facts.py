@@ -346,7 +346,7 @@ def edit_rows(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
         form.check()
         planned = plan_edits(rows, ports.kb.facts.show_many)
         if len(planned.edits) > MAX_FACTS_PER_EDIT:
-            raise InvalidValue("batch", f"it edits {len(planned.edits)} facts, above {MAX_FACTS_PER_EDIT}")
+            raise InvalidValue("number of edits", f"{len(planned.edits)} is above {MAX_FACTS_PER_EDIT}")
         if not doing or planned.refused or not planned.edits:
             return form_page(request, "facts_edit.html", form, planned=planned)
         with editing_in_scope(ports, fact_ids=[one.fact_id for one in planned.fact_edits]):

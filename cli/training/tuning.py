@@ -270,7 +270,7 @@ def _held_out(
     from colmlm.model.training.steps import hold_out
 
     if count and count >= len(documents):
-        raise typer.BadParameter(f"cannot leave {count} of {len(documents)} documents out; name fewer.")
+        raise typer.BadParameter(f"cannot leave {count} of {len(documents)} out; name fewer documents.")
     return hold_out(documents, count)
 
 
