@@ -189,9 +189,13 @@ def _examples(name: str, table: _Table, *, restated: bool) -> Examples:
     rows = list(table.avg_gt_loss)
     if not rows:
         raise EvaluationFileError(f"{name} has no examples; name the log of another evaluation")
-    others = {"avg_paraphrased": stated, "average_perturb": table.average_perturb_loss, "rouge": table.rouge}
-    for column, other in others.items():
-        if other.keys() != table.avg_gt_loss.keys():
+    others = {
+        "stated": stated.keys(),
+        "wrong": table.average_perturb_loss.keys(),
+        "rouge": table.rouge.keys(),
+    }
+    for column, keys in others.items():
+        if keys != table.avg_gt_loss.keys():
             raise EvaluationFileError(f"{column} of {name} is not of the same examples; evaluate anew")
     return Examples.of(
         right_N=np.array([table.avg_gt_loss[row] for row in rows]),
