@@ -166,7 +166,7 @@ def add(
         ingest_annotated(base, paths or (), marked, corpus, ingesting)
         return
     if commit_every is not None:
-        raise typer.BadParameter("leave it out; the facts are not marked.", param_hint="--commit-every")
+        raise typer.BadParameter("leave it out; it is for marked facts.", param_hint="--commit-every")
     base.only_here(urls=urls)
     base.use_checkpoint(checkpoint)
     base.use_ray(ray, ray_workers)

@@ -110,7 +110,7 @@ class Rekey(Work, frozen=True, kw_only=True):
         if not self.adapt and self.adapting:
             raise ValueError("from_keyset, sample and method need adapt. Set adapt, or leave them out")
         if self.adapt and self.kinds != "context":
-            raise ValueError("adapt makes the kinds of key that the other keyset has. Leave kinds out")
+            raise ValueError("kinds is not for adapt, which makes those of the other keyset. Leave kinds out")
 
     @property
     def adapting(self) -> Adapting:

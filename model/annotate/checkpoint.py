@@ -81,7 +81,7 @@ class AnnotatorConfig:
     def load(cls, directory: Path, role: str | None = None) -> AnnotatorConfig:
         """Read and check a description. Raises `AnnotatorError` for a damaged or missing file or another role."""
         if not (directory / ANNOTATOR_FILE).is_file():
-            raise AnnotatorError(f"{directory}: no {ANNOTATOR_FILE} is there; name an annotator's directory")
+            raise AnnotatorError(f"{directory}: no {ANNOTATOR_FILE} is there")
         try:
             config = cls(**json.loads((directory / ANNOTATOR_FILE).read_text()))
         except (ValueError, TypeError) as error:
