@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
 
 import typer
 
+from colmlm.cli.errors import FAULT, USAGE, explain
 from colmlm.cli.options import Json, ProgramOptions, examples, wants_json
-from colmlm.cli.output import print_json, say
+from colmlm.cli.output import note, print_json, say
 from colmlm.cli.start.commands import Lazy
 from colmlm.cli.start.root import Debug, Root, start
+from colmlm.kb import interpreter
 
 LABORATORY: Mapping[str, Lazy] = MappingProxyType(
     {
@@ -74,6 +78,32 @@ def plot(
     target = output or run / PLOT_FILE
     draw_plot(run / LOSS_FILE, target)
     print_json({"plot": str(target)}) if wants_json() else say(str(target))
+
+
+def lm_eval() -> None:
+    """Run lm_eval's own command line with the model `colmlm` registered, as the entry point of `colmlm-lm-eval`.
+
+    lm_eval takes third-party models only from its registry, and has no entry point by which a package could add one.
+    """
+    interpreter.shut_out_current_directory()
+    if find_spec("lm_eval") is None:
+        note("lm_eval is not installed; it comes with: pip install 'colmlm[harness]'")
+        sys.exit(USAGE)
+    from lm_eval.__main__ import cli_evaluate
+
+    from colmlm.lab.harness import model  # noqa: F401  # registers it
+
+    try:
+        cli_evaluate()
+    except typer.BadParameter as error:
+        note(error.format_message())
+        sys.exit(USAGE)
+    except Exception as error:  # an error with a known cause becomes one line; any other is raised
+        failure = explain(error)
+        if failure.exit_code == FAULT:
+            raise
+        note(failure.line)
+        sys.exit(failure.exit_code)
 
 
 def main() -> None:

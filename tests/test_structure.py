@@ -125,7 +125,7 @@ BROAD_HANDLERS = [
     "lab/faults/harness.py: _repeat",
     "lab/faults/laboratory.py: rounds",
     "lab/faults/processes.py: _ask",
-    "lab/harness/entry.py: main",
+    "lab/main.py: lm_eval",
     "model/annotate/pipeline.py: __init__",
     "model/decoding/decoder.py: _look_up",
     "model/decoding/together.py: _work",

@@ -288,6 +288,7 @@ def _require(documents: list[AnnotatedDocument], what: str) -> None:
 class ReaderPreset(StrEnum):
     minilm = "minilm"
     mpnet = "mpnet"
+    smollm2_135m = "smollm2-135m"
 
 
 HoldOutShare = Annotated[
@@ -334,10 +335,11 @@ def train_reader(
 
     config = change_preset(READER_PRESETS[preset](), settings, epochs, max_minutes)
     learnt, kept_back = split_by_title(squad_documents(squad or []), held_out)
-    examples = reader_examples(squad or [], learnt, config)
-    measured = list(reader_examples(squad or [], kept_back, config).plain()) if kept_back else []
     with Runtime.from_environment() as runtime:
-        task = ReaderTask(config, examples, runtime.settings.home / "models", name or out.name, start)
+        cache = runtime.settings.home / "models"
+        examples = reader_examples(squad or [], learnt, config, cache)
+        measured = list(reader_examples(squad or [], kept_back, config, cache).plain()) if kept_back else []
+        task = ReaderTask(config, examples, cache, name or out.name, start)
         if dry_run:
             _foretell(task)
             return
@@ -386,9 +388,12 @@ def _title(document: AnnotatedDocument) -> str:
 
 
 def reader_examples(
-    squad: list[Path], documents: list[AnnotatedDocument], config: ReaderConfig
+    squad: list[Path], documents: list[AnnotatedDocument], config: ReaderConfig, cache: Path
 ) -> ReaderExamples:
-    """Make the reader's examples from the questions that SQuAD files ask about these documents."""
+    """Make the reader's examples from the questions that SQuAD files ask about these documents.
+
+    `cache` keeps which passages are near to which question.
+    """
     from colmlm.model.reader.training import ReaderExamples, ReaderQuestion
 
     numbers = {document.external_id: number for number, document in enumerate(documents)}
@@ -400,7 +405,7 @@ def reader_examples(
     ]
     if all(one.answer is None for one in asked):
         raise typer.BadParameter("no questions with answers; name a file with --squad.")
-    return ReaderExamples(documents, asked, config)
+    return ReaderExamples(documents, asked, config, cache)
 
 
 def draw_examples(
@@ -456,12 +461,13 @@ def evaluate(
     from colmlm.model.reader.training import forms_of_asking, measure_reader
 
     config = READER_PRESETS[ReaderPreset.minilm]()
-    found = reader_examples(squad or [], squad_documents(squad or []), config)
-    asked = draw_examples(list(found.plain()), questions)
-    is_told = any(one.answer is None for one in found.asked)
-    whole = draw_examples(list(found.whole()), questions) if is_told else []
     with Runtime.from_environment() as runtime, progress("passages") as update:
-        model = load_reader(reader_at(runtime.user, directory), runtime.settings.home / "models")
+        cache = runtime.settings.home / "models"
+        found = reader_examples(squad or [], squad_documents(squad or []), config, cache)
+        asked = draw_examples(list(found.plain()), questions)
+        is_told = any(one.answer is None for one in found.asked)
+        whole = draw_examples(list(found.whole()), questions) if is_told else []
+        model = load_reader(reader_at(runtime.user, directory), cache)
         asked_in = forms_of_asking(asked) | ({"whole documents": whole} if whole else {})
         measured = {
             how: without_nan(asdict(measure_reader(model, those, update))) for how, those in asked_in.items()

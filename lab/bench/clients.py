@@ -1,7 +1,8 @@
-"""Sends requests over HTTP and times them, in a process apart from the server's.
+"""Sends requests over HTTP and times them, in a process apart from the server's, or is a process that opens a base.
 
     python -m colmlm.lab.bench.clients lookups < load.json
     python -m colmlm.lab.bench.clients completions < load.json
+    python -m colmlm.lab.bench.clients reopen HOME CHECKPOINT_ID
 
 Of lookups one thread keeps all connections by raw sockets and requests that are put together beforehand, so that a
 request costs it some hundredths of a millisecond and the server is what is measured. In a closed loop each client sends
@@ -20,6 +21,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from colmlm.lab.bench.machine import milliseconds
@@ -322,7 +324,34 @@ def _has_text(chunk: dict[str, Any]) -> bool:
     return any(choice["text"] for choice in chunk.get("choices", []))
 
 
+def reopen(home: Path, checkpoint_id: str, *, leave: bool) -> None:
+    """Open a knowledge base, answer one lookup, and print the fact and by how many bytes this process grew.
+
+    Then it waits to be killed, unless it is to `leave`.
+    """
+    import numpy as np
+
+    from colmlm.kb.service import KnowledgeBase
+    from colmlm.kb.store.settings import Settings
+
+    with KnowledgeBase.open(Settings(home=home, actor="bench")) as kb:
+        before = _resident_bytes()
+        query = np.load(home / "query.npy")[None]
+        (found,) = kb.lookups.find(query, checkpoint_id=checkpoint_id, threshold=-1)
+        sys.stdout.write(f"{found.hits[0].fact_id} {_resident_bytes() - before}\n")
+        sys.stdout.flush()
+        while not leave:
+            time.sleep(1)
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["reopen"]:
+        reopen(Path(sys.argv[2]), sys.argv[3], leave="--leave" in sys.argv)
+        return
     given = json.load(sys.stdin)
     completes = sys.argv[1:] == ["completions"]
     found = measure_writing(WritingLoad(**given)) if completes else measure(HttpLoad(**given))

@@ -274,7 +274,7 @@ class StoreBench:
         """Kill the database and the process that uses it, then starts a process and waits for its first lookup."""
         self.say("killing and reopening")
         np.save(self.home / "query.npy", query)
-        command = interpreter.command("-m", "colmlm.lab.bench.reopen", self.home, CHECKPOINT)
+        command = interpreter.command("-m", "colmlm.lab.bench.clients", "reopen", self.home, CHECKPOINT)
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as victim:
             assert victim.stdout is not None
             victim.stdout.readline()

@@ -205,7 +205,7 @@ def _context_tokens(checkpoint: Checkpoint, made: Sequence[DecodedOutput]) -> fl
 
 def _process_bytes(home: Path, checkpoint_id: str) -> int:
     """Give by how many bytes a process grows that opens the index and answers one lookup."""
-    command = interpreter.command("-m", "colmlm.lab.bench.reopen", home, checkpoint_id, "--leave")
+    command = interpreter.command("-m", "colmlm.lab.bench.clients", "reopen", home, checkpoint_id, "--leave")
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return int(done.stdout.split()[1])
 

@@ -27,7 +27,7 @@ from colmlm.kb.texts.sentences import sentence_ends
 from colmlm.lab.methods.answer_shares import RawAnswer, RawQuestion, says
 from colmlm.model.lm.checkpoint import WHEEL_BASE, Checkpoint, base_checkpoint, load
 from colmlm.model.text.markup import STANDARD
-from colmlm.model.text.passages import PassageIndex, passages_of, prompt_with_passages
+from colmlm.model.text.passages import PassageIndex, import_bm25s, passages_of, prompt_with_passages
 from colmlm.model.text.tokens import FactTokenizer
 
 MAX_TOKENS = 24
@@ -170,8 +170,7 @@ class BM25Reading:
     """The same reader over the four windows (a sentence and the one before) that BM25 finds, without facts or keys."""
 
     def __init__(self, reader: Reader, documents: Sequence[AnnotatedDocument]) -> None:
-        import bm25s
-
+        bm25s = import_bm25s()
         self.reader = reader
         self.windows: list[tuple[AnnotatedDocument, int, int]] = []
         sentences: list[str] = []
@@ -184,11 +183,9 @@ class BM25Reading:
         self._bm25.index(bm25s.tokenize(sentences, stopwords="en", show_progress=False), show_progress=False)
 
     def ask(self, question: str) -> Answer:
-        import bm25s
-
         from colmlm.kb.answers.reading import Passage
 
-        tokens = bm25s.tokenize([question], stopwords="en", return_ids=False, show_progress=False)
+        tokens = import_bm25s().tokenize([question], stopwords="en", return_ids=False, show_progress=False)
         found, _ = self._bm25.retrieve(tokens, k=min(WINDOWS, len(self.windows)), show_progress=False)
         chosen = [self.windows[n] for n in found[0].tolist()]
         readings = self.reader.read(question, [Passage(d.title or "", d.text[a:b]) for d, a, b in chosen])

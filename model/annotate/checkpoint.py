@@ -152,6 +152,7 @@ def release_annotator(run: Path, target: Path, cache: Path) -> AnnotatorConfig:
 
 SPANS, QUESTIONS, ANSWERS = "spans", "questions", "answers"
 _LABELS = {SPANS: TAGS, ANSWERS: ("start", "end")}
+_HEADS = ("classifier", "score")  # of an encoder, of a decoder
 
 
 def base_directory(base: str, cache: Path) -> Path:
@@ -187,7 +188,7 @@ def with_adapter(role: str, model: Any, config: TunerConfig) -> Any:
         lora_alpha=config.lora_alpha,
         lora_dropout=config.lora_dropout,
         target_modules="all-linear",
-        **({"task_type": "TOKEN_CLS", "exclude_modules": ["classifier"]} if role in _LABELS else {}),
+        **({"task_type": "TOKEN_CLS", "exclude_modules": list(_HEADS)} if role in _LABELS else {}),
     )
     adapted = get_peft_model(model, lora)
     for weights in adapted.parameters():

@@ -226,4 +226,30 @@ def mpnet() -> ReaderConfig:
     )
 
 
-READER_PRESETS: dict[str, Callable[[], ReaderConfig]] = {"minilm": reader_minilm, "mpnet": mpnet}
+def reader_smollm2() -> ReaderConfig:
+    """Give the settings of a decoder as the large reader: LoRA on SmolLM2-135M, for the one best passage.
+
+    It reads in both directions. The rank is the highest whose release fits 16 MB.
+    """
+    return ReaderConfig(
+        preset="smollm2-135m",
+        base="smollm2-135m",
+        learning_rate=4e-4,
+        final_learning_rate=0.0,
+        warmup=0.03,
+        epochs=1,
+        rounds=1,
+        batch=24,
+        max_length=128,
+        lora_rank=24,
+        lora_alpha=48,
+        first="reader-minilm",
+        read_on=1,
+    )
+
+
+READER_PRESETS: dict[str, Callable[[], ReaderConfig]] = {
+    "minilm": reader_minilm,
+    "mpnet": mpnet,
+    "smollm2-135m": reader_smollm2,
+}

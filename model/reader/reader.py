@@ -24,6 +24,7 @@ from colmlm.kb.texts.sentences import sentence_ends
 from colmlm.model.annotate.checkpoint import ANSWERS, AnnotatorConfig, LoadedAnnotator, load_annotator
 from colmlm.model.annotate.checks import Fault, telling_words
 from colmlm.model.annotate.spans import trim_span
+from colmlm.model.lm.language_model import FAMILIES
 from colmlm.model.text.markup import Span
 from colmlm.model.text.tokens import LengthBatch, Words, WordTokenizer, length_batches, send
 
@@ -91,7 +92,11 @@ def reader_batch(
 
 def reader_logits(module: torch.nn.Module, batch: ReaderBatch, device: torch.device) -> Tensor:
     """Compute the logits of starts and ends, [B, T, 2] in float32; where none may be, minus infinity."""
-    inputs = {"input_ids": send(batch.ids_BT, device), "attention_mask": send(batch.mask_BT, device)}
+    mask_BT = send(batch.mask_BT, device)
+    inputs = {"input_ids": send(batch.ids_BT, device), "attention_mask": mask_BT}
+    if module.config.model_type in FAMILIES:  # a decoder, which here sees what follows, too
+        length = mask_BT.shape[1]
+        inputs["attention_mask"] = mask_BT.bool()[:, None, None, :].expand(-1, 1, length, length)
     if getattr(module.config, "type_vocab_size", 0) > 1:
         inputs["token_type_ids"] = send(batch.types_BT, device)
     logits_BT2: Tensor = module(**inputs).logits.float()

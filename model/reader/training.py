@@ -6,6 +6,9 @@ The loss is of the answer's first and last token among those of the passage and 
 from __future__ import annotations
 
 import csv
+import hashlib
+import json
+import os
 import random
 import re
 import string
@@ -77,9 +80,14 @@ class ReaderExamples:
     """Draw examples from documents and what was asked about them."""
 
     def __init__(
-        self, documents: Sequence[AnnotatedDocument], asked: Sequence[ReaderQuestion], config: ReaderConfig
+        self,
+        documents: Sequence[AnnotatedDocument],
+        asked: Sequence[ReaderQuestion],
+        config: ReaderConfig,
+        cache: Path | None = None,
     ) -> None:
-        self.documents, self.asked, self.config = documents, asked, config
+        """Cut the documents into windows. `cache` keeps which windows are near to which question, for later runs."""
+        self.documents, self.asked, self.config, self.cache = documents, asked, config, cache
         self.sentences = [sentences_of(document.text) for document in documents]
         windows = [windows_of(sentences) for sentences in self.sentences]
         self._windows = windows
@@ -150,9 +158,8 @@ class ReaderExamples:
                 f"{self.documents[n].title or ''} {self.documents[n].text[start:end]}"
                 for n, (start, end) in self._places
             ]
-            index = PassageIndex(titled)
             wanted = self.config.nearest + 10  # some are of the question's own document
-            self._nearest = index.nearest([one.question for one in self.asked], wanted)
+            self._nearest = nearest_windows(titled, [one.question for one in self.asked], wanted, self.cache)
         own = self.asked[number].document
         found = [self._places[place] for place in self._nearest[number] if self._places[place][0] != own]
         return found[: self.config.nearest]
@@ -176,6 +183,36 @@ class ReaderExamples:
         sentences, stop = self.sentences[one.document], one.answer[0]
         start = next((start for start, end in sentences if start <= stop < end), stop)
         return stopped_sentence(self.documents[one.document].text, start, stop, rng)
+
+
+NEIGHBOURS = "neighbours"
+
+
+def nearest_windows(
+    texts: Sequence[str], questions: Sequence[str], k: int, cache: Path | None = None
+) -> list[list[int]]:
+    """Give the numbers of the k texts nearest to each question by BM25.
+
+    Thousands of questions take minutes of a core. So they are kept in `cache`, as numbers without texts, under a digest
+    of all that they are made of. What cannot be read there is made anew.
+    """
+    if cache is None or not questions:
+        return PassageIndex(texts).nearest(questions, k)
+    made_of = hashlib.sha256(json.dumps([k, len(texts), *texts, *questions]).encode()).hexdigest()
+    file = cache / NEIGHBOURS / f"{made_of}.npy"
+    try:
+        kept_QK = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        kept_QK = np.zeros((0, 0), np.int32)
+    if kept_QK.shape != (len(questions), k):
+        found = PassageIndex(texts).nearest(questions, k)
+        kept_QK = np.array([[*row, *[-1] * (k - len(row))] for row in found], np.int32)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_name(f".{os.getpid()}-{file.name}")
+        with unfinished.open("wb") as target:
+            np.save(target, kept_QK, allow_pickle=False)
+        os.replace(unfinished, file)
+    return [[n for n in row if n >= 0] for row in kept_QK.tolist()]
 
 
 def says_answer(text: str, answer: str) -> bool:
@@ -255,7 +292,8 @@ class ReaderTask(TunerTask[ReadingExample]):
     ) -> None:
         super().__init__(config, cache, name, start)
         if config.lora_rank is None and config.freeze_embeddings:
-            self.model.base_model.embeddings.requires_grad_(False)
+            tokens = getattr(self.model.base_model, "embeddings", None) or self.model.get_input_embeddings()
+            tokens.requires_grad_(False)
         for layer in self.model.modules():
             if isinstance(layer, torch.nn.Dropout):
                 layer.p = config.dropout

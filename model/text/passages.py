@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from colmlm.kb.corpus.format import AnnotatedDocument
 
@@ -35,12 +37,28 @@ def prompt_with_passages(prompt: str, passages: Sequence[str]) -> str:
     return _FORM.format(passages="\n".join(passages), prompt=prompt) if passages else prompt
 
 
+def import_bm25s() -> Any:
+    """Import bm25s without JAX, which it looks for.
+
+    Where JAX is installed, it takes three quarters of a GPU's memory when it is first used. It would choose the best
+    of a row of scores; NumPy does that as well.
+    """
+    hidden = "jax" not in sys.modules and "bm25s" not in sys.modules
+    if hidden:
+        sys.modules["jax"] = None  # type: ignore[assignment]  # an import of it fails, as where it is not installed
+    try:
+        import bm25s
+    finally:
+        if hidden:
+            del sys.modules["jax"]
+    return bm25s
+
+
 class PassageIndex:
     """A BM25 index over passages, in memory."""
 
     def __init__(self, passages: Iterable[str]) -> None:
-        import bm25s
-
+        bm25s = import_bm25s()
         self.passages = list(passages)
         self._bm25 = bm25s.BM25()
         tokens = bm25s.tokenize(self.passages, show_progress=False)
@@ -56,9 +74,7 @@ class PassageIndex:
         """Give the numbers of the passages that `search` gives."""
         if self._is_empty or not queries:
             return [[] for _ in queries]
-        import bm25s
-
-        tokens = bm25s.tokenize(list(queries), return_ids=False, show_progress=False)
+        tokens = import_bm25s().tokenize(list(queries), return_ids=False, show_progress=False)
         found, scores = self._bm25.retrieve(tokens, k=min(k, len(self.passages)), show_progress=False)
         return [
             [n for n, score in zip(row, of, strict=True) if score > 0]

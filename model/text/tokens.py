@@ -467,15 +467,23 @@ class WordWindow:
     words: range
 
 
+# What begins, ends and pads a sequence: BERT's tokens, RoBERTa's, which MPNet has too, and those of SmolLM2's chats.
+_FRAMES = (
+    ("[CLS]", "[SEP]", "[PAD]"),
+    ("<s>", "</s>", "<pad>"),
+    ("<|im_start|>", "<|im_end|>", "<|endoftext|>"),
+)
+
+
 class WordTokenizer:
-    """An encoder's tokenizer, which encodes a literal ``[SEP]`` in a text as its characters, not as the token."""
+    """The tokenizer of a model that reads words; it encodes a literal ``[SEP]`` in a text as its characters."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         tokenizer.no_padding()
         tokenizer.no_truncation()
         tokenizer.encode_special_tokens = True
         self.tokenizer = tokenizer
-        self.cls, self.sep, self.pad = map(self._id, ("[CLS]", "[SEP]", "[PAD]"), ("<s>", "</s>", "<pad>"))
+        self.cls, self.sep, self.pad = map(self._id, *_FRAMES)
 
     @classmethod
     def load(cls, path: Path) -> WordTokenizer:
@@ -508,11 +516,13 @@ class WordTokenizer:
         return [self.cls, *ids, self.sep]
 
     def _id(self, *names: str) -> int:
-        """Give the id of a token under the first of its names: BERT's, or RoBERTa's, which MPNet has too."""
+        """Give the id of a token under the first of its names that the vocabulary has."""
         for name in names:
             if (token_id := self.tokenizer.token_to_id(name)) is not None:
                 return int(token_id)
-        raise ValueError(f"the tokenizer has no token {names[0]}: it is none of an encoder")
+        raise ValueError(
+            f"the tokenizer has none of {', '.join(names)}: no reader or tagger can be made of it"
+        )
 
 
 def windows(encoded: Words, size: int, overlap: int) -> list[WordWindow]:

@@ -412,6 +412,12 @@ def count_parameters(config: TrainConfig, shape: PreTrainedConfig, tokenizer: Fa
     )
 
 
+def keep_only_layer_inputs(model: Any) -> None:
+    """Have a model of transformers compute its layers again for the gradient, and keep only what enters them."""
+    enable = getattr(model, "activation_checkpointing_enable", None)  # its name from transformers 5.2x on
+    (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+
+
 def saved_bytes(shape: PreTrainedConfig, *, layers: int, tokens: int, bf16: bool, checkpointed: bool) -> int:
     """Measure the bytes that a forward of so many layers and tokens keeps for its gradient, not counting weights."""
     fewer = {"num_hidden_layers": layers, "vocab_size": 8, "pad_token_id": None}
@@ -420,7 +426,7 @@ def saved_bytes(shape: PreTrainedConfig, *, layers: int, tokens: int, bf16: bool
         model = model_of(type(shape)(**{**shape.to_dict(), **fewer, **of_each_layer}))
     model.to_empty(device="cpu").train()  # the values of its weights do not matter
     if checkpointed:
-        model.activation_checkpointing_enable({"use_reentrant": False})
+        keep_only_layer_inputs(model)
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, torch.Tensor] = {}
 

@@ -52,7 +52,7 @@ from colmlm.model.training.forward import (
     lay_out,
 )
 from colmlm.model.training.loop import Loop, LoopConfig, Progress, Schedule
-from colmlm.model.training.start import start
+from colmlm.model.training.start import keep_only_layer_inputs, start
 from colmlm.model.training.state import STATE_FILE, restore_torch, torch_state
 from colmlm.model.training.steps import DrawnDocument, Step, Steps
 from colmlm.model.training.task import (
@@ -246,7 +246,7 @@ class Trainer(Task[JointBatch]):
         self.begun = start(config, cache)
         self.lm, self.tokenizer = self.begun.lm, self.begun.tokenizer
         if config.checkpointing:
-            self.lm.causal.activation_checkpointing_enable({"use_reentrant": False})
+            keep_only_layer_inputs(self.lm.causal)
         self.is_fixed = config.forward_tokens is not None or torch.cuda.is_available()
         self.most_tokens = config.forward_tokens or (GPU_TOKENS if self.is_fixed else CPU_TOKENS)
         self.lm.causal.set_attn_implementation(PACKED)

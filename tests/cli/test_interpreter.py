@@ -23,9 +23,9 @@ THEIRS = ("sitecustomize", "usercustomize", "typing", "pickle", "socket", "psyco
 MODULES = (
     "cli",
     "colmlm.lab.bench.clients",
-    "colmlm.lab.bench.reopen",
     "colmlm.lab.faults.child",
-    "colmlm.lab.harness.entry",
+    "colmlm.lab.accelerator",
+    "colmlm.lab.main",
 )
 
 # Started under a library that is called like jemalloc, this says so; else it starts itself anew.

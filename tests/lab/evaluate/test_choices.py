@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from colmlm.kb import interpreter
-from colmlm.lab.harness import entry as harness
+from colmlm.lab.main import lm_eval
 from colmlm.model.decoding.decoder import score_tokens
 from colmlm.model.evaluate.continuations import Item, choose, with_shots
 from colmlm.model.lm.checkpoint import load
@@ -136,7 +136,7 @@ def test_every_set_becomes_items_and_exemplars_that_are_not_among_them(use: None
 @pytest.mark.skipif(find_spec("lm_eval") is not None, reason="lm_eval is installed")
 def test_without_lm_eval_its_command_says_what_brings_it(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        harness.main()
+        lm_eval()
     told = capsys.readouterr().err
     assert ended.value.code == 2 and told.count("\n") == 1 and "colmlm[harness]" in told
 
@@ -153,7 +153,8 @@ def test_lm_eval_counts_the_same(run: Run, keyed: list[int], tmp_path: Path) -> 
     environment = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
     for mode in ("off", "auto"):
         command = interpreter.command(
-            "-m", "colmlm.lab.harness.entry", "run", "--model", "colmlm", "--include_path", tmp_path,
+            "-c", "from colmlm.lab.main import lm_eval; lm_eval()",
+            "run", "--model", "colmlm", "--include_path", tmp_path,
             "--model_args", f"checkpoint={os.environ['COLMLM_CHECKPOINT']},mode={mode}",
             "--tasks", "colmlm_csqa", "--num_fewshot", "2", "--seed", "0,0,0,1",
             "--output_path", tmp_path / mode, "--log_samples",

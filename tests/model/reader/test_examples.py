@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,13 @@ from hypothesis import strategies as st
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.annotate.config import reader_minilm
 from colmlm.model.reader.reader import sentences_of, window_around, windows_of
-from colmlm.model.reader.training import ReaderExamples, ReaderQuestion, says_answer
+from colmlm.model.reader.training import (
+    NEIGHBOURS,
+    ReaderExamples,
+    ReaderQuestion,
+    nearest_windows,
+    says_answer,
+)
 from tests.strategies import texts
 
 LANDS = {"Peru": ("Lima", "Titicaca"), "Ghana": ("Accra", "Volta"), "Chad": ("N'Djamena", "Chad Basin")}
@@ -120,3 +128,19 @@ def test_a_window_holds_its_value_whatever_the_text(text: str, seed: int, data: 
         last = data.draw(st.integers(first + 1, end))
         held = window_around(text, sentences, (first, last), random.Random(seed))
         assert held[0] <= first < last <= held[1]
+
+
+def test_which_passages_are_near_is_kept_for_later_runs(tmp_path: Path) -> None:
+    texts = [document.text for document in DOCUMENTS]
+    questions = [one.question for one in ASKED]
+    found = nearest_windows(texts, questions, 2)
+    assert nearest_windows(texts, questions, 2, tmp_path) == found
+    (kept,) = (tmp_path / NEIGHBOURS).glob("*.npy")
+    other = np.zeros((len(questions), 2), np.int32)
+    np.save(kept, other, allow_pickle=False)
+    assert nearest_windows(texts, questions, 2, tmp_path) == other.tolist()  # read, and not ranked again
+    assert (
+        nearest_windows(texts, questions[:-1], 2, tmp_path) == found[:-1]
+    )  # of other questions nothing is kept
+    kept.write_bytes(b"damaged")
+    assert nearest_windows(texts, questions, 2, tmp_path) == found

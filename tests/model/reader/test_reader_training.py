@@ -17,7 +17,7 @@ from colmlm.model.annotate.checkpoint import release_annotator
 from colmlm.model.annotate.config import ReaderConfig, reader_minilm
 from colmlm.model.lm.checkpoint import ADAPTER
 from colmlm.model.lm.config import DIFFERENCE, CheckpointError
-from colmlm.model.reader.reader import ExtractiveReader
+from colmlm.model.reader.reader import ExtractiveReader, join_sequence, reader_batch, reader_logits
 from colmlm.model.reader.training import (
     ReaderExamples,
     ReaderQuestion,
@@ -26,6 +26,7 @@ from colmlm.model.reader.training import (
     train_with_curve,
 )
 from colmlm.model.training.config import TrainingRefused
+from tests.tiny import bare_tokenizer, tiny_llama
 from tests.tiny_annotators import tiny_encoder
 
 YEARS = (1911, 1981, 1066, 1492, 1789, 1815, 1865, 1918)
@@ -138,3 +139,41 @@ def test_an_adapter_is_released_as_one(encoder: Path, tmp_path: Path) -> None:
     list(islice(task(encoder).run(tmp_path / "run", save_seconds=0.0), 2))
     release_annotator(tmp_path / "run", tmp_path / "released", tmp_path)
     assert (tmp_path / "released" / ADAPTER).is_file() and not (tmp_path / "released" / DIFFERENCE).exists()
+
+
+# A decoder as the base.
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("decoder")
+    tokenizer = bare_tokenizer()
+    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    tiny_llama(tokenizer.get_vocab_size(), spread=0.2).save_pretrained(path)
+    tokenizer.save(str(path / "tokenizer.json"))
+    return path
+
+
+def test_a_decoder_is_trained_released_and_read_with_as_a_reader(decoder: Path, tmp_path: Path) -> None:
+    run = task(decoder, epochs=12)
+    metrics = list(run.run(tmp_path / "run"))
+    assert sum(m.loss for m in metrics[-8:]) / 8 < 0.5 * metrics[0].loss
+    release_annotator(tmp_path / "run", tmp_path / "released", tmp_path)
+    ours, theirs = (ExtractiveReader.load(tmp_path / name) for name in ("run", "released"))
+    passages = [Passage("a man", "a man in 1337 saw 4 men. He left."), Passage("", "It was so.")]
+    for one, other in zip(ours.read("when?", passages), theirs.read("when?", passages), strict=True):
+        assert one.margin == pytest.approx(other.margin, abs=0.1)
+    (alone,) = ours.read("when?", passages[1:])  # and not beside a longer one
+    assert alone.margin == pytest.approx(ours.read("when?", passages)[1].margin, abs=1e-3)
+
+
+def test_a_decoder_sees_what_follows_a_word_as_a_reader(decoder: Path) -> None:
+    run = task(decoder)
+    with run.reader() as reader:
+        texts = [join_sequence(reader.tokenizer, *map(reader.tokenizer.encode, ("when?", "")), ids) for ids in
+                 (reader.tokenizer.encode(text).ids for text in ("in 1911 men left", "in 1911 men stay"))]  # fmt: skip
+        with torch.inference_mode():
+            logits = reader_logits(reader.model, reader_batch(texts, reader.tokenizer.pad), reader.device)
+    first = texts[0].text
+    assert texts[0].ids[: first + 12] == texts[1].ids[: first + 12]
+    assert not torch.equal(logits[0, first : first + 12], logits[1, first : first + 12])
