@@ -16,6 +16,7 @@ from colmlm.kb.errors import NoActiveKeyset
 from colmlm.kb.jobs.queue import Jobs
 from colmlm.kb.jobs.tickets import WorkerState
 from colmlm.kb.keys.records import KeysetHead
+from colmlm.kb.lookup.records import IndexMemory
 from colmlm.kb.store import database
 from colmlm.kb.upkeep.upkeep import Statistics
 
@@ -37,10 +38,11 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a server. `ok` is true if nothing is `missing`: it answers lookups and prompts.
 
     `index_seq` is the last change in this process's index, `head_seq` the last in the log; `index_lag` is how many were
-    not yet in the index at the request. `checkpoint_id` is the loaded model's; lookups need it to be the active
-    keyset's. `workers` is the number of live workers, and `worker` the one that this server runs. `degraded` holds
-    `worker` where no jobs are done, and `model` where a model that may be wanted next is not loaded; `models_refused`
-    says why, by checkpoint, and `models` are the checkpoints that are loaded.
+    not yet in the index at the request. `index_memory` is what an index of torch takes. `checkpoint_id` is the loaded
+    model's; lookups need it to be the active keyset's. `workers` is the number of live workers, and `worker` the one
+    that this server runs. `degraded` holds `worker` where no jobs are done, and `model` where a model that may be
+    wanted next is not loaded; `models_refused` says why, by checkpoint, and `models` are the checkpoints that are
+    loaded.
     """
 
     ok: bool
@@ -50,6 +52,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     head_seq: int | None = None
     index_seq: int | None = None
     index_lag: int | None = None
+    index_memory: IndexMemory | None = None
     active_keyset: KeysetHead | None = None
     checkpoint_id: str | None = None
     generator_loaded: bool
@@ -137,6 +140,7 @@ def state_of(ports: Ports) -> Health:
         head_seq=head_seq,
         index_seq=ports.kb.lookups.catch_up() if keyset else None,
         index_lag=None if applied_seq is None or head_seq is None else max(0, head_seq - applied_seq),
+        index_memory=ports.kb.searcher.memory,
         active_keyset=keyset,
         checkpoint_id=checkpoint_id,
         generator_loaded=ports.generator_loaded,

@@ -89,7 +89,7 @@ from colmlm.kb.keys.records import GateStanding, KeysetHead, KeysetRecord
 from colmlm.kb.log import chain, tree, witness
 from colmlm.kb.log.chain import DenialRecord
 from colmlm.kb.log.records import ChangeRecord
-from colmlm.kb.lookup.records import Hit, LookupSpace
+from colmlm.kb.lookup.records import Hit, IndexMemory, LookupSpace
 from colmlm.kb.misses.records import AskedAgain, MissDetails, MissedQuestion, MissGroup, NearFact, Solving
 from colmlm.kb.questions.records import (
     AskedItem,
@@ -589,6 +589,7 @@ OPERATING_EXAMPLES: tuple[Any, ...] = (
         head_seq=41,
         index_seq=41,
         index_lag=0,
+        index_memory=IndexMemory("cuda", 1_000_000, 1_062_500, 1_233_562_500, 0),
         active_keyset=_HEAD,
         checkpoint_id="c0ffee",
         generator_loaded=True,

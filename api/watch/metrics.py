@@ -259,6 +259,12 @@ def _index(found: IndexStanding) -> Iterator[Metric]:
     if found.snapshot_at is not None:
         age = (datetime.now(UTC) - found.snapshot_at).total_seconds()
         yield _gauge("snapshot_age_seconds", "Age of the index's snapshot on disk", max(0.0, age))
+    if (memory := found.memory) is not None:
+        yield _gauge("index_capacity_keys", "Keys that an index of torch has room for", memory.capacity)
+        taken = GaugeMetricFamily("colmlm_index_bytes", "Memory of an index of torch", labels=["where"])
+        taken.add_metric(["device"], memory.device_bytes)
+        taken.add_metric(["main memory"], memory.main_bytes)
+        yield taken
 
 
 def _connections(engines: dict[str, Engine]) -> Metric:

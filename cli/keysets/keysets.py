@@ -221,6 +221,7 @@ CREATE_EXAMPLES = examples(
     "colmlm keysets create --checkpoint runs/mine --predict --json",
     "colmlm keysets create --encoder minilm",
     "colmlm keysets create --index-spec milvus:facts --empty",
+    "colmlm keysets create --index-spec torch",
 )
 FILL_EXAMPLES = examples(
     "colmlm keysets fill",
@@ -383,7 +384,7 @@ def create(
         str | None,
         typer.Option(
             "--index-spec",
-            help="A Faiss factory string, or milvus:COLLECTION. Default: by the number of facts.",
+            help="A Faiss factory string, milvus:COLLECTION or torch. Default: by the number of facts.",
         ),
     ] = None,
     empty: Annotated[bool, typer.Option("--empty", help="Make no keys yet; `keysets fill` does.")] = False,

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,15 @@ from colmlm.kb.keys.keysets import AUTO_SPEC, Ids, Vectors
 from colmlm.kb.keys.records import RECALL, IndexFit, KeysetHead
 from colmlm.kb.log import audit
 from colmlm.kb.lookup.index import IdBits, KeyIndex
-from colmlm.kb.lookup.specs import FLAT_SPEC, bits_spec, collection_of, default_spec, paper_spec, parse_spec
+from colmlm.kb.lookup.specs import (
+    FLAT_SPEC,
+    TORCH_SPEC,
+    bits_spec,
+    collection_of,
+    default_spec,
+    paper_spec,
+    parse_spec,
+)
 
 MEASURED = 500  # queries
 TIE = 1e-6  # keys whose scores differ by no more are equally near
@@ -232,7 +240,7 @@ class FaissCandidates:
 
 def require_spec(dim: int, spec: str) -> None:
     """Raise `IndexInvariant` where a keyset of this width can't have this spec."""
-    if collection_of(spec) is None:
+    if spec != TORCH_SPEC and collection_of(spec) is None:
         KeyIndex(dim, spec)
 
 
@@ -340,7 +348,7 @@ class CorporaKeys:
                 self._touched.difference_update(gone)
                 self._touched.update(new)
 
-    def read_keys(self, whole: FaissCandidates, connection: psycopg.Connection) -> None:
+    def read_keys(self, whole: Sized, connection: psycopg.Connection) -> None:
         """Read the keys, or those that came since. What changes meanwhile is noted afterwards."""
         with self._lock, connection.cursor(binary=True) as cursor:
             if self._touched is None or (self._apart is not None and len(self._apart) > 2 * self._most_apart):
@@ -369,7 +377,7 @@ class CorporaKeys:
             self._apart.remove(ids)
             self._apart.add(ids, keysets.decode_keys(keys, self._dim))
 
-    def search(self, whole: KeyIndex, queries_BD: npt.NDArray[Any], k: int) -> tuple[Vectors, Ids]:
+    def search(self, whole: SearchAmong, queries_BD: npt.NDArray[Any], k: int) -> tuple[Vectors, Ids]:
         apart = self._apart
         return whole.search(queries_BD, k, self._bits) if apart is None else apart.search(queries_BD, k)
 
@@ -379,11 +387,31 @@ class CorporaKeys:
         return self._apart
 
 
+class SearchAmong(Protocol):
+    """An index in this process of all keys, which can pass over those whose ids are not in a set."""
+
+    def search(
+        self, queries_BD: npt.NDArray[Any], k: int, only: IdBits | None = None
+    ) -> tuple[Vectors, Ids]: ...
+
+    def over_fetch(self, k: int) -> int: ...
+
+
+class IndexHere(Protocol):
+    """Candidates with an index in this process."""
+
+    @property
+    def index(self) -> SearchAmong: ...
+
+    @property
+    def is_estimating(self) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class CorporaCandidates:
     """Propose keys of some corpora, in the place of the candidates of the whole keyset."""
 
-    whole: FaissCandidates
+    whole: IndexHere
     keys: CorporaKeys
 
     @property

@@ -121,7 +121,7 @@ class KeyIndex:
         It refuses ids that are given twice, present or negative, keys of another width, and NaN or infinity. The first
         add trains a spec with IVF on its keys, so it should get all keys there are; too few are refused.
         """
-        ids_n, xb = _as_ids(ids), self._as_vectors(keys)
+        ids_n, xb = as_ids(ids), as_vectors(keys, self.dim)
         if len(ids_n) != len(xb):
             raise IndexInvariant(f"{count_of(len(ids_n), 'id')} came with {count_of(len(xb), 'key')}")
         if len(ids_n) == 0:
@@ -139,7 +139,7 @@ class KeyIndex:
 
         It ignores unknown ids, so a repeated removal does no harm. Pass batches: each call moves a flat index's keys.
         """
-        wanted = distinct(_as_ids(ids))
+        wanted = distinct(as_ids(ids))
         with self._lock.writing():
             present = wanted[self._present.has(wanted)]
             # A Hashtable accepts only an IDSelectorArray; a flat index would scan that in n x m steps, so it gets a
@@ -155,7 +155,7 @@ class KeyIndex:
 
     def missing(self, ids: Iterable[int] | Ids) -> Ids:
         """Give those of these ids that are not in the index, ascending and each once."""
-        wanted = distinct(_as_ids(ids))
+        wanted = distinct(as_ids(ids))
         return wanted[~self._present.has(wanted)]
 
     def search(self, queries_BD: npt.NDArray[Any], k: int, only: IdBits | None = None) -> tuple[Vectors, Ids]:
@@ -165,7 +165,7 @@ class KeyIndex:
         from the stored keys before comparing them with a threshold. Of the ids in `only`, the nearest may be in lists
         that are further off, so `only.widening` times as many are read.
         """
-        xq = self._as_vectors(queries_BD)
+        xq = as_vectors(queries_BD, self.dim)
         shape = len(xq), k
         faiss.cvar.distance_compute_blas_threshold = MATRIX_FROM * xq.shape[1]
         D, I = np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)  # noqa: E741
@@ -255,7 +255,7 @@ class KeyIndex:
 
         To be called once, before the first add.
         """
-        xb = self._as_vectors(keys)
+        xb = as_vectors(keys, self.dim)
         if len(xb) < self.train_min:
             raise IndexInvariant(
                 f"{self.spec} trains on its first add: {len(xb):,} of {count_of(self.train_min, 'key')}"
@@ -270,12 +270,6 @@ class KeyIndex:
             raise IndexInvariant(
                 f"keys {twice[:5].tolist()} are in it already, or came twice ({len(twice):,} in all)"
             )
-
-    def _as_vectors(self, x: npt.NDArray[Any]) -> Vectors:
-        x = np.ascontiguousarray(x, dtype=np.float32)
-        if x.ndim != 2 or x.shape[1] != self.dim or not np.isfinite(x).all():
-            raise IndexInvariant(f"vectors {x.shape} must be rows of {self.dim} finite numbers")
-        return x
 
 
 def _build(dim: int, spec: str) -> tuple[Any, int]:
@@ -325,7 +319,16 @@ def _ids_in(lists: Any) -> Ids:
     return np.concatenate([np.empty(0, dtype=np.int64), *ids])
 
 
-def _as_ids(ids: Iterable[int] | Ids) -> Ids:
+def as_vectors(x: npt.NDArray[Any], dim: int) -> Vectors:
+    """Give vectors as rows of 32 bits; raise `IndexInvariant` unless they are rows of `dim` finite numbers."""
+    x = np.ascontiguousarray(x, dtype=np.float32)
+    if x.ndim != 2 or x.shape[1] != dim or not np.isfinite(x).all():
+        raise IndexInvariant(f"vectors {x.shape} must be rows of {dim} finite numbers")
+    return x
+
+
+def as_ids(ids: Iterable[int] | Ids) -> Ids:
+    """Give ids as one row of integers; raise `IndexInvariant` where one is negative."""
     array = ids if isinstance(ids, np.ndarray) else np.array(list(ids))
     if array.size and (array.ndim != 1 or array.dtype.kind not in "iu" or array.min() < 0):
         raise IndexInvariant("ids must be one row of integers from 0 up (-1 is Faiss's 'none')")
@@ -380,7 +383,7 @@ Ids = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 _PAGE_BITS = 12
-_PAGE = 1 << _PAGE_BITS  # ids in a page, a byte each
+PAGE = 1 << _PAGE_BITS  # ids in a page, a byte each
 
 
 def distinct(ids: Ids) -> Ids:
@@ -407,23 +410,23 @@ class PresentIds:
     def has(self, ids: Ids) -> Flags:
         """Say of each of these ids whether it is present."""
         found = np.zeros(len(ids), dtype=np.bool_)
-        for number, part, places in _by_page(ids):
+        for number, part, places in split_by_page(ids):
             if (page := self._pages.get(number)) is not None:
                 found[part] = page[places]
         return found
 
     def add(self, ids: Ids) -> None:
         """Add ids of which none is present."""
-        for number, _, places in _by_page(ids):
+        for number, _, places in split_by_page(ids):
             page = self._pages.get(number)
             if page is None:
-                page = self._pages[number] = np.zeros(_PAGE, dtype=np.bool_)
+                page = self._pages[number] = np.zeros(PAGE, dtype=np.bool_)
             page[places] = True
         self._number += len(ids)
 
     def discard(self, ids: Ids) -> None:
         """Take out ids that are all present. A page that gets empty is dropped, since ids do not come back."""
-        for number, _, places in _by_page(ids):
+        for number, _, places in split_by_page(ids):
             page = self._pages[number]
             page[places] = False
             if not page.any():
@@ -432,16 +435,16 @@ class PresentIds:
 
     def ascending(self) -> Ids:
         """Give all ids in order; no other thread may change them meanwhile."""
-        pages = [np.flatnonzero(self._pages[number]) + number * _PAGE for number in sorted(self._pages)]
+        pages = [np.flatnonzero(self._pages[number]) + number * PAGE for number in sorted(self._pages)]
         return np.concatenate([np.empty(0, dtype=np.int64), *pages])
 
 
-def _by_page(ids: Ids) -> Iterator[tuple[int, slice, Ids]]:
+def split_by_page(ids: Ids) -> Iterator[tuple[int, slice, Ids]]:
     """Cut ascending ids by page: the number of each page, which of the ids are in it, and their places there."""
     pages = ids >> _PAGE_BITS
     starts = np.flatnonzero(np.diff(pages, prepend=-1)).tolist()
     for start, end in pairwise([*starts, len(ids)]):
-        yield int(pages[start]), slice(start, end), ids[start:end] & (_PAGE - 1)
+        yield int(pages[start]), slice(start, end), ids[start:end] & (PAGE - 1)
 
 
 class IdBits:
@@ -451,6 +454,11 @@ class IdBits:
         self._bits = np.zeros(int(ids.max(initial=0)) // 4 + 1024, np.uint8)  # room for twice as many
         self.widening = widening
         self.put(ids)
+
+    @property
+    def bits(self) -> npt.NDArray[np.uint8]:
+        """The bits, eight ids in a byte; an id past them is not in the set."""
+        return self._bits
 
     def put(self, ids: Ids) -> None:
         if int(ids.max(initial=0)) // 8 >= len(self._bits):

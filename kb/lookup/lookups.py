@@ -39,7 +39,7 @@ from colmlm.kb.lookup.options import (
     LookupOptions,
 )
 from colmlm.kb.lookup.ranking import Candidate, as_queries, decide_lookup, rank_candidates
-from colmlm.kb.lookup.records import AsOfLookup, Hit, Lookup, LookupSpace, Ranking
+from colmlm.kb.lookup.records import AsOfLookup, Hit, IndexMemory, Lookup, LookupSpace, Ranking
 from colmlm.kb.lookup.replica import snapshots_of
 from colmlm.kb.lookup.searcher import Searcher
 from colmlm.kb.store.database import connection_of
@@ -136,12 +136,14 @@ class Lookups:
 class IndexStanding:
     """The state of a process's index.
 
-    `applied_seq` is None where no index is open; `snapshot_at` where it has no snapshot.
+    `applied_seq` is None where no index is open, `snapshot_at` where it has no snapshot, and `memory` unless torch
+    searches.
     """
 
     head_seq: int
     applied_seq: int | None
     snapshot_at: datetime | None
+    memory: IndexMemory | None = None
 
     @property
     def lag(self) -> int | None:
@@ -155,7 +157,7 @@ def index_standing(store: Store, searcher: Searcher) -> IndexStanding:
     with store.sessions() as session:
         head = audit.head_seq(session)
         snapshot_at = _snapshot_at(session, store, keyset_id) if keyset_id is not None else None
-    return IndexStanding(head, applied_seq, snapshot_at)
+    return IndexStanding(head, applied_seq, snapshot_at, searcher.memory)
 
 
 def _snapshot_at(session: Session, store: Store, keyset_id: int) -> datetime | None:

@@ -27,16 +27,24 @@ from colmlm.kb.errors import (
     SnapshotRefused,
 )
 from colmlm.kb.keys import keysets
-from colmlm.kb.keys.keysets import active_keyset_id
+from colmlm.kb.keys.keysets import AUTO_SPEC, active_keyset_id
 from colmlm.kb.keys.records import KeysetHead, SharedSnapshot
 from colmlm.kb.lookup import shared
+from colmlm.kb.lookup.device import DeviceCandidates, may_use_cuda
 from colmlm.kb.lookup.in_process import OnKeys
-from colmlm.kb.lookup.records import NOBODY, Observer
+from colmlm.kb.lookup.records import NOBODY, IndexMemory, Observer
 from colmlm.kb.lookup.remote import CollectionCandidates, hand_on_changes
-from colmlm.kb.lookup.replica import Replica, load_saved_replica, rebuild_replica, save_replica
+from colmlm.kb.lookup.replica import (
+    Replica,
+    load_saved_replica,
+    note_unkept,
+    read_replica,
+    rebuild_replica,
+    save_replica,
+)
 from colmlm.kb.lookup.shared import SharedFolder, SnapshotExtent, folder_of, noted_snapshots
 from colmlm.kb.lookup.snapshot_files import IndexRecord, note_history, read_manifest, replace_snapshot, sha256
-from colmlm.kb.lookup.specs import collection_of
+from colmlm.kb.lookup.specs import TORCH_SPEC, collection_of
 from colmlm.kb.store import database
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.settings import Settings
@@ -233,6 +241,12 @@ class Replicas:
         return self._replica.applied_seq if self._replica else None
 
     @property
+    def memory(self) -> IndexMemory | None:
+        """The memory that the index of this process takes, if torch searches it."""
+        candidates = self._replica.candidates if self._replica else None
+        return candidates.index.memory if isinstance(candidates, DeviceCandidates) else None
+
+    @property
     def keyset_in_use(self) -> int | None:
         """The keyset of the index that is open in this process; None where none is open yet."""
         return self._replica.keyset_id if self._replica else None
@@ -246,11 +260,14 @@ class Replicas:
         """Open and catch up the index of the active keyset before a fork.
 
         Keys elsewhere are asked for over connections and threads that a fork breaks, and so is object storage. So what
-        is not in the index directory is opened after it, where snapshots are shared.
+        is not in the index directory is opened after it, where snapshots are shared. A device cannot be used by two
+        processes of one that has begun with it, nor can torch's threads.
         """
         with self.sessions() as session:
             keyset = keysets.active_head(session)
-            if collection_of(keyset.index_spec) is not None:
+            if collection_of(keyset.index_spec) is not None or keyset.index_spec == TORCH_SPEC:
+                return
+            if keyset.index_spec == AUTO_SPEC and may_use_cuda(self.settings):
                 return
             if self.settings.shared_snapshots is not None:
                 fetch_snapshot_apart(session, keyset.keyset_id, keyset.dim, self.settings)
@@ -295,6 +312,9 @@ class Replicas:
         with self.sessions.begin() as session:
             keyset = keysets.keyset_head(session, keyset_id)
             if held is None or held.keyset_id != keyset_id or held.candidates.is_lost:
+                if keyset.index_spec == TORCH_SPEC:
+                    note_unkept(session, keyset_id)
+                    return True
                 held = self._open_or_rebuild(session, keyset, on_keys)
             held.candidates.take(keyset.index_fit)
             held.catch_up(database.connection_of(session))
@@ -403,13 +423,12 @@ def open_caught_up_replica(
 
     With `once`, and where snapshots are shared, it waits for another process that builds it, and has the turn to the
     end of the transaction where it builds it itself. What is kept elsewhere is only rebuilt by `rebuild`: it may be far
-    too much to do for a lookup. What it lacks is handed on first where that is more than a process may hold.
+    too much to do for a lookup. What it lacks is handed on first where that is more than a process may hold. Keys that
+    torch searches are read from the database.
     """
-    try:
-        replica = load_best_replica(session, keyset, settings)
-    except SnapshotRefused:
-        found = _of_another(session, keyset, settings) if once else None
-        replica = found or rebuild_replica(session, keyset, settings, on_keys)
+    replica = read_replica(session, keyset, settings, on_keys) or _open_kept(
+        session, keyset, settings, on_keys, once=once
+    )
     try:
         replica.catch_up(connection_of(session))
     except CandidatesUnavailable:
@@ -419,6 +438,17 @@ def open_caught_up_replica(
         replica = load_saved_replica(session, keyset, settings)
         replica.catch_up(connection_of(session))
     return replica
+
+
+def _open_kept(
+    session: Session, keyset: KeysetHead, settings: Settings, on_keys: OnKeys | None, *, once: bool
+) -> Replica:
+    """Open what is kept of a keyset's index; build it where nothing is, and no other process does."""
+    try:
+        return load_best_replica(session, keyset, settings)
+    except SnapshotRefused:
+        found = _of_another(session, keyset, settings) if once else None
+        return found or rebuild_replica(session, keyset, settings, on_keys)
 
 
 def load_best_replica(session: Session, keyset: KeysetHead, settings: Settings) -> Replica:

@@ -93,6 +93,20 @@ class LookupSpace:
     head_seq: int
 
 
+@dataclass(frozen=True, slots=True)
+class IndexMemory:
+    """The memory of an index that torch searches, on a `device`: it has room for `capacity` keys, and holds `num_keys`.
+
+    It takes `device_bytes` on the device and `main_bytes` in main memory.
+    """
+
+    device: str
+    num_keys: int
+    capacity: int
+    device_bytes: int
+    main_bytes: int
+
+
 class Observer(Protocol):
     """Observes lookups. Every thread that looks something up calls it; an error that it raises fails the lookup."""
 

@@ -6,6 +6,7 @@ the candidates are made to hold exactly those. So a change may be applied twice,
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import threading
@@ -26,6 +27,7 @@ from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keysets import Ids, Vectors
 from colmlm.kb.keys.records import RECALL, IndexFit, KeysetHead
 from colmlm.kb.log import audit
+from colmlm.kb.lookup.device import DeviceCandidates, choose_device, read_to_device
 from colmlm.kb.lookup.in_process import (
     MOST_APART,
     CorporaCandidates,
@@ -44,10 +46,17 @@ from colmlm.kb.lookup.remote import (
     hand_on_changes,
     write_all_keys,
 )
-from colmlm.kb.lookup.shared import publish_snapshot
-from colmlm.kb.lookup.snapshot_files import history_file, note_history
+from colmlm.kb.lookup.shared import (
+    forget_snapshots,
+    may_hold_erased_keys,
+    noted_snapshots,
+    publish_snapshot,
+)
+from colmlm.kb.lookup.snapshot_files import history_file, locked_directory, note_history
+from colmlm.kb.lookup.specs import TORCH_SPEC
 from colmlm.kb.lookup.touched import Keys, read_touched_keys, renew_touched_keys
 from colmlm.kb.store.settings import Settings
+from colmlm.kb.store.waits import wait_for_turn
 
 # The keys that an index was given lately, so that a search from before need not be repeated for a few.
 
@@ -106,7 +115,7 @@ class Replica:
         A collection elsewhere proposes keys of all; the SELECT that decides passes over the others.
         """
         whole = self.candidates
-        if not corpora or not isinstance(whole, FaissCandidates):
+        if not corpora or not isinstance(whole, FaissCandidates | DeviceCandidates):
             return whole
         if (keys := self._corpora.get(corpora)) is None:
             keys = CorporaKeys(self.keyset_id, self.dim, corpora, self.most_apart)
@@ -157,11 +166,21 @@ def rebuild_replica(
 ) -> Replica:
     """Build the replica from the database alone and fit its index to find this share, `goal`, of the nearest keys.
 
-    Where the keyset names a collection elsewhere, that is mended or filled.
+    Where the keyset names a collection elsewhere, that is mended or filled. Where torch searches it, its keys are read.
     """
     if (there := collection_of_keyset(session, keyset, settings.milvus)) is not None:
         return _replica(keyset, write_all_keys(session, keyset, there, on_keys))
-    return replace(_replica(keyset, build_all(session, keyset, on_keys, goal)), is_new=True)
+    return read_replica(session, keyset, settings, on_keys) or replace(
+        _replica(keyset, build_all(session, keyset, on_keys, goal)), is_new=True
+    )
+
+
+def read_replica(
+    session: Session, keyset: KeysetHead, settings: Settings, on_keys: OnKeys | None = None
+) -> Replica | None:
+    """Read the keys of a keyset that torch searches from the database; None where something else searches it."""
+    place = choose_device(session, keyset, settings)
+    return None if place is None else _replica(keyset, read_to_device(session, keyset, place, on_keys))
 
 
 def _replica(keyset: KeysetHead, candidates: CandidateKeys) -> Replica:
@@ -175,6 +194,8 @@ def load_saved_replica(session: Session, keyset: KeysetHead, settings: Settings)
     """
     if (there := collection_of_keyset(session, keyset, settings.milvus)) is not None:
         return _replica(keyset, attach_collection(session, there))
+    if keyset.index_spec == TORCH_SPEC:
+        raise SnapshotRefused(keyset_id=keyset.keyset_id, cause="torch reads its keys from the database")
     directory = snapshots_of(session, settings.index_directory)
     index, applied_seq = KeyIndex.load(directory, keyset_id=keyset.keyset_id, dim=keyset.dim)
     _require_same_history(session, directory, keyset.keyset_id, applied_seq)
@@ -191,6 +212,8 @@ def snapshots_of(session: Session, directory: Path) -> Path:
 def save_replica(session: Session, replica: Replica, settings: Settings, *, share: bool = False) -> bool:
     """Write the replica's snapshot, and share it where that is due or with `share`, or hands on what is elsewhere.
 
+    Of keys that torch searches none is written, and one from before is removed, which could hold erased keys.
+
     It must have caught up, or a process could bring back what another has removed. One that was just built is shared in
     any case. That the shared place is out of reach is raised only with `share`. Says False where facts were erased
     meanwhile, so that it was not shared.
@@ -198,6 +221,8 @@ def save_replica(session: Session, replica: Replica, settings: Settings, *, shar
     is_shared = True
     if isinstance(replica.candidates, CollectionCandidates):
         hand_on_changes(session, replica.keyset_id, replica.candidates.collection)
+    elif isinstance(replica.candidates, DeviceCandidates):
+        _leave_no_snapshot(session, replica.keyset_id, settings, share=share)
     else:
         _save_snapshot(session, replica, snapshots_of(session, settings.index_directory))
         is_shared = _share(session, replica, settings, must=share)
@@ -212,6 +237,27 @@ def _save_snapshot(session: Session, replica: Replica, directory: Path) -> None:
         index, seq = replica.candidates.index, replica.applied_seq
         index.save(directory, keyset_id=replica.keyset_id, applied_seq=seq)
         note_history(directory, replica.keyset_id, seq, audit.hash_at(session, seq))
+
+
+def note_unkept(session: Session, keyset_id: int) -> None:
+    """Note that the keys of a keyset that names torch are as of now, without reading them: nothing of them is kept."""
+    keysets.note_snapshot(session, keyset_id, audit.head_seq(session))
+    keysets.note_fit(session, keyset_id, IndexFit(TORCH_SPEC, 0, 0))
+
+
+def _leave_no_snapshot(session: Session, keyset_id: int, settings: Settings, *, share: bool) -> None:
+    directory = snapshots_of(session, settings.index_directory)
+    if directory.exists():
+        with locked_directory(directory, fcntl.LOCK_EX):
+            for file in (
+                *directory.glob(f"keyset-{keyset_id}.*"),
+                *directory.glob(f"keyset-{keyset_id}-seq-*"),
+            ):
+                file.unlink(missing_ok=True)
+    if share and (there := noted_snapshots(session).get(keyset_id)) is not None:
+        wait_for_turn(session, keyset_id)
+        if may_hold_erased_keys(session, there):
+            forget_snapshots(session, [keyset_id])
 
 
 def _share(session: Session, replica: Replica, settings: Settings, *, must: bool) -> bool:

@@ -32,8 +32,13 @@ from colmlm.kb.keys.keysets import keyset_head
 from colmlm.kb.keys.records import KeysetHead
 from colmlm.kb.lookup import shared
 from colmlm.kb.lookup.collection import Collection
-from colmlm.kb.lookup.in_process import FaissCandidates
-from colmlm.kb.lookup.remote import CollectionWriter, address_of_note, collection_of_keyset, is_filled
+from colmlm.kb.lookup.remote import (
+    CollectionCandidates,
+    CollectionWriter,
+    address_of_note,
+    collection_of_keyset,
+    is_filled,
+)
 from colmlm.kb.lookup.replica import Replica, load_saved_replica, snapshots_of
 from colmlm.kb.lookup.snapshot_files import locked_directory
 from colmlm.kb.lookup.specs import DROPPED
@@ -319,7 +324,7 @@ def compare_snapshots(session: Session, replica: Replica) -> Snapshot:
         missing=tuple(np.setdiff1d(wanted, found, assume_unique=True).tolist()),
         left_over=tuple(np.setdiff1d(found, wanted, assume_unique=True).tolist()),
         twice=replica.candidates.num_twice,
-        is_elsewhere=not isinstance(replica.candidates, FaissCandidates),
+        is_elsewhere=isinstance(replica.candidates, CollectionCandidates),
     )
 
 

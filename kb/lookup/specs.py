@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 FLAT_SPEC = "IDMap2,Flat"
+TORCH_SPEC = "torch"  # exact search by torch, on a device or in main memory: no index of Faiss
 
 FLAT_UP_TO = 50_000  # keys up to which search is exact, without training, at some milliseconds a query
 

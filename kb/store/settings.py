@@ -42,6 +42,7 @@ _POSTGRES = re.compile(r"postgres(?:ql)?(?:\+psycopg)?://")
 
 Number = Annotated[int, Meta(ge=0, le=10**12, description="a number")]
 Megabytes = Annotated[int, Meta(ge=1, le=1_000_000, description="a number of megabytes from 1 to 1000000")]
+Percent = Annotated[int, Meta(ge=0, le=100, description="a number of percent from 0 to 100")]
 SharedPlace = Annotated[
     str,
     Meta(
@@ -84,6 +85,8 @@ class Settings:
     """
     document: DocumentLimits = field(default_factory=DocumentLimits)
     milvus: MilvusAddress = field(default_factory=MilvusAddress)
+    index_device_percent: Percent = 50
+    """How many percent of a CUDA device's free memory the keys of an index may take. 0: no device is used."""
     job_retention_days: Days = 90
     """How long a job is kept after it ended. 0 keeps all jobs."""
     miss_retention_days: Days = 365

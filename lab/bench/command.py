@@ -51,6 +51,7 @@ def group() -> None:
         "colmlm-lab bench store --facts 100000 --peers --plots plots",
         "colmlm-lab bench store --keyset 1 --spec RR576,IVF256,RaBitQ",
         "colmlm-lab bench store --backend milvus:bench",
+        "colmlm-lab bench store --backend torch --facts 100000 --spec IDMap2,Flat",
     )
 )
 def store(
@@ -77,7 +78,7 @@ def store(
         str | None,
         typer.Option(
             "--backend",
-            help="Instead: lookups whose keys are in this collection, milvus:NAME, beside Faiss. It must not exist.",
+            help="Instead: lookups by torch, or with keys in a new collection, milvus:NAME, beside those by Faiss.",
         ),
     ] = None,
     peers: Annotated[
@@ -128,11 +129,11 @@ def _measure_backend(
     spec: str | None,
     directory: Path | None,
 ) -> None:
-    from colmlm.kb.lookup.specs import collection_of
+    from colmlm.kb.lookup.specs import TORCH_SPEC, collection_of
     from colmlm.lab.bench.store import BackendBench
 
-    if collection_of(backend) is None:
-        raise typer.BadParameter(f"{backend!r} is not milvus:COLLECTION.", param_hint="--backend")
+    if backend != TORCH_SPEC and collection_of(backend) is None:
+        raise typer.BadParameter(f"{backend!r} is not torch or milvus:COLLECTION.", param_hint="--backend")
     address = Settings.from_environment(os.environ).milvus
     with own_folder(directory) as home:
         figures = BackendBench(measured, seed, backend, spec, address, home, note).run()

@@ -1,7 +1,7 @@
 """Measures how fast the store ingests, looks up, deletes, forgets and reopens, beside the bare libraries.
 
 Each figure is shown beside that of Faiss or PostgreSQL doing the same work alone on the same data, machine and run,
-since ratios carry over to other machines and milliseconds do not.
+since ratios carry over to other machines and milliseconds do not. Another backend is measured beside Faiss, too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,9 @@ from sqlalchemy import text
 
 from colmlm.kb import interpreter
 from colmlm.kb.corpus.format import Parsed
+from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.keys.records import CheckpointInfo
+from colmlm.kb.lookup.collection import Collection
 from colmlm.kb.lookup.in_process import FaissCandidates
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.remote import SETTLED_SECONDS, CollectionCandidates
@@ -373,18 +375,18 @@ def copy_seconds(kb: KnowledgeBase, folder: Path) -> float:
     return seconds
 
 
-# Measures lookups whose keys a server elsewhere searches, beside those with Faiss in the process, on the same facts.
-#
-# Two keysets hold the same keys. Each query is looked up in both, one after the other, so that other load affects both.
+# Another backend beside Faiss, on the same facts: two keysets hold the same keys. Each query is looked up in both, one
+# after the other, so that other load affects both.
 
-HERE, ELSEWHERE = "here", "elsewhere"  # checkpoints
+HERE, ELSEWHERE = "here", "elsewhere"  # checkpoints: of Faiss, and of the other backend
 NUM_EDITS = 200
-INDEX_SECONDS = 600  # for which the server may build its own index
+INDEX_SECONDS = 600  # for which a server may build its own index
+MOST_CANDIDATES = 64
 
 
 @dataclass(slots=True)
 class BackendBench:
-    """One run, in a directory of its own, with a collection that is dropped at its end."""
+    """One run, in a directory of its own. A collection elsewhere is dropped at its end."""
 
     measured: MeasuredKeys
     seed: int
@@ -395,11 +397,13 @@ class BackendBench:
     say: Callable[[str], None]
 
     def run(self) -> dict[str, Any]:
-        """Give the figures, of one lookup each: with Faiss here, and with keys elsewhere.
+        """Give the figures, of one lookup each: with Faiss here, and with the backend.
 
         `same_answers` is the share of queries with the same best fact at the same score. `deleted_but_found` and
         `restored_not_found` count lookups of a fact's own key right after the edit. `handed_on_seconds` is what all
-        those edits took to be written there.
+        those edits took to be written there. `candidates_needed` is how many candidates have the nearest key of each
+        query among them; `candidates_needed_16_bits` how many would, if scores had 16 bits. `bytes_per_key` is the
+        memory of a key that torch searches.
         """
         settings = Settings(home=self.home, actor="bench", milvus=self.address)
         keys = self.measured.keys
@@ -410,13 +414,16 @@ class BackendBench:
             here, here_seconds = self._store_keys(kb, HERE, self.spec)
             there, fill_seconds = self._store_keys(kb, ELSEWHERE, self.backend)
             try:
-                index_seconds = self._await_server_index(there)
+                collection = collection_held(there)
+                index_seconds = self._await_server_index(collection) if collection is not None else 0.0
                 figures = self._lookups(here, there)
+                figures |= self._candidates_needed(there)
                 figures |= self._edits(kb, there)
                 report = kb.upkeep.fsck()
                 here_spec = here.current().candidates.fit.spec
             finally:
-                _candidates(there).collection.drop()
+                if (collection := collection_held(there)) is not None:
+                    collection.drop()
         return {
             "backend": self.backend,
             "keys": self.measured.source,
@@ -432,7 +439,7 @@ class BackendBench:
         }
 
     def _store_keys(self, kb: KnowledgeBase, name: str, spec: str | None) -> tuple[Searcher, float]:
-        """Store the keys in a keyset of this spec and give lookups in it, with the seconds that its index took."""
+        """Store the keys in a keyset of this spec; give lookups in it, and the seconds to build and open its index."""
         keys = self.measured.keys
         keyset = kb.keysets.create(CheckpointInfo(name, name, keys.shape[1]), spec)
         fact_ids = np.arange(1, len(keys) + 1, dtype=np.int64)
@@ -442,14 +449,14 @@ class BackendBench:
                 text("UPDATE keyset SET state = 'ready' WHERE id = :id"), {"id": keyset.keyset_id}
             )
         self.say(f"filling {spec or 'the index here'}")
+        searcher = kb.lookups.in_keyset(keyset.keyset_id)
         seconds = seconds_of(lambda: kb.searcher.prepare(keyset.keyset_id))
-        return kb.lookups.in_keyset(keyset.keyset_id), seconds
+        return searcher, seconds + seconds_of(searcher.current)
 
-    def _await_server_index(self, there: Searcher) -> float:
+    def _await_server_index(self, collection: Collection) -> float:
         """Wait until the server has built its own index and every search sees all keys, and give the seconds."""
         self.say("waiting for the server's own index")
         started = time.perf_counter()
-        collection = _candidates(there).collection
         while not collection.is_indexed():
             if time.perf_counter() - started > INDEX_SECONDS:
                 raise TimeoutError(f"{collection.where} has no index after {INDEX_SECONDS} s")
@@ -460,7 +467,7 @@ class BackendBench:
 
     def _lookups(self, here: Searcher, there: Searcher) -> dict[str, Any]:
         self.say("lookups")
-        queries, right = self.measured.queries, exact_top1(self.measured.keys, self.measured.queries) + 1
+        queries, right = self.measured.queries, self._nearest() + 1
         found: dict[str, list[tuple[int, float]]] = {HERE: [], ELSEWHERE: []}
         seconds: dict[str, list[float]] = {HERE: [], ELSEWHERE: []}
         for query in queries:
@@ -480,7 +487,52 @@ class BackendBench:
             "lookup_p99_ms": milliseconds(seconds[ELSEWHERE][WARM_UP:], 99),
             "here_p50_ms": milliseconds(seconds[HERE][WARM_UP:], 50),
             "here_p99_ms": milliseconds(seconds[HERE][WARM_UP:], 99),
+            **self._searches(here, there),
         }
+
+    def _nearest(self) -> npt.NDArray[np.int64]:
+        """Give the position of the nearest key to each query, of the keys as they are stored."""
+        return exact_top1(self.measured.keys.astype(STORED).astype(np.float32), self.measured.queries)
+
+    def _searches(self, here: Searcher, there: Searcher) -> dict[str, float]:
+        """Time searches alone, without the database, of one query and of a batch."""
+        self.say("searches")
+        seconds: dict[str, list[float]] = {}
+        queries = self.measured.queries[: 4 * BATCH]
+        for size in (1, BATCH):
+            for start in range(0, len(queries), size):
+                for prefix, searcher in (("here_", here), ("", there)):
+                    some, candidates = queries[start : start + size], searcher.current().candidates
+                    took = seconds_of(partial(candidates.search, some, candidates.over_fetch(1)))
+                    seconds.setdefault(f"{prefix}search_of_{size}_p50_ms", []).append(took)
+        return {name: milliseconds(times, 50) for name, times in seconds.items()}
+
+    def _candidates_needed(self, there: Searcher) -> dict[str, Any]:
+        """Count the candidates that have every query's nearest key among them, by the scores of the backend.
+
+        Also count them for scores of 16 bits, in which a key that ties with the nearest may come before it.
+        """
+        queries, right = self.measured.queries, self._nearest()
+        candidates = there.current().candidates
+        _, found = candidates.search(queries, MOST_CANDIDATES)
+        is_right = found == candidates.ids[right][:, None]
+        ranks = np.where(is_right.any(axis=1), is_right.argmax(axis=1) + 1, MOST_CANDIDATES + 1)
+        stored, most = self.measured.keys.astype(STORED).astype(np.float32), 0
+        for start in range(0, len(queries), BATCH):
+            scores = (queries[start : start + BATCH].astype(STORED).astype(np.float32) @ stored.T).astype(
+                STORED
+            )
+            own = scores[np.arange(len(scores)), right[start : start + BATCH]]
+            most = max(most, int((scores >= own[:, None]).sum(axis=1).max()))
+        figures = {
+            "candidates_needed": int(ranks.max()),
+            "nearest_is_first": float(np.mean(ranks == 1)),
+            "candidates_needed_16_bits": most,
+        }
+        if (memory := there.memory) is not None:
+            taken = memory.device_bytes + memory.main_bytes
+            figures |= {"memory": asdict(memory), "bytes_per_key": taken / memory.capacity}
+        return figures
 
     def _edits(self, kb: KnowledgeBase, there: Searcher) -> dict[str, Any]:
         """Delete facts and restore them, and look each one's own key up right after either."""
@@ -494,9 +546,9 @@ class BackendBench:
             for fact_id in chosen.tolist():
                 edit([fact_id], actor=ACTOR, reason=REASON)
                 after[verb] += self._finds(there, keys[fact_id - 1], fact_id, seconds)
-        candidates = _candidates(there)
         handing = seconds_of(lambda: kb.searcher.prepare(there.current().keyset_id))
-        assert candidates.collection.mark(strong=True) is not None
+        if (collection := collection_held(there)) is not None:
+            assert collection.mark(strong=True) is not None
         return {
             "edits": 2 * NUM_EDITS,
             "deleted_but_found": after["delete"],
@@ -514,7 +566,7 @@ class BackendBench:
         return any(hit.fact_id == fact_id for hit in lookup.hits)
 
 
-def _candidates(there: Searcher) -> CollectionCandidates:
+def collection_held(there: Searcher) -> Collection | None:
+    """Give the collection elsewhere that has the keys; None where they are in this process."""
     candidates = there.current().candidates
-    assert isinstance(candidates, CollectionCandidates)
-    return candidates
+    return candidates.collection if isinstance(candidates, CollectionCandidates) else None

@@ -26,6 +26,7 @@ from colmlm.kb.corpus.format import Parsed
 from colmlm.kb.keys.calibration import Calibration
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.lookup.questions import Questions
+from colmlm.kb.lookup.specs import TORCH_SPEC
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.settings import MilvusAddress, Settings
 from colmlm.kb.switching.keysets import Keysets
@@ -45,19 +46,21 @@ def edits(
     *,
     operations: int = 10_000,
     seed: int = 0,
-    milvus: str | None = None,
+    backend: str | None = None,
     beside: int = 0,
 ) -> Figures:
     """Edit in one process and look up in another, half of the operations each, and count wrong answers.
 
-    So many facts stand `beside` those that are edited. A Milvus server at an address searches the keys, if named.
+    So many facts stand `beside` those that are edited. The `backend` that searches the keys is torch, or a Milvus
+    server at this address. None: Faiss.
     """
     encoder = HashEncoder(0, WIDTH if beside else DIM)
-    if milvus is not None:
-        settings = replace(settings, milvus=MilvusAddress(uri=milvus))
+    spec = backend
+    if backend is not None and backend != TORCH_SPEC:
+        settings, spec = replace(settings, milvus=MilvusAddress(uri=backend)), "milvus:faults"
     with KnowledgeBase.open(settings) as kb:
         ids = fill_base(kb, EDITED_FACTS)
-        keyset = kb.keysets.create(encoder.checkpoint, None if milvus is None else "milvus:faults")
+        keyset = kb.keysets.create(encoder.checkpoint, spec)
         store_beside(kb, keyset.keyset_id, beside, seed)
         kb.keysets.rekey(encoder)
         with spawn_work(_look_up, settings, encoder) as pipe:
@@ -144,10 +147,15 @@ OLD, NEW = ENCODERS
 MEASURED = Calibration(0.9, 0.0, 0.0, 1.0, 2)
 
 
-def switch(settings: Settings, *, seconds: float = 20.0) -> Figures:
-    """Switch the active keyset back and forth under lookups and edits, none of which may fail or be mixed."""
+def switch(settings: Settings, *, seconds: float = 20.0, backend: str | None = None) -> Figures:
+    """Switch the active keyset back and forth under lookups and edits, none of which may fail or be mixed.
+
+    The `backend` that searches the keys is torch; None: Faiss.
+    """
     with KnowledgeBase.open(settings) as kb, KnowledgeBase.open(settings) as editing:
         ids = fill_base(kb, FACTS)
+        for encoder in ENCODERS:
+            kb.keysets.create(encoder.checkpoint, backend)
         keysets = {
             encoder.checkpoint.checkpoint_id: kb.keysets.calibrate(
                 kb.keysets.rekey(encoder).keyset_id, MEASURED

@@ -16,7 +16,7 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.store.engines import WatchedPool
 from tests.api.conftest import CAPITAL, Client, Connect
 from tests.api.generator import LookupGenerator
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, activated
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -101,6 +101,23 @@ def test_the_index_the_log_and_the_pools_are_read_when_asked(
     with atlas.engine.connect():
         assert value(samples(client), "colmlm_database_connections", pool="upkeep", state="in_use") == 1
     assert value(samples(client), "colmlm_changes_total", kind="update") == 2, "each change is counted once"
+
+
+def test_the_memory_of_keys_that_torch_searches_is_told(
+    atlas: KnowledgeBase, encoder: FakeEncoder, connect: Connect
+) -> None:
+    client = connect(create_app(atlas, encoder, LookupGenerator(atlas, encoder)), "reader")
+    atlas.lookups.catch_up()
+    assert "colmlm_index_capacity_keys" not in {name for name, _ in samples(client)}
+    second = FakeEncoder(salt="2")
+    atlas.keysets.create(second.checkpoint, "torch")
+    activated(atlas, atlas.keysets.rekey(second).keyset_id)
+    atlas.lookups.catch_up()
+    found, memory = samples(client), client.get("/health").json()["index_memory"]
+    assert value(found, "colmlm_index_capacity_keys") == memory["capacity"] >= memory["num_keys"] > 0
+    assert value(found, "colmlm_index_bytes", where="main memory") == memory["main_bytes"]
+    assert value(found, "colmlm_index_bytes", where="device") == memory["device_bytes"]
+    assert memory["main_bytes"] + memory["device_bytes"] == memory["capacity"] * (2 * second.dim + 9)
 
 
 def test_webhooks_are_watched_by_number_and_not_by_address(

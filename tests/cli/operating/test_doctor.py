@@ -253,6 +253,22 @@ def test_shared_snapshots_are_looked_for(
     assert finding(run("doctor", "--json"), "shared snapshots")["state"] == "failed"
 
 
+def test_keys_that_torch_searches_need_no_snapshot(
+    run: Run, annotated: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shared").mkdir()
+    monkeypatch.setenv("COLMLM_SHARED_SNAPSHOTS", str(tmp_path / "shared"))
+    assert run("corpus", "add", annotated, "--format", "annotated", "--corpus", "atlas").code == 0
+    assert run("keysets", "create", "--index-spec", "torch").code == 0
+    checked = run("doctor", "--json")
+    found = finding(checked, "index")
+    assert found["state"] == "ok" and "from the database" in found["found"]
+    assert "shared snapshots" not in states(checked) and not list(home.rglob("keyset-*"))
+    (listed,) = run("keysets", "list", "--json").json["keysets"]
+    assert (listed["index_spec"], listed["index_fit"]["spec"]) == ("torch", "torch")
+    assert run("doctor", "--data").code == 0
+
+
 def test_what_works_and_will_bite_is_a_warning(
     run: Run, atlas: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,11 +19,12 @@ WHO = {"actor": "tester", "reason": "test"}
 FACTS, EDITS = 60, 24
 
 
-@pytest.fixture
-def shelves(kb: KnowledgeBase, encoder: FakeEncoder) -> KnowledgeBase:
+@pytest.fixture(params=[None, "torch"], ids=["Faiss", "torch"])
+def shelves(kb: KnowledgeBase, encoder: FakeEncoder, request: pytest.FixtureRequest) -> KnowledgeBase:
     for corpus in ("red", "green", "blue"):
         ingest(kb, *numbered(FACTS), corpus=corpus)
     kb.facts.add("Of no document?", "nothing", **WHO)
+    kb.keysets.create(encoder.checkpoint, request.param)
     kb.keysets.rekey(encoder)
     return kb
 

@@ -28,8 +28,14 @@ def test_no_process_gives_an_old_answer_once_the_edit_is_acknowledged(settings: 
 
 @pytest.mark.slow(reason="works on a real server for seconds")
 def test_no_process_does_where_a_server_elsewhere_searches_the_keys(settings: Settings, milvus: MilvusServer):
-    found = edits(settings, operations=400, milvus=milvus.uri, beside=200)
+    found = edits(settings, operations=400, backend=milvus.uri, beside=200)
     assert faults_in(found) == [] and found["operations"] == 400, found
+
+
+@pytest.mark.slow(reason="works on a real server for seconds")
+def test_no_process_does_where_torch_searches_the_keys(settings: Settings):
+    found = edits(settings, operations=600, backend="torch", beside=200)
+    assert faults_in(found) == [] and found["operations"] == 600, found
 
 
 def test_writers_take_turns_on_the_log(kb: KnowledgeBase, settings: Settings, encoder: FakeEncoder):
@@ -51,8 +57,11 @@ def test_writers_take_turns_on_the_log(kb: KnowledgeBase, settings: Settings, en
 
 
 @pytest.mark.slow(reason="works on a real server for seconds")
-def test_no_lookup_fails_and_no_answer_is_mixed_while_the_keyset_switches(settings: Settings):
-    found = switch(settings, seconds=1)
+@pytest.mark.parametrize("backend", [None, "torch"], ids=["Faiss", "torch"])
+def test_no_lookup_fails_and_no_answer_is_mixed_while_the_keyset_switches(
+    settings: Settings, backend: str | None
+):
+    found = switch(settings, seconds=1, backend=backend)
     assert faults_in(found) == [], found
     assert 0 < found["answered_by_new"] < found["requests"] and found["edits"] > 0
     assert found["activations"] >= 2 and found["rollbacks"] >= 2
