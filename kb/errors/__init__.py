@@ -271,12 +271,18 @@ class MigrationNeeded(OutOfReach):
 class CandidatesUnavailable(OutOfReach):
     title = "Candidates unavailable"
 
-    def __init__(self, where: str, cause: str) -> None:
+    def __init__(
+        self,
+        where: str,
+        cause: str,
+        *,
+        by: str = "The Milvus server",
+        remedy: str = "Check that server and COLMLM_MILVUS_URI, then try again.",
+    ) -> None:
         self.where = where
-        remedy = remedy_after(cause, "Check that server and COLMLM_MILVUS_URI, then try again.")
+        remedy = remedy_after(cause, remedy)
         super().__init__(
-            f"The Milvus server cannot give keys from {where}: {cause}. No lookup was answered and no fact was "
-            f"changed.{remedy}"
+            f"{by} cannot give keys from {where}: {cause}. No lookup was answered and no fact was changed.{remedy}"
         )
 
 

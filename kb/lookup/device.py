@@ -4,9 +4,10 @@ A key has 16 bits for each number, as the database stores it, so nothing is lost
 a block of rows at a time, in 32 bits, so that the scores take bounded memory and rank as exact ones do.
 
 A delete is a flag in a mask. It also zeroes the row, since an erased key must not stay in memory, and frees it for the
-next key. Where no row is free, the capacity doubles by another block: nothing is copied. What exceeds the memory that
-an index may take on the device stays in main memory. Nothing is written to disk: a process reads the keys from the
-database when it opens the index.
+next key. Torch keeps the device's memory that is freed, so copies that a search or a write makes there are zeroed
+after it, and the rows of an index when it is dropped. Where no row is free, the capacity doubles by another block:
+nothing is copied. What exceeds the memory that an index may take on the device stays in main memory. Nothing is written
+to disk: a process reads the keys from the database when it opens the index, and again where the device fails.
 
 Only this file of `kb` imports torch, and only once it is needed.
 """
@@ -14,7 +15,9 @@ Only this file of `kb` imports torch, and only once it is needed.
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import IndexInvariant, count_of
+from colmlm.kb.errors import CandidatesUnavailable, IndexInvariant, count_of
 from colmlm.kb.keys import activation
 from colmlm.kb.keys.keycopy import indexed_keys
 from colmlm.kb.keys.keysets import AUTO_SPEC, Ids, Vectors
@@ -43,10 +46,12 @@ QUERIES_AT_ONCE = 64
 # Rows that are multiplied at once. In main memory they are made 32 bits wide for it, which the cache should hold; on a
 # device each product is a call, and its scores take 128 MB.
 ROWS_AT_ONCE = {MAIN_MEMORY: 4_096, CUDA: 1 << 18}
-LEAST_ROWS = 1_024  # of a block
+LEAST_ROWS = 1_024  # of a block, and to multiply at once where the device has little memory left
 SPARE = 4  # keys that a search fetches in addition, for deleted ones, as from an exact index of Faiss
 _ROW_BYTES = 9  # of a row besides its key: the id, and the flag
 _DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))  # on Linux, and on Linux within Windows
+
+_REMEDY = "Try again. What the device has no room for is in main memory after a restart."
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +72,7 @@ class _Block:
 
     @property
     def device(self) -> str:
-        return self.keys.device.type
+        return str(self.keys.device.type)
 
 
 class DeviceIndex:
@@ -76,6 +81,9 @@ class DeviceIndex:
     It takes at most `most_bytes` there (None: no bound), and main memory beyond. `capacity` is the number of keys that
     it is to have room for at first. It `is_spilled` once keys had no room on the device. Threads may share it: searches
     run in parallel, add and remove run alone.
+
+    Where the device fails, a call raises `CandidatesUnavailable`. It then `is_lost`: it holds nothing more, and raises
+    that for every call. Where the device only has too little memory for a search, it is not.
     """
 
     def __init__(self, dim: int, device: str, *, capacity: int = 0, most_bytes: int | None = None) -> None:
@@ -83,7 +91,8 @@ class DeviceIndex:
         self._capacity, self._lock, self._rows = capacity, ReadWriteLock(), RowsOfIds()
         self._blocks: list[_Block] = []
         self._free: list[int] = []
-        self.is_spilled = False
+        self.is_spilled = self.is_lost = False
+        weakref.finalize(self, _drop_blocks, self._blocks).atexit = False
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -126,22 +135,22 @@ class DeviceIndex:
             raise IndexInvariant(f"{count_of(len(ids_n), 'id')} came with {count_of(len(xb), 'key')}")
         order = np.argsort(ids_n, kind="stable")
         ids_n, xb = ids_n[order], xb[order]
-        with self._lock.writing():
+        with self._changing():
             if (np.diff(ids_n) == 0).any() or (self._rows.of(ids_n) >= 0).any():
                 raise IndexInvariant("keys are in it already, or came twice")
             rows = self._take_rows(len(ids_n))
             for block, part, places in self._places(rows):
-                self._write(block, places, xb[part], ids_n[part])
+                _write(block, places, xb[part], ids_n[part])
             self._rows.put(ids_n, rows)
 
     def remove(self, ids: Iterable[int] | Ids) -> int:
         """Remove the keys of these ids and give how many were present; unknown ids are ignored."""
         wanted = distinct(as_ids(ids))
-        with self._lock.writing():
+        with self._changing():
             rows = self._rows.of(wanted)
             present, rows = wanted[rows >= 0], rows[rows >= 0]
             for block, _, places in self._places(rows):
-                self._write(block, places, None, None)
+                _erase(block, places)
             self._rows.drop(present)
             self._free += rows.tolist()
             return len(present)
@@ -158,17 +167,49 @@ class DeviceIndex:
         """
         xq = as_vectors(queries_BD, self.dim)
         D, I = np.full((len(xq), k), -np.inf, np.float32), np.full((len(xq), k), -1, np.int64)  # noqa: E741
-        with self._lock.reading():
-            for start in range(0, len(xq), QUERIES_AT_ONCE):
-                some = slice(start, start + QUERIES_AT_ONCE)
-                for block in self._blocks if k > 0 else ():
-                    _merge(D[some], I[some], *_search_block(block, xq[some], k, only))
+        try:
+            with self._lock.reading():
+                self._require()
+                for start in range(0, len(xq), QUERIES_AT_ONCE):
+                    some = slice(start, start + QUERIES_AT_ONCE)
+                    for block in self._blocks if k > 0 else ():
+                        _merge(D[some], I[some], *_search_block(block, xq[some], k, only))
+        except RuntimeError as error:
+            if self.device == MAIN_MEMORY:
+                raise
+            if not _is_out_of_memory(error):
+                with self._lock.writing():
+                    self._lose()
+            raise self._unavailable(error) from error
         I[np.isneginf(D)] = -1
         return D, I
 
     def over_fetch(self, k: int) -> int:
         """Give how many keys to ask for so that the k best are among them after a few deletions."""
         return k + SPARE
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Let one thread change it alone. Where that fails halfway all keys are dropped, lest one stays for good."""
+        with self._lock.writing():
+            self._require()
+            try:
+                yield
+            except RuntimeError as error:
+                self._lose()
+                raise self._unavailable(error) from error
+
+    def _require(self) -> None:
+        if self.is_lost:
+            raise self._unavailable("it failed, and the program reads the keys again")
+
+    def _lose(self) -> None:
+        self.is_lost, self._rows, self._free = True, RowsOfIds(), []
+        _drop_blocks(self._blocks)
+
+    def _unavailable(self, cause: object) -> CandidatesUnavailable:
+        said = str(cause).partition("\n")[0]
+        return CandidatesUnavailable(f"the device {self.device}", said, by="Torch", remedy=_REMEDY)
 
     def _take_rows(self, number: int) -> npt.NDArray[np.int64]:
         """Take free rows for so many keys, and new ones where these are too few."""
@@ -207,18 +248,48 @@ class DeviceIndex:
             if len(part):
                 yield block, part, rows[part] - block.start
 
-    @staticmethod
-    def _write(block: _Block, places: npt.NDArray[Any], keys: Vectors | None, ids: Ids | None) -> None:
-        """Write keys and ids to these places of a block; None zeroes and masks them."""
-        import torch
 
-        at = torch.from_numpy(places).to(block.keys.device)
-        if keys is None or ids is None:
-            block.dead[at], block.ids[at], block.keys[at] = True, -1, 0
-            return
-        block.keys[at] = torch.from_numpy(keys).to(block.keys.device, torch.float16)
-        block.ids[at] = torch.from_numpy(ids).to(block.keys.device)
-        block.dead[at] = False
+def _write(block: _Block, places: npt.NDArray[Any], keys: Vectors, ids: Ids) -> None:
+    """Write keys and ids to these places of a block. The copy of them on the device is zeroed: its memory is kept."""
+    import torch
+
+    device = block.keys.device
+    at = torch.from_numpy(places).to(device)
+    copied = torch.from_numpy(keys).half().to(device)
+    block.keys[at] = copied
+    copied.zero_()
+    block.ids[at] = torch.from_numpy(ids).to(device)
+    block.dead[at] = False
+
+
+def _erase(block: _Block, places: npt.NDArray[Any]) -> None:
+    """Mask these places of a block, and zero what is in them."""
+    import torch
+
+    at = torch.from_numpy(places).to(block.keys.device)
+    block.dead[at], block.ids[at], block.keys[at] = True, -1, 0
+
+
+def _drop_blocks(blocks: list[_Block]) -> None:
+    """Zero the keys of blocks and give their memory back, which torch would keep as it is."""
+    if not blocks:
+        return
+    import torch
+
+    is_on_cuda = any(block.device == CUDA for block in blocks)
+    with suppress(RuntimeError):  # of a device that failed
+        for block in blocks:
+            block.keys[: block.used].zero_()
+    blocks.clear()
+    with suppress(RuntimeError):
+        if is_on_cuda:
+            torch.cuda.empty_cache()
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    import torch
+
+    return isinstance(error, torch.OutOfMemoryError)
 
 
 def row_bytes(dim: int) -> int:
@@ -245,14 +316,31 @@ def _new_block(start: int, rows: int, dim: int, device: str) -> _Block:
 
 
 def _search_block(block: _Block, xq: Vectors, k: int, only: IdBits | None) -> tuple[Vectors, Ids]:
-    """Find the k best of a block's keys, or all where there are fewer: scores and ids, best first."""
+    """Find the k best of a block's keys, or all where there are fewer: scores and ids, best first.
+
+    Where the device has too little memory for it, fewer rows are multiplied at once.
+    """
+    import torch
+
+    at_once = ROWS_AT_ONCE[CUDA if block.device == CUDA else MAIN_MEMORY]
+    while True:
+        try:
+            return search_rows(block, xq, k, only, at_once)
+        except torch.OutOfMemoryError:
+            if at_once <= LEAST_ROWS:
+                raise
+        at_once = max(LEAST_ROWS, at_once // 16)
+
+
+def search_rows(block: _Block, xq: Vectors, k: int, only: IdBits | None, at_once: int) -> tuple[Vectors, Ids]:
+    """Find the k best of a block's keys by multiplying so many rows `at_once`."""
     import torch
 
     queries = torch.from_numpy(xq).to(block.keys.device)
     bits = None if only is None else torch.from_numpy(only.bits).to(block.keys.device)
     best = queries.new_empty((len(queries), 0))
     found = torch.empty((len(queries), 0), dtype=torch.int64, device=block.keys.device)
-    for scores, ids, dead in _scored(block, queries):
+    for scores, ids, dead in _score_rows(block, queries, at_once):
         scores.masked_fill_(dead if bits is None else dead | ~_are_in(bits, ids), -torch.inf)
         near, at = scores.topk(min(k, len(ids)))
         best, found = torch.cat([best, near], 1), torch.cat([found, ids[at]], 1)
@@ -262,28 +350,43 @@ def _search_block(block: _Block, xq: Vectors, k: int, only: IdBits | None) -> tu
     return best.cpu().numpy(), found.cpu().numpy()
 
 
-def _scored(
-    block: _Block, queries: torch.Tensor
+def _score_rows(
+    block: _Block, queries: torch.Tensor, at_once: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Yield the scores [B, n] of some rows after the others, with their ids [n] and which are dead [n]."""
     import torch
 
-    at_once = ROWS_AT_ONCE[block.device]
     # Products of 16 bits with sums of 32 are new in torch 2.8. Without them, as in main memory, keys are made wide.
     is_mixed = block.device == CUDA and hasattr(torch.ops.aten.mm, "dtype")
     wide = None if is_mixed else queries.new_empty((min(at_once, block.used), queries.shape[1]))
-    # A query is the sum of two of 16 bits each, but for a ten-millionth: the device multiplies what it is best at, and
-    # no rounding of the query is in the scores.
-    high = queries.half()
-    halves = torch.cat([high, (queries - high.float()).half()]) if wide is None else queries
-    for start in range(0, block.used, at_once):
-        some = slice(start, min(start + at_once, block.used))
-        keys = block.keys[some]
-        if wide is None:
-            scores = torch.mm(halves, keys.T, out_dtype=torch.float32).view(2, len(queries), -1).sum(0)
-        else:
-            scores = halves @ wide[: len(keys)].copy_(keys).T
-        yield scores, block.ids[some], block.dead[some]
+    halves, scale = split_queries(queries) if is_mixed else (queries, None)
+    try:
+        for start in range(0, block.used, at_once):
+            some = slice(start, min(start + at_once, block.used))
+            keys = block.keys[some]
+            if wide is None:
+                scores = torch.mm(halves, keys.T, out_dtype=torch.float32).view(2, len(queries), -1).sum(0)
+                scores *= scale
+            else:
+                scores = halves @ wide[: len(keys)].copy_(keys).T
+            yield scores, block.ids[some], block.dead[some]
+    finally:
+        if wide is not None:
+            wide.zero_()
+
+
+def split_queries(queries_BD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Split queries into two [2B, D] of 16 bits each, and the scale [B, 1] by which their sum is to be multiplied.
+
+    The sum is the query but for a ten-millionth: the device multiplies what it is best at, and no rounding of the query
+    is in the scores.
+    """
+    import torch
+
+    scale = queries_BD.abs().amax(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+    scaled = queries_BD / scale
+    high = scaled.half()
+    return torch.cat([high, (scaled - high.float()).half()]), scale
 
 
 def _are_in(bits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -355,7 +458,7 @@ class DeviceCandidates:
 
     @property
     def is_lost(self) -> bool:
-        return False
+        return self.index.is_lost
 
     @property
     def ids(self) -> Ids:
@@ -416,18 +519,19 @@ def choose_device(session: Session, keyset: KeysetHead, settings: Settings) -> D
     A keyset that names torch is in main memory where no device may be used. One that leaves the choice is searched by
     Faiss up to so many keys, since that is exact for them, and where the device has no room for all of its keys.
     """
-    if keyset.index_spec not in (AUTO_SPEC, TORCH_SPEC):
-        return None
-    place = find_cuda(settings)
     if keyset.index_spec == TORCH_SPEC:
-        return place or DevicePlace(MAIN_MEMORY)
-    return place if place is not None and _suits(session, keyset, place) else None
+        return find_cuda(settings) or DevicePlace(MAIN_MEMORY)
+    if not may_choose_device(session, keyset, settings) or (place := find_cuda(settings)) is None:
+        return None
+    num_keys, room = activation.num_indexed_keys(session, keyset.keyset_id), place.most_bytes
+    return place if room is None or num_keys * row_bytes(keyset.dim) <= room else None
 
 
-def _suits(session: Session, keyset: KeysetHead, place: DevicePlace) -> bool:
-    num_keys = activation.num_indexed_keys(session, keyset.keyset_id)
-    room = place.most_bytes
-    return num_keys > FLAT_UP_TO and (room is None or num_keys * row_bytes(keyset.dim) <= room)
+def may_choose_device(session: Session, keyset: KeysetHead, settings: Settings) -> bool:
+    """Say whether torch searches this keyset, or would if a device has room for its keys, without using one."""
+    if keyset.index_spec != AUTO_SPEC or not may_use_cuda(settings):
+        return keyset.index_spec == TORCH_SPEC
+    return activation.num_indexed_keys(session, keyset.keyset_id) > FLAT_UP_TO
 
 
 def may_use_cuda(settings: Settings) -> bool:
@@ -436,17 +540,22 @@ def may_use_cuda(settings: Settings) -> bool:
         return False
     import torch
 
-    return torch.cuda.device_count() > 0
+    return bool(torch.cuda.device_count())
 
 
 def find_cuda(settings: Settings) -> DevicePlace | None:
-    """Give the CUDA device, and the share of its free memory that the settings grant; None where there is none."""
+    """Give the CUDA device, and the share of its free memory that the settings grant; None where none can be used."""
     if not may_use_cuda(settings):
         return None
     import torch
 
-    torch.cuda.empty_cache()  # what an index had that is closed counts as free
-    free, _ = torch.cuda.mem_get_info()
+    try:
+        torch.cuda.empty_cache()  # what an index had that is closed counts as free
+        torch.zeros(1, device=CUDA).cpu()  # a driver, or torch's programs, may be too old for it
+        free, _ = torch.cuda.mem_get_info()
+    except RuntimeError as error:
+        _log.warning("the CUDA device cannot be used: %s", str(error).partition("\n")[0])
+        return None
     return DevicePlace(CUDA, free * settings.index_device_percent // 100)
 
 

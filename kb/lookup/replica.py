@@ -178,9 +178,14 @@ def rebuild_replica(
 def read_replica(
     session: Session, keyset: KeysetHead, settings: Settings, on_keys: OnKeys | None = None
 ) -> Replica | None:
-    """Read the keys of a keyset that torch searches from the database; None where something else searches it."""
-    place = choose_device(session, keyset, settings)
-    return None if place is None else _replica(keyset, read_to_device(session, keyset, place, on_keys))
+    """Read the keys of a keyset that torch searches from the database; None where something else searches it.
+
+    The device may turn out to have no room for them.
+    """
+    if (place := choose_device(session, keyset, settings)) is None:
+        return None
+    found = read_to_device(session, keyset, place, on_keys)
+    return None if found.has_outgrown(keyset.index_spec) else _replica(keyset, found)
 
 
 def _replica(keyset: KeysetHead, candidates: CandidateKeys) -> Replica:

@@ -20,7 +20,7 @@ from colmlm.kb.keys.keysets import active_keyset_id
 from colmlm.kb.log import audit
 from colmlm.kb.log.chain import verify_chain
 from colmlm.kb.lookup import shared, snapshots
-from colmlm.kb.lookup.device import choose_device
+from colmlm.kb.lookup.device import may_choose_device
 from colmlm.kb.lookup.remote import attach_collection, collection_of_keyset
 from colmlm.kb.lookup.replica import rebuild_replica, save_replica, snapshots_of
 from colmlm.kb.lookup.searchable import SearchableStore
@@ -103,24 +103,25 @@ class Upkeep:
         Raises `SharedSnapshotsUnavailable`.
         """
         with self.store.sessions() as session:
-            folder = shared.folder_of(session, self.store.settings)
-            if folder is None or self._is_read_at_start(session):
+            if (folder := shared.folder_of(session, self.store.settings)) is None:
                 return None
             doubts = tuple(shared.snapshot_doubts(session, folder).values())
             there = shared.noted_snapshots(session).get(keysets.active_keyset_id(session) or 0)
+            if there is None and not doubts and self._is_read_at_start(session):
+                return None
             if doubts or there is None:
                 return SharedStanding(folder.where, None, doubts)
             return SharedStanding(folder.where, audit.head_seq(session) - there.applied_seq)
 
     def is_read_at_start(self) -> bool:
-        """Say whether torch searches the active keyset here: each process then reads its keys from the database."""
+        """Say whether torch searches the active keyset, if a device has room: then processes read it as they start."""
         with self.store.sessions() as session:
             return self._is_read_at_start(session)
 
     def _is_read_at_start(self, session: Session) -> bool:
         if keysets.active_keyset_id(session) is None:
             return False
-        return choose_device(session, keysets.active_head(session), self.store.settings) is not None
+        return may_choose_device(session, keysets.active_head(session), self.store.settings)
 
     def statistics(self) -> Statistics:
         """Count everything, in one statement for each table, which reads the whole table."""

@@ -524,7 +524,7 @@ class BackendBench:
             )
             own = scores[np.arange(len(scores)), right[start : start + BATCH]]
             most = max(most, int((scores >= own[:, None]).sum(axis=1).max()))
-        figures = {
+        figures: dict[str, Any] = {
             "candidates_needed": int(ranks.max()),
             "nearest_is_first": float(np.mean(ranks == 1)),
             "candidates_needed_16_bits": most,

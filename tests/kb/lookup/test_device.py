@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 from collections.abc import Iterable
@@ -9,8 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from colmlm.kb.errors import IndexInvariant, SnapshotRefused
+from colmlm.kb.errors import CandidatesUnavailable, IndexInvariant, SnapshotRefused
 from colmlm.kb.keys import keysets
 from colmlm.kb.keys.keycopy import indexed_ids
 from colmlm.kb.keys.keysets import AUTO_SPEC
@@ -24,20 +26,25 @@ from colmlm.kb.lookup.device import (
     may_use_cuda,
     read_to_device,
     row_bytes,
+    search_rows,
+    split_queries,
 )
 from colmlm.kb.lookup.follower import Follower
 from colmlm.kb.lookup.in_process import require_spec
 from colmlm.kb.lookup.index import IdBits
 from colmlm.kb.lookup.replica import Replica, load_saved_replica, save_replica, snapshots_of
+from colmlm.kb.lookup.shared import folder_of, leftover_files, noted_snapshots
 from colmlm.kb.lookup.specs import TORCH_SPEC
-from colmlm.kb.removal.erase import Erasure
+from colmlm.kb.removal.erase import Erasure, erase_facts
 from colmlm.kb.service import KnowledgeBase
+from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.settings import Settings
 from tests.fakes import FakeEncoder, activated
 from tests.kb.corpora import fact_id, ingest, numbered, values
 from tests.kb.lookup.test_follower import until
 
 DIM, NUMBER = 16, 60
+FAILING = "meta"  # torch's device without memory: whatever is read from it fails
 WHO = {"actor": "tester", "reason": "test"}
 
 
@@ -140,6 +147,27 @@ def test_what_has_no_room_on_the_device_stays_in_main_memory_and_is_found() -> N
     assert candidates.has_outgrown(AUTO_SPEC) and not candidates.has_outgrown(TORCH_SPEC)
 
 
+def test_fewer_rows_at_once_give_the_same() -> None:
+    index = index_of(range(3000))
+    index.remove(range(0, 3000, 3))
+    (block,) = index._blocks
+    for only in (None, IdBits(np.arange(0, 3000, 2))):
+        whole = search_rows(block, XQ, 7, only, 4096)
+        for at_once in (5, 64, 1024):
+            D, I = search_rows(block, XQ, 7, only, at_once)  # noqa: E741
+            assert pytest.approx(whole[0], abs=1e-6) == D and (whole[1] == I).mean() > 0.99
+
+
+def test_a_query_of_any_length_is_the_sum_of_two_of_16_bits() -> None:
+    lengths = np.geomspace(1e-12, 1e12, len(XQ), dtype=np.float32)[:, None]
+    halves, scale = split_queries(torch.from_numpy(XQ * lengths))
+    assert halves.dtype == torch.float16 and halves.isfinite().all()
+    high, low = halves.float().chunk(2)
+    assert (((high + low) * scale).numpy() / lengths) == pytest.approx(XQ, abs=3e-7)
+    halves, scale = split_queries(torch.zeros(1, DIM))
+    assert not halves.any() and scale.isfinite().all()
+
+
 def test_only_keys_whose_bits_are_set_are_found() -> None:
     index, some = index_of(range(3000)), range(0, 500, 7)
     bits = IdBits(np.array(some[:-1], np.int64))  # they end before the last id of the index
@@ -162,6 +190,27 @@ def test_a_removed_key_leaves_no_row_in_memory_and_its_row_is_used_again() -> No
     index.add([500], XB[500:501])
     assert block.ids[3] == 500
     assert_exact(index, {*range(20), 500} - {3})
+
+
+def test_the_rows_of_an_index_that_is_dropped_are_zeroed() -> None:
+    index = index_of(range(20))
+    keys = index._blocks[0].keys
+    assert keys[:20].any()
+    del index
+    gc.collect()
+    assert not keys.any()
+
+
+def test_an_index_whose_device_fails_holds_nothing_more_and_says_so() -> None:
+    index = DeviceIndex(DIM, FAILING)
+    index.add(range(10), XB[:10])
+    assert len(index) == 10 and not index.is_lost
+    with pytest.raises(CandidatesUnavailable, match=r"the device meta: .*No lookup was answered"):
+        index.search(XQ, 3)
+    assert index.is_lost and (len(index), index.capacity) == (0, 0)
+    for call in (lambda: index.search(XQ, 3), lambda: index.add([1], XB[:1]), lambda: index.remove([1])):
+        with pytest.raises(CandidatesUnavailable, match="reads the keys again"):
+            call()
 
 
 def test_a_search_beside_edits_gives_no_key_the_id_of_another() -> None:
@@ -298,6 +347,37 @@ def test_a_process_with_a_device_leaves_no_snapshot_and_keeps_the_fit_of_the_oth
     assert before is not None and kb.keysets.show(1).index_fit == before
     assert not list(directory.glob("keyset-1*")), "it would keep keys that are erased later"
     assert candidates.ids.tolist() == wanted(kb)
+
+
+def test_a_lookup_is_answered_though_the_device_fails(torch_kb: KnowledgeBase, encoder: FakeEncoder) -> None:
+    with torch_kb.sessions() as session:
+        keyset = keysets.keyset_head(session, 1)
+        failing = read_to_device(session, keyset, DevicePlace(FAILING))
+    lookups = torch_kb.searcher.of_keyset(1, Replica(1, keyset.checkpoint_id, keyset.dim, failing))
+    (found,) = lookups.find(encoder.encode_questions(["Question 7?"]), checkpoint_id=keyset.checkpoint_id)
+    assert [hit.value for hit in found.hits] == ["value 7"]
+    assert failing.is_lost and not lookups.current().candidates.is_lost
+    assert lookups.current().candidates.ids.tolist() == wanted(torch_kb)
+
+
+def test_a_shared_snapshot_from_before_an_erasure_is_forgotten_where_torch_searches(
+    first: KnowledgeBase,
+) -> None:
+    first.lookups.snapshot(share=True)
+    with first.sessions.begin() as session:
+        keyset = keysets.keyset_head(session, 1)
+        candidates = read_to_device(session, keyset, DevicePlace(MAIN_MEMORY))
+        replica = Replica(1, keyset.checkpoint_id, keyset.dim, candidates)
+        assert save_replica(session, replica, first.settings, share=True)
+        assert 1 in noted_snapshots(session), "it holds no erased key, and others may use it"
+    with first.sessions.begin() as session:
+        erase_facts(session, [fact_id(first, "value 7")], **WHO)
+    with first.sessions.begin() as session:
+        replica.catch_up(connection_of(session))
+        assert save_replica(session, replica, first.settings, share=True)
+        assert 1 not in noted_snapshots(session)
+        folder = folder_of(session, first.settings)
+        assert folder is not None and leftover_files(session, folder), "a purge removes what nobody names"
 
 
 def test_torch_is_chosen_by_name_and_by_itself_only_where_a_device_may_be_used(
