@@ -189,7 +189,7 @@ class TrainConfig:
         self._positive("lora_rank", "lora_alpha", "lora_layers")
         context = self.max_length if self.architecture is None else self.architecture.context
         if context < self.max_length:
-            raise ValueError(f"max_length {self.max_length} must be at most {context}, the context")
+            raise ValueError(f"max_length {self.max_length} must be at most the context, {context}")
 
     def _check_batches(self) -> None:
         self._positive(
