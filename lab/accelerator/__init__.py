@@ -138,6 +138,14 @@ def _archive(files: Sequence[tuple[str, Path]], whole: Path, *, level: int) -> d
     return {name: file_digest(file) for name, file in files}
 
 
+def extract_with_modes(archive: zipfile.ZipFile, target: Path) -> None:
+    """Unpack all files, and let those be executed that could be where they were packed, such as a database's."""
+    archive.extractall(target)
+    for file in archive.infolist():
+        if file.external_attr >> 16 & 0o111:
+            (target / file.filename).chmod(0o755)
+
+
 def _cut(whole: Path, most: int) -> Iterator[Path]:
     """Cut a file into pieces named NAME.001, NAME.002, ..."""
     with whole.open("rb") as source:
@@ -167,7 +175,7 @@ def _unpack(parts: Sequence[Path], store: Path, contents: Mapping[str, Any]) -> 
         for name in archive.namelist():
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
                 raise ValueError(f"the parcels hold {name!r}, outside of the store. Nothing was unpacked")
-        archive.extractall(store)
+        extract_with_modes(archive, store)
     damaged = [name for name, digest in contents["files"].items() if file_digest(store / name) != digest]
     if damaged:
         raise ValueError(f"{damaged[0]} is not what was packed: is the disk full? Send the parcels again")

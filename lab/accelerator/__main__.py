@@ -25,7 +25,7 @@ from typing import Any
 
 from colmlm.cli.errors import REFUSED
 from colmlm.kb import interpreter
-from colmlm.lab.accelerator import BACK_BYTES, PARCEL_BYTES, pack, receive
+from colmlm.lab.accelerator import BACK_BYTES, PARCEL_BYTES, extract_with_modes, pack, receive
 from colmlm.lab.accelerator.steps import (
     PLAN,
     SITE,
@@ -309,7 +309,7 @@ def _copy_distribution(found: Distribution, site: Path) -> None:
         if ".." in file.parts or "__pycache__" in file.parts or not source.is_file():
             continue
         (site / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, site / file)
+        shutil.copy(source, site / file)  # with its mode: a database is started by its program
 
 
 def _fetch_wheels(requirements: Sequence[str], site: Path, python: str) -> None:
@@ -326,7 +326,7 @@ def _fetch_wheels(requirements: Sequence[str], site: Path, python: str) -> None:
         )  # fmt: skip
         for wheel in sorted(Path(folder).glob("*.whl")):
             with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(site)
+                extract_with_modes(archive, site)
 
 
 if __name__ == "__main__":

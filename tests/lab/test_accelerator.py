@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -46,6 +47,7 @@ def unpack(parcel: Path, store: Path) -> subprocess.CompletedProcess[str]:
 def test_parcels_unpack_themselves_in_any_order(tmp_path: Path) -> None:
     folder = noise(tmp_path / "package" / "code.py", 3000).parent
     noise(folder / "__pycache__" / "code.pyc", 10)
+    (folder / "code.py").chmod(0o755)
     weights = noise(tmp_path / "weights", 90_000)
     parcels = pack({"site/package": folder, "data/w": weights}, tmp_path / "out", "some", parcel_bytes=40_000)
     assert len(parcels) == 4 and max(parcel.stat().st_size for parcel in parcels) <= 40_000
@@ -60,7 +62,9 @@ def test_parcels_unpack_themselves_in_any_order(tmp_path: Path) -> None:
         assert (json.loads(told.stdout)["missing"], told.returncode) == (left, 0)
         assert (store / "data").is_dir() == (not left)
     assert (store / "data" / "w").read_bytes() == weights.read_bytes()
-    assert [path.name for path in (store / "site" / "package").iterdir()] == ["code.py"]
+    (program,) = (store / "site" / "package").iterdir()
+    assert program.name == "code.py" and os.access(program, os.X_OK)
+    assert not (store / "data" / "w").stat().st_mode & 0o111
     assert json.loads(unpack(parcels[0], store).stdout)["missing"] == []  # once more: nothing is missing
 
 

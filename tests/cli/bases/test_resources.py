@@ -114,7 +114,7 @@ HERE_ONLY = {
         "begin_session_of", "of_person",
         "claim", "settle",
     },  # what a server asks at its door
-    "upkeep": {"fsck", "repair", "shared_snapshot", "snapshot"},  # of the files of this machine
+    "upkeep": {"fsck", "is_read_at_start", "repair", "shared_snapshot", "snapshot"},  # of this machine
     "webhooks": set(),
     "retention": {"carry_out", "due"},  # what workers and the console do
 }  # fmt: skip
