@@ -71,7 +71,8 @@ def identity_refused(cause: str) -> str:
 
 @Refused.coded("LogoutRefused", "Logout refused", status=400)
 def logout_refused(cause: str) -> str:
-    return f"The logout token is refused: {cause}. No session was ended. Send a new one of the identity provider."
+    remedy = "Send a new one, or compare the provider's client with COLMLM_SIGN_ON_CLIENT_ID."
+    return f"The logout token is refused: {cause}. No session was ended. {remedy}"
 
 
 @Refused.coded("RoleUnmapped", "No role", status=403)

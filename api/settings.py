@@ -75,10 +75,8 @@ class SignOnSettings:
         if self.issuer is None:
             return
         if not is_protected(self.issuer) or "?" in self.issuer:
-            raise SettingsError(
-                "COLMLM_SIGN_ON_ISSUER",
-                f"{self.issuer!r} is no address with https, or with http on loopback",
-            )
+            cause = "has a query: leave it out" if "?" in self.issuer else "is no https, nor http on loopback"
+            raise SettingsError("COLMLM_SIGN_ON_ISSUER", f"{self.issuer!r} {cause}")
         if self.client_id is None and self.audience is None:
             raise SettingsError(
                 "COLMLM_SIGN_ON_CLIENT_ID",

@@ -370,8 +370,8 @@ def _check_files(files: Sequence[RawFile]) -> None:
     if number > 1:
         raise NotHeeded(
             "found",
-            f"{count_of(number, 'file', 'are')} named {name}, but a server knows documents by name alone. Rename "
-            "one, or add them to different corpora.",
+            f"{count_of(number, 'file', 'are')} named {name}, but a server knows documents by name alone. Nothing "
+            "was sent. Rename one, or add them to different corpora (--corpus).",
         )
     if len(files) > MOST_FILES:
         raise NotHeeded(

@@ -159,9 +159,7 @@ class _LimiterExecutor(Executor):
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         held = _current.get()
         if held is None:
-            raise RuntimeError(
-                "a thread was asked for outside of every limiter; name the limiter of the route"
-            )
+            raise RuntimeError("this route has no limiter, and nothing was run; name one with its handler")
         return held.submit(fn, *args, **kwargs)
 
 

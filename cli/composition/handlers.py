@@ -294,7 +294,7 @@ class _Models:
         """Sync a corpus with a folder of the home."""
         folder = self.runtime.settings.home / FOLDERS / work.folder
         if not folder.is_dir():
-            raise InvalidWork(work.kind, f"no {work.folder!r} is in {folder.parent}. Make it there")
+            raise InvalidWork(work.kind, f"no directory {work.folder!r} is in {folder.parent}. Make it there")
         found = find_files([folder.resolve()])
         adding = self._adding(run, work, found)
         syncing = Syncing(

@@ -283,7 +283,7 @@ def generate(
             "the past is looked up by key alone; leave --ranking out.", param_hint="--as-of"
         )
     if there and base.server is None:
-        raise typer.BadParameter("name the server that decodes.", param_hint="--server")
+        raise typer.BadParameter("it decodes on a server: name that with --server.", param_hint="--there")
     if stop and "" in stop:
         raise typer.BadParameter("an empty text stops at once; leave it out.", param_hint="--stop")
     request = GenerationRequest(

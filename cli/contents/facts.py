@@ -335,7 +335,10 @@ def edit(
     span: Marking = {"start": start, "end": end, "text": text}
     is_moved = any(one is not None for one in span.values())
     if allow_erased and not is_moved:
-        raise typer.BadParameter("leave it out, or move the fact with --text.", param_hint="--allow-erased")
+        raise typer.BadParameter(
+            "it is for a fact that is moved: leave it out, or move the fact with --text.",
+            param_hint="--allow-erased",
+        )
     if file is not None:
         if is_moved or (fact_id, value, question) != (None, None, None):
             raise typer.BadParameter("leave out ids, --value and --question; --file names them.")

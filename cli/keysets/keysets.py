@@ -205,7 +205,9 @@ def _show_keyset_gate(report: dict[str, Any]) -> None:
     contexts = f"{count_of(report['num_contexts'], 'prefix')} of stored outputs"
     asked = f"{count_of(report['num_questions'], 'question')} and {contexts}"
     eased = (
-        f" The log will name the eased limits: {', '.join(eased)}." if (eased := report.get("eased")) else ""
+        f" The log will name the eased limits: {', '.join(eased)}."
+        if (eased := report.get("eased_limits"))
+        else ""
     )
     say(f"{what}{against}, with {asked}: {'passed' if report['passed'] else 'failed'}.{eased}")
 

@@ -151,8 +151,8 @@ def invalid_span(document: int, cause: str) -> str:
 
 
 @Invalid.coded("InvalidRelease", "Invalid release")
-def invalid_release(cause: str, remedy: str) -> str:
-    return f"The release cannot be imported: {cause}. Nothing was imported. {remedy}"
+def invalid_release(cause: str, remedy: str, kept: str = "Nothing was imported.") -> str:
+    return f"The release cannot be imported: {cause}. {kept} {remedy}"
 
 
 # The change log, outputs, and the base as of a change.

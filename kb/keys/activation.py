@@ -75,8 +75,8 @@ def activate_keyset(
     keyset = keysets.keyset_head(session, keyset_id)
     found, gate = activation_standing(session, keyset), keysets.gate_of(session, keyset_id)
     evidence: dict[str, Any] = {"was": was, "gate_seq": found.seq, "forced": False}
-    if eased := (gate or {}).get("eased"):
-        evidence["eased"] = eased
+    if eased := (gate or {}).get("eased_limits"):
+        evidence["eased_limits"] = eased
     if (
         keyset.state == "ready"
         and was is not None

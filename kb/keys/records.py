@@ -259,7 +259,7 @@ class GateLimits:
     max_wrong: float | None = None
 
     @property
-    def eased(self) -> tuple[str, ...]:
+    def eased_limits(self) -> tuple[str, ...]:
         """List the limits that are easier to keep than the usual ones, such as "min_agreement 0.6"."""
         usual, given = GateLimits(), asdict(self)
         return tuple(

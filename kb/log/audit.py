@@ -322,7 +322,7 @@ def _activation_note(said: Mapping[str, Any]) -> str | None:
         notes.append(f"forced: {_text(said, 'refusal') or 'without a gate that passed lately'}")
         failed = [one for one in said.get("failed") or () if isinstance(one, dict)]
         notes += [f"{one.get('name')} {one.get('figure')}, limit {one.get('limit')}" for one in failed]
-    eased = [one for one in said.get("eased") or () if isinstance(one, str)]
+    eased = [one for one in said.get("eased_limits") or () if isinstance(one, str)]
     return "; ".join([*notes, *(f"eased limit {one}" for one in eased)]) or None
 
 

@@ -147,7 +147,9 @@ def check_items(questions: Iterable[DraftQuestion]) -> None:
         except InvalidValue as error:
             raise InvalidQuestions(f"number {number} has an invalid {error.field}: {error.cause}") from error
         if len(one.expected) > MOST_VALUES:
-            raise InvalidQuestions(f"number {number} has more than {MOST_VALUES} values")
+            raise InvalidQuestions(
+                f"number {number} has {len(one.expected)} values. Give it at most {MOST_VALUES}"
+            )
 
 
 def open_set(session: Session, name: str, corpus: str | None, actor: str) -> QuestionSetRow:

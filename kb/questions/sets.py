@@ -322,7 +322,9 @@ def _read_rows(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 raise InvalidQuestions(f"line {rows.line_num} has more or fewer fields than the first line")
             yield rows.line_num, row
     except csv.Error as error:
-        raise InvalidQuestions(f"the text after line {rows.line_num} is not CSV ({error})") from error
+        raise InvalidQuestions(
+            f"the text after line {rows.line_num} is not CSV ({error}). Close its quotes, or shorten its fields"
+        ) from error
 
 
 def _read_objects(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -397,7 +397,9 @@ class FactsOfRelease:
 
     def _clash(self, cause: str) -> Invalid:
         return refusals.invalid_release(
-            f"in corpus {self.corpus!r} {cause}", "Import into another corpus: --corpus NAME"
+            f"in corpus {self.corpus!r} {cause}",
+            "Import into another corpus: --corpus NAME",
+            f"Its pieces of {PIECE:,} facts before this one stay imported.",
         )
 
     def _sample_lines(self, document_id: int, names: Sequence[str]) -> Iterator[str]:

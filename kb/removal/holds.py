@@ -532,7 +532,7 @@ class Retention:
 
     def _check(self, terms: RetentionTerms) -> None:
         if not 0 < terms["days"] <= 36_500:
-            raise InvalidValue("days", "give a number from 1 to 36500")
+            raise InvalidValue("days", f"{terms['days']} is not from 1 to 36500")
         if terms["action"] not in retention_actions:
             raise InvalidValue("action", f"it is not one of {', '.join(retention_actions)}")
         if terms["counts_from"] not in retention_starts:

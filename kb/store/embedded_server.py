@@ -100,7 +100,10 @@ class EmbeddedServer:
         database.
         """
         if not (self.data / "PG_VERSION").exists():
-            after = "Mount it again, or restore a backup (`colmlm backup restore`) into another COLMLM_HOME."
+            after = (
+                "No new database was made. Mount it again, or restore a backup (`colmlm backup restore`) into another "
+                "COLMLM_HOME."
+            )
             raise DatabaseUnavailable(str(self.data), "the folder of its data is gone", after)
         try:
             with self._alone():

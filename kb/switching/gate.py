@@ -119,7 +119,7 @@ class ScoreDrift:
 @dataclass(frozen=True, slots=True)
 class GateReport:
     """The result of a gate: whether the keyset passed, as of change `seq`, and each criterion. `questions` is the set
-    that was asked, if one was, and `eased` lists the limits that were easier to keep than the usual ones.
+    that was asked, if one was, and `eased_limits` lists the limits that were easier to keep than the usual ones.
     """
 
     keyset_id: int
@@ -132,7 +132,7 @@ class GateReport:
     num_contexts: int
     mean_scores: dict[str, float]
     questions: str | None
-    eased: tuple[str, ...]
+    eased_limits: tuple[str, ...]
     drift: ScoreDrift = field(repr=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def _report(
         num_contexts=len(sample.contexts.texts),
         mean_scores=drift.means,
         questions=limits.questions,
-        eased=limits.eased,
+        eased_limits=limits.eased_limits,
         drift=drift,
     )
 

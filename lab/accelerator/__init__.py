@@ -34,7 +34,7 @@ def pack(
     for old in target.glob(f"{name}-*.zip"):
         old.unlink()
     whole = target / f".{name}.whole"
-    contents: dict[str, Any] = {"name": name, "files": _archive(_listed(files), whole, level=6)}
+    contents: dict[str, Any] = {"name": name, "files": _archive(_list_files(files), whole, level=6)}
     contents["whole"] = file_digest(whole)
     program = Path(__file__).read_text(encoding="utf-8")
     room = parcel_bytes - 2 * len(json.dumps(contents)) - len(program) - 4096  # of a parcel, for its part
@@ -101,7 +101,7 @@ def write_result(
     """
     folder.mkdir(parents=True, exist_ok=True)
     whole = folder / f"{name}.zip"
-    _archive([(inside, file) for inside, file in _listed(paths) if not _resumes(file)], whole, level=1)
+    _archive([(inside, file) for inside, file in _list_files(paths) if not _resumes(file)], whole, level=1)
     if whole.stat().st_size <= file_bytes:
         return [whole]
     pieces = list(_cut(whole, file_bytes))
@@ -119,7 +119,7 @@ def _resumes(file: Path) -> bool:
     return file.name == "state.pt" or file.name.startswith(".")
 
 
-def _listed(files: Mapping[str, Path]) -> list[tuple[str, Path]]:
+def _list_files(files: Mapping[str, Path]) -> list[tuple[str, Path]]:
     """List the files, those of folders one by one, without compiled code."""
     found = []
     for name, path in files.items():

@@ -236,7 +236,7 @@ def _carry_out_step(store: StepsFolder, script: StepScript, step: ScriptStep) ->
         log = store.state / f"{step.name}.log"
         code = _run_commands(store, script, step, log, lock.fileno())
     line |= {"seconds": round(time.monotonic() - started, 1), "rc": code}
-    line["tokens_per_second"] = _speed(store, step)
+    line["tokens_per_second"] = _tokens_per_second(store, step)
     if (figures := _last_report(log)) is not None:
         line["figures"] = figures
     if code:
@@ -302,7 +302,7 @@ def _wait_until(process: subprocess.Popen[bytes], until: float, *, bounded: bool
     return 0 if bounded else 124
 
 
-def _speed(store: StepsFolder, step: ScriptStep) -> float | None:
+def _tokens_per_second(store: StepsFolder, step: ScriptStep) -> float | None:
     """Give the tokens a second of a step's runs: of all, where they ran at once."""
     runs: list[tuple[float, float]] = []
     for name in step.speed:

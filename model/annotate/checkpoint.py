@@ -119,7 +119,8 @@ def load_annotator(path: Path, role: str, cache: Path, *, precision: str = "auto
         source = base_directory(config.base, cache)
         if file_digest(source / WEIGHTS) != config.training.get("base_sha256"):
             raise AnnotatorError(
-                f"{config.name}: trained on another {config.base} than the weights in {source}; remove that copy"
+                f"{config.name} was trained on another {config.base} than the one in {source}; remove that folder, "
+                "and run `colmlm weights`"
             )
         model = bare_model(role, source, torch.float32)
         over = config.kind == "adapter"

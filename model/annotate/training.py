@@ -189,7 +189,10 @@ def _description_of(start: Path, role: str, config: TunerConfig, base_sha256: st
     """Give the description of a run to go on from: of this role and base, an adapter or all weights as asked for."""
     before = AnnotatorConfig.load(start, role)
     if (before.kind == "adapter") != (config.lora_rank is not None):
-        raise CheckpointError(f"{start}: no weights to go on from, of kind {before.kind!r}; change lora_rank")
+        was = "an adapter" if before.kind == "adapter" else "all weights"
+        raise CheckpointError(
+            f"{start} trained {was}, but lora_rank is {config.lora_rank}; change it with --set"
+        )
     if before.training.get("base_sha256") != base_sha256:
         raise CheckpointError(
             f"{start}: no weights to go on from, of base {before.base}; pass --set base={before.base}"

@@ -337,7 +337,7 @@ class Harness:
                 f"mode {self.mode!r}: a continuation is scored with lookups 'off' or in mode 'auto'"
             )
         if self.mode == "auto" and self.decoder.lookup is None:
-            raise ValueError("mode 'auto' needs a knowledge base")
+            raise ValueError("mode 'auto' needs a decoder with lookups: give it some, or take mode 'off'")
 
     def loglikelihood(self, requests: Sequence[HarnessRequest]) -> list[tuple[float, bool]]:
         """Give the log-probability of each (context, continuation), and whether greedy decoding gives it."""

@@ -155,7 +155,9 @@ class TrainConfig:
         kept = {name: value for name, value in record.items() if name not in _FORMER}
         values = {("init" if name == "base" else name): value for name, value in kept.items()}
         if unknown := sorted(values.keys() - {field.name for field in fields(cls)}):
-            raise ValueError(f"unknown training settings: {', '.join(unknown)}; use the newer release")
+            raise ValueError(
+                f"this release does not know its settings {', '.join(unknown)}; install a newer one"
+            )
         if values.get("architecture"):
             values["architecture"] = Architecture(**values["architecture"])
         return cls(**values | {name: tuple(values.get(name, ())) for name in ("mix", "cooldown_mix")})
@@ -197,8 +199,9 @@ class TrainConfig:
             "forward_tokens",
         )  # fmt: skip
         if self.forward_tokens is not None and self.forward_tokens < self.max_length:
-            length = self.max_length
-            raise ValueError(f"forward_tokens {self.forward_tokens} is less than max_length {length}")
+            raise ValueError(
+                f"forward_tokens is {self.forward_tokens}; raise it to max_length, {self.max_length}"
+            )
         if self.batch_rows is None and self.batch_documents % self.block:
             raise ValueError(f"batch_documents {self.batch_documents} is no multiple of block {self.block}")
         require_fields(self, "at least 4", lambda value: value >= 4, "max_length", "max_question_length")

@@ -93,7 +93,7 @@ class Fetcher:
     def _request(self, url: httpx2.URL) -> httpx2.Request:
         """Make a request to the number that the host's name stands for now, so that no later answer changes it."""
         if url.scheme not in ("http", "https") or not url.host:
-            raise Unreadable("no address of a page: it begins with http:// or https://; correct it")
+            raise Unreadable(f"it is of {url.scheme or 'no scheme'}, not http:// or https://; correct it")
         if url.userinfo:
             raise Unreadable("it holds a name or a password, which would be stored; leave that out")
         name, number = url.raw_host.decode("ascii"), _number_of(url, self.allow_private)

@@ -112,7 +112,7 @@ def test_what_cannot_be_kept_is_refused(kb: KnowledgeBase, answering: Answering)
         (DraftQuestion(" "), "number 1 .*blank"),
         (DraftQuestion("x" * 2001), "limit is 2000"),
         (DraftQuestion("x", ("a\0",)), "NUL"),
-        (DraftQuestion("x", ("a",) * 51), "more than 50"),
+        (DraftQuestion("x", ("a",) * 51), "Give it at most 50"),
     ):
         with pytest.raises(InvalidQuestions, match=cause):
             kb.questions.add("new", [draft], actor="ann")

@@ -286,7 +286,7 @@ def test_limits_that_were_eased_are_named_with_the_activation(
 ) -> None:
     new, limits = two[1].keyset_id, GateLimits(sample=60, max_question_loss=0.15, min_recall_at_10=0.99)
     report = kb.keysets.check(new, FakeEncoder(salt="2"), limits, active_encoder=encoder)
-    assert report.passed and report.eased == ("sample 60", "max_question_loss 0.15")
+    assert report.passed and report.eased_limits == ("sample 60", "max_question_loss 0.15")
     kb.keysets.activate(new)
     told = [change.note for change in kb.log.changes() if change.kind == "activate"]
     assert told == [None, "eased limit sample 60; eased limit max_question_loss 0.15"]

@@ -125,5 +125,5 @@ def test_recall_refuses_what_cannot_be_measured_before_it_begins(
     assert run("evaluate", "recall", "--corpus", "atlas", "--questions-by", tmp_path).code == 2
     assert run("evaluate", "recall", "--corpus", "atlas", "--generated", tmp_path / "none").code == 2
     refused = run("evaluate", "recall", "--corpus", "atlas", "--generated", others, "--no-baselines")
-    assert refused.code == 2 and "other documents" in refused.err
+    assert refused.code == 2 and "for these facts" in refused.err
     assert run("evaluate", "recall", "--corpus", "nowhere").code == 3

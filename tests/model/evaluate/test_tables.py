@@ -49,7 +49,7 @@ def test_each_kind_of_key_is_measured_by_itself_and_both_together():
 
 def test_a_generated_question_of_another_text_is_refused():
     asked = AskedFacts.of([PERU])
-    with pytest.raises(ValueError, match="other documents"):
+    with pytest.raises(ValueError, match="for these facts"):
         WrittenQuestions.of(numbered(2)).of_facts(asked)
     other = replace(PERU, facts=(replace(PERU.facts[0], value="Cusco"),))
     with pytest.raises(ValueError, match="for 'Cusco', not 'Lima'"):

@@ -196,7 +196,7 @@ def test_a_record_from_before_settings_were_added_is_still_read():
     record |= {"layout": "padded"}  # changed nothing but the time, and is gone
     config = TrainConfig.from_record(record)
     assert config.init == "smollm2-135m" and config.steps == 800 and config.max_seconds == 6000
-    with pytest.raises(ValueError, match="unknown training settings: warp"):
+    with pytest.raises(ValueError, match="does not know its settings warp"):
         TrainConfig.from_record({**record, "warp": 9})
 
 
@@ -205,7 +205,7 @@ def test_a_record_from_before_settings_were_added_is_still_read():
     [
         ({"method": "rag"}, "method 'rag' is none of co-lmlm"),
         ({"adapt": "half"}, "adapt 'half'"),
-        ({"forward_tokens": 100}, "forward_tokens 100 is less than max_length 512"),
+        ({"forward_tokens": 100}, "forward_tokens is 100; raise it to max_length, 512"),
         ({"precision": "fp8"}, "precision 'fp8'"),
         ({"init": "random"}, "need an architecture"),
         ({"architecture": presets.smollm2_135m()}, "leave that setting out"),
