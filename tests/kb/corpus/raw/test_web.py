@@ -66,8 +66,8 @@ def test_pages_that_cannot_be_had_are_refused_each_with_its_reason(tmp_path: Pat
         slow = fetched(tmp_path, f"{here.address}/fine", seconds=0)
     reasons = [
         "answers 404", "more than 5 redirects", "not http:// or https://", "more than 20000000 bytes",
-        "no reader for what the server calls 'image/png'", "not http:// or https://", "not http:// or https://", "or a password",
-        "cannot be fetched", "cannot be fetched",
+        "no reader for what the server calls 'image/png'", "not http:// or https://", "not http:// or https://",
+        "or a password", "cannot be fetched", "cannot be fetched",
     ]  # fmt: skip
     assert [file.external_id for file in found.files] == [f"{here.address}/fine"]
     assert len(found.refusals) == len(reasons)
