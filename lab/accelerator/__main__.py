@@ -45,7 +45,7 @@ THERE = frozenset(
         "fonttools", "fsspec", "h11", "hf-xet", "httpcore", "httpx", "huggingface-hub", "idna", "jax",
         "jinja2", "kiwisolver", "markdown-it-py", "markupsafe", "matplotlib", "mdurl", "mpmath", "networkx",
         "numpy", "packaging", "peft", "pillow", "psutil", "pygments", "pyparsing", "python-dateutil",
-        "pyyaml", "regex", "safetensors", "scipy", "setuptools", "six", "sympy",
+        "pyyaml", "regex", "safetensors", "scipy", "setuptools", "sympy",
         "tokenizers", "torch", "tqdm", "transformers", "typing-extensions",
     }
 )  # fmt: skip
