@@ -124,7 +124,7 @@ def _host_of(one: Any) -> Any:
 
 
 def _on_device(result: Any, args: Any) -> Any:
-    """Gives the result on the device; what an operation has changed in place is the tensor that it was given."""
+    """Give the result on the device; what an operation has changed in place is the tensor that it was given."""
     given = {id(one.host): one for one in tree_flatten(args)[0] if isinstance(one, DeviceTensor)}
 
     def wrap(one: Any) -> Any:

@@ -54,7 +54,7 @@ def test_each_figure_of_ours_stands_in_what_the_row_names(row: paper.PaperRow) -
 
 
 def is_in(figure: str, text: str) -> bool:
-    """Whether a text has a figure, as it is or as a share of one."""
+    """Say whether a text has a figure, as it is or as a share of one."""
     share = f"{float(figure) / 100:.3f}"
     return any(re.search(rf"(?<![\d.]){re.escape(one)}(?!\d)", text) for one in (figure, share))
 

@@ -34,7 +34,7 @@ from tests.tiny_annotators import letter_tokenizer, tiny_reader
 
 
 def on_device(checkpoint: Checkpoint) -> Checkpoint:
-    """Gives a copy of the checkpoint on the pretended accelerator."""
+    """Give a copy of the checkpoint on the pretended accelerator."""
     causal = moved(copy.deepcopy(checkpoint.lm.causal))
     return replace(checkpoint, lm=FactLM(causal, compute=torch.float32))
 

@@ -153,7 +153,7 @@ def functions_of(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
 
 
 def reads(tree: ast.AST) -> Iterator[int]:
-    """Gives the lines that ask for a result."""
+    """Give the lines that ask for a result."""
     for node in ast.walk(tree):
         is_branch = isinstance(node, ast.If | ast.While | ast.IfExp)
         if waits(node) or (is_branch and is_truth_of_tensor(node.test)):
