@@ -201,6 +201,8 @@ def show_plan(config: TrainConfig, plan: TrainingPlan) -> None:
         f"a step: {count_of(plan.tokens_per_step, 'token')} of documents and {plan.question_tokens_per_step:,} of "
         f"questions; the run: {count_of(config.steps, 'step')}, {count_of(plan.tokens, 'token')} of documents"
     )
+    if limit := config.max_seconds:
+        say(f"the run also ends after {limit / 60:g} minutes, whatever it has read by then")
     say(
         f"arithmetic: {plan.flop:.3g} FLOP; at {plan.mfu:.0%} of a {plan.gpu}'s peak {plan.gpu_hours:,.1f} GPU hours, "
         f"on {plan.gpus} of them {plan.days:,.2f} days"
