@@ -179,7 +179,8 @@ def _cause_and_remedy(error: BaseException, name: str) -> str:
     """Give the cause, and the remedy of its class; one of a model also says that it wrote nothing, if it has not."""
     cause, remedy = _cause(error), _REMEDIES.get(name, "")
     if not name.startswith("colmlm.model."):
-        return f"{cause} {remedy}"
+        words_are_ours = isinstance(error, OSError) and not error.strerror
+        return f"{cause}{remedy_after(cause.rstrip('.'), remedy) if words_are_ours else f' {remedy}'}"
     kept = "" if "Nothing " in cause or not remedy else " Nothing more was written."
     return f"{cause}{kept}{remedy_after(cause.rstrip('.'), remedy)}"
 

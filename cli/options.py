@@ -260,9 +260,25 @@ def is_attended() -> bool:
 
 
 def require_somebody(answered: bool, what: str) -> None:
-    """Raise `BadParameter` where --yes was not given and nobody can be asked; `what` completes "pass it to"."""
+    """Raise `BadParameter` where --yes was not given and nobody can be asked; `what` completes "pass --yes to"."""
     if not answered and (wants_json() or not is_attended()):
-        raise typer.BadParameter(f"there is nobody to ask; pass it to {what}.", param_hint="--yes")
+        cause = "--json asks nothing" if wants_json() else "there is nobody to ask"
+        raise typer.BadParameter(f"{cause}; pass --yes to {what}.", param_hint="--yes")
+
+
+def require_with(option: str, **given: object) -> None:
+    """Raise `BadParameter` where options were given that have an effect only beside `option`; it names these alone."""
+    if names := given_options(**given):
+        them = "them" if "," in names else "it"
+        raise typer.BadParameter(
+            f"only {option} uses {them}; pass {option} too, or leave {them} out.", param_hint=names
+        )
+
+
+def given_options(**given: object) -> str:
+    """List the options that were given, as they are typed, by the names of their parameters: "--corpus, --dry-run"."""
+    ours = [name for name, value in given.items() if value is not None and value is not False and value != []]
+    return ", ".join(f"--{name.replace('_', '-')}" for name in ours)
 
 
 def require_empty(target: Path) -> None:

@@ -216,8 +216,10 @@ class Connection:
         Raises `ServerUnreachable`, or the `KBError` that the server reports.
         """
         wait, was_sent = self.patience.first_wait, False
-        for attempt in range(1, self.patience.attempts + 1):
-            last, least = attempt == self.patience.attempts, 0.0
+        attempt = 0
+        while True:
+            attempt += 1
+            last, least = attempt >= self.patience.attempts, 0.0
             try:
                 response = self._client.request(method, path, **options)
             except UnicodeEncodeError as error:
@@ -237,7 +239,6 @@ class Connection:
                 least = min(self.patience.longest_wait, int(asked) if asked.isdecimal() else 0)
             time.sleep(least + random.uniform(0, wait))
             wait = min(self.patience.longest_wait, 2 * wait)
-        raise AssertionError("the last attempt returns or raises")
 
     def lines(self, method: str, path: str, **options: Any) -> Iterator[str]:
         """Yield the lines of a long response as they arrive, each with its line end. The request is never retried."""

@@ -82,7 +82,8 @@ def time_of(name: str, said: str | None) -> datetime | None:
     try:
         time = datetime.fromisoformat(said)
     except ValueError as error:
-        raise InvalidQuery(f"{name} is not a time like 2026-01-31T12:00:00Z") from error
+        cause = f"{name} {said!r} is not a time such as 2026-01-31T12:00:00Z"
+        raise InvalidQuery(cause, "The request cannot be answered") from error
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 

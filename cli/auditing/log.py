@@ -28,6 +28,7 @@ from colmlm.cli.options import (
     Yes,
     each_once,
     examples,
+    given_options,
     parse_time,
     require_somebody,
     some_text,
@@ -200,7 +201,8 @@ def verify(
     """
     if certificate is not None:
         if against or log_file:
-            raise typer.BadParameter("leave it out beside a certificate.", param_hint="--against, --log")
+            named = given_options(against=against, log=log_file)
+            raise typer.BadParameter("a certificate is checked alone; leave this out.", param_hint=named)
         from colmlm.kb.log.tree import is_proof
 
         if is_proof(said := certificate.read_text(encoding="utf-8", errors="replace")):
@@ -211,8 +213,9 @@ def verify(
     if offline:
         raise typer.BadParameter("leave it out; it is for a certificate.", param_hint="--offline")
     if (key or public_key) and not (against or log_file):
+        named = given_options(key=key, public_key=public_key)
         raise typer.BadParameter(
-            "nothing signed is named; pass --against or --log too.", param_hint="--key, --public-key"
+            "nothing signed is named; name a file with --against or --log too.", param_hint=named
         )
     from colmlm.kb.log.witness import NO_HEAD, check_log
 

@@ -529,7 +529,9 @@ def _read_decisions(said: Sequence[str]) -> dict[str, str]:
     for one in said:
         place, _, decision = one.rpartition("=")
         if not place or decision not in ("erase", "keep"):
-            raise typer.BadParameter(f"{one!r} is not PLACE=erase or PLACE=keep.", param_hint="--decide")
+            raise typer.BadParameter(
+                f"{one!r} is not PLACE=erase or PLACE=keep; write it so.", param_hint="--decide"
+            )
         decisions[place] = decision
     return decisions
 

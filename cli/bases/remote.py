@@ -116,7 +116,9 @@ def make_connection(server: str, token_file: Path | None, settings: UserSettings
     scheme, host = _parts(server)
     if scheme == "http" and not is_loopback(host):
         note(f"Your token's secret goes to {host} unencrypted; use https beyond a network that you trust.")
-    return Connection(server, _secret(token_file or settings.key_file, settings.token), PATIENCE)
+    if token_file is None and settings.key_file is not None:
+        return Connection(server, _secret(settings.key_file, None, "COLMLM_KEY_FILE"), PATIENCE)
+    return Connection(server, _secret(token_file, settings.token), PATIENCE)
 
 
 @contextmanager
@@ -136,32 +138,35 @@ def _parts(server: str) -> tuple[str, str]:
         scheme = host = ""
     if scheme not in ("http", "https") or not host:
         raise typer.BadParameter(
-            "it must begin with http:// or https:// and name a host.", param_hint="--server"
+            f"{server!r} is not an address; write http:// or https:// and the host, as in http://127.0.0.1:8484.",
+            param_hint="--server",
         )
     return scheme, host
 
 
-def _secret(token_file: Path | None, named: str | None) -> str:
+def _secret(token_file: Path | None, named: str | None, hint: str = "--token-file") -> str:
+    """Give the secret in a file, which `hint` named, or else the one that the environment named."""
     if token_file is None and named is None:
         raise typer.BadParameter(
-            "a server wants a token; an admin makes one with colmlm tokens create.", param_hint="--token-file"
+            "a server wants a token, and none is given. Name the file of its secret. An admin makes a token with "
+            "`colmlm tokens create`.",
+            param_hint=hint,
         )
     secret, where = named or "", "COLMLM_TOKEN, or the file that COLMLM_TOKEN_FILE names,"
     if token_file is not None:
-        secret, where = _read(token_file), str(token_file)
+        secret, where = _read(token_file, hint), str(token_file)
     if not secret or not secret.isascii() or not secret.isprintable():
         problem = "is empty" if not secret else "does not hold the secret of a token"
-        raise typer.BadParameter(
-            f"{where} {problem}; put the secret there on one line.", param_hint="--token-file"
-        )
+        raise typer.BadParameter(f"{where} {problem}; put the secret there on one line.", param_hint=hint)
     return secret
 
 
-def _read(token_file: Path) -> str:
+def _read(token_file: Path, hint: str) -> str:
     try:
         # What is no text is no secret either: the mark that stands for such a byte is not ASCII.
         return token_file.read_text(encoding="utf-8", errors="replace").strip()
     except OSError as error:
         raise typer.BadParameter(
-            f"{token_file} cannot be read ({error.strerror}).", param_hint="--token-file"
+            f"{token_file} cannot be read ({error.strerror}); name a file that you may read, with --token-file.",
+            param_hint=hint,
         ) from error

@@ -24,6 +24,7 @@ from colmlm.cli.options import (
     examples,
     no_nan,
     require_somebody,
+    require_with,
     some_text,
     some_texts,
     wants_json,
@@ -317,12 +318,11 @@ def threshold(
     of a file or a corpus or a set those of the last calibration are asked. It is refused, with exit code 1, where too
     few are there, or too many are answered wrongly.
     """
-    given = (questions, corpora, question_set, wrong, sample, seed)
-    if not calibrate and (dry_run or any(one is not None for one in given)):
-        raise typer.BadParameter(
-            "it needs --calibrate; pass that, or leave these out.",
-            param_hint="--file, --corpus, --question-set, --wrong, --sample, --seed, --dry-run",
-        )
+    if not calibrate:
+        require_with(
+            "--calibrate", file=questions, corpus=corpora, question_set=question_set, wrong=wrong, sample=sample,
+            seed=seed, dry_run=dry_run,
+        )  # fmt: skip
     if calibrate and shipped:
         raise typer.BadParameter("--calibrate and --shipped exclude each other; give one of them.")
     who = base.actor(actor)

@@ -12,7 +12,7 @@ from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.composition.keying import DEFAULT_SAMPLE
 from colmlm.cli.composition.runtime import Runtime
-from colmlm.cli.options import MAX_BIGINT, CheckpointPath, examples, no_nan, wants_json
+from colmlm.cli.options import MAX_BIGINT, CheckpointPath, examples, no_nan, require_with, wants_json
 from colmlm.cli.output import print_json, say
 from colmlm.kb.errors import refusals
 
@@ -122,10 +122,13 @@ def threshold(
             raise typer.BadParameter("--calibrate chooses it; give one of them.", param_hint="--set")
         _calibrate(base, keyset_id, false_accept_rate, sample or DEFAULT_SAMPLE, checkpoint, dry_run=dry_run)
         return
-    if dry_run or (false_accept_rate, sample, checkpoint) != (None, None, None):
-        raise typer.BadParameter(
-            "pass --calibrate too.", param_hint="--false-accept-rate, --sample, --dry-run, --checkpoint"
-        )
+    require_with(
+        "--calibrate",
+        false_accept_rate=false_accept_rate,
+        sample=sample,
+        dry_run=dry_run,
+        checkpoint=checkpoint,
+    )
     if keyset_id is None:
         raise typer.BadParameter("name it; see `colmlm keysets list`.", param_hint="KEYSET_ID")
     if value is not None:

@@ -28,6 +28,7 @@ from colmlm.cli.options import (
     examples,
     no_nan,
     require_somebody,
+    require_with,
     some_text,
     wants_json,
 )
@@ -315,8 +316,8 @@ def predicting_by(
         how["sample"] = sample
     if method is not None:
         how["method"] = str(method)
-    if how and not predict:
-        raise typer.BadParameter("pass --predict too.", param_hint="--predict-from, --sample, --method")
+    if not predict:
+        require_with("--predict", predict_from=from_keyset, sample=sample, method=method)
     if predict and (
         idle := [f"--{name.replace('_', '-')}" for name, given in others.items() if given is not None]
     ):

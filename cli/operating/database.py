@@ -11,7 +11,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import DATABASE
 from colmlm.cli.operating.sizing import EXAMPLES as SIZING_EXAMPLES
 from colmlm.cli.operating.sizing import sizing
-from colmlm.cli.options import examples, wants_json
+from colmlm.cli.options import examples, require_with, wants_json
 from colmlm.cli.output import print_json, say
 
 if TYPE_CHECKING:
@@ -99,8 +99,7 @@ def status(
         found = _url(settings, show_password=show_password)
         print_json({"url": found}) if wants_json() else say(found)
         return
-    if show_password:
-        raise typer.BadParameter("it needs --url; pass that, or leave it out.", param_hint="--show-password")
+    require_with("--url", show_password=show_password)
     state = _report(settings)
     if not (state.running and state.at_head):
         raise typer.Exit(DATABASE)

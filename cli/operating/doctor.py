@@ -9,7 +9,7 @@ import typer
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import examples, wants_json
+from colmlm.cli.options import examples, require_with, wants_json
 from colmlm.cli.output import count_of, plain, print_json, print_table, say, some_ids
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def doctor(
         raise typer.BadParameter("--data finds no warnings; leave it out.", param_hint="--strict")
     if repair and not data:
         raise typer.BadParameter("only what --data checks is mended; pass --data too.", param_hint="--repair")
-    if dry_run and not repair:
-        raise typer.BadParameter("it is for --repair; pass that too.", param_hint="--dry-run")
+    if not repair:
+        require_with("--repair", dry_run=dry_run)
     if data:
         _check_data(repair=repair, dry_run=dry_run)
         return

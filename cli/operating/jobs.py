@@ -16,14 +16,7 @@ from colmlm.cli.bases.local_base import Base
 from colmlm.cli.composition.bulk.spreading import Ray, RayWorkers
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.errors import CHECK_FAILED
-from colmlm.cli.options import (
-    MAX_BIGINT,
-    Actor,
-    Limit,
-    examples,
-    wants_json,
-    without_json,
-)
+from colmlm.cli.options import MAX_BIGINT, Actor, Limit, examples, require_with, wants_json, without_json
 from colmlm.cli.output import (
     count_of,
     format_value,
@@ -123,8 +116,8 @@ def list_jobs(
 
     With --wait the exit code is 1 where it failed, was cancelled, or has not ended in time.
     """
-    if timeout is not None and not waits:
-        raise typer.BadParameter("it needs --wait; pass that, or leave it out.", param_hint="--timeout")
+    if not waits:
+        require_with("--wait", timeout=timeout)
     if job_id is not None:
         _show_job(base, job_id, timeout, waits=waits)
         return

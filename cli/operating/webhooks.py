@@ -129,7 +129,8 @@ def edit(
     are passed over.
     """
     if (pauses is None) == (first is None):
-        raise typer.BadParameter("give one of them.", param_hint="--pause, --resume, --replay-from")
+        cause = "nothing to do is named" if pauses is None else "replaying goes without --pause and --resume"
+        raise typer.BadParameter(f"{cause}; give one of --pause, --resume and --replay-from.")
     actor = base.actor(None)
     if first is None:
         change = base.webhooks.pause if pauses else base.webhooks.resume

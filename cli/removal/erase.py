@@ -542,5 +542,7 @@ def _read_plan(path: Path) -> dict[str, Any]:
     except ValueError:
         plan = None
     if not isinstance(plan, dict):
-        raise InvalidValue("plan", f"{path.name} is none. Make one with `colmlm person find NAME --output`")
+        raise InvalidValue(
+            "plan", f"{path} does not hold one. Make one with `colmlm person find NAME --output FILE`"
+        )
     return plan

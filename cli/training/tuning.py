@@ -270,7 +270,9 @@ def _held_out(
     from colmlm.model.training.steps import hold_out
 
     if count and count >= len(documents):
-        raise typer.BadParameter(f"cannot leave {count} of {len(documents)} out; name fewer documents.")
+        raise typer.BadParameter(
+            f"cannot leave {count} of {len(documents)} documents out; choose fewer.", param_hint="--hold-out"
+        )
     return hold_out(documents, count)
 
 

@@ -121,7 +121,11 @@ def rotate_token(
     pending = _begin(session, actor, f"rotate the token {name}")
     token = _lock_token(session, name)
     if token.issuer is not None:
-        raise InvalidValue("name of the token", f"{name!r} signs on, and has no secret. Name another")
+        raise InvalidValue(
+            "name of the token",
+            f"{name!r} signs in at the identity provider, so it has no secret to renew. Choose a token that `colmlm "
+            "tokens create` made",
+        )
     expired = token.expires_at is not None and token.expires_at <= _now(session)
     if token.revoked_at is not None or (expired and expires_in is None):
         raise refusals.api_key_ended(name, "revoked" if token.revoked_at is not None else "expired")

@@ -127,7 +127,8 @@ def calibrate_answers(asked: SampleAnswers, shipped: float, rate: float = RATE) 
         of_wrong, of_alarms = "questions are answered wrongly", "questions without an answer get one"
         what = of_wrong if by_wrong >= by_alarms else of_alarms
         raise CalibrationRefused(
-            f"too many {what}, and no threshold keeps to {rate:.1%} with a right answer left"
+            f"too many {what}, and no threshold keeps to {rate:.1%} with a right answer left",
+            f"Allow more with --wrong, which was {rate:g}, or correct what is wrong in the documents or the questions.",
         )
     return MeasuredAnswers(
         here=here,
@@ -143,12 +144,14 @@ def calibrate_answers(asked: SampleAnswers, shipped: float, rate: float = RATE) 
 def require_enough_questions(number: int, what: str, rate: float, how: str = "") -> None:
     """Raise `CalibrationRefused` if these are too few questions to tell this rate from chance."""
     if number < (least := least_questions(rate)):
-        remedy = " ".join((f"add {least - number} or more", how)).strip()
+        remedy = " ".join((f"Add {least - number} or more", how)).strip()
         if number and (enough := upper_bound(0, number)) <= 0.5:
-            remedy += f", or allow {math.ceil(enough * 1000) / 10:.1f}% wrong ones"
+            share = math.ceil(enough * 1000) / 1000
+            remedy += f", or allow {share:.1%} wrong ones with --wrong {share:g}"
         raise CalibrationRefused(
             f"it takes {count_of(least, 'question')} {what} to show that at most {rate:.1%} are wrong, and these are "
-            f"{number} ({remedy})"
+            f"{number}",
+            f"{remedy}.",
         )
 
 

@@ -105,7 +105,7 @@ def split_rows(blocks: Iterable[bytes]) -> Iterator[Row]:
         buffer, at = buffer[at:] + block, 0
         if not begun and len(buffer) >= len(_START):
             if not buffer.startswith(_START):
-                raise ValueError("it is no binary COPY")
+                raise ValueError("its rows do not begin as colmlm writes them")
             begun, at = True, len(_START)
         while begun and not ended and len(buffer) - at >= 2:
             (count,) = _INT16.unpack_from(buffer, at)

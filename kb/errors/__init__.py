@@ -191,9 +191,9 @@ class InvalidValue(Invalid):
 class InvalidQuery(Invalid):
     title = "Invalid query"
 
-    def __init__(self, cause: str) -> None:
+    def __init__(self, cause: str, refused: str = "The query cannot be searched") -> None:
         remedy = remedy_after(cause, "Correct it and try again.")
-        super().__init__(f"The query cannot be searched: {cause}. Nothing was changed.{remedy}")
+        super().__init__(f"{refused}: {cause}. Nothing was changed.{remedy}")
 
 
 class InvalidQuestions(Invalid):
@@ -309,10 +309,13 @@ class LockHeld(Waited):
         )
 
 
+ASK_SIGNER = "Get it again from its signer."
+
+
 class SignatureRefused(EvidenceRefused):
     title = "Signature refused"
 
-    def __init__(self, what: str, cause: str, remedy: str = "Get it again from its signer.") -> None:
+    def __init__(self, what: str, cause: str, remedy: str = ASK_SIGNER) -> None:
         self.what = what
         super().__init__(f"{what} was refused: {cause}. Nothing was changed. {remedy}")
 
@@ -329,11 +332,8 @@ class LogRefused(EvidenceRefused):
 class CalibrationRefused(EvidenceRefused):
     title = "Calibration refused"
 
-    def __init__(self, cause: str) -> None:
-        super().__init__(
-            f"The answers were not calibrated: {cause}. Nothing was changed. Add more questions that people ask, or "
-            "allow a higher rate, then run `colmlm questions threshold` again."
-        )
+    def __init__(self, cause: str, remedy: str) -> None:
+        super().__init__(f"The answers were not calibrated: {cause}. Nothing was changed. {remedy}")
 
 
 class SettingsError(KBError):

@@ -20,6 +20,7 @@ from colmlm.kb.errors import (
     count_of,
     format_list,
     name_facts,
+    remedy_after,
 )
 
 
@@ -75,10 +76,10 @@ def fact_erased(fact_ids: Sequence[int]) -> str:
 
 
 @Conflict.coded("FactSuppressed", "Fact was erased before")
-def fact_suppressed() -> str:
+def fact_suppressed(erased: str, outcome: str) -> str:
     return (
-        "A fact with this question or at this place was erased before, so this one was not added. Nothing was changed. "
-        "Pass --allow-erased (allow_erased) to add it again."
+        f"{erased} was erased before, so {outcome}. Nothing was changed. Pass --allow-erased (allow_erased) to have it "
+        "again."
     )
 
 
@@ -171,10 +172,8 @@ def no_open_break(seqs: Sequence[int]) -> str:
 @Conflict.coded("NotUndoable", "Change cannot be undone")
 def not_undoable(seq: int, cause: str, fact_ids: Sequence[int] = ()) -> str:
     of = f" {format_list(fact_ids)}" if fact_ids else ""
-    return (
-        f"Change {seq} cannot be undone: {cause}{of}. Nothing was changed. Look at `colmlm log list`, and undo a later "
-        "change first."
-    )
+    remedy = remedy_after(cause, "Look at `colmlm log list`, and undo a later change first.")
+    return f"Change {seq} cannot be undone: {cause}{of}. Nothing was changed.{remedy}"
 
 
 @NotFound.coded("GenerationNotFound", "No such generation")
@@ -266,7 +265,8 @@ def nothing_selected() -> str:
 
 @Invalid.coded("InvalidSelector", "Invalid selector")
 def invalid_selector(cause: str) -> str:
-    return f"The selector cannot be used: {cause}. Nothing was changed. Correct the selector and try again."
+    remedy = remedy_after(cause, "Correct the selector and try again.")
+    return f"The selector cannot be used: {cause}. Nothing was changed.{remedy}"
 
 
 @Conflict.coded("PlanStale", "Plan is stale")
@@ -384,7 +384,8 @@ def miss_group_state(group_ids: Sequence[int], state: str) -> str:
 
 @Invalid.coded("PromptRefused", "Prompt refused")
 def prompt_refused(cause: str) -> str:
-    return f"The prompt cannot be read: {cause}. No text was generated. Correct the prompt and send it again."
+    remedy = remedy_after(cause, "Correct the prompt and send it again.")
+    return f"The prompt cannot be read: {cause}. No text was generated.{remedy}"
 
 
 @Invalid.coded("ContextLengthExceeded", "Prompt too long")
@@ -397,9 +398,8 @@ def context_length_exceeded(num_tokens: int, most: int) -> str:
 
 @Invalid.coded("InvalidDecoding", "Invalid settings of decoding")
 def invalid_decoding(cause: str) -> str:
-    return (
-        f"These settings cannot be used: {cause}. No text was generated. Correct the settings and try again."
-    )
+    remedy = remedy_after(cause, "Correct the settings and try again.")
+    return f"These settings cannot be used: {cause}. No text was generated.{remedy}"
 
 
 @Waited.coded("DecoderBusy", "Decoder busy")

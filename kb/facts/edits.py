@@ -336,10 +336,11 @@ class PlacedSpan:
     value: str
     known_as: SpanPlace
 
-    def require_not_erased(self, suppressor: Suppressor, question: str | None) -> None:
+    def require_not_erased(self, suppressor: Suppressor, question: str | None, outcome: str) -> None:
         """Raise `FactSuppressed` where a fact of this place was erased, unless the suppressor allows that."""
         if suppressor.matches([self.value], question, self.known_as) and not suppressor.allow_erased:
-            raise refusals.fact_suppressed()
+            where = f"A fact at {self.start}:{self.end} of document {self.document_id}"
+            raise refusals.fact_suppressed(where, outcome)
 
 
 def place_fact(session: Session, document_id: int, marking: Marking, *, but: int | None = None) -> PlacedSpan:

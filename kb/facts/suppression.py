@@ -87,10 +87,14 @@ def check_inserts(session: Session, said: Iterable[tuple[str, str]], *, allow_er
 
     Gives the number of digests that were removed.
     """
-    suppressor = Suppressor(session, allow_erased=allow_erased)
-    for question, value in said:
+    suppressor, pairs = Suppressor(session, allow_erased=allow_erased), list(said)
+    for number, (question, value) in enumerate(pairs, start=1):
         if suppressor.matches([value], question, None) and not allow_erased:
-            raise refusals.fact_suppressed()
+            if len(pairs) == 1:
+                raise refusals.fact_suppressed("A fact with this question and value", "it was not added")
+            raise refusals.fact_suppressed(
+                f"Fact {number} of these {len(pairs)}, by its question and value,", "none of them was added"
+            )
     return suppressor.lift(session)
 
 

@@ -110,7 +110,7 @@ def move_fact(
         raise InvalidValue("span", f"fact {fact_id} has no document. Use `colmlm facts edit --value`")
     placed = place_fact(session, before.document_id, to, but=fact_id)
     question = before.question if question is None else question
-    placed.require_not_erased(suppressor, question)
+    placed.require_not_erased(suppressor, question, f"fact {fact_id} was not moved there")
     after = replace(
         before, value=placed.value, question=question, answer=None, span_start=placed.start, span_end=placed.end,
         said_version=before.version + 1,
@@ -144,7 +144,7 @@ def mark_fact(
     suppressor = Suppressor(session, allow_erased=allow_erased)
     pending = audit.begin_change(session, actor, reason)
     placed = place_fact(session, document_id, span)
-    placed.require_not_erased(suppressor, question)
+    placed.require_not_erased(suppressor, question, "none was added there")
     last = select(func.coalesce(func.max(FactRow.ordinal) + 1, 0)).where(FactRow.document_id == document_id)
     fact = FactRow(
         document_id=document_id, ordinal=session.scalar(last), span_start=placed.start, span_end=placed.end,
@@ -389,7 +389,8 @@ def _state_before(session: Session, change: ChangeRow, now: FactState) -> FactSt
     if change.kind == "update":
         return replace(former, question=past.question, answer=past.answer)
     if past.document_id is None or past.document_id != now.document_id:
-        raise refusals.not_undoable(change.seq, "a newer text replaced the document of fact", [now.fact_id])
+        since = "a newer text replaced its document. Use `colmlm facts edit` on fact"
+        raise refusals.not_undoable(change.seq, since, [now.fact_id])
     place_fact(session, past.document_id, {"start": past.span_start, "end": past.span_end}, but=now.fact_id)
     return replace(
         former, question=past.question, answer=past.answer, span_start=past.span_start, span_end=past.span_end,

@@ -21,13 +21,14 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
-from colmlm.kb.errors import SignatureRefused
+from colmlm.kb.errors import ASK_SIGNER, SignatureRefused
 
 KEY_FILE = "signing.key"
 _FIELDS = {"algorithm", "public_key", "signature"}
 
 
 RESTORE_KEY = "Restore the file from a copy of this home."
+_NAME_KEY = "Give a public key as `colmlm log export --public-key --output FILE` writes it."
 
 
 def signing_key(home: Path) -> Ed25519PrivateKey:
@@ -80,14 +81,14 @@ def sign_bytes(key: Ed25519PrivateKey, statement: Mapping[str, Any]) -> dict[str
     }
 
 
-def verify_signature(signed: Mapping[str, Any], what: str = "document") -> KeyNames:
-    """Check a signature and give the names of its key.
+def verify_signature(signed: Mapping[str, Any], what: str = "document", remedy: str = ASK_SIGNER) -> KeyNames:
+    """Check a signature and give the names of its key. The `remedy` is for a document that does not fit.
 
     Raises `SignatureRefused` unless every byte is as it was signed.
     """
     signature = signed.get("signature")
     if not isinstance(signature, dict) or set(signature) != _FIELDS or signature["algorithm"] != "ed25519":
-        raise SignatureRefused(what, "it has no Ed25519 signature in the form of this release")
+        raise SignatureRefused(what, "it has no Ed25519 signature in the form of this release", remedy)
     statement = {name: value for name, value in signed.items() if name != "signature"}
     try:
         public = base64.b64decode(signature["public_key"], validate=True)
@@ -99,7 +100,7 @@ def verify_signature(signed: Mapping[str, Any], what: str = "document") -> KeyNa
         key = Ed25519PublicKey.from_public_bytes(public)
         key.verify(base64.b64decode(signature["signature"], validate=True), _canonical(statement))
     except (InvalidSignature, ValueError, TypeError, binascii.Error) as error:
-        raise SignatureRefused(what, "its signature does not match its content") from error
+        raise SignatureRefused(what, "its signature does not match its content", remedy) from error
     return key_names(key)
 
 
@@ -126,14 +127,14 @@ def write_pem(public: Ed25519PublicKey) -> str:
     return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
-def read_pem(text: str, what: str) -> Ed25519PublicKey:
+def read_pem(text: str, what: str, remedy: str = _NAME_KEY) -> Ed25519PublicKey:
     """Read the public key of a PEM text. Raises `SignatureRefused` unless it is an Ed25519 key."""
     try:
         public = load_pem_public_key(text.encode())
     except (ValueError, UnicodeError, UnsupportedAlgorithm) as error:
-        raise SignatureRefused(what, "it has no public key in PEM") from error
+        raise SignatureRefused(what, "it has no public key in PEM", remedy) from error
     if not isinstance(public, Ed25519PublicKey):
-        raise SignatureRefused(what, "its public key is not an Ed25519 key")
+        raise SignatureRefused(what, "its public key is not an Ed25519 key", remedy)
     return public
 
 
@@ -221,7 +222,7 @@ def open_envelope(envelope: Mapping[str, Any], what: str) -> OpenedEnvelope:
         (signature,) = envelope["signatures"]
         payload, signed = _bytes(envelope["payload"]), _bytes(signature["sig"])
         statement = json.loads(payload)
-        public = read_pem(statement["predicate"]["signer"]["public_key"], what)
+        public = read_pem(statement["predicate"]["signer"]["public_key"], what, ASK_SIGNER)
         names = key_names(public)
         if set(signature) != {"keyid", "sig"} or signature["keyid"] != names.keyid:
             raise ValueError("another key")

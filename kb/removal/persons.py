@@ -391,7 +391,7 @@ def digests_of_values(session: Session) -> Callable[[Any], str]:
 
 def read_plan(kb: Store, signed: Mapping[str, Any]) -> PersonPlan:
     """Read a plan that this base signed. Raises `SignatureRefused` or `InvalidValue` for another one."""
-    names, own = signing.verify_signature(signed, "plan"), signing.own_key_names(kb.settings.home)
+    names, own = signing.verify_signature(signed, "plan", _MADE_HERE), signing.own_key_names(kb.settings.home)
     if own is None or names != own:
         cause = f"it was signed by key {names.fingerprint}, not by this base"
         raise SignatureRefused("plan", cause, _MADE_HERE)

@@ -327,8 +327,10 @@ def _rewrite(connection: Connection, options: str, table: str, begun: str) -> No
         connection.execute(text(f"VACUUM ({options}) {table}"))
     after = connection.execute(_STANDING, known).all()
     if any(part.file == before[part.oid] for part in after):
-        cause = f"; the server said: {warnings[0]}" if warnings else ""
-        raise LevelNotReached("refused", f"{table} was not rewritten{cause}", _REMEDIES[3])
+        cause = f"said: {warnings[0]}" if warnings else "gave no reason"
+        raise LevelNotReached(
+            "refused", f"the server did not rewrite the table {table}, and {cause}", _REMEDIES[3]
+        )
     if not all(part.is_clear for part in after):
         raise _rows_held(connection, begun)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import and_, exists, func, select
 from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import FactNotFound, refusals
@@ -56,14 +56,22 @@ class Selector:
                 _check_time(name, at)
         for name in ("document", "corpus", "uri", "uri_prefix", "text", "question", "licence"):
             if (said := getattr(self, name)) is not None and (not said or "\x00" in said):
-                raise refusals.invalid_selector(f"{name} is empty or holds a NUL character")
+                raise refusals.invalid_selector(
+                    f"{name} is empty or holds a NUL character. Give it a text, or leave it out"
+                )
         for name in ("like", "first_seq", "last_seq"):
             if not 0 <= (getattr(self, name) or 0) <= MAX_ID:
-                raise refusals.invalid_selector(f"{name} is not an id")
+                raise refusals.invalid_selector(
+                    f"{name} {getattr(self, name)} is not an id. Give a number from 0 to {MAX_ID}"
+                )
         if self.radius is not None and not (self.like is not None and -1 <= self.radius <= 1):
-            raise refusals.invalid_selector("radius must be a cosine from -1 to 1, with a fact to be like")
+            raise refusals.invalid_selector(
+                f"a radius, {self.radius:g}, goes with a fact to be like, and is from -1 to 1. Give both"
+            )
         if self.everything and self.parts != ("everything",):
-            raise refusals.invalid_selector("everything cannot be combined with other parts")
+            raise refusals.invalid_selector(
+                "everything cannot be combined with other parts. Leave it or them out"
+            )
         if not self.parts:
             raise refusals.invalid_selector(
                 "it is empty and would select every fact. To select them all, say everything"
@@ -85,18 +93,22 @@ class Selector:
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Self:
         if unknown := set(said) - {f.name for f in fields(cls)}:
-            raise refusals.invalid_selector(f"it has no part {', '.join(sorted(unknown))}")
+            raise refusals.invalid_selector(f"it has no part {', '.join(sorted(unknown))}. Leave it out")
         times = {name: datetime.fromisoformat(said[name]) for name in _TIMES if said.get(name)}
         return cls(**{**said, **times, "fact_ids": tuple(said.get("fact_ids") or ())})
 
 
 def _check_time(name: str, at: datetime) -> None:
     if at.tzinfo is None:
-        raise refusals.invalid_selector(f"{name} has no time zone")
+        raise refusals.invalid_selector(
+            f"{name} {at.isoformat()} has no time zone. Add one, as in {at.isoformat()}Z"
+        )
     try:
         at.astimezone(UTC)
     except OverflowError as error:
-        raise refusals.invalid_selector(f"{name} is beyond the years 1 to 9999") from error
+        raise refusals.invalid_selector(
+            f"{name} is beyond the years 1 to 9999. Give a time within them"
+        ) from error
 
 
 def select_facts(
@@ -162,7 +174,9 @@ def _of_document(named: str) -> Any:
         return DocumentRow.id == int(named)
     corpus, slash, external_id = named.partition("/")
     if not slash:
-        raise refusals.invalid_selector(f"document {named!r} is neither an id nor corpus/external_id")
+        raise refusals.invalid_selector(
+            f"document {named!r} is neither an id nor corpus/external_id. See `colmlm corpus documents`"
+        )
     return and_(DocumentRow.corpus == corpus, DocumentRow.external_id == external_id)
 
 
@@ -170,7 +184,19 @@ def _alike(session: Session, keyset: KeysetHead, fact_id: int, radius: float | N
     """Give the live facts with a key near one of this fact's, among them this fact itself while it is live."""
     pattern = KeySpace.of_facts(session, keyset, [fact_id])
     if not len(pattern):
-        raise refusals.invalid_selector(f"fact {fact_id} does not exist or has no key in the active keyset")
+        if session.get(FactRow, fact_id) is None:
+            raise refusals.invalid_selector(
+                f"there is no fact {fact_id}. List facts with `colmlm facts list`"
+            )
+        fill = f"`colmlm keysets fill {keyset.keyset_id}`"
+        if session.scalar(select(exists().where(FactVersionRow.fact_id == fact_id, IS_LIVE))):
+            raise refusals.invalid_selector(
+                f"fact {fact_id} has no key in keyset {keyset.keyset_id} yet. Make it with {fill}"
+            )
+        raise refusals.invalid_selector(
+            f"fact {fact_id} is deleted and has no key in keyset {keyset.keyset_id}. Name a live fact with --like "
+            f"(like), or run `colmlm facts restore {fact_id}` and {fill}"
+        )
     live = KeySpace.live(session, keyset)
     near = live.are_within(pattern.vectors(), keyset.threshold if radius is None else radius)
     return set(live.fact_ids[near].tolist())

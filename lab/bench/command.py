@@ -133,7 +133,9 @@ def _measure_backend(
     from colmlm.lab.bench.store import BackendBench
 
     if backend != TORCH_SPEC and collection_of(backend) is None:
-        raise typer.BadParameter(f"{backend!r} is not torch or milvus:COLLECTION.", param_hint="--backend")
+        raise typer.BadParameter(
+            f"there is no backend {backend!r}; give torch or milvus:COLLECTION.", param_hint="--backend"
+        )
     address = Settings.from_environment(os.environ).milvus
     with own_folder(directory) as home:
         figures = BackendBench(measured, seed, backend, spec, address, home, note).run()
@@ -213,8 +215,9 @@ def decode(
     of it.
     """
     rankings = [name for name in ranking.split(",") if name]
-    if set(rankings) - set(RANKINGS):
-        raise typer.BadParameter(f"it is none of {', '.join(RANKINGS)}.", param_hint="--ranking")
+    if unknown := sorted(set(rankings) - set(RANKINGS)):
+        cause = f"there is no ranking {', '.join(unknown)}; choose among {', '.join(RANKINGS)}."
+        raise typer.BadParameter(cause, param_hint="--ranking")
     with (
         own_folder() as home,
         Runtime.from_environment(checkpoint=checkpoint) as runtime,
@@ -369,7 +372,9 @@ def _checkpoint_of_method(
         return base_checkpoint(base or WHEEL_BASE, cache, markup=MARKUPS[method]), True
     loaded = load(path, cache)
     if loaded.config.method != method:
-        raise typer.BadParameter(f"{path} is of method {loaded.config.method}, not {method}.")
+        raise typer.BadParameter(
+            f"{path} is of method {loaded.config.method}, not {method}; name one of that method."
+        )
     return loaded, False
 
 

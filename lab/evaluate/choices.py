@@ -92,7 +92,7 @@ def choices(
     """
     asked = read_items(items)[:limit]
     if not asked:
-        raise typer.BadParameter("it has no item.", param_hint="ITEMS")
+        raise typer.BadParameter(f"{items} has no item; name a file with some.", param_hint="ITEMS")
     exemplars = _exemplars(shots, num_shots)
     seeds, count = list(dict.fromkeys(seed or [0])) if shots else [0], num_shots if shots else 0
     with Runtime.from_environment(checkpoint=checkpoint) as runtime:
@@ -109,7 +109,10 @@ def choices(
 def _exemplars(shots: Path | None, at_least: int) -> list[Item]:
     found = read_items(shots, "--shots") if shots else []
     if shots and len(found) < at_least:
-        raise typer.BadParameter(f"it has {len(found)} items, not {at_least}.", param_hint="--shots")
+        raise typer.BadParameter(
+            f"it has {len(found)} items, and --num-shots is {at_least}; lower that, or name another file.",
+            param_hint="--shots",
+        )
     return found
 
 
@@ -184,8 +187,13 @@ def read_items(file: Path, named: str = "ITEMS") -> list[Item]:
         try:
             found = msgspec.json.decode(line, type=_Line)
         except msgspec.DecodeError as error:
-            raise typer.BadParameter(f"line {number}: {error}.", param_hint=named) from error
+            raise typer.BadParameter(
+                f"line {number} is no item ({error}); write context, choices and answer as JSON.",
+                param_hint=named,
+            ) from error
         if found.answer >= len(found.choices):
-            raise typer.BadParameter(f"line {number}: no choice {found.answer}.", param_hint=named)
+            raise typer.BadParameter(
+                f"line {number} has no choice {found.answer}; count the choices from 0.", param_hint=named
+            )
         read.append(Item(found.context, tuple(found.choices), found.answer))
     return read

@@ -181,14 +181,18 @@ def timing(
 def _read_paragraphs(path: Path, least: int) -> list[AnnotatedDocument]:
     documents = [parsed.document for parsed in read_squad(path) if parsed.document is not None]
     if len(documents) < least:
-        raise typer.BadParameter(f"{path} has {len(documents)} paragraphs, fewer than {least}.")
+        raise typer.BadParameter(
+            f"{path} has {len(documents)} paragraphs, fewer than {least}; name a longer file."
+        )
     return documents
 
 
 def _require_states(checkpoint: Checkpoint) -> None:
     markup = checkpoint.tokenizer.markup
     if markup.opens is None or markup.asks is not None:
-        raise typer.BadParameter(f"a model of method {markup.method} does not ask by its states.")
+        raise typer.BadParameter(
+            f"a model of method {markup.method} does not ask by its states; name a checkpoint of method co-lmlm."
+        )
 
 
 def _measure_curve(
@@ -211,6 +215,8 @@ def _measure_curve(
 def _keep_bias(checkpoint: Checkpoint, chosen: Point, curve: Curve) -> None:
     """Store the bias in the checkpoint for decoding. No key depends on it, so the checkpoint's id stays."""
     if checkpoint.path is None:
-        raise typer.BadParameter("a model without a directory keeps nothing.", param_hint="--save")
+        raise typer.BadParameter(
+            "this model has no directory to keep it in; name one with --checkpoint.", param_hint="--save"
+        )
     kept = {"fact_bias": chosen.bias, "questions": curve.questions, "exact_match": chosen.exact_match}
     replace(checkpoint.config, decoding=kept).save(checkpoint.path)

@@ -86,7 +86,8 @@ def deletion(
             note(f"a run that was killed had left {left[0]} facts forgotten and {left[1]} planted: undone.")
         drawn = draw(runtime.kb, corpus, facts, others, seed)
         if not all(drawn):
-            raise typer.BadParameter("it has too few facts with a question.", param_hint="--corpus")
+            cause = f"{corpus} has too few facts with a question; lower --facts, or name another corpus."
+            raise typer.BadParameter(cause, param_hint="--corpus")
         if dry_run:
             _preview(drawn[0], corpus, len(radius or [None]), survivors)
             return

@@ -149,7 +149,9 @@ def documents(
     parts, threshold = ranking_of(ranking, keys, mode), spans_of(spans)
     texts = draw(squad, number, questions, unanswerable, seed)
     if not texts.questions:
-        raise typer.BadParameter("it has no question with an answer.", param_hint="--squad")
+        raise typer.BadParameter(
+            "it has no question with an answer; name another file.", param_hint="--squad"
+        )
     with own_base(checkpoint, base) as runtime:
         documents = fill_own_base(runtime, texts.documents, threshold, keys)
         answers = remembering_answers(runtime, keys=keys != NO_KEYS)
@@ -210,13 +212,16 @@ ANY_SPAN = "none"
 def ranking_of(said: str, keys: str, mode: str) -> frozenset[str]:
     """Read what finds an answer. Without keys it is words and the reader, in the paper's mode the key alone."""
     if mode not in ("read", "paper"):
-        raise typer.BadParameter(f"{mode!r} is neither read nor paper.", param_hint="--mode")
+        raise typer.BadParameter(f"there is no mode {mode!r}; choose read or paper.", param_hint="--mode")
     parts = frozenset(said.split(",")) if mode == "read" else frozenset((KEY,))
     if keys == NO_KEYS and mode == "read":
         parts -= {KEY}
     if parts not in RANKINGS or (keys == NO_KEYS and KEY in parts):
         ways = "; ".join(map(format_ranking, RANKINGS))
-        raise typer.BadParameter(f"it is none of {ways}, or there are no keys.", param_hint="--ranking")
+        without = " with --keys none" if keys == NO_KEYS else ""
+        raise typer.BadParameter(
+            f"there is no ranking {said!r}{without}; choose one of: {ways}.", param_hint="--ranking"
+        )
     return parts
 
 
@@ -229,7 +234,9 @@ def spans_of(said: str | None) -> float | None:
     except ValueError:
         threshold = math.nan
     if not 0 < threshold < 1:
-        raise typer.BadParameter(f"{said!r} is neither none nor between 0 and 1.", param_hint="--spans")
+        raise typer.BadParameter(
+            f"{said!r} is no threshold; give none, or a number between 0 and 1.", param_hint="--spans"
+        )
     return threshold
 
 

@@ -88,12 +88,11 @@ def growth(
         source = CorpusPart.of(runtime.kb, corpus, describe(loaded), most_facts)
         asked = _draw(source, questions, seed)
         if not asked or most_facts > sizes[0]:
-            why = (
-                "more facts than the least size"
-                if asked
-                else "no keyed fact with a question, or none so short"
-            )
-            raise typer.BadParameter(f"it has {why}.", param_hint="--facts" if asked else "--corpus")
+            if asked:
+                cause = f"{most_facts} facts are more than the least size, {sizes[0]}; give fewer."
+                raise typer.BadParameter(cause, param_hint="--facts")
+            cause = f"{corpus} has no short question of a fact with a key; name another corpus."
+            raise typer.BadParameter(cause, param_hint="--corpus")
         prompts = [f"Question: {question}\nAnswer:" for question, _ in asked]
         queries = runtime.encoder.encode_contexts(prompts)
     run = {

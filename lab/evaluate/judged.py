@@ -192,7 +192,7 @@ def _key(file: Path | None) -> str | None:
     if file is None:
         return None
     if not (key := file.read_text(encoding="utf-8").strip()):
-        raise typer.BadParameter("the file holds no key.", param_hint="--judge-key-file")
+        raise typer.BadParameter(f"{file} is empty; write the key into it.", param_hint="--judge-key-file")
     return key
 
 
@@ -350,7 +350,7 @@ def biographies(
         dict.fromkeys(line.strip() for line in names.read_text("utf-8").splitlines() if line.strip())
     )
     if not (people := people[:limit]):
-        raise typer.BadParameter("it has no name.", param_hint="NAMES")
+        raise typer.BadParameter("it has no name; write one on each line.", param_hint="NAMES")
     with Runtime.from_environment() as runtime:
         runtime.open()
         who = answerer(runtime, method, checkpoint, mode, corpus or ())
@@ -428,7 +428,10 @@ def judge_biographies(
         options.require()
     written, people = read_kept(file, _biography, "biographies")
     if not people:
-        raise typer.BadParameter(f"{file} holds no biography.", param_hint="FILE")
+        raise typer.BadParameter(
+            f"{file} holds no biography; name the --out of `colmlm-lab evaluate biographies`.",
+            param_hint="FILE",
+        )
     people, target = people[:limit], judged_beside(file, out)
     with Runtime.from_environment() as runtime:
         seq = runtime.kb.log.head_seq()

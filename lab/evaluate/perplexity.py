@@ -140,7 +140,9 @@ def _read(file: Path, limit: int | None) -> list[AnnotatedDocument]:
     if len(documents) < len(parsed):
         note(f"{len(parsed) - len(documents)} lines of {file.name} are no documents and were passed over.")
     if not documents:
-        raise typer.BadParameter("it has no document.", param_hint="--annotated")
+        raise typer.BadParameter(
+            f"it has no document; name another file than {file}.", param_hint="--annotated"
+        )
     return documents[:limit]
 
 

@@ -109,7 +109,9 @@ def qa(
         random.Random(seed).shuffle(questions)
         questions = questions[:limit]
         if not questions:
-            raise typer.BadParameter("it has no question with an answer.", param_hint="--squad")
+            raise typer.BadParameter(
+                "it has no question with an answer; name another file.", param_hint="--squad"
+            )
         values = {fact.value.casefold() for fact in facts}
         covered = sum(any(a.casefold() in values for a in q.answers) for q in questions) / len(questions)
         who = answerer(runtime, method, checkpoint, mode, corpus)
@@ -144,7 +146,9 @@ def _with_keys(runtime: Runtime, who: Answerer, kinds: Sequence[KeyKind]) -> Ans
     from colmlm.model.decoding.decoder import Decoder
 
     if who.run.get("keys_of") != who.run["checkpoint_id"]:
-        raise typer.BadParameter("it looks nothing up by a state of its own.", param_hint="--keys")
+        raise typer.BadParameter(
+            "this model looks nothing up by a state of its own; leave --keys out.", param_hint="--keys"
+        )
     chosen = sorted(map(str, kinds))
     trial = TrialIndex.of(runtime.kb, "exact", kinds=chosen)
     run = who.run | {"key_kinds": chosen, "num_keys": trial.num_keys}

@@ -65,7 +65,8 @@ def survivors(
         key_everything(runtime, kinds="context,question")
         audit = SurvivorAudit(runtime, CORPUS, facts, seed)
         if len(audit.others) < facts:
-            raise typer.BadParameter("it has too few facts with a question.", param_hint="--facts")
+            cause = f"there are too few facts with a question for {facts}; give fewer, or raise --documents."
+            raise typer.BadParameter(cause, param_hint="--facts")
         with counting("Planning", len(KINDS)) as done:
             measured = audit.measure(done)
         after = audit.measure_after()

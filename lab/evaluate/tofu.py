@@ -221,7 +221,10 @@ def _references(retain: Path | None, maskings: Sequence[Masking]) -> dict[Maskin
     found = {masking: retain / f"{masking}.json" for masking in maskings}
     for file in found.values():
         if not file.is_file():
-            raise typer.BadParameter(f"there is no {file.name} in it.", param_hint="--retain")
+            raise typer.BadParameter(
+                f"there is no {file.name} in {retain}; name the --out of another `colmlm-lab evaluate tofu`.",
+                param_hint="--retain",
+            )
         try:
             TofuLog.read(file)
         except EvaluationFileError as error:
@@ -255,17 +258,26 @@ def _table(file: Path, limit: int | None, *, restated: bool) -> list[TofuRow]:
     for number, row in enumerate(read, start=1):
         if not row.wrong or (restated and row.paraphrased is None):
             missing = "paraphrased_answer" if row.wrong else "perturbed_answer"
-            raise typer.BadParameter(f"{file.name}:{number} has no {missing}.", param_hint="--data")
+            raise typer.BadParameter(
+                f"line {number} of {file.name} has no {missing}; name a folder with TOFU's own files.",
+                param_hint="--data",
+            )
     return read
 
 
 def _rows(file: Path, limit: int | None) -> list[TofuRow]:
     if not file.is_file():
-        raise typer.BadParameter(f"there is no {file.name}.", param_hint="--data")
+        raise typer.BadParameter(
+            f"{file} does not exist; name the folder of TOFU's .jsonl files.", param_hint="--data"
+        )
+    return _named_rows(file, "--data")[:limit]
+
+
+def _named_rows(file: Path, hint: str) -> list[TofuRow]:
     try:
-        return read_rows(file)[:limit]
+        return read_rows(file)
     except EvaluationFileError as error:
-        raise typer.BadParameter(f"{error}.") from error
+        raise typer.BadParameter(f"{error}.", param_hint=hint) from error
 
 
 # `colmlm-lab evaluate tofu-log`: computes TOFU's metrics from a log of per-example losses and scores.
@@ -421,11 +433,12 @@ def unlearn(
     }  # fmt: skip
     try:
         wanted = unlearning_config(config, {name: v for name, v in given.items() if v is not None})
-        forgotten, kept = (
-            [(row.question, row.answer) for row in read_rows(file)] for file in (forget, retain)
-        )
     except ValueError as error:
         raise typer.BadParameter(f"{error}.") from error
+    forgotten, kept = (
+        [(row.question, row.answer) for row in _named_rows(file, hint)]
+        for file, hint in ((forget, "--forget"), (retain, "--retain"))
+    )
     with Runtime.from_environment() as runtime:
         cache = runtime.settings.home / "models"
     task = Unlearning(

@@ -73,7 +73,9 @@ def _folder(checkpoint: str | None) -> Path | None:
     if checkpoint is None:
         return None
     if not Path(checkpoint).is_dir():
-        raise typer.BadParameter(f"{checkpoint} is no folder.", param_hint="checkpoint")
+        raise typer.BadParameter(
+            f"{checkpoint} is no folder; name one with a checkpoint.", param_hint="checkpoint"
+        )
     return Path(checkpoint)
 
 

@@ -50,11 +50,12 @@ def answerer(
     spoken = loaded.config.method
     if method is not Method.rag and spoken != method:
         raise typer.BadParameter(
-            f"{loaded.config.name} is of method {spoken}, not {method}.", param_hint="--checkpoint"
+            f"{loaded.config.name} is of method {spoken}, not {method}; pass --method {spoken}, or name another one.",
+            param_hint="--checkpoint",
         )
     mode = mode or ("off" if spoken == "standard" else "auto")
     if mode != "off" and spoken == "standard":
-        raise typer.BadParameter("a standard model looks nothing up; its mode is off.", param_hint="--mode")
+        raise typer.BadParameter("a standard model looks nothing up; leave --mode out.", param_hint="--mode")
     run: dict[str, Any] = {"method": str(method), "mode": mode, "checkpoint_id": loaded.checkpoint_id}
     decoder = Decoder(loaded, None)
     if mode != "off":

@@ -226,7 +226,8 @@ def ship_difference(tuned: Mapping[str, Tensor], base: Any, target: Path) -> Non
     save_file(kept, target / DIFFERENCE, metadata={"format": "pt"})
     if (size := (target / DIFFERENCE).stat().st_size) > MAX_BYTES:
         raise CheckpointError(
-            f"{target}: the difference to the base takes {size} bytes, more than {MAX_BYTES}; train an adapter"
+            f"{target}: the difference to the base takes {size} bytes, more than {MAX_BYTES}; "
+            "train an adapter in its place, as with --set lora_rank=16"
         )
 
 

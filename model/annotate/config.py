@@ -49,7 +49,7 @@ class TunerConfig:
         peak, last = self.learning_rate, "final_learning_rate"
         require_fields(self, f"from 0 to {peak}, the learning_rate", lambda value: 0 <= value <= peak, last)
         if self.precision not in ("auto", "fp32", "bf16"):
-            raise ValueError(f"precision {self.precision!r} is not auto, fp32 or bf16")
+            raise ValueError(f"there is no precision {self.precision!r}; choose auto, fp32 or bf16")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,7 +142,9 @@ def named_preset(name: str, presets: Mapping[str, Callable[[], Tuner]]) -> Tuner
         kind = type(next(iter(presets.values()))())
         return read_config(kind, file, preset=file.stem)
     if name not in presets:
-        raise ValueError(f"no preset {name!r}; there are {', '.join(presets)}")
+        raise ValueError(
+            f"there is no preset {name!r}; name a file ({SUFFIX}), or one of {', '.join(presets)}"
+        )
     return presets[name]()
 
 
@@ -190,7 +192,9 @@ class ReaderConfig(TunerConfig):
         shares = ("none", "neighbours", "keywords", "statements", "untitled")
         require_fields(self, "within [0, 1)", lambda value: 0 <= value < 1, *shares)
         if (sum_ := self.keywords + self.statements) > 1:
-            raise ValueError(f"keywords and statements are {sum_:g} together, but must be at most 1")
+            raise ValueError(
+                f"keywords and statements are {sum_:g} together; lower one, so that they are at most 1"
+            )
         require_fields(self, "at least 1", lambda value: value >= 1, "rounds", "nearest")
 
 

@@ -61,7 +61,7 @@ def best_tags(log_probs_N3: NDArray[np.floating], threshold: float = 0.5) -> lis
     begins at a word where the odds of that are at least t to 1 - t. A higher threshold never gives more spans.
     """
     if not 0 < threshold < 1:
-        raise ValueError(f"threshold {threshold} is not between 0 and 1")
+        raise ValueError(f"the threshold of spans is {threshold}; choose one between 0 and 1")
     price = math.log(threshold / (1 - threshold))
     out, within = 0.0, -math.inf  # the best scores so far, ending outside and inside a span
     back: list[tuple[bool, bool]] = []  # for each word: a span ends before it, one continues over it

@@ -189,9 +189,11 @@ def _description_of(start: Path, role: str, config: TunerConfig, base_sha256: st
     """Give the description of a run to go on from: of this role and base, an adapter or all weights as asked for."""
     before = AnnotatorConfig.load(start, role)
     if (before.kind == "adapter") != (config.lora_rank is not None):
+        rank = before.training.get("config", {}).get("lora_rank") if before.kind == "adapter" else "none"
         was = "an adapter" if before.kind == "adapter" else "all weights"
+        now = "none" if config.lora_rank is None else config.lora_rank
         raise CheckpointError(
-            f"{start} trained {was}, but lora_rank is {config.lora_rank}; change it with --set"
+            f"{start} trained {was}, and lora_rank is {now}; pass --set lora_rank={rank or 'N'}"
         )
     if before.training.get("base_sha256") != base_sha256:
         raise CheckpointError(

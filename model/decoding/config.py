@@ -72,22 +72,25 @@ class DecodeConfig:
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
-            raise ValueError(f"mode {self.mode!r} is none of {', '.join(MODES)}")
+            raise ValueError(f"there is no mode {self.mode!r}; choose one of {', '.join(MODES)}")
         if self.on_miss not in ON_MISS:
-            raise ValueError(f"on_miss {self.on_miss!r} is none of {', '.join(ON_MISS)}")
+            raise ValueError(f"there is no on_miss {self.on_miss!r}; choose one of {', '.join(ON_MISS)}")
         if self.ranking not in RANKINGS:
-            raise ValueError(f"ranking {self.ranking!r} is none of {', '.join(RANKINGS)}")
+            raise ValueError(f"there is no ranking {self.ranking!r}; choose one of {', '.join(RANKINGS)}")
         require_fields(
             self, "positive", lambda value: 0 < value < math.inf, "max_tokens", "repetition_penalty"
         )
         require_fields(self, "finite, and 0 or more", lambda value: 0 <= value < math.inf, "temperature")
         require_fields(self, "above 0 and at most 1", lambda value: 0 < value <= 1, "top_p")
         if not 0 <= self.min_tokens <= self.max_tokens:
-            raise ValueError(f"min_tokens {self.min_tokens} is not from 0 to max_tokens, {self.max_tokens}")
+            raise ValueError(
+                f"min_tokens {self.min_tokens} is not from 0 to max_tokens, {self.max_tokens}; lower it, or raise "
+                "max_tokens"
+            )
         if self.fact_bias is not None and not math.isfinite(self.fact_bias):
-            raise ValueError(f"fact_bias {self.fact_bias} is not a finite number")
+            raise ValueError(f"fact_bias {self.fact_bias} is not a finite number; give one such as 0.5")
         if not -(2**63) <= self.seed < 2**63:
-            raise ValueError(f"seed {self.seed} is no number of 64 bits")
+            raise ValueError(f"seed {self.seed} is no number of 64 bits; give one such as 17")
 
 
 # The lookups that a decoder needs from a knowledge base, as protocols: the query and its answer.

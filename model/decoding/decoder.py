@@ -569,7 +569,9 @@ def score_tokens(
     """
     longest = max((len(ids) for ids in sequences), default=0)
     if longest > checkpoint.lm.inference.context:
-        raise ValueError(f"{longest} tokens exceed the context of {checkpoint.lm.inference.context}")
+        raise ValueError(
+            f"a text of {longest} tokens exceeds the model's context, {checkpoint.lm.inference.context}; shorten it"
+        )
     scored: list[list[TokenScore]] = [[] for _ in sequences]
     device = checkpoint.lm.device
     for batch in length_batches(

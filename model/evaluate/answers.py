@@ -306,7 +306,7 @@ def read_question_set(path: Path) -> list[AskedQuestion]:
     """
     asked = [_question_of(where, row) for where, row in _rows(path)]
     if not asked:
-        raise EvaluationFileError(f"{path} has no question")
+        raise EvaluationFileError(f"{path} has no question; name a file with some")
     return list({one.question_id: one for one in asked}.values())
 
 
@@ -324,34 +324,54 @@ def _files(path: Path) -> list[Path]:
 def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     for file in _files(path):
         try:
-            for number, row in enumerate(_rows_of(file), start=1):
+            for number, row in _rows_of(file):
                 yield f"{file.name}:{number}", row
         except (ValueError, csv.Error) as error:
             if isinstance(error, EvaluationFileError):
                 raise
-            raise EvaluationFileError(f"{file.name} is neither JSON, JSON Lines nor CSV: {error}") from error
+            form = "CSV" if file.suffix == ".csv" else "JSON"
+            raise EvaluationFileError(f"{file.name} is no {form}: {error}. {_FORMS}") from error
 
 
-def _rows_of(file: Path) -> Iterator[Any]:
+def _rows_of(file: Path) -> Iterator[tuple[int, Any]]:
+    """Give the rows with their numbers: the line in JSON Lines, else which row it is."""
     text = file.read_text(encoding="utf-8-sig")
     if file.suffix == ".csv":
-        yield from csv.DictReader(text.splitlines(keepends=True))
+        yield from enumerate(csv.DictReader(text.splitlines(keepends=True)), start=1)
     elif text.lstrip().startswith("["):
-        yield from json.loads(text)
+        yield from enumerate(json.loads(text), start=1)
     else:
-        yield from (json.loads(line) for line in text.split("\n") if line.strip())
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line.strip():
+                yield number, _decode_line(f"{file.name}:{number}", line)
+
+
+def _decode_line(where: str, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise EvaluationFileError(
+            f"{where} is not a whole JSON object ({error.msg}, column {error.colno}). {_FORMS}"
+        ) from error
+
+
+_FORMS = (
+    "Write each question as an object on a line of its own, all of them as one list, or as CSV with a header"
+)
 
 
 def _question_of(where: str, row: Any) -> AskedQuestion:
     if not isinstance(row, Mapping):
-        raise EvaluationFileError(f"{where} is no object")
+        raise EvaluationFileError(f"{where} is no object. {_FORMS}")
     if "sub_label" in row:
         text, answers = _statement(where, row), _texts(row.get("obj_label"))
     else:
         text = next((row[name] for name in _QUESTION if isinstance(row.get(name), str)), "")
         answers = next((found for name in _ANSWERS if (found := _texts(row.get(name)))), ())
     if not text.strip() or not answers:
-        raise EvaluationFileError(f"{where} has no {'answer' if text.strip() else 'question'}")
+        ours = ("obj_label",) if "sub_label" in row else _ANSWERS
+        what, names = ("answer", ours) if text.strip() else ("question", _QUESTION)
+        raise EvaluationFileError(f"{where} has no {what}; give it in a field {' or '.join(names)}")
     name = sha256("\n".join((text.strip(), *answers)).encode()).hexdigest()[:16]
     return AskedQuestion(name, text.strip(), answers, is_statement="sub_label" in row)
 
@@ -359,7 +379,10 @@ def _question_of(where: str, row: Any) -> AskedQuestion:
 def _statement(where: str, row: Mapping[str, Any]) -> str:
     relation = where.split(".")[0]
     if relation not in RELATIONS:
-        raise EvaluationFileError(f"{where}: no sentence is known for relation {relation!r}")
+        raise EvaluationFileError(
+            f"{where}: no sentence is known for relation {relation!r}; "
+            "name the file after one, as in P17.jsonl"
+        )
     return RELATIONS[relation].format(row["sub_label"])
 
 
@@ -489,7 +512,7 @@ def _rewrite(where: str, row: Any) -> Rewrite:
         )
     except (TypeError, KeyError, AttributeError, IndexError, ValueError) as error:
         raise EvaluationFileError(
-            f"{where} is no record of an update ({type(error).__name__}: {error})"
+            f"{where} is no record of an update ({type(error).__name__}: {error}); write it as CounterFact does"
         ) from error
 
 

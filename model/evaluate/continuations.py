@@ -78,7 +78,8 @@ class WithLookups:
         markup = checkpoint.tokenizer.markup
         if markup.opens is None or markup.asks is not None:
             raise ValueError(
-                f"with lookups only Co-LMLM can be scored, not a model of method {markup.method}"
+                f"a model of method {markup.method} cannot be scored with lookups; leave the lookups out, or take "
+                "one of method co-lmlm"
             )
         self.checkpoint, self.lookup, self.threshold = checkpoint, lookup, threshold
         self.tokenizer, self.forward = checkpoint.tokenizer, checkpoint.lm.inference
@@ -114,7 +115,9 @@ class WithLookups:
         """Read `rest` after `prefix`; give the odds before each token, and the values that lookups found."""
         ids = [*prefix, *rest]
         if len(ids) > self.forward.context:
-            raise ValueError(f"{len(ids)} tokens exceed the context of {self.forward.context}")
+            raise ValueError(
+                f"a text of {len(ids)} tokens exceeds the model's context, {self.forward.context}; shorten it"
+            )
         cache = self.forward.cache(1)
         states_TD = self.forward.advance(torch.tensor([ids]), [0], cache)[0]
         odds = self._odds(states_TD[len(prefix) - 1 : -1], rest)
@@ -334,10 +337,12 @@ class Harness:
     def __post_init__(self) -> None:
         if self.mode not in ("off", "auto"):
             raise ValueError(
-                f"mode {self.mode!r}: a continuation is scored with lookups 'off' or in mode 'auto'"
+                f"there is no scoring in mode {self.mode!r}; choose mode=off, without lookups, or mode=auto, with them"
             )
         if self.mode == "auto" and self.decoder.lookup is None:
-            raise ValueError("mode 'auto' needs a decoder with lookups: give it some, or take mode 'off'")
+            raise ValueError(
+                "mode=auto looks facts up, and this decoder has no lookups; give it some, or choose mode=off"
+            )
 
     def loglikelihood(self, requests: Sequence[HarnessRequest]) -> list[tuple[float, bool]]:
         """Give the log-probability of each (context, continuation), and whether greedy decoding gives it."""
@@ -397,7 +402,9 @@ class Harness:
     def _prompt(self, context: str, config: DecodeConfig) -> list[int]:
         room = self.decoder.checkpoint.lm.inference.context - 1 - config.max_tokens
         if room < 1:
-            raise ValueError(f"{config.max_tokens} tokens to be generated leave no room for a prompt")
+            raise ValueError(
+                f"{config.max_tokens} tokens to be generated leave no room for a prompt; lower max_gen_toks"
+            )
         return self.decoder.tokenizer.encode(context)[-room:]
 
     def _config(self, options: Mapping[str, Any]) -> DecodeConfig:

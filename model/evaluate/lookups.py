@@ -333,7 +333,9 @@ class QueryMaker:
 
     def __post_init__(self) -> None:
         if (self.checkpoint.tokenizer.markup.asks is None) != (self.encoder is None):
-            raise ValueError("an encoder goes with a method that asks in words, and with no other")
+            raise ValueError(
+                "an encoder goes with a method that asks in words, and with no other; give one there alone"
+            )
         self.ends = self.checkpoint.end_tokens
 
     def sites(self, document: AnnotatedDocument) -> list[Site]:

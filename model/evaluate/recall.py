@@ -189,11 +189,14 @@ class WrittenQuestions:
             question, said = self.questions.get(place, (None, value))
             if said != value:
                 raise ValueError(
-                    f"{place[0]}, {place[1]}: the generated question is for {said!r}, not {value!r}"
+                    f"at {place[1]} in {place[0]} its question is for {said!r}, and the fact is {value!r}; name a new "
+                    "file, and pass --questions-by DIR"
                 )
             found.append(question)
         if not any(found):
-            raise ValueError("no generated question is for these facts; generate them for these documents")
+            raise ValueError(
+                "it has no question for these facts; pass --questions-by DIR to have them written, or name another file"
+            )
         return found
 
     def num_asked(self, asked: AskedFacts) -> int:

@@ -58,7 +58,7 @@ def _require_same(path: Path, head: str, run: Mapping[str, Any]) -> None:
         raise EvaluationFileError(f"{path} holds no rows of this command; name another file") from error
     if differing := sorted(name for name in {*found, *run} if found.get(name) != run.get(name)):
         raise EvaluationFileError(
-            f"{path} holds another run (its {', '.join(differing)} differ); name another file"
+            f"{path} holds another run (its {', '.join(differing)} differ); name another --out, or run it as before"
         )
 
 

@@ -173,7 +173,10 @@ def _decode_log(file: Path) -> _Log:
     try:
         return msgspec.json.decode(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data, type=_Log)
     except (msgspec.DecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise EvaluationFileError(f"{file.name} is no evaluation log: {error}") from error
+        raise EvaluationFileError(
+            f"{file.name} is no evaluation log ({error}). Name one of TOFU's logs, or one that `colmlm-lab evaluate "
+            "tofu` wrote, such as spoken.json"
+        ) from error
 
 
 def _examples(name: str, table: _Table, *, restated: bool) -> Examples:
@@ -208,6 +211,7 @@ def _examples(name: str, table: _Table, *, restated: bool) -> Examples:
 # TOFU's files as annotated documents, and as answers with marked facts.
 
 OnDone = Callable[[int], None]
+_AGAIN = "copy the file again from TOFU's data set (locuslab/TOFU on Hugging Face)"
 
 
 class TofuRow(msgspec.Struct, frozen=True):
@@ -243,9 +247,11 @@ def read_rows(file: Path) -> list[TofuRow]:
         try:
             rows.append(msgspec.json.decode(line, type=TofuRow))
         except msgspec.DecodeError as error:
-            raise EvaluationFileError(f"{file.name}:{number} is no row of TOFU: {error}") from error
+            raise EvaluationFileError(
+                f"line {number} of {file.name} is no row of TOFU ({error}). Correct it, or {_AGAIN}"
+            ) from error
     if not rows:
-        raise EvaluationFileError(f"{file.name} has no row. Name a file of TOFU, such as full.json")
+        raise EvaluationFileError(f"{file.name} is empty. You can {_AGAIN}")
     return rows
 
 

@@ -112,19 +112,20 @@ class Chat:
         any, and `CancelledError` after `stop`.
         """
         pause = self.endpoint.first_wait
-        for attempt in range(1, self.endpoint.attempts + 1):
+        attempt = 0
+        while True:
+            attempt += 1
             if self._stopped.is_set():
                 raise CancelledError
             try:
                 return self._ask(messages)
             except _Transient as error:
-                if attempt == self.endpoint.attempts:
+                if attempt >= self.endpoint.attempts:
                     cause = f"{error} (tried {attempt} times)"
                     again = f"Run the same command later; it goes on. Or check {self.endpoint.options[0]}."
                     raise self._unusable(cause, again) from error
                 self._stopped.wait(min(_LONGEST_WAIT, error.wait or pause * random.uniform(0.5, 1.5)))
                 pause = min(_LONGEST_WAIT, 2 * pause)
-        raise AssertionError("the last attempt returns or raises")
 
     def stop(self) -> None:
         """Keep any further request from being sent."""

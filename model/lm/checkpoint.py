@@ -105,7 +105,9 @@ def weights_digest(directory: Path) -> str:
 def _whole(name: str, directory: Path) -> Path:
     wanted = [*(directory / file for file in _FILES if file != WEIGHTS), *weight_files(directory)]
     if missing := [file.name for file in wanted if not file.is_file()]:
-        raise BaseNotFound(f"{name}: {directory} has no {', '.join(missing)}; nothing else is read")
+        raise BaseNotFound(
+            f"{name}: {directory} has no {', '.join(missing)}; name a directory with these files"
+        )
     return directory
 
 
@@ -354,7 +356,8 @@ def base_of(config: CheckpointConfig, cache: Path) -> Path:
     expected = config.training.get("base_sha256")
     if expected is not None and weights_digest(base) != expected:
         raise CheckpointError(
-            f"{config.name}: trained on another {config.base} than the weights in {base}; remove that copy"
+            f"{config.name}: trained on another {config.base} than the weights in {base}; put those that it "
+            "was trained on there, or name another checkpoint"
         )
     return base
 
@@ -416,7 +419,8 @@ def ship_adapter(run: Path, target: Path, base: str | None) -> None:
     save_file(weights, target / ADAPTER, metadata={"format": "pt"})
     if (size := (target / ADAPTER).stat().st_size) > MAX_BYTES:
         raise CheckpointError(
-            f"{run}: the adapter takes {size} bytes, more than {MAX_BYTES}; train a lower rank"
+            f"{run}: the adapter takes {size} bytes, more than {MAX_BYTES}; train one with a lower rank, as "
+            "with --set lora_rank=8"
         )
     adapter = json.loads((run / ADAPTER_CONFIG).read_text())
     adapter["base_model_name_or_path"] = base  # and not a path on the machine that trained it

@@ -234,7 +234,10 @@ class FactTokenizer:
         """Give the id of a token that this tokenizer must have."""
         token_id = None if token is None else self.tokenizer.token_to_id(token)
         if token_id is None:
-            raise ValueError(f"method {self.markup.method}: the tokenizer has no {token or 'such'} token")
+            raise ValueError(
+                f"the tokenizer has no {token or 'such'} token, which method {self.markup.method} "
+                "writes; name a checkpoint that was trained with it"
+            )
         return int(token_id)
 
     def _one_of(self, names: Sequence[str], otherwise: int | None) -> int:
@@ -521,7 +524,8 @@ class WordTokenizer:
             if (token_id := self.tokenizer.token_to_id(name)) is not None:
                 return int(token_id)
         raise ValueError(
-            f"the tokenizer has none of {', '.join(names)}: no reader or tagger can be made of it"
+            f"the tokenizer has none of {', '.join(names)}: no reader or tagger can be made of it; name "
+            "another base"
         )
 
 
@@ -532,7 +536,9 @@ def windows(encoded: Words, size: int, overlap: int) -> list[WordWindow]:
     of the text are no cuts.
     """
     if not 0 <= overlap < size:
-        raise ValueError(f"windows of {size} tokens cannot overlap by {overlap}")
+        raise ValueError(
+            f"windows of {size} tokens cannot overlap by {overlap}; lower overlap, or raise max_length"
+        )
     length = len(encoded.ids)
     starts = [*range(0, max(1, length - size), size - overlap)]
     if length > size:

@@ -156,7 +156,7 @@ class TrainConfig:
         values = {("init" if name == "base" else name): value for name, value in kept.items()}
         if unknown := sorted(values.keys() - {field.name for field in fields(cls)}):
             raise ValueError(
-                f"this release does not know its settings {', '.join(unknown)}; install a newer one"
+                f"this release does not know its settings {', '.join(unknown)}; install a newer release of colmlm"
             )
         if values.get("architecture"):
             values["architecture"] = Architecture(**values["architecture"])
@@ -185,13 +185,17 @@ class TrainConfig:
         if self.init == RANDOM and self.architecture is None:
             raise ValueError("random weights need an architecture; name a --preset of the paper's runs")
         if self.init != RANDOM and self.architecture is not None:
-            raise ValueError(f"the weights of {self.init} have an architecture; leave that setting out")
+            raise ValueError(
+                f"the weights of {self.init} have an architecture; leave the setting architecture out"
+            )
         if self.init == RANDOM and self.adapt != "full":
             raise ValueError("an adapter over random weights learns next to nothing; pass --set adapt=full")
         self._positive("lora_rank", "lora_alpha", "lora_layers")
         context = self.max_length if self.architecture is None else self.architecture.context
         if context < self.max_length:
-            raise ValueError(f"max_length {self.max_length} must be at most the context, {context}")
+            raise ValueError(
+                f"max_length {self.max_length} exceeds the context, {context}; pass --max-length {context} or less"
+            )
 
     def _check_batches(self) -> None:
         self._positive(
@@ -203,7 +207,10 @@ class TrainConfig:
                 f"forward_tokens is {self.forward_tokens}; raise it to max_length, {self.max_length}"
             )
         if self.batch_rows is None and self.batch_documents % self.block:
-            raise ValueError(f"batch_documents {self.batch_documents} is no multiple of block {self.block}")
+            near = max(1, round(self.batch_documents / self.block)) * self.block
+            raise ValueError(
+                f"batch_documents {self.batch_documents} is no multiple of block {self.block}; take {near}"
+            )
         require_fields(self, "at least 4", lambda value: value >= 4, "max_length", "max_question_length")
         require_fields(self, "0 or more", lambda value: value >= 0, "hard_negatives", "memory")
         _one_of("asking", self.asking, tuple(ASKING))
@@ -235,7 +242,7 @@ class TrainConfig:
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise ValueError(f"{name} {value!r} is none of {', '.join(known)}")
+        raise ValueError(f"there is no {name} {value!r}; choose one of {', '.join(known)}")
 
 
 # The forms in which a decoder is asked for a fact: what stands before the ``<FACT>`` of a query.
@@ -348,7 +355,7 @@ def _parse_settings(kind: type, settings: Sequence[str]) -> dict[str, Any]:
     hints, values = get_type_hints(kind), {}
     for name, text in map(_pair, settings):
         if name not in hints:
-            raise ValueError(f"no setting {name!r}; there are {', '.join(sorted(hints))}")
+            raise ValueError(f"there is no setting {name!r}; name one of {', '.join(sorted(hints))}")
         values[name] = _value(name, hints[name], text)
     return values
 
@@ -386,7 +393,8 @@ def _toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"it cannot be read ({error})") from error
+        said = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ValueError(f"it cannot be read ({said}); name a file of settings ({SUFFIX})") from error
 
 
 def _as_settings(record: Mapping[str, Any]) -> list[str]:
@@ -398,7 +406,7 @@ def _as_settings(record: Mapping[str, Any]) -> list[str]:
 def _pair(setting: str) -> tuple[str, str]:
     name, equals, value = setting.partition("=")
     if not equals:
-        raise ValueError(f"{setting!r} is not NAME=VALUE")
+        raise ValueError(f"the setting {setting!r} is not NAME=VALUE; write it as in --set seed=7")
     return name.strip().replace("-", "_"), value.strip()
 
 
@@ -423,12 +431,15 @@ def _value(name: str, hint: Any, text: str) -> Any:
         raise ValueError(f"{name}: {text!r} does not fit; {said}") from error
 
 
+_KIND_WORDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false"}
+
+
 def _number(kind: type, value: Any) -> Any:
     """Check that `value`, read from JSON, is of this kind: an integer is also a float, but true is no integer."""
     if type(value) is int and kind is float:
         return float(value)
     if type(value) is not kind:
-        raise TypeError(f"it must be {kind.__name__}")
+        raise TypeError(f"give {_KIND_WORDS.get(kind, kind.__name__)}")
     return value
 
 
@@ -536,7 +547,7 @@ def preset(name: str) -> TrainConfig:
         for method in MARKUPS:
             if name == _preset_name(run, method):
                 return make() if method == CO_LMLM.method else as_method(make(), method)
-    raise ValueError(f"no preset {name!r}; there are {', '.join(names())}")
+    raise ValueError(f"there is no preset {name!r}; name a file ({SUFFIX}), or one of {', '.join(names())}")
 
 
 def as_method(config: TrainConfig, method: str) -> TrainConfig:
@@ -545,7 +556,7 @@ def as_method(config: TrainConfig, method: str) -> TrainConfig:
     A standard model looks nothing up, so its texts keep their own words.
     """
     if method not in MARKUPS:
-        raise ValueError(f"method {method!r} is none of {', '.join(MARKUPS)}")
+        raise ValueError(f"there is no method {method!r}; choose one of {', '.join(MARKUPS)}")
     changes: dict[str, Any] = {"method": method, "preset": _preset_name(config.preset, method)}
     if MARKUPS[method].key is None:
         changes |= {"contrastive_weight": 0.0, "equal_negatives": False}

@@ -9,7 +9,7 @@ import random
 import shutil
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -443,7 +443,7 @@ def build_shards(
         if record is None:
             record = _write_shard(target, chunk, tokenizer, made)
         elif record["data_sha256"] != data_hash(chunk):
-            raise TrainingRefused(f"{target} was made of other documents; name another folder")
+            raise TrainingRefused(f"{target} was made of other documents; name another --out")
         else:
             kept += 1
         records.append(record)
@@ -476,9 +476,13 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             f"{directory} holds no finished shards; make them with `colmlm train shards`"
         ) from error
     except ValueError as error:
-        raise TrainingRefused(f"{directory / SHARDS_FILE} cannot be read ({error}); make it again") from error
+        raise TrainingRefused(
+            f"{directory / SHARDS_FILE} cannot be read ({error}); run `colmlm train shards` again"
+        ) from error
     if not (isinstance(record, dict) and {"made", "built", "shards"} <= record.keys()):
-        raise TrainingRefused(f"{directory / SHARDS_FILE} is no manifest of shards; make it again")
+        raise TrainingRefused(
+            f"{directory / SHARDS_FILE} is no manifest of shards; run `colmlm train shards` again"
+        )
     return record
 
 
@@ -534,7 +538,7 @@ def _seal(directory: Path, made: ShardSettings, records: Sequence[Mapping[str, A
     names = [f"{number:05d}" for number in range(len(records))]
     found = {path.name for path in directory.glob("[0-9]*")}
     if extra := sorted(found - set(names)):
-        raise TrainingRefused(f"{directory / extra[0]} is not of these documents; name another folder")
+        raise TrainingRefused(f"{directory / extra[0]} is not of these documents; name another --out")
     manifest = {
         "made": asdict(made),
         "built": asdict(_sum_records(records)),
@@ -548,21 +552,27 @@ def _seal(directory: Path, made: ShardSettings, records: Sequence[Mapping[str, A
 def _same_making(where: Path, theirs: Mapping[str, Any], ours: ShardSettings) -> None:
     for name, value in asdict(ours).items():
         if theirs.get(name) != value:
+            again = "make shards in another folder with `colmlm train shards`"
+            options = {"method": "--method "} | {
+                field.name: f"--set {field.name}=" for field in fields(Tokenising)
+            }
+            asked = f"pass {options[name]}{theirs[name]}, or " if name in options and name in theirs else ""
             raise TrainingRefused(
-                f"{where} was made with {name} {theirs.get(name)!r}, and here it is {value!r}; "
-                "make the shards again in another folder, or ask for what they have"
+                f"{where} was made with {name} {theirs.get(name)!r}, and here it is {value!r}; {asked}{again}"
             )
 
 
 def _check_shard(shard: Path, digest: str) -> None:
     if not (shard / SHARD_FILE).is_file() or file_digest(shard / SHARD_FILE) != digest:
         raise TrainingRefused(
-            f"{shard / SHARD_FILE} is missing or not the one that was written; make it again"
+            f"{shard / SHARD_FILE} is missing or not the one that was written; run `colmlm train shards` again"
         )
     files = json.loads((shard / SHARD_FILE).read_text())["files"]
     missing = next((name for name in files if not (shard / name).is_file()), None)
     if name := missing or damaged_file(shard, files):
-        raise TrainingRefused(f"{shard / name} is missing or damaged; remove {shard} and make it again")
+        raise TrainingRefused(
+            f"{shard / name} is missing or damaged; remove {shard} and run `colmlm train shards` again"
+        )
 
 
 def _map_shard(shard: Path) -> TokenShard:

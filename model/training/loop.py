@@ -310,7 +310,8 @@ class Loop(Generic[MicroBatch]):
     def _require_finite(self, norm: float) -> None:
         if not math.isfinite(norm):
             raise TrainingBroken(
-                f"step {self.progress.step + 1}: the gradient is {norm}; train with a lower rate, from {self.directory}"
+                f"step {self.progress.step + 1}: the gradient is {norm}; train on from {self.directory} with a "
+                f"lower rate, as with --set learning_rate={self.config.schedule.peak / 2:g}"
             )
 
     def context(self, micro_batches: Sequence[MicroBatch] = ()) -> StepContext:

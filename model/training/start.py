@@ -224,7 +224,7 @@ def _may_go_on(config: TrainConfig, known: CheckpointConfig) -> None:
     if known.method != config.method and known.kind == "adapter" and config.adapt == "lora":
         raise CheckpointError(
             f"{config.init}: an adapter of a {known.method} model cannot lie under one of a {config.method} model; "
-            "export it first with `colmlm checkpoint export`, or train all weights"
+            "pass --adapt full to train all weights, or name an --init of method " + config.method
         )
 
 
@@ -237,7 +237,8 @@ def _same_adapter(config: TrainConfig, path: Path, num_layers: int) -> None:
     if theirs != (config.lora_rank, config.lora_alpha, len(ours) if ours else None):
         raise CheckpointError(
             f"{path}: its adapter has rank {theirs[0]}, alpha {theirs[1]} and {theirs[2] or 'all'} layers; "
-            "ask for the same, or train all weights"
+            f"pass --set lora_rank={theirs[0]} --set lora_alpha={theirs[1]} --set lora_layers={theirs[2] or 'none'}, "
+            "or train all weights with --adapt full"
         )
 
 

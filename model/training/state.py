@@ -102,7 +102,7 @@ def check_fingerprint(saved: Mapping[str, str], now: Mapping[str, str], director
     """Refuse to resume a run with other data, base or settings; the message names those that differ."""
     if listed := _differences(saved, now, "there", "here"):
         raise TrainingRefused(
-            f"{directory} holds a run with another {listed}; name another directory, or give the same again"
+            f"{directory} holds a run with another {listed}; name another --out, or give the same again"
         )
 
 
@@ -149,11 +149,11 @@ def read_state(directory: Path) -> dict[str, Any] | None:
         state = torch.load(path, weights_only=True, map_location="cpu")
     except (RuntimeError, EOFError, UnpicklingError) as error:
         raise TrainingRefused(
-            f"{path} cannot be read: it is damaged, or not of this program; name another directory to train anew"
+            f"{path} cannot be read: it is damaged, or not of this program; name another --out to train anew"
         ) from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise TrainingRefused(
-            f"{path} was written by another version of this program; name another directory to train anew"
+            f"{path} was written by another version of this program; name another --out to train anew"
         )
     return state
 
@@ -239,7 +239,10 @@ def release_adapter(run: Path, target: Path) -> CheckpointConfig:
     """Write the adapter of a run as a checkpoint of at most 16 MB: weights, config, loss log."""
     config = CheckpointConfig.load(run)
     if config.kind != "adapter":
-        raise CheckpointError(f"{run}: only an adapter is released; export a full checkpoint instead")
+        raise CheckpointError(
+            f"{run}: this run trained all weights, and `colmlm train release` writes adapters alone; use "
+            f"`colmlm checkpoint export {target} --checkpoint {run}`"
+        )
     ship_adapter(run, target, config.base)
     copy_record(run, target, config.digests)
     shutil.copyfile(run / LOSS_FILE, target / LOSS_FILE)

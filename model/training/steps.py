@@ -128,7 +128,7 @@ class Steps:
             if mix and len(mix) != len(corpora):
                 raise TrainingRefused(
                     f"the mix weighs {len(mix)} corpora, and there are {len(corpora)}. "
-                    "Nothing was trained. Give `mix` one weight for each corpus"
+                    f"Nothing was trained. Give as many weights, as in --set mix={[1] * len(corpora)}"
                 )
         if config.hard_negatives and keys is None:
             raise TrainingRefused("hard negatives need the model's own keys; pass --set hard_negatives=0")

@@ -60,7 +60,9 @@ class UnlearnConfig:
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
-            raise ValueError(f"objective {self.objective!r} is none of {', '.join(OBJECTIVES)}")
+            raise ValueError(
+                f"there is no objective {self.objective!r}; choose one of {', '.join(OBJECTIVES)}"
+            )
         require_fields(self, "positive", lambda value: value > 0, "beta", "learning_rate", "epochs", "batch")
         require_fields(self, "0 or more", lambda value: value >= 0, "retain_weight", "weight_decay")
 
@@ -71,7 +73,7 @@ def unlearning_config(preset: str | None, changes: Mapping[str, Any]) -> Unlearn
     Raises ValueError, which names the setting.
     """
     if preset not in (None, NPO) and not preset.endswith(SUFFIX):
-        raise ValueError(f"no preset {preset!r}; there is {NPO}, or name a file ({SUFFIX})")
+        raise ValueError(f"there is no preset {preset!r}; pass --config {NPO}, or name a file ({SUFFIX})")
     file = EXPERIMENTS / "npo.toml" if preset == NPO else preset and Path(preset).expanduser()
     return replace(read_config(UnlearnConfig, file) if file else UnlearnConfig(), **changes)
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
@@ -16,6 +18,7 @@ from colmlm.cli.start.commands import COMMANDS, VERBS
 from colmlm.kb.errors import FactNotFound, KBError, refusals
 from tests.cli.conftest import invoke
 from tests.disks import files_limited_to
+from tests.places import ROOT
 
 
 @pytest.mark.parametrize(
@@ -149,4 +152,48 @@ def test_a_person_at_the_shell_reads_the_option_and_not_the_field_of_the_api() -
     assert explain(refusals.answered_already([3], "Lima")).line.endswith(
         "Edit it, or pass --anyway to have both."
     )
-    assert "Pass --allow-erased to add it again" in explain(refusals.fact_suppressed()).line
+    erased = refusals.fact_suppressed("Fact 2 of these 3", "none of them was added")
+    assert "Pass --allow-erased to have it again" in explain(erased).line
+
+
+def test_a_missing_package_has_one_remedy_and_a_missing_file_the_one_of_its_kind() -> None:
+    said = explain(FileNotFoundError("x is not installed. Run `pip install x`")).line
+    assert said == "x is not installed. Run `pip install x`."
+    gone = explain(FileNotFoundError(2, "No such file or directory", "a. b/x.jsonl")).line
+    assert gone == "a. b/x.jsonl: No such file or directory. Check the path and try again."
+
+
+def test_an_option_beside_which_another_is_missing_is_named_alone() -> None:
+    refused = invoke("questions", "threshold", "--wrong", "0.02")
+    assert refused.code == 2
+    assert "Invalid value for --wrong: only --calibrate uses it; pass --calibrate too" in refused.err
+    refused = invoke("keysets", "threshold", "--sample", "9", "--dry-run")
+    assert "Invalid value for --sample, --dry-run: only --calibrate uses them" in refused.err
+
+
+_ACTION = re.compile(
+    r"\b(add|allow|ask|check|choose|correct|count|get|give|leave|look|make|name|pass|put|raise|read|remove|run|say"
+    r"|save|see|send|set|shorten|stop|such as|as in|take|use|write)\b",
+    re.IGNORECASE,
+)
+
+
+def _refusals_of_values() -> Iterator[tuple[str, str, str]]:
+    """Give the place, the words and the named option of each `BadParameter` whose words are not another error's."""
+    for file in [*(ROOT / "cli").rglob("*.py"), *(ROOT / "lab").rglob("*.py")]:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith("BadParameter"):
+                continue
+            words = [part for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
+            said = "".join(str(part.value) for part in words)
+            hint = next((one.value for one in node.keywords if one.arg == "param_hint"), None)
+            if said.strip(".: "):
+                named = hint.value if isinstance(hint, ast.Constant) else ""
+                yield f"{file.relative_to(ROOT)}:{node.lineno}", said, str(named)
+
+
+def test_each_refusal_of_a_value_says_what_to_do_and_names_no_option_that_was_not_given() -> None:
+    found = list(_refusals_of_values())
+    assert len(found) > 100
+    assert [(place, said) for place, said, _ in found if not _ACTION.search(said)] == []
+    assert [(place, hint) for place, _, hint in found if "," in hint] == []

@@ -59,9 +59,13 @@ class RayPlace:
         if found in ("", AUTO, "local"):
             return cls(None, workers)
         if not _ADDRESS.fullmatch(found) or int(found.rpartition(":")[2]) > _LAST_PORT:
-            raise ValueError(
-                f"{found!r} is neither {AUTO} nor HOST:PORT of a cluster's head, as 10.0.0.5:6379"
-            )
+            form = "HOST:PORT of a cluster's head, as 10.0.0.5:6379"
+            if address == AUTO:
+                raise ValueError(
+                    f"{AUTO} takes the address in RAY_ADDRESS, and {found!r} is not {form}. Correct RAY_ADDRESS, unset "
+                    f"it to use this machine, or name the head in place of {AUTO}"
+                )
+            raise ValueError(f"{found!r} is neither {AUTO} nor {form}; write one of them")
         return cls(found, workers)
 
 

@@ -182,7 +182,7 @@ def test_shards_train_as_their_files_do(base: Path, file: Path, whole: Path, tmp
     refused = invoke("train", *random_start(base), "--shards", folder, "--out", tmp_path / "other")
     assert refused.code == 2 and "00001/ids.npy is missing or damaged" in refused.err
     refused = invoke("train", "--base", base, "--shards", folder, "--out", tmp_path / "other")
-    assert refused.code == 2 and "make the shards again" in refused.err
+    assert refused.code == 2 and "make shards in another folder" in refused.err
 
 
 def test_a_mix_weighs_shards_then_files(base: Path, file: Path, tmp_path: Path):
@@ -268,7 +268,7 @@ def test_a_plot_is_drawn_from_the_log(whole: Path, tmp_path: Path):
         (["--out", "x", "--set", "weight_decay"], "is not NAME=VALUE"),
         (["--out", "x", "--set", "warp=9"], "no setting 'warp'"),
         (["--out", "x", "--set", "steps=many"], "steps: 'many' does not fit"),
-        (["--out", "x", "--set", "steps=true"], "it must be int"),
+        (["--out", "x", "--set", "steps=true"], "give a whole number"),
         (["--out", "x", "--mix", "a,b"], "mix"),
         (["--out", "x", "--batch", "6"], "no multiple of block"),
         (["--out", "x", "--learning-rate", "0"], "not above 0"),

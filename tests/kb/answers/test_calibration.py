@@ -196,10 +196,12 @@ def test_without_another_document_nothing_is_told_of_questions_that_nothing_answ
     asked = [KnownQuestion(f"Who makes thing {n}?", (f"Maker{n}",)) for n in range(40)]
     read = ask_each(answers, asked, lambda *_: None)
     assert (len(read.answerable), len(read.others)) == (40, 0)
-    with pytest.raises(CalibrationRefused, match=r"without an answer .*add 32 or more with an empty value"):
+    with pytest.raises(CalibrationRefused, match=r"without an answer .*Add 32 or more with an empty value"):
         calibrate_answers(read, SHIPPED)
 
 
 def test_too_few_questions_are_refused_with_the_rate_that_they_can_tell() -> None:
-    with pytest.raises(CalibrationRefused, match=r"add 12 or more, or allow 7.8% wrong ones"):
+    with pytest.raises(
+        CalibrationRefused, match=r"Add 12 or more, or allow 7.8% wrong ones with --wrong 0.078"
+    ):
         calibrate_answers(sample(20, [], [], number=20), SHIPPED)

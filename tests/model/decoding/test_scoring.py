@@ -46,7 +46,7 @@ def test_what_is_said_greedily_is_the_likeliest_at_each_place(checkpoint: Checkp
 
 
 def test_a_text_beyond_the_context_is_refused(checkpoint: Checkpoint):
-    with pytest.raises(ValueError, match="exceed the context"):
+    with pytest.raises(ValueError, match="exceeds the model's context"):
         score_tokens(checkpoint, [[0] * (checkpoint.lm.inference.context + 1)])
 
 

@@ -117,7 +117,7 @@ def test_an_empty_continuation_is_certain_and_one_beyond_the_context_refused(
     assert without_lookups(checkpoint, [([1], [])]) == [Likelihood(0.0, True)]
     assert WithLookups(eager, NEVER)([([1], [])]) == [Likelihood(0.0, True)]
     for score in (WithLookups(eager, NEVER), lambda pairs: without_lookups(checkpoint, pairs)):
-        with pytest.raises(ValueError, match="exceed the context"):
+        with pytest.raises(ValueError, match="exceeds the model's context"):
             score([([1] * 500, [2] * 12)])
 
 

@@ -96,7 +96,7 @@ def test_every_preset_has_a_name_and_every_method_has_every_run():
     assert len(set(names)) == len(names) == 22
     assert {"small", "small-standard", "scratch-standard", "asker-360m", "standard-360m-fw"} <= set(names)
     assert all(presets.preset(name).preset == name for name in names)
-    with pytest.raises(ValueError, match=r"no preset 'big'; there are small, scratch-co-lmlm, co-lmlm-135m"):
+    with pytest.raises(ValueError, match=r"no preset 'big'; name a file \(\.toml\), or one of small, "):
         presets.preset("big")
 
 
@@ -139,7 +139,7 @@ def test_a_file_names_what_differs_and_is_refused_where_it_is_wrong(tmp_path: Pa
             presets.preset(str(file))
     with pytest.raises(ValueError, match=r"none\.toml: it cannot be read"):
         presets.preset(str(tmp_path / "none.toml"))
-    with pytest.raises(ValueError, match=r"there is npo"):
+    with pytest.raises(ValueError, match=r"pass --config npo"):
         unlearning_config("gentle", {})
 
 
@@ -203,12 +203,12 @@ def test_a_record_from_before_settings_were_added_is_still_read():
 @pytest.mark.parametrize(
     "changes, says",
     [
-        ({"method": "rag"}, "method 'rag' is none of co-lmlm"),
+        ({"method": "rag"}, "no method 'rag'; choose one of co-lmlm"),
         ({"adapt": "half"}, "adapt 'half'"),
         ({"forward_tokens": 100}, "forward_tokens is 100; raise it to max_length, 512"),
         ({"precision": "fp8"}, "precision 'fp8'"),
         ({"init": "random"}, "need an architecture"),
-        ({"architecture": presets.smollm2_135m()}, "leave that setting out"),
+        ({"architecture": presets.smollm2_135m()}, "leave the setting architecture out"),
         ({"init": "random", "architecture": presets.smollm2_135m()}, "adapt=full"),
         ({"lora_rank": 0}, "lora_rank"),
         ({"batch_documents": 6}, "no multiple of block"),
@@ -233,5 +233,5 @@ def test_what_cannot_be_trained_is_refused(changes: dict[str, Any], says: str):
 def test_an_architecture_whose_heads_do_not_fit_is_refused():
     with pytest.raises(ValueError, match="must be a multiple"):
         replace(presets.smollm2_135m(), heads=7)
-    with pytest.raises(ValueError, match="at most the context"):
+    with pytest.raises(ValueError, match=r"exceeds the context, .*pass --max-length"):
         replace(presets.co_lmlm_135m(), max_length=8_192)

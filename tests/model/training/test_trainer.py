@@ -131,10 +131,10 @@ def test_a_finished_run_does_nothing_more(finished: Trainer, config: TrainConfig
 
 
 def test_other_data_and_another_base_are_refused(finished: Trainer, config: TrainConfig, tmp_path: Path):
-    with pytest.raises(TrainingRefused, match=r"another data; name another directory"):
+    with pytest.raises(TrainingRefused, match=r"another data; name another --out"):
         next(trainer(config, finished.directory, DOCUMENTS[1:]).run())
     other = replace(config, init=str(tiny_base(tmp_path / "base", seed=4)))
-    with pytest.raises(TrainingRefused, match=r"another base; name another directory"):
+    with pytest.raises(TrainingRefused, match=r"another base; name another --out"):
         next(trainer(other, finished.directory).run())
     other = replace(config, seed=18, batch_documents=4)
     with pytest.raises(
