@@ -262,7 +262,7 @@ def is_attended() -> bool:
 def require_somebody(answered: bool, what: str) -> None:
     """Raise `BadParameter` where --yes was not given and nobody can be asked; `what` completes "pass --yes to"."""
     if not answered and (wants_json() or not is_attended()):
-        cause = "--json asks nothing" if wants_json() else "there is nobody to ask"
+        cause = "with --json nobody is asked" if wants_json() else "there is nobody to ask"
         raise typer.BadParameter(f"{cause}; pass --yes to {what}.", param_hint="--yes")
 
 

@@ -568,10 +568,8 @@ def score_tokens(
     `ValueError` if a sequence exceeds the context.
     """
     longest = max((len(ids) for ids in sequences), default=0)
-    if longest > checkpoint.lm.inference.context:
-        raise ValueError(
-            f"a text of {longest} tokens exceeds the model's context, {checkpoint.lm.inference.context}; shorten it"
-        )
+    if longest > (most := checkpoint.lm.inference.context):
+        raise ValueError(f"a text of {longest} tokens exceeds the model's context, {most}; shorten it")
     scored: list[list[TokenScore]] = [[] for _ in sequences]
     device = checkpoint.lm.device
     for batch in length_batches(

@@ -252,6 +252,7 @@ class Evidence:
 SUFFIXES = {".json", ".jsonl", ".csv"}
 _QUESTION = ("question", "problem")
 _ANSWERS = ("answers", "golden_answers", "possible_answers", "answer")
+_FORMS = "Write each question as an object on a line of its own, all as one list, or as CSV with a header"
 
 RELATIONS = {
     "P17": "{} is in the country of",
@@ -350,14 +351,7 @@ def _decode_line(where: str, line: str) -> Any:
     try:
         return json.loads(line)
     except json.JSONDecodeError as error:
-        raise EvaluationFileError(
-            f"{where} is not a whole JSON object ({error.msg}, column {error.colno}). {_FORMS}"
-        ) from error
-
-
-_FORMS = (
-    "Write each question as an object on a line of its own, all of them as one list, or as CSV with a header"
-)
+        raise EvaluationFileError(f"{where} is not a whole JSON object ({error.msg}). {_FORMS}") from error
 
 
 def _question_of(where: str, row: Any) -> AskedQuestion:
@@ -380,8 +374,7 @@ def _statement(where: str, row: Mapping[str, Any]) -> str:
     relation = where.split(".")[0]
     if relation not in RELATIONS:
         raise EvaluationFileError(
-            f"{where}: no sentence is known for relation {relation!r}; "
-            "name the file after one, as in P17.jsonl"
+            f"{where}: no sentence is known for relation {relation!r}; name the file as in P17.jsonl"
         )
     return RELATIONS[relation].format(row["sub_label"])
 

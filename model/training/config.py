@@ -155,9 +155,7 @@ class TrainConfig:
         kept = {name: value for name, value in record.items() if name not in _FORMER}
         values = {("init" if name == "base" else name): value for name, value in kept.items()}
         if unknown := sorted(values.keys() - {field.name for field in fields(cls)}):
-            raise ValueError(
-                f"this release does not know its settings {', '.join(unknown)}; install a newer release of colmlm"
-            )
+            raise ValueError(f"colmlm does not know its settings {', '.join(unknown)}; install a newer one")
         if values.get("architecture"):
             values["architecture"] = Architecture(**values["architecture"])
         return cls(**values | {name: tuple(values.get(name, ())) for name in ("mix", "cooldown_mix")})
@@ -185,17 +183,13 @@ class TrainConfig:
         if self.init == RANDOM and self.architecture is None:
             raise ValueError("random weights need an architecture; name a --preset of the paper's runs")
         if self.init != RANDOM and self.architecture is not None:
-            raise ValueError(
-                f"the weights of {self.init} have an architecture; leave the setting architecture out"
-            )
+            raise ValueError(f"the weights of {self.init} have an architecture; leave that setting out")
         if self.init == RANDOM and self.adapt != "full":
             raise ValueError("an adapter over random weights learns next to nothing; pass --set adapt=full")
         self._positive("lora_rank", "lora_alpha", "lora_layers")
         context = self.max_length if self.architecture is None else self.architecture.context
         if context < self.max_length:
-            raise ValueError(
-                f"max_length {self.max_length} exceeds the context, {context}; pass --max-length {context} or less"
-            )
+            raise ValueError(f"max_length {self.max_length} exceeds the context; pass --max-length {context}")
 
     def _check_batches(self) -> None:
         self._positive(
@@ -206,11 +200,9 @@ class TrainConfig:
             raise ValueError(
                 f"forward_tokens is {self.forward_tokens}; raise it to max_length, {self.max_length}"
             )
-        if self.batch_rows is None and self.batch_documents % self.block:
-            near = max(1, round(self.batch_documents / self.block)) * self.block
-            raise ValueError(
-                f"batch_documents {self.batch_documents} is no multiple of block {self.block}; take {near}"
-            )
+        size, block = self.batch_documents, self.block
+        if self.batch_rows is None and (more := -size % block):
+            raise ValueError(f"batch_documents {size} is no multiple of block {block}; take {size + more}")
         require_fields(self, "at least 4", lambda value: value >= 4, "max_length", "max_question_length")
         require_fields(self, "0 or more", lambda value: value >= 0, "hard_negatives", "memory")
         _one_of("asking", self.asking, tuple(ASKING))
@@ -393,8 +385,7 @@ def _toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        said = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ValueError(f"it cannot be read ({said}); name a file of settings ({SUFFIX})") from error
+        raise ValueError(f"it cannot be read ({error}); name a file of settings ({SUFFIX})") from error
 
 
 def _as_settings(record: Mapping[str, Any]) -> list[str]:
@@ -431,15 +422,12 @@ def _value(name: str, hint: Any, text: str) -> Any:
         raise ValueError(f"{name}: {text!r} does not fit; {said}") from error
 
 
-_KIND_WORDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false"}
-
-
 def _number(kind: type, value: Any) -> Any:
     """Check that `value`, read from JSON, is of this kind: an integer is also a float, but true is no integer."""
     if type(value) is int and kind is float:
         return float(value)
     if type(value) is not kind:
-        raise TypeError(f"give {_KIND_WORDS.get(kind, kind.__name__)}")
+        raise TypeError(f"give a value such as {json.dumps(kind(1))}")
     return value
 
 

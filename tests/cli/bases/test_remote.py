@@ -229,6 +229,7 @@ def test_a_bad_token_file_is_named(tmp_path: Path, content: bytes, monkeypatch: 
     monkeypatch.setenv("COLMLM_KEY_FILE", str(file))
     for ran in (invoke(*words, "--token-file", file), invoke(*words)):
         assert ran.code == 2 and str(file) in ran.err and ran.err.count("\n") == 1, ran.err
+    assert "Invalid value for COLMLM_KEY_FILE" in ran.err
     monkeypatch.delenv("COLMLM_KEY_FILE")
     monkeypatch.setenv("COLMLM_TOKEN_FILE", str(file))
     ran = invoke(*words)

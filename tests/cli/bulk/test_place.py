@@ -27,6 +27,9 @@ def test_auto_is_the_cluster_that_ray_is_told_of(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.5:6379")
     assert RayPlace.parse_address("auto") == RayPlace("10.0.0.5:6379")
     assert RayPlace.parse_address("[fd00::5]:6379") == RayPlace("[fd00::5]:6379")
+    monkeypatch.setenv("RAY_ADDRESS", "ray://10.0.0.5:10001")
+    with pytest.raises(ValueError, match=r"RAY_ADDRESS, and 'ray://10.0.0.5:10001' is not HOST:PORT"):
+        RayPlace.parse_address("auto")
 
 
 def test_what_is_no_address_is_refused(

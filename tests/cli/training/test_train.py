@@ -268,7 +268,7 @@ def test_a_plot_is_drawn_from_the_log(whole: Path, tmp_path: Path):
         (["--out", "x", "--set", "weight_decay"], "is not NAME=VALUE"),
         (["--out", "x", "--set", "warp=9"], "no setting 'warp'"),
         (["--out", "x", "--set", "steps=many"], "steps: 'many' does not fit"),
-        (["--out", "x", "--set", "steps=true"], "give a whole number"),
+        (["--out", "x", "--set", "steps=true"], "give a value such as 1"),
         (["--out", "x", "--mix", "a,b"], "mix"),
         (["--out", "x", "--batch", "6"], "no multiple of block"),
         (["--out", "x", "--learning-rate", "0"], "not above 0"),

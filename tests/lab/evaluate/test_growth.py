@@ -69,5 +69,5 @@ def test_each_size_is_measured_once_and_the_users_facts_stay(run: Run, halls: st
 
 def test_what_cannot_be_measured_is_refused(run: Run, halls: str) -> None:
     too_many = run("evaluate", "growth", "--corpus", halls, "--size", 10, "--facts", 20)
-    assert too_many.code == 2 and "more facts than the least size" in too_many.err
+    assert too_many.code == 2 and "20 facts are more than the least size, 10; give fewer" in too_many.err
     assert run("evaluate", "growth", "--corpus", "nowhere").code == 3

@@ -69,7 +69,7 @@ def test_the_threshold_is_the_share_that_a_lone_word_needs():
     log_probs_N3 = np.log([[0.7, 0.3, 1e-9]])
     assert best_tags(log_probs_N3, 0.29) == [BEGIN] and best_tags(log_probs_N3, 0.31) == [OUTSIDE]
     for wrong in (0.0, 1.0, -1.0):
-        with pytest.raises(ValueError, match="not between"):
+        with pytest.raises(ValueError, match="choose one between"):
             best_tags(log_probs_N3, wrong)
 
 

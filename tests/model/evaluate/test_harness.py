@@ -91,5 +91,5 @@ def test_texts_are_generated_up_to_a_stop_string(eager: Checkpoint) -> None:
 def test_what_cannot_be_scored_is_refused(checkpoint: Checkpoint) -> None:
     with pytest.raises(ValueError, match="forced"):
         Harness(Decoder(checkpoint, None), "forced")
-    with pytest.raises(ValueError, match="needs a decoder with lookups"):
+    with pytest.raises(ValueError, match="this decoder has no lookups; give it some"):
         Harness(Decoder(checkpoint, None), "auto")

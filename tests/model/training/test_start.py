@@ -179,7 +179,7 @@ def test_a_standard_adapter_lies_under_no_other_methods_adapter(base: Path, tmp_
     list(run.run())
     record = CheckpointConfig.load(target)
     replace(record, method="standard").save(target)
-    with pytest.raises(CheckpointError, match="export it first"):
+    with pytest.raises(CheckpointError, match="pass --adapt full"):
         begun(replace(LORA, init=str(target)))
     begin = begun(replace(FULL, init=str(target)))
     assert begin.kind == "full" and begin.tokenizer.num_fresh == 3
