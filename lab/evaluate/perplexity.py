@@ -27,7 +27,7 @@ from colmlm.kb.lookup.in_process import FaissCandidates
 from colmlm.kb.lookup.index import KeyIndex
 from colmlm.kb.lookup.replica import Replica
 from colmlm.kb.lookup.searcher import Searcher
-from colmlm.kb.lookup.specs import FLAT_SPEC, coded_spec
+from colmlm.kb.lookup.specs import FLAT_SPEC, bits_spec, coded_spec
 from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow, key_kinds
 from colmlm.lab.bench.machine import print_report
@@ -53,6 +53,7 @@ EXAMPLES = examples(
 
 class IndexKind(StrEnum):
     exact = "exact"
+    bits = "bits"
     pq4 = "pq4"
     pq10 = "pq10"
     pq4_first = "pq4-first"
@@ -80,7 +81,8 @@ def perplexity(
     index: Annotated[
         list[IndexKind] | None,
         typer.Option(
-            "--index", help="Also with lookups in such an index: all of a key, or d/4 or d/10 bytes of it."
+            "--index",
+            help="Also with lookups in such an index: all of a key, a bit a number, d/4 or d/10 bytes.",
         ),
     ] = None,
     unrelated: Annotated[
@@ -201,8 +203,9 @@ def _trials(kb: KnowledgeBase, kinds: Sequence[IndexKind], unrelated: Sequence[s
 # values and liveness from the database. With a kind that ends in "-first", the only candidate is the one that
 # the index ranks first, as in the paper.
 
-# How many numbers of a key one byte of its code stands for; 0: keys are not compressed.
-KINDS = {"exact": 0, "pq4": 4, "pq10": 10, "pq4-first": 4, "pq10-first": 10}
+# How many numbers of a key one byte of its code stands for; 0: keys are not compressed. With "bits" a bit stands for
+# each number, as in the index that wide keys get by default.
+KINDS = {"exact": 0, "bits": 8, "pq4": 4, "pq10": 10, "pq4-first": 4, "pq10-first": 10}
 AS_FOUND = "-first"
 
 
@@ -214,9 +217,11 @@ class FirstFound(KeyIndex):
 
 
 def spec_of(kind: str, num_keys: int, dim: int) -> str:
-    """Give the Faiss factory string of a kind: exact, or the paper's with codes of d/4 or d/10 bytes per key."""
+    """Give the Faiss factory string of a kind: exact, a bit for each number, or the paper's with d/4 or d/10 bytes."""
     if (share := KINDS[kind]) == 0:
         return FLAT_SPEC
+    if kind == IndexKind.bits:
+        return bits_spec(num_keys, dim)
     return coded_spec(num_keys, dim, max(1, dim // share))
 
 

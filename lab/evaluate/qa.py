@@ -31,12 +31,14 @@ from colmlm.model.evaluate.answers import (
     summarise,
 )
 from colmlm.model.evaluate.run_log import EvaluationFileError, Row, RunLog
+from colmlm.model.text.passages import TOP, PassageChoice
 
 QA_EXAMPLES = examples(
     "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl --limit 500 --mode forced --out answers.jsonl",
     "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl --method asker --checkpoint runs/asker --json",
     "colmlm-lab evaluate qa --corpus passages --questions popqa.jsonl --mode auto --json",
     "colmlm-lab evaluate qa --corpus squad-dev --squad dev.jsonl --mode forced --keys context --threshold 0.7",
+    "colmlm-lab evaluate qa --corpus passages --questions popqa.jsonl --method rag --passages 1 --passages-as no-form",
 )
 
 
@@ -49,6 +51,13 @@ class QuestionMode(StrEnum):
     auto = "auto"
     forced = "forced"
     off = "off"
+
+
+class PassagesAs(StrEnum):
+    best_last = "best-last"
+    no_titles = "no-titles"
+    at_random = "at-random"
+    no_form = "no-form"
 
 
 def qa(
@@ -80,6 +89,20 @@ def qa(
         list[KeyKind] | None,
         typer.Option(
             "--keys", help="Look up by keys of this kind alone, exactly; may be repeated. Default: all."
+        ),
+    ] = None,
+    passages: Annotated[
+        int | None,
+        typer.Option(
+            "--passages", min=0, max=100, help="Of method rag: how many; 0 is its prompt alone. Default: 4."
+        ),
+    ] = None,
+    passages_as: Annotated[
+        list[PassagesAs] | None,
+        typer.Option(
+            "--passages-as",
+            help="Of method rag: the best one last, without titles, others at random, or without the paper's words "
+            "around them; may be repeated.",
         ),
     ] = None,
     out: Annotated[
@@ -114,19 +137,23 @@ def qa(
             )
         values = {fact.value.casefold() for fact in facts}
         covered = sum(any(a.casefold() in values for a in q.answers) for q in questions) / len(questions)
-        who = answerer(runtime, method, checkpoint, mode, corpus)
+        who = answerer(runtime, method, checkpoint, mode, corpus, _choice(method, passages, passages_as))
         if keys:
             who = _with_keys(runtime, who, keys)
         config = DecodeConfig(
             mode=who.mode, max_tokens=max_tokens, repetition_penalty=1.0, threshold=threshold
         )
-        run = who.run | {
-            "corpora": list(corpus),
-            "questions_sha256": digest(source),
-            "seq": runtime.kb.log.head_seq(),
-            "max_tokens": max_tokens,
-            "threshold": threshold,
-        }
+        run = (
+            who.run
+            | {
+                "corpora": list(corpus),
+                "questions_sha256": digest(source),
+                "seq": runtime.kb.log.head_seq(),
+                "max_tokens": max_tokens,
+                "threshold": threshold,
+            }
+            | _passages(passages, passages_as)
+        )
         log = open_log(out, run)
         _answer(who, config, questions, log, batch)
     rows = [ScoredOutput(**log.rows[asked.question_id]) for asked in questions]
@@ -139,6 +166,24 @@ def qa(
         **summary.as_json(),
     }
     print_report(report)
+
+
+def _choice(method: Method, count: int | None, ways: Sequence[PassagesAs] | None) -> PassageChoice | None:
+    """Give the choice of passages; None for the paper's. Refuses one for a method without passages."""
+    if count is None and not ways:
+        return None
+    if method is not Method.rag:
+        raise typer.BadParameter(
+            f"method {method} has no passages; name --method rag.", param_hint="--passages"
+        )
+    chosen = {way.name: True for way in ways or ()}
+    return PassageChoice(TOP if count is None else count, **chosen)
+
+
+def _passages(count: int | None, ways: Sequence[PassagesAs] | None) -> Row:
+    """Say what differs from the paper's passages, so that logs of the paper's go on as before."""
+    differs = {"passages": count, "passages_as": sorted(map(str, ways or ()))}
+    return {name: value for name, value in differs.items() if value not in (None, [])}
 
 
 def _with_keys(runtime: Runtime, who: Answerer, kinds: Sequence[KeyKind]) -> Answerer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -11,6 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from colmlm.cli.composition.bulk.errands import keying_elsewhere, with_questions
@@ -20,14 +22,18 @@ from colmlm.cli.options import examples
 from colmlm.cli.output import counting, note, progress
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated, to_record
 from colmlm.kb.facts.records import FactRecord
+from colmlm.kb.lookup.index import KeyIndex
 from colmlm.lab.bench.machine import print_report
+from colmlm.lab.evaluate.perplexity import IndexKind, spec_of
 from colmlm.lab.methods.ablations import shares_found
+from colmlm.model.evaluate.answers import share
 from colmlm.model.evaluate.recall import (
     AskedFacts,
     Encodes,
     Floats,
     Table,
     WrittenQuestions,
+    in_batches,
     num_encodings,
     table,
 )
@@ -42,6 +48,7 @@ RECALL_EXAMPLES = examples(
     "colmlm-lab evaluate recall --corpus demo --no-baselines --answers 500",
     "colmlm-lab evaluate recall --corpus squad-dev --no-baselines --decoder-queries",
     "colmlm-lab evaluate recall --corpus squad-dev --no-baselines --ray auto",
+    "colmlm-lab evaluate recall --corpus squad-dev --no-baselines --index exact --index bits --num-keys 10000 --json",
     "colmlm-lab evaluate recall --corpus squad-dev --generated asked.jsonl --questions-by runs/questions",
     "colmlm-lab evaluate recall --corpus squad-dev --checkpoint runs/a --checkpoint runs/b --decoder-queries --json",
 )
@@ -92,6 +99,16 @@ def recall_command(
             help="Also by words and by the reader, for so many questions, drawn by a seed.",
         ),
     ] = 0,
+    index: Annotated[
+        list[IndexKind] | None,
+        typer.Option("--index", help="Also in such an index of all corpora's keys; may be repeated."),
+    ] = None,
+    num_keys: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--num-keys", min=1, help="With --index: of so many of these keys; may be repeated. Default: all."
+        ),
+    ] = None,
     ray: Ray = None,
     ray_workers: RayWorkers = None,
 ) -> None:
@@ -99,7 +116,8 @@ def recall_command(
 
     Facts without a key of the first checkpoint are keyed first. The figures at the top are of that checkpoint, its
     context keys, and human questions at <FACT-q>: a fact's key is read from the text before it. Other keys (of
-    generated questions, baselines, further checkpoints) stay in memory.
+    generated questions, baselines, further checkpoints) stay in memory. With --index the keys of other corpora, which
+    must be there already, are in the way too.
     """
     named = checkpoint or []
     with Runtime.from_environment(checkpoint=named[0] if named else None) as runtime:
@@ -109,6 +127,8 @@ def recall_command(
         report = _report(runtime, corpus, named[1:], questions, baselines, with_decoder_queries)
         if answers:
             report["answers"] = _measure_answers(runtime, corpus, answers)
+        if index:
+            report["indexes"] = _measure_indexes(runtime, corpus, index, num_keys or [])
     print_report(report)
 
 
@@ -168,6 +188,64 @@ def _measure_answers(runtime: Runtime, corpus: str, number: int) -> dict[str, di
     with progress("Asking") as advance:
         found = shares_found(runtime.answering(runtime.reader), drawn, advance)
     return {name: asdict(shares) for name, shares in found.items()}
+
+
+ASKED_OF_INDEXES = 1000
+
+
+def _measure_indexes(
+    runtime: Runtime, corpus: str, kinds: Sequence[IndexKind], sizes: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Measure how often a question's fact comes first in indexes of several kinds, at several numbers of keys.
+
+    The same questions are asked everywhere, at most a thousand: as many as the smallest index has keys. Each index
+    holds their facts and others at random, of all corpora. `first` is by the index's own order, `rescored` by exact
+    scores of the candidates that a lookup asks it for.
+    """
+    encoder, rng = runtime.encoder, np.random.default_rng(0)
+    keyset = runtime.kb.keysets.rekey(encoder, corpus=corpus)
+    fact_ids, keys_KD = runtime.kb.keysets.keys(keyset.keyset_id)
+    facts = {fact.fact_id: fact.question for fact in runtime.kb.facts.every(corpus) if fact.question}
+    asked = rng.permutation([row for row, one in enumerate(fact_ids.tolist()) if one in facts])
+    asked = asked[: min(ASKED_OF_INDEXES, *sizes, len(fact_ids))]
+    others = rng.permutation(np.setdiff1d(np.arange(len(fact_ids)), asked))
+    with counting("questions of the indexes", len(asked)) as done:
+        queries_QD = in_batches(encoder.encode_questions, [facts[int(fact_ids[row])] for row in asked], done)
+    measured = []
+    for size in sorted({min(size, len(fact_ids)) for size in sizes or [len(fact_ids)]}):
+        rows = np.concatenate([asked, others[: size - len(asked)]])
+        measured += [_measure_index(kind, keys_KD[rows], queries_QD) for kind in dict.fromkeys(kinds)]
+    return measured
+
+
+def _measure_index(kind: IndexKind, keys_KD: Floats, queries_QD: Floats) -> dict[str, Any]:
+    """Measure an index of these keys, the first of which are those that the queries ask for, in order."""
+    num_keys, dim = keys_KD.shape
+    index = KeyIndex(dim, spec_of(kind, num_keys, dim))
+    if num_keys < index.train_min:
+        raise typer.BadParameter(
+            f"{kind} is trained on {index.train_min} keys, there are {num_keys}.", param_hint="--num-keys"
+        )
+    if index.train_min:
+        index.train(keys_KD[:: max(1, num_keys // index.train_size)])
+    index.add(range(num_keys), keys_KD)
+    _, found_QC = index.search(queries_QD, max(1, index.over_fetch(1)))
+    scores_QC = np.einsum("qd,qcd->qc", queries_QD, keys_KD[found_QC])
+    scores_QC[found_QC < 0] = -np.inf
+    best_Q = found_QC[np.arange(len(found_QC)), scores_QC.argmax(axis=1)]
+    wanted_Q = np.arange(len(queries_QD))
+    with tempfile.TemporaryDirectory(prefix="colmlm-index-") as folder:
+        index.save(Path(folder), keyset_id=1, applied_seq=0)
+        size = sum(file.stat().st_size for file in Path(folder).iterdir())
+    return {
+        "index": str(kind),
+        "spec": index.spec,
+        "keys": num_keys,
+        "questions": len(queries_QD),
+        "first": asdict(share((found_QC[:, 0] == wanted_Q).tolist())),
+        "rescored": asdict(share((best_Q == wanted_Q).tolist())),
+        "bytes_per_key": round(size / num_keys, 1),
+    }
 
 
 def _asked_facts(facts: Sequence[FactRecord]) -> AskedFacts:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from colmlm.model.decoding.config import DecodeConfig
     from colmlm.model.decoding.decoder import DecodedOutput, Decoder
     from colmlm.model.lm.checkpoint import Checkpoint
-    from colmlm.model.text.passages import PassageIndex
+    from colmlm.model.text.passages import PassageChoice, PassageIndex
 
 
 class Method(StrEnum):
@@ -41,9 +41,17 @@ class Answerer:
 
 
 def answerer(
-    runtime: Runtime, method: Method, checkpoint: Path | None, mode: str | None, corpora: Sequence[str]
+    runtime: Runtime,
+    method: Method,
+    checkpoint: Path | None,
+    mode: str | None,
+    corpora: Sequence[str],
+    choice: PassageChoice | None = None,
 ) -> Answerer:
-    """Give the answerer of a method. Refuses a checkpoint of another method, and a mode that the method lacks."""
+    """Give the answerer of a method. Refuses a checkpoint of another method, and a mode that the method lacks.
+
+    Method rag puts the passages of `choice` before a prompt (None: the paper's).
+    """
     from colmlm.model.decoding.decoder import Decoder
 
     loaded = _load_checkpoint(runtime, method, checkpoint)
@@ -64,7 +72,7 @@ def answerer(
         lookup = runtime.kb.lookups.in_keyset(keyset.keyset_id)
         decoder = Decoder(loaded, lookup, query_encoder=asks_by.sentences if asks_by else None)
         run |= {"keyset_id": keyset.keyset_id, "keys_of": keyset.checkpoint_id}
-    passages = LivePassages(runtime.kb, corpora) if method is Method.rag else None
+    passages = LivePassages(runtime.kb, corpora, choice) if method is Method.rag else None
     return Answerer(decoder, mode, passages.augment if passages else list, run)
 
 
@@ -131,18 +139,24 @@ class LivePassages:
     So no passage holds an erased fact. It may hold a deleted one, whose document still says it.
     """
 
-    def __init__(self, kb: KnowledgeBase, corpora: Sequence[str]) -> None:
-        self.kb, self.corpora = kb, tuple(corpora)
+    def __init__(
+        self, kb: KnowledgeBase, corpora: Sequence[str], choice: PassageChoice | None = None
+    ) -> None:
+        from colmlm.model.text.passages import PassageChoice
+
+        self.kb, self.corpora, self.choice = kb, tuple(corpora), choice or PassageChoice()
         self._index: PassageIndex | None = None
+        self._said: list[str] = []  # the passages as they stand in a prompt, in the order of the index
         self._seq = -1
 
     def augment(self, prompts: Sequence[str]) -> list[str]:
         """Put the passages that BM25 finds for it before each prompt."""
-        from colmlm.model.text.passages import prompt_with_passages
+        from colmlm.model.text.passages import TOP
 
-        found = self._current().search(prompts)
+        found = self._current().nearest(prompts, max(TOP, self.choice.count))
         return [
-            prompt_with_passages(prompt, passages) for prompt, passages in zip(prompts, found, strict=True)
+            self.choice.prompt(prompt, [self._said[n] for n in numbers], self._said)
+            for prompt, numbers in zip(prompts, found, strict=True)
         ]
 
     def _current(self) -> PassageIndex:
@@ -150,6 +164,7 @@ class LivePassages:
 
         seq = self.kb.log.head_seq()  # before the texts: a change meanwhile is seen at the next call
         if self._index is None or seq != self._seq:
-            documents = (document for corpus in self.corpora for document in self.kb.corpora.export(corpus))
+            documents = [one for corpus in self.corpora for one in self.kb.corpora.export(corpus)]
+            self._said = list(passages_of(documents, titled=not self.choice.no_titles))
             self._index, self._seq = PassageIndex(passages_of(documents)), seq
         return self._index

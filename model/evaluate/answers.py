@@ -64,6 +64,8 @@ class Output(Protocol):
     @property
     def content_tokens(self) -> int: ...
     @property
+    def prompt_tokens(self) -> int: ...
+    @property
     def finish(self) -> str: ...
 
 
@@ -88,6 +90,7 @@ class ScoredOutput:
     right_value: bool
     content_tokens: int
     finish: str
+    prompt_tokens: int = 0  # in rows of older releases
 
 
 def exact_match(output: str, answers: Sequence[str]) -> bool:
@@ -132,6 +135,7 @@ def score(asked: AskedQuestion, generation: Output, opening: Callable[[str], str
         right_value=any(fold_text(value) in wanted for value in values),
         content_tokens=generation.content_tokens,
         finish=generation.finish,
+        prompt_tokens=generation.prompt_tokens,
     )
 
 
@@ -182,6 +186,7 @@ class Summary:
     no_matches: int
     abstained: int
     content_tokens: int
+    prompt_tokens: int
     finishes: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -205,6 +210,7 @@ def summarise(rows: Sequence[ScoredOutput], with_fact: Sequence[str], seed: int 
         no_matches=sum(row.no_matches for row in rows),
         abstained=sum(row.abstained for row in rows),
         content_tokens=sum(row.content_tokens for row in rows),
+        prompt_tokens=sum(row.prompt_tokens for row in rows),
         finishes={name: finishes.count(name) for name in sorted(set(finishes))},
     )
 
@@ -245,9 +251,10 @@ class Evidence:
 # files.
 #
 # A row has a question and its answers under any of the names in use. A row of T-REx names a subject and an
-# object instead, and its file the relation; from these it becomes the beginning of a sentence that ends with
-# the object. The wording is this project's, since the sentences of the published set are not among its facts. So every
-# row can be read from left to right, where the paper keeps the 11,615 whose own sentence ends with the object.
+# object instead, and its file, or its own `relation`, the relation; from these it becomes the beginning of a
+# sentence that ends with the object. The wording is this project's, since the sentences of the published set are not
+# among its facts. So every row can be read from left to right, where the paper keeps the 11,615 whose own sentence
+# ends with the object.
 
 SUFFIXES = {".json", ".jsonl", ".csv"}
 _QUESTION = ("question", "problem")
@@ -371,7 +378,7 @@ def _question_of(where: str, row: Any) -> AskedQuestion:
 
 
 def _statement(where: str, row: Mapping[str, Any]) -> str:
-    relation = where.split(".")[0]
+    relation = str(row.get("relation") or where.split(".")[0])
     if relation not in RELATIONS:
         raise EvaluationFileError(
             f"{where}: no sentence is known for relation {relation!r}; name the file as in P17.jsonl"

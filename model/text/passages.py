@@ -11,6 +11,7 @@ import random
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from colmlm.kb.corpus.format import AnnotatedDocument
@@ -23,10 +24,12 @@ _FORM = (
 )
 
 
-def passages_of(documents: Iterable[AnnotatedDocument], words: int = WORDS) -> Iterator[str]:
-    """Cut the texts into passages of so many words, each preceded by its document's title."""
+def passages_of(
+    documents: Iterable[AnnotatedDocument], words: int = WORDS, *, titled: bool = True
+) -> Iterator[str]:
+    """Cut the texts into passages of so many words, each preceded by its document's title where `titled`."""
     for document in documents:
-        lead = f"{document.title}: " if document.title else ""
+        lead = f"{document.title}: " if document.title and titled else ""
         said = document.text.split()
         for start in range(0, len(said), words):
             yield lead + " ".join(said[start : start + words])
@@ -35,6 +38,36 @@ def passages_of(documents: Iterable[AnnotatedDocument], words: int = WORDS) -> I
 def prompt_with_passages(prompt: str, passages: Sequence[str]) -> str:
     """Put the passages before the prompt; a prompt without passages stays unchanged."""
     return _FORM.format(passages="\n".join(passages), prompt=prompt) if passages else prompt
+
+
+@dataclass(frozen=True, slots=True)
+class PassageChoice:
+    """The choice of the passages before a prompt, and of their form; the defaults are the paper's.
+
+    `count` 0 gives the paper's form around no passage. With `best_last` the best passage stands beside the question,
+    `no_titles` leaves the titles out, `at_random` takes passages that were not found, and `no_form` puts the passages
+    and the prompt on lines of their own, without the words of the paper's form.
+    """
+
+    count: int = TOP
+    best_last: bool = False
+    no_titles: bool = False
+    at_random: bool = False
+    no_form: bool = False
+
+    def prompt(self, prompt: str, found: Sequence[str], every: Sequence[str]) -> str:
+        """Put passages before the prompt: of those `found`, best first, or of `every` one there is."""
+        chosen = list(found[: self.count])
+        if self.at_random:
+            others = [passage for passage in every if passage not in found]
+            chosen = random.Random(prompt).sample(others, min(self.count, len(others)))
+        if self.best_last:
+            chosen.reverse()
+        if self.no_form:
+            return "\n".join((*chosen, prompt))
+        if self.count and not chosen:
+            return prompt
+        return _FORM.format(passages="\n".join(chosen), prompt=prompt)
 
 
 def import_bm25s() -> Any:

@@ -117,6 +117,20 @@ def test_recall_by_words_and_by_the_reader_is_measured_beside_that_by_keys(
     assert "key and words" in run(*base, "--answers", 1).out
 
 
+def test_recall_in_indexes_is_that_of_their_keys(run: Run, atlas: list[int]) -> None:
+    base = ("evaluate", "recall", "--corpus", "atlas", "--no-baselines", "--index", "exact", "--json")
+    report = run(*base, "--num-keys", 1, "--num-keys", 9).json
+    alone, both = report["indexes"]
+    assert (alone["keys"], alone["questions"], alone["first"]["share"]) == (1, 1, 1.0)
+    assert (both["keys"], both["questions"], both["spec"]) == (2, 1, "IDMap2,Flat")
+    (every,) = run(*base).json["indexes"]
+    assert (every["keys"], every["questions"]) == (2, 2)
+    assert every["rescored"]["share"] == every["first"]["share"] == report["recall_at_1"]
+    assert every["bytes_per_key"] > 4 * 64
+    few = run(*base[:-3], "--index", "pq4")
+    assert few.code == 2 and "trained on 256 keys, there are 2" in few.err
+
+
 def test_recall_refuses_what_cannot_be_measured_before_it_begins(
     run: Run, atlas: list[int], annotated: Path, tmp_path: Path
 ) -> None:

@@ -103,6 +103,38 @@ def test_baselines_answer_the_same_questions(run: Run, lands: Path, checkpoint: 
     assert unkeyed.code == 2 and "colmlm keysets fill --checkpoint" in unkeyed.err
 
 
+def test_passages_are_as_many_and_as_asked(run: Run, lands: Path, tmp_path: Path) -> None:
+    rag = (
+        *BASE,
+        lands,
+        "--method",
+        "rag",
+        "--checkpoint",
+        tiny_checkpoint(tmp_path / "s", markup=STANDARD),
+        "--json",
+    )
+    plain = run(*BASE, lands, "--mode", "off", "--json").json
+    out, bare = tmp_path / "rows.jsonl", ("--passages-as", "no-form")
+    found = {
+        name: run(*rag, *words).json
+        for name, words in {
+            "paper's": (),
+            "form alone": ("--passages", 0),
+            "no form": ("--passages", 1, *bare, "--out", out),
+            "no title": ("--passages", 1, *bare, "--passages-as", "no-titles"),
+            "nothing": ("--passages", 0, *bare),
+        }.items()
+    }
+    tokens = {name: report["prompt_tokens"] for name, report in found.items()}
+    assert tokens["paper's"] > tokens["form alone"] > tokens["nothing"] == plain["prompt_tokens"]
+    assert tokens["paper's"] > tokens["no form"] > tokens["no title"] > tokens["nothing"]
+    head = json.loads(out.read_text().splitlines()[0])["run"]
+    assert (head["passages"], head["passages_as"]) == (1, ["no-form"])
+    assert "passages" not in found["paper's"]
+    refused = run(*BASE, lands, "--mode", "off", "--passages", 1)
+    assert refused.code == 2 and "--passages" in refused.err
+
+
 @pytest.mark.slow(reason="runs an evaluation to its end")
 def test_what_a_method_cannot_do_is_refused(run: Run, lands: Path, tmp_path: Path) -> None:
     standard = tiny_checkpoint(tmp_path / "standard", markup=STANDARD)
@@ -158,6 +190,10 @@ def test_questions_of_a_set_are_asked_and_what_the_corpora_cover_is_told(
     report = run(*words, "--questions", file, "--mode", "off", "--json").json
     assert (report["questions"], report["covered"], report["num_with_fact"]) == (2, 0.5, 0)
     assert run(*words, "--questions", file, "--squad", lands).code == 2
+    file.write_text('{"relation": "P36", "sub_label": "Peru", "obj_label": "Lima"}\n')
+    out = tmp_path / "statements.jsonl"
+    run(*words, "--questions", file, "--mode", "off", "--out", out)
+    assert json.loads(out.read_text().splitlines()[1])["question"] == "The capital of Peru is"
     file.write_text("{}\n")
     refused = run(*words, "--questions", file)
     assert refused.code == 2 and "set.jsonl:1 has no question" in refused.err

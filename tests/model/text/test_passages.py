@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.text.passages import PassageIndex, passages_of, prompt_with_passages
+from colmlm.model.text.passages import PassageChoice, PassageIndex, passages_of, prompt_with_passages
 
 DOCUMENTS = [
     AnnotatedDocument(
@@ -20,6 +20,10 @@ def test_a_passage_has_a_hundred_words_and_its_title():
     assert passages[1].startswith("Peru: ") and passages[1].endswith("The Amazon rises in the mountains.")
     joined = " ".join(p.removeprefix("Peru: ") for p in passages[:2])
     assert joined == " ".join(DOCUMENTS[0].text.split())
+
+
+def test_a_passage_may_stand_without_its_title():
+    assert next(passages_of(DOCUMENTS, titled=False)) == next(passages_of(DOCUMENTS)).removeprefix("Peru: ")
 
 
 def test_the_passages_that_share_words_are_found_best_first():
@@ -44,3 +48,23 @@ def test_the_prompt_stands_behind_its_passages():
         "\n a b\nc \n\n Question: Who?\nAnswer: \n The answer is"
     )
     assert prompt_with_passages("Who?", []) == "Who?"
+
+
+def test_passages_are_chosen_and_put_as_asked():
+    prompt, found, every = "Question: Who?\nAnswer:", ["a", "b", "c", "d"], ["e", "d", "c", "b", "a", "f"]
+    papers = PassageChoice().prompt(prompt, found, every)
+    assert papers == prompt_with_passages(prompt, found)
+    assert PassageChoice(2).prompt(prompt, found, every) == prompt_with_passages(prompt, ["a", "b"])
+    assert PassageChoice(2, best_last=True).prompt(prompt, found, every) == prompt_with_passages(
+        prompt, ["b", "a"]
+    )
+    assert PassageChoice(1, no_form=True).prompt(prompt, found, every) == f"a\n{prompt}"
+    others = PassageChoice(2, at_random=True, no_form=True).prompt(prompt, found, every)
+    assert set(others.removesuffix(prompt).split()) == {"e", "f"}
+    alone = PassageChoice(0).prompt(prompt, found, every)
+    assert alone.startswith("Answer the question") and alone.endswith(f"{prompt} \n The answer is")
+    assert (
+        PassageChoice().prompt(prompt, [], every)
+        == PassageChoice(0, no_form=True).prompt(prompt, [], every)
+        == prompt
+    )
