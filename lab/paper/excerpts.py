@@ -8,11 +8,18 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, read_annotated, to_record
+from colmlm.model.text.markup import read_triplets
+from colmlm.model.training.steps import quiz_documents
 
 Record = dict[str, Any]
 
@@ -65,6 +72,130 @@ def leads_of(source: Path, rows: int | None, *, articles: Path) -> list[Record]:
     return [lead for lead in leads(source, None) if lead["title"].casefold() in titles]
 
 
+RARE_VIEWS = 100
+
+
+def rare_questions(source: Path, rows: int | None) -> Iterator[Record]:
+    """Yield PopQA's questions about subjects with fewer than a hundred views, the paper's long tail."""
+    rare = [row for row in _rows(source, None) if int(row["s_pop"]) < RARE_VIEWS]
+    for row in _evenly(rare, rows):
+        yield {"question": row["question"], "possible_answers": row["possible_answers"]}
+
+
+def statements_covered(folder: Path, rows: int | None, *, by: Path) -> list[Record]:
+    """Give rows of T-REx whose subject has a lead among the vital articles that says the object."""
+    texts = {lead["title"]: lead["text"] for lead in leads(by, None)}
+    found = [
+        {"relation": file.stem, "sub_label": row["sub_label"], "obj_label": row["obj_label"]}
+        for file in sorted(folder.glob("*.jsonl"))
+        for row in lines(file, None)
+        if re.search(rf"\b{re.escape(row['obj_label'])}\b", texts.get(row["sub_label"], ""))
+    ]
+    return _evenly(found, rows)
+
+
+def leads_of_statements(folder: Path, rows: int | None, *, by: Path) -> list[Record]:
+    """Give the leads of the subjects of the rows that `statements_covered` gives."""
+    subjects = {row["sub_label"] for row in statements_covered(folder, rows, by=by)}
+    return [lead for lead in leads(by, None) if lead["title"] in subjects]
+
+
+# Facts that a knowledge base can say: those of articles whose value is a fact of the same subject in its lead.
+
+
+def answerable(folder: Path, rows: int | None) -> Iterator[Record]:
+    """Yield the documents of articles.jsonl with those facts alone whose value leads.jsonl has for the same title."""
+    known: dict[str, set[str]] = defaultdict(set)
+    for lead in lines(folder / "leads.jsonl", None):
+        known[lead["title"].casefold()] |= {fact["value"].casefold() for fact in lead["facts"]}
+    for article in lines(folder / "articles.jsonl", rows):
+        said = known[article["title"].casefold()]
+        facts = [fact for fact in article["facts"] if fact["value"].casefold() in said]
+        if facts:
+            yield article | {"facts": facts}
+
+
+# The paragraphs of SQuAD that Rel-LMLM's authors annotated, as each method reads them.
+#
+# An id begins with "asked" where the paragraph is also in the SQuAD file here, whose people's questions can be asked,
+# and with "read" where it is not. The texts begin with a title, which the calls name as their entity.
+
+CALLED, PARAGRAPHS = "squad-train1k_annotated.json", "train.jsonl"
+
+
+def called_documents(data: Path) -> Iterator[tuple[AnnotatedDocument, str, str]]:
+    """Yield each document with its calls, and its plain title and text, from the folder of the evaluation data."""
+    file = data / "rel_lmlm" / CALLED
+    asked = {_one_line(row["context"]) for row in lines(data / "squad" / PARAGRAPHS, None)}
+    plain = [example["text"] for example in json.loads(file.read_text(encoding="utf-8"))["examples"]]
+    for parsed, text in zip(read_triplets(file), plain, strict=True):
+        title, _, said = text.partition(": ")
+        if parsed.document is not None:
+            kind = "asked" if _one_line(said) in asked else "read"
+            name = f"{kind}-{parsed.document.external_id}"
+            yield replace(parsed.document, external_id=name), title.replace("_", " "), said
+
+
+def calls(data: Path, rows: int | None) -> Iterator[Record]:
+    """Yield the documents with calls as Rel-LMLM reads them: a fact's question is its entity and relation."""
+    yield from (to_record(document) for document, _, _ in islice(called_documents(data), rows))
+
+
+def plain_of_calls(data: Path, rows: int | None) -> Iterator[Record]:
+    """Yield the plain paragraphs."""
+    for document, title, said in islice(called_documents(data), rows):
+        yield {"id": document.external_id, "title": title, "text": said}
+
+
+def spans_of_calls(data: Path, rows: int | None) -> Iterator[Record]:
+    """Yield the plain paragraphs with a fact where the text itself says the value of a call behind it, once.
+
+    Calls whose value the text says in other words are left out.
+    """
+    for document, title, said in islice(called_documents(data), rows):
+        facts: list[FactSpan] = []
+        for span in document.facts:
+            said_value = re.compile(rf"(?<!\w){re.escape(span.value)}(?!\w)")
+            found = said_value.search(said, facts[-1].end if facts else 0)
+            if found:
+                facts.append(FactSpan(*found.span(), span.value, span.question))
+        yield to_record(AnnotatedDocument(document.external_id, said, tuple(facts), title=title))
+
+
+def questions_of_calls(data: Path, rows: int | None) -> Iterator[Record]:
+    """Yield the rows of the SQuAD file, with people's questions, whose paragraphs have calls."""
+    called = {_one_line(said) for document, _, said in called_documents(data)}
+    yield from islice(
+        (row for row in lines(data / "squad" / PARAGRAPHS, None) if _one_line(row["context"]) in called), rows
+    )
+
+
+def quiz_of_calls(folder: Path, rows: int | None) -> Iterator[Record]:
+    """Yield documents that ask a question and answer it by a call, from spans.jsonl and the same facts in asked.jsonl.
+
+    The questions of asked.jsonl are in words, those of spans.jsonl an entity and a relation.
+    """
+    called = {
+        (row["id"], fact["start"]): fact["question"]
+        for row in lines(folder / "spans.jsonl", None)
+        for fact in row["facts"]
+    }
+    asked = (parsed.document for parsed in read_annotated(folder / "asked.jsonl"))
+    for document in islice((one for one in asked if one is not None), rows):
+        for quiz, span in zip(quiz_documents([document]), filter(_question, document.facts), strict=True):
+            (answered,) = quiz.facts
+            triplet = called[document.external_id, span.start]
+            yield to_record(replace(quiz, facts=(replace(answered, question=triplet),)))
+
+
+def _question(span: FactSpan) -> str | None:
+    return span.question
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
 def _rows(source: Path, rows: int | None) -> list[Record]:
     return _evenly(json.loads(source.read_text(encoding="utf-8")), rows)
 
@@ -81,6 +212,15 @@ def _parts(data: Path) -> dict[str, Callable[[int | None], Iterable[Record]]]:
     vital = data / "vital_articles" / "summaries_en-us.json"
     articles = data / "simplewiki" / "eval_1k.jsonl.gz"
     return {
+        "popqa-rare-questions": lambda rows: rare_questions(popqa, rows),
+        "trex": lambda rows: statements_covered(data / "lama_trex", rows, by=vital),
+        "trex-leads": lambda rows: leads_of_statements(data / "lama_trex", rows, by=vital),
+        "answerable": lambda rows: answerable(data, rows),
+        "calls": lambda rows: calls(data, rows),
+        "calls-plain": lambda rows: plain_of_calls(data, rows),
+        "calls-spans": lambda rows: spans_of_calls(data, rows),
+        "calls-questions": lambda rows: questions_of_calls(data, rows),
+        "calls-quiz": lambda rows: quiz_of_calls(data, rows),
         "squad": lambda rows: spread(data / "squad" / "dev.jsonl", rows),
         "popqa-passages": lambda rows: passages(popqa, rows),
         "popqa-questions": lambda rows: questions(popqa, rows),

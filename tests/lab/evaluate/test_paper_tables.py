@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb import interpreter
+from colmlm.kb.corpus.format import check_spans, parse_line
 from colmlm.lab.paper import excerpts
 from tests.places import ROOT
 from tests.test_docs import refusal_of
@@ -52,3 +53,77 @@ def test_an_excerpt_takes_rows_at_even_distances(tmp_path: Path) -> None:
         [*asked[:-2], "vital", *asked[-1:], "x"], capture_output=True, text=True, check=False
     )
     assert missing.returncode == 2 and "name the folder of the evaluation data" in missing.stderr
+
+
+CALLED = (
+    "Peru_(land): The capital is [dblookup('Peru_(land)', 'Capital') -> Lima] Lima, and "
+    "[dblookup('Peru_(land)', 'Rule') -> 1535] it was made so in 1535 by [dblookup('Peru_(land)', 'Founder') -> X] him."
+)
+PLAIN = "The capital is Lima, and it was made so in 1535 by him."
+
+
+@pytest.fixture
+def called(tmp_path: Path) -> Path:
+    """A folder of data with two paragraphs that have calls; people ask about the first."""
+    examples = [
+        {"annotated_text": CALLED, "text": f"Peru_(land): {PLAIN}"},
+        {"annotated_text": "Chile: It is long.", "text": "Chile: It is long."},
+    ]
+    (tmp_path / "rel_lmlm").mkdir()
+    (tmp_path / "rel_lmlm" / excerpts.CALLED).write_text(json.dumps({"examples": examples}))
+    (tmp_path / "squad").mkdir()
+    asked = {"title": "Peru", "context": PLAIN.replace(" and", "  and"), "qas": []}
+    other = {"title": "Spain", "context": "It is sunny.", "qas": []}
+    (tmp_path / "squad" / "train.jsonl").write_text(f"{json.dumps(asked)}\n{json.dumps(other)}\n")
+    return tmp_path
+
+
+def test_paragraphs_with_calls_are_given_as_each_method_reads_them(called: Path) -> None:
+    peru, chile = excerpts.calls(called, None)
+    assert peru["id"].startswith("asked-") and chile["id"].startswith("read-")
+    assert [fact["question"] for fact in peru["facts"]] == [
+        f"Peru_(land)\n{relation}" for relation in ("Capital", "Rule", "Founder")
+    ]
+    plain = list(excerpts.plain_of_calls(called, None))
+    assert plain[0] == {"id": peru["id"], "title": "Peru (land)", "text": PLAIN}
+    spans, _ = excerpts.spans_of_calls(called, None)
+    assert [PLAIN[fact["start"] : fact["end"]] for fact in spans["facts"]] == ["Lima", "1535"]
+    assert [row["title"] for row in excerpts.questions_of_calls(called, None)] == ["Peru"]
+
+    words = spans | {
+        "facts": [fact | {"question": f"What is {fact['value']}?"} for fact in spans["facts"][:1]]
+    }
+    (called / "spans.jsonl").write_text(json.dumps(spans))
+    (called / "asked.jsonl").write_text(json.dumps(words))
+    (quiz,) = excerpts.quiz_of_calls(called, None)
+    (fact,) = quiz["facts"]
+    assert "What is Lima?" in quiz["text"] and quiz["text"][fact["start"] :] == "Lima"
+    assert fact["question"] == "Peru_(land)\nCapital"
+    read = parse_line(json.dumps(quiz), "quiz").document
+    assert read is not None and check_spans("quiz", read.text, read.facts) == (read.facts, ())
+
+
+def test_statements_and_facts_that_a_base_can_answer_are_chosen(tmp_path: Path) -> None:
+    leads = {
+        "a": {"title": "Peru", "extract": "Lima is its capital."},
+        "b": {"title": "Chile", "extract": "Santiagos."},
+    }
+    (tmp_path / "leads.json").write_text(json.dumps(leads))
+    (tmp_path / "P36.jsonl").write_text(
+        "".join(
+            json.dumps({"sub_label": land, "obj_label": town}) + "\n"
+            for land, town in (("Peru", "Lima"), ("Chile", "Santiago"), ("Spain", "Madrid"))
+        )
+    )
+    (row,) = excerpts.statements_covered(tmp_path, None, by=tmp_path / "leads.json")
+    assert row == {"relation": "P36", "sub_label": "Peru", "obj_label": "Lima"}
+    assert [
+        one["id"] for one in excerpts.leads_of_statements(tmp_path, None, by=tmp_path / "leads.json")
+    ] == ["a"]
+
+    article = {"title": "PERU", "facts": [{"value": "lima"}, {"value": "Cusco"}]}
+    (tmp_path / "articles.jsonl").write_text(
+        f"{json.dumps(article)}\n{json.dumps(article | {'title': 'Chile'})}\n"
+    )
+    (tmp_path / "leads.jsonl").write_text(json.dumps({"title": "Peru", "facts": [{"value": "Lima"}]}))
+    assert list(excerpts.answerable(tmp_path, None)) == [article | {"facts": [{"value": "lima"}]}]
