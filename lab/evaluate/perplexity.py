@@ -14,7 +14,7 @@ from sqlalchemy import or_, select
 
 from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import CheckpointPath, Threshold, examples
-from colmlm.cli.output import note, progress
+from colmlm.cli.output import counting, note
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts import reading
@@ -32,11 +32,12 @@ from colmlm.kb.service import KnowledgeBase
 from colmlm.kb.tables import DocumentRow, FactKeyRow, FactRow, key_kinds
 from colmlm.lab.bench.machine import print_report
 from colmlm.lab.evaluate.kept import FromTheFirst
+from colmlm.lab.methods.methods import keyset_of
 from colmlm.model.evaluate.perplexity import (
     DocumentSums,
+    NearestValue,
     TextTally,
-    dynamic_tallies,
-    nearest_value,
+    dynamic_readings,
     openings,
     perplexities,
     plain_tallies,
@@ -49,6 +50,8 @@ EXAMPLES = examples(
     "colmlm-lab evaluate perplexity --annotated articles.jsonl --beside runs/standard --base --json",
     "colmlm-lab evaluate perplexity --annotated a.jsonl --index exact --index pq4 --index pq10 --unrelated squad",
 )
+
+_TOGETHER = 16  # documents that an accelerator reads side by side
 
 
 class IndexKind(StrEnum):
@@ -112,7 +115,8 @@ def perplexity(
         others = [load(path, home) for path in beside or []]
         others += [base_checkpoint(WHEEL_BASE, home)] if base else []
         trials = _trials(runtime.kb, index or [], unrelated or [])
-        measured = _measure(runtime.kb, loaded, others, trials, documents, max_tokens, threshold)
+        own = runtime.kb.lookups.in_keyset(keyset_of(runtime, None, loaded, "--checkpoint").keyset_id)
+        measured = _measure(own, loaded, others, trials, documents, max_tokens, threshold)
     report = {
         "checkpoint": loaded.config.name,
         "documents": len(documents),
@@ -149,7 +153,7 @@ def _read(file: Path, limit: int | None) -> list[AnnotatedDocument]:
 
 
 def _measure(
-    kb: KnowledgeBase,
+    own: Searcher,
     checkpoint: Checkpoint,
     others: Sequence[Checkpoint],
     trials: Mapping[str, TrialIndex],
@@ -158,31 +162,29 @@ def _measure(
     threshold: float | None,
 ) -> DocumentSums:
     checkpoint_id = checkpoint.checkpoint_id
-    finds = [nearest_value(kb.lookups, checkpoint_id, at) for at in (-1, threshold)]
-    finds += [nearest_value(one.lookups, checkpoint_id, -1) for one in trials.values()]
+    finds = [NearestValue(own, checkpoint_id, at) for at in (-1, threshold)]
+    finds += [NearestValue(one.lookups, checkpoint_id, -1) for one in trials.values()]
     beside: dict[str, tuple[list[TextTally], list[TextTally]]] = {
         other.config.name: ([], []) for other in others
     }
     found = DocumentSums([], [], [], [], beside, {name: [] for name in trials})
     looked_up = (found.nearest, found.gated, *found.indexes.values())
-    for document in _show_progress(documents):
+    together = 1 if checkpoint.lm.device.type == "cpu" else _TOGETHER
+    with counting("Reading", len(documents)) as done:
+        for start in range(0, len(documents), together):
+            some = documents[start : start + together]
+            for readings in dynamic_readings(checkpoint, some, finds, max_tokens=max_tokens):
+                for tallies, tally in zip(looked_up, readings, strict=True):
+                    tallies.append(tally)
+            done(len(some))
+    for document in documents:
         found.static.append(static_tally(checkpoint, document, max_tokens=max_tokens))
         found.own_spans.append(static_tally(checkpoint, document, max_tokens=max_tokens, own_spans=True))
-        readings = dynamic_tallies(checkpoint, document, finds, max_tokens=max_tokens)
-        for tallies, tally in zip(looked_up, readings, strict=True):
-            tallies.append(tally)
         for other in others:
             both = plain_tallies(other, checkpoint.tokenizer, document, max_tokens=max_tokens)
             for tallies, tally in zip(found.beside[other.config.name], both, strict=True):
                 tallies.append(tally)
     return found
-
-
-def _show_progress(documents: Sequence[AnnotatedDocument]) -> Iterator[AnnotatedDocument]:
-    with progress("Reading") as advance:
-        for number, document in enumerate(documents, start=1):
-            yield document
-            advance(number, len(documents))
 
 
 def _trials(kb: KnowledgeBase, kinds: Sequence[IndexKind], unrelated: Sequence[str]) -> dict[str, TrialIndex]:

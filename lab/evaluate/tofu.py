@@ -6,7 +6,7 @@ TOFU's metrics of checkpoints or logs, its documents, and the training until a c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,12 +20,13 @@ from colmlm.cli.training.tuning import show_steps
 from colmlm.kb.corpus.format import to_record
 from colmlm.lab.bench.machine import print_report
 from colmlm.lab.evaluate.kept import open_log
+from colmlm.lab.methods.methods import keyset_of
 from colmlm.model.annotate.annotators import SpanAnnotator
 from colmlm.model.annotate.checkpoint import RELEASED_SPANS
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import DecodedOutput, Decoder
 from colmlm.model.evaluate.answers import digest, without_values
-from colmlm.model.evaluate.perplexity import Find, Masking, answer_losses, nearest_value
+from colmlm.model.evaluate.perplexity import Find, Masking, NearestValue, losses_of_answers
 from colmlm.model.evaluate.run_log import EvaluationFileError, RunLog, bootstrap
 from colmlm.model.evaluate.tofu import (
     Example,
@@ -105,7 +106,8 @@ def tofu(
         ),
     ] = None,
     rows: Annotated[
-        int | None, typer.Option("--rows", min=1, help="Of each table at most so many, from the first.")
+        int | None,
+        typer.Option("--rows", min=1, help="Of each table of what is kept at most so many, from the first."),
     ] = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Of a generated answer.")] = 200,
     threshold: Threshold = None,
@@ -127,7 +129,10 @@ def tofu(
             name: data / f"{split}.jsonl"
             for name, split in (KEPT | {FORGOTTEN: f"{forget}_perturbed"}).items()
         }
-        read = {name: _table(file, rows, restated=name in RESTATED) for name, file in files.items()}
+        read = {
+            name: _table(file, None if name == FORGOTTEN else rows, restated=name in RESTATED)
+            for name, file in files.items()
+        }
         references = _references(retain, answers.maskings)
         run = answers.run | {
             "forget": forget,
@@ -158,9 +163,13 @@ class _Answers:
         looks_up = self.checkpoint.tokenizer.markup.opens is not None
         self.maskings = [Masking.spoken, Masking.masked] if looks_up else [Masking.none]
         self.find: Find | None = None
+        lookups = None
         if looks_up:
-            self.find = nearest_value(runtime.kb.lookups, self.checkpoint.checkpoint_id, threshold)
-        self.decoder = Decoder(self.checkpoint, runtime.kb.lookups if looks_up else None)
+            keyset = keyset_of(runtime, None, self.checkpoint, "--checkpoint")
+            lookups = runtime.kb.lookups.in_keyset(keyset.keyset_id)
+            self.find = NearestValue(lookups, self.checkpoint.checkpoint_id, threshold)
+        self.decoder = Decoder(self.checkpoint, lookups)
+        self.together = 1 if self.checkpoint.lm.device.type == "cpu" else BATCH
         self.config = DecodeConfig(
             mode="auto" if looks_up else "off",
             max_tokens=max_tokens,
@@ -178,10 +187,21 @@ class _Answers:
     def generate(self, asked: Sequence[Example]) -> list[DecodedOutput]:
         return self.decoder.generate([f"Question: {one.question}\nAnswer:" for one in asked], self.config)
 
-    def row(self, example: Example, generated: DecodedOutput) -> dict[str, Any]:
-        """Give the example's columns by masking. Spliced text counts as the model's own only in `spoken`."""
-        asked = [(answer, masking) for masking in self.maskings for answer in example.answers]
-        losses = iter(answer_losses(self.checkpoint, example.question, asked, self.find))
+    def rows(self, asked: Sequence[Example], generated: Sequence[DecodedOutput]) -> list[dict[str, Any]]:
+        """Give the columns of each example by masking. Spliced text counts as the model's own only in `spoken`."""
+        scored = losses_of_answers(
+            self.checkpoint,
+            [(one.question, [(a, m) for m in self.maskings for a in one.answers]) for one in asked],
+            self.find,
+        )
+        return [
+            self._row(one, output, iter(losses))
+            for one, output, losses in zip(asked, generated, scored, strict=True)
+        ]
+
+    def _row(
+        self, example: Example, generated: DecodedOutput, losses: Iterator[tuple[float, int]]
+    ) -> dict[str, Any]:
         bare = without_values(generated.output, generated.splices)
         return {
             str(masking): columns(
@@ -202,9 +222,11 @@ def _ask(
     for start in range(0, len(left), BATCH):
         some = left[start : start + BATCH]
         generated = answers.generate([one for _, one in some])
-        for (row, one), output in zip(some, generated, strict=True):
-            log.add({row: answers.row(one, output)})
-            done(1)
+        for first in range(0, len(some), answers.together):
+            names, examples = zip(*some[first : first + answers.together], strict=True)
+            rows = answers.rows(examples, generated[first : first + answers.together])
+            log.add(dict(zip(names, rows, strict=True)))
+            done(len(rows))
 
 
 def _log(log: RunLog, masking: Masking, sizes: Mapping[str, int]) -> dict[str, Any]:

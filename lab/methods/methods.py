@@ -68,7 +68,7 @@ def answerer(
     decoder = Decoder(loaded, None)
     if mode != "off":
         asks_by = _in_words() if spoken in ("asker", "rel-lmlm") else None
-        keyset = _keyset_of(runtime, asks_by.checkpoint if asks_by else None, loaded)
+        keyset = keyset_of(runtime, asks_by.checkpoint if asks_by else None, loaded)
         lookup = runtime.kb.lookups.in_keyset(keyset.keyset_id)
         decoder = Decoder(loaded, lookup, query_encoder=asks_by.sentences if asks_by else None)
         run |= {"keyset_id": keyset.keyset_id, "keys_of": keyset.checkpoint_id}
@@ -97,8 +97,10 @@ def _in_words() -> SentenceKeys:
     return SentenceKeys.of_encoder(EncoderName.minilm)
 
 
-def _keyset_of(runtime: Runtime, sentences: CheckpointInfo | None, loaded: Checkpoint) -> KeysetRecord:
-    """Give the keyset that this method looks up in. Refuses one that lacks keys."""
+def keyset_of(
+    runtime: Runtime, sentences: CheckpointInfo | None, loaded: Checkpoint, named: str = "--method"
+) -> KeysetRecord:
+    """Give the keyset that a model looks up in, active or not. Refuses one that lacks keys, for the option `named`."""
     checkpoint_id = sentences.checkpoint_id if sentences else loaded.checkpoint_id
     fills = f"colmlm keysets fill --checkpoint {loaded.path}"
     command = "colmlm keysets create --encoder minilm" if sentences else fills
@@ -109,7 +111,7 @@ def _keyset_of(runtime: Runtime, sentences: CheckpointInfo | None, loaded: Check
     if found is None or found.state == "building" or found.num_unkeyed:
         raise typer.BadParameter(
             f"not all facts have the keys that this method asks; run: {command}",
-            param_hint="--method",
+            param_hint=named,
         )
     return found
 

@@ -561,24 +561,24 @@ def score_tokens(
     *,
     top: int = 1,
     at_once: int = POSITIONS_AT_ONCE,
+    last: Sequence[int] | None = None,
 ) -> list[list[TokenScore]]:
-    """Score the tokens of each sequence except the first, which has none before it.
+    """Score the tokens of each sequence except the first, which has none before it, or so many `last` ones of each.
 
     Sequences are ids as `FactTokenizer.prompt` gives them. Logits of `at_once` positions are held at a time. Raises
     `ValueError` if a sequence exceeds the context.
     """
-    longest = max((len(ids) for ids in sequences), default=0)
-    if longest > (most := checkpoint.lm.inference.context):
-        raise ValueError(f"a text of {longest} tokens exceeds the model's context, {most}; shorten it")
+    lengths, context = list(map(len, sequences)), checkpoint.lm.inference.context
+    if (longest := max(lengths, default=0)) > context:
+        raise ValueError(f"a text of {longest} tokens exceeds the model's context, {context}; shorten it")
     scored: list[list[TokenScore]] = [[] for _ in sequences]
     device = checkpoint.lm.device
-    for batch in length_batches(
-        list(map(len, sequences)), device=device, longest=checkpoint.lm.inference.context
-    ):
+    for batch in length_batches(lengths, device=device, longest=context):
         with torch.inference_mode():
             states_BTD = checkpoint.lm.inference.states(batch.pad(sequences, 0, device))
             for row, i in enumerate(batch.numbers):
-                scored[i] = _scores(checkpoint, states_BTD[row], sequences[i], top, at_once)
+                since = 0 if last is None else max(0, len(sequences[i]) - 1 - last[i])
+                scored[i] = _scores(checkpoint, states_BTD[row, since:], sequences[i][since:], top, at_once)
     return scored
 
 

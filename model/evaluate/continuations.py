@@ -64,8 +64,8 @@ def without_lookups(checkpoint: Checkpoint, pairs: Sequence[Pair]) -> list[Likel
     """Score with the model alone. Raises `ValueError` if a pair exceeds its context."""
     sequences = [checkpoint.tokenizer.prompt([*before, *after]) for before, after in pairs]
     likely = []
-    for (_, after), scored in zip(pairs, score_tokens(checkpoint, sequences), strict=True):
-        own = scored[len(scored) - len(after) :]
+    scores = score_tokens(checkpoint, sequences, last=[len(after) for _, after in pairs])
+    for own in scores:
         is_greedy = all(one.top[0][0] == one.token for one in own)
         likely.append(Likelihood(sum(one.logprob for one in own), is_greedy))
     return likely

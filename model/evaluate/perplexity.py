@@ -41,20 +41,29 @@ from colmlm.model.text.tokens import EncodedText, FactTokenizer, pad_sequences
 
 Query = NDArray[np.float32]  # [dim], unit norm
 Find = Callable[[Query], str | None]  # gives the value to splice; None: no match
-Splice = Callable[[Query, Sequence[int]], Sequence[int] | None]
+Splice = Callable[
+    [str | None, Sequence[int]], Sequence[int] | None
+]  # of what was found, and the text's own span
 
 GIVEN, SAID, APART = range(3)
 _DONE = object()
 
 
-def nearest_value(lookups: LookupPort, checkpoint_id: str, threshold: float | None) -> Find:
-    """Make a function that finds the value of the nearest fact, from a threshold on (None: the base's own)."""
+@dataclass(frozen=True, slots=True)
+class NearestValue:
+    """Find the value of the nearest fact, from a threshold on (None: the base's own)."""
 
-    def find(query: Query) -> str | None:
-        (found,) = lookups.find(query[None], checkpoint_id=checkpoint_id, k=1, threshold=threshold)
-        return found.hits[0].value if found.hits else None
+    lookups: LookupPort
+    checkpoint_id: str
+    threshold: float | None
 
-    return find
+    def __call__(self, query: Query) -> str | None:
+        return self.find_several(query[None])[0]
+
+    def find_several(self, queries_ND: NDArray[np.float32]) -> list[str | None]:
+        """Look several queries up at once."""
+        found = self.lookups.find(queries_ND, checkpoint_id=self.checkpoint_id, k=1, threshold=self.threshold)
+        return [one.hits[0].value if one.hits else None for one in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +115,8 @@ class SequenceReader:
         self.position: int = after.position if after else 0
         self.states: list[Tensor] = list(after.states) if after else []  # [dim] of the last two tokens
         self.took_back = False
+        self.looks_up_by: Find | None = None  # by which its last state is looked up before it goes on
+        self.value_found: str | None = None
         self.losses = {SAID: 0.0, APART: 0.0}
         self.counts = {SAID: 0, APART: 0}
         self.markup_loss = 0.0
@@ -117,17 +128,19 @@ class SequenceReader:
         """Yield once, after which the queued tokens have been read in one pass."""
         yield
 
-    def with_lookups(self, text: MarkedText, splice: Splice) -> Course:
+    def with_lookups(self, text: MarkedText, find: Find, splice: Splice) -> Course:
         """Queue a text with its lookups; the loss of each opening token is summed separately.
 
-        `splice` gets a lookup's query and the ids of the text's own span, and gives the ids to splice. If it gives
+        `splice` gets what a lookup found and the ids of the text's own span, and gives the ids to splice. If it gives
         None, the lookup is taken back and the span is scored.
         """
         for outside, span in zip(text.outside, text.spans, strict=False):
             self.queue(outside, SAID)
             self.queue([self.tokenizer.fact], APART)
+            self.looks_up_by = find
             yield
-            if (ids := splice(unit(self.states[-1][None]).cpu().numpy()[0], span)) is None:
+            self.looks_up_by = None
+            if (ids := splice(self.value_found, span)) is None:
                 self._take_back()
                 self.queue(span, SAID)
             else:
@@ -180,6 +193,7 @@ def read_courses(readers: Sequence[tuple[SequenceReader, Course]], cache: Cache)
     """Run every reader's course to its end; each reader has a row of the cache, and finished ones are removed."""
     live = list(readers)
     while True:
+        _look_up([reader for reader, _ in live])
         staying = [row for row, (_, course) in enumerate(live) if next(course, _DONE) is not _DONE]
         if not staying:
             return
@@ -187,6 +201,23 @@ def read_courses(readers: Sequence[tuple[SequenceReader, Course]], cache: Cache)
             cache.keep(staying)
             live = [live[row] for row in staying]
         _advance([reader for reader, _ in live], cache)
+
+
+def _look_up(readers: Sequence[SequenceReader]) -> None:
+    """Tell each reader that asks what its lookup found; the lookups of one `Find` are one call, if it takes several."""
+    asking = [reader for reader in readers if reader.looks_up_by is not None]
+    if not asking:
+        return
+    queries_ND = unit(torch.stack([reader.states[-1] for reader in asking])).cpu().numpy()
+    for find in {id(reader.looks_up_by): reader.looks_up_by for reader in asking}.values():
+        rows = [row for row, reader in enumerate(asking) if reader.looks_up_by is find]
+        if isinstance(find, NearestValue):
+            values = find.find_several(queries_ND[rows])
+        else:
+            assert find is not None
+            values = [find(queries_ND[row]) for row in rows]
+        for row, value in zip(rows, values, strict=True):
+            asking[row].value_found = value
 
 
 def _advance(readers: Sequence[SequenceReader], cache: Cache) -> None:
@@ -222,38 +253,50 @@ class Masking(StrEnum):
     spoken = "spoken"
 
 
-@torch.inference_mode()
+Answers = Sequence[tuple[AnnotatedDocument, Masking]]
+
+
 def answer_losses(
-    checkpoint: Checkpoint,
-    question: str,
-    answers: Sequence[tuple[AnnotatedDocument, Masking]],
-    find: Find | None = None,
+    checkpoint: Checkpoint, question: str, answers: Answers, find: Find | None = None
 ) -> list[tuple[float, int]]:
-    """Give for each answer the summed loss in nats of its scored tokens, with the end of the text, and their number.
+    """Give for each answer the summed loss in nats of its scored tokens, with the end of the text, and their number."""
+    return losses_of_answers(checkpoint, [(question, answers)], find)[0]
+
+
+@torch.inference_mode()
+def losses_of_answers(
+    checkpoint: Checkpoint, asked: Sequence[tuple[str, Answers]], find: Find | None = None
+) -> list[list[tuple[float, int]]]:
+    """Give what `answer_losses` does for the answers of several questions, all read side by side.
 
     The answers follow ``Question: ...`` and ``Answer:`` on the next line, which are read once; lookups are made where
     the answers have their facts.
     """
-    tokenizer = checkpoint.tokenizer
-    prompt, cache = SequenceReader(checkpoint), checkpoint.lm.inference.cache(1)
-    prompt.queue([tokenizer.begin, *tokenizer.encode(f"Question: {question}\nAnswer:")], GIVEN)
-    read_courses([(prompt, prompt.at_once())], cache)
-    cache.keep([0] * len(answers))
+    tokenizer, cache = checkpoint.tokenizer, checkpoint.lm.inference.cache(len(asked))
+    prompts = [SequenceReader(checkpoint) for _ in asked]
+    for prompt, (question, _) in zip(prompts, asked, strict=True):
+        prompt.queue([tokenizer.begin, *tokenizer.encode(f"Question: {question}\nAnswer:")], GIVEN)
+    read_courses([(prompt, prompt.at_once()) for prompt in prompts], cache)
+    cache.keep([row for row, (_, answers) in enumerate(asked) for _ in answers])
     readers = [
-        SequenceReader(checkpoint, without_markup=masking is Masking.none, after=prompt)
-        for _, masking in answers
+        [
+            SequenceReader(checkpoint, without_markup=masking is Masking.none, after=prompt)
+            for _, masking in answers
+        ]
+        for prompt, (_, answers) in zip(prompts, asked, strict=True)
     ]
     courses = [
-        _course(reader, _answer(answer, tokenizer), masking, find)
-        for reader, (answer, masking) in zip(readers, answers, strict=True)
+        (reader, _course(reader, _answer(answer, tokenizer), masking, find))
+        for some, (_, answers) in zip(readers, asked, strict=True)
+        for reader, (answer, masking) in zip(some, answers, strict=True)
     ]
-    read_courses(list(zip(readers, courses, strict=True)), cache)
-    return [(reader.losses[SAID], reader.counts[SAID]) for reader in readers]
+    read_courses(courses, cache)
+    return [[(reader.losses[SAID], reader.counts[SAID]) for reader in some] for some in readers]
 
 
 def _course(reader: SequenceReader, text: MarkedText, masking: Masking, find: Find | None) -> Course:
     if masking is not Masking.none and find is not None:
-        return reader.with_lookups(text, _splice(reader.tokenizer, masking, find))
+        return reader.with_lookups(text, find, _splice(reader.tokenizer, masking))
     for outside, span in zip(text.outside, text.spans, strict=False):
         reader.queue([*outside, *span], SAID)
     reader.queue(text.outside[-1], SAID)
@@ -267,9 +310,9 @@ def _answer(answer: AnnotatedDocument, tokenizer: FactTokenizer) -> MarkedText:
     return MarkedText([text.outside[0][1:], *text.outside[1:]], text.spans)
 
 
-def _splice(tokenizer: FactTokenizer, masking: Masking, find: Find) -> Splice:
-    def splice(query: Query, span: Sequence[int]) -> Sequence[int] | None:
-        value, own = find(query), tokenizer.decode(span)
+def _splice(tokenizer: FactTokenizer, masking: Masking) -> Splice:
+    def splice(value: str | None, span: Sequence[int]) -> Sequence[int] | None:
+        own = tokenizer.decode(span)
         if masking is Masking.spoken:
             return span if value == own.strip() else None
         return span if value is None else _value_ids(tokenizer, value, own)
@@ -326,33 +369,46 @@ def static_tally(
     return replace(_tally(reader, text), matched=sum(map(bool, answers)), right=same)
 
 
-@torch.inference_mode()
 def dynamic_tallies(
     checkpoint: Checkpoint, document: AnnotatedDocument, finds: Sequence[Find], *, max_tokens: int = 1024
 ) -> list[TextTally]:
     """Score the document once per `find`, with the values that it gives in place of the document's spans."""
-    text = _text(checkpoint, document, max_tokens)
-    splices = [_Splices(checkpoint.tokenizer, find) for find in finds]
-    readers = [SequenceReader(checkpoint) for _ in finds]
-    courses = [one.with_lookups(text, splice) for one, splice in zip(readers, splices, strict=True)]
-    read_courses(list(zip(readers, courses, strict=True)), checkpoint.lm.inference.cache(len(finds)))
-    return [
-        replace(_tally(reader, text), matched=splice.matched, right=splice.right)
-        for reader, splice in zip(readers, splices, strict=True)
+    return dynamic_readings(checkpoint, [document], finds, max_tokens=max_tokens)[0]
+
+
+@torch.inference_mode()
+def dynamic_readings(
+    checkpoint: Checkpoint,
+    documents: Sequence[AnnotatedDocument],
+    finds: Sequence[Find],
+    *,
+    max_tokens: int = 1024,
+) -> list[list[TextTally]]:
+    """Give what `dynamic_tallies` does for each document, all read side by side."""
+    read = [
+        (SequenceReader(checkpoint), text, find, _Splices(checkpoint.tokenizer))
+        for text in (_text(checkpoint, document, max_tokens) for document in documents)
+        for find in finds
     ]
+    courses = [(reader, reader.with_lookups(text, find, splice)) for reader, text, find, splice in read]
+    read_courses(courses, checkpoint.lm.inference.cache(len(read)))
+    tallies = [
+        replace(_tally(reader, text), matched=splice.matched, right=splice.right)
+        for reader, text, _, splice in read
+    ]
+    return [tallies[start : start + len(finds)] for start in range(0, len(tallies), len(finds))]
 
 
 @dataclass(slots=True)
 class _Splices:
-    """Encode the values that `find` gives; count the lookups with a match, and those that found exactly the span."""
+    """Encode the values that were found; count the lookups with a match, and those that found exactly the span."""
 
     tokenizer: FactTokenizer
-    find: Find
     matched: int = 0
     right: int = 0
 
-    def __call__(self, query: Query, span: Sequence[int]) -> list[int] | None:
-        if (value := self.find(query)) is None:
+    def __call__(self, value: str | None, span: Sequence[int]) -> list[int] | None:
+        if value is None:
             return None
         said = self.tokenizer.decode(span)
         self.matched, self.right = self.matched + 1, self.right + (value == said.strip())

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.evaluate.perplexity import Find, Masking, answer_losses
+from colmlm.model.evaluate.perplexity import Find, Masking, NearestValue, answer_losses, losses_of_answers
 from colmlm.model.lm.checkpoint import Checkpoint, load
+from tests.model.lookups import by_direction
 from tests.tiny import tiny_checkpoint
 
 QUESTION = "Who rules Peru?"
@@ -128,3 +129,20 @@ def test_answers_that_share_a_question_cost_what_each_does_alone(checkpoint: Che
         together = answer_losses(checkpoint, QUESTION, asked, find)
         assert [count for _, count in together] == [count for _, count in alone]
         assert [loss for loss, _ in together] == pytest.approx([loss for loss, _ in alone], abs=1e-4)
+
+
+def test_answers_of_several_questions_cost_what_those_of_each_do(checkpoint: Checkpoint) -> None:
+    """Their lookups, made by one call, find what each would find alone."""
+    asked = [
+        (QUESTION, [(PIZARRO, Masking.spoken), (PIZARRO, Masking.masked)]),
+        ("Who?", [(answer("They say that it was Atahualpa once.", "Atahualpa"), Masking.masked)]),
+        ("Where, and when, was that again?", [(answer("No one."), Masking.spoken)]),
+    ]
+    lookups = by_direction()
+    find = NearestValue(lookups, checkpoint.checkpoint_id, None)
+    together = losses_of_answers(checkpoint, asked, find)
+    assert lookups.calls[0] == 3
+    for (question, answers), found in zip(asked, together, strict=True):
+        alone = answer_losses(checkpoint, question, answers, find)
+        assert [count for _, count in found] == [count for _, count in alone]
+        assert [loss for loss, _ in found] == pytest.approx([loss for loss, _ in alone], abs=1e-4)

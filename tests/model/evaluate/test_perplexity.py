@@ -10,7 +10,14 @@ import pytest
 import torch
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan
-from colmlm.model.evaluate.perplexity import Find, TextTally, dynamic_tallies, plain_tallies, static_tally
+from colmlm.model.evaluate.perplexity import (
+    Find,
+    TextTally,
+    dynamic_readings,
+    dynamic_tallies,
+    plain_tallies,
+    static_tally,
+)
 from colmlm.model.lm.checkpoint import Checkpoint, load
 from tests.tiny import tiny_checkpoint
 
@@ -191,6 +198,22 @@ def test_readings_side_by_side_are_those_of_each_alone(checkpoint: Checkpoint) -
         assert (one.tokens, one.matched, one.right) == (other.tokens, other.matched, other.right)
         assert one.loss == pytest.approx(other.loss, abs=1e-4)
         assert one.opening_loss == pytest.approx(other.opening_loss, abs=1e-4)
+
+
+def test_documents_side_by_side_are_read_as_each_alone(checkpoint: Checkpoint) -> None:
+    """Of several lengths, with as many lookups or none."""
+    others = [replace(document(), text=f"{document().text} It is old."), replace(document(), facts=())]
+    several = [document(), *others]
+    together = dynamic_readings(checkpoint, several, [lambda query: "Lima", lambda query: None])
+    for one, found in zip(several, together, strict=True):
+        alone = [
+            dynamic_tallies(checkpoint, one, [lambda query, value=value: value])[0]
+            for value in ("Lima", None)
+        ]
+        for here, there in zip(found, alone, strict=True):
+            assert (here.tokens, here.matched, here.right) == (there.tokens, there.matched, there.right)
+            assert here.loss == pytest.approx(there.loss, abs=1e-4)
+    assert together[0][0].matched == 2 and together[2][0].matched == 0
 
 
 @pytest.mark.parametrize(
