@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,6 +23,7 @@ from colmlm.lab.methods.methods import Answerer, Method, answerer
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.evaluate.answers import (
     FIRST_TOKENS,
+    RARE,
     AskedQuestion,
     ScoredOutput,
     digest,
@@ -120,7 +121,8 @@ def qa(
     The prompt is "Question: ...", with "Answer:" on the next line. Exact match is the paper's: any gold answer within
     the first 100 characters, whatever the case; with the spliced values and without them. A fact of the paper has one
     key, `--keys context`. A row with `sub_label` and `obj_label` (T-REx) is a sentence to complete within the first
-    five tokens. Intervals are of 95 %.
+    five tokens. Of a set that tells how popular its subjects are (PopQA), `long_tail` are the figures of those with
+    fewer than 100 views a month. Intervals are of 95 %.
     """
     source = squad or questions_at
     if source is None or (squad and questions_at):
@@ -156,15 +158,16 @@ def qa(
         )
         log = open_log(out, run)
         _answer(who, config, questions, log, batch)
-    rows = [ScoredOutput(**log.rows[asked.question_id]) for asked in questions]
-    summary = summarise(rows, [q.question_id for q in questions if q.fact_id is not None], seed)
     report = {
         "checkpoint": who.decoder.checkpoint.config.name,
         "seed": seed,
         **run,
         "covered": round(covered, 4),
-        **summary.as_json(),
+        **_figures(log, questions, seed),
     }
+    if any(one.views is not None for one in questions):
+        rare = [one for one in questions if one.views is not None and one.views < RARE]
+        report["long_tail"] = _figures(log, rare, seed) if rare else None
     print_report(report)
 
 
@@ -184,6 +187,12 @@ def _passages(count: int | None, ways: Sequence[PassagesAs] | None) -> Row:
     """Say what differs from the paper's passages, so that logs of the paper's go on as before."""
     differs = {"passages": count, "passages_as": sorted(map(str, ways or ()))}
     return {name: value for name, value in differs.items() if value not in (None, [])}
+
+
+def _figures(log: RunLog, questions: Sequence[AskedQuestion], seed: int) -> dict[str, Any]:
+    """Give the figures of some of the questions that were answered."""
+    rows = [ScoredOutput(**log.rows[asked.question_id]) for asked in questions]
+    return summarise(rows, [q.question_id for q in questions if q.fact_id is not None], seed).as_json()
 
 
 def _with_keys(runtime: Runtime, who: Answerer, kinds: Sequence[KeyKind]) -> Answerer:

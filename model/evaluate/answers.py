@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 FIRST_CHARACTERS = 100
+RARE = 100  # views a month below which a subject is in the paper's long tail
 FIRST_TOKENS = 5
 RESAMPLES = 2000
 
@@ -40,7 +41,8 @@ RESAMPLES = 2000
 class AskedQuestion:
     """A question with its gold answers and, if the knowledge base has it, the fact that answers it.
 
-    A statement is the beginning of a sentence that the answer completes.
+    A statement is the beginning of a sentence that the answer completes. `views` are those of the subject's page in a
+    month, where the set says so.
     """
 
     question_id: str
@@ -48,6 +50,7 @@ class AskedQuestion:
     answers: tuple[str, ...]
     fact_id: int | None = None
     is_statement: bool = False
+    views: int | None = None
 
     @property
     def prompt(self) -> str:
@@ -374,7 +377,14 @@ def _question_of(where: str, row: Any) -> AskedQuestion:
         what, names = ("answer", ours) if text.strip() else ("question", _QUESTION)
         raise EvaluationFileError(f"{where} has no {what}; give it in a field {' or '.join(names)}")
     name = sha256("\n".join((text.strip(), *answers)).encode()).hexdigest()[:16]
-    return AskedQuestion(name, text.strip(), answers, is_statement="sub_label" in row)
+    return AskedQuestion(name, text.strip(), answers, is_statement="sub_label" in row, views=_views_of(row))
+
+
+def _views_of(row: Mapping[str, Any]) -> int | None:
+    """Read how popular PopQA says a subject is, in the row or in its metadata."""
+    apart = row.get("metadata")
+    found = row.get("s_pop", apart.get("s_pop") if isinstance(apart, Mapping) else None)
+    return int(found) if isinstance(found, int | str) and str(found).isdecimal() else None
 
 
 def _statement(where: str, row: Mapping[str, Any]) -> str:

@@ -189,6 +189,7 @@ def test_questions_of_a_set_are_asked_and_what_the_corpora_cover_is_told(
     words = ("evaluate", "qa", "--corpus", "lands", "--max-tokens", 4)
     report = run(*words, "--questions", file, "--mode", "off", "--json").json
     assert (report["questions"], report["covered"], report["num_with_fact"]) == (2, 0.5, 0)
+    assert "long_tail" not in report
     assert run(*words, "--questions", file, "--squad", lands).code == 2
     file.write_text('{"relation": "P36", "sub_label": "Peru", "obj_label": "Lima"}\n')
     out = tmp_path / "statements.jsonl"
@@ -197,3 +198,27 @@ def test_questions_of_a_set_are_asked_and_what_the_corpora_cover_is_told(
     file.write_text("{}\n")
     refused = run(*words, "--questions", file)
     assert refused.code == 2 and "set.jsonl:1 has no question" in refused.err
+
+
+def test_rare_subjects_have_figures_of_their_own(run: Run, lands: Path, tmp_path: Path) -> None:
+    file = tmp_path / "popqa.jsonl"
+    rows = [("Which city rules Peru?", 99), ("Which lake is great?", 100), ("Who wrote Emma?", 5000)]
+    made = [{"question": q, "possible_answers": '["Lima"]', "s_pop": views} for q, views in rows]
+    file.write_text("".join(json.dumps(row) + "\n" for row in made))
+    words = (
+        "evaluate",
+        "qa",
+        "--corpus",
+        "lands",
+        "--max-tokens",
+        4,
+        "--mode",
+        "off",
+        "--json",
+        "--questions",
+        file,
+    )
+    report = run(*words).json
+    assert (report["questions"], report["long_tail"]["questions"]) == (3, 1)
+    file.write_text("".join(json.dumps(row) + "\n" for row in made[1:]))
+    assert run(*words).json["long_tail"] is None

@@ -36,6 +36,17 @@ def test_answers_are_read_whatever_they_are_called_and_equal_rows_once(tmp_path:
     ]
 
 
+def test_popqa_says_how_popular_a_subject_is(tmp_path: Path) -> None:
+    rows = [{"s_pop": 42}, {"metadata": {"s_pop": "1381"}}, {}, {"metadata": None}]
+    file = tmp_path / "set.jsonl"
+    file.write_text(
+        "".join(
+            json.dumps({"question": f"Who {n}?", "answer": "I", **row}) + "\n" for n, row in enumerate(rows)
+        )
+    )
+    assert [one.views for one in read_question_set(file)] == [42, 1381, None, None]
+
+
 def test_csv_with_line_breaks_in_its_cells_is_read(tmp_path: Path) -> None:
     file = tmp_path / "set.csv"
     file.write_text('metadata,problem,answer\n{},"Who, in\n1816, wrote Emma?",Jane Austen\n')
