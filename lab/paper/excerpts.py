@@ -1,6 +1,7 @@
 """Write parts of the evaluation data as files that `colmlm` reads.
 
-`python -m colmlm.lab.paper.excerpts PART DATA OUT [--rows N]`; `lab/paper/Makefile` calls it.
+`python -m colmlm.lab.paper.excerpts PART DATA OUT [--rows N]`; `lab/paper/Makefile` calls it, and the scripts for a
+rented accelerator name the same parts.
 """
 
 from __future__ import annotations
@@ -8,16 +9,19 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, read_annotated, to_record
+from colmlm.kb.corpus.squad import squad_identity
 from colmlm.model.text.markup import read_triplets
 from colmlm.model.training.steps import quiz_documents
 
@@ -44,7 +48,7 @@ def covered_articles(source: Path, rows: int | None, *, by: Path) -> list[Record
 def questions(source: Path, rows: int | None) -> Iterator[Record]:
     """Yield questions of PopQA's rows with passages, at even distances, since the rows are sorted by relation."""
     for row in _rows(source, rows):
-        yield {"question": row["question"], "possible_answers": row["possible_answers"]}
+        yield {name: row[name] for name in ("question", "possible_answers", "s_pop")}
 
 
 def passages(source: Path, rows: int | None) -> Iterator[Record]:
@@ -56,6 +60,55 @@ def passages(source: Path, rows: int | None) -> Iterator[Record]:
             if name not in seen and passage["text"].strip():
                 seen.add(name)
                 yield {"id": name, "title": passage["title"], "text": passage["text"]}
+
+
+def paragraphs(source: Path, rows: int | None) -> Iterator[Record]:
+    """Yield the bare paragraphs of the rows of SQuAD that `spread` takes, as documents."""
+    yield from map(_bare_paragraph, spread(source, rows))
+
+
+def _bare_paragraph(row: Record) -> Record:
+    title = row["title"] and row["title"].replace("_", " ")
+    return {"id": squad_identity(title, row["context"]), "title": title, "text": row["context"]}
+
+
+# Paragraphs of SQuAD that another group annotated with calls for Rel-LMLM. What both have is asked about, and left out
+# of what the systems learn from. Their annotator changed a letter here and there, so one end of a paragraph suffices.
+
+_END = 60  # letters and digits by which a paragraph is known
+
+
+def asked_calls(source: Path, *, asked: Path) -> tuple[list[AnnotatedDocument], list[Record]]:
+    """Give the documents with calls whose paragraph SQuAD asks about, and those paragraphs with their questions."""
+    known = {end: row for row in lines(asked, None) for end in _ends(row["context"])}
+    pairs = [
+        (one, next((known[end] for end in _ends(_plain_paragraph(one)) if end in known), None))
+        for one in _read_calls(source)
+    ]
+    return [one for one, row in pairs if row], [row for _, row in pairs if row]
+
+
+def _read_calls(source: Path) -> list[AnnotatedDocument]:
+    return [parsed.document for parsed in read_triplets(source) if parsed.document is not None]
+
+
+def _plain_paragraph(document: AnnotatedDocument) -> str:
+    """Give the paragraph of a document without its title and without the values that calls put into it."""
+    kept, at = "", 0
+    for fact in document.facts:
+        kept, at = kept + document.text[at : fact.start], fact.end
+    return (kept + document.text[at:]).partition(": ")[2]
+
+
+def _ends(text: str) -> tuple[str, str]:
+    bare = "".join(filter(str.isalnum, text.casefold()))
+    return bare[:_END], bare[-_END:]
+
+
+def leave_out(records: Iterable[Record], left_out: Iterable[Record], rows: int | None) -> Iterator[Record]:
+    """Yield the first records that are not left out."""
+    dropped = {json.dumps(record) for record in left_out}
+    return islice((record for record in records if json.dumps(record) not in dropped), rows)
 
 
 def leads(source: Path, rows: int | None) -> Iterator[Record]:
@@ -206,22 +259,140 @@ def _evenly(found: list[Record], rows: int | None) -> list[Record]:
     return [found[number * len(found) // rows] for number in range(rows)]
 
 
+# Items of the sets of understanding, as `colmlm-lab evaluate choices` reads them.
+#
+# Exemplars come from another split where the folder has one (HellaSwag's), otherwise from a hundred items that are
+# drawn once and not scored; the paper drew them from the sets' training splits, which are not there.
+
+EXEMPLARS = 100
+
+
+def items_of(folder: Path, name: str, number: int, rows: int | None) -> list[Record]:
+    """Give the first items of a set (0), or what its exemplars are drawn from (1)."""
+    return CHOICES[name](folder)[number][:rows]
+
+
+def csqa(folder: Path) -> tuple[list[Record], list[Record]]:
+    lines = (folder / "csqa_dev.jsonl").read_text(encoding="utf-8").splitlines()
+    return set_exemplars_apart([csqa_item(json.loads(line)) for line in lines])
+
+
+def csqa_item(record: Record) -> Record:
+    choices = record["choices"]
+    return {
+        "context": f"Question: {record['question']}\nAnswer:",
+        "choices": choices["text"],
+        "answer": choices["label"].index(record["answerKey"]),
+    }
+
+
+def hellaswag(folder: Path) -> tuple[list[Record], list[Record]]:
+    splits = json.loads((folder / "hellaswag.json").read_text(encoding="utf-8"))
+    items, shots = ([hellaswag_item(record) for record in splits[name]] for name in ("test", "dev"))
+    return items, shots
+
+
+def hellaswag_item(record: Record) -> Record:
+    letters = sorted(record["choices"])
+    return {
+        "context": leave_signs_out(record["question"]),
+        "choices": [leave_signs_out(record["choices"][letter]) for letter in letters],
+        "answer": letters.index(record["answer"]),
+    }
+
+
+def leave_signs_out(text: str) -> str:
+    """Read as lm_eval does: leave the signs of WikiHow out, and let a title end what stands before it."""
+    bare = re.sub(r"\[.*?\]", "", text.strip().replace(" [title]", ". "))
+    return bare.replace("  ", " ").strip()
+
+
+def piqa(folder: Path) -> tuple[list[Record], list[Record]]:
+    return set_exemplars_apart(read_instructions(folder / "piqa_test.json", "Solution"))
+
+
+def siqa(folder: Path) -> tuple[list[Record], list[Record]]:
+    return set_exemplars_apart(read_instructions(folder / "siqa_test.json", "Answer"))
+
+
+def arc_easy(folder: Path) -> tuple[list[Record], list[Record]]:
+    return set_exemplars_apart(read_instructions(folder / "arc_easy_test.json", "Answer"))
+
+
+def read_instructions(file: Path, word: str) -> list[Record]:
+    """Read items that were written as instructions, with choices `word`1, `word`2 and so on."""
+    return [instruction_item(record, word) for record in json.loads(file.read_text(encoding="utf-8"))]
+
+
+def instruction_item(record: Record, word: str) -> Record:
+    asked, _, names = record["instruction"].rpartition("\n\nAnswer format: ")
+    text = asked.partition(" to the question: ")[2]
+    choices: list[str] = []
+    for number in range(len(names.split("/")), 0, -1):  # from the last: a question may hold the words too
+        text, _, choice = text.rpartition(f"{word}{number}: ")
+        choices.insert(0, choice.strip())
+    if not (question := text.strip()) or not all(choices):
+        raise ValueError(f"an item of another form: {record['instruction']!r}")
+    return {
+        "context": f"Question: {question}\nAnswer:",
+        "choices": choices,
+        "answer": names.split("/").index(record["answer"]),
+    }
+
+
+def set_exemplars_apart(items: list[Record]) -> tuple[list[Record], list[Record]]:
+    """Give the items, and those that exemplars are drawn from instead."""
+    drawn = set(random.Random(0).sample(range(len(items)), EXEMPLARS))
+    return (
+        [item for n, item in enumerate(items) if n not in drawn],
+        [item for n, item in enumerate(items) if n in drawn],
+    )
+
+
+CHOICES: dict[str, Callable[[Path], tuple[list[Record], list[Record]]]] = {
+    "csqa": csqa,
+    "hellaswag": hellaswag,
+    "piqa": piqa,
+    "siqa": siqa,
+    "arc_easy": arc_easy,
+}
+
+
 def _parts(data: Path) -> dict[str, Callable[[int | None], Iterable[Record]]]:
     """Give what makes each part of the data in this folder, from a number of rows (None: all)."""
     popqa = data / "popqa" / "popqa_with_passages_500.json"
     vital = data / "vital_articles" / "summaries_en-us.json"
     articles = data / "simplewiki" / "eval_1k.jsonl.gz"
-    return {
+    train = data / "squad" / "train.jsonl"
+    annotated = data / "rel_lmlm" / "squad-train1k_annotated.json"
+
+    def asked(number: int) -> list[Record]:
+        documents, rows = asked_calls(annotated, asked=train)
+        return [list(map(to_record, documents)), rows][number]
+
+    choices: dict[str, Callable[[int | None], Iterable[Record]]] = {
+        f"{name}{kind}": partial(items_of, data / "nlu", name, number)
+        for name in CHOICES
+        for number, kind in enumerate(("", "-shots"))
+    }
+    return choices | {
         "popqa-rare-questions": lambda rows: rare_questions(popqa, rows),
         "trex": lambda rows: statements_covered(data / "lama_trex", rows, by=vital),
         "trex-leads": lambda rows: leads_of_statements(data / "lama_trex", rows, by=vital),
         "answerable": lambda rows: answerable(data, rows),
-        "calls": lambda rows: calls(data, rows),
+        "calls-read": lambda rows: calls(data, rows),
         "calls-plain": lambda rows: plain_of_calls(data, rows),
         "calls-spans": lambda rows: spans_of_calls(data, rows),
         "calls-questions": lambda rows: questions_of_calls(data, rows),
         "calls-quiz": lambda rows: quiz_of_calls(data, rows),
         "squad": lambda rows: spread(data / "squad" / "dev.jsonl", rows),
+        "squad-train-texts": lambda rows: map(_bare_paragraph, lines(train, rows)),
+        "squad-texts": lambda rows: paragraphs(data / "squad" / "dev.jsonl", rows),
+        "squad-uncalled": lambda rows: leave_out(lines(train, None), asked(1), rows),
+        "called": lambda rows: asked(1)[:rows],
+        "called-texts": lambda rows: map(_bare_paragraph, asked(1)[:rows]),
+        "calls": lambda rows: leave_out(map(to_record, _read_calls(annotated)), asked(0), rows),
+        "called-calls": lambda rows: asked(0)[:rows],
         "popqa-passages": lambda rows: passages(popqa, rows),
         "popqa-questions": lambda rows: questions(popqa, rows),
         "vital": lambda rows: leads(vital, rows),
@@ -229,6 +400,13 @@ def _parts(data: Path) -> dict[str, Callable[[int | None], Iterable[Record]]]:
         "covered": lambda rows: covered_articles(articles, rows, by=vital),
         "articles": lambda rows: lines(articles, rows),
     }
+
+
+def excerpt_lines(part: str, data: Path, rows: int | None) -> Iterator[bytes]:
+    """Give a part of the evaluation data in this folder as lines of JSON."""
+    if part not in (parts := _parts(data)):
+        raise ValueError(f"no part {part!r} of the data; there are {', '.join(sorted(parts))}")
+    return (f"{json.dumps(record, ensure_ascii=False)}\n".encode() for record in parts[part](rows))
 
 
 def main() -> None:
@@ -239,12 +417,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help="take this many rows; default: all")
     asked = parser.parse_args()
     try:
-        records: Iterable[Mapping[str, Any]] = _parts(asked.data)[asked.part](asked.rows)
-        text = "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records)
+        text = b"".join(excerpt_lines(asked.part, asked.data, asked.rows))
     except FileNotFoundError as error:
         parser.error(f"{error.filename} is missing; name the folder of the evaluation data")
     asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(text, encoding="utf-8")
+    asked.out.write_bytes(text)
 
 
 if __name__ == "__main__":
