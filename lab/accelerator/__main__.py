@@ -18,7 +18,7 @@ import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -36,6 +36,7 @@ from colmlm.lab.accelerator.steps import (
     program_line,
     run_steps,
 )
+from colmlm.lab.paper.excerpts import excerpt_lines
 
 # What the machine has of what this package needs: the group `accelerator` in pyproject.toml, and what that needs.
 # All else travels, but for the libraries of formats that no step reads.
@@ -50,6 +51,7 @@ THERE = frozenset(
     }
 )  # fmt: skip
 LEFT_OUT = frozenset({"pyarrow"})
+_DATA = ("--annotated", "--squad", "--shards")
 EXAMPLES = """\
 on your own machine:
   python -m colmlm.lab.accelerator prepare first --data DATA --python 3.12 --out parcels
@@ -77,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     first = commands.add_parser("prepare", help="make the parcels, on your own machine")
-    first.add_argument("script", help="first, second, or a .toml file of the same form")
+    first.add_argument("script", help="first, second, third, fourth, or a .toml file of the same form")
     first.add_argument(
         "--data", type=Path, required=True, help="the folder of the data that the script names"
     )
@@ -85,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, required=True, help="the folder of the parcels; what is made stays there"
     )
     first.add_argument("--put", action="append", default=[], metavar="NAME=FILE",
-                       help="take this file for the data of this name, such as an earlier result")  # fmt: skip
+                       help="take this file or folder for the data of this name: an earlier result")  # fmt: skip
     first.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", dest="values",
                        help="a value of the script's size, such as steps=400")  # fmt: skip
     first.add_argument(
@@ -134,7 +136,7 @@ def _prepare(asked: argparse.Namespace) -> None:
     script = StepScript.read(asked.script, "tiny" if asked.rehearse else "full", asked.values)
     made = asked.out / "made" / script.size
     (made / "home").mkdir(parents=True, exist_ok=True)
-    _copy_data(script, asked.data, dict(one.split("=", 1) for one in asked.put), made / "data")
+    copy_data(script, asked.data, dict(one.split("=", 1) for one in asked.put), made / "data")
     refuse_large(script, made)
     for command in script.words(script.prepare, _places(made)):
         sys.stderr.write(f"{' '.join(command)}\n")
@@ -155,7 +157,7 @@ def _prepare(asked: argparse.Namespace) -> None:
 
 def _places(made: Path) -> dict[str, Path]:
     released = _package_folder() / "model" / "released"
-    return {"data": made / "data", "runs": made / "runs", "released": released}
+    return {"data": made / "data", "runs": made / "runs", "released": released, "homes": made / "homes"}
 
 
 def _environment(made: Path) -> dict[str, str]:
@@ -166,28 +168,40 @@ def _package_folder() -> Path:
     return Path(__file__).absolute().parents[2]
 
 
-def _copy_data(script: StepScript, data: Path, put: dict[str, str], target: Path) -> None:
-    """Copy the data of a script: files, or so many first lines of one, in as many shares as it says."""
+def copy_data(script: StepScript, data: Path, put: dict[str, str], target: Path) -> None:
+    """Copy the data of a script: folders, files, or so many records of one, in as many shares as it says.
+
+    A record names a `file` of the data, or a `part`, one of the excerpts that the paper's tables are measured on.
+    """
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     if unknown := put.keys() - {one["name"] for one in script.data}:
         raise ValueError(f"{', '.join(sorted(unknown))}: no data of this script goes by that name")
     for one in script.data:
-        source = Path(put[one["name"]]) if one["name"] in put else data / one["file"]
-        if not source.is_file() and one.get("optional") and one["name"] not in put:
+        source = Path(put[one["name"]]) if one["name"] in put else data / one.get("file", "")
+        if one.get("optional") and one["name"] not in put:
             continue
-        if not source.is_file():
+        if "part" in one and one["name"] not in put:
+            chosen = list(excerpt_lines(one["part"], data, script.number_of(one.get("lines"))))
+        elif source.is_dir():
+            shutil.copytree(source, target / one["name"])
+            continue
+        elif source.is_file():
+            chosen = _read_lines(source, script.number_of(one.get("lines")))
+        else:
             raise ValueError(
                 f"{source} is missing. Name the folder with --data, or the file: --put {one['name']}=FILE"
             )
-        count = script.values.get(one["lines"]) if "lines" in one else None
-        with gzip.open(source, "rb") if source.suffix == ".gz" else source.open("rb") as lines:
-            chosen = list(islice(lines, int(count) if count else None))
-        shares = int(script.values["shares"]) if "$share" in one["name"] else 1
+        shares = script.num_shares if "$share" in one["name"] else 1
         for share in range(shares):
             file = target / one["name"].replace("$share", f"{share:02}")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(b"".join(chosen[share::shares]))
+
+
+def _read_lines(source: Path, count: int | None) -> list[bytes]:
+    with gzip.open(source, "rb") if source.suffix == ".gz" else source.open("rb") as lines:
+        return list(islice(lines, count))
 
 
 def refuse_large(script: StepScript, made: Path) -> None:
@@ -197,7 +211,7 @@ def refuse_large(script: StepScript, made: Path) -> None:
     """
     for step in script.steps:
         releases = any(command.startswith("colmlm train release ") for command in step.commands)
-        for words in script.words(step.commands, _places(made)):
+        for words in (script.words([command], _places(made))[0] for command in step.commands):
             if words[:2] != ["colmlm", "train"] or not words[2].startswith("--"):
                 continue
             plan = _plan_of(_without_data(words), made)
@@ -222,12 +236,16 @@ def _plan_of(words: Sequence[str], made: Path) -> dict[str, Any]:
 
 
 def _without_data(words: Sequence[str]) -> list[str]:
-    """Leave out the options that name data or runs which are not there before the steps are carried out."""
-    kept, skip = [], False
-    for word in words:
-        if not skip and word not in ("--annotated", "--squad", "--shards", "--init"):
+    """Leave out the options that name data or runs which are not there before the steps are carried out.
+
+    A run that begins with another's weights is planned as one from the base.
+    """
+    kept: list[str] = []
+    for before, word in pairwise(("", *words)):
+        if before == "--init":
+            kept += ["--init", "smollm2-135m"]
+        elif before not in _DATA and word not in (*_DATA, "--init"):
             kept.append(word)
-        skip = word in ("--annotated", "--squad", "--shards", "--init")
     return kept
 
 

@@ -20,7 +20,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from string import Template
 from typing import IO, Any
@@ -29,12 +29,14 @@ from colmlm.kb import interpreter
 from colmlm.lab.accelerator import BACK_BYTES, MOST_FILES, write_result
 
 PLAN, SITE = "plan.json", "site"
+HOME = "COLMLM_HOME"
 PROGRAMS = {"colmlm": "colmlm.cli", "colmlm-lab": "colmlm.lab.main"}
 DESCRIPTIONS = ("colmlm.json", "annotator.json")  # of a run, with its tokens and seconds
 DONE, FAILED, WRONG, MORE = 0, 1, 2, 3  # exit codes
 _GRACE = 20.0  # seconds in which a command that is told to end saves what it has
 _LOOK = 0.5  # seconds between two looks at the state
 _ALONE, _TRIES = "steps", 20
+_NOWHERE = dict.fromkeys(("data", "runs", "released", "homes"), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,7 @@ class ScriptStep:
     `commands` run one after the other, or `together`. After `seconds` those that still run are ended, which is a
     failure unless the step is `bounded` by its time. `anew` are folders that a command writes whole, and `back` what
     comes back, both below the runs. `speed` are the runs whose tokens a second are told. A step is left out where one
-    that it `needs` failed.
+    that it `needs` failed. Where the data has its `stand_in`, that becomes the run of its name, and no command runs.
     """
 
     name: str
@@ -54,18 +56,22 @@ class ScriptStep:
     anew: list[str] = field(default_factory=list)
     speed: list[str] = field(default_factory=list)
     needs: list[str] = field(default_factory=list)
+    stand_in: str = ""
     together: bool = False
     bounded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StepScript:
-    """A script at one size. `values` stand for ``$name`` in its commands; `shares` are those of ``$share``."""
+    """A script at one size. `values` stand for ``$name`` in its commands; `shares` are those of ``$share``.
+
+    A value that is a list stands for each of its items in turn.
+    """
 
     name: str
     about: str
     size: str
-    values: dict[str, str]
+    values: dict[str, str | list[str]]
     data: list[dict[str, Any]]
     released: list[str]
     weights: list[str]
@@ -80,15 +86,18 @@ class StepScript:
             known = ", ".join(sorted(one.stem for one in Path(__file__).parent.glob("*.toml")))
             raise ValueError(f"no script {name!r}; there are {known}, or name a file that ends in .toml")
         record = tomllib.loads(file.read_text(encoding="utf-8"))
-        chosen = {name: str(value) for name, value in record["sizes"][size].items()}
+        chosen: dict[str, str | list[str]] = {
+            name: list(map(str, value)) if isinstance(value, list) else str(value)
+            for name, value in record["sizes"][size].items()
+        }
         for one in values:
             key, equals, value = one.partition("=")
             if not equals or key not in chosen:
                 raise ValueError(f"{one!r} is not NAME=VALUE of one of {', '.join(sorted(chosen))}")
-            chosen[key] = value
+            chosen[key] = value.split(",") if isinstance(chosen[key], list) else value
         slower = float(
-            chosen.get("slower", "1")
-        )  # how many times the seconds of each step this size may take
+            str(chosen.get("slower", 1))
+        )  # how many times the seconds of a step this size may take
         steps = [ScriptStep(**one | {"seconds": one["seconds"] * slower}) for one in record["steps"]]
         return cls(
             file.stem, record["about"], size, chosen, record.get("data", []), record.get("released", []),
@@ -111,16 +120,34 @@ class StepScript:
         steps = [ScriptStep(**one) for one in record["steps"]]
         return cls(record["name"], "", record["size"], record["values"], [], [], [], [], steps)
 
+    @property
+    def num_shares(self) -> int:
+        """Give the number of processes that share the work of a command with ``$share``."""
+        return int(str(self.values.get("shares", 1)))
+
+    def number_of(self, name: str | None) -> int | None:
+        """Give the number that a value names; None for none, and where it is empty."""
+        return int(str(self.values[name])) if name and self.values.get(name) else None
+
+    def fill_values(self, text: str, places: Mapping[str, str] | None = None) -> list[str]:
+        """Fill in the values of a text: once for every item of a list that it names, and of several with each other."""
+        lists = {name: value for name, value in self.values.items() if isinstance(value, list)}
+        lists["share"] = [f"{share:02}" for share in range(self.num_shares)]
+        named = [name for name in Template(text).get_identifiers() if name in lists]
+        single = {name: value for name, value in self.values.items() if isinstance(value, str)}
+        return [
+            Template(text).substitute(single | dict(places or {}), **dict(zip(named, items, strict=True)))
+            for items in product(*(lists[name] for name in named))
+        ]
+
     def words(self, commands: Sequence[str], places: Mapping[str, Path]) -> list[list[str]]:
         """Give the commands as words. A word with ``*`` stands for all such files, each after the option before it."""
-        quoted = self.values | {name: shlex.quote(str(path)) for name, path in places.items()}
-        made = []
-        for command in commands:
-            count = int(self.values.get("shares", "1")) if "$share" in command else 1
-            for share in range(count):
-                line = Template(command).substitute(quoted, share=f"{share:02}")
-                made.append(_files_of_patterns(shlex.split(line)))
-        return made
+        quoted = {name: shlex.quote(str(path)) for name, path in places.items()}
+        return [
+            _files_of_patterns(shlex.split(line))
+            for command in commands
+            for line in self.fill_values(command, quoted)
+        ]
 
 
 def _files_of_patterns(words: Sequence[str]) -> list[str]:
@@ -146,11 +173,17 @@ def program_line(words: Sequence[str]) -> list[str]:
     return interpreter.command("-m", PROGRAMS[words[0]], *words[1:])
 
 
+def without_home(words: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """Give the home that a command begins with, as ``COLMLM_HOME=FOLDER colmlm ...``, and the words after it."""
+    named, equals, folder = words[0].partition("=")
+    return (Path(folder), list(words[1:])) if equals and named == HOME else (None, list(words))
+
+
 def environment_of(home: Path, site: Path) -> dict[str, str]:
     """Give the environment of a command: no setting of the caller's, no network, and no JAX on the accelerator."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("COLMLM_")}
     return kept | {
-        "COLMLM_HOME": str(home),
+        HOME: str(home),
         "PYTHONPATH": str(site),
         "PYTHONUNBUFFERED": "1",
         "HF_HUB_OFFLINE": "1",
@@ -172,7 +205,18 @@ class StepsFolder:
     def places(self) -> dict[str, Path]:
         """The folders that commands name."""
         released = self.root / SITE / "colmlm" / "model" / "released"
-        return {"data": self.root / "data", "runs": self.runs, "released": released}
+        homes = self.root / "homes"  # of further knowledge bases
+        return {"data": self.root / "data", "runs": self.runs, "released": released, "homes": homes}
+
+    def environment(self, home: Path | None) -> dict[str, str]:
+        """Give the environment of a command. A further home shares the base models of the first."""
+        first = self.root / "home"
+        if home is not None and not (home / "models").exists():
+            (first / "models").mkdir(parents=True, exist_ok=True)
+            home.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                (home / "models").symlink_to(first / "models")
+        return environment_of(home or first, self.root / SITE)
 
     def line(self, step: ScriptStep) -> dict[str, Any] | None:
         """Read the line of a step that is over; None before."""
@@ -233,15 +277,18 @@ def _carry_out_step(store: StepsFolder, script: StepScript, step: ScriptStep) ->
         assert lock is not None
         for name in step.anew:
             shutil.rmtree(store.runs / name, ignore_errors=True)
-        log = store.state / f"{step.name}.log"
-        code = _run_commands(store, script, step, log, lock.fileno())
+        log, figures = store.state / f"{step.name}.log", dict[str, Any]()
+        code = 0
+        if not _take_stand_in(store, step):
+            code, figures = _run_commands(store, script, step, log, lock.fileno())
     line |= {"seconds": round(time.monotonic() - started, 1), "rc": code}
-    line["tokens_per_second"] = _tokens_per_second(store, step)
-    if (figures := _last_report(log)) is not None:
-        line["figures"] = figures
+    line["tokens_per_second"] = _tokens_per_second(store, script, step)
+    if figures:
+        line["figures"] = figures if len(figures) > 1 else next(iter(figures.values()))
     if code:
         line["error"] = _last_line(log)
-    back = {name: store.runs / name for name in step.back if (store.runs / name).exists()}
+    names = [name for one in step.back for name in script.fill_values(one)]
+    back = {name: store.runs / name for name in names if (store.runs / name).exists()}
     (store.state / f"{step.name}.line.json").write_text(json.dumps(line))
     paths = back | {"step.json": store.state / f"{step.name}.line.json", "step.log": log}
     pieces = write_result(paths, store.results, f"{script.name}-{step.name}")
@@ -254,6 +301,19 @@ def _is_done(store: StepsFolder, step: ScriptStep) -> bool:
     return line is not None and line["rc"] == 0
 
 
+def _take_stand_in(store: StepsFolder, step: ScriptStep) -> bool:
+    """Copy the data that stands in for a step to the runs; tell whether there is any."""
+    source = store.places["data"] / step.stand_in
+    if not step.stand_in or not source.exists():
+        return False
+    target = store.runs / step.stand_in
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    else:
+        shutil.copyfile(source, target)
+    return True
+
+
 def _make_parents(words: Sequence[str], runs: Path) -> None:
     """Make the folders of the files and folders that a command will write below the runs."""
     for option, value in pairwise(words):
@@ -261,29 +321,51 @@ def _make_parents(words: Sequence[str], runs: Path) -> None:
             Path(value).parent.mkdir(parents=True, exist_ok=True)
 
 
-def _run_commands(store: StepsFolder, script: StepScript, step: ScriptStep, log: Path, lock: int) -> int:
-    """Run a step's commands, each in a session of its own; give the first exit code that is not 0.
+def _run_commands(
+    store: StepsFolder, script: StepScript, step: ScriptStep, log: Path, lock: int
+) -> tuple[int, dict[str, Any]]:
+    """Run a step's commands, each in a session of its own.
 
-    A command of several shares runs as so many processes at once.
+    Gives the first exit code that is not 0, and what each command reported as JSON. A command that stands for several
+    runs as so many processes at once.
     """
-    until = time.monotonic() + step.seconds
-    environment = environment_of(store.root / "home", store.root / SITE)
-    with log.open("ab") as out:
-        for group in [step.commands] if step.together else [[one] for one in step.commands]:
-            commands = [list(words) for words in script.words(group, store.places)]
-            for words in commands:
-                _make_parents(words, store.runs)
-            running = [
-                subprocess.Popen(
-                    program_line(words), stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=store.runs,
-                    env=environment, start_new_session=True, pass_fds=(lock,),
-                )
-                for words in commands
-            ]  # fmt: skip
-            codes = [_wait_until(process, until, bounded=step.bounded) for process in running]
-            if code := next(filter(None, codes), 0):
-                return code
-    return 0
+    until, figures = time.monotonic() + step.seconds, dict[str, Any]()
+    for group in [step.commands] if step.together else [[one] for one in step.commands]:
+        commands = [without_home(words) for words in script.words(group, store.places)]
+        logs = [log.with_suffix(f".{number}.log") for number in range(len(commands))]
+        for _, words in commands:
+            _make_parents(words, store.runs)
+        running = [
+            _start_command(words, store.environment(home), store.runs, one, lock)
+            for (home, words), one in zip(commands, logs, strict=True)
+        ]
+        codes = [_wait_until(process, until, bounded=step.bounded) for process in running]
+        for (home, words), one in zip(commands, logs, strict=True):
+            if "--json" in words and (report := _last_report(one)) is not None:
+                figures[_name_command(home, words, store.root)] = report
+        with log.open("ab") as out:
+            out.writelines(one.read_bytes() for one in logs)
+        for one in logs:
+            one.unlink()
+        if code := next(filter(None, codes), 0):
+            return code, figures
+    return 0, figures
+
+
+def _start_command(
+    words: Sequence[str], environment: Mapping[str, str], folder: Path, log: Path, lock: int
+) -> subprocess.Popen[bytes]:
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            program_line(words), stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=folder,
+            env=environment, start_new_session=True, pass_fds=(lock,),
+        )  # fmt: skip
+
+
+def _name_command(home: Path | None, words: Sequence[str], root: Path) -> str:
+    """Name a command in a line's figures: its words, with paths below the store's folder."""
+    named = [*([f"{HOME}={home}"] if home else []), *(word for word in words if word != "--json")]
+    return " ".join(named).replace(f"{root}/", "")
 
 
 def _wait_until(process: subprocess.Popen[bytes], until: float, *, bounded: bool) -> int:
@@ -302,17 +384,17 @@ def _wait_until(process: subprocess.Popen[bytes], until: float, *, bounded: bool
     return 0 if bounded else 124
 
 
-def _tokens_per_second(store: StepsFolder, step: ScriptStep) -> float | None:
+def _tokens_per_second(store: StepsFolder, script: StepScript, step: ScriptStep) -> float | None:
     """Give the tokens a second of a step's runs: of all, where they ran at once."""
     runs: list[tuple[float, float]] = []
-    for name in step.speed:
+    for name in (name for one in step.speed for name in script.fill_values(one)):
         for file in (store.runs / name / one for one in DESCRIPTIONS):
             if file.is_file():
                 training = json.loads(file.read_text())["training"]
                 runs.append((float(training["tokens"]), max(float(training["seconds"]), 1e-3)))
     if not runs:
         return None
-    if step.together or any("$share" in command for command in step.commands):
+    if step.together or any(len(script.fill_values(command, _NOWHERE)) > 1 for command in step.commands):
         return round(sum(tokens / seconds for tokens, seconds in runs), 1)
     return round(sum(tokens for tokens, _ in runs) / sum(seconds for _, seconds in runs), 1)
 
