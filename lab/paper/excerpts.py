@@ -366,7 +366,7 @@ def _parts(data: Path) -> dict[str, Callable[[int | None], Iterable[Record]]]:
     train = data / "squad" / "train.jsonl"
     annotated = data / "rel_lmlm" / "squad-train1k_annotated.json"
 
-    def asked(number: int) -> list[Record]:
+    def read_called(number: int) -> list[Record]:
         documents, rows = asked_calls(annotated, asked=train)
         return [list(map(to_record, documents)), rows][number]
 
@@ -388,11 +388,11 @@ def _parts(data: Path) -> dict[str, Callable[[int | None], Iterable[Record]]]:
         "squad": lambda rows: spread(data / "squad" / "dev.jsonl", rows),
         "squad-train-texts": lambda rows: map(_bare_paragraph, lines(train, rows)),
         "squad-texts": lambda rows: paragraphs(data / "squad" / "dev.jsonl", rows),
-        "squad-uncalled": lambda rows: leave_out(lines(train, None), asked(1), rows),
-        "called": lambda rows: asked(1)[:rows],
-        "called-texts": lambda rows: map(_bare_paragraph, asked(1)[:rows]),
-        "calls": lambda rows: leave_out(map(to_record, _read_calls(annotated)), asked(0), rows),
-        "called-calls": lambda rows: asked(0)[:rows],
+        "squad-uncalled": lambda rows: leave_out(lines(train, None), read_called(1), rows),
+        "called": lambda rows: read_called(1)[:rows],
+        "called-texts": lambda rows: map(_bare_paragraph, read_called(1)[:rows]),
+        "calls": lambda rows: leave_out(map(to_record, _read_calls(annotated)), read_called(0), rows),
+        "called-calls": lambda rows: read_called(0)[:rows],
         "popqa-passages": lambda rows: passages(popqa, rows),
         "popqa-questions": lambda rows: questions(popqa, rows),
         "vital": lambda rows: leads(vital, rows),

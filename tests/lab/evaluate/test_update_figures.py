@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from colmlm.model.evaluate.answers import PromptAnswer, Rewrite, documents, measure, prompts, read_rewrites
+from colmlm.lab.evaluate.updates import PromptAnswer, Rewrite, documents, measure, prompts, read_rewrites
 from colmlm.model.evaluate.run_log import EvaluationFileError
 
 RECORD = {
