@@ -269,10 +269,9 @@ def require_somebody(answered: bool, what: str) -> None:
 def require_with(option: str, **given: object) -> None:
     """Raise `BadParameter` where options were given that have an effect only beside `option`; it names these alone."""
     if names := given_options(**given):
-        them = "them" if "," in names else "it"
-        raise typer.BadParameter(
-            f"only {option} uses {them}; pass {option} too, or leave {them} out.", param_hint=names
-        )
+        counts, them = ("they count", "them") if "," in names else ("it counts", "it")
+        cause = f"{counts} beside {option} alone; pass {option} too, or leave {them} out."
+        raise typer.BadParameter(cause, param_hint=names)
 
 
 def given_options(**given: object) -> str:

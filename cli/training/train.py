@@ -179,7 +179,7 @@ def _drop_held_out(files: Sequence[list[AnnotatedDocument]], held_out: int) -> l
     numbered = [(number, document) for number, file in enumerate(files) for document in file]
     if held_out >= len(numbered) > 0:
         raise typer.BadParameter(
-            f"cannot leave {held_out} of {len(numbered)} documents out; choose fewer.",
+            f"cannot leave out {held_out} of {count_of(len(numbered), 'document')}; choose fewer.",
             param_hint="--hold-out",
         )
     kept = hold_out(numbered, held_out)[0]

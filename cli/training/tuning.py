@@ -271,7 +271,8 @@ def _held_out(
 
     if count and count >= len(documents):
         raise typer.BadParameter(
-            f"cannot leave {count} of {len(documents)} documents out; choose fewer.", param_hint="--hold-out"
+            f"cannot leave out {count} of {count_of(len(documents), 'document')}; choose fewer.",
+            param_hint="--hold-out",
         )
     return hold_out(documents, count)
 

@@ -166,9 +166,11 @@ def test_a_missing_package_has_one_remedy_and_a_missing_file_the_one_of_its_kind
 def test_an_option_beside_which_another_is_missing_is_named_alone() -> None:
     refused = invoke("questions", "threshold", "--wrong", "0.02")
     assert refused.code == 2
-    assert "Invalid value for --wrong: only --calibrate uses it; pass --calibrate too" in refused.err
+    assert (
+        "Invalid value for --wrong: it counts beside --calibrate alone; pass --calibrate too" in refused.err
+    )
     refused = invoke("keysets", "threshold", "--sample", "9", "--dry-run")
-    assert "Invalid value for --sample, --dry-run: only --calibrate uses them" in refused.err
+    assert "Invalid value for --sample, --dry-run: they count beside --calibrate alone" in refused.err
 
 
 _ACTION = re.compile(

@@ -54,7 +54,7 @@ def test_what_cannot_be_is_refused_in_a_line(
 ) -> None:
     forget, retain = splits
     words = ("unlearn", "--init", checkpoint, "--forget", forget, "--out", tmp_path / "out")
-    assert "none of npo" in run(*words, "--retain", retain, "--objective", "prayer").err
+    assert "choose one of npo" in run(*words, "--retain", retain, "--objective", "prayer").err
     retain.write_text("{}\n")
     refused = run(*words, "--retain", retain)
     assert refused.code == 2 and "retain.jsonl:1 is no row of TOFU" in refused.err
