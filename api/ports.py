@@ -116,6 +116,7 @@ class Ports:
         return ask(self.need_encoder())
 
     def need_encoder(self) -> QuestionEncoder:
+        """Give the encoder of questions. Raises `ModelMissing` where no model is loaded."""
         if (encoder := self.encoder) is None:
             raise model_missing("encoder of questions")
         return encoder

@@ -99,7 +99,7 @@ class Api:
         response = self.connection.request(method, f"/v1{path}", is_repeatable=True, **request)
         return self.decode_response(response.content, kind)
 
-    def read_form(self, path: str, media_type: str) -> dict[str, Any]:
+    def read_as_media_type(self, path: str, media_type: str) -> dict[str, Any]:
         """Read a resource as JSON of another media type."""
         asked = {"Accept": media_type}
         response = self.connection.request("GET", f"/v1{path}", is_repeatable=True, headers=asked)

@@ -239,10 +239,10 @@ class RemoteOutputs(Resource):
         return self.api.ask(f"/generations/{generation_id}/feedback", Feedback, body)
 
     def provenance(self, generation_id: int, form: ProvForm) -> dict[str, Any]:
-        return self.api.read_form(f"/generations/{generation_id}", MEDIA_TYPES[form])
+        return self.api.read_as_media_type(f"/generations/{generation_id}", MEDIA_TYPES[form])
 
     def provenance_of_fact(self, fact_id: int, form: ProvForm) -> dict[str, Any]:
-        return self.api.read_form(f"/facts/{fact_id}/trace", MEDIA_TYPES[form])
+        return self.api.read_as_media_type(f"/facts/{fact_id}/trace", MEDIA_TYPES[form])
 
     def impact(self, fact_id: int) -> Impact:
         path = f"/facts/{fact_id}/impact"

@@ -19,7 +19,7 @@ from pydantic import Field
 from colmlm.api.client.client import Client
 from colmlm.api.errors import problem_of, right_missing
 from colmlm.kb.access.records import Right
-from colmlm.kb.answers.records import NOTHING, Answer
+from colmlm.kb.answers.records import NO_SURE_ANSWER, Answer
 from colmlm.kb.evidence.records import TracedSplice
 from colmlm.kb.facts.records import FactRecord, SamplePlace, Source
 from colmlm.kb.lookup.options import limit_corpora
@@ -253,7 +253,7 @@ def ask(caller: Caller, question: Question, corpora: Corpora = ()) -> dict[str, 
 
 
 def _why_not(found: Answer) -> str:
-    return NOTHING if found.why is None else f"{NOTHING} {found.why}"
+    return NO_SURE_ANSWER if found.why is None else f"{NO_SURE_ANSWER} {found.why}"
 
 
 def _passage(passage: Any) -> dict[str, Any]:

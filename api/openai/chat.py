@@ -51,7 +51,7 @@ from colmlm.api.openai.models import require_model
 from colmlm.api.ports import FromPorts, await_seen
 from colmlm.api.routes.parameters import WithToken, shown_to
 from colmlm.api.wire import Request
-from colmlm.kb.answers.records import NOTHING
+from colmlm.kb.answers.records import NO_SURE_ANSWER
 from colmlm.kb.evidence.generation import CompletedRequest, FinishedOutput, GenerationRequest, Generator
 from colmlm.kb.evidence.records import NewFeedback, OutputTrace, Thumb
 
@@ -313,7 +313,7 @@ def _generation(completion_id: str) -> int:
 
 def _judged_completion(trace: OutputTrace, said: FeedbackMetadata) -> JudgedCompletion:
     message = ChatMessage(
-        role="assistant", content=trace.output or None, refusal=NOTHING if trace.abstained else None
+        role="assistant", content=trace.output or None, refusal=NO_SURE_ANSWER if trace.abstained else None
     )
     return JudgedCompletion(
         id=str(trace.generation_id),

@@ -23,7 +23,7 @@ from colmlm.api import errors
 from colmlm.api.errors import Refused, problem_of
 from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, needs
 from colmlm.api.wire import LookupFields, Problem
-from colmlm.kb.answers.records import NOTHING
+from colmlm.kb.answers.records import NO_SURE_ANSWER
 from colmlm.kb.errors import remedy_after
 from colmlm.kb.evidence.generation import GenerationRequest
 from colmlm.kb.evidence.records import OutputTrace
@@ -352,7 +352,7 @@ def as_text(messages: Sequence[Message]) -> str:
 
 def refusal_of(decoding: GenerationRequest, trace: OutputTrace) -> str | None:
     """Say that nothing answers where the output abstained; None where it says something, or was to continue."""
-    return NOTHING if decoding.abstains and trace.abstained else None
+    return NO_SURE_ANSWER if decoding.abstains and trace.abstained else None
 
 
 def shift_of(output: str) -> int:

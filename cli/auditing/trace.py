@@ -210,7 +210,7 @@ def _splice_row(splice: TracedSplice) -> tuple[object, ...]:
 
 
 def describe_source(source: Source | None) -> str:
-    """Describe a source as title (corpus/document) and offsets."""
+    """Write a source for a trace: its title, (corpus/external id) and [start:end]; "" for none."""
     if source is None:
         return ""
     return f"{source.title or source.external_id} ({source.corpus}/{source.external_id})[{source.start}:{source.end}]"

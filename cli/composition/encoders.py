@@ -194,12 +194,12 @@ class KeyRecorder(WrappingEncoder):
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Floats]:
         made = super().encode_documents(documents)
-        self._remember(map(_document, documents), made)
+        self._remember(map(_name_of_document, documents), made)
         return made
 
     def encode_questions(self, questions: Sequence[str]) -> Floats:
         made = super().encode_questions(questions)
-        self._remember(map(_question, questions), made)
+        self._remember(map(_name_of_question, questions), made)
         return made
 
     def write(self, path: Path) -> None:
@@ -224,12 +224,14 @@ class _KnownKeys(WrappingEncoder):
         self._known = known
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Floats]:
-        return self._each(documents, _document, self._encoder.encode_documents)
+        return self._each(documents, _name_of_document, self._encoder.encode_documents)
 
     def encode_questions(self, questions: Sequence[str]) -> Floats:
         import numpy as np
 
-        rows = self._each(questions, _question, lambda others: list(self._encoder.encode_questions(others)))
+        rows = self._each(
+            questions, _name_of_question, lambda others: list(self._encoder.encode_questions(others))
+        )
         return np.stack(rows) if rows else self._encoder.encode_questions([])
 
     def _each(
@@ -241,11 +243,12 @@ class _KnownKeys(WrappingEncoder):
         return [next(made) if keys is None else keys.astype("float32") for keys in found]
 
 
-def _document(document: AnnotatedDocument) -> str:
+def _name_of_document(document: AnnotatedDocument) -> str:
+    """Give the name under which a file has the keys of this document: its kind and a digest of its record."""
     return _digest("document", json.dumps(to_record(document), sort_keys=True))
 
 
-def _question(question: str) -> str:
+def _name_of_question(question: str) -> str:
     return _digest("question", question)
 
 

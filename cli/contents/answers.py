@@ -31,7 +31,7 @@ from colmlm.cli.options import (
     wants_json,
 )
 from colmlm.cli.output import count_of, note, print_json, print_table, say, shorten
-from colmlm.kb.answers.records import NOTHING, PASSAGE, Answer
+from colmlm.kb.answers.records import NO_SURE_ANSWER, PASSAGE, Answer
 from colmlm.kb.evidence.generation import StoringDecoder
 from colmlm.kb.evidence.records import OutputTrace
 from colmlm.kb.lookup.options import AnswerOptions
@@ -160,7 +160,7 @@ def _show(found: Answer) -> None:
             facts = "fact" if len(found.unreviewed) == 1 else "facts"
             note(f"Unreviewed: nobody has accepted {facts} {proposed} yet. See: colmlm review list")
         return
-    say(NOTHING)
+    say(NO_SURE_ANSWER)
     if found.why is not None:
         note(found.why)
     if found.nearest:
@@ -304,7 +304,7 @@ def generate(
         print_json(trace)
     else:
         if not stream or abstained:
-            say(NOTHING if abstained else mark_splices(trace))
+            say(NO_SURE_ANSWER if abstained else mark_splices(trace))
         _show_evidence(trace, base.server)
     if abstained:
         raise typer.Exit(REFUSED)

@@ -3,7 +3,7 @@
 A caller names a request. The name is claimed in the database before the request is carried out, and the answer is
 stored with it for a day. Each change that the request makes marks the claim in its own transaction
 (`kb.log.audit.mark_change`), which shows whether a process that died had changed anything: a claim without a mark
-changed nothing, and may be taken over after `LEASE`. A run whose claim was taken over can't edit under it any more.
+changed nothing, and may be taken over after `REQUEST_LEASE`. A run that lost its claim can't edit under it any more.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from colmlm.kb.tables import (
     SecretRow,
 )
 
-KEPT = timedelta(days=1)
-LEASE = timedelta(minutes=2)
+CLAIMS_KEPT_FOR = timedelta(days=1)
+REQUEST_LEASE = timedelta(minutes=2)
 MAX_KEPT_BYTES = 1024 * 1024
 
 
@@ -61,7 +61,7 @@ def claim_key(session: Session, api_key_id: int, name: str, request: bytes) -> C
     Raises `RequestDiffers` where the name came with another request, `RequestUnderWay` where another run is carrying
     it out, and `AnswerGone` where it was carried out and its answer is not stored.
     """
-    session.execute(delete(IdempotencyRow).where(IdempotencyRow.claimed_at < func.now() - KEPT))
+    session.execute(delete(IdempotencyRow).where(IdempotencyRow.claimed_at < func.now() - CLAIMS_KEPT_FOR))
     digest, token = _digest(session, request), secrets.token_hex(16)
     values = {"api_key_id": api_key_id, "key": name, "request_sha256": digest, "claim": token}
     values["claimed_seq"] = audit.head_seq(session)
@@ -80,7 +80,7 @@ def claim_key(session: Session, api_key_id: int, name: str, request: bytes) -> C
 def _again(session: Session, found: IdempotencyRow, token: str) -> Claim | KeptAnswer:
     if found.status is not None and found.body is not None:
         return KeptAnswer(found.status, found.media_type or "", found.body)
-    left = found.claimed_at <= session.scalars(select(func.now())).one() - LEASE
+    left = found.claimed_at <= session.scalars(select(func.now())).one() - REQUEST_LEASE
     if found.status is not None or (found.seq is not None and left):
         raise refusals.answer_gone(found.seq)
     if not left:

@@ -11,7 +11,7 @@ from colmlm.kb.lookup.records import AskedQuery
 Grain = Literal["span", "passage"]
 SPAN: Grain = "span"
 PASSAGE: Grain = "passage"
-NOTHING = "The knowledge base has no sure answer to this."
+NO_SURE_ANSWER = "The knowledge base has no sure answer to this."
 
 AnswerMode = Literal["read", "paper"]
 

@@ -29,8 +29,8 @@ from colmlm.kb.removal.erase import end_erased
 from colmlm.kb.removal.quotations import ErasedFacts, redact_quotations
 from colmlm.kb.removal.sealing import ID_BITS, OWNERS, KeyTree, SealingKeys
 from colmlm.kb.tables import (
+    ERASED_BY_REDACTION,
     ERASURE,
-    REDACTED,
     AttributionRow,
     DocumentRow,
     FactKeyRow,
@@ -75,7 +75,9 @@ Row = list[bytes | None]
 def sealed_columns(table: Table) -> tuple[str, ...]:
     """Give the names of the columns of a table that backups seal."""
     beside = _BESIDE.get(table.name, ())
-    return tuple(c.name for c in table.columns if c.info.get(ERASURE) == REDACTED or c.name in beside)
+    return tuple(
+        c.name for c in table.columns if c.info.get(ERASURE) == ERASED_BY_REDACTION or c.name in beside
+    )
 
 
 def archive_columns(table: Table) -> list[str]:

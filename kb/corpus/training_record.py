@@ -75,12 +75,12 @@ class TrainingRecord:
         more = () if unknown is None or unknown in self.unknown else (unknown,)
         return replace(self, digests=b"".join(sorted(known | new)), unknown=(*self.unknown, *more))
 
-    def lists_text(self, text: str) -> bool:
+    def has_text(self, text: str) -> bool:
         """Tell whether this text is among the documents."""
         digest = text_digest(text)
-        return self.lists(harden_digests(self.salt, self.cost, (digest,))[digest])
+        return self.has_digest(harden_digests(self.salt, self.cost, (digest,))[digest])
 
-    def lists(self, hardened: bytes) -> bool:
+    def has_digest(self, hardened: bytes) -> bool:
         """Tell whether the text with this digest, hardened with the record's salt and cost, is among the documents."""
         low, high = 0, self.count
         while low < high:
@@ -93,7 +93,7 @@ class TrainingRecord:
 
     @cached_property
     def content(self) -> bytes:
-        """The content of the record's file."""
+        """The content of the record's file, as JSON bytes."""
         said = {
             "format": _FORMAT,
             "digest": {

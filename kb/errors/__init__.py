@@ -49,7 +49,7 @@ KINDS: dict[str, type[KBError]] = {"KBError": KBError}
 
 
 def _freeze_lists(arguments: dict[str, object]) -> dict[str, object]:
-    """Keep lists as tuples, as the caller may change them."""
+    """Replace the lists among an error's arguments by tuples, as the caller may change a list later."""
     return {
         name: tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else value
         for name, value in arguments.items()
@@ -120,7 +120,7 @@ class StorageRefused(KBError):
 
 
 class EvidenceRefused(KBError):
-    """A file or a measurement is not what it has to be, so that nothing rests on it."""
+    """A file or a measurement failed its check, so nothing may rest on it. Not about the outputs of `kb.evidence`."""
 
 
 # Errors that code tells apart, each below its kind.

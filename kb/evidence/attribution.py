@@ -31,7 +31,7 @@ from colmlm.kb.evidence.records import (
     Use,
     Version,
 )
-from colmlm.kb.evidence.storing import StoredOutput, feedback_of_output
+from colmlm.kb.evidence.storing import StoredOutput
 from colmlm.kb.facts import edits as facts
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.reading import CONTEXT_CHARACTERS, VersionOrigin
@@ -71,9 +71,15 @@ def trace_output(session: Session, generation_id: int) -> OutputTrace:
         session,
         stored,
         list(session.scalars(statement)),
-        said_of_it=feedback_of_output(session, generation_id),
+        said_of_it=_feedback_of_output(session, generation_id),
         miss_groups=groups_of(session, generation_id),
     )
+
+
+def _feedback_of_output(session: Session, generation_id: int) -> tuple[Feedback, ...]:
+    """Give the feedback on an output, oldest first."""
+    said = select(FeedbackRow).where(FeedbackRow.generation_id == generation_id).order_by(FeedbackRow.at)
+    return tuple(map(storing.feedback_record, session.scalars(said)))
 
 
 def trace_stored(session: Session, stored: StoredOutput) -> OutputTrace:

@@ -52,7 +52,10 @@ class GenerationRequest:
 
     @property
     def abstains(self) -> bool:
-        """Tell whether the output ends after its last fact when a lookup finds nothing. "off" has to ask for it."""
+        """Tell whether the output ends after its last fact when a lookup finds nothing.
+
+        Where `on_miss` says nothing, that is so for questions, in every mode but "off".
+        """
         if self.on_miss is None:
             return self.mode != "off" and self.is_question
         return self.on_miss == "abstain"

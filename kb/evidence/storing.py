@@ -120,7 +120,7 @@ def redact_erased(
     and what is redacted in the quoted document.
     """
     texts = ErasedTexts.counting(session, said := TextOrigin(frozenset(erased), seq=made.seq))
-    marks = _marks(session, made)
+    marks = _redacted_spans(session, made)
     if not (erased or texts or marks):
         return made, None
     prompt, output = without_quotations(
@@ -138,7 +138,7 @@ def redact_erased(
     return replace(made, prompt=prompt, output=output, splices=splices), last
 
 
-def _marks(session: Session, made: NewOutput) -> list[Span]:
+def _redacted_spans(session: Session, made: NewOutput) -> list[Span]:
     """Give the spans of the output that are redacted by now in the document that it quotes."""
     if (quotes := made.quotes) is None:
         return []
@@ -292,12 +292,6 @@ def _facts(session: Session, generation_id: int) -> frozenset[int]:
         AttributionRow.generation_id == generation_id, AttributionRow.fact_id.is_not(None)
     )
     return frozenset(fact_id for fact_id in session.scalars(spliced) if fact_id is not None)
-
-
-def feedback_of_output(session: Session, generation_id: int) -> tuple[Feedback, ...]:
-    """Give the feedback on an output, oldest first."""
-    said = select(FeedbackRow).where(FeedbackRow.generation_id == generation_id).order_by(FeedbackRow.at)
-    return tuple(map(feedback_record, session.scalars(said)))
 
 
 def feedback_record(kept: FeedbackRow) -> Feedback:

@@ -18,7 +18,7 @@ from colmlm.kb.errors import refusals
 from colmlm.kb.facts import reading
 from colmlm.kb.facts.edits import end_facts
 from colmlm.kb.facts.facts import remove_documents
-from colmlm.kb.facts.ingest import COMMIT_EVERY, IngestRun, note_seen
+from colmlm.kb.facts.ingest import COMMIT_EVERY, IngestRun, record_seen
 from colmlm.kb.facts.reading import DOCUMENT_COLUMNS
 from colmlm.kb.facts.records import CorpusStats, DocumentRecord, Edit, FactRecord, IngestReport
 from colmlm.kb.facts.redaction import MARK, require_unheld
@@ -158,11 +158,11 @@ class Corpora:
             return key_digests(session, digests)
 
     def note_seen(self, corpus: str, external_ids: Collection[str]) -> None:
-        """Note of these current documents that they were found as they are, just now, where they are from."""
+        """Record that these documents were just found unchanged at their source. Retention rules may count from it."""
         with self.store.sessions.begin() as session:
             named = (DocumentRow.corpus == corpus, DocumentRow.external_id == func.any(list(external_ids)))
             current = select(DocumentRow.id).where(*named, DocumentRow.replaced_seq.is_(None))
-            note_seen(session, session.scalars(current).all())
+            record_seen(session, session.scalars(current).all())
 
     def begin_synced(self, corpus: str, documents: Mapping[str, Collection[str]]) -> None:
         """Store, by path, the documents that a sync is about to ingest."""

@@ -242,7 +242,7 @@ def ingest_documents(
         taken.append(row)
         if old_id is not None:
             changed[old_id] = row
-    note_seen(session, list(unchanged))
+    record_seen(session, list(unchanged))
     replaced, num_facts, stored_pairs = ReplacedDocuments(), 0, pairs.PairCounts(0, 0)
     seq = None if returned is None else returned.seq
     if taken:
@@ -298,8 +298,8 @@ ON CONFLICT (document_id) DO UPDATE SET at = excluded.at
 """)
 
 
-def note_seen(session: Session, document_ids: Sequence[int]) -> None:
-    """Note of these documents that they were found unchanged now: rules of retention count from then."""
+def record_seen(session: Session, document_ids: Sequence[int]) -> None:
+    """Record that these documents were just found unchanged. A retention rule may count from then."""
     if document_ids:
         session.execute(_NOTE_SEEN, {"ids": list(document_ids)})
 

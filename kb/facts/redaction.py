@@ -24,8 +24,8 @@ from colmlm.kb.errors import InvalidValue, hold_stands
 from colmlm.kb.facts import sentences
 from colmlm.kb.facts.records import MENTIONED, Mentioned
 from colmlm.kb.tables import (
+    ERASED_BY_REDACTION,
     IS_SAID,
-    REDACTED,
     DocumentRow,
     FactRow,
     FactVersionRow,
@@ -310,7 +310,7 @@ def _redact_mentions(
     """Redact the values in every document but those that are held, which are given with their holds."""
     values = {value for target in targets for value in target.values}
     said = Phrases(values)
-    columns = columns_of(DocumentRow, REDACTED)
+    columns = columns_of(DocumentRow, ERASED_BY_REDACTION)
     may = or_(*(may_say(column, values) for column in columns))
     rows = session.execute(
         select(DocumentRow.id, *columns).where(may).order_by(DocumentRow.id).execution_options(yield_per=200)

@@ -283,9 +283,9 @@ class _Words:
         standing = [match.span() for match in self.standing.finditer(said.text)]
         if said.place in ("value", "question") and standing:
             return standing
-        return [token.span() for token in _TOKEN.finditer(said.text) if self._has(token.group())]
+        return [token.span() for token in _TOKEN.finditer(said.text) if self._has_sought_word(token.group())]
 
-    def _has(self, token: str) -> bool:
+    def _has_sought_word(self, token: str) -> bool:
         return any(self._is_sought(word) for word in searched_words(token).split(" "))
 
     def _is_sought(self, word: str) -> bool:

@@ -493,8 +493,8 @@ class DeviceCandidates:
     def advance(self, seq: int) -> None:
         self.applied_seq = seq
 
-    def take(self, fit: IndexFit | None) -> None:
-        """Keep the fit of the processes that search this keyset with Faiss."""
+    def adopt_fit(self, fit: IndexFit | None) -> None:
+        """Keep this fit, which the processes that search the keyset with Faiss use; None changes nothing."""
         self.fit = fit or self.fit
 
     def has_outgrown(self, index_spec: str) -> bool:
@@ -574,5 +574,5 @@ def read_to_device(
         report(len(index), max(num_keys, len(index)))
     found = DeviceCandidates(index, head)
     if keyset.index_spec != TORCH_SPEC:
-        found.take(keyset.index_fit)
+        found.adopt_fit(keyset.index_fit)
     return found

@@ -145,6 +145,6 @@ def follow_log(kb: SearchableStore) -> bool:
         active = keysets.keyset_head(session, line.active)
     kb.searcher.catch_up()
     kb.searcher.hand_on()
-    kb.searcher.take(active)
+    kb.searcher.adopt_fit(active)
     kb.searcher.stand_by(line.next, line.answering)
     return kb.searcher.has_outgrown(active.index_spec)

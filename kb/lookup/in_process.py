@@ -224,8 +224,8 @@ class FaissCandidates:
     def advance(self, seq: int) -> None:
         self.applied_seq = seq
 
-    def take(self, fit: IndexFit | None) -> None:
-        """Read as many lists, and scores as many candidates, as was found best for an index like this one."""
+    def adopt_fit(self, fit: IndexFit | None) -> None:
+        """Read as many lists, and score as many candidates, as this fit says, where it is of an index like this one."""
         if fit is not None and (fit.spec, fit.lists) == (self.index.spec, self.index.lists):
             self.index.lists_read, self.recall = fit.lists_read, fit.recall
             if fit.spare is not None:

@@ -281,10 +281,10 @@ class Replicas:
     def catch_up(self) -> int:
         return self._catch_up(self.current())
 
-    def take(self, keyset: KeysetHead) -> None:
+    def adopt_fit(self, keyset: KeysetHead) -> None:
         """Read as many lists of this keyset's index as was found best, perhaps by another process."""
         if self._replica is not None and self._replica.keyset_id == keyset.keyset_id:
-            self._replica.candidates.take(keyset.index_fit)
+            self._replica.candidates.adopt_fit(keyset.index_fit)
 
     def rebuild(self) -> None:
         """Build the replica again from the database alone, and write its snapshot."""
@@ -316,7 +316,7 @@ class Replicas:
                     note_unkept(session, keyset_id)
                     return True
                 held = self._open_or_rebuild(session, keyset, on_keys)
-            held.candidates.take(keyset.index_fit)
+            held.candidates.adopt_fit(keyset.index_fit)
             held.catch_up(database.connection_of(session))
             if held.candidates.has_outgrown(keyset.index_spec):
                 held = rebuild_replica(session, keyset, self.settings, on_keys)

@@ -157,7 +157,7 @@ class CollectionCandidates:
             self._look_from = self.clock() + LOOK_SECONDS
             self._see(self.collection.mark(strong=False))
 
-    def take(self, fit: IndexFit | None) -> None:
+    def adopt_fit(self, fit: IndexFit | None) -> None:
         pass
 
     def has_outgrown(self, index_spec: str) -> bool:

@@ -205,7 +205,7 @@ def load_saved_replica(session: Session, keyset: KeysetHead, settings: Settings)
     index, applied_seq = KeyIndex.load(directory, keyset_id=keyset.keyset_id, dim=keyset.dim)
     _require_same_history(session, directory, keyset.keyset_id, applied_seq)
     found = FaissCandidates(index, applied_seq)
-    found.take(keyset.index_fit)
+    found.adopt_fit(keyset.index_fit)
     return _replica(keyset, found)
 
 
@@ -334,11 +334,11 @@ def find_together(lookups: FindsByKey, asked: Sequence[KeyLookup]) -> list[Found
         kinds.setdefault(one.kind, []).append(i)
     found: dict[int, Found] = {}
     for alike in kinds.values():
-        found.update(zip(alike, _of_kind(lookups, [asked[i] for i in alike]), strict=True))
+        found.update(zip(alike, _find_alike(lookups, [asked[i] for i in alike]), strict=True))
     return [found[i] for i in range(len(asked))]
 
 
-def _of_kind(lookups: FindsByKey, alike: list[KeyLookup]) -> list[Found]:
+def _find_alike(lookups: FindsByKey, alike: list[KeyLookup]) -> list[Found]:
     sizes = [len(one.queries_BD) for one in alike]
     first, queries_BD = alike[0], np.concatenate([one.queries_BD for one in alike])
     try:
@@ -346,7 +346,8 @@ def _of_kind(lookups: FindsByKey, alike: list[KeyLookup]) -> list[Found]:
     except KBError as error:
         if len(alike) == 1:
             return [error]
-        return [result for one in alike for result in _of_kind(lookups, [one])]  # one of them spoils no other
+        # One of them spoils no other.
+        return [result for one in alike for result in _find_alike(lookups, [one])]
     ends = np.cumsum(sizes).tolist()
     return [found[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
@@ -410,8 +411,8 @@ class CandidateKeys(CandidateSearch, Protocol):
     def advance(self, seq: int) -> None:
         """Note that everything up to change `seq` was put and removed."""
 
-    def take(self, fit: IndexFit | None) -> None:
-        """Search as was found best for one like this, perhaps by another process."""
+    def adopt_fit(self, fit: IndexFit | None) -> None:
+        """Search as this fit says, which perhaps another process made of an index like this one."""
 
     def has_outgrown(self, index_spec: str) -> bool:
         """Say whether another kind is due for so many keys of a keyset with this spec."""

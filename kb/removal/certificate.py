@@ -63,17 +63,17 @@ _UNFIT = (LookupError, TypeError, ValueError, AttributeError, OverflowError, Rec
 
 @dataclass(frozen=True, slots=True)
 class CertificateKind:
-    """Record how certificates of one kind are checked.
+    """Record how certificates of one kind, of a forget run or of an erasure, are checked.
 
-    The part `change` holds the change, which is a `deed`. `holds` tells for each further part of a certificate whether
-    it agrees with the others, and `borne_out` compares it with a base of the same name. `summary` is what a check
-    repeats of it, beside what all certificates have. The rest says what a check proves, and what it does not: each part
-    of `proves` stands behind the names of the checks that it follows from.
+    The part named `change` holds the log's entry, whose kind must be `change_kind`. `holds` tells for each further
+    part of a certificate whether it agrees with the others, and `borne_out` compares it with the base that it is of.
+    `summary` is what a check repeats of it, beside what all certificates have. The rest says what a check proves, and
+    what it does not: each part of `proves` stands behind the names of the checks that it follows from.
     """
 
     predicate_type: str
     change: str
-    deed: str
+    change_kind: str
     levels: tuple[str, ...]
     holds: Callable[[Said], dict[str, bool]]
     borne_out: Callable[[Session, Said], Iterator[CertificateFinding]]
@@ -108,7 +108,7 @@ class CertificateKind:
         held = {
             "the subject": said.get("subject", subject) == subject,
             "the hash of the change entry": audit.entry_hash(entry) == change["hash"],
-            "the kind of the change": entry["kind"] == self.deed and of_run,
+            "the kind of the change": entry["kind"] == self.change_kind and of_run,
             "the order of change and check": entry["seq"] <= said["checks"]["seq"],
             "the number of facts": self.summary(said)["num_facts"]
             == entry["num_facts"]

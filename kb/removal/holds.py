@@ -110,9 +110,8 @@ class Holds:
     def approve(self, hold_id: int, *, token: TokenRecord | None = None) -> Hold:
         """Place a hold that another token asked for. Raises `SamePerson`, `HoldState` or `SecondPersonNeeded`."""
         with self._deciding(hold_id, "asked", token) as (session, row, known, by):
-            command = f"colmlm hold place --approve {hold_id}"
-            _require_other(f"Hold {hold_id}", known.asked_by, by, command)
-            pending = audit.begin_change(session, by.name, _by_two(row.reason, known.asked_by, by))
+            _require_other(f"Hold {hold_id}", known.asked_by, by, f"colmlm hold place --approve {hold_id}")
+            pending = audit.begin_change(session, by.name, _joint_reason(row.reason, known.asked_by, by))
             row.approved_by = by.key_id
             _place(session, pending, row, Principal("key", known.asked_by or "", row.asked_by))
             return _read_hold(session, hold_id)[1]
@@ -141,7 +140,8 @@ class Holds:
                 command = f"colmlm hold release {hold_id}"
                 _require_other(f"The release of hold {hold_id}", known.release_asked_by, token, command)
                 row.release_approved_by = token.key_id
-                pending = audit.begin_change(session, actor, _by_two(reason, known.release_asked_by, token))
+                joint = _joint_reason(reason, known.release_asked_by, token)
+                pending = audit.begin_change(session, actor, joint)
                 asked = Principal("key", known.release_asked_by or "", row.release_asked_by)
             row.state, row.released_seq, row.release_at = "released", pending.seq, func.now()
             if asked is None:
@@ -157,8 +157,8 @@ class Holds:
             if row.state == "asked":
                 row.state = "withdrawn"
             elif row.state == "release-asked":
-                row.state, row.release_asked_by = "standing", None
-                row.release_actor = row.release_reason = None
+                row.state = "standing"
+                row.release_asked_by = row.release_actor = row.release_reason = None
             else:
                 raise hold_state(hold_id, row.state)
             session.flush()
@@ -277,7 +277,7 @@ def _require_other(what: str, asked_by: str | None, token: TokenRecord, command:
         raise refusals.same_person(what, token.name, command)
 
 
-def _by_two(reason: str, asked_by: str | None, token: TokenRecord) -> str:
+def _joint_reason(reason: str, asked_by: str | None, token: TokenRecord) -> str:
     return f"{reason} (asked with the token {asked_by}, approved with the token {token.name})"
 
 

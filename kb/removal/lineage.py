@@ -122,7 +122,7 @@ def _compare(
     listed, uncertain = [], []
     for number, text in sorted(texts.items()):
         earlier = [_same_weights(weights, findings) for findings in before.get(number, ())]
-        is_here = record is not None and record.lists(hardened[record.salt, record.cost][text.digest])
+        is_here = record is not None and record.has_digest(hardened[record.salt, record.cost][text.digest])
         if is_here or any(one is not None and number in one.documents for one in earlier):
             listed.append(number)
         elif fault or (text.is_marked and not _is_settled(number, weights, earlier)):

@@ -41,8 +41,8 @@ from colmlm.kb.removal.scan import LEAST
 from colmlm.kb.removal.traces import AROUND, Trace, as_one_text, strings_of_value
 from colmlm.kb.store.waits import lift_statement_limit
 from colmlm.kb.tables import (
-    NAMED,
-    REDACTED,
+    ERASED_BY_REDACTION,
+    LEFT_BUT_NAMED,
     ChangeRow,
     DocumentRow,
     FactPastRow,
@@ -256,7 +256,7 @@ def _search(session: Session, finder: PersonFinder) -> Iterator[_NamedValue]:
     for row in sorted(row_classes().values(), key=lambda one: one.__tablename__):
         if row in _FACTS or row.__tablename__ == "fact_pair":
             continue
-        keys, columns = inspect(row).primary_key, columns_of(row, REDACTED, NAMED)
+        keys, columns = inspect(row).primary_key, columns_of(row, ERASED_BY_REDACTION, LEFT_BUT_NAMED)
         if not columns:
             continue
         extra = [JobRow.finished_at] if row is JobRow else [DocumentRow.corpus, DocumentRow.external_id]

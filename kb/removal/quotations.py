@@ -416,7 +416,7 @@ def quoting_facts(session: Session, gone: ErasedFacts) -> RedactedRows:
         for row in page:
             hits = splices.get(row.id, [])
             said = TextOrigin(frozenset(s.fact_id for s in hits), seq=row.seq)
-            marks = _marks(row, hits, stretches.get(row.id))
+            marks = _redacted_spans(row, hits, stretches.get(row.id))
             prompt, output = without_quotations(
                 row.prompt, row.output, hits, gone.fact_ids, gone.finder(said), marks
             )
@@ -426,7 +426,7 @@ def quoting_facts(session: Session, gone: ErasedFacts) -> RedactedRows:
         last, found = (page[-1].id, True) if page else (last, False)
 
 
-def _marks(row: GenerationRow, hits: Sequence[Any], stretch: str | None) -> list[Span]:
+def _redacted_spans(row: GenerationRow, hits: Sequence[Any], stretch: str | None) -> list[Span]:
     """Give the spans of an output that are redacted in the document that it quotes (None: it quotes none)."""
     if stretch is None or row.quoted_start is None or row.quoted_end is None:
         return []

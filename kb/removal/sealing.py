@@ -74,7 +74,7 @@ class KeyTree:
     _known: dict[int, SealingKey | None] = field(default_factory=dict)
 
     def key_of(self, owner: int) -> SealingKey | None:
-        """Give the key of the row with this number; None where the seeds lead to none."""
+        """Give the encryption key that seals this row (`owner_number`); None where no seed derives it any more."""
         if owner in self._known:
             return self._known[owner]
         if len(self._known) >= _KEPT_CIPHERS:

@@ -26,8 +26,8 @@ from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.removal.records import LeftRows, Mention, Mentions, Stretch
 from colmlm.kb.removal.scan import LEAST, Matcher
 from colmlm.kb.tables import (
-    NAMED,
-    REDACTED,
+    ERASED_BY_REDACTION,
+    LEFT_BUT_NAMED,
     AttributionRow,
     ChangeRow,
     DocumentRow,
@@ -175,7 +175,7 @@ def mark_shared(session: Session, traces: Sequence[Trace]) -> Iterator[Trace]:
     """Mark the traces that some text of the base says in this transaction, in which their facts are erased already."""
     matcher, shared = Matcher([trace.needle for trace in traces]), set[int]()
     for row in (one.class_ for one in TableRow.registry.mappers):
-        if columns := columns_of(row, REDACTED, NAMED):
+        if columns := columns_of(row, ERASED_BY_REDACTION, LEFT_BUT_NAMED):
             statement = select(as_one_text(columns)).execution_options(yield_per=TEXTS_AT_ONCE)
             for block in session.scalars(statement).partitions():
                 shared.update(n for n, _ in matcher.find("\0".join(filter(None, block)).encode()))
@@ -189,11 +189,13 @@ def _staying(session: Session, targets: Sequence[ErasureTarget], mentions: Menti
     yield from named_texts(session)
     erased = [target.fact_id for target in targets]
     others = (
-        select(*columns_of(FactRow, REDACTED), *columns_of(FactVersionRow, REDACTED))
+        select(*columns_of(FactRow, ERASED_BY_REDACTION), *columns_of(FactVersionRow, ERASED_BY_REDACTION))
         .join(FactVersionRow, FactVersionRow.fact_id == FactRow.id)
         .where(FactRow.id != func.all(erased))
     )
-    past = select(*columns_of(FactPastRow, REDACTED)).where(FactPastRow.fact_id != func.all(erased))
+    past = select(*columns_of(FactPastRow, ERASED_BY_REDACTION)).where(
+        FactPastRow.fact_id != func.all(erased)
+    )
     for statement in (others, past):
         for texts in session.execute(statement.execution_options(yield_per=2000)):
             yield from filter(None, texts)
@@ -206,12 +208,12 @@ def _of_documents(session: Session, targets: Sequence[ErasureTarget], mentions: 
         spans.setdefault(state.document_id, []).append((state.start, state.end))
     sources = {(target.corpus, target.external_id) for target in targets}
     mentioned = {target.document_id: _mentions(targets, target) for target in targets if mentions != "none"}
-    documents = select(DocumentRow.id, *columns_of(DocumentRow, REDACTED, NAMED))
+    documents = select(DocumentRow.id, *columns_of(DocumentRow, ERASED_BY_REDACTION, LEFT_BUT_NAMED))
     for row in session.execute(documents.execution_options(yield_per=200)):
         is_own = (row.corpus, row.external_id) in sources
         if row.id in spans or not is_own:
             yield blank_out(row.text, (*spans.get(row.id, ()), *mentioned.get(row.id, ())))
-        stays = (NAMED,) if is_own and mentions != "none" else (NAMED, REDACTED)
+        stays = (LEFT_BUT_NAMED,) if is_own and mentions != "none" else (LEFT_BUT_NAMED, ERASED_BY_REDACTION)
         about = (
             getattr(row, column.name) for column in columns_of(DocumentRow, *stays) if column.name != "text"
         )
@@ -291,7 +293,7 @@ def look_for_traces(session: Session, targets: Sequence[ErasureTarget]) -> Menti
 def named_texts(session: Session) -> Iterator[str]:
     """Read every text that an erasure leaves and names, without those of documents."""
     for row in (one.class_ for one in TableRow.registry.mappers):
-        if row is not DocumentRow and (columns := columns_of(row, NAMED)):
+        if row is not DocumentRow and (columns := columns_of(row, LEFT_BUT_NAMED)):
             yield from filter(
                 None, session.scalars(select(as_one_text(columns)).execution_options(yield_per=1000))
             )
@@ -307,7 +309,7 @@ def sorted_rows() -> list[type[TableRow]]:
 
 
 def _searched_columns(row: type[TableRow]) -> list[Any]:
-    return columns_of(row, REDACTED, NAMED)
+    return columns_of(row, ERASED_BY_REDACTION, LEFT_BUT_NAMED)
 
 
 class _Search:

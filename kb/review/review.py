@@ -100,14 +100,14 @@ def review_inbox(
     """Give a part of the inbox. Raises `CorpusNotFound`."""
     check_limit(limit)
     part = InboxConditions.read(session, corpus, document_id)
-    which = [IS_PROPOSED, *part.walked, *_of_kind(kind)]
+    which = [IS_PROPOSED, *part.walked, *_conditions_of_kind(kind)]
     stakes = Stakes.read(session, which)
     if kind in _KNOWN:
         known = stakes.places(kind)
         places, number = page_of_places(known, after, limit + 1), len(known)
     else:
         places = _places(session, which, part, stakes, after, limit + 1)
-        number = _count(session, [IS_PROPOSED, *part.counted, *_of_kind(kind)])
+        number = _count(session, [IS_PROPOSED, *part.counted, *_conditions_of_kind(kind)])
     more, places = len(places) > limit, places[:limit]
     return Inbox(
         items=tuple(_items(session, [place % PLACE for place in places], stakes)),
@@ -118,7 +118,7 @@ def review_inbox(
     )
 
 
-def _of_kind(kind: Kind) -> Iterator[ColumnElement[bool]]:
+def _conditions_of_kind(kind: Kind) -> Iterator[ColumnElement[bool]]:
     if kind == "doubted":
         yield FactRow.doubt.is_not(None)
     if kind == "unasked":

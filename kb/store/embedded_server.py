@@ -62,7 +62,7 @@ _RULES = "# Written at each start: the accounts in pg_ident.conf may connect, an
     f"local {database} all peer map=colmlm\n" for database in ("all", "replication")
 )
 _lock = threading.Lock()  # for threads, since the lock of the home excludes only processes
-_joined: set[Path] = set()  # the servers that this process uses
+_joined_servers: set[Path] = set()  # the servers that this process uses
 _log = logging.getLogger(__name__)
 
 
@@ -309,9 +309,9 @@ class EmbeddedServer:
     def _join(self) -> None:
         """Enter this process into the list of users, and take it off when it ends."""
         self._write_users([*self._users(), os.getpid()])
-        if not _joined:
+        if not _joined_servers:
             atexit.register(_leave_all)
-        _joined.add(self.data)
+        _joined_servers.add(self.data)
 
     def leave(self) -> None:
         """Take this process off the list of users, and stop the server where nobody else is on it."""
@@ -445,7 +445,7 @@ def _is_backend(process: psutil.Process, data: Path) -> bool:
 
 def _leave_all() -> None:
     """Leave every server that this process uses. It runs at the end of the process, so that nothing is raised."""
-    for data in _joined:
+    for data in _joined_servers:
         with suppress(DatabaseUnavailable):
             EmbeddedServer(data).leave()
 

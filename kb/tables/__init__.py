@@ -7,9 +7,9 @@ row and restore opens the next, so "what was true at change n" is one range test
 from __future__ import annotations
 
 from colmlm.kb.tables.declarative import (
+    ERASED_BY_REDACTION,
     ERASURE,
-    NAMED,
-    REDACTED,
+    LEFT_BUT_NAMED,
     TableRow,
     columns_of,
     content_of,

@@ -17,10 +17,10 @@ from sqlalchemy.orm import DeclarativeBase, mapped_column
 T = TypeVar("T", bound="DataclassRecord")
 
 ERASURE = "erasure"  # the entry of a column's `info` that says what an erasure does with it
-REDACTED: Final = "redacted"
-NAMED: Final = "named in `left`"
-_redacted = {ERASURE: REDACTED}
-_named = {ERASURE: NAMED}
+ERASED_BY_REDACTION: Final = "redacted"
+LEFT_BUT_NAMED: Final = "named in `left`"  # of the report of an erasure
+_redacted = {ERASURE: ERASED_BY_REDACTION}
+_named = {ERASURE: LEFT_BUT_NAMED}
 _word = {ERASURE: "never holds content: it is one of the words that the program knows"}
 _digest = {ERASURE: "never holds content: it is a digest or a random name that the program makes"}
 _figures = {ERASURE: "never holds content: it is figures, ids and known words that the program writes"}
@@ -68,7 +68,7 @@ def columns_of(row: type[TableRow], *treatments: str) -> list[Column[Any]]:
 
 def content_of(row: type[TableRow]) -> tuple[str, ...]:
     """Give the names of the columns of a table that an erasure redacts."""
-    return tuple(column.name for column in columns_of(row, REDACTED))
+    return tuple(column.name for column in columns_of(row, ERASED_BY_REDACTION))
 
 
 class DataclassRecord(Protocol):

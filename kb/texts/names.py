@@ -444,7 +444,7 @@ class _Reading:
     def _is_near_spelling(self, part: _Part, at: int) -> bool:
         """Say whether the word here differs in one letter from a name of four or more."""
         return at < len(self.words) and any(
-            _differ_in_one(a, b) for a in self.words[at].forms for b in part[0] if min(len(a), len(b)) >= 4
+            _is_one_typo_off(a, b) for a in self.words[at].forms for b in part[0] if min(len(a), len(b)) >= 4
         )
 
     # What stands around a name.
@@ -524,7 +524,8 @@ class _Reading:
         return "longer" if longer else None
 
 
-def _differ_in_one(a: str, b: str) -> bool:
+def _is_one_typo_off(a: str, b: str) -> bool:
+    """Tell whether two words differ by one letter, or by two neighbouring letters that are swapped."""
     if a == b or abs(len(a) - len(b)) > 1:
         return False
     start = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

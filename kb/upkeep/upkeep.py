@@ -395,7 +395,7 @@ class Repair:
                 self._write_sentences(astray)
             with self.kb.sessions() as session:
                 remove_orphans(session, self.kb.settings.index_directory)
-            self._finish(found.unfinished)
+            self._finish_rekeys(found.unfinished)
             self._rewrite([s.keyset_id for s in found.snapshots if not s.is_good])
             self._share(found.shared)
             self._clear(found.collections)
@@ -410,8 +410,8 @@ class Repair:
             audit.lock_log(session)  # no text changes meanwhile
             sentences.mend_sentences(session, astray)
 
-    def _finish(self, keyset_ids: Sequence[int]) -> None:
-        """Do what the end of a rekey does. What is elsewhere is filled first: a lookup would not do it."""
+    def _finish_rekeys(self, keyset_ids: Sequence[int]) -> None:
+        """Finish the rekeys of these keysets. An index elsewhere is filled first, since no lookup would do it."""
         for keyset_id in keyset_ids:
             with suppress(*_TOLD_AGAIN):
                 self.kb.searcher.prepare(keyset_id)

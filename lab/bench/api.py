@@ -91,12 +91,12 @@ def api(
         raise InvalidValue("peers", "chromadb is not installed; it comes with: pip install 'colmlm[bench]'")
     asked = MeasuredLoad(numbers, seconds, workers, edits, streams, peers)
     if existing:
-        figures = _measure(Settings.from_environment(os.environ), asked)
+        figures = _measure_api(Settings.from_environment(os.environ), asked)
     else:
         with own_folder() as home:
             settings = Settings(home=home, actor="bench")
             _synthetic(settings, facts, dim)
-            figures = _measure(settings, asked)
+            figures = _measure_api(settings, asked)
     print_report(figures | {"seconds": seconds, "machine": machine()})
 
 
@@ -126,7 +126,7 @@ def _synthetic(settings: Settings, facts: int, dim: int) -> None:
         kb.keysets.finish(keyset.keyset_id)
 
 
-def _measure(settings: Settings, asked: MeasuredLoad) -> dict[str, Any]:
+def _measure_api(settings: Settings, asked: MeasuredLoad) -> dict[str, Any]:
     """Give the figures. `overhead_ms` is the p50 of one HTTP client, if that was asked for, minus the one in process.
 
     What is compared is of the most clients: beside the bare application (`vs_bare`), with edits made meanwhile

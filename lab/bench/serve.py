@@ -64,12 +64,12 @@ def serve(
             models.absolute()
         )  # so that the server converts no base model again
         with demo_base(checkpoint, settings.home) as kb:
-            figures = _measure(kb, settings, checkpoint, numbers, seconds, tokens, long)
+            figures = _measure_server(kb, settings, checkpoint, numbers, seconds, tokens, long)
     device = describe_device(checkpoint.lm.device)
     print_report(figures | {"seconds": seconds, "device": device, "machine": machine()})
 
 
-def _measure(
+def _measure_server(
     kb: KnowledgeBase,
     settings: Settings,
     checkpoint: Checkpoint,

@@ -34,7 +34,7 @@ from colmlm.kb.lookup.specs import FLAT_UP_TO, default_nlist
 from colmlm.kb.service import KnowledgeBase
 
 FACTS_PER_DOCUMENT = 20
-CHUNK = 50_000  # keys made at a time, so that memory holds one chunk beside all keys
+KEYS_PER_CHUNK = 50_000  # keys made at a time, so that memory holds one chunk beside all keys
 OFF_SURFACE = 0.1  # how far a key lies from the surface, as a share of its length
 
 Vectors = npt.NDArray[np.float32]
@@ -64,8 +64,8 @@ def synthetic_keys(num: int, dim: int, *, seed: int, intrinsic_dim: int = 32) ->
     )
     spread = surface.standard_normal((hidden, dim), np.float32)
     keys = np.empty((num, dim), np.float32)
-    for start in range(0, num, CHUNK):
-        chunk, size = start // CHUNK + 1, min(CHUNK, num - start)
+    for start in range(0, num, KEYS_PER_CHUNK):
+        chunk, size = start // KEYS_PER_CHUNK + 1, min(KEYS_PER_CHUNK, num - start)
         latent = np.random.default_rng([seed, chunk, 0]).standard_normal((size, intrinsic_dim), np.float32)
         rows = np.tanh(latent @ bend) @ spread
         normalize(rows)
@@ -97,7 +97,7 @@ def queries_near(keys: Vectors, num: int, *, seed: int, noise: float = 0.8) -> V
     return queries
 
 
-def exact_top1(keys: Vectors, queries: Vectors, *, block: int = CHUNK) -> Positions:
+def exact_top1(keys: Vectors, queries: Vectors, *, block: int = KEYS_PER_CHUNK) -> Positions:
     """Give the position of the key with the largest inner product for each query, by exhaustive search in blocks."""
     best = np.full(len(queries), -np.inf, np.float32)
     found = np.zeros(len(queries), np.int64)
@@ -250,8 +250,8 @@ def _index(keys: npt.NDArray[np.float32], spec: str) -> Any:
     if spec.startswith("OPQ"):
         _spare_rotation(index)
     index.train(keys[: max(256 * TRAINED_PER_LIST, TRAINED_PER_LIST * lists)])
-    for start in range(0, len(keys), CHUNK):
-        some = keys[start : start + CHUNK]
+    for start in range(0, len(keys), KEYS_PER_CHUNK):
+        some = keys[start : start + KEYS_PER_CHUNK]
         if isinstance(index, faiss.IndexIDMap):
             index.add_with_ids(some, np.arange(start, start + len(some)))
         else:

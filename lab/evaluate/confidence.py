@@ -142,7 +142,7 @@ def _tell(out: Path, read: Sequence[ReadQuestion], fitted: Fit) -> None:
         "questions": len(read),
         "threshold": confidence.threshold,
         "passage_threshold": confidence.passage.threshold,
-        "kinds": curves(read, fitted),
+        "kinds": risk_curves(read, fitted),
     }
     if wants_json():
         print_json({**told, "weights": confidence.weights, "passage_weights": confidence.passage.weights})
@@ -460,11 +460,12 @@ def _thresholds(
     return chosen
 
 
-def curves(read: Sequence[ReadQuestion], fitted: Fit) -> dict[str, dict[str, object]]:
-    """Give, for each kind of text, the shares at the fitted thresholds, and how risk grows with coverage.
+def risk_curves(read: Sequence[ReadQuestion], fitted: Fit) -> dict[str, dict[str, object]]:
+    """Give, for each kind of text, the shares at the fitted thresholds, and a curve of them at 13 shifted ones.
 
-    A point of a curve has the share of the answerable questions that get an answer, the share of these answers that is
-    wrong, and the alarms, where both thresholds stand so much higher or lower (by their logits).
+    A shift adds -3 to 3 to the logit of both thresholds. `right`, `near`, `wrong` and `silent` are shares of the
+    answerable questions, and `risk` that of wrong answers among theirs. `alarms` is the share of the unanswerable
+    questions that get an answer.
     """
     assert fitted.confidence.passage is not None
     levels = fitted.confidence.threshold, fitted.confidence.passage.threshold

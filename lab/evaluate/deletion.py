@@ -139,25 +139,25 @@ def set_back(kb: KnowledgeBase, actor: str) -> tuple[int, int]:
     a fact since is reported and left as it is.
     """
     forgetting, restored = Forgetting(kb), 0
-    for run in reversed(list(_every_run(forgetting))):
+    for run in reversed(list(_every_forget_run(forgetting))):
         if run.state == "applied" and run.reason == REASON:
             try:
                 forgetting.restore(run.run_id, actor=actor, reason=REASON)
                 restored += run.num_facts
             except Conflict as error:
                 note(f"warning: forget run {run.run_id}, which a killed one left, is not undone: {error}")
-    planted = [i for change in _inserts(kb) if change.reason == PLANTED for i in change.fact_ids]
+    planted = [i for change in _insert_changes(kb) if change.reason == PLANTED for i in change.fact_ids]
     left = [i for i in planted if kb.facts.show(i).deleted_seq is None]
     if left:
         kb.facts.delete(left, actor=actor, reason=PLANTED)
     return restored, len(left)
 
 
-def _every_run(forgetting: Forgetting) -> Iterator[RunRecord]:
+def _every_forget_run(forgetting: Forgetting) -> Iterator[RunRecord]:
     return _read_pages(lambda after: forgetting.runs(after, PAGE), lambda run: run.run_id)
 
 
-def _inserts(kb: KnowledgeBase) -> Iterator[ChangeRecord]:
+def _insert_changes(kb: KnowledgeBase) -> Iterator[ChangeRecord]:
     def page(after: int) -> list[ChangeRecord]:
         with kb.sessions() as session:
             return audit.list_changes(session, after, PAGE, kind="insert")
@@ -424,7 +424,7 @@ class Wording:
 
 
 def wordings_of(question: str) -> list[str]:
-    """Give other wordings of a question, none of which counts as the same question."""
+    """Give paraphrases of a question that still differ from it once normalised."""
     forms = [*paraphrases(question), *(form.format(question) for form in FURTHER)]
     return [form for form in dict.fromkeys(forms) if normalise_value(form) != normalise_value(question)]
 

@@ -218,7 +218,7 @@ def _process_bytes(home: Path, checkpoint_id: str) -> int:
 
 REAL, FILLER = "real", "filler"
 ACTOR, REASON = "evaluate growth", "colmlm-lab evaluate growth"
-CHUNK = 50_000  # keys made at a time
+KEYS_PER_CHUNK = 50_000  # keys made at a time
 FACTS_PER_DOCUMENT = 20
 
 Floats = NDArray[np.float32]
@@ -270,10 +270,10 @@ class Cloud:
 
     def draw(self, start: int, end: int) -> Iterator[Floats]:
         """Yield the keys from number `start` up to `end`, in chunks."""
-        for chunk in range(start // CHUNK, -(-end // CHUNK)):
+        for chunk in range(start // KEYS_PER_CHUNK, -(-end // KEYS_PER_CHUNK)):
             rng = np.random.default_rng([self.seed, chunk])
-            first = chunk * CHUNK
-            rows = rng.standard_normal((CHUNK, len(self.axes_RD)), np.float32)
+            first = chunk * KEYS_PER_CHUNK
+            rows = rng.standard_normal((KEYS_PER_CHUNK, len(self.axes_RD)), np.float32)
             # The whole chunk is made and then cut, since the last bits of a product depend on its number of rows.
             keys = rows @ self.axes_RD + self.mean_D
             keys /= np.linalg.norm(keys, axis=1, keepdims=True)
@@ -356,7 +356,7 @@ class Growing:
         return database_bytes(self.kb) - self.empty_bytes
 
     def key_bytes(self) -> int:
-        """Give the bytes of the keys in the database, with their indexes."""
+        """Give the bytes on disk of the database's table of the keyset's keys, with its indexes."""
         with self.kb.sessions() as session:
             name = {"name": f"fact_key_{self.keyset_id:d}"}
             return int(

@@ -116,7 +116,7 @@ def perplexity(
         others += [base_checkpoint(WHEEL_BASE, home)] if base else []
         trials = _trials(runtime.kb, index or [], unrelated or [])
         own = runtime.kb.lookups.in_keyset(keyset_of(runtime, None, loaded, "--checkpoint").keyset_id)
-        measured = _measure(own, loaded, others, trials, documents, max_tokens, threshold)
+        measured = _measure_perplexity(own, loaded, others, trials, documents, max_tokens, threshold)
     report = {
         "checkpoint": loaded.config.name,
         "documents": len(documents),
@@ -152,7 +152,7 @@ def _read(file: Path, limit: int | None) -> list[AnnotatedDocument]:
     return documents[:limit]
 
 
-def _measure(
+def _measure_perplexity(
     own: Searcher,
     checkpoint: Checkpoint,
     others: Sequence[Checkpoint],

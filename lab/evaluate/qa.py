@@ -141,7 +141,7 @@ def qa(
         covered = sum(any(a.casefold() in values for a in q.answers) for q in questions) / len(questions)
         who = answerer(runtime, method, checkpoint, mode, corpus, _choice(method, passages, passages_as))
         if keys:
-            who = _with_keys(runtime, who, keys)
+            who = _with_keys_of_kinds(runtime, who, keys)
         config = DecodeConfig(
             mode=who.mode, max_tokens=max_tokens, repetition_penalty=1.0, threshold=threshold
         )
@@ -195,7 +195,7 @@ def _figures(log: RunLog, questions: Sequence[AskedQuestion], seed: int) -> dict
     return summarise(rows, [q.question_id for q in questions if q.fact_id is not None], seed).as_json()
 
 
-def _with_keys(runtime: Runtime, who: Answerer, kinds: Sequence[KeyKind]) -> Answerer:
+def _with_keys_of_kinds(runtime: Runtime, who: Answerer, kinds: Sequence[KeyKind]) -> Answerer:
     """Give the same answerer with an exact index of the active keyset's keys of these kinds."""
     from colmlm.model.decoding.decoder import Decoder
 

@@ -150,7 +150,7 @@ def _report(
     asked = _asked_facts([facts[int(fact_id)] for fact_id in fact_ids])
     _refuse_empty(asked, generated)
     asking = with_questions(runtime, encoder, keyset.keyset_id, asked.questions)
-    own = _measure(encoder.checkpoint.name, asking, asked, keys_KD, generated, as_decoder)
+    own = _measure_recall(encoder.checkpoint.name, asking, asked, keys_KD, generated, as_decoder)
     top = own["question"]["context"]
     report: dict[str, Any] = {
         "corpus": corpus,
@@ -170,7 +170,7 @@ def _report(
     documents = list(kb.corpora.export(corpus)) if baselines or others else []
     for name, load in _others(runtime, others, baselines).items():
         started = monotonic()
-        measured = _measure(
+        measured = _measure_recall(
             name, load(), AskedFacts.of(documents), documents, generated, as_decoder and name != "minilm"
         )
         name = name if name not in tables else f"{name} ({len(tables)})"
@@ -299,7 +299,7 @@ def _others(
     return loads
 
 
-def _measure(
+def _measure_recall(
     name: str,
     encoder: Encodes,
     asked: AskedFacts,

@@ -72,7 +72,7 @@ def soundness(kb: KnowledgeBase) -> Figures:
 
 
 def show_figures(figures: Figures) -> None:
-    """Print the figures, and exit with 1 where one of them is a fault."""
+    """Print the figures of a scenario, and exit with 1 where one of them is a fault."""
     print_report(figures)
     if faults_in(figures):
         raise typer.Exit(CHECK_FAILED)

@@ -38,7 +38,7 @@ from colmlm.lab.faults.child import FAILED, INDEX_SPECS, STOPPED
 from colmlm.lab.faults.harness import Figures, scenario_command, show_figures
 from colmlm.lab.faults.judge import Verdict, Violation, judge
 from colmlm.lab.faults.killpoints import OUTSIDE, name_of, name_of_database
-from colmlm.lab.faults.migration import NOTHING, Migration
+from colmlm.lab.faults.migration import NO_SCHEMA, Migration
 from colmlm.lab.faults.plan import Blow, Planner, draw_blow
 from colmlm.lab.faults.sources import Copy, CrashSource, FollowedFolder, ImportedRelease
 from colmlm.lab.faults.target import CORPUS, PATIENCE, WHO, CrashTarget, FolderServer, is_quiet
@@ -328,7 +328,7 @@ def _plan(planner: Planner, world: World, work: str, number: int) -> list[Worklo
         case "copy":
             return planner.copy(world)
         case "migration":
-            return planner.migration((NOTHING, database.head_revision()))
+            return planner.migration((NO_SCHEMA, database.head_revision()))
         case _:
             return planner.plan(world, planner.random.randint(6, 12))
 

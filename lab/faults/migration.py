@@ -27,7 +27,7 @@ from colmlm.lab.faults.target import CrashTarget, is_quiet
 from colmlm.lab.faults.world import StepJournal, World
 from colmlm.migrations.statements import build_beforehand, building, run
 
-NOTHING = "none"  # the revision of a database without a schema
+NO_SCHEMA = "none"  # the revision of a database without a schema
 # All tables but the partitions of keys, which are made and dropped with keysets.
 _SCHEMA = text("""
 SELECT * FROM (
@@ -97,14 +97,14 @@ def migrate(target: CrashTarget) -> None:
 
 
 class Migration:
-    """A migration that a child had to do in `target`, which this makes a base at `revision`: `NOTHING`, or head.
+    """A migration that a child had to do in `target`, which this makes a base at `revision`: `NO_SCHEMA`, or head.
 
     At head, `target` gets the rows of the base `source`, and what follows is a later release.
     """
 
     def __init__(self, source: Settings, target: CrashTarget, revision: str) -> None:
         self.target, self.revision = target, revision
-        if revision != NOTHING:
+        if revision != NO_SCHEMA:
             write_later_release(target.later)
             with _engine(source) as made, _engine(target.settings) as old:
                 database.migrate_database(old)
@@ -124,7 +124,7 @@ class Migration:
             if not is_quiet(engine):
                 yield Violation("errors", "the database still works for a killed migration")
             yield from self._halfway(
-                database.revision_of(engine) or NOTHING, is_acknowledged=bool(journal.acknowledged)
+                database.revision_of(engine) or NO_SCHEMA, is_acknowledged=bool(journal.acknowledged)
             )
             try:
                 migrate(self.target)  # as an operator would
@@ -146,7 +146,7 @@ class Migration:
             database.upgrade_on(one, self.later)
             for name, _ in sorted(_schema(one) ^ _schema(other)):
                 yield Violation("mismatched", f"migrated from {self.revision}, the schema has another {name}")
-            for held in _tables() if self.revision != NOTHING else ():
+            for held in _tables() if self.revision != NO_SCHEMA else ():
                 if _rows(one, held) != _rows(other, held):
                     yield Violation(
                         "lost", f"migrated from {self.revision}, {held.name} has not the rows it had"

@@ -15,7 +15,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.output import progress
 from colmlm.lab.methods.methods import Method, answerer
 from colmlm.model.decoding.decoder import Decoder
-from colmlm.model.evaluate.continuations import Harness, HarnessRequest
+from colmlm.model.evaluate.continuations import HarnessRequest, HarnessResponder
 
 
 class ColmlmLM(LM):  # type: ignore[misc]  # lm_eval need not be installed where types are checked
@@ -46,7 +46,7 @@ class ColmlmLM(LM):  # type: ignore[misc]  # lm_eval need not be installed where
             "checkpoint_id": decoder.checkpoint.checkpoint_id,
         }
         size = int(text) if (text := str(batch_size)).isdecimal() else 16  # lm_eval may also pass "auto"
-        self.harness = Harness(decoder, mode, max(1, size), threshold)
+        self.harness = HarnessResponder(decoder, mode, max(1, size), threshold)
 
     def get_model_info(self) -> dict[str, Any]:
         """Give what lm_eval writes beside the results."""

@@ -338,7 +338,7 @@ class DocumentReader:
         """Find the first thing that is wrong with a span's answer."""
         answer = span.answer or ""
         begins, _ = sentence_around(self._ends, span.start, span.end)
-        return _clause_fault(span, answer) or _lossy_fault(span, answer, at_start=begins == span.start)
+        return _clause_fault(span, answer) or _left_out_fault(span, answer, at_start=begins == span.start)
 
     def _forward_fault(self, span: FactSpan, question: str, asked: Sequence[Word]) -> Fault | None:
         """Apply the sentence-boundary test."""
@@ -426,7 +426,8 @@ def _clause_fault(span: FactSpan, answer: str) -> Fault | None:
     return None
 
 
-def _lossy_fault(span: FactSpan, answer: str, *, at_start: bool) -> Fault | None:
+def _left_out_fault(span: FactSpan, answer: str, *, at_start: bool) -> Fault | None:
+    """Give a fault where the answer leaves out a number or a name of the span."""
     kept = {word.key for word in words_of_text(answer)}
     in_span = list(words_of_text(span.value))
     for number, word in enumerate(in_span):

@@ -140,7 +140,8 @@ class TunerTask(Task[Sequence[Example]]):
     def tokens(self, micro_batch: Sequence[Example]) -> int:
         return sum(len(example.ids) for example in micro_batch)
 
-    def fingerprint(self) -> dict[str, str]:
+    def resume_identity(self) -> dict[str, str]:
+        """Give what a resumed run must share: role, data, base weights, settings and the weights to start from."""
         return {
             "annotator": self.role,
             "data": self.data_sha256,

@@ -325,8 +325,8 @@ class HarnessRequest(Protocol):
 
 
 @dataclass(slots=True)
-class Harness:
-    """A decoder with or without lookups (`mode` auto or off), which answers requests in batches."""
+class HarnessResponder:
+    """A decoder with or without lookups (`mode` auto or off), which answers the requests of lm_eval in batches."""
 
     decoder: Decoder
     mode: str = "off"

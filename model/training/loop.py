@@ -36,7 +36,7 @@ from colmlm.model.lm.config import require_fields
 from colmlm.model.training.config import TrainingBroken
 from colmlm.model.training.logs import TrainingLog
 from colmlm.model.training.state import (
-    check_fingerprint,
+    check_resume_identity,
     put_moments,
     put_random_states,
     put_weights,
@@ -82,7 +82,7 @@ class LoopConfig:
     save_seconds: float = 300.0
     tensorboard: bool | None = None
 
-    def fingerprint(self) -> dict[str, str]:
+    def resume_identity(self) -> dict[str, str]:
         """Give the settings that a resumed run must share."""
         names = ("beta1", "beta2", "epsilon", "weight_decay", "clip_norm", "seed")
         values = asdict(self.schedule) | {name: getattr(self, name) for name in names}
@@ -161,9 +161,9 @@ class Loop(Generic[MicroBatch]):
             return self.share_done >= 1.0
         return progress.seconds + (self._latest or progress.seconds / progress.step) > limit
 
-    def fingerprint(self) -> dict[str, str]:
+    def resume_identity(self) -> dict[str, str]:
         """Give the settings and digests that a run must share to resume from this one's state."""
-        return self.config.fingerprint() | self.task.fingerprint()
+        return self.config.resume_identity() | self.task.resume_identity()
 
     def save(self) -> None:
         """Write the checkpoint and then the state, replacing each file atomically. All processes must call it."""
@@ -177,7 +177,7 @@ class Loop(Generic[MicroBatch]):
             write_state(
                 self.directory,
                 {
-                    "fingerprint": self.fingerprint(),
+                    "fingerprint": self.resume_identity(),
                     "progress": {"step": progress.step, "tokens": progress.tokens, "seconds": progress.seconds},
                     "weights": weights,
                     "optimizer": moments,
@@ -199,7 +199,7 @@ class Loop(Generic[MicroBatch]):
         """Place the module as accelerate's configuration says, and make its optimiser."""
         config = self.config
         self._accelerator = make_accelerator(config.precision)
-        require_same_run(self.fingerprint(), self._accelerator.device)
+        require_same_run(self.resume_identity(), self._accelerator.device)
         self._is_fused = self._accelerator.distributed_type != DistributedType.FSDP
         self._adamw = torch.optim.AdamW(
             list(trainable(self.task.module).values()),
@@ -218,7 +218,7 @@ class Loop(Generic[MicroBatch]):
         require_same_save(state, self.directory, self._accelerator.device)
         if state is None:
             return
-        check_fingerprint(state["fingerprint"], self.fingerprint(), self.directory)
+        check_resume_identity(state["fingerprint"], self.resume_identity(), self.directory)
         module = self._accelerator.unwrap_model(self._module)
         put_weights(module, state["weights"])
         put_moments(module, self._adamw, state["optimizer"])

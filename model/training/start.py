@@ -361,7 +361,7 @@ def plan_run(
 ) -> TrainingPlan:
     """Estimate the needs of `config` on `gpus` of this kind, without building a large model or reading weights."""
     ratios = ratios or Ratios.of_config(config)
-    shape, tokenizer = _shape(config, cache)
+    shape, tokenizer = _shape_and_tokenizer(config, cache)
     parameters = count_parameters(config, shape, tokenizer)
     memory = {
         f"{parallel}, activations {name}": _memory(config, shape, parameters, gpus, parallel, layers, ratios)
@@ -443,8 +443,8 @@ def saved_bytes(shape: PreTrainedConfig, *, layers: int, tokens: int, bf16: bool
     return sum(t.untyped_storage().nbytes() for at, t in kept.items() if at not in weights)
 
 
-def _shape(config: TrainConfig, cache: Path) -> tuple[PreTrainedConfig, FactTokenizer]:
-    """Give the shape of the model with its added rows, and its tokenizer."""
+def _shape_and_tokenizer(config: TrainConfig, cache: Path) -> tuple[PreTrainedConfig, FactTokenizer]:
+    """Give the model's configuration with its added rows, and its tokenizer, to estimate a run before it."""
     tokenizer = tokenizer_of(config, cache)
     if config.architecture is not None:
         return llama_config(config.architecture, tokenizer), tokenizer

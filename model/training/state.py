@@ -98,7 +98,7 @@ def put_random_states(states: Mapping[str, Tensor], seed: int) -> None:
         seed_all(seed + place.rank)
 
 
-def check_fingerprint(saved: Mapping[str, str], now: Mapping[str, str], directory: Path) -> None:
+def check_resume_identity(saved: Mapping[str, str], now: Mapping[str, str], directory: Path) -> None:
     """Refuse to resume a run with other data, base or settings; the message names those that differ."""
     if listed := _differences(saved, now, "there", "here"):
         raise TrainingRefused(
@@ -106,12 +106,12 @@ def check_fingerprint(saved: Mapping[str, str], now: Mapping[str, str], director
         )
 
 
-def require_same_run(fingerprint: Mapping[str, str], device: torch.device) -> None:
+def require_same_run(resume_identity: Mapping[str, str], device: torch.device) -> None:
     """Refuse to train where the processes would train different runs, as with a stale copy of the data on one machine.
 
     Raises `TrainingRefused` in all of them. All must call it.
     """
-    told = [json.loads(line) for line in gather_lines(json.dumps(fingerprint), device)]
+    told = [json.loads(line) for line in gather_lines(json.dumps(resume_identity), device)]
     for rank, other in enumerate(told):
         if listed := _differences(told[0], other, "in rank 0", f"in rank {rank}"):
             raise TrainingRefused(

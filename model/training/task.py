@@ -189,7 +189,7 @@ class Task(ABC, Generic[MicroBatch]):
         """
 
     @abstractmethod
-    def fingerprint(self) -> dict[str, str]:
+    def resume_identity(self) -> dict[str, str]:
         """Give names and values, or digests, of all that a resumed run must share: data, base, batch, ..."""
 
     def tokens(self, micro_batch: MicroBatch) -> int:

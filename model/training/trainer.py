@@ -349,10 +349,11 @@ class Trainer(Task[JointBatch]):
         return next_token + self.config.contrastive_weight * contrastive, parts
 
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
+        """Save the trained weights as a checkpoint."""
         self.begun.save(directory, weights, self.record)
         self.checkpoint_config().save(directory)
 
-    def fingerprint(self) -> dict[str, str]:
+    def resume_identity(self) -> dict[str, str]:
         settings = {
             name.replace("_", " "): str(value)
             for name, value in asdict(self.config).items()

@@ -230,7 +230,7 @@ class Unlearning(Task[Batch]):
         }
         self.begun.checkpoint_config(self.name, self.init.method, training).save(directory)
 
-    def fingerprint(self) -> dict[str, str]:
+    def resume_identity(self) -> dict[str, str]:
         return {
             "data": self.data_sha256,
             "base": str(self.begun.base_sha256),

@@ -157,7 +157,7 @@ _BESIDE = frozenset(
     ]
 )
 _SWITCHES = re.compile(r"__[A-Z]+__")
-_HOLLOW = re.compile(r"[ \t]?\([ \t]*[,;:]?[ \t]*\)")  # where only a template stood
+_EMPTY_PARENTHESES = re.compile(r"[ \t]?\([ \t]*[,;:]?[ \t]*\)")  # where only a template stood
 _BLANKS, _LINES = re.compile(r"[ \t\u00a0]+"), re.compile(r" *\n *")
 _EMPTY_LINES = re.compile(r"\n{3,}")
 
@@ -172,7 +172,7 @@ def plain_text(wikitext: str, beside: Collection[str] = ()) -> str:
     except ImportError as error:
         raise Unreadable("MediaWiki dumps need a parser: pip install 'colmlm[wiki]'") from error
     text = "".join(_visible_text(mwparserfromhell.parse(wikitext), beside))
-    text = _HOLLOW.sub("", _SWITCHES.sub("", text))
+    text = _EMPTY_PARENTHESES.sub("", _SWITCHES.sub("", text))
     return _EMPTY_LINES.sub("\n\n", _LINES.sub("\n", _BLANKS.sub(" ", text))).strip()
 
 

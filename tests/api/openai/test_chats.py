@@ -12,7 +12,7 @@ import pytest
 from colmlm.api.openai.fields import Message, as_text
 from colmlm.cli.composition.encoders import ModelEncoder
 from colmlm.kb.answers.answering import Answering
-from colmlm.kb.answers.records import NOTHING
+from colmlm.kb.answers.records import NO_SURE_ANSWER
 from colmlm.kb.lookup.questions import Questions
 from tests.api.conftest import CAPITAL
 from tests.api.openai.conftest import (
@@ -62,7 +62,7 @@ def test_a_chat_that_nothing_answers_is_refused_and_not_made_up(
     tiny: TinyServer, client: openai.OpenAI
 ) -> None:
     (choice,) = client.chat.completions.create(messages=UNKNOWN, extra_body=FINDING_NOTHING, **GREEDY).choices
-    assert choice.message.content is None and choice.message.refusal == NOTHING
+    assert choice.message.content is None and choice.message.refusal == NO_SURE_ANSWER
     assert choice.finish_reason == "stop" and choice.model_extra and choice.model_extra["citations"] == []
     stored = tiny.kb.outputs.trace(choice.model_extra["generation_id"])
     assert stored.output == "" and [splice.outcome for splice in stored.splices] == ["no_match"]
@@ -71,7 +71,9 @@ def test_a_chat_that_nothing_answers_is_refused_and_not_made_up(
         client.chat.completions.create(messages=UNKNOWN, extra_body=FINDING_NOTHING, stream=True, **GREEDY)
     )
     deltas = [chunk.choices[0].delta for chunk in chunks]
-    assert "".join(delta.refusal or "" for delta in deltas) == NOTHING and deltas[0].role == "assistant"
+    assert (
+        "".join(delta.refusal or "" for delta in deltas) == NO_SURE_ANSWER and deltas[0].role == "assistant"
+    )
     assert not any(delta.content for delta in deltas)
     assert chunks[-1].choices[0].finish_reason == "stop"
 
@@ -79,7 +81,7 @@ def test_a_chat_that_nothing_answers_is_refused_and_not_made_up(
 def test_a_chat_of_a_model_that_looks_nothing_up_is_refused_too(client: openai.OpenAI) -> None:
     never = {"mode": "auto", "fact_bias": -100}
     (choice,) = client.chat.completions.create(messages=UNKNOWN, extra_body=never, **GREEDY).choices
-    assert choice.message.content is None and choice.message.refusal == NOTHING
+    assert choice.message.content is None and choice.message.refusal == NO_SURE_ANSWER
 
 
 def test_a_chat_goes_on_where_it_is_told_to_and_a_completion_unless_it_is_not(client: openai.OpenAI) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from colmlm.kb.answers.records import NOTHING
+from colmlm.kb.answers.records import NO_SURE_ANSWER
 from tests.api.conftest import CAPITAL
 from tests.api.openai.conftest import FINDING_NOTHING, LOOKING_UP, MODEL, check_citations
 from tests.api.tiny_server import TinyServer
@@ -83,12 +83,12 @@ def test_a_response_goes_back_as_input(tiny: TinyServer, client: openai.OpenAI) 
 def test_where_nothing_answers_the_part_is_a_refusal(client: openai.OpenAI) -> None:
     asked = {**ASKED, "input": "Who was never written about?", "extra_body": FINDING_NOTHING}
     part = part_of(client.responses.create(**asked))
-    assert (part.type, part.refusal) == ("refusal", NOTHING)
+    assert (part.type, part.refusal) == ("refusal", NO_SURE_ANSWER)
     events: list[Any] = list(client.responses.create(stream=True, **asked))
     refused = [event.refusal for event in events if event.type == "response.refusal.done"]
-    assert refused == [NOTHING] and events[-1].type == "response.completed"
+    assert refused == [NO_SURE_ANSWER] and events[-1].type == "response.completed"
     with client.responses.stream(**asked) as stream:  # gathers the events itself
-        assert part_of(stream.get_final_response()).refusal == NOTHING
+        assert part_of(stream.get_final_response()).refusal == NO_SURE_ANSWER
 
 
 def test_one_that_is_cut_is_incomplete(client: openai.OpenAI) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from colmlm.kb.answers.records import NOTHING
+from colmlm.kb.answers.records import NO_SURE_ANSWER
 from tests.cli.conftest import QUESTIONS, Run
 
 PROMPT = "Question: What is the capital of Peru?\nAnswer:"
@@ -51,7 +51,7 @@ def test_a_question_that_nothing_answers_gets_no_words_of_the_model(run: Run, ke
     assert listed["abstained"] and not listed["uncited"]
     for more in ((), ("--stream",)):
         shown = run(*UNANSWERED, *more)
-        assert shown.code == 3 and shown.out.startswith(f"{NOTHING}\n") and "abstained" in shown.out
+        assert shown.code == 3 and shown.out.startswith(f"{NO_SURE_ANSWER}\n") and "abstained" in shown.out
     assert "abstained" in run("trace", "outputs").out
     assert run("doctor", "--data").code == 0
 

@@ -194,7 +194,7 @@ def test_a_record_counts_documents_and_shows_none_of_their_texts(
     content = first.content + (trained.first / CONFIG_FILE).read_bytes()
     for one in FIRST:
         plain = hashlib.sha256(one.text.encode()).digest()
-        assert first.lists_text(one.text) and second.lists_text(one.text) and not third.lists_text(one.text)
+        assert first.has_text(one.text) and second.has_text(one.text) and not third.has_text(one.text)
         for shown in (one.text.encode(), plain, plain.hex().encode(), base64.b64encode(plain)[:-2]):
             assert shown not in content and shown not in first.digests
         assert text_digest(one.text)[:16] not in first.digests

@@ -16,12 +16,12 @@ RECORD = TrainingRecord.begin(base="smollm2-135m").with_texts(
 
 @pytest.mark.parametrize("text", ["Lima lies in Peru.", " Lima  lies\tin\r\nPeru.\n", "Cafe\u0301"])
 def test_white_space_and_the_form_of_accents_make_no_other_text(text: str) -> None:
-    assert RECORD.lists_text(text)
+    assert RECORD.has_text(text)
 
 
 @pytest.mark.parametrize("text", ["lima lies in Peru.", "Lima lies in Peru", "", "Cafe"])
 def test_another_text_is_not_listed(text: str) -> None:
-    assert not RECORD.lists_text(text)
+    assert not RECORD.has_text(text)
 
 
 def test_a_record_is_read_back_and_goes_on_with_its_salt() -> None:
@@ -31,13 +31,13 @@ def test_a_record_is_read_back_and_goes_on_with_its_salt() -> None:
         [text_digest("Cork")], "some answers"
     )
     assert (more.count, more.salt, more.bases) == (3, RECORD.salt, RECORD.bases)
-    assert more.unknown == ("some answers",) and more.lists_text("Caf\u00e9")
+    assert more.unknown == ("some answers",) and more.has_text("Caf\u00e9")
     assert RECORD.digests[:16] not in TrainingRecord.begin().with_texts([text_digest("Caf\u00e9")]).digests
 
 
 def test_two_records_of_one_text_have_nothing_in_common() -> None:
     one, other = (TrainingRecord.begin().with_texts([text_digest("Cork")]) for _ in range(2))
-    assert one.digests != other.digests and one.lists_text("Cork") and other.lists_text("Cork")
+    assert one.digests != other.digests and one.has_text("Cork") and other.has_text("Cork")
 
 
 _SAID = json.loads(RECORD.content)

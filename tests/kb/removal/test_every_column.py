@@ -15,7 +15,7 @@ from colmlm.kb.removal.erase import Erasure, erase_facts, load_targets
 from colmlm.kb.removal.purge import TABLES
 from colmlm.kb.removal.records import Mentions
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.tables import ERASURE, NAMED, REDACTED, TableRow
+from colmlm.kb.tables import ERASED_BY_REDACTION, ERASURE, LEFT_BUT_NAMED, TableRow
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import fact_id
 from tests.kb.full import fill
@@ -57,7 +57,12 @@ _SAYING = {
 def _searched() -> set[tuple[str, str]]:
     """Gives the columns that an erasure redacts or names, as the tables declare them."""
     tables = TableRow.metadata.tables.values()
-    return {(t.name, c.name) for t in tables for c in t.c if c.info.get(ERASURE) in (REDACTED, NAMED)}
+    return {
+        (t.name, c.name)
+        for t in tables
+        for c in t.c
+        if c.info.get(ERASURE) in (ERASED_BY_REDACTION, LEFT_BUT_NAMED)
+    }
 
 
 def _treatment(table: str, column: str) -> str:
@@ -122,7 +127,10 @@ def test_every_column_of_texts_declares_what_an_erasure_does_with_it(kb: Knowled
     ours = [column for column in columns if column.table not in FOREIGN]
     undeclared = [one for one in ours if ERASURE not in tables[one.table].c[one.name].info]
     assert not undeclared, "give each a type of kb.tables.declarative"
-    told = {tables[one.table].c[one.name].info[ERASURE] for one in ours} - {REDACTED, NAMED}
+    told = {tables[one.table].c[one.name].info[ERASURE] for one in ours} - {
+        ERASED_BY_REDACTION,
+        LEFT_BUT_NAMED,
+    }
     assert all(reason.startswith("never holds content: ") for reason in told)
 
 
@@ -137,7 +145,7 @@ def test_every_row_that_says_an_erased_fact_is_redacted_or_named(
     left = _erase(kb, mentions)
     with kb.engine.connect() as connection:
         assert _unnamed(connection, left) == {}
-        staying = {place for place in _saying(connection) if _treatment(*place) == REDACTED}
+        staying = {place for place in _saying(connection) if _treatment(*place) == ERASED_BY_REDACTION}
     if mentions == "all":
         assert {table for table, _ in staying} == {"fact", "fact_version", "fact_past"}, (
             "texts of other facts"
@@ -156,7 +164,9 @@ def _erase(kb: KnowledgeBase, mentions: Mentioned) -> Mentions:
 def test_every_table_that_an_erasure_redacts_is_rewritten_at_level_three(
     said_everywhere: set[tuple[str, str]],
 ) -> None:
-    redacted = {table for table, column in said_everywhere if _treatment(table, column) == REDACTED}
+    redacted = {
+        table for table, column in said_everywhere if _treatment(table, column) == ERASED_BY_REDACTION
+    }
     assert redacted <= set(TABLES)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from colmlm.kb.corpus.format import to_record
-from colmlm.lab.evaluate.growth import CHUNK, Cloud, filler
+from colmlm.lab.evaluate.growth import KEYS_PER_CHUNK, Cloud, filler
 from tests.cli.conftest import Run
 from tests.kb.corpora import numbered
 
@@ -32,8 +32,8 @@ def test_made_up_keys_are_like_the_real_ones_and_the_same_however_they_are_drawn
     assert np.allclose(np.linalg.norm(drawn, axis=1), 1, atol=1e-5)
     assert np.abs(drawn.mean(axis=0) - real.mean(axis=0)).max() < 0.02
     assert np.abs(np.cov(drawn.T) - np.cov(real.T)).max() < 0.01
-    pieces = [*cloud.draw(0, 7), *cloud.draw(7, CHUNK + 3)]
-    assert sum(map(len, pieces)) == CHUNK + 3
+    pieces = [*cloud.draw(0, 7), *cloud.draw(7, KEYS_PER_CHUNK + 3)]
+    assert sum(map(len, pieces)) == KEYS_PER_CHUNK + 3
     assert np.array_equal(np.concatenate(pieces)[:5000], drawn)
 
 

@@ -30,7 +30,7 @@ from colmlm.lab.faults.killpoints import (
     points_of,
 )
 from colmlm.lab.faults.laboratory import Child, Laboratory
-from colmlm.lab.faults.migration import NOTHING, Migration, migrate
+from colmlm.lab.faults.migration import NO_SCHEMA, Migration, migrate
 from colmlm.lab.faults.plan import Blow
 from colmlm.lab.faults.sources import Copy, back_up
 from colmlm.lab.faults.target import CrashTarget
@@ -240,8 +240,8 @@ def test_two_purges_at_once_both_hold(server: URL, tmp_path: Path) -> None:
     [
         ("", HEAD, Blow("after a statement", nth=21)),
         ("", HEAD, Blow("")),
-        ("", NOTHING, Blow("after a statement", nth=13)),
-        ("", NOTHING, Blow("")),
+        ("", NO_SCHEMA, Blow("after a statement", nth=13)),
+        ("", NO_SCHEMA, Blow("")),
         ("migrations_commit_one_by_one", HEAD, Blow("after a statement", nth=15)),
         ("migrations_lose_keys", HEAD, Blow("")),
     ],

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from colmlm.model.decoding.decoder import Decoder, score_tokens
-from colmlm.model.evaluate.continuations import Harness, Item, WithLookups, choose, encode_pair
+from colmlm.model.evaluate.continuations import HarnessResponder, Item, WithLookups, choose, encode_pair
 from colmlm.model.lm.checkpoint import Checkpoint
 from tests.model.lookups import FakeLookup, Hit, by_direction, config
 
@@ -24,7 +24,7 @@ class Asked:
 
 
 def test_the_likelihoods_are_those_that_choices_are_scored_by(checkpoint: Checkpoint) -> None:
-    harness = Harness(Decoder(checkpoint, None), batch=2)
+    harness = HarnessResponder(Decoder(checkpoint, None), batch=2)
     asked = [Asked((item.context, f" {choice}")) for item in ITEMS for choice in item.choices]
     told = [logprob for logprob, _ in harness.loglikelihood(asked)]
     chosen = choose(checkpoint, ITEMS)
@@ -35,18 +35,18 @@ def test_the_likelihoods_are_those_that_choices_are_scored_by(checkpoint: Checkp
 
 def test_with_the_knowledge_base_they_are_those_with_lookups(eager: Checkpoint) -> None:
     lookup = FakeLookup(lambda query: Hit(1, "Lima"))
-    harness = Harness(Decoder(eager, lookup), "auto", threshold=0.4)
+    harness = HarnessResponder(Decoder(eager, lookup), "auto", threshold=0.4)
     asked = [Asked((item.context, f" {choice}")) for item in ITEMS for choice in item.choices]
     told = [logprob for logprob, _ in harness.loglikelihood(asked)]
     assert {one["threshold"] for one in lookup.asked} == {0.4}
     chosen = choose(eager, ITEMS, WithLookups(eager, lookup, threshold=0.4))
     assert told == pytest.approx([logprob for one in chosen for logprob in one.logprobs])
-    alone = Harness(Decoder(eager, None)).loglikelihood(asked)
+    alone = HarnessResponder(Decoder(eager, None)).loglikelihood(asked)
     assert told != pytest.approx([logprob for logprob, _ in alone])
 
 
 def test_a_long_text_is_scored_in_windows_each_token_once(checkpoint: Checkpoint) -> None:
-    harness, tokenizer = Harness(Decoder(checkpoint, None)), checkpoint.tokenizer
+    harness, tokenizer = HarnessResponder(Decoder(checkpoint, None)), checkpoint.tokenizer
     room = checkpoint.lm.inference.context - 1
     texts = ["short", "y" * room, "".join(chr(97 + n % 26) for n in range(2 * room + 40))]
     told = harness.loglikelihood_rolling([Asked((text,)) for text in texts])
@@ -62,7 +62,7 @@ def test_a_long_text_is_scored_in_windows_each_token_once(checkpoint: Checkpoint
 
 
 def test_a_context_that_is_too_long_loses_its_beginning(checkpoint: Checkpoint) -> None:
-    harness, tokenizer = Harness(Decoder(checkpoint, None)), checkpoint.tokenizer
+    harness, tokenizer = HarnessResponder(Decoder(checkpoint, None)), checkpoint.tokenizer
     long = "".join(chr(97 + n % 26) for n in range(600))
     ((logprob, _),) = harness.loglikelihood([Asked((long, " end"))])
     before, after = encode_pair(tokenizer, long, " end")
@@ -72,7 +72,7 @@ def test_a_context_that_is_too_long_loses_its_beginning(checkpoint: Checkpoint) 
 
 def test_texts_are_generated_up_to_a_stop_string(eager: Checkpoint) -> None:
     decoder = Decoder(eager, by_direction())
-    harness, seen = Harness(decoder, "auto", batch=2), []
+    harness, seen = HarnessResponder(decoder, "auto", batch=2), []
     harness.advance = lambda done, total: seen.append((done, total))
     options = {"until": ["\n\n"], "max_gen_toks": 12, "do_sample": False, "temperature": 0.0}
     asked = [Asked((text, options)) for text in ("One", "Two", "Three")]
@@ -90,6 +90,6 @@ def test_texts_are_generated_up_to_a_stop_string(eager: Checkpoint) -> None:
 
 def test_what_cannot_be_scored_is_refused(checkpoint: Checkpoint) -> None:
     with pytest.raises(ValueError, match="forced"):
-        Harness(Decoder(checkpoint, None), "forced")
+        HarnessResponder(Decoder(checkpoint, None), "forced")
     with pytest.raises(ValueError, match="this decoder has no lookups; give it some"):
-        Harness(Decoder(checkpoint, None), "auto")
+        HarnessResponder(Decoder(checkpoint, None), "auto")

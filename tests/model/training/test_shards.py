@@ -178,7 +178,7 @@ def test_shards_know_the_texts_of_their_documents_and_those_of_an_older_release_
     build(tmp_path, tokenizer, DOCUMENTS)
     mapped = open_shards(tmp_path, tokenizer, CONFIG)
     record = mapped.add_to_record(TrainingRecord.begin())
-    assert all(record.lists_text(document.text) for document in DOCUMENTS) and not record.unknown
+    assert all(record.has_text(document.text) for document in DOCUMENTS) and not record.unknown
     older = [replace(shard, text_digests=None) if n == 0 else shard for n, shard in enumerate(mapped.shards)]
     partly = replace(mapped, shards=tuple(older)).add_to_record(TrainingRecord.begin())
     assert 0 < partly.count < record.count and partly.unknown == ("shards of an older release",)

@@ -87,8 +87,8 @@ def test_what_is_unlearnt_stays_in_the_record_of_the_checkpoint(
     list(unlearning(continue_config(before), run, epochs=1).run())
     record = record_in(run, config_of(run).digests)
     assert record is not None and record.count == 4 + len(FORGET) + len(RETAIN)
-    assert all(record.lists_text(document.text) for document in numbered(4))
-    assert record.lists_text("Who wrote Emma? Jane Austen")
+    assert all(record.has_text(document.text) for document in numbered(4))
+    assert record.has_text("Who wrote Emma? Jane Austen")
     assert record.unknown == (
         f"the weights in {base.name} have no record",
         "questions and answers of unlearning, whose documents are not named",

@@ -73,7 +73,7 @@ class Toy(Task[Rows]):
     def save(self, directory: Path, weights: Mapping[str, Tensor]) -> None:
         save_file(dict(weights), directory / "toy.safetensors")
 
-    def fingerprint(self) -> dict[str, str]:
+    def resume_identity(self) -> dict[str, str]:
         return {"data": self.data}
 
     def state(self) -> dict[str, Any]:
