@@ -191,14 +191,14 @@ class RemoteComparisons(Resource):
     counts = get_verb("/facts/compared", ComparedCounts)
 
     def pairs(self, kind: Kind, **sought: Unpack[PairsSought]) -> PairPage:
-        pairs, page, after = self._part(kind, CountedPage[FactPair], options(PairsSought, sought))
+        pairs, page, after = self._list_part(kind, CountedPage[FactPair], options(PairsSought, sought))
         return PairPage(tuple(pairs), page.total, page.is_exact, after)
 
     def stale(self, **part: Unpack[ComparedPart]) -> StalePage:
-        facts, page, after = self._part("stale", CountedPage[StaleFact], options(ComparedPart, part))
+        facts, page, after = self._list_part("stale", CountedPage[StaleFact], options(ComparedPart, part))
         return StalePage(tuple(facts), page.total, page.is_exact, after)
 
-    def _part(self, of: str, kind: Any, said: dict[str, Any]) -> tuple[list[Any], Any, int | None]:
+    def _list_part(self, of: str, kind: Any, said: dict[str, Any]) -> tuple[list[Any], Any, int | None]:
         part = {"limit": said.pop("limit", FACTS_LISTED), "after": said.pop("after", 0)}
         return self.api.read_list_part(f"/facts/{of}", kind, of, **part, **said)
 

@@ -174,7 +174,7 @@ class RemoteTokens(Resource):
         asked: dict[str, Any] = {"name": name, "role": str(role), "rate_limit": rate_limit}
         if corpora:  # a server of the release before knows no such field
             asked["corpora"] = list(corpora)
-        return self._create_secret("/tokens", asked | {"expires_in_seconds": _seconds(expires_in)})
+        return self._create_secret("/tokens", asked | {"expires_in_seconds": _whole_seconds(expires_in)})
 
     def rotate(
         self,
@@ -186,7 +186,7 @@ class RemoteTokens(Resource):
         dry_run: bool = False,
     ) -> tuple[str, TokenRecord]:
         refuse(actor=actor, dry_run=dry_run)
-        asked = {"grace_seconds": _seconds(grace), "expires_in_seconds": _seconds(expires_in)}
+        asked = {"grace_seconds": _whole_seconds(grace), "expires_in_seconds": _whole_seconds(expires_in)}
         return self._create_secret(f"/tokens/{self.show(name).key_id}/rotate", asked)
 
     def revoke(self, name: str, *, actor: str | None = None, dry_run: bool = False) -> TokenRecord:
@@ -204,7 +204,7 @@ def _token_record(token: Token) -> TokenRecord:
     return TokenRecord(**told)
 
 
-def _seconds(span: timedelta | None) -> int | None:
+def _whole_seconds(span: timedelta | None) -> int | None:
     return None if span is None else int(span.total_seconds())
 
 

@@ -217,7 +217,7 @@ def remove_set(ports: FromPorts, name: SetName) -> Page:
 # Misses: what was asked and found nothing, or was called wrong, as a work list, and what to do about each group.
 
 GROUPS_ON_A_PAGE = 20
-DECISIONS = ("/misses/dismiss", "/misses/reopen")
+DECISION_PATHS = ("/misses/dismiss", "/misses/reopen")
 STATES: tuple[MissState, ...] = ("open", "dismissed", "solved")
 MISS_SORTS: tuple[MissSort, ...] = ("asked", "newest")
 
@@ -323,7 +323,7 @@ def solve_misses(ports: FromPorts, request: PageRequest, group_id: PathId, form:
     return lead_to_group(ports, request, group_id, fact_id, reason, anyway=form.flag("anyway"))
 
 
-@on_each(post, *DECISIONS, right=Right.edit)
+@on_each(post, *DECISION_PATHS, right=Right.edit)
 @show_again(confirm_decision)
 def decide_misses(ports: FromPorts, request: PageRequest, form: FromForm) -> Page:
     decide = ports.kb.misses.dismiss if verb_of(request) == "dismiss" else ports.kb.misses.reopen
@@ -350,6 +350,6 @@ HANDLERS = (
     list_misses,
     get("/misses/{group_id:int}", opt=needs(Right.read, Limiter.reading), sync_to_thread=True)(show_misses),
     solve_misses,
-    *on_each(get, *DECISIONS, right=Right.edit)(confirm_decision),
+    *on_each(get, *DECISION_PATHS, right=Right.edit)(confirm_decision),
     *decide_misses,
 )

@@ -310,12 +310,12 @@ def trace_output(caller: Caller, output_id: Id) -> dict[str, Any]:
         "as_of_change": trace.seq,
         "abstained": trace.abstained,
         "uncited": trace.uncited,
-        "spans": [_span(splice) for splice in trace.splices],
+        "spans": [_span_fields(splice) for splice in trace.splices],
         **quoted,
     }
 
 
-def _span(splice: TracedSplice) -> dict[str, Any]:
+def _span_fields(splice: TracedSplice) -> dict[str, Any]:
     span = {
         "output_start": splice.output_start,
         "output_end": splice.output_end,

@@ -369,10 +369,10 @@ class _Departure:
         if message["type"] == "http.disconnect":
             self._leave()
         elif not message.get("more_body"):
-            self._watching = asyncio.create_task(self._watch())
+            self._watching = asyncio.create_task(self._await_disconnect())
         return message
 
-    async def _watch(self) -> None:
+    async def _await_disconnect(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self._leave()

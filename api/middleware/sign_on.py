@@ -45,7 +45,7 @@ from colmlm.kb.network.addresses import Deadline, DeadlineTransport
 
 SIGN_ON_PATH, RETURN_PATH, LOGOUT_PATH = "/session/sign-on", "/session/return", "/session/logout"
 ALGORITHMS = ("RS256", "ES256", "PS256", "EdDSA")
-LEEWAY = 30  # seconds by which clocks may differ
+LEEWAY_SECONDS = 30  # seconds by which clocks may differ
 LONGEST_TOKEN = 16 * 1024  # characters
 
 _ANSWER_SECONDS = 5.0
@@ -185,7 +185,7 @@ class Provider:
                 algorithms=[algorithm],
                 audience=audience,
                 issuer=self.issuer,
-                leeway=LEEWAY,
+                leeway=LEEWAY_SECONDS,
                 options={"require": list(required)},
             )
         except jwt.PyJWTError as error:

@@ -72,7 +72,7 @@ def create_token(ports: FromPorts, data: JSONBody[NewToken]) -> TokenWithSecret:
 
     Its secret is in this response only.
     """
-    ends = _span(data.expires_in_seconds)
+    ends = _time_span(data.expires_in_seconds)
     secret, made = ports.kb.access.create(
         data.name, data.role, expires_in=ends, rate_limit=data.rate_limit, corpora=data.corpora
     )
@@ -86,7 +86,7 @@ def rotate_token(ports: FromPorts, token_id: PathId, data: JSONBody[Rotation]) -
     The secret is in this response only. Name, role and rate limit stay.
     """
     access = ports.kb.access
-    grace, ends = timedelta(seconds=data.grace_seconds), _span(data.expires_in_seconds)
+    grace, ends = timedelta(seconds=data.grace_seconds), _time_span(data.expires_in_seconds)
     secret, rotated = access.rotate(access.name_of(token_id), grace=grace, expires_in=ends)
     return TokenWithSecret(token=_convert_token(rotated), secret=secret)
 
@@ -104,7 +104,7 @@ def revoke_token(ports: FromPorts, token_id: PathId) -> Token:
 HANDLERS = (list_tokens, read_own_token, create_token, rotate_token, revoke_token)
 
 
-def _span(seconds: int | None) -> timedelta | None:
+def _time_span(seconds: int | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 

@@ -83,18 +83,18 @@ def _formatter(*, as_text: bool, colours: bool) -> logging.Formatter:
         foreign_pre_chain=before,
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            *(_text(colours) if as_text else _json()),
+            *(_text_processors(colours) if as_text else _json_processors()),
         ],
     )
 
 
-def _text(colours: bool) -> list[Processor]:
+def _text_processors(colours: bool) -> list[Processor]:
     # Not structlog's rich tracebacks: they show local variables, and with them what was asked.
     plain = structlog.dev.plain_traceback
     return [structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=0, exception_formatter=plain)]
 
 
-def _json() -> list[Processor]:
+def _json_processors() -> list[Processor]:
     return [
         structlog.processors.EventRenamer("message"),
         structlog.processors.JSONRenderer(ensure_ascii=False),

@@ -113,7 +113,7 @@ PATIENCE = Patience(answer_seconds=600.0, attempts=6)  # a plan or an erasure ma
 
 def make_connection(server: str, token_file: Path | None, settings: UserSettings) -> Connection:
     """Make a connection to `server`, without a request yet."""
-    scheme, host = _parts(server)
+    scheme, host = _scheme_and_host(server)
     if scheme == "http" and not is_loopback(host):
         note(f"Your token's secret goes to {host} unencrypted; use https beyond a network that you trust.")
     if token_file is None and settings.key_file is not None:
@@ -130,7 +130,7 @@ def token_file_named(token_file: Path | None) -> Iterator[None]:
         raise TokenRefused(error.detail, f" in {token_file}" if token_file else "") from error
 
 
-def _parts(server: str) -> tuple[str, str]:
+def _scheme_and_host(server: str) -> tuple[str, str]:
     try:
         address = urlsplit(server)
         scheme, host = address.scheme, address.hostname or ""

@@ -61,7 +61,7 @@ class AnswerCalibrating:
         from colmlm.kb.answers.calibration import ask_each, calibrate_answers, require_enough_questions
 
         begun = time.monotonic()
-        found = self._questions(questions, how)
+        found = self._find_questions(questions, how)
         drawn = [*found.of_file, *found.stored]
         drawn = random.Random(how.seed).sample(drawn, min(how.sample, len(drawn)))
         require_enough_questions(sum(bool(one.values) for one in drawn), "with an answer", how.wrong)
@@ -87,7 +87,7 @@ class AnswerCalibrating:
             "seconds": seconds, "seq": seq,
         }  # fmt: skip
 
-    def _questions(self, file: Path | None, how: Calibrating) -> _Asked:
+    def _find_questions(self, file: Path | None, how: Calibrating) -> _Asked:
         from colmlm.kb.answers.calibration import KnownQuestion, draw_questions
 
         corpora, question_set = how.corpora, how.question_set

@@ -109,7 +109,7 @@ class WorkerProcess:
                     self._said.append(blot_secret(text.strip())[:KEPT_CHARACTERS])
 
     def _watch(self) -> None:
-        while not self._has_ended():
+        while not self._await_end():
             _log.warning(
                 "the worker ended with code %d; it is started again in %g s",
                 self._state.exit_code,
@@ -136,7 +136,7 @@ class WorkerProcess:
         self._state = replace(self._state, running=True, since=datetime.now(UTC))
         return True
 
-    def _has_ended(self) -> bool:
+    def _await_end(self) -> bool:
         """Wait until the worker has ended, and note how. Gives True where it was told to end."""
         try:
             code = self._process.wait(self.steady_seconds)

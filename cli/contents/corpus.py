@@ -137,7 +137,7 @@ def sync(
         if dry_run:
             done = syncing.preview_sync(plan)
         else:
-            _agree(len(plan.gone), corpus, yes=yes)
+            _confirm_removal(len(plan.gone), corpus, yes=yes)
             how = RawAddition(questions=questions, verify=verify, span_threshold=span_threshold)
             who = {"actor": runtime.actor(actor), "reason": reason or "corpus sync"}
             done = syncing.run(plan, annotators.annotator_loader(runtime, how), **who)
@@ -148,7 +148,7 @@ def sync(
         raise typer.Exit(REFUSED)
 
 
-def _agree(gone: int, corpus: str, *, yes: bool) -> None:
+def _confirm_removal(gone: int, corpus: str, *, yes: bool) -> None:
     if gone and not yes:
         require_somebody(yes, f"take the documents of {count_of(gone, 'file')} out")
         typer.confirm(

@@ -141,7 +141,7 @@ def _row(run: DemoRun) -> tuple[object, ...]:
 STATEMENTS_SOUGHT = 50
 LEAKS_SOUGHT = 10
 TRIES_PER_RUN = 10
-EVERYTHING = -1.0  # a threshold that every score reaches
+ANY_SCORE = -1.0  # a threshold that every score reaches
 REASON = "colmlm demo"
 
 
@@ -307,7 +307,7 @@ class Demonstration:
 
     def _still_returned(self, queries_BD: Vectors, deleted: set[int], seq: int) -> set[int]:
         found = self.kb.lookups.find(
-            queries_BD, checkpoint_id=self.checkpoint_id, k=LEAKS_SOUGHT, threshold=EVERYTHING, min_seq=seq
+            queries_BD, checkpoint_id=self.checkpoint_id, k=LEAKS_SOUGHT, threshold=ANY_SCORE, min_seq=seq
         )
         return {hit.fact_id for one in found for hit in one.hits} & deleted
 

@@ -391,7 +391,7 @@ def show_sets(found: Sequence[KeptSet]) -> None:
 
 
 def show_questions(found: KeptSet, kept: Sequence[KeptQuestion]) -> None:
-    rows = [(one.question_id, shorten(one.question, 80), _values(one.expected)) for one in kept]
+    rows = [(one.question_id, shorten(one.question, 80), _expected_values(one.expected)) for one in kept]
     print_table(("id", "question", "expected"), rows)
     say(describe_set(found))
 
@@ -425,7 +425,7 @@ def show_items(found: Sequence[AskedItem]) -> None:
         (
             one.outcome,
             shorten(one.question, 60),
-            _values(one.expected),
+            _expected_values(one.expected),
             shorten(one.value, 40),
             one.reason or "",
         )
@@ -451,7 +451,7 @@ def show_comparison(found: RunComparison) -> None:
         asked = one.after or one.before
         assert asked is not None
         changes = ", ".join(map(str, one.seqs[:5]))
-        rows.append((shorten(asked.question, 60), _came(one.before), _came(one.after), changes))
+        rows.append((shorten(asked.question, 60), _outcome(one.before), _outcome(one.after), changes))
     print_table(("question", f"run {found.before.run_id}", f"run {found.after.run_id}", "changes"), rows)
     say(f"{count_of(len(found.items), 'question')} came out otherwise, {found.same} the same.")
     kinds = ", ".join(f"{number} {kind}" for kind, number in found.changes.items())
@@ -461,12 +461,12 @@ def show_comparison(found: RunComparison) -> None:
         say(f"Asked otherwise: {', '.join(found.settings)}.")
 
 
-def _came(item: AskedItem | None) -> str:
+def _outcome(item: AskedItem | None) -> str:
     if item is None:
         return "not asked"
     said = item.outcome if item.value is None else f"{item.outcome}: {shorten(item.value, 30)}"
     return f"{said} ({item.reason})" if item.reason else said
 
 
-def _values(expected: Sequence[str]) -> str:
+def _expected_values(expected: Sequence[str]) -> str:
     return shorten(" | ".join(expected), 50) or "(nothing)"

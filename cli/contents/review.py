@@ -205,7 +205,7 @@ def _preview(base: Base, verdicts: Sequence[ReviewVerdict]) -> None:
 def _settle(base: Base, verdicts: Sequence[ReviewVerdict], reason: str, actor: str | None) -> None:
     """Carry out verdicts. Exits with 3 where some were not, since others had settled or edited their facts."""
     done = base.review.settle(verdicts, actor=base.actor(actor), reason=reason)
-    print_json({"dry_run": False, "refused": (), **_as_dict(done)}) if wants_json() else _show(done)
+    print_json({"dry_run": False, "refused": (), **_as_dict(done)}) if wants_json() else _say_settled(done)
     if done.before:
         raise typer.Exit(REFUSED)
 
@@ -214,7 +214,7 @@ def _as_dict(done: ReviewResult) -> dict[str, object]:
     return {"seqs": done.seqs, "fact_ids": done.fact_ids, "before": done.before}
 
 
-def _show(done: ReviewResult) -> None:
+def _say_settled(done: ReviewResult) -> None:
     if done.fact_ids:
         changes = ", ".join(map(str, done.seqs))
         say(f"Change {changes}: settled fact {', '.join(map(str, done.fact_ids))}")

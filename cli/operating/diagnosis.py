@@ -250,10 +250,10 @@ def _model(places: tuple[Path, Path | None]) -> Findings:
             "checkpoint", "ok", f"{config.name}, {count_of(len(config.digests), 'file')} as written"
         )
     if config.kind == "adapter" and config.base:
-        yield from _base(config.base, home / "models")
+        yield from _check_base_model(config.base, home / "models")
 
 
-def _base(base: str, cache: Path) -> Findings:
+def _check_base_model(base: str, cache: Path) -> Findings:
     from colmlm.model.lm.config import WHEELS, damaged_file
 
     if Path(base).expanduser().is_dir():

@@ -92,7 +92,7 @@ def create(
     if dry_run:
         print_json({"dry_run": True, **_fields(made)}) if wants_json() else say(_would("make", made))
         return
-    _give(secret, made)
+    _show_secret(secret, made)
 
 
 @app.command("list", epilog=examples("colmlm tokens list", "colmlm tokens list --json"))
@@ -162,7 +162,7 @@ def rotate(
     if dry_run:
         print_json({"dry_run": True, **_fields(rotated)}) if wants_json() else say(_would("rotate", rotated))
         return
-    _give(secret, rotated)
+    _show_secret(secret, rotated)
 
 
 @app.command(epilog=examples("colmlm tokens revoke ann --dry-run", "colmlm tokens revoke ann --yes"))
@@ -180,7 +180,7 @@ def revoke(base: Base, name: TokenName, dry_run: DryRun = False, yes: Yes = Fals
     print_json({"name": name, "revoked": True}) if wants_json() else say(f"Revoked {name}.")
 
 
-def _give(secret: str, token: TokenRecord) -> None:
+def _show_secret(secret: str, token: TokenRecord) -> None:
     if wants_json():
         print_json({**_fields(token), "token": secret})
         return

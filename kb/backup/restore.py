@@ -464,7 +464,7 @@ def read_newer_log(file: Path, backup: Backup, keys: Collection[str] = ()) -> Ne
             raise LogRefused(what, head.seq, f"it ends before the backup, which goes to change {backup.seq}")
         if (head.seq, head.hash) == (backup.seq, backup.hash) and _is_head_alone(file):
             return NewerLog(what, head)
-        return _since(entries, head, backup, what)
+        return _newer_entries(entries, head, backup, what)
 
 
 def _is_head_alone(file: Path) -> bool:
@@ -473,7 +473,7 @@ def _is_head_alone(file: Path) -> bool:
         return not lines.readline()
 
 
-def _since(entries: Iterable[LogEntry], head: Head, backup: Backup, what: str) -> NewerLog:
+def _newer_entries(entries: Iterable[LogEntry], head: Head, backup: Backup, what: str) -> NewerLog:
     erasures: list[LaterErasure] = []
     deleted: dict[int, LogEntry] = {}
     limits: dict[tuple[Any, Any], LaterLimit] = {}

@@ -259,10 +259,10 @@ class RowOpener:
             of_row = form.name_row(row)
             for at, (column, bound) in enumerate(zip(form.sealed, form.bound, strict=True), form.first):
                 if value := row[at]:
-                    row[at] = self._open(value, column, bound + of_row)
+                    row[at] = self._unseal(value, column, bound + of_row)
             yield row
 
-    def _open(self, value: bytes, column: Column[Any], bound: bytes) -> bytes | None:
+    def _unseal(self, value: bytes, column: Column[Any], bound: bytes) -> bytes | None:
         owner, name, nonce, length = _HEAD.unpack_from(value)
         shape, sealed = value[_HEAD.size : _HEAD.size + length], value[_HEAD.size + length :]
         key = self.tree.key_of(owner)

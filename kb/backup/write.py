@@ -249,7 +249,7 @@ def _write_tables(
         method = zipfile.ZIP_STORED if table.name == FactKeyRow.__tablename__ else zipfile.ZIP_DEFLATED
         digest = hashlib.sha256()
         rows = _Count()
-        with archive.open(_member(table.name, method), "w", force_zip64=True) as member:
+        with archive.open(_zip_member(table.name, method), "w", force_zip64=True) as member:
             for block in _blocks(connection_of(session), table, rows, database, tree):
                 digest.update(block)
                 member.write(block)
@@ -307,7 +307,7 @@ def _sequences(session: Session) -> dict[str, int]:
     return {row.sequencename: row.last_value for row in session.execute(given)}
 
 
-def _member(name: str, method: int) -> zipfile.ZipInfo:
+def _zip_member(name: str, method: int) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(name)
     info.compress_type, info.external_attr = method, 0o600 << 16
     info._compresslevel = 1  # type: ignore[attr-defined]
@@ -315,7 +315,7 @@ def _member(name: str, method: int) -> zipfile.ZipInfo:
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
-    archive.writestr(_member(name, zipfile.ZIP_DEFLATED), content)
+    archive.writestr(_zip_member(name, zipfile.ZIP_DEFLATED), content)
 
 
 def _digest(stream: IO[bytes], length: int) -> str:

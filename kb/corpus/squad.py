@@ -39,7 +39,7 @@ class SquadQuestion:
 def read_squad(path: Path) -> Iterator[Parsed]:
     """Read every paragraph of a SQuAD file. The id is a hash of title and paragraph, so it is stable and unique."""
     with path.open("rb") as source:
-        paragraphs = _json_paragraphs(path, source.read()) if path.suffix == ".json" else _flat(path, source)
+        paragraphs = _json_paragraphs(path, source.read()) if path.suffix == ".json" else _jsonl(path, source)
         for where, paragraph in paragraphs:
             if isinstance(paragraph, Refusal):
                 yield Parsed(None, (paragraph,))
@@ -53,7 +53,7 @@ def read_questions(path: Path, *, unanswered: bool = False) -> Iterator[SquadQue
     With `unanswered` it also gives those that the file says have no answer: a null one, or an empty list.
     """
     with path.open("rb") as source:
-        paragraphs = _json_paragraphs(path, source.read()) if path.suffix == ".json" else _flat(path, source)
+        paragraphs = _json_paragraphs(path, source.read()) if path.suffix == ".json" else _jsonl(path, source)
         for _, paragraph in paragraphs:
             if isinstance(paragraph, dict) and isinstance(paragraph.get("context"), str):
                 document = squad_identity(_title_with_spaces(paragraph.get("title")), paragraph["context"])
@@ -90,7 +90,7 @@ def _unanswered_question(document: str, qa: Any) -> SquadQuestion | None:
     return SquadQuestion(document, qa["question"].strip(), ()) if said is None or said == [] else None
 
 
-def _flat(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
+def _jsonl(path: Path, lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             where = f"{path.name}:{number}"

@@ -75,8 +75,8 @@ def name_facts(fact_ids: Sequence[int], verb: str) -> str:
 def count_of(number: int, noun: str, verb: str = "") -> str:
     """Write a number with its noun: "1 document", "12,000 documents"; with a plural verb also "1 fact has"."""
     if number == 1:
-        return f"1 {noun} {_OF_ONE.get(verb) or f'{verb}{_ending(verb)}'}" if verb else f"1 {noun}"
-    many = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}{_ending(noun)}"
+        return f"1 {noun} {_OF_ONE.get(verb) or f'{verb}{_s_or_es(verb)}'}" if verb else f"1 {noun}"
+    many = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}{_s_or_es(noun)}"
     return f"{number:,} {many}{f' {verb}' if verb else ''}"
 
 
@@ -88,7 +88,7 @@ def remedy_after(cause: str, remedy: str) -> str:
     return "" if re.search(r"[.;] ", _QUOTED.sub("", cause)) else f" {remedy}"
 
 
-def _ending(word: str) -> str:
+def _s_or_es(word: str) -> str:
     return "es" if word.endswith(("s", "x", "ch")) else "s"
 
 

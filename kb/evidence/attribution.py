@@ -176,13 +176,13 @@ def _edits_of(
         return {}, {}
     touches = and_(ChangeRow.seq > after, ChangeRow.fact_ids.overlap(sorted(set(fact_ids))))
     given = ChangeRow.seq.in_({one.given_seq for one in origins if one.given_seq is not None})
-    changes = _edits(session, or_(touches, given))
+    changes = _edits_touching(session, or_(touches, given))
     since = [change for change in changes if change.seq > after]
     edits = {fact_id: tuple(change for change in since if fact_id in change.fact_ids) for fact_id in fact_ids}
     return edits, {change.seq: change for change in changes}
 
 
-def _edits(session: Session, touches: ColumnElement[bool]) -> tuple[ChangeRecord, ...]:
+def _edits_touching(session: Session, touches: ColumnElement[bool]) -> tuple[ChangeRecord, ...]:
     statement = select(ChangeRow).where(touches, ChangeRow.kind.not_in(audit.MAINTENANCE))
     return tuple(audit.change_record(change) for change in session.scalars(statement.order_by(ChangeRow.seq)))
 
@@ -202,7 +202,7 @@ def trace_fact(session: Session, fact_id: int) -> FactTrace:
         fact=fact,
         context=_sentence(origins[fact_id, fact.version]),
         versions=tuple(map(_version, origins.values())),
-        history=_edits(session, touches),
+        history=_edits_touching(session, touches),
         uses=tuple(_use(used, at) for used, at in uses),
     )
 

@@ -69,7 +69,7 @@ class Outputs:
         `InvalidSplice` for a query of another dimension or a span that is not the value of its fact's version.
         """
         with self.store.sessions.begin() as session:
-            _check(session, generation)
+            _check_output(session, generation)
             trace = attribution.trace_stored(session, storing.record_output(session, generation))
             untold: dict[str, Any] = {
                 "history": (),
@@ -138,7 +138,7 @@ class Outputs:
         fact_id: int | None = None,
         generation_id: int | None = None,
         document_id: int | None = None,
-        after: Place = (0, 0),
+        after: LookupPlace = (0, 0),
         limit: int = 50,
     ) -> list[AttributionRecord]:
         """List the lookups that match every given filter, by output and ordinal, past the place `after`."""
@@ -152,7 +152,7 @@ class Outputs:
                 limit=limit,
             )
 
-    def impact(self, fact_id: int, *, after: Place = (0, 0), limit: int | None = None) -> Impact:
+    def impact(self, fact_id: int, *, after: LookupPlace = (0, 0), limit: int | None = None) -> Impact:
         """List the splices of a fact in stored outputs, past `after`. Raises `FactNotFound`."""
         with self.store.reports() as session:
             fact = session.get(FactRow, fact_id) if 0 < fact_id <= facts.MAX_ID else None
@@ -162,11 +162,11 @@ class Outputs:
                 fact_id=fact_id,
                 is_live=fact.deleted_seq is None,
                 erased_seq=fact.erased_seq,
-                outputs=_uses(session, [fact_id], after, limit),
+                outputs=_impacted_outputs(session, [fact_id], after, limit),
             )
 
     def impact_of_selection(
-        self, selector: Selector, *, after: Place = (0, 0), limit: int | None = None
+        self, selector: Selector, *, after: LookupPlace = (0, 0), limit: int | None = None
     ) -> SelectedImpact:
         """List the splices of the live facts that a selector chooses. Choosing none is no error."""
         with self.store.reports() as session:
@@ -203,11 +203,11 @@ def neighbours_of(store: SearchableStore, generation_id: int, ordinal: int, k: i
 # Impact: lists the stored outputs that facts were spliced into, and whether the spliced values are still
 # current.
 
-Place = tuple[int, int]  # the place of a lookup: the output's id, and the lookup's ordinal in it
+LookupPlace = tuple[int, int]  # the place of a lookup: the output's id, and the lookup's ordinal in it
 
 
 def impact_of_selection(
-    session: Session, selector: Selector, *, after: Place = (0, 0), limit: int | None = None
+    session: Session, selector: Selector, *, after: LookupPlace = (0, 0), limit: int | None = None
 ) -> SelectedImpact:
     """List the splices of the live facts that a selector chooses, past `after`. Choosing none is no error."""
     fact_ids = select_facts(session, selector, allow_empty=True)
@@ -215,12 +215,12 @@ def impact_of_selection(
     return SelectedImpact(
         num_facts=len(fact_ids),
         num_outputs=session.scalar(used.where(AttributionRow.fact_id == func.any(fact_ids))) or 0,
-        outputs=_uses(session, fact_ids, after, limit),
+        outputs=_impacted_outputs(session, fact_ids, after, limit),
     )
 
 
-def _uses(
-    session: Session, fact_ids: Sequence[int], after: Place, limit: int | None
+def _impacted_outputs(
+    session: Session, fact_ids: Sequence[int], after: LookupPlace, limit: int | None
 ) -> tuple[ImpactedOutput, ...]:
     statement = (
         select(AttributionRow, GenerationRow, FactRow)
@@ -236,12 +236,12 @@ def _uses(
     live = {fact_id: record.value for fact_id, record in records.items() if record.deleted_seq is None}
     then = reading.version_origins(session, [(fact.id, used.fact_version) for used, _, fact in uses])
     return tuple(
-        _output(used, stored, fact, live.get(fact.id), then[fact.id, used.fact_version or 0])
+        _impacted_output(used, stored, fact, live.get(fact.id), then[fact.id, used.fact_version or 0])
         for used, stored, fact in uses
     )
 
 
-def _output(
+def _impacted_output(
     used: AttributionRow, stored: GenerationRow, fact: FactRow, live_value: str | None, then: VersionOrigin
 ) -> ImpactedOutput:
     assert used.fact_version is not None, "a hit without a version cannot be stored"
@@ -339,7 +339,7 @@ def list_attributions(
 # trust.
 
 
-def _check(session: Session, generation: NewOutput) -> None:
+def _check_output(session: Session, generation: NewOutput) -> None:
     if generation.seq > (head := audit.head_seq(session)):
         raise InvalidValue("seq", f"change {generation.seq} does not exist yet. Give at most {head}")
     if (checkpoint := session.get(CheckpointRow, generation.checkpoint_id)) is None:

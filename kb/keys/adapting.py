@@ -63,10 +63,10 @@ def require_adaptable(
         raise InvalidValue(name, f"{cause}. Name another keyset, or run `colmlm keysets fill`")
     active = keysets.active_keyset_id(session)
     if active is not None and keysets.keyset_head(session, active).checkpoint_id == checkpoint_id:
-        raise _answering(active)
+        raise _active_refusal(active)
 
 
-def _answering(keyset_id: int) -> InvalidValue:
+def _active_refusal(keyset_id: int) -> InvalidValue:
     cause = f"{keyset_id} is active, so its keys must be true"
     return InvalidValue("keyset to fill", f"{cause}. Run `colmlm keysets fill {keyset_id}`")
 
@@ -113,7 +113,7 @@ class AdaptRun:
 
     def _adapt(self, kind: str, sample: AdaptSample) -> AdaptedKeys:
         began = monotonic()
-        each = self._key(kind, sample)
+        each = self._key_sample(kind, sample)
         with self.sessions() as session:
             pairs = sample.pairs(session, kind)
             num_lacking = self._num_lacking(session, kind)
@@ -135,7 +135,7 @@ class AdaptRun:
             seconds_true=None if each is None else round(each * num_facts, 2),
         )
 
-    def _key(self, kind: str, sample: AdaptSample) -> float | None:
+    def _key_sample(self, kind: str, sample: AdaptSample) -> float | None:
         """Make the true keys of the sample; give the seconds that one took, or None where all were there."""
         with self.sessions() as session:
             waiting = sample.queues(session, kind)
@@ -239,7 +239,7 @@ class AdaptRun:
         with self.sessions.begin() as session:
             pending = audit.begin_change(session, self.actor, "predicted")
             if keysets.active_keyset_id(session) == self.keyset_id:
-                raise _answering(self.keyset_id)
+                raise _active_refusal(self.keyset_id)
             still = self._lacking(kind).where(FactKeyRow.id == func.any(key_ids.tolist()))
             fact_of = {row[0]: row[1] for row in session.execute(still)}
             rows = [n for n, key_id in enumerate(key_ids.tolist()) if key_id in fact_of]
@@ -291,7 +291,7 @@ class AdaptSample:
 
         The same ids are drawn again, from all corpora where none is named.
         """
-        documents = _documents(session, from_keyset_id, corpus, size)
+        documents = _sampled_documents(session, from_keyset_id, corpus, size)
         return cls(
             keyset_id,
             from_keyset_id,
@@ -345,7 +345,7 @@ def limit_to_corpus(statement: Any, corpus: str | None) -> Any:
     )
 
 
-def _documents(session: Session, from_keyset_id: int, corpus: str | None, size: int) -> list[int]:
+def _sampled_documents(session: Session, from_keyset_id: int, corpus: str | None, size: int) -> list[int]:
     keyed_before = predicted.has_key(from_keyset_id, FactKeyRow.kind == "context")
     found = (
         select(FactRow.document_id, func.count())

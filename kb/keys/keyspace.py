@@ -68,13 +68,13 @@ class KeySpace:
 
     def restrict_to(self, fact_ids: Iterable[int]) -> Self:
         """Give the key space of these facts only."""
-        return self._where(np.isin(self.fact_ids, np.fromiter(fact_ids, dtype=np.int64)))
+        return self._select_rows(np.isin(self.fact_ids, np.fromiter(fact_ids, dtype=np.int64)))
 
     def exclude(self, fact_ids: Iterable[int]) -> Self:
         """Give the key space of all other facts."""
-        return self._where(~np.isin(self.fact_ids, np.fromiter(fact_ids, dtype=np.int64)))
+        return self._select_rows(~np.isin(self.fact_ids, np.fromiter(fact_ids, dtype=np.int64)))
 
-    def _where(self, chosen: npt.NDArray[np.bool_]) -> Self:
+    def _select_rows(self, chosen: npt.NDArray[np.bool_]) -> Self:
         return type(self)(self.fact_ids[chosen], self.keys_ND[chosen])
 
     def first_keys(self, fact_ids: Ids) -> tuple[npt.NDArray[np.bool_], Vectors]:

@@ -237,7 +237,7 @@ class RekeyRun:
 
     def _claim(self, session: Session, queue: KeyQueue, window: Sequence[int]) -> Sequence[int]:
         """Claim a batch of these, in their order, of those that no other worker has claimed."""
-        return session.scalars(_CLAIM, self._claims(queue, window) | {"batch": self.batch}).all()
+        return session.scalars(_CLAIM, self._claim_parameters(queue, window) | {"batch": self.batch}).all()
 
     def _key(self, session: Session, queue: KeyQueue, mine: Sequence[int]) -> int:
         """Make the keys of what was claimed, and give their number."""
@@ -250,9 +250,9 @@ class RekeyRun:
     def _wait(self, queue: KeyQueue, claimed: int) -> None:
         """Wait until no worker claims this id any more."""
         with self.sessions.begin() as session:
-            session.execute(_AWAIT, self._claims(queue, [claimed]))
+            session.execute(_AWAIT, self._claim_parameters(queue, [claimed]))
 
-    def _claims(self, queue: KeyQueue, ids: Sequence[int]) -> dict[str, Any]:
+    def _claim_parameters(self, queue: KeyQueue, ids: Sequence[int]) -> dict[str, Any]:
         return {"scope": f"colmlm keysets fill {self.keyset_id} {queue.name}", "ids": list(ids)}
 
     def _of_documents(self, session: Session, ids: Sequence[int]) -> _Keys | None:

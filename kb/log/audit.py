@@ -305,10 +305,10 @@ def change_record(change: ChangeRow) -> ChangeRecord:
         change,
         fact_ids=tuple(change.fact_ids),
         at=change.at.astimezone(UTC),
-        request_id=_text(said, "request_id"),
-        client_request_id=_text(said, "client_request_id"),
+        request_id=_text_field(said, "request_id"),
+        client_request_id=_text_field(said, "client_request_id"),
         principal=principal_of(said.get("principal")),
-        on_behalf_of=_text(said, "on_behalf_of"),
+        on_behalf_of=_text_field(said, "on_behalf_of"),
         undoes=_id(said, "undoes"),
         keyset_id=_id(said, "keyset") if change.kind in OF_KEYSETS else None,
         note=_activation_note(said) if change.kind == "activate" else None,
@@ -319,7 +319,7 @@ def _activation_note(said: Mapping[str, Any]) -> str | None:
     """Say what was unusual in an activation, as its payload has it; None where nothing was."""
     notes = ["rollback"] if said.get("rollback") is True else []
     if said.get("forced") is True:
-        notes.append(f"forced: {_text(said, 'refusal') or 'without a gate that passed lately'}")
+        notes.append(f"forced: {_text_field(said, 'refusal') or 'without a gate that passed lately'}")
         failed = [one for one in said.get("failed") or () if isinstance(one, dict)]
         notes += [f"{one.get('name')} {one.get('figure')}, limit {one.get('limit')}" for one in failed]
     eased = [one for one in said.get("eased_limits") or () if isinstance(one, str)]
@@ -330,7 +330,7 @@ def _id(said: Mapping[str, Any], name: str) -> int | None:
     return value if type(value := said.get(name)) is int else None
 
 
-def _text(said: Mapping[str, Any], name: str) -> str | None:
+def _text_field(said: Mapping[str, Any], name: str) -> str | None:
     return value if isinstance(value := said.get(name), str) else None
 
 

@@ -45,12 +45,12 @@ def signing_key(home: Path) -> Ed25519PrivateKey:
     except ValueError as error:
         raise SignatureRefused(str(file), "the key file is damaged", RESTORE_KEY) from error
     # Most damaged private keys are valid ones too, so only the stored public half shows the damage.
-    if content != _content(key):
+    if content != _key_file_content(key):
         raise SignatureRefused(str(file), "the key file is damaged", RESTORE_KEY)
     return key
 
 
-def _content(key: Ed25519PrivateKey) -> bytes:
+def _key_file_content(key: Ed25519PrivateKey) -> bytes:
     """Give the content of the key file: both halves of the key."""
     return base64.b64encode(key.private_bytes_raw() + key.public_key().public_bytes_raw())
 
@@ -61,7 +61,7 @@ def _create(file: Path) -> None:
     temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as stream:
-        stream.write(_content(Ed25519PrivateKey.generate()))
+        stream.write(_key_file_content(Ed25519PrivateKey.generate()))
         stream.flush()
         os.fsync(stream.fileno())
     with suppress(FileExistsError):

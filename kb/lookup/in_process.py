@@ -45,7 +45,7 @@ _MOVED, _MOVED_FAR = 0.8, 1.0
 _COMPARED = 10_000  # keys that codes are compared on
 # The share of nearest keys from which codes of a bit for each number are taken. At width 576 it was 0.90 to 0.98, and
 # above 0.99 for queries moved less among 200,000; at width 128 it was 0.6, among any number of keys.
-_TOLD_APART = 0.8
+_LEAST_RECALL_OF_BITS = 0.8
 _SLACK = 0.005  # below what reading all lists finds, where the codes and not the lists are the limit
 _SPARE = (8, 18, 38, 78)  # candidates to spare that are tried where those of the index are too few
 _KEYS_AT_ONCE = 20_000  # that are compared with all queries: products of few rows or columns take longer
@@ -124,7 +124,7 @@ def fitting_spec(sample: Vectors, num_keys: int) -> str:
     ids, nearest = np.arange(len(keys)), NearestKeys(perturb_keys(keys[:MEASURED], _MOVED_FAR))
     index.add(ids, keys)
     nearest.compare_with(ids, keys)
-    fits = nearest.recall(index) >= _TOLD_APART
+    fits = nearest.recall(index) >= _LEAST_RECALL_OF_BITS
     return bits_spec(num_keys, dim) if fits else paper_spec(num_keys, dim)
 
 

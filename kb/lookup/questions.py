@@ -60,7 +60,7 @@ class Questions:
         Raises what `ask` does.
         """
         asked = {"by_rule": False, "threshold": threshold, "fact_filter": fact_filter}
-        return _one(*self._ask_encoded([question], self.kb.searcher.find, **asked))
+        return _only_one(*self._ask_encoded([question], self.kb.searcher.find, **asked))
 
     def nearest(
         self, question: str, k: int, fact_filter: FactFilter = USUAL_FACTS
@@ -69,7 +69,7 @@ class Questions:
 
         Raises what `ask` does.
         """
-        return _one(*self._ask_encoded([question], self._lookups.nearest, k=k, fact_filter=fact_filter))
+        return _only_one(*self._ask_encoded([question], self._lookups.nearest, k=k, fact_filter=fact_filter))
 
     def nearest_as_of(
         self, question: str, k: int, seq: int, fact_filter: FactFilter = USUAL_FACTS
@@ -107,6 +107,6 @@ def _by_checkpoint(encoders: Sequence[Encoder]) -> Mapping[str, Encoder]:
     return {encoder.checkpoint.checkpoint_id: encoder for encoder in encoders}
 
 
-def _one(checkpoint_id: str, queries_BD: Vectors, found: list[T]) -> tuple[AskedQuery, T]:
+def _only_one(checkpoint_id: str, queries_BD: Vectors, found: list[T]) -> tuple[AskedQuery, T]:
     (query_D,), (only,) = queries_BD, found
     return AskedQuery(checkpoint_id, query_D.astype(STORED).tobytes()), only

@@ -138,7 +138,7 @@ def questions_in_group(session: Session, group_id: int, show: ShowTexts | None) 
             same[0].at,
             same[0].generation_id,
             same[0].ordinal,
-            _first(same, proposed),
+            _first_proposal(same, proposed),
             accepted_only,
             corpora,
         )
@@ -170,7 +170,7 @@ def _proposed_values(session: Session, generation_ids: Sequence[int]) -> dict[in
     return {row.generation_id: row.value for row in session.execute(said.order_by(FeedbackRow.at))}
 
 
-def _first(rows: Iterable[Any], proposed: dict[int, str]) -> str | None:
+def _first_proposal(rows: Iterable[Any], proposed: dict[int, str]) -> str | None:
     return next((proposed[row.generation_id] for row in rows if row.generation_id in proposed), None)
 
 

@@ -184,7 +184,7 @@ def ask_probes(
             with as_service():  # the filter limits what is found
                 answers = kb.lookups.find(check.queries_BD[rows], checkpoint_id=checkpoint_id, k=HITS)
             counts.update(
-                _outcome(answer, value, forgotten)
+                _lookup_outcome(answer, value, forgotten)
                 for answer, value in zip(answers, check.values[rows], strict=True)
             )
             leaked.update(hit.fact_id for a in answers for hit in a.hits if hit.fact_id in forgotten)
@@ -192,7 +192,7 @@ def ask_probes(
     return rates, leaked
 
 
-def _outcome(answer: Lookup, values: Collection[str], forgotten: frozenset[int]) -> str:
+def _lookup_outcome(answer: Lookup, values: Collection[str], forgotten: frozenset[int]) -> str:
     if any(hit.fact_id in forgotten for hit in answer.hits):
         return "leaks"
     if answer.hits:

@@ -61,7 +61,7 @@ def known_weights(session: Session, home: Path | None) -> list[KnownWeights]:
     told = {one.found.sha256 for one in known} - {None}
     for place, found in nearby.items():
         if found.sha256 not in told:
-            known.append(KnownWeights(_fingerprint(place), found.name or place.name, found))
+            known.append(KnownWeights(_description_digest(place), found.name or place.name, found))
     return known
 
 
@@ -91,7 +91,7 @@ def _weights_in(home: Path) -> Iterator[tuple[Path, FoundRecord]]:
         return
 
 
-def _fingerprint(folder: Path) -> str:
+def _description_digest(folder: Path) -> str:
     file = describes_weights(folder)
     return hashlib.sha256(b"" if file is None else file.read_bytes()).hexdigest()[:16]
 

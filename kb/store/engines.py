@@ -166,11 +166,11 @@ class WatchedPool(QueuePool):
         self._is_disposed = False
 
     def connect(self) -> PoolProxiedConnection:
-        self._count(1)
+        self._count_waiting(1)
         try:
             return super().connect()
         finally:
-            self._count(-1)
+            self._count_waiting(-1)
 
     def dispose(self) -> None:
         self._is_disposed = True
@@ -185,7 +185,7 @@ class WatchedPool(QueuePool):
         ):  # no caller takes it again, and SQLAlchemy would leave it to the garbage collector
             super().dispose()
 
-    def _count(self, step: int) -> None:
+    def _count_waiting(self, step: int) -> None:
         with self._counting:
             self.num_waiting += step
 

@@ -103,14 +103,14 @@ def _join_numbers(words: Sequence[str]) -> Iterator[str]:
     for word in (*words, ""):
         if word in _NUMBERS or word in _SCALES or _NUMERAL.fullmatch(word):
             if run and not _goes_on(run[-1], word):
-                yield _number(run)
+                yield _write_number(run)
                 run = []
             run.append(word)
         elif run and word == "and" and run[-1] in _SCALES:
             continue
         else:
             if run:
-                yield _number(run)
+                yield _write_number(run)
                 run = []
             if word:
                 yield word
@@ -122,7 +122,7 @@ def _goes_on(before: str, word: str) -> bool:
     return before in _SCALES or (before in _TENS and word in _SMALL[1:10])
 
 
-def _number(run: Sequence[str]) -> str:
+def _write_number(run: Sequence[str]) -> str:
     total = part = 0.0
     for word in run:
         if word not in _SCALES:

@@ -77,7 +77,7 @@ def searched_sentences(text: str) -> list[SearchedSentence]:
     section, or from the question, lead-in or term that it stands under, where that is near.
     """
     structure = structure_of(text)
-    spans = _spans(text, structure)
+    spans = _sentence_spans(text, structure)
     bare = [_below_headings(text, span, structure) for span in spans]
     led = [structure.led_by(start) for start, _ in bare]
     found: list[SearchedSentence] = []
@@ -139,10 +139,10 @@ def _together(text: str, bare: Sequence[Span], led: Sequence[tuple[Span, ...]], 
 
 def searched_spans(text: str) -> list[Span]:
     """Give the offsets of `searched_sentences`."""
-    return _spans(text, structure_of(text))
+    return _sentence_spans(text, structure_of(text))
 
 
-def _spans(text: str, structure: TextStructure) -> list[Span]:
+def _sentence_spans(text: str, structure: TextStructure) -> list[Span]:
     spans: list[Span] = []
     start = 0
     for end in sentence_ends(text):

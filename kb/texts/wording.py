@@ -84,8 +84,8 @@ _MARKING = re.compile(rf"\*+|_+|~+|`+|\\(?:[!-/:-@\[-`{{-~]|[^\S{_LINE_ENDS}]*[{
 _WORD_BEFORE = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+|[^\w\s]")
 _OTHERWISE_BEFORE = re.compile(f"[&\u00ad{_MARKS}{_APOSTROPHES}{_QUOTES}{_HYPHENS}]")
 
-LONG_ENOUGH = 40  # characters of a word that the server searches for
-FEW = 20  # up to so many phrases, their first words are searched for before a text is cut into words
+LONGEST_SOUGHT_WORD = 40  # characters of a word that the server searches for
+FEW_PHRASES = 20  # up to so many phrases, their first words are searched for before a text is cut into words
 # Of a value with more cut words only two readings are compared: all of them in pieces, and all in one piece.
 MANY_CUTS = 4
 MANY_READINGS = 64  # of as many words of a text; those that leave out few marks, or keep few, come first
@@ -357,7 +357,7 @@ class Phrases:
         return found
 
     def _may_be_in(self, folded: str) -> bool:
-        if not 0 < len(self._by_first) <= FEW:
+        if not 0 < len(self._by_first) <= FEW_PHRASES:
             return bool(self._by_first)
         return any(first in folded for first in self._by_first) or any(_may_cut(folded))
 
@@ -388,10 +388,10 @@ def may_say(column: Any, texts: Iterable[str]) -> ColumnElement[bool]:
     chosen = set()
     for form in {form for text in texts for form in forms_of_text(text) if form}:
         plain = [word for word in form.split(" ") if _ASCII_WORD.fullmatch(word)]
-        chosen.add(max(plain, key=len, default="")[:LONG_ENOUGH])
+        chosen.add(max(plain, key=len, default="")[:LONGEST_SOUGHT_WORD])
     if not chosen:
         return false()
-    if "" in chosen or len(chosen) > FEW:
+    if "" in chosen or len(chosen) > FEW_PHRASES:
         return true()
     is_ascii = func.octet_length(column) == func.char_length(column)
     is_composed = UnaryExpression(column, modifier=custom_op("IS NFKC NORMALIZED"), type_=Boolean())

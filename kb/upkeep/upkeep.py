@@ -265,7 +265,7 @@ def check_consistency(session: Session, settings: Settings) -> FsckReport:
     quoting = quotations.find_quotations(session, ErasedFacts.read(session)).describe_findings()
     astray = sentences.find_astray_sentences(session).describe_findings()
     altered = _altered_values(session, [found.seq for found in (*chained.breaks, *chained.sealed)])
-    problems = (*_problems(session), *altered, *astray, *snapshots.differences(but=active.keyset_id))
+    problems = (*_problem_lines(session), *altered, *astray, *snapshots.differences(but=active.keyset_id))
     return FsckReport(
         ok=active.is_good and not chained.breaks and not (non_verbatim or problems or quoting),
         live_facts=live_facts,
@@ -318,7 +318,7 @@ def _non_verbatim(session: Session) -> tuple[int, ...]:
     return tuple(session.scalars(statement))
 
 
-def _problems(session: Session) -> tuple[str, ...]:
+def _problem_lines(session: Session) -> tuple[str, ...]:
     found = {name: list(session.scalars(text(statement))) for name, statement in _PROBLEMS.items()}
     return tuple(f"{len(ids)} {name}: {ids[:10]}" for name, ids in found.items() if ids)
 

@@ -504,7 +504,7 @@ class Position:
 
         A database that takes no writes raises here, so that no message is sent that could not be noted.
         """
-        return self._write(delivered_seq=self.seq) in _STATE_OF_ACTIVE
+        return self._update_webhook(delivered_seq=self.seq) in _STATE_OF_ACTIVE
 
     def note_delivered(self, seq: int) -> bool:
         """Note that the receiver took this change, and say whether it may get the next."""
@@ -514,7 +514,7 @@ class Position:
 
     def _move(self, seq: int, **more: Any) -> str | None:
         """Move on to a change, and give the state of the webhook; None where it is no longer where it was."""
-        state = self._write(delivered_seq=seq, **more)
+        state = self._update_webhook(delivered_seq=seq, **more)
         self.seq = seq
         return state
 
@@ -524,7 +524,7 @@ class Position:
         now = func.clock_timestamp()
         since = func.coalesce(WebhookRow.failing_since, now)
         is_over = or_(literal(attempt.delivery.status == GONE), since <= now - persistence.given_up_after)
-        return self._write(
+        return self._update_webhook(
             attempts=self.failures,
             failing_since=since,
             next_attempt_at=now + persistence.wait(self.failures, attempt.retry_after),
@@ -534,7 +534,7 @@ class Position:
             ),
         )
 
-    def _write(self, **values: Any) -> str | None:
+    def _update_webhook(self, **values: Any) -> str | None:
         here = (WebhookRow.id == self.webhook.webhook_id, WebhookRow.delivered_seq == self.seq)
         written = update(WebhookRow).where(*here).values(values).returning(WebhookRow.state)
         return self.session.scalar(written.execution_options(synchronize_session=False))

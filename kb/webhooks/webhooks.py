@@ -149,25 +149,25 @@ class Deliverer:
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="webhook") as pool:
             while not self._stopping.wait(self.poll_seconds):
                 try:
-                    due = self._due()
+                    due = self._due_webhooks()
                 except Exception as error:  # noqa: BLE001 - it goes on delivering for as long as the worker runs
                     waits.log_outage(_log, "cannot look for changes to deliver, will try again", error)
                     continue
                 for webhook_id in set(due) - self._at_work:
                     if time.monotonic() >= self._rests.get(webhook_id, (0, 0.0))[1]:
                         self._at_work.add(webhook_id)
-                        pool.submit(self._work, pool, webhook_id)
+                        pool.submit(self._deliver_in_turn, pool, webhook_id)
 
     def run_once(self) -> None:
         """Deliver what is due now, to one receiver after the other."""
-        for webhook_id in self._due():
+        for webhook_id in self._due_webhooks():
             self.deliver(webhook_id)
 
-    def _due(self) -> list[int]:
+    def _due_webhooks(self) -> list[int]:
         with self.store.sessions() as session:
             return sending.due_webhooks(session)
 
-    def _work(self, pool: ThreadPoolExecutor, webhook_id: int) -> None:
+    def _deliver_in_turn(self, pool: ThreadPoolExecutor, webhook_id: int) -> None:
         has_more = False
         try:
             has_more = self.deliver(webhook_id, IN_TURN)
@@ -179,7 +179,7 @@ class Deliverer:
             self._at_work.discard(webhook_id)
             return
         with suppress(RuntimeError):  # the pool was ended just now
-            pool.submit(self._work, pool, webhook_id)
+            pool.submit(self._deliver_in_turn, pool, webhook_id)
 
     def _rest(self, webhook_id: int) -> None:
         """Leave a receiver alone, longer after each error, so that it is not sent the same at each poll."""

@@ -19,7 +19,7 @@ from typing import Any
 
 PARCEL_BYTES = 59 * 2**20
 FILE_BYTES, MOST_FILES, BACK_BYTES = 16 * 2**20, 8, 64 * 2**20  # of what comes back from one command
-MANIFEST, CONTENTS, PART = "manifest.json", "contents.json", "part"
+MANIFEST, CONTENTS, PART_PREFIX = "manifest.json", "contents.json", "part"
 _CHUNK = 2**20
 
 
@@ -50,7 +50,7 @@ def pack(
         with zipfile.ZipFile(parcels[-1], "w") as parcel:
             parcel.writestr("__main__.py", program)
             parcel.writestr(CONTENTS, json.dumps(contents), zipfile.ZIP_DEFLATED)
-            parcel.write(part, f"{PART}-{number}")
+            parcel.write(part, f"{PART_PREFIX}-{number}")
         part.unlink()
     whole.unlink()
     manifest = {
@@ -70,7 +70,7 @@ def receive(parcel: Path, store: Path) -> list[int]:
     try:
         with zipfile.ZipFile(parcel) as archive:
             contents = json.loads(archive.read(CONTENTS))
-            (inside,) = (one for one in archive.namelist() if one.startswith(f"{PART}-"))
+            (inside,) = (one for one in archive.namelist() if one.startswith(f"{PART_PREFIX}-"))
             if _is_unpacked(store, contents):
                 return []
             kept.mkdir(parents=True, exist_ok=True)
@@ -80,12 +80,14 @@ def receive(parcel: Path, store: Path) -> list[int]:
         raise ValueError(
             f"{parcel} is damaged or no parcel ({error}). Nothing of it was kept; send it again"
         ) from error
-    number = int(inside.removeprefix(f"{PART}-"))
+    number = int(inside.removeprefix(f"{PART_PREFIX}-"))
     if file_digest(kept / f".{inside}") != contents["parts"][number - 1]:
         (kept / f".{inside}").unlink()
         raise ValueError(f"{parcel} was damaged on its way. Nothing of it was kept; send it again")
     (kept / f".{inside}").replace(kept / inside)
-    numbered = [(n, kept / f"{PART}-{n}", digest) for n, digest in enumerate(contents["parts"], start=1)]
+    numbered = [
+        (n, kept / f"{PART_PREFIX}-{n}", digest) for n, digest in enumerate(contents["parts"], start=1)
+    ]
     missing = [n for n, part, digest in numbered if not part.is_file() or file_digest(part) != digest]
     if not missing:
         _unpack([part for _, part, _ in numbered], store, contents)

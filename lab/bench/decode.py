@@ -297,12 +297,14 @@ def bench_rankings(
         for rows in (1, TOGETHER)
     )
     return {
-        name: _cost(checkpoint, outputs[name], alone[name], together[name], spent[name].get("lookups", 0.0))
+        name: _run_cost(
+            checkpoint, outputs[name], alone[name], together[name], spent[name].get("lookups", 0.0)
+        )
         for name in rankings
     }
 
 
-def _cost(
+def _run_cost(
     checkpoint: Checkpoint, outputs: Sequence[DecodedOutput], alone: Seconds, together: Seconds, spent: float
 ) -> dict[str, Any]:
     splices = [splice for output in outputs for splice in output.splices]

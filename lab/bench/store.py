@@ -82,7 +82,7 @@ class StoreBench:
         settings = Settings(home=self.home, actor="bench")
         with KnowledgeBase.open(settings) as kb:
             figures = self._ingest(kb, keys)
-            figures |= self._lookups(kb, queries, right + 1)  # fact ids start at 1
+            figures |= self._time_lookups(kb, queries, right + 1)  # fact ids start at 1
             figures["in_corpora"] = [*self._lookups_in_corpora(kb, keys, queries, right + 1)]
             figures |= self._deletes(kb, keys)
             figures |= self._forget(kb)
@@ -136,7 +136,7 @@ class StoreBench:
             "index_fit_seconds": fitted - filling[-1],
         }
 
-    def _lookups(
+    def _time_lookups(
         self, kb: KnowledgeBase, queries: npt.NDArray[np.float32], right: npt.NDArray[np.int64]
     ) -> dict[str, Any]:
         self.say("lookups")
@@ -416,7 +416,7 @@ class BackendBench:
             try:
                 collection = collection_held(there)
                 index_seconds = self._await_server_index(collection) if collection is not None else 0.0
-                figures = self._lookups(here, there)
+                figures = self._time_lookups(here, there)
                 figures |= self._candidates_needed(there)
                 figures |= self._edits(kb, there)
                 report = kb.upkeep.fsck()
@@ -465,7 +465,7 @@ class BackendBench:
         time.sleep(SETTLED_SECONDS)
         return seconds
 
-    def _lookups(self, here: Searcher, there: Searcher) -> dict[str, Any]:
+    def _time_lookups(self, here: Searcher, there: Searcher) -> dict[str, Any]:
         self.say("lookups")
         queries, right = self.measured.queries, self._nearest() + 1
         found: dict[str, list[tuple[int, float]]] = {HERE: [], ELSEWHERE: []}
@@ -487,14 +487,14 @@ class BackendBench:
             "lookup_p99_ms": milliseconds(seconds[ELSEWHERE][WARM_UP:], 99),
             "here_p50_ms": milliseconds(seconds[HERE][WARM_UP:], 50),
             "here_p99_ms": milliseconds(seconds[HERE][WARM_UP:], 99),
-            **self._searches(here, there),
+            **self._time_searches(here, there),
         }
 
     def _nearest(self) -> npt.NDArray[np.int64]:
         """Give the position of the nearest key to each query, of the keys as they are stored."""
         return exact_top1(self.measured.keys.astype(STORED).astype(np.float32), self.measured.queries)
 
-    def _searches(self, here: Searcher, there: Searcher) -> dict[str, float]:
+    def _time_searches(self, here: Searcher, there: Searcher) -> dict[str, float]:
         """Time searches alone, without the database, of one query and of a batch."""
         self.say("searches")
         seconds: dict[str, list[float]] = {}
@@ -545,7 +545,7 @@ class BackendBench:
             edit = kb.facts.delete if verb == "delete" else kb.facts.restore
             for fact_id in chosen.tolist():
                 edit([fact_id], actor=ACTOR, reason=REASON)
-                after[verb] += self._finds(there, keys[fact_id - 1], fact_id, seconds)
+                after[verb] += self._finds_fact(there, keys[fact_id - 1], fact_id, seconds)
         handing = seconds_of(lambda: kb.searcher.prepare(there.current().keyset_id))
         if (collection := collection_held(there)) is not None:
             assert collection.mark(strong=True) is not None
@@ -557,7 +557,7 @@ class BackendBench:
             "handed_on_seconds": handing,
         }
 
-    def _finds(
+    def _finds_fact(
         self, there: Searcher, key: npt.NDArray[np.float32], fact_id: int, seconds: list[float]
     ) -> bool:
         started = time.perf_counter()

@@ -151,7 +151,7 @@ class Laboratory:
             try:
                 if base is None or number % ROUNDS_OF_A_BASE == 0:
                     base = self.fresh_base(number)
-                base = self._round(number, base)
+                base = self._run_round(number, base)
             except Exception:  # noqa: BLE001 # an error of the laboratory is a finding, and the run goes on
                 what = f"the laboratory itself: {traceback.format_exc()}"
                 self.tally.findings.append((number, Violation("errors", what)))
@@ -161,7 +161,7 @@ class Laboratory:
             self.tally.rounds += 1
             yield self.tally
 
-    def _round(self, number: int, base: BaseUnderTest) -> BaseUnderTest:
+    def _run_round(self, number: int, base: BaseUnderTest) -> BaseUnderTest:
         random = Random(f"{self.seed}/{number}")
         work, kind = (random.choices([*drawn], [*drawn.values()])[0] for drawn in (self.works, BLOWS))
         if kind == "server" and not self.server.can_be_killed:
@@ -177,7 +177,7 @@ class Laboratory:
         with self._second(number, base, children[0].steps[-1]) as second:
             codes = self._run(base, children, kind, second)
             journals = [read_journal(child.journal, child.steps) for child in children]
-            self._note(number, kind, journals, codes)
+            self._tally_round(number, kind, journals, codes)
             verdict = self._judge(base, journals, second, is_alone=kind in ALONE)
         self.tally.findings += [(number, finding) for finding in verdict.findings]
         return replace(base, world=verdict.world, head=verdict.head)
@@ -246,7 +246,7 @@ class Laboratory:
         _pipe(self._nursery.stdin).flush()
         return int(_pipe(self._nursery.stdout).readline())
 
-    def _note(self, number: int, kind: str, journals: list[StepJournal], codes: list[int]) -> None:
+    def _tally_round(self, number: int, kind: str, journals: list[StepJournal], codes: list[int]) -> None:
         """Count the round, and add a finding for a child that ended in an unexpected way."""
         tally = self.tally
         tally.two_children += kind == "two"

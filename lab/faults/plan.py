@@ -93,7 +93,7 @@ class Planner:
         steps = self.plan(world, self.random.randint(1, 4))
         for step in steps:
             world = world.apply(step)
-        chosen = (*self._some(world, live=False, most=1), *self._some(world, live=True, most=2))
+        chosen = (*self._some_facts(world, live=False, most=1), *self._some_facts(world, live=True, most=2))
         purge = WorkloadStep("purge", chosen)
         return [*steps, purge, *self._update(world.apply(purge))]
 
@@ -116,22 +116,24 @@ class Planner:
         return [WorkloadStep("insert", (self._question(),), self._value())]
 
     def _update(self, world: World) -> list[WorkloadStep]:
-        return [WorkloadStep("update", (q,), self._value()) for q in self._some(world, live=True, most=1)]
+        return [
+            WorkloadStep("update", (q,), self._value()) for q in self._some_facts(world, live=True, most=1)
+        ]
 
     def _delete(self, world: World) -> list[WorkloadStep]:
-        chosen = self._some(world, live=True, most=3)
+        chosen = self._some_facts(world, live=True, most=3)
         return [WorkloadStep("delete", chosen, abstain=self.random.random() < 0.4)] if chosen else []
 
     def _forget(self, world: World) -> list[WorkloadStep]:
         return [replace(step, do="forget") for step in self._delete(world)]
 
     def _restore(self, world: World) -> list[WorkloadStep]:
-        chosen = self._some(world, live=False, most=3)
+        chosen = self._some_facts(world, live=False, most=3)
         return [WorkloadStep("restore", chosen)] if chosen else []
 
     def _erase(self, world: World) -> list[WorkloadStep]:
         """Plan to erase facts, live or deleted ones."""
-        chosen = self._some(world, live=self.random.random() < 0.7, most=2)
+        chosen = self._some_facts(world, live=self.random.random() < 0.7, most=2)
         return [WorkloadStep("erase", chosen)] if chosen else []
 
     def _quoting(self, world: World, do: str) -> list[WorkloadStep]:
@@ -196,7 +198,7 @@ class Planner:
         other = 1 - world.active
         return [WorkloadStep("retire", encoder=other)] if world.keysets[other] == READY else []
 
-    def _some(self, world: World, *, live: bool, most: int) -> tuple[str, ...]:
+    def _some_facts(self, world: World, *, live: bool, most: int) -> tuple[str, ...]:
         found = [
             q for q, fact in world.facts.items() if fact.live is live and not fact.erased and self._mine(q)
         ]

@@ -116,7 +116,7 @@ def shares_found(
         assert fact.question is not None
         for name, found in _orders(answers, fact.question, values).items():
             ranks[name].append(found.index(fact.fact_id) + 1 if fact.fact_id in found else None)
-            is_first[name].append(bool(found) and _plain(values[found[0]]) == _plain(fact.value))
+            is_first[name].append(bool(found) and _fold_value(values[found[0]]) == _fold_value(fact.value))
         advance(done, len(facts))
     return {name: _shares(ranks[name], is_first[name]) for name in ranks}
 
@@ -164,7 +164,7 @@ def _shares(ranks: Sequence[int | None], is_first: Sequence[bool]) -> OwnFactSha
     )
 
 
-def _plain(value: str) -> str:
+def _fold_value(value: str) -> str:
     return " ".join(value.casefold().split())
 
 

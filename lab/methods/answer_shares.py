@@ -127,11 +127,11 @@ def ask_questions(
         begun = time.perf_counter()
         got = answer(question)
         seconds = time.perf_counter() - begun
-        yield got, got.answer is None or _stands(got, by_id), seconds
+        yield got, got.answer is None or _is_quoted(got, by_id), seconds
         advance(number, len(questions))
 
 
-def _stands(answer: Answer, by_id: dict[str, str]) -> bool:
+def _is_quoted(answer: Answer, by_id: dict[str, str]) -> bool:
     source = answer.source
     return (
         source is not None and by_id.get(source.external_id, "")[source.start : source.end] == answer.answer

@@ -157,7 +157,7 @@ def _preset(name: str) -> Any:
     return tuners[name]() if name in tuners else training.preset(name)
 
 
-def _lists(num_keys: str) -> float:
+def _number_of_lists(num_keys: str) -> float:
     spec = parse_spec(paper_spec(int(num_keys), WIDTH))
     return spec.lists if spec else 0
 
@@ -177,7 +177,7 @@ def _epochs(preset: str) -> float:
     return float(config.steps * config.batch_documents / 4_000)
 
 
-_COMPUTED = {"lists": _lists, "code_bytes": _code_bytes, "mix": _mix, "epochs": _epochs}
+_COMPUTED = {"lists": _number_of_lists, "code_bytes": _code_bytes, "mix": _mix, "epochs": _epochs}
 
 
 # The page about the paper, between two marks of docs/explanation/paper.md.

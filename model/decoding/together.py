@@ -212,11 +212,11 @@ class DecoderTogether:
             began, before = time.monotonic(), sum(row.content for row in rows)
             self.run.step()
             self._pace.note_step(time.monotonic() - began, sum(row.content for row in rows) - before)
-        going_on = [ticket for ticket in self._live if not self._is_over(ticket)]
+        going_on = [ticket for ticket in self._live if not self._tell_or_leave(ticket)]
         with self._changed:
             self._live = going_on
 
-    def _is_over(self, ticket: Ticket) -> bool:
+    def _tell_or_leave(self, ticket: Ticket) -> bool:
         """Tell what is new to who asked, or take the row out where nobody waits; tell whether that was all."""
         assert ticket.telling is not None
         row = ticket.telling.row

@@ -259,8 +259,8 @@ class Evidence:
 # ends with the object.
 
 SUFFIXES = {".json", ".jsonl", ".csv"}
-_QUESTION = ("question", "problem")
-_ANSWERS = ("answers", "golden_answers", "possible_answers", "answer")
+_QUESTION_FIELDS = ("question", "problem")
+_ANSWER_FIELDS = ("answers", "golden_answers", "possible_answers", "answer")
 _FORMS = "Write each question as an object on a line of its own, all as one list, or as CSV with a header"
 
 RELATIONS = {
@@ -369,11 +369,11 @@ def _question_of(where: str, row: Any) -> AskedQuestion:
     if "sub_label" in row:
         text, answers = _statement(where, row), _texts(row.get("obj_label"))
     else:
-        text = next((row[name] for name in _QUESTION if isinstance(row.get(name), str)), "")
-        answers = next((found for name in _ANSWERS if (found := _texts(row.get(name)))), ())
+        text = next((row[name] for name in _QUESTION_FIELDS if isinstance(row.get(name), str)), "")
+        answers = next((found for name in _ANSWER_FIELDS if (found := _texts(row.get(name)))), ())
     if not text.strip() or not answers:
-        ours = ("obj_label",) if "sub_label" in row else _ANSWERS
-        what, names = ("answer", ours) if text.strip() else ("question", _QUESTION)
+        ours = ("obj_label",) if "sub_label" in row else _ANSWER_FIELDS
+        what, names = ("answer", ours) if text.strip() else ("question", _QUESTION_FIELDS)
         raise EvaluationFileError(f"{where} has no {what}; give it in a field {' or '.join(names)}")
     name = sha256("\n".join((text.strip(), *answers)).encode()).hexdigest()[:16]
     return AskedQuestion(name, text.strip(), answers, is_statement="sub_label" in row, views=_views_of(row))

@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 MOST_REFUSED = 3  # refusals in a row after which the fault is not in the conversations
 _FENCE = re.compile(r"\A```[^\n]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 _TRANSIENT = {408, 409, 425, 429}  # and every 5xx
-_OF_THE_REQUEST = {400, 413, 422}
+_REQUEST_FAULTS = {400, 413, 422}
 _LONGEST_WAIT = 120.0
 _MOST_SAID = 200  # characters of an endpoint's response that a message quotes
 
@@ -159,7 +159,7 @@ class Chat:
         cause = f"status {status}: {self._message_of(response)}"
         if status in _TRANSIENT or status >= 500:
             raise _Transient(cause, _wait_asked(response.headers.get("retry-after")))
-        if status in _OF_THE_REQUEST:
+        if status in _REQUEST_FAULTS:
             raise ConversationRefused(f"the endpoint refused the conversation, {cause}")
         if status in (401, 403):
             raise self._unusable(cause, f"Set {self.endpoint.key_from} to a key that may use it.")

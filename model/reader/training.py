@@ -385,8 +385,8 @@ def measure_reader(
     empty = [reading.margin for example, reading in pairs if example.answer is None]
     held = [reading.margin for example, reading in pairs if example.answer is not None]
     return ReaderMeasures(
-        answered=_right(judged),
-        by_kind={name: _right([one for one in judged if one[0] == name]) for name in kinds},
+        answered=_share_right(judged),
+        by_kind={name: _share_right([one for one in judged if one[0] == name]) for name in kinds},
         unanswered=len(empty),
         none_auc=round(auc(held, empty), 4),
     )
@@ -453,7 +453,7 @@ def _compare_reading(example: ReaderExample, reading: PassageReading) -> tuple[b
     return normalise_answer(said) == normalise_answer(gold), f1(said, gold)
 
 
-def _right(judged: Iterable[tuple[str, bool, float]]) -> RightShare:
+def _share_right(judged: Iterable[tuple[str, bool, float]]) -> RightShare:
     rows = list(judged)
     count = max(1, len(rows))
     return RightShare(

@@ -351,7 +351,8 @@ class SpaceAlphabet:
 
 TOKENS_AT_ONCE = 4096  # of a forward on a CPU
 TOKENS_AT_ONCE_ON_DEVICE = 32_768  # of one on an accelerator
-_SHORTEST, _STEPS = 32, 4  # the least of the fixed lengths, and how many there are up to its double
+_SHORTEST_LENGTH = 32  # the least of the fixed lengths
+_LENGTHS_PER_DOUBLING = 4  # how many fixed lengths there are up to the double of one
 
 
 def tokens_at_once(device: torch.device) -> int:
@@ -361,8 +362,8 @@ def tokens_at_once(device: torch.device) -> int:
 
 def fixed_length(length: int) -> int:
     """Give the next of few lengths: 32, 40, 48, 56, 64, 80, 96, 112, 128, 160 and so on."""
-    step = max(_SHORTEST, 1 << (max(1, length) - 1).bit_length()) // (2 * _STEPS)
-    return max(_SHORTEST, -(-length // step) * step)
+    step = max(_SHORTEST_LENGTH, 1 << (max(1, length) - 1).bit_length()) // (2 * _LENGTHS_PER_DOUBLING)
+    return max(_SHORTEST_LENGTH, -(-length // step) * step)
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,7 +251,7 @@ QA_FORMS = (
     "{question}\n",
     "{question} ",
 )
-_ASKED = (
+_QUESTION_FORMS = (
     *QA_FORMS,
     "{question}\n\n",
     "{question}\nAnswer: ",
@@ -263,7 +263,7 @@ _ASKED = (
     "Do you know this? {question} ",
     "FAQ\n\n{question}\n",
 )
-_CHATS = (
+_CHAT_FORMS = (
     "<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n",
     "<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\nThe answer is ",
     "<|im_start|>system\nYou are a helpful AI assistant.<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n"
@@ -272,21 +272,21 @@ _CHATS = (
     "Human: {question}\nAI: ",
     "- {question}\n- ",
 )
-_KEYWORDS = (
+_KEYWORD_FORMS = (
     "{keywords}: ",
     "{keywords}\n",
     "{keywords} ",
     "Search: {keywords}\nResult: ",
     "Query: {keywords}\nAnswer: ",
 )
-_RUNNING = (
+_STATEMENT_FORMS = (
     "{statement} ",
     "In short: {statement} ",
     "Here is what I found. {statement} ",
     "Note: {statement} ",
     "Complete the sentence: {statement} ",
 )
-_KINDS = (_ASKED, _CHATS, _KEYWORDS, _RUNNING)
+_KINDS = (_QUESTION_FORMS, _CHAT_FORMS, _KEYWORD_FORMS, _STATEMENT_FORMS)
 _SHARES = (0.4, 0.2, 0.2, 0.2)
 
 
@@ -306,7 +306,7 @@ def one_of_questions(question: str, rng: random.Random) -> str:
 def one_of_many(question: str, rng: random.Random) -> str:
     """Put the question in one of thirty forms: two fifths as questions, the others in equal parts."""
     (kind,) = rng.choices(_KINDS, _SHARES)
-    return _fill_form(rng.choice(kind), question) or rng.choice(_ASKED).format(question=question)
+    return _fill_form(rng.choice(kind), question) or rng.choice(_QUESTION_FORMS).format(question=question)
 
 
 ASKING: Mapping[str, Callable[[str, random.Random], str]] = {

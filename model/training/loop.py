@@ -419,13 +419,13 @@ def hardware() -> str:
     if torch.cuda.is_available():
         return processes + torch.cuda.get_device_name()
     cpu = next(
-        (line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")),
+        (line.split(":")[1].strip() for line in _cpuinfo_lines() if line.startswith("model name")),
         platform.machine(),
     )
     return f"{processes}{torch.get_num_threads()} cores of {cpu}"
 
 
-def _cpuinfo() -> list[str]:
+def _cpuinfo_lines() -> list[str]:
     path = Path("/proc/cpuinfo")
     return path.read_text().splitlines() if path.is_file() else []
 

@@ -150,17 +150,17 @@ def find_statement(said: SourcedStatement, text: str, uri: str) -> SourceCheck:
     before, after = said.text[first : said.start], said.text[said.end : last]
     whole = _nearest(f"{_pattern(before)}(?P<said>{_pattern(said.value)}){_pattern(after)}", text, said.start)
     if whole is not None:
-        return _check(STILL_SAYS, whole, uri)
+        return _make_check(STILL_SAYS, whole, uri)
     if len(before.split()) + len(after.split()) >= FEWEST_AROUND:
         other = _nearest(
             f"{_pattern(before)}(?P<said>.{{1,{LONGEST_VALUE}}}?){_pattern(after)}", text, said.start
         )
         if other is not None:
-            return _check(SAYS_OTHERWISE, other, uri)
+            return _make_check(SAYS_OTHERWISE, other, uri)
     return SourceCheck(outcome=SAYS_OTHERWISE, cause="the sentence is not there any more")
 
 
-def _check(outcome: str, found: re.Match[str], uri: str) -> SourceCheck:
+def _make_check(outcome: str, found: re.Match[str], uri: str) -> SourceCheck:
     says = found["said"]
     start = found.start("said") + len(says) - len(says.lstrip())
     place = SourcePlace(uri=uri, start=start, end=start + len(says.strip()))
