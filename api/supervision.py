@@ -79,7 +79,7 @@ class Supervisor:
         return self._posts[:-1]
 
     def _is_over(self) -> bool:
-        """Say whether all have ended that were told to; the attendant is told last."""
+        """Say whether all processes have ended after a stop. Once the servers have, it tells the attendant to end."""
         if not self._num_stops:
             return False
         attendant = self._posts[-1]

@@ -223,6 +223,6 @@ def some_ids(ids: Sequence[int], most: int = 20) -> str:
 
 
 def shorten(text: str | None, width: int = 60) -> str:
-    """Give the start of a text, on one line."""
+    """Put a text on one line, cut to `width` characters, of which the last is then an ellipsis."""
     line = " ".join((text or "").split())
     return line if len(line) <= width else f"{line[: width - 1]}…"

@@ -142,7 +142,7 @@ def _show_ask_page(ports: Ports, request: PageRequest, form: Form, answered: Ans
 
 
 def _cut_likeliest(said: str, found: Answer) -> tuple[str, str, str] | None:
-    """Cut the lines that are said at the likeliest words of the passage that was read for them."""
+    """Split `said` at the likeliest words of the passage that was read for it; None where it has them nowhere."""
     for one in found.nearest:
         if one.source is None or found.source is None or one.likeliest_end is None:
             continue

@@ -130,7 +130,7 @@ class _Recorded:
 
 
 def _may_edit(token: Any, scope: HTTPScope) -> bool:
-    """Tell whether the guard will admit the request. A token without the right gets no claim and no response."""
+    """Tell whether the token has the right that the route needs. Without it, nothing is claimed or given back."""
     return isinstance(token, TokenRecord) and token.may(right_of(scope["route_handler"]))
 
 

@@ -307,7 +307,7 @@ class SignOn:
     access: Access
 
     def of_bearer(self, token: str) -> TokenRecord:
-        """Give the token of the person whose access token this is.
+        """Give the token that the base has for the person to whom the provider gave this access token.
 
         Raises `IdentityRefused`, `RoleUnmapped` and `ProviderUnavailable`.
         """

@@ -138,7 +138,7 @@ def weigh_span(question: str, places: Sequence[ReadPlace]) -> PlaceEvidence:
     """Compute the evidence for the first of these places against all places read, also those with deleted facts."""
     place = places[0]
     text = _plain(place.text)
-    others = [one.margin for one in places if not _same(text, _plain(one.text))]
+    others = [one.margin for one in places if not _is_nested(text, _plain(one.text))]
     top = max(one.margin for one in places)
     total = sum(math.exp(one.margin - top) for one in places)
     same = sum(math.exp(one.margin - top) for one in places if _plain(one.text) == text)
@@ -159,7 +159,7 @@ def _plain(text: str) -> str:
     return " ".join(_WORD.findall(text.casefold()))
 
 
-def _same(text: str, other: str) -> bool:
+def _is_nested(text: str, other: str) -> bool:
     """Tell whether one text is part of the other, as nested spans of one place are."""
     return f" {text} " in f" {other} " or f" {other} " in f" {text} "
 

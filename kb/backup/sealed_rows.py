@@ -225,7 +225,7 @@ _WORDS = frozenset({"policy", "selector_digest", "checkpoint_id", "at", "outcome
 
 
 def _without_words(value: Any, name: str = "") -> Any:
-    """Give JSON without what anybody wrote: strings are marks, and lists lose items with strings."""
+    """Give JSON with marks for strings, but for those of `_WORDS`; lists lose the items that then hold a mark."""
     if isinstance(value, str):
         return value if name in _WORDS else MARK
     if isinstance(value, dict):

@@ -43,7 +43,7 @@ from colmlm.kb.facts.records import (
     PairsSought,
     StalePage,
 )
-from colmlm.kb.facts.redaction import MARK, STRETCH, blank_out, marked_spans, spans_touch, split_apart
+from colmlm.kb.facts.redaction import MARK, STRETCH, blank_out, marked_spans, spans_apart, spans_touch
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.principal import Principal, current_origin
 from colmlm.kb.questions import reading
@@ -329,7 +329,7 @@ def _withheld_texts(
             past += (*fact.past, output[slice(*span)])
     said = Phrases(past)
     return blank_out(prompt, said.spans(prompt)), blank_out(
-        output, (*gone, *split_apart(said.spans(output), standing))
+        output, (*gone, *spans_apart(said.spans(output), standing))
     )
 
 
@@ -525,7 +525,7 @@ class _Past:
 
     def shown_text(self, text: str) -> str:
         return (
-            blank_out(text, split_apart(self.gone.spans(text), self.stays.spans(text))) if self.gone else text
+            blank_out(text, spans_apart(self.gone.spans(text), self.stays.spans(text))) if self.gone else text
         )
 
 

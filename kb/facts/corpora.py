@@ -165,7 +165,7 @@ class Corpora:
             record_seen(session, session.scalars(current).all())
 
     def begin_synced(self, corpus: str, documents: Mapping[str, Collection[str]]) -> None:
-        """Store, by path, the documents that a sync is about to ingest."""
+        """Store, by path, the external ids of the documents that a sync is about to ingest."""
         with self.store.sessions.begin() as session:
             for path, names in documents.items():
                 begin_sync(session, corpus, path, names)
@@ -385,7 +385,7 @@ class SyncedFile:
 
 
 def begin_sync(session: Session, corpus: str, path: str, documents: Collection[str]) -> None:
-    """Store the documents of a file before they are ingested, in case the sync does not finish."""
+    """Store the external ids of a file's documents before they are ingested, in case the sync does not finish."""
     named = (SyncedFileRow.corpus == corpus, SyncedFileRow.path == path)
     last = session.scalar(select(func.max(SyncedFileRow.part)).where(*named))
     session.add(

@@ -222,7 +222,7 @@ def store_pairs(session: Session, pairs: Collection[KeptPair]) -> None:
 
 
 def fill_frames(session: Session, first: int, last: int) -> None:
-    """Compute the frames of the facts with these ids and those between as far as they have none."""
+    """Compute the frames (`kb.texts.searched.frame_of`) of the facts from id `first` to `last` that have none."""
     _fill_frames(session, _IN_RANGE, first=first, last=last)
 
 

@@ -129,7 +129,7 @@ class Contradicting(Admitting, total=False):
 
 
 class Editing(OnRecord, total=False):
-    """Choose how facts are edited: with `anyway` also to what another fact contradicts."""
+    """Options of an edit: with `anyway` a fact may be edited to what another fact contradicts."""
 
     anyway: bool
 

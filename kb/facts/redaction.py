@@ -105,7 +105,7 @@ def blank_out(text: str, spans: Iterable[Span]) -> str:
     return text
 
 
-def split_apart(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
+def spans_apart(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
     """Give the spans that overlap none of the others."""
     return [span for span in spans if not spans_touch(span, others)]
 
@@ -335,7 +335,7 @@ def redact_about(session: Session, fact_id: int, said: Finder) -> Iterator[int]:
 
 
 def _mentioned_spans(text: str, said: Phrases, apart_from: Sequence[Span]) -> list[Span]:
-    return split_apart(said.spans(text), apart_from)
+    return spans_apart(said.spans(text), apart_from)
 
 
 def _redact_document(
@@ -389,10 +389,10 @@ def _spans_in(
     """Find the spans where an edition of the facts' document says them, and its mentions, which `said` finds."""
     found = [span for target in targets for span in _find_span(row, target, apart_from)]
     former = [state for target in targets for state in target.former if state.document_id is not None]
-    found += split_apart(
+    found += spans_apart(
         (span for state in former for span in _find_span(row, state, apart_from)), apart_from
     )
-    return found + split_apart(said.spans(row.text), apart_from)
+    return found + spans_apart(said.spans(row.text), apart_from)
 
 
 def _find_span(row: DocumentRow, target: ErasureTarget, apart_from: Sequence[Span]) -> list[Span]:
@@ -406,7 +406,7 @@ def _find_span(row: DocumentRow, target: ErasureTarget, apart_from: Sequence[Spa
             (m.start() + target.start - first, m.start() + target.end - first)
             for m in re.finditer(re.escape(sentence), row.text)
         ]
-        found = split_apart(found, apart_from)
+        found = spans_apart(found, apart_from)
     return found
 
 

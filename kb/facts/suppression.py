@@ -36,7 +36,7 @@ from colmlm.kb.facts.redaction import (
     ErasureTarget,
     blank_out,
     redacted_columns,
-    split_apart,
+    spans_apart,
     strings_of,
 )
 from colmlm.kb.log import audit
@@ -134,7 +134,7 @@ class Suppressor:
         kept = tuple(span for span in document.facts if (span.start, span.end) not in set(gone))
         # Mentions of the value elsewhere in the document go too, as the erasure redacted them.
         said = Phrases(value for span in erased for value in (span.value, span.current) if value)
-        mentioned = split_apart(said.spans(document.text), [(span.start, span.end) for span in kept])
+        mentioned = spans_apart(said.spans(document.text), [(span.start, span.end) for span in kept])
         about = redacted_columns(document, ABOUT, said)
         text = blank_out(document.text, (*gone, *mentioned))
         return replace(document, **about, text=text, facts=kept), len(gone)
@@ -362,10 +362,10 @@ class OthersSaying:
         return cls(texts, _saying(session, targets, texts, true()), seq)
 
     def by_now(self, session: Session, targets: Sequence[ErasureTarget]) -> dict[int, Collection[str]]:
-        """Give the facts that say a text of these targets, once the log is locked.
+        """Give the facts that say a text of these targets by now, with these texts. The caller holds the log's lock.
 
-        Reads what was written since, which the log names where it is no new version: a document that comes again gives
-        facts that it keeps another answer. Only where the targets themselves were edited is every fact read again.
+        Facts written since the first reading are read again: those with a new version, and those that the log names, as
+        a document that comes again gives its facts another answer. Where the targets were edited, every fact is read.
         """
         if not strings_of(targets) <= set(self.texts):
             return _saying(session, targets, strings_of(targets), true())

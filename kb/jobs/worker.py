@@ -387,7 +387,7 @@ class Runner:
 
 
 def _without_counts_of_base(result: Any) -> Any:
-    """Leave out what a result says of the keyset, but for which it is: its numbers are those of all corpora."""
+    """Leave only the keyset's id and state of what a result says of it, since its counts are those of all corpora."""
     if not isinstance(result, dict) or not isinstance(keyset := result.get("keyset"), dict):
         return result
     return {**result, "keyset": {name: keyset[name] for name in ("keyset_id", "state") if name in keyset}}

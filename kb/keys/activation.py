@@ -272,7 +272,7 @@ Encode = Callable[[Sequence[str]], Vectors]
 def measure_threshold(
     store: Store, keyset: KeysetHead, encode: Encode, size: int, *, false_accept_rate: float | None = None
 ) -> Calibration:
-    """Ask up to `size` questions, spread evenly over the facts, that `encode` makes queries [B, d] of.
+    """Measure a threshold by up to `size` questions, spread evenly over the facts; `encode` makes them queries [B, d].
 
     Raises `InvalidValue` where there are none, and where all facts have one value.
     """

@@ -464,7 +464,7 @@ def fit_near_rotation(old_ND: Vectors, new_NE: Vectors) -> LinearMap:
 
 
 def require_fit(method: str, sample: int) -> None:
-    """Raise `InvalidValue` for a method that there is not, and a sample that is too small."""
+    """Raise `InvalidValue` for an unknown method, and for a sample with fewer than `FEWEST` facts."""
     if method not in METHODS:
         raise InvalidValue("method", f"{method!r} is not one of {', '.join(METHODS)}")
     if sample < FEWEST:
@@ -489,13 +489,13 @@ def best_map(method: str, old_ND: Vectors, new_NE: Vectors, groups_N: Sequence[i
     same_width = old_ND.shape[1] == new_NE.shape[1]
     tried = (
         one
-        for name, fitter, strengths in _ways(method, same_width)
+        for name, fitter, strengths in _fitters(method, same_width)
         for one in _fit_strengths(name, fitter, strengths, old_ND, new_NE, fold_N)
     )
     return max(tried, key=lambda one: one.cosine)
 
 
-def _ways(method: str, same_width: bool) -> Iterator[tuple[str, Fitter, Sequence[float]]]:
+def _fitters(method: str, same_width: bool) -> Iterator[tuple[str, Fitter, Sequence[float]]]:
     """Give the fitters of a method with their names and strengths; "auto" stands for all methods."""
     if method != "ridge":
         yield "procrustes", fit_rotation, (0.0,)

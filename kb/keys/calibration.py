@@ -86,7 +86,7 @@ def calibrate_threshold(
 def score_pairs(
     queries_BD: Vectors, said: Sequence[str], keys: Iterable[tuple[Sequence[str], Vectors]]
 ) -> tuple[Scores, Scores]:
-    """Give the genuine and the impostor score [B] of each question; -inf where there is no such fact."""
+    """Give each question's best score with a key of its value (genuine) and of another (impostor); -inf for none."""
     forms = [normalise_value(value) for value in said]
     classes = {form: number for number, form in enumerate(dict.fromkeys(forms))}
     class_B = np.array([classes[form] for form in forms], dtype=np.int64)

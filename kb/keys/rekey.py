@@ -226,20 +226,20 @@ class RekeyRun:
             last = mine[-1] if mine else window[-1]
             ours = set(mine)
             others = next((one for one in takewhile(last.__ge__, window) if one not in ours), None)
-            return _Step(last, others, self._key(session, queue, mine) if mine else None)
+            return _Step(last, others, self._key_claimed(session, queue, mine) if mine else None)
 
     def _key_asked_for(self, session: Session, queue: KeyQueue) -> int:
         """Make true keys of a batch that outputs ask for, wherever in the whole queue it is; give their number."""
         whole = replace(queue, within=None)
         asked = whole.most_used_ids(session, WINDOW * self.batch) if queue.replaced else []
         mine = self._claim(session, whole, asked) if asked else []
-        return self._key(session, whole, mine) if mine else 0
+        return self._key_claimed(session, whole, mine) if mine else 0
 
     def _claim(self, session: Session, queue: KeyQueue, window: Sequence[int]) -> Sequence[int]:
         """Claim a batch of these, in their order, of those that no other worker has claimed."""
         return session.scalars(_CLAIM, self._claim_parameters(queue, window) | {"batch": self.batch}).all()
 
-    def _key(self, session: Session, queue: KeyQueue, mine: Sequence[int]) -> int:
+    def _key_claimed(self, session: Session, queue: KeyQueue, mine: Sequence[int]) -> int:
         """Make the keys of what was claimed, and give their number."""
         # Read again, since another worker may have keyed and released a candidate after it was read and before this
         # claim.

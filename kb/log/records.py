@@ -78,12 +78,12 @@ def source_of(database: str) -> str:
 
 
 def type_of(kind: str) -> str:
-    """Give the type of the events of this kind of change."""
+    """Give the CloudEvents type of the event of a change of this kind."""
     return f"org.colmlm.change.{kind}"
 
 
 def cloud_event(change: ChangeRecord, database: str) -> CloudEvent:
-    """Give the event of a change of this base."""
+    """Give the CloudEvents event of a change of this base."""
     is_of_one = change.num_facts == len(change.fact_ids) == 1
     return CloudEvent(
         id=str(change.seq),

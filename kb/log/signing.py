@@ -117,7 +117,7 @@ class KeyNames:
 
 
 def key_names(public: Ed25519PublicKey) -> KeyNames:
-    """Give the names of a public key."""
+    """Give the key id and the fingerprint of a public key."""
     spki = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return KeyNames(hashlib.sha256(spki).hexdigest(), fingerprint(public.public_bytes_raw()))
 

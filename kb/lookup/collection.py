@@ -41,7 +41,7 @@ SLOW = 60.0  # seconds for what writes, loads or flushes
 
 @dataclass(frozen=True, slots=True)
 class CollectionMark:
-    """Says that everything up to change `seq`, whose hash in the log is `log_hash`, was written by fill `fill`.
+    """The collection's mark: fill `fill` wrote everything up to change `seq`, whose hash in the log is `log_hash`.
 
     `at` is when it was set, in seconds of the database's clock.
     """
@@ -229,13 +229,13 @@ class Collection:
     # What is written, by one process at a time
 
     def drop(self) -> None:
-        """Drop it where it is there. Raises `CandidatesRefused` where it is another's."""
+        """Drop the collection where it is there. Raises `CandidatesRefused` where it is another's."""
         if self.exists():
             with self._asking() as client:
                 client.drop_collection(self.name, timeout=SLOW)
 
     def create(self) -> None:
-        """Make it anew and empty, in the place of what this owner has there."""
+        """Make the collection anew and empty, in the place of what this owner has there."""
         from pymilvus import DataType, MilvusClient
 
         self.drop()
@@ -254,7 +254,7 @@ class Collection:
         self.load()
 
     def load(self) -> None:
-        """Have Milvus load it for searches, where that was undone."""
+        """Have Milvus load the collection for searches, where that was undone."""
         with self._asking() as client:
             client.load_collection(self.name, replica_number=1, timeout=SLOW)
 
@@ -329,7 +329,7 @@ class Collection:
                 time.sleep(0.2)
 
     def num_rows(self) -> int | None:
-        """Count the rows of its segments, deleted ones too; None where this server does not tell."""
+        """Count the rows of the collection's segments, deleted ones too; None where this server does not tell."""
         import grpc
 
         try:

@@ -390,7 +390,7 @@ def split_queries(queries_BD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def _are_in(bits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Say of each id whether its bit is set; the bits end somewhere."""
+    """Say of each id whether its bit is set; an id past the end of the bits has none."""
     byte = ids >> 3
     known = bits[byte.clamp(0, len(bits) - 1)] >> (ids & 7).to(bits.dtype) & 1
     return known.bool() & (byte < len(bits))

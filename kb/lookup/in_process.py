@@ -349,7 +349,7 @@ class CorporaKeys:
                 self._touched.update(new)
 
     def read_keys(self, whole: Sized, connection: psycopg.Connection) -> None:
-        """Read the keys, or those that came since. What changes meanwhile is noted afterwards."""
+        """Read all keys of the corpora at first, and where too many lie apart; else only those noted since."""
         with self._lock, connection.cursor(binary=True) as cursor:
             if self._touched is None or (self._apart is not None and len(self._apart) > 2 * self._most_apart):
                 ids = cursor.execute(_IDS_OF_CORPORA, self._asked).fetchall()
@@ -409,7 +409,7 @@ class IndexHere(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CorporaCandidates:
-    """Propose keys of some corpora, in the place of the candidates of the whole keyset."""
+    """The candidates among the keys of some corpora, in the place of those among the whole keyset."""
 
     whole: IndexHere
     keys: CorporaKeys

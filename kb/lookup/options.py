@@ -84,7 +84,7 @@ class FactFilter:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Give what the conditions below are executed with. Raises where it lets more pass than the caller may see."""
+        """Give the SQL parameters of the conditions below. Raises where the filter is wider than the caller's scope."""
         scope = scope_of_caller()
         if scope is not None and not (self.corpora and set(self.corpora) <= set(scope)):
             raise RuntimeError("a filter of facts is wider than the scope of the caller")

@@ -63,7 +63,7 @@ class Misses:
     show: ShowTexts | None = None
 
     def find(self, **sought: Unpack[MissSearch]) -> MissPage:
-        """List groups of a state. Where there are few groups, it first gives up to 256 new misses to them."""
+        """List the groups of misses in a state. Where there are few, it first sorts up to 256 new misses into them."""
         if not self.store.settings.keep_answers:
             return MissPage((), 0, 0, False, None)
         self._group_some()
@@ -500,7 +500,7 @@ class Leaders:
         return best
 
     def _candidates(self, words: frozenset[str]) -> Iterator[int]:
-        """Give the leaders that say one of the rarest words: who shares enough of all has one of so many."""
+        """Yield the leaders that say one of the rarest words. One that shares enough of all words says one of these."""
         rarest = sorted(words, key=lambda word: (len(self._saying.get(word, ())), word))
         for word in rarest[: len(words) - math.ceil(OVERLAP * len(words)) + 1]:
             yield from self._saying.get(word, ())

@@ -176,7 +176,7 @@ def compare_runs(session: Session, name: str, before_id: int | None, after_id: i
 
     Raises `InvalidValue` where there are no two, and `QuestionRunNotFound`.
     """
-    before_id, after_id = _pair(session, name, before_id, after_id)
+    before_id, after_id = _runs_to_compare(session, name, before_id, after_id)
     before, after = (reading.run_record(session, run_id, name) for run_id in (before_id, after_id))
     was, now = (
         {one.question_id: one for one in reading.list_items(session, run_id)}
@@ -205,7 +205,7 @@ def compare_runs(session: Session, name: str, before_id: int | None, after_id: i
     )
 
 
-def _pair(session: Session, name: str, before: int | None, after: int | None) -> tuple[int, int]:
+def _runs_to_compare(session: Session, name: str, before: int | None, after: int | None) -> tuple[int, int]:
     """Fill in the runs that were not named: the newest, and the one before the other."""
     if after is None:
         after = next((run.run_id for run in reading.list_runs(session, name, None, 1)), None)

@@ -165,7 +165,7 @@ def _found_before(session: Session, document_ids: set[int]) -> dict[int, list[tu
 
 
 def read_findings(payload: Mapping[str, Any]) -> tuple[LineageFinding, ...]:
-    """Read the findings in the payload of an erasure, none of one before they were made. Raises `ValueError`."""
+    """Read the findings in the payload of an erasure; older payloads have none. Raises `ValueError`."""
     try:
         return msgspec.convert(payload.get(PART, ()), tuple[LineageFinding, ...])
     except msgspec.ValidationError as error:

@@ -556,6 +556,6 @@ SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND 
 
 
 def _reload(connection: Connection, awaited: str) -> None:
-    """Have the server read its files, and wait until this backend has, as the checkpointer is told at the same time."""
+    """Have the server reload its settings, and wait until this backend has; the checkpointer is told then, too."""
     connection.execute(text("SELECT pg_reload_conf()"))
     _look_until_none(lambda: _scalar(connection, "SHOW wal_recycle") != awaited)

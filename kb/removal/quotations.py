@@ -47,7 +47,7 @@ from colmlm.kb.facts.redaction import (
     redact_about,
     redact_json,
     redacted_columns,
-    split_apart,
+    spans_apart,
     store_redacted,
     strings_of,
 )
@@ -354,7 +354,7 @@ def without_quotations(
     others = [(s.output_start, s.output_end) for s in splices if s.fact_id not in erased]
     spliced = Phrases(output[start:end].replace(MARK, " ") for start, end in own)
     in_prompt, in_output = ((*finder.spans(text), *spliced.spans(text)) for text in (prompt, output))
-    return blank_out(prompt, in_prompt), blank_out(output, (*own, *split_apart((*in_output, *marks), others)))
+    return blank_out(prompt, in_prompt), blank_out(output, (*own, *spans_apart((*in_output, *marks), others)))
 
 
 def redact_quoting_outputs(session: Session, gone: ErasedFacts, seq: int) -> Iterator[int]:

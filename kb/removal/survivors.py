@@ -84,7 +84,7 @@ class ListedPlace:
 
 @dataclass(frozen=True, slots=True)
 class PlacesOfQuestion:
-    """A question with every place read for it, and what judges them.
+    """A question with every place read for it, and the fitted confidence that judges them.
 
     Places that touch a fact that is gone are set aside, and those behind them weighed as if it did not exist.
     """

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.facts.records import Mentioned
-from colmlm.kb.facts.redaction import ErasureTarget, blank_out, split_apart, strings_of
+from colmlm.kb.facts.redaction import ErasureTarget, blank_out, spans_apart, strings_of
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.removal.records import LeftRows, Mention, Mentions, Stretch
 from colmlm.kb.removal.scan import LEAST, Matcher
@@ -133,7 +133,7 @@ def _of_words(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Tr
 def _is_elsewhere(session: Session, target: ErasureTarget, stem: str) -> bool:
     """Say whether a sentence has this stem which an erasure of the fact leaves alone, or leaves it in."""
     others = [span for span in target.spans if span != (target.start, target.end)]
-    mentioned = split_apart(Phrases(target.values).spans(target.text), others)
+    mentioned = spans_apart(Phrases(target.values).spans(target.text), others)
     rest = blank_out(target.text, [(target.start, target.end), *mentioned])
     title = session.scalar(select(DocumentRow.title).where(DocumentRow.id == target.document_id))
     named = {"fact_id": target.fact_id, "corpus": target.corpus, "external_id": target.external_id}
@@ -224,7 +224,7 @@ def _mentions(targets: Sequence[ErasureTarget], target: ErasureTarget) -> list[S
     """Find the places where the target's document says it, or another target of it, beside the spans of facts."""
     of_document = [other for other in targets if other.document_id == target.document_id]
     values = Phrases(value for other in of_document for value in other.values)
-    return split_apart(values.spans(target.text), target.spans)
+    return spans_apart(values.spans(target.text), target.spans)
 
 
 def save_traces(traces: Sequence[Trace], path: Path) -> None:

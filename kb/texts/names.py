@@ -468,7 +468,7 @@ class _Reading:
         )
 
     def _is_near(self, at: int) -> bool:
-        """Say whether only blanks are before this word."""
+        """Say whether only blanks, and no blank line, are between this word and the one before."""
         return 0 < at < len(self.words) and self._gap_doubt(at) is None
 
     def _name_before(self, at: int) -> bool:

@@ -169,7 +169,7 @@ def measure(kind: PeerKind, task: PeerTask, directory: Path, on_progress: Progre
     random = np.random.default_rng([task.seed, 1])
     chosen = random.choice(len(keys), 2 * min(NUM_DELETES, len(keys) // 4), replace=False)
     deleted, kept = np.split(chosen, 2)
-    delete_ms, deleted_but_found = _deletes(peer, keys, deleted)
+    delete_ms, deleted_but_found = _time_deletes(peer, keys, deleted)
 
     on_progress(f"{name}: cleaning up")
     bytes_before = peer.bytes_on_disk()
@@ -253,7 +253,7 @@ def _lookups(peer: Peer, queries: Keys) -> dict[str, float]:
     return _percentiles(times)
 
 
-def _deletes(peer: Peer, keys: Keys, facts: npt.NDArray[np.int64]) -> tuple[dict[str, float], int]:
+def _time_deletes(peer: Peer, keys: Keys, facts: npt.NDArray[np.int64]) -> tuple[dict[str, float], int]:
     """Time single deletes, and count the deleted facts that the next lookup of their own key still found."""
     times, still_found = [], 0
     for fact in facts.tolist():

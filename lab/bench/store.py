@@ -84,7 +84,7 @@ class StoreBench:
             figures = self._ingest(kb, keys)
             figures |= self._time_lookups(kb, queries, right + 1)  # fact ids start at 1
             figures["in_corpora"] = [*self._lookups_in_corpora(kb, keys, queries, right + 1)]
-            figures |= self._deletes(kb, keys)
+            figures |= self._time_deletes(kb, keys)
             figures |= self._forget(kb)
             kb.lookups.snapshot()
         figures |= self._reopen(settings, queries[0])
@@ -228,7 +228,7 @@ class StoreBench:
                 "p50_vs_all": p50 / whole_p50,
             }
 
-    def _deletes(self, kb: KnowledgeBase, keys: npt.NDArray[np.float32]) -> dict[str, Any]:
+    def _time_deletes(self, kb: KnowledgeBase, keys: npt.NDArray[np.float32]) -> dict[str, Any]:
         """Delete single facts, and look each one's own key up right afterwards; it must not be found."""
         self.say("deletes")
         chosen = (

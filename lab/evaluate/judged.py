@@ -17,7 +17,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import CheckpointPath, Threshold, examples, require_somebody, wants_json
 from colmlm.cli.output import counting, note, print_json, say
 from colmlm.lab.bench.machine import print_report
-from colmlm.lab.evaluate.kept import FromTheFirst, fill_log, open_log, read_kept, said_as
+from colmlm.lab.evaluate.kept import FromTheFirst, fill_log, name_of_row, open_log, read_kept
 from colmlm.lab.evaluate.qa import QuestionMode
 from colmlm.lab.methods.methods import Answerer, Method, answerer
 from colmlm.model.decoding.config import DecodeConfig
@@ -271,7 +271,7 @@ def _parse_answer(row: Row) -> StoredAnswer:
     said, question, references = row["output"], row["question"], tuple(row["answers"])
     if not (isinstance(said, str) and isinstance(question, str) and references):
         raise TypeError("a row without a question and its answers")
-    return StoredAnswer(said_as(row), question, tuple(str(one) for one in references), said)
+    return StoredAnswer(name_of_row(row), question, tuple(str(one) for one in references), said)
 
 
 def _cost(waiting: list[StoredAnswer]) -> Cost:
@@ -460,7 +460,7 @@ def judge_biographies(
 
 
 def _biography(row: Row) -> Biography:
-    return Biography(said_as(row), str(row["row"]), row["output"])
+    return Biography(name_of_row(row), str(row["row"]), row["output"])
 
 
 def _is_done(row: Row | None) -> bool:

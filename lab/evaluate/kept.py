@@ -62,7 +62,7 @@ def read_kept(file: Path, one_of: Callable[[Row], T], command: str) -> tuple[Row
         ) from error
 
 
-def said_as(row: Row) -> str:
+def name_of_row(row: Row) -> str:
     """Name a row by its number and a digest of its output, so that another output has another name."""
     return f"{row['row']}:{sha256(row['output'].encode()).hexdigest()[:12]}"
 

@@ -73,7 +73,7 @@ class PromptAnswer:
         return cls(generated.output, generated.output[first.output_start : first.output_end], first.fact_id)
 
     def gives(self, value: str) -> bool:
-        """Tell whether the lookup found this value, or, without a match, whether the model itself says it."""
+        """Tell whether the answer is this value: what the lookup found or, without a match, the model's own words."""
         if self.value is None:
             return exact_match(self.output, [value])
         return fold_text(self.value) == fold_text(value)

@@ -247,7 +247,7 @@ class Laboratory:
         return int(_pipe(self._nursery.stdout).readline())
 
     def _tally_round(self, number: int, kind: str, journals: list[StepJournal], codes: list[int]) -> None:
-        """Count the round, and add a finding for a child that ended in an unexpected way."""
+        """Add a round to the tally, with a finding for each child that ended in an unexpected way."""
         tally = self.tally
         tally.two_children += kind == "two"
         for journal, code in zip(journals, codes, strict=True):

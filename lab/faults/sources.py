@@ -63,7 +63,7 @@ class RegisterMarks(NamedTuple):
 
 
 class RegisterAnnotator:
-    """An annotator without a model, which marks the facts that a register lists."""
+    """An annotator without a model, which marks what each "register replies" line of a document says."""
 
     def __init__(self, on_document: Callable[[], object]) -> None:
         self.on_document = on_document

@@ -48,7 +48,7 @@ class Ablations:
     answers: Answering
 
     def ask(self, question: str, ranking: frozenset[str], *, any_span: bool = False) -> Answer:
-        """Answer by the parts of the product in `ranking`; with `any_span` by a span that touches no fact, too."""
+        """Answer by only the parts of the product in `ranking`; with `any_span`, spans without a fact answer, too."""
         if READER not in ranking:
             return self._fact(question, words=WORDS in ranking)
         places = [one for one in self._places(question, ranking) if any_span or one.facts]
@@ -133,7 +133,7 @@ def _orders(answers: Answering, question: str, values: dict[int, str]) -> Mappin
 
 
 def with_words(answers: Answering, question: str, hits: Sequence[Hit]) -> list[tuple[Hit, float]]:
-    """Order hits by their score and that of the words of their sentences, and give the sum of both with each."""
+    """Order hits by the sum of their score and the weighted score of their sentences' words; give it with each hit."""
     with answers.kb.sessions() as session:
         of = sentences_of(session, [hit.fact_id for hit in hits])
         share = {

@@ -1,4 +1,4 @@
-"""A knowledge base of a measurement's own, which gets raw texts as `colmlm corpus add` would take them."""
+"""A knowledge base of a measurement's own, which gets raw texts as `colmlm corpus add` would ingest_with_keys them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def fill_own_base(
     if (home / MADE_OF).is_file():
         return _filled_documents(home, texts, wanted)
     documents = list(mark_facts(runtime, texts, threshold, asks="question" in keys))
-    take(runtime, documents, keys)
+    ingest_with_keys(runtime, documents, keys)
     with (home / MARKS).open("w", encoding="utf-8") as target:
         target.writelines(json.dumps(to_record(one), ensure_ascii=False) + "\n" for one in documents)
     (home / MADE_OF).write_text(json.dumps(wanted), encoding="utf-8")
@@ -103,8 +103,8 @@ def mark_facts(
             advance(done, len(texts))
 
 
-def take(runtime: Runtime, texts: Sequence[AnnotatedDocument], keys: str = "context") -> None:
-    """Take annotated texts into the base, and give their facts keys of these kinds ("none": sentences get vectors)."""
+def ingest_with_keys(runtime: Runtime, texts: Sequence[AnnotatedDocument], keys: str = "context") -> None:
+    """Ingest annotated texts, and make keys of these kinds for their facts ("none": vectors for sentences)."""
     runtime.kb.corpora.ingest(map(Parsed, texts), CORPUS, actor=ACTOR, reason=REASON)
     if keys != NO_KEYS:
         key_everything(runtime, kinds=keys)

@@ -204,7 +204,7 @@ def _description_of(start: Path, role: str, config: TunerConfig, base_sha256: st
 
 
 def _record_before(start: Path | None, before: AnnotatorConfig | None, base: str) -> TrainingRecord:
-    """Give the record of the weights that a run starts from."""
+    """Give the training record of the weights that a run starts from; a new one that says so where they have none."""
     if start is None or before is None:
         return TrainingRecord.begin(base=base) if base == MINILM else record_over(base)
     known = record_in(start, before.digests)

@@ -377,7 +377,7 @@ class DecodingRun:
         if asked:
             states_ND = torch.stack(list(states)) if states else torch.empty(0, device=self.unseen_V.device)
             try:
-                missed += self._answer(asked, self.queries.vectors(asked, states_ND))
+                missed += self._splice_hits(asked, self.queries.vectors(asked, states_ND))
             except Exception as error:  # noqa: BLE001 - handed to those who asked; the others go on
                 for row in asked:
                     row.failure, row.finish = error, "error"
@@ -393,7 +393,7 @@ class DecodingRun:
             )
             assert not again, "a lookup is forbidden after a miss"
 
-    def _answer(self, rows: Sequence[Row], queries_ND: np.ndarray) -> list[tuple[Row, Tensor]]:
+    def _splice_hits(self, rows: Sequence[Row], queries_ND: np.ndarray) -> list[tuple[Row, Tensor]]:
         """Splice each hit; give the rows without a match, each with the logits to continue from."""
         assert self.lookup is not None
         queries_ND = self._with_questions(rows, queries_ND)

@@ -113,7 +113,7 @@ class Row:
         return self.config.repetition_penalty, self.config.temperature, self.config.top_p
 
     def feed(self, count: int) -> list[int]:
-        """Take `count` tokens from the queue and give them."""
+        """Take the first `count` pending tokens, move the position past them, and give them."""
         taken, self.pending = self.pending[:count], self.pending[count:]
         self.position += count
         return taken

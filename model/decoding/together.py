@@ -217,7 +217,7 @@ class DecoderTogether:
             self._live = going_on
 
     def _tell_or_leave(self, ticket: Ticket) -> bool:
-        """Tell what is new to who asked, or take the row out where nobody waits; tell whether that was all."""
+        """Send the row's news to whoever asked, or drop the row where nobody waits; tell whether it is over."""
         assert ticket.telling is not None
         row = ticket.telling.row
         if ticket.has_left:

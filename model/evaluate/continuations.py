@@ -160,7 +160,7 @@ class WithLookups:
         return odds
 
     def _stretch(self, rest: Sequence[int], before: str, at: int, value: str) -> int:
-        """Count the tokens of `rest` from `at` that say the value as decoding would splice it; 0 if they do not."""
+        """Count the tokens of `rest`, from index `at`, that spell the value as decoding splices it; 0 if none do."""
         said = self.tokenizer.decode(rest[:at])
         spliced = f" {value}" if self.tokenizer.space_inside and needs_space(before + said) else value
         for end in range(at + 1, len(rest) + 1):

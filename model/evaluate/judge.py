@@ -108,7 +108,7 @@ class Judge(Protocol):
     name: str
 
     def grade(self, question: str, references: Sequence[str], said: str) -> Opinion[str]:
-        """Give one of `VERDICTS`."""
+        """Judge what was said of a question by the reference answers: one of `VERDICTS`."""
         ...
 
     def claims(self, topic: str, text: str) -> Opinion[list[str]]:

@@ -96,7 +96,7 @@ class KeyEncoder:
     def _at_markers(
         self, sequences: Sequence[EncodedText], positions: Sequence[tuple[int, ...]]
     ) -> NDArray[np.float32]:
-        """Give the [M, dim] unit rows at these positions; the host waits for the device once, at the end."""
+        """Give the states at these token positions as unit rows [M, dim], which are copied from the device at once."""
         states_MD = self.checkpoint.lm.states_at(sequences, positions, max_tokens=self.batch_tokens)
         rows_MD: NDArray[np.float32] = unit(states_MD).cpu().numpy()
         return rows_MD

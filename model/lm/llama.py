@@ -343,7 +343,7 @@ class Linear:
             self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, _TYPICAL_ROWS)
             collapse(torch.ops.mkldnn.data_ptr(self.weight), torch.ops.mkldnn._nbytes(self.weight))
         elif layers[1:]:
-            self._share()
+            self._share_weights()
         self.made_of = [_identity(source) for source in self.sources]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -354,7 +354,7 @@ class Linear:
     def is_current(self) -> bool:
         return [_identity(source) for source in self.sources] == self.made_of
 
-    def _share(self) -> None:
+    def _share_weights(self) -> None:
         """Make each layer's weights a view of the joined ones."""
         at = 0
         for source in self.sources:

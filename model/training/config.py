@@ -299,7 +299,7 @@ _RULES: Mapping[str, Callable[[str], str | None]] = {"keywords": keywords_of, "s
 
 
 def one_of_questions(question: str, rng: random.Random) -> str:
-    """Put the question in one of five forms."""
+    """Put the question in one of `QA_FORMS`, drawn at random."""
     return rng.choice(QA_FORMS).format(question=question)
 
 

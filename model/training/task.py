@@ -169,7 +169,7 @@ class Task(ABC, Generic[MicroBatch]):
 
     @abstractmethod
     def size(self, micro_batch: MicroBatch) -> int:
-        """Count the items that the micro-batch's loss sums over: targets, for one."""
+        """Count the items that the micro-batch's loss sums over, such as target tokens."""
 
     @abstractmethod
     def loss(
