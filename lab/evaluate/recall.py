@@ -23,8 +23,9 @@ from colmlm.cli.output import counting, note, progress
 from colmlm.kb.corpus.format import AnnotatedDocument, read_annotated, to_record
 from colmlm.kb.facts.records import FactRecord
 from colmlm.kb.lookup.index import KeyIndex
+from colmlm.kb.lookup.specs import bits_code_bytes
 from colmlm.lab.bench.machine import print_report
-from colmlm.lab.evaluate.perplexity import IndexKind, spec_of
+from colmlm.lab.evaluate.perplexity import KINDS, IndexKind, spec_of
 from colmlm.lab.methods.ablations import shares_found
 from colmlm.model.evaluate.answers import share
 from colmlm.model.evaluate.recall import (
@@ -200,7 +201,8 @@ def _measure_indexes(
 
     The same questions are asked everywhere, at most a thousand: as many as the smallest index has keys. Each index
     holds their facts and others at random, of all corpora. `first` is by the index's own order, `rescored` by exact
-    scores of the candidates that a lookup asks it for.
+    scores of the candidates that a lookup asks it for. `bytes_per_key` is the file's size, with what was trained and
+    the ids, `code_bytes` that of a key's code alone.
     """
     encoder, rng = runtime.encoder, np.random.default_rng(0)
     keyset = runtime.kb.keysets.rekey(encoder, corpus=corpus)
@@ -222,9 +224,12 @@ def _measure_index(kind: IndexKind, keys_KD: Floats, queries_QD: Floats) -> dict
     """Measure an index of these keys, the first of which are those that the queries ask for, in order."""
     num_keys, dim = keys_KD.shape
     index = KeyIndex(dim, spec_of(kind, num_keys, dim))
-    if num_keys < index.train_min:
+    least = (
+        max(index.train_min, dim) if index.train_min else 0
+    )  # Faiss breaks where a rotation has fewer keys
+    if num_keys < least:
         raise typer.BadParameter(
-            f"{kind} is trained on {index.train_min} keys, there are {num_keys}.", param_hint="--num-keys"
+            f"{kind} is trained on {least} keys, there are {num_keys}.", param_hint="--num-keys"
         )
     if index.train_min:
         index.train(keys_KD[:: max(1, num_keys // index.train_size)])
@@ -245,6 +250,7 @@ def _measure_index(kind: IndexKind, keys_KD: Floats, queries_QD: Floats) -> dict
         "first": asdict(share((found_QC[:, 0] == wanted_Q).tolist())),
         "rescored": asdict(share((best_Q == wanted_Q).tolist())),
         "bytes_per_key": round(size / num_keys, 1),
+        "code_bytes": {0: 4 * dim, 8: bits_code_bytes(dim)}.get(KINDS[kind], dim // max(1, KINDS[kind])),
     }
 
 
