@@ -235,7 +235,12 @@ class FaissCandidates:
         """Say whether the index is still exact although half its keys would do to train another kind."""
         half = len(self.index) // 2
         due = parse_spec(default_spec(half, self.index.dim) if index_spec == AUTO_SPEC else index_spec)
-        return self.index.spec == FLAT_SPEC and due is not None and due.lists > 0 and due.train_min <= half
+        return (
+            self.index.spec == FLAT_SPEC
+            and due is not None
+            and due.lists > 0
+            and due.train_min(self.index.dim) <= half
+        )
 
 
 def require_spec(dim: int, spec: str) -> None:

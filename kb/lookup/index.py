@@ -289,7 +289,7 @@ def _build(dim: int, spec: str) -> tuple[Any, int]:
         _spare_codes(faiss.downcast_index(ivf))
     if parts.is_opq:
         _spare_rotation(index)
-    return index, parts.train_min
+    return index, parts.train_min(dim)
 
 
 def _spare_codes(ivf: Any) -> None:

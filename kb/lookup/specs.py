@@ -36,10 +36,12 @@ class Spec:
     is_pq: bool
     centroids: int
 
-    @property
-    def train_min(self) -> int:
-        """The least number of keys to train on, since k-means needs one for each centroid."""
-        return max(self.lists, self.centroids)
+    def train_min(self, dim: int) -> int:
+        """Give the least number of keys of this width to train on: one a centroid, and for OPQ one a dimension.
+
+        With fewer keys than dimensions Faiss 1.15 writes beyond the matrix of the rotation.
+        """
+        return max(self.lists, self.centroids, dim if self.is_opq else 0)
 
 
 def parse_spec(spec: str) -> Spec | None:

@@ -224,12 +224,10 @@ def _measure_index(kind: IndexKind, keys_KD: Floats, queries_QD: Floats) -> dict
     """Measure an index of these keys, the first of which are those that the queries ask for, in order."""
     num_keys, dim = keys_KD.shape
     index = KeyIndex(dim, spec_of(kind, num_keys, dim))
-    least = (
-        max(index.train_min, dim) if index.train_min else 0
-    )  # Faiss breaks where a rotation has fewer keys
-    if num_keys < least:
+    if num_keys < index.train_min:
         raise typer.BadParameter(
-            f"{kind} is trained on {least} keys, there are {num_keys}.", param_hint="--num-keys"
+            f"{kind} is trained on {index.train_min} keys, there are {num_keys}; measure more.",
+            param_hint="--num-keys",
         )
     if index.train_min:
         index.train(keys_KD[:: max(1, num_keys // index.train_size)])

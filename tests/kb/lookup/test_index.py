@@ -233,6 +233,14 @@ def test_too_few_keys_to_train_on_are_refused_and_the_index_stays_usable(n: int)
     assert len(index) == 256
 
 
+def test_a_rotation_is_learnt_from_as_many_keys_as_they_are_wide() -> None:
+    """Faiss writes beyond its memory otherwise."""
+    index, keys = KeyIndex(576, "OPQ144_576,IVF4,PQ144"), clustered(575, d=576)
+    with pytest.raises(IndexInvariant, match="575 of 576"):
+        index.add(range(575), keys)
+    assert (index.train_min, len(index)) == (576, 0)
+
+
 @pytest.mark.parametrize(
     "spec",
     [
