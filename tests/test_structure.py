@@ -118,7 +118,7 @@ BROAD_HANDLERS = [
     "kb/store/embedded_server.py: _keep",
     "kb/store/store.py: end",
     "kb/webhooks/webhooks.py: run",
-    "kb/webhooks/webhooks.py: _work",
+    "kb/webhooks/webhooks.py: _deliver_in_turn",
     "lab/bench/compare.py: _child",
     "lab/evaluate/judged.py: open_judge",
     "lab/faults/child.py: _live",
