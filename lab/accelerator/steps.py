@@ -330,8 +330,7 @@ def _run_commands(
     runs as so many processes at once.
     """
     until, figures = time.monotonic() + step.seconds, dict[str, Any]()
-    for group in [step.commands] if step.together else [[one] for one in step.commands]:
-        commands = [without_home(words) for words in script.words(group, store.places)]
+    for commands in _commands_at_once(store, script, step):
         logs = [log.with_suffix(f".{number}.log") for number in range(len(commands))]
         for _, words in commands:
             _make_parents(words, store.runs)
@@ -350,6 +349,16 @@ def _run_commands(
         if code := next(filter(None, codes), 0):
             return code, figures
     return 0, figures
+
+
+def _commands_at_once(
+    store: StepsFolder, script: StepScript, step: ScriptStep
+) -> Iterator[list[tuple[Path | None, list[str]]]]:
+    """Yield the commands that run at once, each with its home. A size may say how many these are `at_most`."""
+    for group in [step.commands] if step.together else [[one] for one in step.commands]:
+        commands = [without_home(words) for words in script.words(group, store.places)]
+        most = script.number_of("at_most") or len(commands)
+        yield from (commands[start : start + most] for start in range(0, len(commands), most))
 
 
 def _start_command(

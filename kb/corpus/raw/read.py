@@ -212,8 +212,9 @@ def parse_raw_line(line: bytes, where: str, path: Path, fields: FieldNames) -> P
         return _refused_record(where, "not a JSON object")
     name = record.get("id")
     named = str(name) if isinstance(name, str | int) else where
-    if record.get("facts"):
-        return _refused_record(named, "annotated already; ingest the file as it is, with --format annotated")
+    if record.get("facts") and fields.text is None:  # who names the field of the text wants it read as a text
+        how = "with --format annotated, or read its texts alone with --text-field"
+        return _refused_record(named, f"annotated already; ingest the file as it is, {how}")
     try:
         chosen = fields.choose_fields(record)
     except Unreadable as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, Refusal
+from colmlm.kb.corpus.raw.blocks import FieldNames
 from colmlm.kb.corpus.raw.files import find_files
 from colmlm.kb.corpus.raw.reading import read_raw
 from tests.kb.corpus.raw.pdfs import pdf
@@ -182,6 +183,8 @@ def test_records_keep_their_ids_and_addresses(tmp_path: Path) -> None:
     assert cusco.document is not None and cusco.document.uri == path.as_uri()
     assert "annotated already" in annotated.refusals[0].reason and "no text" in textless.refusals[0].reason
     assert heard == sorted(heard) and heard[-1] == path.stat().st_size
+    texts = [one.document for one in read_raw(find_files([path]).files, fields=FieldNames(text="text"))]
+    assert [one and (one.external_id, one.text, one.facts) for one in texts[2:]] == [("c", "x", ()), None]
 
 
 def test_a_damaged_archive_gives_what_stands_before_the_damage(tmp_path: Path) -> None:
