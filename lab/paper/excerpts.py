@@ -13,7 +13,7 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from itertools import islice
@@ -70,39 +70,6 @@ def paragraphs(source: Path, rows: int | None) -> Iterator[Record]:
 def _bare_paragraph(row: Record) -> Record:
     title = row["title"] and row["title"].replace("_", " ")
     return {"id": squad_identity(title, row["context"]), "title": title, "text": row["context"]}
-
-
-# Paragraphs of SQuAD that another group annotated with calls for Rel-LMLM. What both have is asked about, and left out
-# of what the systems learn from. Their annotator changed a letter here and there, so one end of a paragraph suffices.
-
-_END = 60  # letters and digits by which a paragraph is known
-
-
-def asked_calls(source: Path, *, asked: Path) -> tuple[list[AnnotatedDocument], list[Record]]:
-    """Give the documents with calls whose paragraph SQuAD asks about, and those paragraphs with their questions."""
-    known = {end: row for row in lines(asked, None) for end in _ends(row["context"])}
-    pairs = [
-        (one, next((known[end] for end in _ends(_plain_paragraph(one)) if end in known), None))
-        for one in _read_calls(source)
-    ]
-    return [one for one, row in pairs if row], [row for _, row in pairs if row]
-
-
-def _read_calls(source: Path) -> list[AnnotatedDocument]:
-    return [parsed.document for parsed in read_triplets(source) if parsed.document is not None]
-
-
-def _plain_paragraph(document: AnnotatedDocument) -> str:
-    """Give the paragraph of a document without its title and without the values that calls put into it."""
-    kept, at = "", 0
-    for fact in document.facts:
-        kept, at = kept + document.text[at : fact.start], fact.end
-    return (kept + document.text[at:]).partition(": ")[2]
-
-
-def _ends(text: str) -> tuple[str, str]:
-    bare = "".join(filter(str.isalnum, text.casefold()))
-    return bare[:_END], bare[-_END:]
 
 
 def leave_out(records: Iterable[Record], left_out: Iterable[Record], rows: int | None) -> Iterator[Record]:
@@ -171,33 +138,55 @@ def answerable(folder: Path, rows: int | None) -> Iterator[Record]:
 # The paragraphs of SQuAD that Rel-LMLM's authors annotated, as each method reads them.
 #
 # An id begins with "asked" where the paragraph is also in the SQuAD file here, whose people's questions can be asked,
-# and with "read" where it is not. The texts begin with a title, which the calls name as their entity.
+# and with "read" where it is not. Their annotator changed a letter here and there, so one end of a paragraph suffices.
+# The texts begin with a title, which the calls name as their entity.
 
 CALLED, PARAGRAPHS = "squad-train1k_annotated.json", "train.jsonl"
+_END = 60  # letters and digits by which a paragraph is known
 
 
-def called_documents(data: Path) -> Iterator[tuple[AnnotatedDocument, str, str]]:
-    """Yield each document with its calls, and its plain title and text, from the folder of the evaluation data."""
+@dataclass(frozen=True, slots=True)
+class CalledParagraph:
+    """A document with its calls, its plain title and text, and the row of SQuAD that asks about it, if one does."""
+
+    document: AnnotatedDocument
+    title: str
+    text: str
+    row: Record | None
+
+
+def called_paragraphs(data: Path) -> Iterator[CalledParagraph]:
+    """Yield the paragraphs with calls, from the folder of the evaluation data."""
     file = data / "rel_lmlm" / CALLED
-    asked = {_one_line(row["context"]) for row in lines(data / "squad" / PARAGRAPHS, None)}
+    known = {end: row for row in lines(data / "squad" / PARAGRAPHS, None) for end in _ends(row["context"])}
     plain = [example["text"] for example in json.loads(file.read_text(encoding="utf-8"))["examples"]]
     for parsed, text in zip(read_triplets(file), plain, strict=True):
         title, _, said = text.partition(": ")
         if parsed.document is not None:
-            kind = "asked" if _one_line(said) in asked else "read"
-            name = f"{kind}-{parsed.document.external_id}"
-            yield replace(parsed.document, external_id=name), title.replace("_", " "), said
+            row = next((known[end] for end in _ends(said) if end in known), None)
+            name = f"{'read' if row is None else 'asked'}-{parsed.document.external_id}"
+            document = replace(parsed.document, external_id=name)
+            yield CalledParagraph(document, title.replace("_", " "), said, row)
 
 
-def calls(data: Path, rows: int | None) -> Iterator[Record]:
-    """Yield the documents with calls as Rel-LMLM reads them: a fact's question is its entity and relation."""
-    yield from (to_record(document) for document, _, _ in islice(called_documents(data), rows))
+def _ends(text: str) -> tuple[str, str]:
+    bare = "".join(filter(str.isalnum, text.casefold()))
+    return bare[:_END], bare[-_END:]
+
+
+def calls(data: Path, rows: int | None, *, asked: bool) -> Iterator[Record]:
+    """Yield the documents with calls as Rel-LMLM reads them: a fact's question is its entity and relation.
+
+    With `asked` these are the ones that people ask about, otherwise the others.
+    """
+    found = (one.document for one in called_paragraphs(data) if (one.row is not None) == asked)
+    yield from map(to_record, islice(found, rows))
 
 
 def plain_of_calls(data: Path, rows: int | None) -> Iterator[Record]:
     """Yield the plain paragraphs."""
-    for document, title, said in islice(called_documents(data), rows):
-        yield {"id": document.external_id, "title": title, "text": said}
+    for one in islice(called_paragraphs(data), rows):
+        yield {"id": one.document.external_id, "title": one.title, "text": one.text}
 
 
 def spans_of_calls(data: Path, rows: int | None) -> Iterator[Record]:
@@ -205,22 +194,19 @@ def spans_of_calls(data: Path, rows: int | None) -> Iterator[Record]:
 
     Calls whose value the text says in other words are left out.
     """
-    for document, title, said in islice(called_documents(data), rows):
+    for one in islice(called_paragraphs(data), rows):
         facts: list[FactSpan] = []
-        for span in document.facts:
+        for span in one.document.facts:
             said_value = re.compile(rf"(?<!\w){re.escape(span.value)}(?!\w)")
-            found = said_value.search(said, facts[-1].end if facts else 0)
+            found = said_value.search(one.text, facts[-1].end if facts else 0)
             if found:
                 facts.append(FactSpan(*found.span(), span.value, span.question))
-        yield to_record(AnnotatedDocument(document.external_id, said, tuple(facts), title=title))
+        yield to_record(AnnotatedDocument(one.document.external_id, one.text, tuple(facts), title=one.title))
 
 
 def questions_of_calls(data: Path, rows: int | None) -> Iterator[Record]:
     """Yield the rows of the SQuAD file, with people's questions, whose paragraphs have calls."""
-    called = {_one_line(said) for document, _, said in called_documents(data)}
-    yield from islice(
-        (row for row in lines(data / "squad" / PARAGRAPHS, None) if _one_line(row["context"]) in called), rows
-    )
+    yield from islice((one.row for one in called_paragraphs(data) if one.row is not None), rows)
 
 
 def quiz_of_calls(folder: Path, rows: int | None) -> Iterator[Record]:
@@ -243,10 +229,6 @@ def quiz_of_calls(folder: Path, rows: int | None) -> Iterator[Record]:
 
 def _question(span: FactSpan) -> str | None:
     return span.question
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _rows(source: Path, rows: int | None) -> list[Record]:
@@ -364,12 +346,6 @@ def _parts(data: Path) -> dict[str, Callable[[int | None], Iterable[Record]]]:
     vital = data / "vital_articles" / "summaries_en-us.json"
     articles = data / "simplewiki" / "eval_1k.jsonl.gz"
     train = data / "squad" / "train.jsonl"
-    annotated = data / "rel_lmlm" / "squad-train1k_annotated.json"
-
-    def read_called(number: int) -> list[Record]:
-        documents, rows = asked_calls(annotated, asked=train)
-        return [list(map(to_record, documents)), rows][number]
-
     choices: dict[str, Callable[[int | None], Iterable[Record]]] = {
         f"{name}{kind}": partial(items_of, data / "nlu", name, number)
         for name in CHOICES
@@ -380,19 +356,17 @@ def _parts(data: Path) -> dict[str, Callable[[int | None], Iterable[Record]]]:
         "trex": lambda rows: statements_covered(data / "lama_trex", rows, by=vital),
         "trex-leads": lambda rows: leads_of_statements(data / "lama_trex", rows, by=vital),
         "answerable": lambda rows: answerable(data, rows),
-        "calls-read": lambda rows: calls(data, rows),
         "calls-plain": lambda rows: plain_of_calls(data, rows),
         "calls-spans": lambda rows: spans_of_calls(data, rows),
-        "calls-questions": lambda rows: questions_of_calls(data, rows),
         "calls-quiz": lambda rows: quiz_of_calls(data, rows),
         "squad": lambda rows: spread(data / "squad" / "dev.jsonl", rows),
         "squad-train-texts": lambda rows: map(_bare_paragraph, lines(train, rows)),
         "squad-texts": lambda rows: paragraphs(data / "squad" / "dev.jsonl", rows),
-        "squad-uncalled": lambda rows: leave_out(lines(train, None), read_called(1), rows),
-        "called": lambda rows: read_called(1)[:rows],
-        "called-texts": lambda rows: map(_bare_paragraph, read_called(1)[:rows]),
-        "calls": lambda rows: leave_out(map(to_record, _read_calls(annotated)), read_called(0), rows),
-        "called-calls": lambda rows: read_called(0)[:rows],
+        "squad-uncalled": lambda rows: leave_out(lines(train, None), questions_of_calls(data, None), rows),
+        "called": lambda rows: questions_of_calls(data, rows),
+        "called-texts": lambda rows: map(_bare_paragraph, questions_of_calls(data, rows)),
+        "calls": lambda rows: calls(data, rows, asked=False),
+        "called-calls": lambda rows: calls(data, rows, asked=True),
         "popqa-passages": lambda rows: passages(popqa, rows),
         "popqa-questions": lambda rows: questions(popqa, rows),
         "vital": lambda rows: leads(vital, rows),

@@ -79,7 +79,7 @@ def called(tmp_path: Path) -> Path:
 
 
 def test_paragraphs_with_calls_are_given_as_each_method_reads_them(called: Path) -> None:
-    peru, chile = excerpts.calls(called, None)
+    (peru,), (chile,) = (excerpts.calls(called, None, asked=asked) for asked in (True, False))
     assert peru["id"].startswith("asked-") and chile["id"].startswith("read-")
     assert [fact["question"] for fact in peru["facts"]] == [
         f"Peru_(land)\n{relation}" for relation in ("Capital", "Rule", "Founder")
