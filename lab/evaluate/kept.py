@@ -57,7 +57,7 @@ def read_kept(file: Path, one_of: Callable[[Row], T], command: str) -> tuple[Row
         return run, [one_of(row) for row in rows]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise typer.BadParameter(
-            f"{file} cannot be read ({error!r}); name a file that `colmlm-lab evaluate {command} --out` wrote.",
+            f"{file} cannot be read ({error!r}); name a file that `evaluate {command} --out` wrote.",
             param_hint="FILE",
         ) from error
 

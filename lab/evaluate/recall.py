@@ -226,7 +226,7 @@ def _measure_index(kind: IndexKind, keys_KD: Floats, queries_QD: Floats) -> dict
     index = KeyIndex(dim, spec_of(kind, num_keys, dim))
     if num_keys < index.train_min:
         raise typer.BadParameter(
-            f"{kind} is trained on {index.train_min} keys, there are {num_keys}; measure more.",
+            f"{kind} is trained on {index.train_min} keys, there are {num_keys}; choose more.",
             param_hint="--num-keys",
         )
     if index.train_min:

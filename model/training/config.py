@@ -155,7 +155,7 @@ class TrainConfig:
         kept = {name: value for name, value in record.items() if name not in _FORMER}
         values = {("init" if name == "base" else name): value for name, value in kept.items()}
         if unknown := sorted(values.keys() - {field.name for field in fields(cls)}):
-            raise ValueError(f"colmlm does not know its settings {', '.join(unknown)}; install a newer one")
+            raise ValueError(f"its settings {', '.join(unknown)} are unknown; install a newer release")
         if values.get("architecture"):
             values["architecture"] = Architecture(**values["architecture"])
         return cls(**values | {name: tuple(values.get(name, ())) for name in ("mix", "cooldown_mix")})

@@ -222,7 +222,7 @@ def test_documents_held_out_are_not_trained_on(base: Path, file: Path, tmp_path:
     held = invoke("train", *options, "--hold-out", 10, "--out", tmp_path / "a", "--json")
     assert held.json["training"]["documents"] == 14
     refused = invoke("train", *options, "--hold-out", 24, "--out", tmp_path / "b")
-    assert refused.code == 2 and "cannot leave 24 of 24" in refused.err
+    assert refused.code == 2 and "cannot leave out 24 of 24" in refused.err
 
 
 def test_a_dry_run_says_what_it_takes_and_trains_nothing(base: Path, tmp_path: Path):

@@ -113,5 +113,5 @@ def test_by_key_no_text_is_sent() -> None:
 
 
 def test_another_ranking_is_refused() -> None:
-    with pytest.raises(ValueError, match="none of key, words, reader"):
+    with pytest.raises(ValueError, match="choose one of key, words, reader"):
         config(ranking="guess")

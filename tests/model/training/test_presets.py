@@ -196,7 +196,7 @@ def test_a_record_from_before_settings_were_added_is_still_read():
     record |= {"layout": "padded"}  # changed nothing but the time, and is gone
     config = TrainConfig.from_record(record)
     assert config.init == "smollm2-135m" and config.steps == 800 and config.max_seconds == 6000
-    with pytest.raises(ValueError, match="does not know its settings warp"):
+    with pytest.raises(ValueError, match="its settings warp are unknown"):
         TrainConfig.from_record({**record, "warp": 9})
 
 
