@@ -57,4 +57,4 @@ def test_what_cannot_be_is_refused_in_a_line(
     assert "choose one of npo" in run(*words, "--retain", retain, "--objective", "prayer").err
     retain.write_text("{}\n")
     refused = run(*words, "--retain", retain)
-    assert refused.code == 2 and "retain.jsonl:1 is no row of TOFU" in refused.err
+    assert refused.code == 2 and "line 1 of retain.jsonl is no row of TOFU" in refused.err

@@ -133,5 +133,5 @@ def test_rows_that_cannot_be_scored_are_told_before_any_is_asked(
     standard = tiny_checkpoint(tmp_path / "standard", markup=STANDARD)
     words = ("evaluate", "tofu", "--data", data, "--forget", "forget01", "--checkpoint", standard)
     refused = run(*words, "--out", tmp_path / "out")
-    assert refused.code == 2 and f"{table}_perturbed.jsonl:2 has no {missing}" in refused.err
+    assert refused.code == 2 and f"line 2 of {table}_perturbed.jsonl has no {missing}" in refused.err
     assert not (tmp_path / "out").exists()
