@@ -109,10 +109,10 @@ def test_a_model_without_lookups_needs_no_keys_and_has_one_log(
     theirs = {f"open-unlearning/none/TOFU_{name}.json" for name in ("EVAL", "SUMMARY")}
     assert written == {"none.json", "rows.jsonl"} | theirs
     refused = run("evaluate", "tofu", *words, "--forget", "forget99", "--out", tmp_path / "other")
-    assert refused.code == 2 and "there is no forget99_perturbed.jsonl" in refused.err
+    assert refused.code == 2 and "forget99_perturbed.jsonl does not exist" in refused.err
     beside = ("--forget", "forget01", "--out", tmp_path / "results", "--retain", data)
     alone = run("evaluate", "tofu", *words, *beside)
-    assert alone.code == 2 and "there is no none.json in it" in alone.err
+    assert alone.code == 2 and "there is no none.json in" in alone.err
     (data / "none.json").write_text("{}")
     other = run(
         "evaluate", "tofu", *words, "--forget", "forget01", "--out", tmp_path / "other", "--retain", data
