@@ -154,14 +154,14 @@ def _secret(token_file: Path | None, named: str | None, hint: str = "--token-fil
         )
     secret, where = named or "", "COLMLM_TOKEN, or the file that COLMLM_TOKEN_FILE names,"
     if token_file is not None:
-        secret, where = _read(token_file, hint), str(token_file)
+        secret, where = _read_secret(token_file, hint), str(token_file)
     if not secret or not secret.isascii() or not secret.isprintable():
         problem = "is empty" if not secret else "does not hold the secret of a token"
         raise typer.BadParameter(f"{where} {problem}; put the secret there on one line.", param_hint=hint)
     return secret
 
 
-def _read(token_file: Path, hint: str) -> str:
+def _read_secret(token_file: Path, hint: str) -> str:
     try:
         # What is no text is no secret either: the mark that stands for such a byte is not ASCII.
         return token_file.read_text(encoding="utf-8", errors="replace").strip()

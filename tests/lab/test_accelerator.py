@@ -330,7 +330,7 @@ def test_the_first_script_fits_fifteen_minutes_with_its_transfers() -> None:
 
 @pytest.mark.parametrize("name", SCRIPTS[1:])
 def test_the_steps_of_the_other_scripts_fit_fifteen_minutes(name: str) -> None:
-    """What may be given stands in for a step; the last steps are left out where it is not."""
+    """Bound the steps without those that given data replaces; the last ones are left out where it is not given."""
     steps = StepScript.read(name, "full").steps
     assert sum(step.seconds for step in steps if not step.stand_in) <= 14 * 60
 

@@ -201,7 +201,7 @@ def test_readings_side_by_side_are_those_of_each_alone(checkpoint: Checkpoint) -
 
 
 def test_documents_side_by_side_are_read_as_each_alone(checkpoint: Checkpoint) -> None:
-    """Of several lengths, with as many lookups or none."""
+    """Give answers of several lengths, with as many lookups or none."""
     others = [replace(document(), text=f"{document().text} It is old."), replace(document(), facts=())]
     several = [document(), *others]
     together = dynamic_readings(checkpoint, several, [lambda query: "Lima", lambda query: None])
