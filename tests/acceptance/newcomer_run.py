@@ -130,7 +130,7 @@ def faults(told: dict[str, Any]) -> Iterator[str]:
         yield "the question of an edit does not find its fact"
     if "Try:" in told["added"].out and "?" not in told["added"].out.partition("Try:")[2].splitlines()[0]:
         yield "what is to be tried is no question"
-    if told["too few"].code != 1 or "add 25 or more" not in told["too few"].err:
+    if told["too few"].code != 1 or "Add 25 or more" not in told["too few"].err:
         yield f"too few questions: {told['too few'].err}"
     for step in ("edited", "calibrated", "duplicates"):
         if told[step].code:
