@@ -555,15 +555,16 @@ def retire(
         )
 
 
-def _show(keysets: list[KeysetRecord], gates: Sequence[GateStanding | None] | None = None) -> None:
+def _show(keysets: list[KeysetRecord], gates: Sequence[GateStanding] = ()) -> None:
     columns = (
-        "id", "checkpoint", "state", "keys", "predicted", "unkeyed", "threshold", "index", "applied change", "gate"
+        "id", "checkpoint", "state", "keys", "predicted", "unkeyed", "threshold", "index", "applied change",
+        *(["gate"] if gates else []),
     )  # fmt: skip
     rows = [
         (k.keyset_id, k.checkpoint_name, k.state, k.num_keys, k.num_predicted, k.num_unkeyed,
          f"{k.threshold:.3f}{'' if k.calibrated else ' (not calibrated)'}", _describe_index(k.index_spec, k.index_fit),
-         k.applied_seq, gate)
-        for k, gate in zip(keysets, [_format_gate(gate) for gate in gates or [None] * len(keysets)], strict=True)
+         k.applied_seq, *map(_format_gate, gates[row:row + 1]))
+        for row, k in enumerate(keysets)
     ]  # fmt: skip
     print_table(columns, rows, "No keysets. Make one: colmlm keysets create")
 
@@ -577,8 +578,8 @@ def _describe_index(spec: str, fit: IndexFit | None) -> str:
     return f"{fit.spec}, {fit.lists_read} of {count_of(fit.lists, 'list')}{scored}{recall}"
 
 
-def _format_gate(gate: GateStanding | None) -> str:
-    if gate is None or not gate.checked:
+def _format_gate(gate: GateStanding) -> str:
+    if not gate.checked:
         return ""
     said = "passed" if gate.passed else f"failed ({', '.join(gate.failed)})"
     return f"{said} at change {gate.seq}, {count_of(gate.edits_since or 0, 'edit')} ago"

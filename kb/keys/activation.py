@@ -52,6 +52,7 @@ def activation_standing(session: Session, keyset: KeysetHead) -> GateStanding:
         seq=gate["seq"],
         edits_since=session.scalar(edits) or 0,
         failed=failed,
+        criteria=tuple(gate["criteria"]),
     )
 
 

@@ -230,13 +230,17 @@ class Activating(OnRecord, total=False):
 
 @dataclass(frozen=True, slots=True)
 class GateStanding:
-    """The result of a keyset's gate and its age: `edits_since` counts edits of facts, not of keys."""
+    """The result of a keyset's gate, the `criteria` of its stored report, and its age.
+
+    `edits_since` counts edits of facts, not of keys.
+    """
 
     checked: bool
     passed: bool
     seq: int | None = None
     edits_since: int | None = None
     failed: tuple[str, ...] = ()
+    criteria: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

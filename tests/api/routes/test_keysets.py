@@ -26,7 +26,14 @@ def test_a_keyset_answers_after_its_gate_and_until_it_is_rolled_back(
 
     assert states() == ["active", "ready"]
     assert trainer.get(f"{path}/gate").json() == {
-        "standing": {"checked": False, "passed": False, "seq": None, "edits_since": None, "failed": []},
+        "standing": {
+            "checked": False,
+            "passed": False,
+            "seq": None,
+            "edits_since": None,
+            "failed": [],
+            "criteria": [],
+        },
         "report": None,
     }
     assert trainer.post(f"{path}/activate", json=WHY).json()["title"] == "Keyset has not passed its gate"

@@ -109,6 +109,7 @@ def test_a_sound_keyset_passes_and_its_figures_are_stored(kb: KnowledgeBase, enc
     assert report.drift.active_genuine is not None and len(report.drift.active_genuine) == 42
     standing = kb.keysets.standing(two[1].keyset_id)
     assert (standing.passed, standing.seq, standing.edits_since) == (True, report.seq, 0)
+    assert standing.criteria == tuple(report.to_json()["criteria"])
     kept = json.loads(json.dumps(report.to_json()))
     assert kept["criteria"][0]["name"] == "index recall@1"
     assert [plot["title"] for plot in kept["histograms"]] == ["checked keyset", "active keyset"]
