@@ -296,7 +296,9 @@ class RemoteCorpora(Resource):
         for number, line in enumerate(lines, start=1):
             parsed = parse_line(line, where=f"line {number}")
             if parsed.document is None or parsed.refusals:
-                raise ServerUnreachable(self.api.connection.url, f"line {number} is no document")
+                raise ServerUnreachable(
+                    self.api.connection.url, f"line {number} of its export is no document"
+                )
             yield parsed.document
 
     def ingest(

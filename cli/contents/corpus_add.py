@@ -336,7 +336,7 @@ def read_addresses(path: Path) -> list[str]:
     said = (html.unescape(line).strip() if _SITEMAP in text else line.strip() for line in lines)
     found = list(dict.fromkeys(line for line in said if not is_blank(line) and not line.startswith("#")))
     if not found:
-        raise Unreadable("no address in it")
+        raise Unreadable("no address in it; write one on each line")
     if len(found) > MOST_ADDRESSES:
         raise Unreadable(
             f"{len(found):,} addresses, and at most {MOST_ADDRESSES} are fetched at once; split it"

@@ -114,11 +114,11 @@ class Confidence(FittedModel):
             passage = read.pop("passage", None)
             loaded = cls(**read, passage=None if passage is None else FittedModel(**passage))
         except (TypeError, AttributeError) as error:
-            raise ValueError(f"{path}: no confidence model ({error})") from error
+            raise ValueError(f"{path}: no confidence model ({error}); fit it again") from error
         wanted = {NAMES: loaded} | ({} if loaded.passage is None else {PASSAGE_NAMES: loaded.passage})
         for names, model in wanted.items():
             if set(model.weights) != set(names):
-                raise ValueError(f"{path}: fitted on other numbers than {', '.join(names)}")
+                raise ValueError(f"{path}: fitted on other numbers than {', '.join(names)}; fit it again")
         return loaded
 
     def save(self, path: Path) -> None:

@@ -168,7 +168,7 @@ class SentenceEncoder:
         self, directory: Path | None = None, *, keys: str = "sentence", batch_tokens: int | None = None
     ) -> None:
         if keys not in KEYS:
-            raise ValueError(f"keys {keys!r} are none of {', '.join(KEYS)}")
+            raise ValueError(f"keys {keys!r} are none of {', '.join(KEYS)}; choose one of them")
         directory = directory or MINILM.directory() / "model"
         self.keys = keys
         self.batch_tokens = batch_tokens

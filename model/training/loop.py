@@ -454,7 +454,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.kind not in (WSD, COSINE):
-            raise ValueError(f"schedule {self.kind!r} is none of {WSD}, {COSINE}")
+            raise ValueError(f"schedule {self.kind!r} is none of {WSD}, {COSINE}; choose one of them")
         require_fields(self, "positive", lambda value: value > 0, "steps", "max_seconds")
         require_fields(self, f"from 0 to {self.peak} (peak)", lambda value: 0 <= value <= self.peak, "final")
         require_fields(self, "0 or more", lambda value: value >= 0, "warmup_steps")

@@ -72,9 +72,13 @@ def read_html(text: str) -> tuple[str | None, str]:
     That is ``<main>``, ``<article>`` or the whole page. Raises `Unreadable`.
     """
     if _depth(text) > _DEEPEST:
-        raise Unreadable(f"its elements are nested more than {_DEEPEST} deep; that is no page for people")
+        raise Unreadable(
+            f"its elements are nested more than {_DEEPEST} deep; that is no page for people; leave it out"
+        )
     if _width(text) > _WIDEST:
-        raise Unreadable(f"a tag has more than {_WIDEST} attributes; that is no page for people")
+        raise Unreadable(
+            f"a tag has more than {_WIDEST} attributes; that is no page for people; leave it out"
+        )
     tree = LexborHTMLParser(text)
     root = _main(tree)
     if root is None:

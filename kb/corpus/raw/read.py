@@ -113,7 +113,7 @@ def _pages(stream: IO[bytes], path: Path, after: int) -> Iterator[Parsed | None]
     _, root = next(events)
     xmlns, _, name = root.tag.rpartition("}")
     if name != "mediawiki":
-        raise Unreadable(f"XML of another kind ({name}): only MediaWiki dumps are read")
+        raise Unreadable(f"XML of another kind ({name}): only MediaWiki dumps are read; convert it to text")
     wiki, newest, number = _Wiki(f"{xmlns}}}" if xmlns else ""), None, 0
     for event, element in events:
         match element.tag.removeprefix(wiki.xmlns), event:

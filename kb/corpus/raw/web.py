@@ -130,7 +130,9 @@ def _number_of(url: httpx2.URL, allow_private: bool) -> str:
 def _store_page(response: httpx2.Response, url: httpx2.URL, address: str, path: Path, left: int) -> RawFile:
     """Store the page of a response in a file, which is gone where the page is refused."""
     if response.status_code != 200:
-        raise Unreadable(f"the server answers {response.status_code} {response.reason_phrase}".rstrip())
+        raise Unreadable(
+            f"the server answers {response.status_code} {response.reason_phrase}; check the address"
+        )
     said = Message()
     said["content-type"] = response.headers.get("content-type", "application/octet-stream")
     kind = _KINDS.get(said.get_content_type()) or _kind_by_name(said.get_content_type(), url)
