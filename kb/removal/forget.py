@@ -121,7 +121,7 @@ class Forgetting:
                 policy=drawn.policy,
                 selector=quotations.redact_selector(session, selector.to_json(), said),
                 fact_ids=list(drawn.fact_ids),
-                plan=quotations.redact_for_origin(session, kept, said),
+                plan=quotations.redact_plan(session, kept, said),
                 planned_seq=drawn.planned_seq,
                 actor=who.actor,
                 on_behalf_of=who.on_behalf_of,
@@ -180,8 +180,10 @@ class Forgetting:
     @retry_on_contention
     def _keep(self, run_id: int, found: Verification) -> None:
         with self.kb.sessions.begin() as session:
+            suppression.hold_off_erasure(session)
             run = get_run(session, run_id, "applied", "erased", lock=True)
-            run.verification = asdict(found)
+            said = TextOrigin(frozenset(run.fact_ids), seq=found.seq)
+            run.verification = quotations.redact_plan(session, asdict(found), said)
             run.certificate = None  # a certificate is about one verification
 
     def _on_one_keyset(self, work: Callable[[], T]) -> T:

@@ -6,7 +6,8 @@ The functions take the session first and never commit. Each column of the tables
 - generation: where the fact was spliced, wherever else they say it, and where the document that an output quotes is
   redacted (`kb.facts.redaction`). Its attributions lose their queries: of an answer with any of its splices, with a
   redacted prompt, and where nothing was found in a redacted output;
-- forget_run: in a run that names the fact also a selector's text or question that is part of what the fact said;
+- forget_run: in a run that names the fact also a selector's text or question that is part of what the fact said, and
+  what a plan or verification tells of other facts that say the same;
 - job: of a job that is not over only the reason among its arguments, as the others are its task;
 - erasure_request, question, feedback;
 - question_outcome: the value also where it is a part of what an erased fact said.
@@ -204,6 +205,25 @@ def redact_selector(session: Session, selector: dict[str, Any], said: TextOrigin
     return kept
 
 
+def redact_plan(session: Session, told: dict[str, Any], said: TextOrigin) -> dict[str, Any]:
+    """Redact a plan or verification before it is stored now, of what was erased since it was made."""
+    kept: dict[str, Any] = redact_for_origin(session, told, said)
+    return _without_alike(kept, _erased_among(session, said.fact_ids))
+
+
+def _without_alike(told: dict[str, Any], erased: Collection[int]) -> dict[str, Any]:
+    """Drop from a plan or verification what says the same as a fact of it that is `erased`, and so tells its value.
+
+    These are the survivors of its question, and the equivalents that the plan lists and does not include.
+    """
+    less = dict(told)
+    if "survivors" in told:
+        less["survivors"] = [one for one in told["survivors"] if one["asked_fact_id"] not in erased]
+    if erased and told.get("equivalents") and not told["included"]:
+        less["equivalents"] = []
+    return less
+
+
 def redact_job(session: Session, job: JobRow) -> None:
     """Redact what this job says of facts erased since it was asked for. The transaction must hold erasures off."""
     _store(job, _job_values(job, finder_for_origin(session, TextOrigin(at=job.created_at))))
@@ -258,6 +278,11 @@ def _redact_forget_runs(session: Session, gone: ErasedFacts) -> RedactedRows:
         if parts:
             covered = {name: MARK * len(run.selector[name]) for name in parts}
             values["selector"] = values.get("selector", run.selector) | covered
+        erased = _erased_among(session, run.fact_ids) | set(run.fact_ids).intersection(gone.fact_ids)
+        for name in ("plan", "verification"):
+            told = values.get(name, getattr(run, name))
+            if told and (less := _without_alike(told, erased)) != told:
+                values[name] = less
         if values:
             yield run, values
 

@@ -15,6 +15,7 @@ from colmlm.kb.answers.reading import UNFITTED
 from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.kb.log import signing
 from colmlm.kb.log.signing import close_envelope
+from colmlm.kb.removal import quotations
 from colmlm.kb.removal.certificate import (
     FORGET_TYPE,
     certificate_text,
@@ -22,6 +23,7 @@ from colmlm.kb.removal.certificate import (
     issue_forget_certificate,
     subject_of,
 )
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.records import ForgetPlan, SaidSurvivor
 from colmlm.kb.removal.selector import Selector
@@ -114,6 +116,30 @@ def test_what_is_included_is_forgotten_too_and_what_says_something_else_stays(
     assert [one.text for one in found] == ["1890"], "the others are to be gone"
     left, none = planned(forgetting, of(tower, "tower"), equivalents="exclude")
     assert left.read == 0 and left.equivalents == () and none == []
+
+
+def test_plans_and_verifications_do_not_tell_what_an_erased_fact_said(
+    forgetting: Forgetting, tower: KnowledgeBase
+) -> None:
+    asked, others = of(tower, "tower"), of(tower, "mayor")
+    selector = Selector(fact_ids=(asked, others))
+    listed, applied = (forgetting.plan(selector, **WHO) for _ in range(2))
+    assert of(tower, "diary") in listed.equivalents and len(listed.survivors) >= 2
+    forgetting.apply(applied.run_id, **WHO)
+    assert asked in {one.asked_fact_id for one in forgetting.verify(applied.run_id).survivors}
+    report = Erasure(tower).erase([asked], **WHO)
+    assert report.erased is not None and set(report.erased.forget_runs) >= {listed.run_id, applied.run_id}
+    for run_id in (listed.run_id, applied.run_id):
+        _, plan, _ = forgetting.run(run_id)
+        assert plan.equivalents == ()
+        assert asked not in {one.asked_fact_id for one in (*plan.survivors, *forgetting.survivors(run_id))}
+    assert find_quotations(tower) == ()
+    assert asked not in {one.asked_fact_id for one in forgetting.verify(applied.run_id).survivors}
+
+
+def find_quotations(kb: KnowledgeBase) -> tuple[int, ...]:
+    with kb.sessions() as session:
+        return quotations.find_quotations(session, quotations.ErasedFacts.read(session)).forget_runs
 
 
 def test_verification_reads_the_whole_base_again(
