@@ -22,6 +22,7 @@ import msgspec
 from colmlm.api.client.connection import Connection, ServerUnreachable, answer_lost, unsendable
 from colmlm.api.wire import MAX_PAGE, Page, cursor, place_in
 from colmlm.kb.errors import NotHeeded
+from colmlm.kb.log.records import require_options
 from colmlm.kb.progress import Advance, Telling
 
 T = TypeVar("T")
@@ -196,11 +197,7 @@ def options(shape: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises `TypeError`, as a call does, where it has no such option, or where one is missing.
     """
-    if unknown := given.keys() - shape.__annotations__.keys():
-        raise TypeError(f"there is no option {', '.join(sorted(unknown))}")
-    required: frozenset[str] = shape.__required_keys__  # type: ignore[attr-defined]
-    if missing := required - given.keys():
-        raise TypeError(f"it needs the option {', '.join(sorted(missing))}")
+    require_options(shape, given)
     return dict(given)
 
 

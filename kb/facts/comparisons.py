@@ -29,7 +29,7 @@ from colmlm.kb.facts.records import (
     StaleFact,
     StalePage,
 )
-from colmlm.kb.log.records import OnRecord
+from colmlm.kb.log.records import OnRecord, require_options
 from colmlm.kb.principal import in_scope
 from colmlm.kb.store.engines import check_limit
 from colmlm.kb.store.store import Store
@@ -72,6 +72,7 @@ class Comparisons:
 
     def pairs(self, kind: Kind, **sought: Unpack[PairsSought]) -> PairPage:
         """List the pairs of live facts that contradict each other, or say the same. Raises `CorpusNotFound`."""
+        require_options(PairsSought, sought)
         after, limit = sought.get("after", 0), sought.get("limit", FACTS_LISTED)
         corpus = sought.get("corpus")
         check_limit(limit)
@@ -92,6 +93,7 @@ class Comparisons:
 
         Raises `CorpusNotFound`.
         """
+        require_options(ComparedPart, part)
         corpus, limit = part.get("corpus"), part.get("limit", FACTS_LISTED)
         check_limit(limit)
         named = {"corpus": corpus, "after": part.get("after", 0), "limit": limit + 1}

@@ -58,6 +58,7 @@ from colmlm.kb.facts.records import (
 )
 from colmlm.kb.log import audit
 from colmlm.kb.log.audit import MAINTENANCE
+from colmlm.kb.log.records import require_options
 from colmlm.kb.store.database import connection_of
 from colmlm.kb.store.engines import check_limit
 from colmlm.kb.tables import ChangeRow, DocumentRow, FactRow, FactVersionRow, SentenceRow
@@ -89,6 +90,7 @@ def search_facts(
 
     Raises `CorpusNotFound`, and `InvalidQuery` where the text cannot be in any.
     """
+    require_options(FactFilters, filters)
     check_limit(limit)
     audit.check_text("text", (text or "").replace("\x00", ""), limit=10**9)  # with a NUL it is in no text
     if (corpus := filters.get("corpus")) is not None:

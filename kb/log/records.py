@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from colmlm.kb.principal import Principal
+
+
+def require_options(shape: type, given: Mapping[str, Any]) -> None:
+    """Raise `TypeError`, as Python does, for an option that the `TypedDict` `shape` lacks, or one that is missing."""
+    if unknown := given.keys() - shape.__annotations__.keys():
+        there = ", ".join(sorted(shape.__annotations__))
+        raise TypeError(f"there is no option {', '.join(sorted(unknown))}; choose from {there}")
+    required: frozenset[str] = shape.__required_keys__  # type: ignore[attr-defined]
+    if missing := required - given.keys():
+        raise TypeError(f"it needs the option {', '.join(sorted(missing))}; give it")
 
 
 class OnRecord(TypedDict):

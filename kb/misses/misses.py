@@ -19,7 +19,7 @@ from colmlm.kb.facts import versions
 from colmlm.kb.facts.search import stems_of
 from colmlm.kb.keys.keysets import STORED
 from colmlm.kb.log import audit
-from colmlm.kb.log.records import OnRecord
+from colmlm.kb.log.records import OnRecord, require_options
 from colmlm.kb.lookup.searchable import SearchableStore
 from colmlm.kb.misses import listing
 from colmlm.kb.misses.listing import (
@@ -64,6 +64,7 @@ class Misses:
 
     def find(self, **sought: Unpack[MissSearch]) -> MissPage:
         """List the groups of misses in a state. Where there are few, it first sorts up to 256 new misses into them."""
+        require_options(MissSearch, sought)
         if not self.store.settings.keep_answers:
             return MissPage((), 0, 0, False, None)
         self._group_some()
