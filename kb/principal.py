@@ -46,8 +46,8 @@ class Principal:
         return cls(**known | {"corpora": named})
 
     def __str__(self) -> str:
-        """Give the principal in a few words, such as "token 3", "local ann" or "token 3, job 7"."""
-        who = f"token {self.key_id}" if self.kind == "key" else f"{self.kind} {self.name}"
+        """Give the principal in a few words, such as "token desk", "local ann" or "token desk, job 7"."""
+        who = f"{'token' if self.kind == 'key' else self.kind} {self.name}"
         return who if self.job_id is None or self.kind == "job" else f"{who}, job {self.job_id}"
 
 

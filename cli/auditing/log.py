@@ -234,7 +234,7 @@ def verify(
     else:
         _show_report(report)
         for file, head in heads.items():
-            say(f"{file.name} was signed by key {head.key}, {'' if demanded else 'not '}demanded")
+            say(f"the head in {file.name} was signed by key {head.key}, {_whose(demanded)}")
         if report.ok:
             _show_proof(report)
         if not against:
@@ -310,7 +310,8 @@ def _show_report(report: AuditReport) -> None:
     say("ok" if report.ok else "NOT ok")
     say(f"database {report.database}, {count_of(report.changes_checked, 'change')} checked")
     if report.first_break is not None:
-        say(f"the chain breaks at change {report.first_break}")
+        what = "the chain breaks at" if report.breaks else "the log is cut off or cannot be read at or after"
+        say(f"{what} change {report.first_break}")
     _show_breaks(report.breaks)
     if report.sealed:
         say(f"{'ok ' if report.ok else ''}except {count_of(len(report.sealed), 'sealed break')}:")
@@ -318,6 +319,10 @@ def _show_report(report: AuditReport) -> None:
     say(f"it ends with change {report.seq}, hash {report.hash}")
     if (head := report.witnessed) is not None:
         say(f"change {head.seq}, witnessed {head.at}, {_stands(report, head)}")
+
+
+def _whose(demanded: bool) -> str:
+    return "the one that you named" if demanded else "which may be anybody's: name the right one with --key"
 
 
 def _stands(report: AuditReport, head: Head) -> str:
@@ -478,7 +483,7 @@ def _verify_proof(said: str, file: Path, trusted: Sequence[str]) -> None:
     else:
         say(f"the log goes on from its first {count_of(found.since or 0, 'change')}, root {found.since_root}")
     say(f"database {found.database}, {count_of(found.size, 'change')}, root {found.root}")
-    say(f"signed by key {found.key}, {'' if trusted else 'not '}demanded")
+    say(f"signed by key {found.key}, {_whose(bool(trusted))}")
 
 
 def _export_public_key(base: Base, output: Path | None) -> None:

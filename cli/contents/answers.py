@@ -306,6 +306,8 @@ def generate(
         if not stream or abstained:
             say(NO_SURE_ANSWER if abstained else mark_splices(trace))
         _show_evidence(trace, base.server)
+        if as_of is not None:
+            note(f"This is the answer as of change {as_of}, without the facts that were erased since.")
     if abstained:
         raise typer.Exit(REFUSED)
 

@@ -248,7 +248,7 @@ def scan_residue(
             f"{report.num_found} of {count_of(report.num_probes, 'byte string')} found "
             f"in {report.num_bytes / 1e6:.0f} MB."
         )
-        print_table(("area", "found"), list(report.found.items()))
+        print_table(("area", "different strings"), list(report.found.items()))
         _show_files(report)
     if report.num_found:
         raise typer.Exit(CHECK_FAILED)
