@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -303,6 +304,22 @@ def test_the_data_of_a_script_is_there_in_few_lines(name: str, tmp_path: Path) -
         assert bool(files) != bool(one.get("optional")), one
         if (count := script.number_of(one.get("lines"))) and files:
             assert 0 < sum(len(file.read_bytes().splitlines()) for file in files) <= max(12, count), one
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_released_weights_that_commands_load_travel_with_a_script(name: str) -> None:
+    """A checkout has all of them, so that only a machine without one tells what is missing."""
+    script = StepScript.read(name, "full")
+    loaded = set[str]()
+    for step in script.steps:
+        for command in step.commands:
+            loaded |= set(re.findall(r"\$released/([\w-]+)", command))
+            if " corpus annotate " in command:
+                loaded.add("span-annotator-minilm")
+                loaded |= (
+                    set() if "--no-questions" in command else {"question-generator-135m", "reader-minilm"}
+                )
+    assert loaded <= set(script.released)
 
 
 @pytest.mark.parametrize("size", ["full", "tiny"])
