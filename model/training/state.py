@@ -131,10 +131,13 @@ def require_same_save(state: Mapping[str, Any] | None, directory: Path, device: 
 
 
 def write_state(directory: Path, state: Mapping[str, Any]) -> None:
-    """Write the state file and replace the old one atomically."""
+    """Write the state file and replace the old one atomically. Raises `OSError`, as where the disk is full."""
     unfinished = directory / f".{STATE_FILE}"
     with unfinished.open("wb") as target:
-        torch.save({"format": FORMAT, **state}, target)
+        try:
+            torch.save({"format": FORMAT, **state}, target)
+        except RuntimeError as error:  # torch covers the error of the file with one of its own
+            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
         target.flush()
         os.fsync(target.fileno())
     os.replace(unfinished, directory / STATE_FILE)

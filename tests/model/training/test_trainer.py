@@ -21,7 +21,7 @@ from colmlm.model.lm.encoder import KeyEncoder
 from colmlm.model.lm.language_model import unit
 from colmlm.model.training.config import TrainConfig, TrainingRefused
 from colmlm.model.training.logs import LOSS_FILE, read_log
-from colmlm.model.training.state import STATE_FILE, release_adapter
+from colmlm.model.training.state import STATE_FILE, release_adapter, write_state
 from colmlm.model.training.task import StepMetrics
 from colmlm.model.training.trainer import Trainer
 from tests.disks import files_limited_to
@@ -205,6 +205,11 @@ def test_a_save_that_is_cut_off_leaves_the_one_before(
         run.loop.save()
     assert saved(tmp_path) == before
     assert losses(list(trainer(config, tmp_path).run())) == losses(curve[2:])
+
+
+def test_a_state_that_the_disk_has_no_room_for_says_so(tmp_path: Path):
+    with files_limited_to(100_000), pytest.raises(OSError, match="File too large"):
+        write_state(tmp_path, {"weights": torch.zeros(1_000_000)})
 
 
 def test_a_step_without_pairs_still_trains(config: TrainConfig, tmp_path: Path):
