@@ -101,7 +101,8 @@ def _show_log(base: Base, stretch: LogRange, **fitting: Unpack[Fitting]) -> None
 SHOWN = 20
 
 app = typer.Typer(
-    help="Read, compare, verify and witness the change log.", epilog=examples("colmlm log verify")
+    help="Read, verify, export and seal the change log, and compare two points in time.",
+    epilog=examples("colmlm log verify"),
 )
 
 InputFile = Annotated[

@@ -340,22 +340,22 @@ def show_left(erased: Erased) -> None:
     left = erased.left
     for mention in left.documents:
         at = ", ".join(f"{one.start}-{one.end}" for one in mention.spans[:10])
-        say(f"Document {mention.document_id} ({mention.source}) says it too, at {at}.")
+        say(f"Document {mention.document_id} ({mention.source}) has the same words, at {at}.")
     if left.documents:
-        note("Other documents are redacted too with --mentions all, but not what another fact stands on.")
+        note("Pass --mentions all to redact these words there too. Words that belong to another fact stay.")
     named = {
-        "by the title, the address or another property of document": left.titles,
-        "by fact": left.facts,
-        "by output": left.generations,
-        "in the log, which stays as it is, by change": left.reasons,
+        "the title, the address or another property of document": left.titles,
+        "fact": left.facts,
+        "output": left.generations,
+        "the log, which stays as it is, at change": left.reasons,
     }
     for what, ids in named.items():
         if ids:
-            say(f"Still said {name_ids(what, ids)}")
+            say(f"The same words stay in {name_ids(what, ids)}")
     for one in left.rows:
         rows = count_of(one.num_rows, "row")
         at = f": {some_ids(one.ids)}" if one.ids else ""
-        say(f"Still said by column {one.column} of table {one.table}, in {rows}{at}")
+        say(f"The same words stay in column {one.column} of table {one.table}, in {rows}{at}")
 
 
 def show_report(report: ErasureReport) -> None:

@@ -485,8 +485,8 @@ def show_plan(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: int) -> 
     _show_successors(made, texts, limit)
     touched = made.collateral
     say(
-        f"For their own question, {touched.displaced} of {count_of(touched.neighbours, 'fact')} near by get one of "
-        f"these first. {count_of(touched.generations, 'stored output')} spliced them, "
+        f"{touched.displaced} of {count_of(touched.neighbours, 'fact')} near by are hidden by one of these: it ranks "
+        f"first for their own question. {count_of(touched.generations, 'stored output')} spliced them, "
         f"{count_of(touched.splices, 'time')}."
     )
     if made.unkeyed:
@@ -539,7 +539,8 @@ def show_survivors(
     say()
     say(
         f"{count_of(read, 'question')} asked of the whole base as if these facts were gone: "
-        f"{count_of(count, 'place')} would still answer"
+        f"{count_of(count, 'place')} might still answer"
+        + (". One of low probability has the value, and is not given as an answer." if count else "")
     )
     rows = []
     for one in survivors:

@@ -126,7 +126,10 @@ COMMANDS: Mapping[str, Lazy] = MappingProxyType(
             "colmlm.cli.auditing.trace:app",
             "Trace outputs to facts and facts to outputs, and mend what is wrong.",
         ),
-        "log": Lazy("colmlm.cli.auditing.log:app", "Read, compare, verify and witness the change log."),
+        "log": Lazy(
+            "colmlm.cli.auditing.log:app",
+            "Read, verify, export and seal the change log, and compare two points in time.",
+        ),
         "backup": Lazy(
             "colmlm.cli.operating.backup:app",
             "Write a knowledge base to one file, check the file, restore it.",

@@ -139,7 +139,7 @@ def _fitting(session: Session, after: int, filters: FactFilters) -> FromClause:
             return few.cte("found")
         if len(sources) == 1 and first - after > FAR:
             return sources[0].where(*which).subquery()
-    return ranked.where(*search_conditions(reading=True, **filters)).subquery()
+    return ranked.where(*search_conditions(one_by_one=True, **filters)).subquery()
 
 
 def _union(sources: Sequence[Ranked], which: list[ColumnElement[bool]], most: int) -> Ranked:
@@ -305,19 +305,19 @@ _CONDITION = ColumnElement[bool]
 _ENDED = select(FactVersionRow.fact_id).where(FactVersionRow.to_seq.is_not(None))
 
 
-def search_conditions(*, reading: bool = False, **filters: Unpack[FactFilters]) -> Iterator[_CONDITION]:
-    """Give the conditions on `FactRow` of these filters; where facts are `reading` one by one, without joins."""
+def search_conditions(*, one_by_one: bool = False, **filters: Unpack[FactFilters]) -> Iterator[_CONDITION]:
+    """Give the conditions on `FactRow` of these filters. `one_by_one` they join no other table to each fact."""
     yield from _state(filters.get("state", "live"))
     if (review := filters.get("review")) is not None:
         yield FactRow.review == review
     if (corpus := filters.get("corpus")) is not None:
         within = FactRow.document_id.in_(select(DocumentRow.id).where(DocumentRow.corpus == corpus))
-        yield _apart(within) if reading else within
+        yield _without_join(within) if one_by_one else within
     if (document_id := filters.get("document_id")) is not None:
         yield FactRow.document_id == document_id
     if (edits := _edits(**filters)) is not None:
         added = FactRow.created_seq.in_(select(ChangeRow.seq).where(edits))
-        yield _apart(or_(added, FactRow.id.in_(select(func.unnest(ChangeRow.fact_ids)).where(edits))))
+        yield _without_join(or_(added, FactRow.id.in_(select(func.unnest(ChangeRow.fact_ids)).where(edits))))
 
 
 def statements_by_index(ranked: Ranked, **filters: Unpack[FactFilters]) -> list[Ranked]:
@@ -348,8 +348,8 @@ def _rare_review(review: Review | None = None, **others: Any) -> Review | None:
     return None if review == "accepted" else review
 
 
-def _apart(condition: _CONDITION) -> _CONDITION:
-    """Make the server read what is compared with once, and not join it to each fact."""
+def _without_join(condition: _CONDITION) -> _CONDITION:
+    """Wrap a condition with a subquery so that the server reads this once, and does not join it to each fact."""
     return case((condition, true()), else_=false())
 
 

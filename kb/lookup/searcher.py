@@ -185,10 +185,10 @@ class Searcher(Replicas):
         """Rank the nearest facts of each query (k live facts, or all there are), and give the last decision, with the
         head of the first and all keys that were found.
 
-        The index is asked for more than k, since some keys share a fact, some facts are deleted, and proposed ones may
-        be left out; where that was not enough it is asked for twice as many. So is one that estimates, and has not seen
-        every change past `seq`, where it gave dead keys: others would have been scored in their places. Of what an
-        exact index finds those are decided on first that can be among the k best.
+        The index is asked for more keys than k: some share a fact, some facts are deleted, and proposed ones may be
+        left out. Where the rest is fewer than k, the index is asked again, for twice as many. An approximate index is
+        also asked again where it gave keys of facts deleted past `seq`, which took the places of others. Of the keys
+        of an exact index, those that can be among the k best are looked up in the database first.
         """
         if queries_BD is None:  # of another checkpoint: only whether this keyset is still active is read
             return [], self._decider.decide(replica.keyset_id, [], wanted.fact_filter)
