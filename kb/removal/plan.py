@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -249,8 +248,7 @@ class ForgetPlanner:
             same, conflicting = base.find_equivalents(selected, asked, near)
             if self.reading is not None:
                 read = self.reading.read_sample(base.keyset, self._target(base.keyset, selected, []))
-                told = (one.fact_ids for one in read.survivors(selected) if one.says != "other")
-                same |= set(chain(*told)) - set(selected)
+                same |= read.facts_alike(selected)
         listed = sorted(same)
         chosen = sorted({*selected, *same}) if equivalents == "include" else selected
         asked = base.ask_for(chosen, self.questioner, self.most)

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 WINDOWS, ALIKE = 6, 4  # read for a question: found by itself, and by its value
 LEAST = 0.003  # probability from which a place that says the value is listed
+LEAST_ALIKE = 0.01  # probability from which its facts say the same as the one that is asked for
 MOST = 10  # places listed for a question
 LEAST_WORDS, REPEATED = 6, 0.7  # of a fact's own sentence, and what share of them makes a repetition
 
@@ -96,11 +97,23 @@ class PlacesOfQuestion:
 
     def survivors(self, gone: Collection[int]) -> list[Survivor]:
         """List what would still answer without the facts that are `gone`, likeliest first."""
+        return [one.as_survivor(self.asked.fact_id) for one in self._listed(gone)]
+
+    def facts_alike(self, gone: Collection[int]) -> set[int]:
+        """Give the facts of listed places that say the value, where it is probable enough that they mean the same."""
+        return {
+            fact.fact_id
+            for one in self._listed(gone)
+            if one.wording is not None and (one.score >= LEAST_ALIKE or self._repeats(one.place))
+            for fact in one.place.facts
+        }
+
+    def _listed(self, gone: Collection[int]) -> list[ListedPlace]:
         listed = self._places(gone)
         for whole in self._passages(gone):
             if len(listed) < MOST and not any(_overlap(whole.place, other.place) for other in listed):
                 listed.append(whole)
-        return [one.as_survivor(self.asked.fact_id) for one in listed]
+        return listed
 
     def outcome(self, forgotten: Collection[int]) -> tuple[str, set[int]]:
         """Give the outcome of the question as things are, and the forgotten facts that answer it.
@@ -237,6 +250,11 @@ class ReadThrough:
         """List what would still answer without the facts that are `gone`, question by question."""
         without = frozenset(gone)
         return tuple(survivor for one in self.read for survivor in one.survivors(without))
+
+    def facts_alike(self, gone: Collection[int]) -> set[int]:
+        """Give the facts that say the same as one that is asked for, without those that are `gone`."""
+        without = frozenset(gone)
+        return {fact_id for one in self.read for fact_id in one.facts_alike(without)} - without
 
     def rates(self, forgotten: Collection[int]) -> tuple[Rates, set[int]]:
         """Count how the questions are answered as things are, and give the forgotten facts that answer one."""
