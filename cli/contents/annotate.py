@@ -48,7 +48,7 @@ ANNOTATE_EXAMPLES = examples(
 )
 
 
-class AnnotatorKind(StrEnum):
+class AnnotatorChoice(StrEnum):
     light = "light"
     seed = "seed"
 
@@ -115,8 +115,8 @@ def annotate(
         ),
     ],
     annotator: Annotated[
-        AnnotatorKind, typer.Option("--annotator", help="The two small models, or a chat endpoint.")
-    ] = AnnotatorKind.light,
+        AnnotatorChoice, typer.Option("--annotator", help="The two small models, or a chat endpoint.")
+    ] = AnnotatorChoice.light,
     questions: Questions = True,
     verify: Verify = True,
     drop_unquestioned: Annotated[
@@ -170,9 +170,9 @@ def annotate(
     """
     annotators.known_encoding(encoding)
     options = SeedOptions(url, model, concurrency, temperature, chunk_tokens, price_in, price_out)
-    if annotator is AnnotatorKind.seed and not dry_run and not (url and model):
+    if annotator is AnnotatorChoice.seed and not dry_run and not (url and model):
         raise typer.BadParameter("name the endpoint and its model.", param_hint="--url and --model")
-    if annotator is AnnotatorKind.seed and (ray or ray_workers):
+    if annotator is AnnotatorChoice.seed and (ray or ray_workers):
         raise typer.BadParameter(
             "the seed annotator waits for its endpoint; leave --ray out, and say with --concurrency how often at once.",
             param_hint="--ray",
@@ -182,12 +182,12 @@ def annotate(
         fields = FieldNames(id_field, title_field, text_field)
         found, limits = find_files(paths), runtime.settings.document
         job = AnnotationRun(out, found, encoding, fields, limits, drop_unquestioned)
-        cost = _estimate(job, options) if annotator is AnnotatorKind.seed or dry_run else None
+        cost = _estimate(job, options) if annotator is AnnotatorChoice.seed or dry_run else None
         usage: Any = None
         if not dry_run:
             if cost is not None and not _confirm_cost(cost, options, yes=yes):
                 raise typer.Abort
-            if annotator is AnnotatorKind.seed:
+            if annotator is AnnotatorChoice.seed:
                 usage = _run_seed_annotator(runtime, job, options)
             else:
                 chosen = annotators.light_annotators(

@@ -166,7 +166,7 @@ def serve_shared(
 
         def attend() -> None:
             stop_listening()
-            _attend(runtime, shared, worker)
+            _run_beside_servers(runtime, shared, worker)
 
         Supervisor(shared, serve, attend, stop_listening).run()
 
@@ -197,7 +197,9 @@ def _one_thread() -> Iterator[None]:
             os.environ[THREADS] = before
 
 
-def _attend(runtime: Runtime, shared: SharedState, worker: Callable[[], WorkerProcess] | None) -> None:
+def _run_beside_servers(
+    runtime: Runtime, shared: SharedState, worker: Callable[[], WorkerProcess] | None
+) -> None:
     """Run what there is once beside all servers, until SIGTERM: the worker for jobs, and the metrics' own address."""
     from colmlm.api.serving import serve_metrics
     from colmlm.api.watch.metrics import Metrics

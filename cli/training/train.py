@@ -30,7 +30,7 @@ from colmlm.model.training.logs import LOSS_FILE
 if TYPE_CHECKING:
     from colmlm.model.text.tokens import FactTokenizer
     from colmlm.model.training.corpora import BuiltShards, Corpus
-    from colmlm.model.training.start import Ratios, TrainingPlan
+    from colmlm.model.training.start import QuestionRatio, TrainingPlan
 
 # The data that `colmlm train` reads: annotated files, SQuAD files, and shards made of them.
 
@@ -85,16 +85,18 @@ class Sources:
             mapped += [_tokenise_documents(documents, tokenizer, config, advance) for documents in files]
         return mapped
 
-    def ratios(self) -> Ratios | None:
+    def ratios(self) -> QuestionRatio | None:
         """Compute the share of question tokens from the shards' manifests; None without shards."""
         from colmlm.model.training.corpora import read_manifest
-        from colmlm.model.training.start import Ratios
+        from colmlm.model.training.start import QuestionRatio
 
         built = [read_manifest(folder)["built"] for folder in self.shards]
         if not built:
             return None
         questions = sum(each["question_tokens"] for each in built)
-        return Ratios(questions=questions / sum(each["tokens"] for each in built), source="of these shards")
+        return QuestionRatio(
+            questions=questions / sum(each["tokens"] for each in built), source="of these shards"
+        )
 
     def documents(self) -> Iterator[AnnotatedDocument]:
         """Read the documents of all files, one after another."""

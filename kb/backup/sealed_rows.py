@@ -193,7 +193,10 @@ class RowForm:
 
 
 def seal_rows(rows: Iterable[Row], form: RowForm, tree: KeyTree) -> Iterator[Row]:
-    """Seal the texts of rows, which begin with the number of their owner, and leave that out."""
+    """Encrypt the texts of rows by the key of their owner, whose number begins each given row and is left out.
+
+    Raises the refusal of a backup where the tree has no key for an owner, such as a document.
+    """
     for owner, *row in rows:
         assert owner is not None, "each row belongs to something"
         (number,) = _OWNER.unpack(owner)

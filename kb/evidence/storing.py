@@ -234,9 +234,9 @@ MOST_CHARACTERS = 2_000
 def give_feedback(
     session: Session, generation_id: int, made: NewFeedback, actor: str, on_behalf_of: str
 ) -> Feedback:
-    """Store somebody's feedback on an output, without the texts erased of its facts.
+    """Store somebody's feedback on an output, with what was erased of its facts redacted.
 
-    Raises `GenerationNotFound` or `InvalidValue`.
+    Raises `GenerationNotFound`, and `InvalidValue` for an unknown thumb or a text that cannot be stored.
     """
     _check(made, actor, on_behalf_of)
     suppression.hold_off_erasure(session)

@@ -264,7 +264,7 @@ class Grouping:
         slots = self._leaders.join([one.compared for one in misses])
         leading = dict(zip(reversed(slots), reversed(misses), strict=True))
         self._ids += _insert(session, [leading[slot] for slot in range(len(self._ids), len(self._leaders))])
-        _give(session, misses, [self._ids[slot] for slot in slots])
+        _assign_to_groups(session, misses, [self._ids[slot] for slot in slots])
         return len(misses)
 
     def _knows_all(self, session: Session) -> bool:
@@ -365,7 +365,7 @@ WHERE g.id = n.group_id
 """)
 
 
-def _give(session: Session, misses: Sequence[_Read], group_ids: Sequence[int]) -> None:
+def _assign_to_groups(session: Session, misses: Sequence[_Read], group_ids: Sequence[int]) -> None:
     if not misses:
         return
     session.execute(

@@ -97,18 +97,18 @@ class PlacesOfQuestion:
 
     def survivors(self, gone: Collection[int]) -> list[Survivor]:
         """List what would still answer without the facts that are `gone`, likeliest first."""
-        return [one.as_survivor(self.asked.fact_id) for one in self._listed(gone)]
+        return [one.as_survivor(self.asked.fact_id) for one in self._list_places(gone)]
 
     def facts_alike(self, gone: Collection[int]) -> set[int]:
         """Give the facts of listed places that say the value, where it is probable enough that they mean the same."""
         return {
             fact.fact_id
-            for one in self._listed(gone)
+            for one in self._list_places(gone)
             if one.wording is not None and (one.score >= LEAST_ALIKE or self._repeats(one.place))
             for fact in one.place.facts
         }
 
-    def _listed(self, gone: Collection[int]) -> list[ListedPlace]:
+    def _list_places(self, gone: Collection[int]) -> list[ListedPlace]:
         listed = self._places(gone)
         for whole in self._passages(gone):
             if len(listed) < MOST and not any(_overlap(whole.place, other.place) for other in listed):

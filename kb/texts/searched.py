@@ -138,7 +138,7 @@ def _together(text: str, bare: Sequence[Span], led: Sequence[tuple[Span, ...]], 
 
 
 def searched_spans(text: str) -> list[Span]:
-    """Give the offsets of `searched_sentences`."""
+    """Give the offsets of the sentences that `searched_sentences` gives: each begins with its heading, where it has one."""
     return _sentence_spans(text, structure_of(text))
 
 
@@ -168,7 +168,7 @@ def cut_into_parts(text: str, start: int, end: int) -> list[Span]:
         return [(start, end)]
     spans: list[Span] = []
     begin = at = start
-    for line in _lines(text, start, end):
+    for line in _line_ends(text, start, end):
         if not text[begin:at].isspace() and at > begin and not _fits(text, begin, line):
             spans += _cut(text, begin, at)
             begin = at
@@ -180,7 +180,7 @@ def _fits(text: str, start: int, end: int) -> bool:
     return end - start <= MOST_CHARACTERS and len(text[start:end].split()) <= MOST_WORDS
 
 
-def _lines(text: str, start: int, end: int) -> Iterator[int]:
+def _line_ends(text: str, start: int, end: int) -> Iterator[int]:
     """Yield the offset behind each line end, and the end; what is blank behind the last line belongs to it."""
     filled = start + len(text[start:end].rstrip())
     at = text.find("\n", start, filled)

@@ -251,7 +251,7 @@ def way_of(answers: Answering, parts: frozenset[str], mode: str, *, any_span: bo
         return partial(answers.nearest_fact, threshold=-1.0)
     if is_product(answers, parts, mode, any_span=any_span):
         return partial(_likeliest, answers)
-    return partial(Ablations(answers).ask, ranking=parts, any_span=any_span)
+    return partial(Ablations(answers).answer_by, ranking=parts, any_span=any_span)
 
 
 def _likeliest(answers: Answering, question: str) -> Answer:
@@ -424,12 +424,12 @@ class Asking:
         """Measure each way of ranking, and any span of what is read. Thresholds are those of the fitted confidence."""
         without, keyed = Ablations(self.answers), self.answers.questions is not None
         ways = {
-            format_ranking(one): partial(without.ask, ranking=one)
+            format_ranking(one): partial(without.answer_by, ranking=one)
             for one in RANKINGS
             if keyed or KEY not in one
         }
         whole = WHOLE if keyed else WHOLE - {KEY}
-        ways["any span"] = partial(without.ask, ranking=whole, any_span=True)
+        ways["any span"] = partial(without.answer_by, ranking=whole, any_span=True)
         return {name: self._measure_ablation(name, ask) for name, ask in ways.items()}
 
     def _measure_ablation(self, name: str, ask: Ask) -> dict[str, Any]:
@@ -442,7 +442,7 @@ class Asking:
         decoding = Decoding(self.runtime)
         return {
             name: report(
-                *self.ask_both(f"decoder by {name}", partial(decoding.ask, ranking=name)),
+                *self.ask_both(f"decoder by {name}", partial(decoding.answer_by, ranking=name)),
                 decoding.threshold(name),
                 self.seed,
             )

@@ -32,7 +32,7 @@ from colmlm.model.evaluate.tofu import (
     Example,
     Scores,
     TofuLog,
-    TofuRow,
+    TofuQuestion,
     columns,
     documents,
     evaluation,
@@ -274,7 +274,7 @@ def _finder(runtime: Runtime, path: Path | None, threshold: float | None) -> Spa
     return SpanAnnotator.load(path or RELEASED_SPANS, runtime.settings.home / "models", threshold=threshold)
 
 
-def _table(file: Path, limit: int | None, *, restated: bool) -> list[TofuRow]:
+def _table(file: Path, limit: int | None, *, restated: bool) -> list[TofuQuestion]:
     """Read the rows of a table to ask: each with wrong answers and, if `restated`, a paraphrase."""
     read = _rows(file, limit)
     for number, row in enumerate(read, start=1):
@@ -287,7 +287,7 @@ def _table(file: Path, limit: int | None, *, restated: bool) -> list[TofuRow]:
     return read
 
 
-def _rows(file: Path, limit: int | None) -> list[TofuRow]:
+def _rows(file: Path, limit: int | None) -> list[TofuQuestion]:
     if not file.is_file():
         raise typer.BadParameter(
             f"{file} does not exist; name the folder of TOFU's .jsonl files.", param_hint="--data"
@@ -295,7 +295,7 @@ def _rows(file: Path, limit: int | None) -> list[TofuRow]:
     return _named_rows(file, "--data")[:limit]
 
 
-def _named_rows(file: Path, hint: str) -> list[TofuRow]:
+def _named_rows(file: Path, hint: str) -> list[TofuQuestion]:
     try:
         return read_rows(file)
     except EvaluationFileError as error:

@@ -47,7 +47,7 @@ class Ablations:
 
     answers: Answering
 
-    def ask(self, question: str, ranking: frozenset[str], *, any_span: bool = False) -> Answer:
+    def answer_by(self, question: str, ranking: frozenset[str], *, any_span: bool = False) -> Answer:
         """Answer by only the parts of the product in `ranking`; with `any_span`, spans without a fact answer, too."""
         if READER not in ranking:
             return self._fact(question, words=WORDS in ranking)
@@ -185,7 +185,7 @@ class Decoding:
             return self.runtime.reader.confidence.threshold
         return self.runtime.kb.keysets.active().threshold
 
-    def ask(self, question: str, ranking: str) -> Answer:
+    def answer_by(self, question: str, ranking: str) -> Answer:
         """Write behind ``Question: ... Answer:`` in mode forced, up to the first fact."""
         decoder = Decoder(self.runtime.checkpoint, self.runtime.lookups)
         config = DecodeConfig(

@@ -322,7 +322,7 @@ def _names(text: str) -> Iterator[Span]:
         if text[start].isupper() and (run or not _opens(text, start, end)):
             run.append((start, end))
             continue
-        if run and _NUMERAL.match(text, start) and not _is_opener(text, *run[-1]):
+        if run and _NUMERAL.match(text, start) and not _is_opening_word(text, *run[-1]):
             run.append((start, end))
         yield from _run(run)
         run = []
@@ -342,15 +342,18 @@ def _joins(text: str, before: Span, word: Span) -> bool:
     if between[0] != ".":
         return True
     said = text[before[0] : before[1]]
-    return (len(said) == 1 and not _is_opener(text, *word)) or said.lower() in _BEFORE_POINT
+    return (len(said) == 1 and not _is_opening_word(text, *word)) or said.lower() in _BEFORE_POINT
 
 
 def _opens(text: str, start: int, end: int) -> bool:
     """Say whether a word has its capital from beginning a sentence, and not from being a name."""
-    return _is_opener(text, start, end) and _SENTENCE_ENDS.search(text, max(0, start - 8), start) is not None
+    return (
+        _is_opening_word(text, start, end)
+        and _SENTENCE_ENDS.search(text, max(0, start - 8), start) is not None
+    )
 
 
-def _is_opener(text: str, start: int, end: int) -> bool:
+def _is_opening_word(text: str, start: int, end: int) -> bool:
     word = text[start:end].lower()
     return word in _OPENERS or word.endswith("ly")
 

@@ -236,7 +236,7 @@ def text_margins(
 
 
 def prompt_margins(checkpoint: Checkpoint, prompts: Sequence[str]) -> Floats:
-    """Measure the margin at the first token after each prompt: [n]."""
+    """Give [n]: by how much another token's logit exceeds that of a lookup, first after each prompt."""
     found = [_margins(checkpoint, checkpoint.tokenizer.prompt(prompt))[-1] for prompt in prompts]
     return np.array(found, dtype=np.float32)
 

@@ -214,7 +214,7 @@ OnDone = Callable[[int], None]
 _AGAIN = "copy the file again from TOFU's data set (locuslab/TOFU on Hugging Face)"
 
 
-class TofuRow(msgspec.Struct, frozen=True):
+class TofuQuestion(msgspec.Struct, frozen=True):
     """One line of a TOFU file: a question and its answer; in perturbed splits also wrong answers."""
 
     question: str
@@ -240,12 +240,12 @@ class Example:
         return (self.answer, self.stated, *self.wrong)
 
 
-def read_rows(file: Path) -> list[TofuRow]:
+def read_rows(file: Path) -> list[TofuQuestion]:
     """Read the rows of a file. Raises `EvaluationFileError` if a line is none."""
     rows = []
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         try:
-            rows.append(msgspec.json.decode(line, type=TofuRow))
+            rows.append(msgspec.json.decode(line, type=TofuQuestion))
         except msgspec.DecodeError as error:
             raise EvaluationFileError(
                 f"line {number} of {file.name} is no row of TOFU ({error}). Correct it, or {_AGAIN}"
@@ -256,7 +256,7 @@ def read_rows(file: Path) -> list[TofuRow]:
 
 
 def documents(
-    rows: Sequence[TofuRow], finder: SpanFinder, on_done: OnDone = lambda more: None
+    rows: Sequence[TofuQuestion], finder: SpanFinder, on_done: OnDone = lambda more: None
 ) -> list[AnnotatedDocument]:
     """Make a document of each question and answer, as the decoder would write it, with the answer's facts marked.
 
@@ -267,7 +267,7 @@ def documents(
 
 
 def examples(
-    rows: Sequence[TofuRow], finder: SpanFinder | None, on_done: OnDone = lambda more: None
+    rows: Sequence[TofuQuestion], finder: SpanFinder | None, on_done: OnDone = lambda more: None
 ) -> list[Example]:
     """Mark the facts in each row's answers; without a finder they have none.
 

@@ -344,7 +344,10 @@ OTHERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """Verifies questions by this reader; `margin` is how far an answer must be above "not in here", in logits."""
+    """Checks that a question asked of its document leads this reader to the fact that it was written for.
+
+    `margin` is how far that answer must be above "not in here", in logits.
+    """
 
     reader: Reader
     margin: float = MARGIN

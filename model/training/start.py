@@ -280,14 +280,14 @@ LOGIT_BYTES = 12  # bytes per logit: in the arithmetic's precision, in float32, 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ratios:
+class QuestionRatio:
     """The ratio of questions' tokens to documents' tokens in the data, and its source."""
 
     questions: float = QUESTION_SHARE
     source: str = "assumed, as in SQuAD's paragraphs"
 
     @classmethod
-    def of_config(cls, config: TrainConfig) -> Ratios:
+    def of_preset(cls, config: TrainConfig) -> QuestionRatio:
         """Give the ratio of the corpus that a preset is meant for."""
         if config.preset in ("co-lmlm-135m", "co-lmlm-360m"):
             return cls(questions=WIKIPEDIA_SHARE, source="of the paper's Wikipedia, from its counts")
@@ -357,10 +357,10 @@ def plan_run(
     gpus: int = 1,
     gpu: str = "h100",
     mfu: float = 0.35,
-    ratios: Ratios | None = None,
+    ratios: QuestionRatio | None = None,
 ) -> TrainingPlan:
     """Estimate the needs of `config` on `gpus` of this kind, without building a large model or reading weights."""
-    ratios = ratios or Ratios.of_config(config)
+    ratios = ratios or QuestionRatio.of_preset(config)
     shape, tokenizer = _shape_and_tokenizer(config, cache)
     parameters = count_parameters(config, shape, tokenizer)
     memory = {
@@ -475,7 +475,7 @@ def _memory(
     gpus: int,
     parallel: str,
     activations: float,
-    ratios: Ratios,
+    ratios: QuestionRatio,
 ) -> GpuMemory:
     bf16 = compute_dtype(config.precision) is torch.bfloat16
     frozen = parameters.total - parameters.trained
@@ -520,7 +520,7 @@ def _flop(
     return float(of_layers + of_head + attention)
 
 
-def _formulas(ratios: Ratios, mfu: float) -> dict[str, str]:
+def _formulas(ratios: QuestionRatio, mfu: float) -> dict[str, str]:
     return {
         "weights": "4 B x trained + 4 B (in bf16 2 B) x frozen + in bf16 2 B x trained matrices (autocast's copies)",
         "gradients": "4 B x trained",

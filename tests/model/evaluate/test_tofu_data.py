@@ -11,7 +11,7 @@ import pytest
 
 from colmlm.kb.corpus.format import AnnotatedDocument, check_spans
 from colmlm.model.evaluate.run_log import EvaluationFileError
-from colmlm.model.evaluate.tofu import TofuLog, TofuRow, columns, documents, examples, read_rows, table
+from colmlm.model.evaluate.tofu import TofuLog, TofuQuestion, columns, documents, examples, read_rows, table
 from tests.places import SHARED_DATA
 
 SHARED = SHARED_DATA / "tofu"
@@ -24,7 +24,9 @@ class Capitals:
         return [[m.span() for m in re.finditer(r"\b[A-Z]\w+", text)] for text in texts]
 
 
-ROW = TofuRow("Who wrote Emma?", "It was Jane Austen.", "Austen wrote it.", ["It was Bram Stoker.", "nobody"])
+ROW = TofuQuestion(
+    "Who wrote Emma?", "It was Jane Austen.", "Austen wrote it.", ["It was Bram Stoker.", "nobody"]
+)
 
 
 def values(document: AnnotatedDocument) -> list[str]:
@@ -41,20 +43,20 @@ def test_a_row_is_a_document_whose_answer_alone_has_facts() -> None:
 
 def test_what_the_question_names_is_no_fact_of_its_answer() -> None:
     (one,) = documents(
-        [TofuRow("Where was Jane Austen born?", "Jane Austen was born in Steventon.")], Capitals()
+        [TofuQuestion("Where was Jane Austen born?", "Jane Austen was born in Steventon.")], Capitals()
     )
     assert values(one) == ["Steventon"]
 
 
 def test_a_row_is_the_same_document_in_every_split() -> None:
-    other = TofuRow("Who wrote Dune?", "Frank Herbert.")
+    other = TofuQuestion("Who wrote Dune?", "Frank Herbert.")
     first, second = documents([other, ROW], Capitals()), documents([ROW], Capitals())
     assert first[1] == second[0] and first[0].external_id != first[1].external_id
 
 
 def test_an_example_has_its_answers_by_themselves() -> None:
     done: list[int] = []
-    one, bare = examples([ROW, TofuRow("Who?", "Herbert", None, ["Austen"])], Capitals(), done.append)
+    one, bare = examples([ROW, TofuQuestion("Who?", "Herbert", None, ["Austen"])], Capitals(), done.append)
     assert (one.answer.text, values(one.answer)) == ("It was Jane Austen.", ["Jane", "Austen"])
     assert values(one.stated) == ["Austen"] and [values(w) for w in one.wrong] == [
         ["Bram", "Stoker"],

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from colmlm.model.training.config import GPUS, RANDOM, Architecture, TrainConfig, preset
-from colmlm.model.training.start import Ratios, TrainingPlan, llama_config, plan_run, saved_bytes, start
+from colmlm.model.training.start import (
+    QuestionRatio,
+    TrainingPlan,
+    llama_config,
+    plan_run,
+    saved_bytes,
+    start,
+)
 from tests.tiny import byte_tokenizer
 
 ARCHITECTURE = Architecture(layers=3, width=32, heads=4, kv_heads=2, ffn=48, context=128)
@@ -68,7 +75,7 @@ def test_what_layers_keep_grows_with_layers_and_tokens_alone(checkpointed: bool)
 
 
 def test_arithmetic_and_hours_follow_their_formulas(config: TrainConfig):
-    made = planned(config, gpu="a100", mfu=0.5, gpus=2, ratios=Ratios(questions=0.25))
+    made = planned(config, gpu="a100", mfu=0.5, gpus=2, ratios=QuestionRatio(questions=0.25))
     p = made.parameters
     assert p.matrices == 3 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48) and p.head == 260 * 32
     assert (made.tokens_per_step, made.question_tokens_per_step, made.tokens) == (512, 128, 5120)
@@ -76,7 +83,7 @@ def test_arithmetic_and_hours_follow_their_formulas(config: TrainConfig):
     assert made.flop == pytest.approx(10 * step)
     assert made.gpu_hours == pytest.approx(made.flop / (312e12 * 0.5) / 3600)
     assert made.days == pytest.approx(made.gpu_hours / 2 / 24)
-    slower = planned(replace(config, micro_rows=1, checkpointing=True), ratios=Ratios(questions=0.25))
+    slower = planned(replace(config, micro_rows=1, checkpointing=True), ratios=QuestionRatio(questions=0.25))
     assert slower.flop - made.flop == pytest.approx(10 * 4 * p.matrices * 640)
     silent = planned(replace(config, method="standard", contrastive_weight=0.0))
     assert silent.question_tokens_per_step == 0
@@ -84,7 +91,7 @@ def test_arithmetic_and_hours_follow_their_formulas(config: TrainConfig):
 
 def test_a_preset_assumes_the_questions_of_its_corpus():
     shares = {
-        name: Ratios.of_config(preset(name)).questions
+        name: QuestionRatio.of_preset(preset(name)).questions
         for name in ("co-lmlm-360m", "co-lmlm-360m-fw", "small")
     }
     assert shares["co-lmlm-360m"] == pytest.approx(240e6 * 13 / 3e9, rel=0.01)
