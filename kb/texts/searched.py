@@ -138,7 +138,7 @@ def _together(text: str, bare: Sequence[Span], led: Sequence[tuple[Span, ...]], 
 
 
 def searched_spans(text: str) -> list[Span]:
-    """Give the offsets of the sentences that `searched_sentences` gives: each begins with its heading, where it has one."""
+    """Give the offsets of the sentences that `searched_sentences` gives, each with the heading above it."""
     return _sentence_spans(text, structure_of(text))
 
 
