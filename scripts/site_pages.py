@@ -23,6 +23,7 @@ ERROR_FILES = (
     "kb/errors/__init__.py", "kb/errors/refusals.py", "api/errors.py", "api/openai/fields.py", "api/openai/chat.py",
     "api/client/connection.py", "api/console/views.py", "api/mcp/server.py", "cli/operating/serving.py",
 )  # fmt: skip
+NOTEBOOK = ROOT / "lab" / "notebook"  # log of measurements, which pages cite
 OPTIONS_OF_ALL = {"--help", "--install-completion", "--show-completion"}
 
 
@@ -311,6 +312,8 @@ def on_files(files: Any, config: Any) -> Any:
 
     for path, draw in PAGES.items():
         files.append(File.generated(config, path, content=draw()))
+    for entry in sorted(NOTEBOOK.iterdir()):
+        files.append(File.generated(config, f"notebook/{entry.name}", abs_src_path=str(entry)))
     return files
 
 
@@ -318,7 +321,10 @@ _LINK = re.compile(r"\[([^\]\n]+)\]\((\.\./[^)\s#]+)(?:#[^)\s]*)?\)")
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """Name a file of the repository where a page links to it: the site holds the pages alone."""
+    """Link to the notebook in the site, and name another file of the repository where a page links to it."""
+    if page.file.src_uri.startswith("notebook/"):
+        return markdown.replace("](../../docs/", "](../")
+    markdown = markdown.replace("](../../lab/notebook/", "](../notebook/")
     docs = Path(config["docs_dir"]).resolve()
     folder = (docs / page.file.src_uri).parent
 

@@ -162,14 +162,19 @@ def empty_base() -> Iterator[KnowledgeBase]:
 # Prints what a command of the laboratory found.
 
 
-def print_report(report: object) -> None:
-    """Print a report: a table for each list of alike records in it, and all else as one table of figures."""
+def print_report(report: object, only_json: str = "") -> None:
+    """Print a report: a table for each list of alike records in it, and all else as one table of figures.
+
+    What is named `only_json` anywhere in it is printed with --json alone.
+    """
     if wants_json():
         print_json(report)
         return
     tables: dict[str, list[dict[str, Any]]] = {}
     print_table(("figure", "value"), list(_figures("", plain(report), tables)))
     for name, records in tables.items():
+        if only_json and name.split()[-1] == only_json:
+            continue
         say(f"\n{name}")
         print_table(
             [column.replace("_", " ") for column in records[0]],

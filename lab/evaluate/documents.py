@@ -141,7 +141,7 @@ def documents(
         found = wild_report(
             wild, checkpoint, base, spans_of(spans), keys, 0 if no_baselines else generated, out
         )
-        print_report(_round_floats(found))
+        print_report(_round_floats(found), only_json="curve")
         return
     assert squad is not None
     if decoded and keys == NO_KEYS:
@@ -176,7 +176,7 @@ def documents(
         _write(out, said, absent)
     if plot is not None:
         draw_curves({"colmlm": found, **found["baselines"]}, plot)
-    print_report(_round_floats(found))
+    print_report(_round_floats(found), only_json="curve")
 
 
 def _write(path: Path, asked: Sequence[RawAnswer], absent: Sequence[RawAnswer]) -> None:
