@@ -571,7 +571,7 @@ def _read(text: bytes) -> tuple[CertificateKind, Said, signing.KeyNames]:
     except (ValueError, RecursionError) as error:
         raise SignatureRefused(_CERTIFICATE, "it is not JSON that this reads", _NOT_ONE) from error
     if not is_as_issued:
-        raise SignatureRefused(_CERTIFICATE, "it is not written as certificates are", _NOT_ONE)
+        raise SignatureRefused(_CERTIFICATE, "it was altered, or was never a certificate", _NOT_ONE)
     if is_envelope(signed):
         opened = open_envelope(signed, _CERTIFICATE)
         for kind in (FORGETTING, ERASURE):
@@ -588,7 +588,9 @@ def _read(text: bytes) -> tuple[CertificateKind, Said, signing.KeyNames]:
 
 def _check_signer(names: signing.KeyNames, trusted: Collection[str]) -> CertificateFinding:
     if names.among(trusted):
-        return CertificateFinding("signer", True, "it was signed by the key that it must be signed by")
+        return CertificateFinding(
+            "signer", True, "it was signed by the key of this base, or by one that you named"
+        )
     wanted = " or ".join(sorted(trusted)) if any(trusted) else "this base, which has signed nothing"
     return CertificateFinding(
         "signer", False, f"it was signed by {names.keyid} ({names.fingerprint}), not by {wanted}"
