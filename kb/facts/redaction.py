@@ -87,6 +87,28 @@ class ErasureTarget:
         return MARK * max(1, self.end - self.start)
 
     @property
+    def markers(self) -> tuple[str, ...]:
+        """The marks that replace the value of each version: as many as its span has characters, where that says it.
+
+        A value that somebody entered gets at least one more, and another number than the value before it. So a trace
+        still tells which change gave a value, and that the document said another, and nobody learns its length.
+        """
+        quoted = {
+            state.text[state.start : state.end] for state in self.states if state.document_id is not None
+        }
+        made: list[str] = []
+        for number, value in enumerate(self.values):
+            if number and value == self.values[number - 1]:
+                made.append(made[-1])
+                continue
+            marks = MARK * len(value) if value in quoted else self.marker
+            taken = {*(MARK * len(said) for said in quoted), *made[-1:]} if value not in quoted else set()
+            while marks in taken:
+                marks += MARK
+            made.append(marks)
+        return tuple(made)
+
+    @property
     def strings(self) -> tuple[str, ...]:
         """Every text of this fact, each once."""
         asked = (said for state in self.states for said in (state.question, state.answer))

@@ -13,6 +13,7 @@ elsewhere.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -326,8 +327,11 @@ def _append(
 
 _REDACT_VALUES = text("""
 UPDATE fact_version v
-SET value = m.marker, to_seq = coalesce(v.to_seq, :seq)
-FROM unnest(CAST(:ids AS bigint[]), CAST(:markers AS text[])) AS m (fact_id, marker) WHERE v.fact_id = m.fact_id
+SET value = coalesce(m.markers ->> n.at::int, m.marker), to_seq = coalesce(v.to_seq, :seq)
+FROM unnest(CAST(:ids AS bigint[]), CAST(:markers AS jsonb[]), CAST(:spans AS text[])) AS m (fact_id, markers, marker)
+JOIN (SELECT fact_id, version, row_number() OVER (PARTITION BY fact_id ORDER BY version) - 1 AS at
+      FROM fact_version WHERE fact_id = ANY(:ids)) AS n USING (fact_id)
+WHERE v.fact_id = n.fact_id AND v.version = n.version
 """)
 
 
@@ -342,8 +346,8 @@ WHERE r.state = 'applied' AND r.fact_ids && CAST(:ids AS bigint[])
 def end_erased(session: Session, targets: Sequence[ErasureTarget], seq: int) -> None:
     """Put marks in place of what these facts say, and end them as part of change `seq`."""
     ids = [target.fact_id for target in targets]
-    markers = [target.marker for target in targets]
-    session.execute(_REDACT_VALUES, {"seq": seq, "ids": ids, "markers": markers})
+    markers, spans = [json.dumps(one.markers) for one in targets], [one.marker for one in targets]
+    session.execute(_REDACT_VALUES, {"seq": seq, "ids": ids, "markers": markers, "spans": spans})
     session.execute(
         update(FactRow)
         .where(FactRow.id == func.any(ids))

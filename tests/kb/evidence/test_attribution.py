@@ -9,6 +9,7 @@ from sqlalchemy import event
 
 from colmlm.kb.errors import FactNotFound
 from colmlm.kb.evidence.records import NewOutput, Splice, Use, Version
+from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
 from tests.fakes import FakeEncoder
 from tests.kb.corpora import CAPITAL, PERU, best, fact_id, ingest
@@ -54,6 +55,30 @@ def test_a_corrected_value_is_told_by_who_entered_it_and_never_as_a_quotation(kb
     spliced = kb.outputs.trace(output).splices[0]
     assert spliced.correction == f"cy, change {back}: no"
     assert not kb.outputs.trace_fact(lima).versions[-1].document_says, "the document says it again"
+
+
+@pytest.mark.parametrize(
+    "entered", ["Cusco", "Rome"]
+)  # of another length than the document's value, and of the same
+def test_who_entered_a_value_is_still_told_once_it_is_erased(kb: KnowledgeBase, entered: str):
+    ingest(kb, PERU)
+    lima = fact_id(kb, "Lima")
+    edited = kb.facts.edit(lima, entered, actor="ann", reason="moved").seq
+    kb.facts.edit(lima, question="Where does Peru's parliament meet?", actor="bob", reason="clearer")
+    back = kb.facts.edit(lima, "Lima", actor="cy", reason="no").seq
+    output = kb.outputs.record(_spliced(kb, "Lima"))
+    last = kb.facts.edit(lima, entered, actor="dan", reason="yes").seq
+    before = kb.outputs.trace_fact(lima).versions
+    Erasure(kb).erase([lima], actor="eve", reason="asked")
+    after = kb.outputs.trace_fact(lima).versions
+    assert (
+        [one.given_seq for one in after]
+        == [one.given_seq for one in before]
+        == [1, edited, edited, back, last]
+    )
+    assert [bool(one.document_says) for one in after] == [False, True, True, False, True]
+    assert {mark for one in after for mark in one.value} == {"█"}
+    assert kb.outputs.trace(output).splices[0].entry is None, "the document said it"
 
 
 def test_a_value_is_traced_to_the_place_it_had_before_its_fact_moved(kb: KnowledgeBase):

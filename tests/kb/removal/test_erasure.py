@@ -63,7 +63,9 @@ def test_no_table_says_an_erased_fact_and_everything_else_stands(
     for gone in ("Amazon", RIVER, 'Ucayali"', " Ucayali ", "Ucayali,"):
         assert gone not in stored
     fact = kb.facts.show(river)
-    assert (fact.value, fact.question, fact.answer) == (MARK * 6, None, None)
+    assert (fact.value, fact.question, fact.answer) == (MARK * 7, None, None), (
+        "entered: one more than is quoted"
+    )
     assert fact.erased_seq == fact.deleted_seq == report.erased.seq == kb.log.head_seq()
     assert PERU.text.replace("Amazon", MARK * 6) == kb.documents.text(fact.source.document_id)
 
