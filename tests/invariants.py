@@ -88,8 +88,8 @@ MUTATIONS = (
     Mutation(
         "6: queries of another checkpoint are refused",
         "kb/lookup/searcher.py",
-        "raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id))\n        return found, decision",
-        "checkpoint_id = str(decision.checkpoint_id)\n        return found, decision",
+        "raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id), self.keyset_id)\n        return found, dec",
+        "checkpoint_id = str(decision.checkpoint_id)\n        return found, dec",
         ("tests/kb/lookup/test_keyset_lookup.py",),
     ),
     Mutation(

@@ -129,7 +129,7 @@ def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> E
     known = runtime.kb.keysets.checkpoint(keyset_id)
     encoder = _load_encoder(runtime, known.path, named)
     if encoder.checkpoint.checkpoint_id != known.checkpoint_id:
-        raise KeysetMismatch(encoder.checkpoint.checkpoint_id, known.checkpoint_id)
+        raise KeysetMismatch(encoder.checkpoint.checkpoint_id, known.checkpoint_id, keyset_id)
     return encoder
 
 

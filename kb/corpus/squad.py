@@ -21,6 +21,7 @@ from colmlm.kb.corpus.format import (
     parse_json,
     unstorable_characters,
 )
+from colmlm.kb.errors import describe_misread
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +138,8 @@ def _paragraph(where: str, record: object) -> Parsed:
         try:
             span = _answer(qa)
         except (KeyError, TypeError, IndexError) as error:
-            why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-            refusals.append(Refusal(external_id, 0, f"malformed question, which was left out: {why}"))
+            why = f"malformed question, which was left out: {describe_misread(error)}"
+            refusals.append(Refusal(external_id, 0, why))
             continue
         if span is not None:
             checked, wrong = check_spans(external_id, context, [span])

@@ -23,6 +23,8 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Self
 
+from colmlm.kb.errors import describe_misread
+
 RECORD_FILE = "trained_on.json"
 RECORDED = (
     "record:"  # begins what a checkpoint with a record is registered as trained on: its SHA-256 follows
@@ -139,7 +141,7 @@ class TrainingRecord:
             bases, unknown = (tuple(map(str, said[part])) for part in ("bases", "unknown"))
             return cls(bytes.fromhex(how["salt"]), digests, bases, unknown, how["n"])
         except (LookupError, TypeError, RecursionError) as error:
-            raise ValueError(f"it is no record ({error!r})") from error
+            raise ValueError(describe_misread(error)) from error
 
 
 def harden_digests(salt: bytes, cost: int, text_digests: Iterable[bytes]) -> dict[bytes, bytes]:

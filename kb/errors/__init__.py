@@ -88,6 +88,14 @@ def remedy_after(cause: str, remedy: str) -> str:
     return "" if re.search(r"[.;] ", _QUOTED.sub("", cause)) else f" {remedy}"
 
 
+def describe_misread(error: Exception) -> str:
+    """Say why content is not of its form, where the parser's own error may tell of Python alone."""
+    if isinstance(error, KeyError):
+        return f"it has no field {error}"
+    is_pythons = isinstance(error, TypeError | AttributeError | IndexError | RecursionError)
+    return "a field of it holds another kind of value" if is_pythons else str(error)
+
+
 def _s_or_es(word: str) -> str:
     return "es" if word.endswith(("s", "x", "ch")) else "s"
 
@@ -170,12 +178,15 @@ class NoFormerKeyset(Conflict):
 class KeysetMismatch(Conflict):
     title = "Keyset of another checkpoint"
 
-    def __init__(self, wanted: str, active: str) -> None:
-        self.wanted, self.active = wanted, active
+    def __init__(self, wanted: str, active: str, keyset_id: int | None = None) -> None:
+        """Take the checkpoint that came, that of the keyset, and which keyset that is (None: the active one)."""
+        self.wanted, self.active, self.keyset_id = wanted, active, keyset_id
+        is_active = keyset_id is None
+        came, keyset = ("query", "the active keyset") if is_active else ("encoder", f"keyset {keyset_id}")
+        other = ", or activate a keyset of the query's with `colmlm keysets activate`" if is_active else ""
         super().__init__(
-            f"The query comes from checkpoint {wanted!r}, the active keyset from {active!r}. Their vectors cannot be "
-            "compared. Nothing was changed. Load the keyset's checkpoint, or activate another with "
-            "`colmlm keysets activate`."
+            f"The {came} comes from checkpoint {wanted!r}, {keyset} from {active!r}. Their vectors cannot be compared. "
+            f"Nothing was changed. Name {active!r} with --checkpoint or COLMLM_CHECKPOINT{other}."
         )
 
 

@@ -185,7 +185,7 @@ def generation_not_found(generation_id: int) -> str:
 def invalid_splice(ordinal: int, cause: str) -> str:
     return (
         f"Lookup {ordinal} of the output does not fit what is stored: {cause}. The output was not stored. Send its "
-        "fact, version and offsets as the lookup gave them."
+        "query, outcome, fact and version as they were at the lookup, and its place in the output."
     )
 
 

@@ -201,8 +201,10 @@ def check_quotation(session: Session, generation: NewOutput) -> None:
     if not 0 <= quotes.start < quotes.end:
         raise InvalidValue("quotes", f"{place} is not a span of a document")
     text = stored_stretch(session, quotes.document_id, *place)
-    if text is None or len(text) != quotes.end - quotes.start:
-        raise InvalidValue("quotes", f"document {quotes.document_id} has no span {place}")
+    if text is None:
+        raise InvalidValue("quotes", f"there is no document {quotes.document_id}")
+    if len(text) != quotes.end - quotes.start:
+        raise InvalidValue("quotes", f"document {quotes.document_id} ends before character {quotes.end}")
     if not is_quoted(generation.output, place, generation.splices, text):
         raise InvalidValue("quotes", f"document {quotes.document_id} does not say the output at {place}")
 

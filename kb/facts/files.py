@@ -214,12 +214,13 @@ def judge_named(fact_ids: Sequence[int], verdict: VerdictKind, show_many: ShowMa
 def read_verdicts(text: str, show_many: ShowMany) -> JudgedFile:
     """Read the verdicts of a file; what they do not say they saw is the fact as it is now. Raises `FactNotFound`."""
     rows: dict[int, _VerdictRow] = {}
+    lines: dict[int, int] = {}
     refused: list[RefusedRow] = []
     for line, said in rows_of(text, VERDICT_COLUMNS):
         try:
             one = _verdict_row(said)
-            if one.fact_id in rows:
-                raise ValueError(f"fact {one.fact_id} has a verdict already")
+            if (first := lines.setdefault(one.fact_id, line)) != line:
+                raise ValueError(f"line {first} of this file gives fact {one.fact_id} a verdict already")
             rows[one.fact_id] = one
         except ValueError as error:
             refused.append(RefusedRow(line, str(error)))

@@ -48,19 +48,21 @@ def require_adaptable(
     """
     require_fit(fit.get("method", "auto"), fit.get("sample", FEWEST_SAMPLED))
     old, name = keysets.keyset_head(session, from_keyset_id), "keyset to predict from"
+    other = "with --predict-from (from_keyset), see `colmlm keysets list`"
     if old.checkpoint_id == checkpoint_id:
-        raise InvalidValue(
-            name, f"{old.keyset_id} belongs to this checkpoint. Name the keyset of another checkpoint"
-        )
+        cause = f"{old.keyset_id} belongs to this checkpoint"
+        raise InvalidValue(name, f"{cause}. Name the keyset of another checkpoint {other}")
     if old.state == "retired":
-        raise InvalidValue(name, f"{old.keyset_id} is retired and has no keys. Name another keyset")
+        raise InvalidValue(name, f"{old.keyset_id} is retired and has no keys. Name another {other}")
     if left := sum(one.left for one in predicted.list_predictions(session).get(from_keyset_id, ())):
         remedy = f"Run `colmlm keysets fill {old.keyset_id}`"
         raise InvalidValue(name, f"{old.keyset_id} has {count_of(left, 'predicted key')}. {remedy}")
     if not _kinds(session, from_keyset_id, corpus):
         of = "" if corpus is None else f" of corpus {corpus!r}"
         cause = f"{old.keyset_id} has no keys{of} that a checkpoint made, from texts or questions"
-        raise InvalidValue(name, f"{cause}. Name another keyset, or run `colmlm keysets fill`")
+        raise InvalidValue(
+            name, f"{cause}. Name another {other}, or run `colmlm keysets fill {old.keyset_id}`"
+        )
     active = keysets.active_keyset_id(session)
     if active is not None and keysets.keyset_head(session, active).checkpoint_id == checkpoint_id:
         raise _active_refusal(active)

@@ -31,7 +31,7 @@ import faiss as untyped_faiss
 import numpy as np
 import numpy.typing as npt
 
-from colmlm.kb.errors import IndexInvariant, SnapshotRefused, count_of, refusals
+from colmlm.kb.errors import IndexInvariant, SnapshotRefused, count_of, describe_misread, refusals
 from colmlm.kb.lookup.snapshot_files import (
     IndexRecord,
     locked_directory,
@@ -243,7 +243,7 @@ class KeyIndex:
                 raise ValueError(f"{file.name} does not hold the keys that its manifest counts")
             return self, int(manifest["applied_seq"])
         except _DOUBTS as doubt:
-            raise SnapshotRefused(keyset_id=keyset_id, cause=str(doubt)) from doubt
+            raise SnapshotRefused(keyset_id=keyset_id, cause=describe_misread(doubt)) from doubt
 
     @property
     def train_size(self) -> int:

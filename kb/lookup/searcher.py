@@ -114,7 +114,7 @@ class Searcher(Replicas):
         replica = self._open_replica()
         decision = self._decider.decide(replica.keyset_id, sorted(set().union(*added)), fact_filter)
         if decision.checkpoint_id != checkpoint_id:
-            raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id))
+            raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id), self.keyset_id)
         least = decision.threshold if threshold is None else threshold
         found = []
         for query_D, scores in zip(as_queries(queries_BD), added, strict=True):
@@ -152,7 +152,7 @@ class Searcher(Replicas):
             elif seq >= required or self._has_added(replica, seq, queries, found, decision, wanted):
                 break
         if decision.checkpoint_id != checkpoint_id:
-            raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id))
+            raise KeysetMismatch(checkpoint_id, str(decision.checkpoint_id), self.keyset_id)
         return found, decision, max(seq, required)
 
     def _has_added(

@@ -437,7 +437,8 @@ def _put(
     elif not folder.is_made():
         raise SharedSnapshotsUnavailable(
             folder.where,
-            "the folder of this knowledge base does not exist there, perhaps since the disk is not mounted",
+            "the folder of this knowledge base does not exist there. Mount its disk. If the folder is lost, run "
+            "`colmlm doctor --data --repair`, which makes it again",
         )
     if not folder.holds(snapshot.file, snapshot.num_bytes, snapshot.sha256):  # somebody may be reading it
         folder.put(snapshot.file, stream)

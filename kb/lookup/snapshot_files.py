@@ -41,11 +41,12 @@ def read_manifest(file: Path, keyset_id: int, dim: int) -> dict[str, Any]:
     text = file.read_text()
     fields: dict[str, Any] = json.loads(text)
     del fields["manifest_sha256"]
-    found = fields["format"], fields["keyset_id"], fields["dim"]
+    wanted = (("format", "format", FORMAT), ("keyset_id", "keyset", keyset_id), ("dim", "dimensions", dim))
+    other = [f"{said} {fields[name]}, not {value}" for name, said, value in wanted if fields[name] != value]
     if text != manifest_text(fields):
         raise ValueError(f"{file.name} is damaged")
-    if found != (wanted := (FORMAT, keyset_id, dim)):
-        raise ValueError(f"{file.name} is of format, keyset and width {found}, not {wanted}")
+    if other:
+        raise ValueError(f"{file.name} is of another index ({'; '.join(other)})")
     return fields
 
 

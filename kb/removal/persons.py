@@ -24,7 +24,7 @@ from sqlalchemy import Text, func, inspect, literal_column, or_, select, text
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import InvalidValue, SignatureRefused, refusals
+from colmlm.kb.errors import InvalidValue, SignatureRefused, describe_misread, refusals
 from colmlm.kb.facts.records import NamedStretch, PersonFindings, PersonPlace, PersonReport
 from colmlm.kb.facts.redaction import (
     FACT,
@@ -123,7 +123,9 @@ class PersonPlan:
             named = (tuple(map(NamePlace.from_json, stored[name])) for name in ("facts", "places"))
             return cls(str(stored["database"]), int(stored["seq"]), str(stored["at"]), *named)
         except (LookupError, TypeError, ValueError) as error:
-            cause = f"`colmlm person find` did not write it ({error}). {_MADE_HERE.rstrip('.')}"
+            cause = (
+                f"`colmlm person find` did not write it ({describe_misread(error)}). {_MADE_HERE.rstrip('.')}"
+            )
             raise InvalidValue("plan", cause) from error
 
 

@@ -77,11 +77,10 @@ class Matcher:
     """Finds many byte strings at once: looks up the hash of each eight bytes in a table, then compares exactly."""
 
     def __init__(self, traces: Sequence[bytes]) -> None:
-        if short := [trace for trace in traces if len(trace) < LEAST]:
-            raise InvalidValue(
-                "trace",
-                f"{len(short)} of them have fewer than {LEAST} bytes, so they match anything. Give longer ones",
-            )
+        if short := [trace.decode(errors="replace") for trace in traces if len(trace) < LEAST]:
+            named = ", ".join(map(repr, short[:10]))
+            cause = f"files hold less than {LEAST} bytes by chance: {named}. Give a longer text around that"
+            raise InvalidValue("text to search for", cause)
         self.longest = max(map(len, traces), default=LEAST)
         self._by_start: dict[bytes, list[tuple[int, bytes]]] = {}
         for n, trace in enumerate(traces):

@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Select, Text, cast, func, inspect, or_, se
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Session
 
-from colmlm.kb.errors import InvalidValue
+from colmlm.kb.errors import InvalidValue, describe_misread
 from colmlm.kb.facts.records import Mentioned
 from colmlm.kb.facts.redaction import ErasureTarget, blank_out, spans_apart, strings_of
 from colmlm.kb.keys.keysets import STORED
@@ -249,9 +249,8 @@ def load_traces(path: Path) -> tuple[Trace, ...]:
             for p in record["probes"]
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise InvalidValue(
-            "file of traces", f"{path.name} is not one that `colmlm erase` wrote ({error})"
-        ) from error
+        cause = f"{path.name} is not one that `colmlm erase` wrote ({describe_misread(error)})"
+        raise InvalidValue("file of traces", cause) from error
 
 
 # Mentions: other texts in the base that say what a fact said. Session first; nothing here changes anything.

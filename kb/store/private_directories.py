@@ -167,7 +167,7 @@ def find_temporary() -> Path:
         if (reason := _why_unfit(base)) is None:
             return base
         reasons.append(reason)
-    raise PermissionError("; ".join(reasons))
+    raise PermissionError(" and ".join(reasons))
 
 
 def _why_unfit(base: Path) -> str | None:

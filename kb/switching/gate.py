@@ -170,9 +170,9 @@ def check_keyset(
         if keyset.state not in ("ready", "active"):
             raise refusals.keyset_not_ready(keyset_id, keyset.state)
         sample = draw_sample(session, kb.settings, keyset, limits.sample)
-    _require_same(encoder, sample.keyset.checkpoint_id)
+    _require_same(encoder, sample.keyset)
     if active_encoder is not None and sample.active is not None:
-        _require_same(active_encoder, sample.active.checkpoint_id)
+        _require_same(active_encoder, sample.active)
     progress = _Progress(sample, active_encoder, on_texts)
     kept = None
     if limits.questions is not None:
@@ -185,9 +185,9 @@ def check_keyset(
     return report
 
 
-def _require_same(encoder: Encoder, checkpoint_id: str) -> None:
-    if encoder.checkpoint.checkpoint_id != checkpoint_id:
-        raise KeysetMismatch(encoder.checkpoint.checkpoint_id, checkpoint_id)
+def _require_same(encoder: Encoder, keyset: KeysetHead) -> None:
+    if encoder.checkpoint.checkpoint_id != keyset.checkpoint_id:
+        raise KeysetMismatch(encoder.checkpoint.checkpoint_id, keyset.checkpoint_id, keyset.keyset_id)
 
 
 class _Progress:

@@ -178,7 +178,7 @@ class MeasuredKeys:
         with kb.sessions() as session:
             keyset = keysets.keyset_head(session, keyset_id)
             if keyset.checkpoint_id != checkpoint_id:
-                raise KeysetMismatch(checkpoint_id, keyset.checkpoint_id)
+                raise KeysetMismatch(checkpoint_id, keyset.checkpoint_id, keyset_id)
             fact_ids, keys = context_keys(session, keyset_id, None)
         fact_ids, keys = fact_ids[:num_facts], keys[:num_facts]
         wanted = _num_queries(len(keys))

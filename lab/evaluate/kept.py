@@ -11,6 +11,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from colmlm.cli.output import counting, note
+from colmlm.kb.errors import describe_misread
 from colmlm.model.evaluate.run_log import EvaluationFileError, Row, RunLog
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ def read_kept(file: Path, one_of: Callable[[Row], T], command: str) -> tuple[Row
         return run, [one_of(row) for row in rows]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise typer.BadParameter(
-            f"{file} cannot be read ({error!r}); name a file that `evaluate {command} --out` wrote.",
+            f"{file} cannot be read ({describe_misread(error)}); name a file that `evaluate {command} --out` wrote.",
             param_hint="FILE",
         ) from error
 

@@ -19,7 +19,7 @@ from colmlm.cli.composition.runtime import Runtime
 from colmlm.cli.options import Actor, CheckpointPath, DryRun, Threshold, examples, some_text
 from colmlm.cli.output import counting, note
 from colmlm.kb.corpus.format import AnnotatedDocument, FactSpan, Parsed
-from colmlm.kb.errors import KeysetMismatch, NoActiveKeyset, NotFound
+from colmlm.kb.errors import KeysetMismatch, NoActiveKeyset, NotFound, describe_misread
 from colmlm.kb.facts.records import FactEdit, FactRecord
 from colmlm.kb.service import KnowledgeBase
 from colmlm.lab.bench.machine import print_report
@@ -146,7 +146,7 @@ def _rewrite(where: str, row: Any) -> Rewrite:
         )
     except (TypeError, KeyError, AttributeError, IndexError, ValueError) as error:
         raise EvaluationFileError(
-            f"{where} is no record of an update ({type(error).__name__}: {error}); write it as CounterFact does"
+            f"{where} is no record of an update ({describe_misread(error)}); write it as CounterFact does"
         ) from error
 
 

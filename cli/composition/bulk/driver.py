@@ -207,7 +207,7 @@ class Encoding:
             _require_base(runtime, by.database_id)
             self.encoder = encoder_of(runtime, by.keyset_id)
         if (found := self.encoder.checkpoint.checkpoint_id) != by.checkpoint_id:
-            raise KeysetMismatch(found, by.checkpoint_id)
+            raise KeysetMismatch(found, by.checkpoint_id, by.keyset_id)
 
     def run(self, row: Any) -> dict[str, Any]:
         queries = self.encoder.encode_questions(row["questions"])

@@ -83,6 +83,10 @@ def test_verdicts_come_from_a_file(run: Run, proposed: list[int], tmp_path: Path
     file.write_text(f"fact_id,verdict\n{proposed[0]},perhaps\n")
     ran = run("review", "settle", "--file", file, "--reason", "a test")
     assert ran.code == 3 and "line 2: its verdict is none of accept, reject, propose" in ran.err
+    file.write_text(f"fact_id,verdict\n{proposed[0]},accept\n{proposed[0]},reject\n")
+    ran = run("review", "settle", "--file", file, "--reason", "a test")
+    twice = f"line 3: line 2 of this file gives fact {proposed[0]} a verdict already"
+    assert ran.code == 3 and twice in ran.err
 
 
 def test_only_accepted_facts_answer_where_asked_and_others_are_marked(run: Run, proposed: list[int]) -> None:

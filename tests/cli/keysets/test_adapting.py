@@ -85,6 +85,7 @@ def test_options_that_mean_nothing_are_refused(run: Run, bridges: None, other: P
         assert refused.code == 2 and "--predict" in refused.err
     own = run("keysets", "fill", "--predict")
     assert own.code == 2 and "belongs to this checkpoint" in own.err
+    assert "with --predict-from (from_keyset), see `colmlm keysets list`" in own.err
     assert run("keysets", "fill", "--predict", "--predict-from", 9, "--checkpoint", other).code == 3
     assert run("keysets", "fill", "--predict", "--checkpoint", other, "--corpus", "none").code == 3
 

@@ -160,6 +160,8 @@ def test_a_scan_for_nothing_or_too_little_is_refused(run: Run, tmp_path: Path) -
         ("--traces", no_traces, "--text", "long enough"),
     ):
         assert run("erase", "scan", *words).code == 2
+    assert "Invalid text to search for: files hold" in (said := run("erase", "scan", "--text", "Lima").err)
+    assert "'Lima'" in said
     assert run("erase", "scan", "--text", "nobody ever wrote this down anywhere").code == 0
 
 

@@ -179,9 +179,15 @@ def test_a_part_that_its_fact_does_not_have_is_refused(canteen: KnowledgeBase, s
 def test_a_quotation_that_its_document_does_not_say_is_refused(
     canteen: KnowledgeBase, subtests: pytest.Subtests
 ):
-    for stretch in ((1, 0, 0), (1, 0, 33), (1, 0, 32), (1, 40, 72), (99, 0, 32)):
+    for stretch, said in {
+        (1, 0, 0): "is not a span",
+        (1, 0, 33): "does not say the output",
+        (1, 0, 32): "does not say the output",
+        (1, 40, 72): "document 1 ends before character 72",
+        (99, 0, 32): "there is no document 99",
+    }.items():
         with subtests.test(stretch=stretch):
-            with pytest.raises(InvalidValue):
+            with pytest.raises(InvalidValue, match=said):
                 canteen.outputs.record(replace(made(canteen, LONGER), quotes=QuotedStretch(*stretch)))
             assert canteen.outputs.find() == []
 

@@ -244,6 +244,17 @@ def test_a_job_without_a_ticket_gets_one(kb: KnowledgeBase, jobs: Jobs):
     assert jobs.get(job_id).state == "succeeded"
 
 
+def test_a_job_that_this_worker_cannot_do_has_ended_and_says_how_to_begin_it_again(
+    kb: KnowledgeBase, jobs: Jobs
+):
+    job = jobs.submit(Check(), actor="ana")
+    assert working(kb).run(once=True) == 1
+    ended = jobs.get(job.job_id)
+    assert ended.state == "failed" and ended.error is not None
+    assert "cannot do 'fsck', so the job has ended" in str(ended.error)
+    assert "start the job again with `colmlm jobs start`" in str(ended.error)
+
+
 def test_a_job_of_another_release_fails_and_keeps_no_other_waiting(kb: KnowledgeBase, jobs: Jobs):
     unknown, known = (jobs.submit(Check(), actor="ana").job_id for _ in range(2))
     with kb.engine.begin() as connection:

@@ -371,8 +371,8 @@ def test_missing_pieces_are_refused(saved: Path) -> None:
 def test_another_keyset_or_width_is_refused(saved: Path) -> None:
     assert_refused(saved, "No such file", keyset_id=2)
     (saved / "keyset-2.json").write_bytes((saved / "keyset-1.json").read_bytes())
-    assert_refused(saved, r"\(1, 1, 16\), not \(1, 2, 16\)", keyset_id=2)
-    assert_refused(saved, r"not \(1, 1, 8\)", dim=8)
+    assert_refused(saved, r"of another index \(keyset 1, not 2\)", keyset_id=2)
+    assert_refused(saved, r"\(dimensions 16, not 8\)", dim=8)
 
 
 @pytest.mark.parametrize("lie", [{"count": 19}, {"format": 2}, {"spec": "HNSW32"}, {"count": None}])

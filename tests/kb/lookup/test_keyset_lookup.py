@@ -31,7 +31,7 @@ def test_a_keyset_that_is_not_active_answers_beside_the_one_that_is(kb: Knowledg
     with pytest.raises(KeysetMismatch) as refused:
         asked(lookup, encoder, CAPITAL)
     assert (refused.value.wanted, refused.value.active) == ("fake", "fakeother")
-    with pytest.raises(KeysetMismatch):
+    with pytest.raises(KeysetMismatch, match=r"the active keyset from 'fake'.*`colmlm keysets activate`"):
         ask(kb, other, CAPITAL)
 
     edit = kb.facts.delete([fact_id(kb, "Lima")], **WHO)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -97,6 +98,16 @@ def test_a_place_that_is_not_mounted_is_not_made_and_not_taken_for_an_empty_one(
         Path(place).rmdir()
     kept.rename(place)
     assert Erasure(first).finish(now=False).levels[1].state == "reached" and not is_outlived(first)
+
+
+def test_a_folder_that_is_lost_is_made_again_by_the_repair_that_the_refusal_names(
+    first: KnowledgeBase,
+) -> None:
+    shutil.rmtree(folder_of(first).where)
+    with pytest.raises(SharedSnapshotsUnavailable, match=r"Mount its disk.*`colmlm doctor --data --repair`"):
+        first.lookups.snapshot(share=True)
+    assert first.upkeep.repair().after.mendable == ()
+    assert folder_of(first).names() == [noted(first).file]
 
 
 def test_a_file_with_erased_keys_that_is_gone_is_forgotten_by_a_repair_alone(first: KnowledgeBase) -> None:

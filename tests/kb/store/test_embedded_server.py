@@ -122,6 +122,15 @@ def test_a_home_that_is_gone_is_not_made_anew(tmp_path: Path):
     assert list(tmp_path.iterdir()) == [] and embedded.stop() is False
 
 
+def test_a_home_below_a_file_is_not_told_to_be_made_writable(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        DatabaseUnavailable, match=r"Confirmed edits are kept\. See `colmlm doctor`"
+    ) as refused:
+        EmbeddedServer(tmp_path / "file" / "home" / "postgres").start(time.monotonic())
+    assert "write" not in str(refused.value)
+
+
 def test_a_server_elsewhere_is_its_owners_to_start():
     settings = Settings(home=Path("/nowhere"), database_url="postgresql+psycopg://nobody@127.0.0.1:1/x")
     assert EmbeddedServer.of(settings) is None
