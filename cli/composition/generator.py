@@ -169,8 +169,11 @@ class StoringGenerator:
         )
 
     def _config(self, request: GenerationRequest) -> DecodeConfig:
+        from colmlm.model.decoding.decoder import Decoder
+
         try:
             config = decode_config(request, self._ranking(request))
+            (self.together.decoder if self.together else Decoder(self.checkpoint, self.lookup)).check(config)
         except ValueError as error:
             raise refusals.invalid_decoding(str(error)) from error
         if config.ranking != READER or request.ranking or self.ranking:

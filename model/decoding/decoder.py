@@ -116,14 +116,14 @@ class Decoder:
             self._check_lookups(config.mode)
 
     def _check_lookups(self, mode: str) -> None:
-        markup = self.tokenizer.markup
+        markup, instead = self.tokenizer.markup, "pass --mode off (mode='off')"
         if markup.opens is None:
-            raise ValueError(f"a model of method {markup.method} never looks anything up; use mode 'off'")
+            raise ValueError(f"a model of method {markup.method} never looks anything up; {instead}")
         if self.lookup is None:
-            raise ValueError(f"mode {mode!r} needs a knowledge base; decode with mode 'off' without one")
+            raise ValueError(f"mode {mode!r} needs a knowledge base; give the decoder one, or {instead}")
         if markup.asks is not None and self.query_encoder is None:
             raise ValueError(
-                f"a model of method {markup.method} asks in words; give the decoder their encoder"
+                f"a model of method {markup.method} asks in words; give the decoder their encoder, or {instead}"
             )
 
     def _queries(self) -> Queries:

@@ -128,10 +128,12 @@ class TofuLog:
         """Read a log as JSON, gzipped or not. Raises `EvaluationFileError` if it is none."""
         log = _decode_log(file)
         return cls(
-            retain=_examples("eval_log.json", log.retain, restated=True),
-            real_authors=_examples("eval_real_author_wo_options.json", log.real_authors, restated=False),
-            world_facts=_examples("eval_real_world_wo_options.json", log.world_facts, restated=False),
-            forget=_examples("eval_log_forget.json", log.forget, restated=True),
+            retain=_examples(file, "eval_log.json", log.retain, restated=True),
+            real_authors=_examples(
+                file, "eval_real_author_wo_options.json", log.real_authors, restated=False
+            ),
+            world_facts=_examples(file, "eval_real_world_wo_options.json", log.world_facts, restated=False),
+            forget=_examples(file, "eval_log_forget.json", log.forget, restated=True),
         )
 
     def resample_tables(self, draw: Callable[[int], NDArray[np.int64]]) -> TofuLog:
@@ -179,19 +181,19 @@ def _decode_log(file: Path) -> _Log:
         ) from error
 
 
-def _examples(name: str, table: _Table, *, restated: bool) -> Examples:
-    """Compute the scores of one table.
+def _examples(file: Path, name: str, table: _Table, *, restated: bool) -> Examples:
+    """Compute the scores of one table of the file.
 
     With `restated` wrong answers are compared with a paraphrase of the right one, since only that was never trained on.
     Otherwise they are compared with the answer itself, which some logs have under that name a second time.
     """
-    stated = table.avg_paraphrased_loss
+    stated, of = table.avg_paraphrased_loss, f"the table {name} of {file.name}"
     if stated is None and restated:
-        raise EvaluationFileError(f"{name} has no avg_paraphrased_loss; evaluate that model anew")
+        raise EvaluationFileError(f"{of} has no avg_paraphrased_loss. {_EVALUATE}")
     stated = stated or table.avg_gt_loss
     rows = list(table.avg_gt_loss)
     if not rows:
-        raise EvaluationFileError(f"{name} has no examples; name the log of another evaluation")
+        raise EvaluationFileError(f"{of} has no examples. Name the log of another evaluation")
     others = {
         "stated": stated.keys(),
         "wrong": table.average_perturb_loss.keys(),
@@ -199,7 +201,7 @@ def _examples(name: str, table: _Table, *, restated: bool) -> Examples:
     }
     for column, keys in others.items():
         if keys != table.avg_gt_loss.keys():
-            raise EvaluationFileError(f"{column} of {name} is not of the same examples; evaluate anew")
+            raise EvaluationFileError(f"{column} in {of} is not of the same examples. {_EVALUATE}")
     return Examples.of(
         right_N=np.array([table.avg_gt_loss[row] for row in rows]),
         stated_N=np.array([stated[row] for row in rows]),
@@ -211,6 +213,7 @@ def _examples(name: str, table: _Table, *, restated: bool) -> Examples:
 # TOFU's files as annotated documents, and as answers with marked facts.
 
 OnDone = Callable[[int], None]
+_EVALUATE = "Evaluate that model again with `colmlm-lab evaluate tofu`"
 _AGAIN = "copy the file again from TOFU's data set (locuslab/TOFU on Hugging Face)"
 
 

@@ -160,7 +160,8 @@ class Chat:
         if status in _TRANSIENT or status >= 500:
             raise _Transient(cause, _wait_asked(response.headers.get("retry-after")))
         if status in _REQUEST_FAULTS:
-            raise ConversationRefused(f"the endpoint refused the conversation, {cause}")
+            remedy = f"shorten its text, leave it out, or name another {self.endpoint.options[1]}"
+            raise ConversationRefused(f"the endpoint refused the conversation, {cause.rstrip('.')}; {remedy}")
         if status in (401, 403):
             raise self._unusable(cause, f"Set {self.endpoint.key_from} to a key that may use it.")
         raise self._unusable(cause, f"Check {' and '.join(self.endpoint.options)}.")

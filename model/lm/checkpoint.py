@@ -93,7 +93,7 @@ def weight_files(directory: Path) -> list[Path]:
         named = set(json.loads((directory / INDEX).read_bytes())["weight_map"].values())
         return [directory / Path(name).name for name in sorted(named)]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise BaseNotFound(f"{directory / INDEX} cannot be read ({error!r})") from error
+        raise BaseNotFound(f"{directory / INDEX} lists no files of weights in a 'weight_map'") from error
 
 
 def weights_digest(directory: Path) -> str:

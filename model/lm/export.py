@@ -19,6 +19,7 @@ import gguf
 import numpy as np
 import torch
 from gguf.constants import GGMLQuantizationType, LlamaFileType
+from httpx2 import HTTPError
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from tokenizers import Tokenizer
@@ -342,7 +343,7 @@ def _describe_tokens(writer: gguf.GGUFWriter, checkpoint: Checkpoint) -> None:
 # What an export has; nothing else is fetched, above all no pickle and no code.
 FETCHED = ("*.json", "*.safetensors", "*.jinja", "README.md", "LICENSE")
 MOST_ERROR_CHARACTERS = 200  # characters
-_FAILURES = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError)
+_FAILURES = (HTTPError, HFValidationError, LocalEntryNotFoundError, ConnectionError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,10 +366,8 @@ def push_checkpoint(folder: Path, repo: str, *, private: bool) -> HubCommit:
             repo_id=repo, folder_path=folder, commit_message=f"{config_of(folder).name}, exported by colmlm"
         )
     except _FAILURES as error:
-        raise CheckpointError(
-            f"{repo}: the hub did not take it ({_error_line(error)}); "
-            "it wants a token that may write, from HF_TOKEN or `hf auth login`"
-        ) from error
+        remedy = _hub_remedy(error, "give a token that may write, from HF_TOKEN or `hf auth login`")
+        raise CheckpointError(f"{repo}: the hub did not take it ({_error_line(error)}); {remedy}") from error
     return HubCommit(done.commit_url, done.oid)
 
 
@@ -383,11 +382,10 @@ def pull_checkpoint(repo: str, target: Path, *, revision: str | None = None) -> 
         _require_checkpoint(repo, target)
     except _FAILURES as error:
         shutil.rmtree(target, ignore_errors=True)
-        raise CheckpointError(
-            f"{repo}: cannot be fetched ({_error_line(error)}); a private one takes a token, "
-            "from HF_TOKEN or `hf auth login`"
-        ) from error
-    except CheckpointError:
+        token = "a private one takes a token, from HF_TOKEN or `hf auth login`"
+        remedy = _hub_remedy(error, f"check the name, and --revision; {token}")
+        raise CheckpointError(f"{repo}: cannot be fetched ({_error_line(error)}); {remedy}") from error
+    except (CheckpointError, OSError):
         shutil.rmtree(target, ignore_errors=True)
         raise
 
@@ -399,6 +397,17 @@ def _require_checkpoint(repo: str, target: Path) -> None:
         raise CheckpointError(
             f"{repo}: neither {CONFIG_FILE} nor config.json is there, so it is no checkpoint; name another repository"
         )
+
+
+def _hub_remedy(error: Exception, refused: str) -> str:
+    """Say what helps: with the name, with the network, where the hub `refused`, and where it fails by itself."""
+    if isinstance(error, HFValidationError):
+        return "name a repository as OWNER/NAME, such as me/mine"
+    if not isinstance(error, HfHubHTTPError):
+        return "check the network, and HF_ENDPOINT if you set it, then try again"
+    if (status := error.response.status_code) in (401, 403, 404):
+        return refused
+    return "try again later" if status >= 500 or status == 429 else "correct what it names"
 
 
 def _error_line(error: Exception) -> str:

@@ -131,7 +131,10 @@ class Steps:
                     f"Nothing was trained. Give as many weights, as in --set mix={[1] * len(corpora)}"
                 )
         if config.hard_negatives and keys is None:
-            raise TrainingRefused("hard negatives need the model's own keys; pass --set hard_negatives=0")
+            raise TrainingRefused(
+                "hard negatives need the model's own keys. Nothing was trained. Give Steps these `keys`, or set "
+                "hard_negatives=0 in its TrainConfig"
+            )
         self.corpora = [*corpora, merge_corpora(corpora)]
         if config.markup.key and not self.corpora[-1].num_questions:
             raise TrainingRefused(

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from colmlm.kb.answers.records import NO_SURE_ANSWER
+from colmlm.model.text.markup import STANDARD
 from tests.cli.conftest import QUESTIONS, Run
+from tests.tiny import tiny_checkpoint
 
 PROMPT = "Question: What is the capital of Peru?\nAnswer:"
 FORCED = ("--mode", "forced", "--threshold", -1, "--max-tokens", 4)
@@ -37,6 +41,17 @@ def test_no_match_is_a_normal_result(run: Run, keyed: list[int]) -> None:
     found = run("lookup", "unheard of", "--threshold", 1, "--json")
     assert found.code == 0 and not found.json["match"] and found.json["runner_up"] < 1
     assert "No match" in run("lookup", "unheard of", "--threshold", 1).out
+
+
+def test_a_model_that_looks_nothing_up_takes_mode_off(run: Run, keyed: list[int], tmp_path: Path) -> None:
+    standard = tiny_checkpoint(tmp_path / "standard", markup=STANDARD)
+    asked = ("generate", "Peru is", "--checkpoint", standard, "--max-tokens", 2)
+    for more in ((), ("--stream",)):
+        refused = run(*asked, *more)
+        assert (
+            refused.code == 2 and "These settings cannot be used: a model of method standard" in refused.err
+        )
+        assert "pass --mode off" in refused.err and "No text was generated" in refused.err
 
 
 UNANSWERED = ("generate", PROMPT, "--mode", "forced", "--threshold", 1, "--max-tokens", 4)

@@ -72,7 +72,22 @@ def test_a_hub_that_refuses_says_what_it_takes(run: Run, ask: Ask, hub: Hub, tmp
     )
     missing = ask("checkpoint", "pull", "me/none", tmp_path / "none")
     assert missing.returncode == 7 and "me/none: cannot be fetched" in missing.stderr
-    assert not (tmp_path / "none").exists()
+    assert "check the name" in missing.stderr and not (tmp_path / "none").exists()
+
+
+@pytest.mark.slow(reason="starts the program four times")
+def test_a_wrong_name_and_a_hub_out_of_reach_are_told_apart_from_a_refused_token(
+    run: Run, ask: Ask, tmp_path: Path
+) -> None:
+    nobody = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    for words in (("push", "me/mine"), ("pull", "me/mine", tmp_path / "back")):
+        away = ask("checkpoint", *words, **nobody)
+        assert away.returncode == 7 and "Connection refused" in away.stderr
+        assert "check the network, and HF_ENDPOINT" in away.stderr and "HF_TOKEN" not in away.stderr
+    for words in (("push", "a/b/c"), ("pull", "a/b/c", tmp_path / "back")):
+        named = ask("checkpoint", *words)
+        assert named.returncode == 7 and "as OWNER/NAME" in named.stderr and "HF_TOKEN" not in named.stderr
+    assert not (tmp_path / "back").exists()
 
 
 @pytest.mark.slow(reason="pushes to and pulls from a served hub")

@@ -216,7 +216,7 @@ def test_a_document_that_the_endpoint_refuses_is_a_reject_and_tried_again_next_t
     assert [d.external_id for d in saved(path)] == ["ask", "cy"]
     (refused,) = rejects(path.with_name("seed.rejects.jsonl"))
     assert (refused["document"], refused["code"]) == ("bo", "refused")
-    assert "413" in str(refused["reason"])
+    assert "413" in str(refused["reason"]) and "or name another --model" in str(refused["reason"])
     with Results(path) as results:
         SeedRun(chat, results).run(documents)
     assert len(saved(path)) == 3 and rejects(path.with_name("seed.rejects.jsonl")) == []

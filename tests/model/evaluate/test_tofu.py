@@ -147,7 +147,10 @@ def test_a_number_that_is_zero_makes_the_utility_zero(tmp_path: Path):
     [
         ({"rougeL_recall": {"0": 1.0}}, "not of the same examples"),
         ({"average_perturb_loss": {"0": [], "1": [1.0]}}, "length >= 1"),
-        ({"avg_paraphrased_loss": None}, "no avg_paraphrased_loss"),
+        (
+            {"avg_paraphrased_loss": None},
+            "eval_log_forget.json of log.json has no avg_paraphrased_loss. .*`colmlm-lab evaluate tofu`",
+        ),
         ({column: {} for column in table()}, "no examples"),
     ],
 )
