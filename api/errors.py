@@ -121,9 +121,11 @@ def unacceptable_body(cause: str) -> str:
 
 
 @Refused.coded("CrossOrigin", "Request from another site", status=403)
-def cross_origin() -> str:
+def cross_origin(origin: str, host: str) -> str:
     return (
-        "A page of another site sent this. Nothing was changed. Use this server's console or a bearer token."
+        f"The headers Origin ({origin[:100]!r}) and Host ({host[:100]!r}) name two places, so a page of another site "
+        "may have sent this. Nothing was changed. Use this server's console or a bearer token. A proxy must pass Host "
+        "as the browser sent it."
     )
 
 

@@ -109,13 +109,14 @@ def _read_grant(mapped: str) -> tuple[str, Grant]:
         known = ", ".join(ROLES)
         raise SettingsError(
             "COLMLM_SIGN_ON_ROLES",
-            f"{mapped!r} is not GROUP=ROLE or GROUP=ROLE:CORPUS, with a role of {known}",
+            f"{mapped!r} is not GROUP=ROLE or GROUP=ROLE:CORPUS. Write it so, with a role of {known}",
         )
     corpora = tuple(corpus for corpus in (found["corpora"] or "").split("+") if corpus) or None
     if corpora is not None and found["role"] not in SCOPED_ROLES:
-        limited = " and ".join(SCOPED_ROLES)
+        limited = ", ".join(SCOPED_ROLES)
         raise SettingsError(
-            "COLMLM_SIGN_ON_ROLES", f"{mapped!r} names corpora, to which only {limited} can be kept"
+            "COLMLM_SIGN_ON_ROLES",
+            f"{mapped!r} names corpora, to which only {limited} can be kept. Leave them out, or name such a role",
         )
     return found["group"].strip(), Grant(found["role"], corpora)
 

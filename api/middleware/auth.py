@@ -129,9 +129,10 @@ def is_sign_on(scope: HTTPScope) -> bool:
 
 def check_origin(headers: Headers) -> None:
     """Raise `CrossOrigin` unless the Origin header, which browsers send with writes, names this host and port."""
-    origin = urlsplit(headers.get("origin", ""))
-    if origin.scheme not in ("http", "https") or origin.netloc.lower() != headers.get("host", "").lower():
-        raise cross_origin()
+    named, host = headers.get("origin", ""), headers.get("host", "")
+    origin = urlsplit(named)
+    if origin.scheme not in ("http", "https") or origin.netloc.lower() != host.lower():
+        raise cross_origin(named, host)
 
 
 def bearer_secret(headers: Headers) -> str | None:

@@ -217,7 +217,8 @@ class StrictRequest(Connection[Any, Any, Any]):
             )
             raise ValidationException(detail, extra=[_fault(str(error))]) from error
         except msgspec.DecodeError as error:
-            raise ValidationException(f"The body is no JSON: {error}.", extra=[]) from error
+            detail = f"The body is no JSON: {error}. Nothing was changed. Correct it and send it again."
+            raise ValidationException(detail, extra=[]) from error
 
 
 def _read(body: bytes, kind: Any) -> Any:

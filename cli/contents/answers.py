@@ -320,7 +320,7 @@ def _one_time(min_seq: int | None, as_of: int | None) -> None:
 def _not_then(accepted_only: bool, as_of: int | None) -> None:
     if accepted_only and as_of is not None:
         raise typer.BadParameter(
-            "the past is looked up whatever was accepted then; leave --accepted-only out.",
+            "a lookup of the past also finds facts that were only proposed; leave --accepted-only out.",
             param_hint="--as-of",
         )
 

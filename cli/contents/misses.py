@@ -18,6 +18,7 @@ from colmlm.cli.options import (
     Reason,
     each_once,
     examples,
+    given_options,
     some_text,
     wants_json,
 )
@@ -202,8 +203,11 @@ def settle(
     """
     who, ids = base.actor(actor), each_once(group_ids)
     if verdict is not GroupVerdict.solve:
-        if anyway or any(one is not None for one in (fact_id, value, document, text, question)):
-            raise typer.BadParameter("only `solve` takes a fact; leave these out.", param_hint="VERDICT")
+        of_solve = {"value": value, "document": document, "text": text, "question": question}
+        if given := given_options(fact=fact_id, **of_solve, anyway=anyway):
+            raise typer.BadParameter(
+                "only `solve` takes this; leave it out, or give the verdict `solve`.", param_hint=given
+            )
         decide = base.misses.dismiss if verdict is GroupVerdict.dismiss else base.misses.reopen
         _tell_decided(decide(ids, actor=who, reason=reason), verdict, ids)
         return

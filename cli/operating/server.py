@@ -293,8 +293,9 @@ class ModelLoader:
         try:
             model = self._load_registered_model(checkpoint)
         except Exception as error:  # noqa: BLE001 - files of a model may be broken in more ways than can be listed
-            self._failed[checkpoint.checkpoint_id] = time.monotonic(), waits.cause_of(error)
-            _log.warning("the model %s is not loaded: %s", checkpoint.name, waits.cause_of(error))
+            cause = f"{waits.cause_of(error).rstrip('.')}. This server tries again every minute"
+            self._failed[checkpoint.checkpoint_id] = time.monotonic(), cause
+            _log.warning("the model %s is not loaded: %s", checkpoint.name, cause)
             return
         self._failed.pop(checkpoint.checkpoint_id, None)
         self.models.add_model(model)
@@ -306,11 +307,11 @@ class ModelLoader:
         Raises `ValueError` where it is not there, is another one, or has no room in memory.
         """
         if checkpoint.path is None or not Path(checkpoint.path).is_dir():
-            raise ValueError(f"its files are not at {checkpoint.path}, where it was registered")
+            raise ValueError(f"its files are not at {checkpoint.path} where it was registered. Restore them")
         path = Path(checkpoint.path)
         if (free := self.available()) < (needed := ROOM * self.weigh(path)):
-            raise ValueError(f"it needs {needed >> 20} MB of memory, and {free >> 20} MB are free")
+            raise ValueError(f"it needs {needed >> 20} MB of memory, and {free >> 20} MB are free. Free some")
         model = self.load(path)
         if model.checkpoint.checkpoint_id != checkpoint.checkpoint_id:
-            raise ValueError(f"what is at {path} now is another checkpoint than was registered")
+            raise ValueError(f"at {path} is another checkpoint than was registered. Restore that")
         return model

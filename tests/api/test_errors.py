@@ -91,6 +91,15 @@ def test_malformed_field_is_named(operator: Client) -> None:
     ]
 
 
+@pytest.mark.parametrize("body", [b"{", b'{"reason": }'])
+def test_a_body_that_is_no_json_changes_nothing_and_is_to_be_sent_again(
+    operator: Client, body: bytes
+) -> None:
+    answer = operator.post("/v1/facts", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400 and answer.json()["detail"].startswith("The body is no JSON: ")
+    assert answer.json()["detail"].endswith(". Nothing was changed. Correct it and send it again.")
+
+
 def test_a_body_is_read_strictly(operator: Client) -> None:
     for wrong in ({"fact_ids": ["1"]}, {"fact_ids": [1], "abstain": 0}, {"fact_ids": [1], "because": "r"}):
         assert operator.request("DELETE", "/v1/facts", json={"reason": "r", **wrong}).status_code == 400, (

@@ -250,6 +250,15 @@ def test_cookie_writes_only_from_the_own_origin(
     assert client.request("DELETE", "/v1/facts", json=body, headers={"Origin": ORIGIN}).status_code == 200
 
 
+def test_a_refused_origin_names_both_headers_and_the_proxy(
+    app: GatedApp, connect: Connect, new_token: Callable[[str], str]
+) -> None:
+    headers = {"Origin": "https://kb.example.org"}
+    answer = connect(app).post("/session", data={"key": new_token("reader")}, headers=headers)
+    assert answer.status_code == 403 and "https://kb.example.org" in answer.text
+    assert "A proxy must pass Host" in answer.text
+
+
 def test_bearer_needs_no_origin(operator: Client, fact_id: int) -> None:
     answer = operator.request("DELETE", f"/v1/facts/{fact_id}", json={"reason": "wrong"})
     assert answer.status_code == 200

@@ -126,7 +126,9 @@ def test_what_is_not_loaded_is_told_with_the_reason_and_tried_again(trial: Trial
     trial.passed("new")
     trial.free = 1 << 20
     assert trial.loaded() == ["fakeold"]
-    assert trial.models.refused == {"fakenew": "it needs 3 MB of memory, and 1 MB are free"}
+    assert trial.models.refused == {
+        "fakenew": "it needs 3 MB of memory, and 1 MB are free. Free some. This server tries again every minute"
+    }
     trial.free, trial.loader.again_seconds = PLENTY, 0.0
     (trial.home / "salt-new").rename(trial.home / "elsewhere")
     assert trial.loaded() == ["fakeold"] and "where it was registered" in trial.models.refused["fakenew"]
@@ -154,7 +156,9 @@ def test_a_model_that_fails_in_a_way_nobody_foresaw_is_tried_again(trial: Trial)
 
     trial.loader.load, trial.loader.again_seconds, trial.loader.look_seconds = load, 0.0, 0.01
     with trial.loader:
-        while trial.models.refused != {"fakenew": "no kernel for this device"}:
+        while trial.models.refused != {
+            "fakenew": "no kernel for this device. This server tries again every minute"
+        }:
             time.sleep(0.01)
         trial.loader.load = loads
         while "fakenew" not in trial.models:

@@ -36,6 +36,10 @@ def test_a_fact_that_is_not_found_solves_nothing_and_the_exit_code_says_so(
     assert tried.code == 1 and "Not solved" in tried.out
     assert run("misses", "settle", "solve", 1, "--fact", keyed[0], "--anyway", *WHY).code == 0
     assert run("misses", "settle", "solve", 1, *WHY).code == 2
+    for given in (("--anyway",), ("--fact", 1), ("--fact", 1, "--anyway")):
+        refused = run("misses", "settle", "dismiss", 1, *given, *WHY)
+        assert refused.code == 2 and ", ".join(str(g) for g in given if g != 1) in refused.err
+        assert "only `solve` takes" in refused.err
     assert run("misses", "settle", "solve", 1, "--fact", keyed[0], "--value", "x", *WHY).code == 2
 
 
