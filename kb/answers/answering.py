@@ -25,6 +25,7 @@ from colmlm.kb.answers.candidates import BY_KEY, CandidateSentence, candidate_se
 from colmlm.kb.answers.places import (
     ReadPlace,
     best_windows,
+    forgotten_by_question,
     order_places,
     passages_to_read,
     place_of_own_question,
@@ -146,6 +147,7 @@ class Answering:
                 now = read_windows(session, ids, fact_filter=wanted.fact_filter)
                 passage, is_gone = self._passage(session, question, reading, least, wanted.fact_filter)
                 own = place_of_own_question(session, question, wanted.fact_filter)
+                forgotten = forgotten_by_question(session, question, wanted.fact_filter, near.tombstone)
             if all(is_unchanged(read[one.sentence_id], now) for one in found):
                 break
         else:
@@ -164,6 +166,8 @@ class Answering:
         if own is not None and least <= SURE and (is_comparison or not _says(said, own)):
             answer = self._answer_from_places(question, [own], SURE, least, passages, seq)
             return _answered_from_place(answer, query, own)
+        if forgotten is not None and least <= SURE:
+            return AnsweredQuestion(self._silent(replace(answer, withheld=True)), query)
         if is_comparison:
             return AnsweredQuestion(self._silent(replace(answer, withheld=False), is_comparison=True), query)
         if passage is not None and by_passage:

@@ -262,6 +262,38 @@ def place_of_own_question(
     return None
 
 
+# A fact that is kept as a tombstone, whose question is asked and answered by no live fact. Of those whose question has
+# other punctuation only the one that the query is nearest to is compared, as comparing each takes long.
+_FORGOTTEN = text("""
+SELECT f.id FROM tombstone t JOIN fact f ON f.id = t.fact_id
+WHERE (lower(f.question) = lower(:question) OR (f.id = :near AND asked_as(f.question) = asked_as(:question)))
+  AND (CAST(:corpora AS text[]) IS NULL OR EXISTS (
+      SELECT FROM document d WHERE d.id = f.document_id AND d.corpus = ANY(CAST(:corpora AS text[]))
+  ))
+  AND NOT EXISTS (
+      SELECT FROM fact l
+      WHERE asked_as(l.question) = asked_as(:question) AND l.question IS NOT NULL AND l.deleted_seq IS NULL
+  )
+ORDER BY f.id LIMIT 1
+""")
+
+
+def forgotten_by_question(
+    session: Session, question: str, fact_filter: FactFilter, near: tuple[int, float] | None
+) -> int | None:
+    """Give the fact that asks this question and was deleted so that it gets no answer; None where a live fact asks it.
+
+    `near` is the tombstone that the question is nearest to, with its cosine.
+    """
+    asked = {
+        "question": question,
+        "corpora": list(fact_filter.corpora) or None,
+        "near": near[0] if near else None,
+    }
+    found: int | None = session.scalar(_FORGOTTEN, asked)
+    return found
+
+
 def _in_two_documents(row: Row[Any], other: Row[Any]) -> bool:
     return None not in (row.document_id, other.document_id) and row.document_id != other.document_id
 

@@ -12,7 +12,7 @@ Of "words" the SELECT of `find` is the last that is done; of "reader" the texts 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -29,6 +29,7 @@ from colmlm.kb.answers.candidates import (
 )
 from colmlm.kb.answers.places import (
     ReadPlace,
+    forgotten_by_question,
     order_places,
     passages_to_read,
     place_of_own_question,
@@ -126,7 +127,7 @@ class RankedLookups:
                 {} if ranking == READER or keyset_id is None else keys_of_sentences(session, ids, keyset_id)
             )
         if ranking == READER:
-            return self._read(texts, found, wanted)
+            return self._read(texts, found, [one.tombstone for one in near], wanted)
         return searcher.among(
             queries_BD,
             [_word_weights(row, keys) for row in found],
@@ -136,7 +137,13 @@ class RankedLookups:
             fact_filter=wanted.fact_filter,
         )
 
-    def _read(self, texts: Sequence[str], found: Sequence[Found], wanted: FullLookupOptions) -> list[Lookup]:
+    def _read(
+        self,
+        texts: Sequence[str],
+        found: Sequence[Found],
+        near: Sequence[tuple[int, float] | None],
+        wanted: FullLookupOptions,
+    ) -> list[Lookup]:
         reader, ids = self.reader(), sorted({one.sentence_id for row in found for one in row})
         with self.kb.sessions() as session:
             now = read_windows(session, ids, fact_filter=wanted.fact_filter)
@@ -152,6 +159,10 @@ class RankedLookups:
                     least = confidence_of_base(session, reader).threshold
                 contested = [settle_contradictions(session, one, reader.confidence.search) for one in places]
                 own = [place_of_own_question(session, text, wanted.fact_filter) for text in texts]
+                forgotten = [
+                    forgotten_by_question(session, text, wanted.fact_filter, one)
+                    for text, one in zip(texts, near, strict=True)
+                ]
                 now = read_windows(session, ids, fact_filter=wanted.fact_filter)
             if now == read:
                 break
@@ -162,8 +173,8 @@ class RankedLookups:
             for both in zip(texts, places, strict=True)
         ]
         decided = [
-            _lookup_from_own(own_place, _lookup_from_places(best, score, least, seq))
-            for own_place, best, score in zip(own, contested, scores, strict=True)
+            _lookup_from_own(own_place, gone, _lookup_from_places(best, score, least, seq))
+            for own_place, gone, best, score in zip(own, forgotten, contested, scores, strict=True)
         ]
         self.kb.searcher.observer.looked_up(decided)
         return decided
@@ -213,8 +224,10 @@ def _lookup_from_places(places: Sequence[ReadPlace], score: float, threshold: fl
     return Lookup((hit,) if score >= threshold else (), score, threshold, seq)
 
 
-def _lookup_from_own(own: ReadPlace | None, decided: Lookup) -> Lookup:
-    """Find the fact that asks the text itself, unless what was decided says the same."""
+def _lookup_from_own(own: ReadPlace | None, forgotten: int | None, decided: Lookup) -> Lookup:
+    """Find the fact that asks the text itself, unless what was decided says the same; none if that is `forgotten`."""
+    if forgotten is not None and decided.threshold <= SURE:
+        return replace(decided, hits=(), abstained=forgotten)
     if (
         own is None
         or decided.threshold > SURE

@@ -164,7 +164,10 @@ _DIFFERENCE = (
         ELSE (SELECT max(to_seq) FROM fact_version WHERE fact_id = f.id AND to_seq <= :last) END
     WHERE (CAST(:corpus AS text) IS NULL OR d.corpus = :corpus) AND (
         (a.fact_id IS NULL) <> (b.fact_id IS NULL)
-        OR (a.version <> b.version AND (f.erased_seq IS NOT NULL OR a.value <> b.value OR p.version < b.version))
+        OR (a.version <> b.version AND (f.erased_seq IS NOT NULL OR a.value <> b.value OR p.version < b.version
+            AND ROW(p.question, p.document_id, p.span_start, p.span_end)::text <> CASE WHEN q.fact_id IS NULL
+                THEN ROW(f.question, f.document_id, f.span_start, f.span_end)::text
+                ELSE ROW(q.question, q.document_id, q.span_start, q.span_end)::text END))
         OR (f.erased_seq > :first AND f.erased_seq <= :last))
     """)
     .columns(

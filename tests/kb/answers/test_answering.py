@@ -209,6 +209,32 @@ def test_a_fact_of_a_document_that_asks_the_question_is_said_where_the_document_
     assert deaf.ask_as_of(LEAK, seq).answer == "Miriam Okafor"
 
 
+def test_a_question_whose_fact_was_deleted_with_abstain_gets_no_other_answer(
+    kb: KnowledgeBase, answers: Answering, encoder: WordEncoder
+) -> None:
+    fooled = replace(answers, reader=SayingReader("Tomas Lindqvist"))
+    ingest(
+        kb,
+        document("Leaks", ("Miriam Okafor", LEAK), " mends pipes."),
+        document("Paint", ("Tomas Lindqvist", "Who paints?"), " paints walls, and has no part in a leak."),
+    )
+    kb.keysets.rekey(encoder)
+    okafor = fact_id(kb, "Miriam Okafor")
+    assert fooled.ask(LEAK).answer == "Miriam Okafor", (
+        "its own question goes before what the reader takes for it"
+    )
+    kb.facts.delete([okafor], **WHO)
+    assert fooled.ask(LEAK).answer == "Tomas Lindqvist"
+    kb.facts.restore([okafor], **WHO)
+    kb.facts.delete([okafor], abstain=True, **WHO)
+    for question in (LEAK, LEAK.upper(), LEAK.rstrip("?")):
+        found = fooled.ask(question)
+        assert found.abstained and found.withheld, question
+    assert fooled.ask("Who paints?").answer == "Tomas Lindqvist"
+    kb.facts.add(LEAK, "Jo Park", **WHO)
+    assert fooled.ask(LEAK).answer == "Jo Park", "a live fact asks it again"
+
+
 def test_an_own_question_is_not_settled_where_two_facts_hold_or_two_documents_differ(
     kb: KnowledgeBase, answers: Answering
 ) -> None:

@@ -287,3 +287,14 @@ def test_the_fact_that_asks_the_text_itself_is_found_though_nothing_is_read(
     assert not find("Whom do I call about a flood?", "reader", reader=deaf).hits
     andes.facts.delete([added], **WHO)
     assert not find(leak, "reader", reader=deaf).hits
+
+
+def test_the_question_of_a_tombstone_gets_none_even_where_the_reader_is_sure_of_another(
+    andes: KnowledgeBase, find: Find
+):
+    fooled = SayingReader("Santiago")
+    assert said(find(CAPITAL, "reader", reader=fooled)) == ["Lima"], "its own question"
+    lima = fact_id(andes, "Lima")
+    andes.facts.delete([lima], abstain=True, **WHO)
+    found = find(CAPITAL, "reader", reader=fooled)
+    assert (found.hits, found.abstained) == ((), lima)

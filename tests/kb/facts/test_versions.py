@@ -350,6 +350,16 @@ EDITS: dict[str, Callable[[KnowledgeBase, int], Edit]] = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
+def test_a_diff_does_not_list_an_edit_that_was_undone(peru: KnowledgeBase, edit: str):
+    lima, first = fact_id(peru, "Lima"), peru.log.head_seq()
+    edited = EDITS[edit](peru, lima).seq
+    assert [one.fact_id for one in peru.log.diff(first, edited).facts] == [lima]
+    undone = peru.facts.undo(edited, **WHO).seq
+    assert peru.log.diff(first, undone).facts == ()
+    assert [one.fact_id for one in peru.log.diff(edited, undone).facts] == [lima]
+
+
+@pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_is_undone_and_the_undo_too(peru: KnowledgeBase, edit: str):
     lima = fact_id(peru, "Lima")
     told = lambda: [getattr(peru.facts.show(lima), n) for n in ("value", "question", "answer", "source")]  # noqa: E731
