@@ -133,6 +133,11 @@ def format_place(place: int) -> str:
     return f"{rank}.{last}" if rank else str(last)
 
 
+def principal_name(shown: str | None) -> str | None:
+    """Give the name in a principal as a table shows it, such as "token desk" or "local ann"."""
+    return shown and shown.removeprefix("token ").removeprefix("local ")
+
+
 def some_text(value: str | None) -> str | None:
     """Refuse what is blank or was not UTF-8 on the command line: neither can be encoded or stored."""
     if value is not None and not value.strip():

@@ -30,6 +30,7 @@ from colmlm.cli.options import (
     examples,
     given_options,
     parse_time,
+    principal_name,
     require_somebody,
     some_text,
     wants_json,
@@ -126,7 +127,9 @@ def list_changes(
     principal: Annotated[
         str | None,
         typer.Option(
-            "--principal", help="Only changes this token, or user of the machine, was authenticated for."
+            "--principal",
+            callback=principal_name,
+            help="Only changes this token, or user of the machine, was authenticated for.",
         ),
     ] = None,
     kind: Annotated[str | None, typer.Option("--kind", help="Only this kind, such as delete.")] = None,

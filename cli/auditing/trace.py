@@ -15,7 +15,17 @@ import typer
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.fact_view import WITHHELD, fact_source, in_sample, lineage_lines, printed_on
-from colmlm.cli.options import Actor, After, FactId, Limit, examples, some_text, some_texts, wants_json
+from colmlm.cli.options import (
+    Actor,
+    After,
+    FactId,
+    Limit,
+    examples,
+    principal_name,
+    some_text,
+    some_texts,
+    wants_json,
+)
 from colmlm.cli.output import count_of, note, plain, print_json, print_table, say, shorten, some_ids
 from colmlm.kb.evidence.records import describe_change
 from colmlm.kb.lookup.options import filter_note
@@ -101,7 +111,11 @@ def outputs(
     ] = None,
     principal: Annotated[
         str | None,
-        typer.Option("--principal", help="Only what this token, or user of the machine, asked for."),
+        typer.Option(
+            "--principal",
+            callback=principal_name,
+            help="Only what this token, or user of the machine, asked for.",
+        ),
     ] = None,
     after: After = 0,
     limit: Limit = 50,

@@ -301,6 +301,7 @@ def describe_erased(erased: Erased) -> str:
         f"{count_of(len(erased.fact_ids), 'fact')} in {count_of(len(erased.documents), 'text')}, "
         f"{count_of(len(erased.generations), 'output')}, {count_of(len(erased.forget_runs), 'forget run')} "
         f"and {count_of(len(erased.jobs), 'job')}"
+        + (f", and {count_of(len(erased.questions), 'kept question')}" if erased.questions else "")
     )
 
 

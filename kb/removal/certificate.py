@@ -589,7 +589,7 @@ def _read(text: bytes) -> tuple[CertificateKind, Said, signing.KeyNames]:
 def _check_signer(names: signing.KeyNames, trusted: Collection[str]) -> CertificateFinding:
     if names.among(trusted):
         return CertificateFinding(
-            "signer", True, "it was signed by the key of this base, or by one that you named"
+            "signer", True, "its key is trusted: you named it, or it is the base's own"
         )
     wanted = " or ".join(sorted(trusted)) if any(trusted) else "this base, which has signed nothing"
     return CertificateFinding(

@@ -25,6 +25,16 @@ def test_the_log_is_shown_page_by_page(run: Run, keyed_here: list[int]) -> None:
     )
 
 
+def test_a_principal_is_named_as_the_table_shows_it_or_by_the_name_alone(
+    run: Run, keyed_here: list[int]
+) -> None:
+    whole = run("log", "list", "--json").json["changes"]
+    name = whole[0]["principal"]["name"]
+    for said in (name, f"local {name}"):
+        assert run("log", "list", "--principal", said, "--json").json["changes"] == whole
+    assert run("log", "list", "--principal", f"{name}x", "--json").json["changes"] == []
+
+
 def test_the_log_is_followed_from_its_beginning(run: Run, keyed_here: list[int]) -> None:
     whole = run("log", "list", "--json").json["changes"][::-1]
     assert run("log", "list", "--oldest", "--json").json["changes"] == whole
