@@ -263,5 +263,5 @@ def test_weights_in_several_files_are_read_and_digested(tmp_path: Path):
     with pytest.raises(BaseNotFound, match="has no model-00002-of-00002"):
         resolve_base(str(base), tmp_path)
     (base / f"{WEIGHTS}.index.json").write_text("[]")
-    with pytest.raises(BaseNotFound, match="cannot be read"):
+    with pytest.raises(BaseNotFound, match="lists no files of weights"):
         resolve_base(str(base), tmp_path)
