@@ -157,7 +157,7 @@ def write_plan(root: Path, steps: Sequence[dict[str, Any]]) -> None:
 
 
 def step(name: str, *commands: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, "commands": list(commands), "seconds": 60, **more}
+    return {"name": name, "commands": list(commands), "seconds": 300, **more}
 
 
 def run_command(root: Path, *more: object) -> list[str]:
