@@ -167,7 +167,7 @@ class Answering:
             answer = self._answer_from_places(question, [own], SURE, least, passages, seq)
             return _answered_from_place(answer, query, own)
         if forgotten is not None and least <= SURE:
-            return AnsweredQuestion(self._silent(replace(answer, withheld=True)), query)
+            return AnsweredQuestion(self._silent(replace(answer, withheld=True)), query, under=(forgotten,))
         if is_comparison:
             return AnsweredQuestion(self._silent(replace(answer, withheld=False), is_comparison=True), query)
         if passage is not None and by_passage:

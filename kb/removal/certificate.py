@@ -588,9 +588,7 @@ def _read(text: bytes) -> tuple[CertificateKind, Said, signing.KeyNames]:
 
 def _check_signer(names: signing.KeyNames, trusted: Collection[str]) -> CertificateFinding:
     if names.among(trusted):
-        return CertificateFinding(
-            "signer", True, "its key is trusted: you named it, or it is the base's own"
-        )
+        return CertificateFinding("signer", True, "its key is trusted: you named it, or it is the base's own")
     wanted = " or ".join(sorted(trusted)) if any(trusted) else "this base, which has signed nothing"
     return CertificateFinding(
         "signer", False, f"it was signed by {names.keyid} ({names.fingerprint}), not by {wanted}"
