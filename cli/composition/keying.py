@@ -71,9 +71,10 @@ def key_everything(
     again = all_true and kb.keysets.outlived_calibration(keyset.keyset_id)
     keyset = calibrate_keyset(kb, encoder, keyset, telling, again=again)
     if keyset.state == "ready":
+        number = keyset.keyset_id
+        gate = "" if kb.keysets.standing(number).passed else f"colmlm keysets check {number}, then: "
         telling.note(
-            "Another keyset is active. To let this one answer: "
-            f"colmlm keysets check {keyset.keyset_id}, then: colmlm keysets activate {keyset.keyset_id}"
+            f"Another keyset is active. To let this one answer: {gate}colmlm keysets activate {number}"
         )
     return keyset
 

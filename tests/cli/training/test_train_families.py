@@ -54,7 +54,7 @@ def test_what_cannot_be_a_base_is_told_in_one_line(tmp_path: Path, options: list
     said = {
         "family": "a model of type 'gpt2'; what is known here is llama (Llama, SmolLM2), qwen2",
         "tokenizer": "tokenizer.json: this tokenizer has no <|endoftext|> token, and none of <|end_of_text|>",
-        "index": "model.safetensors.index.json cannot be read",
+        "index": "model.safetensors.index.json lists no files of weights",
     }[wrong]
     assert refused.code == MODEL and said in refused.err
     assert len(refused.err.strip().splitlines()) == 1
