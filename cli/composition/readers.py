@@ -73,7 +73,7 @@ def confidence_of_reader(path: Path) -> Confidence:
     from colmlm.model.annotate.config import AnnotatorError
 
     if not path.is_dir():
-        raise AnnotatorError(f"there is no reader in {path}; name the folder of one")
+        raise AnnotatorError(f"there is no reader in {path}")
     try:
         return Confidence.load(path / CONFIDENCE)
     except (OSError, ValueError) as error:

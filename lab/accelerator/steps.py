@@ -436,7 +436,7 @@ def run_steps(root: Path, out: Path | None, *, wait: float, minutes: float | Non
     script = StepScript.of_store(store.root)
     if not (store.state / "begun.json").is_file():
         store.write("begun.json", {"until": time.time() + (60 * minutes if minutes else 10**9)})
-    _start(store)
+    started = _start(store)
     until, told, earlier = time.monotonic() + wait, set[str](), frozenset(_brought(store))
     while True:
         lines = {step.name: line for step in script.steps if (line := store.line(step)) is not None}
@@ -452,7 +452,8 @@ def run_steps(root: Path, out: Path | None, *, wait: float, minutes: float | Non
             more = {"steps": left, "results_to_bring": _to_bring(store, lines) if out is not None else []}
             _print({"more": "give the same command again", **more})
             return MORE
-        if not _is_running(store) and any(store.line(step) is None for step in script.steps):
+        is_over = started.poll() is not None and not _is_running(store)
+        if is_over and any(store.line(step) is None for step in script.steps):
             log = store.state / "supervisor.log"
             _print({"error": f"the steps ended early; see {log}, then give the command again"})
             return FAILED
@@ -492,19 +493,18 @@ def _to_bring(store: StepsFolder, lines: Mapping[str, Mapping[str, Any]]) -> lis
     return [name for name in made if name not in brought]
 
 
-def _start(store: StepsFolder) -> None:
-    """Start the process that carries the steps out, in a session of its own."""
+def _start(store: StepsFolder) -> subprocess.Popen[bytes]:
+    """Start the process that carries the steps out, in a session of its own.
+
+    It ends at once where another carries them out. On a busy machine it takes long to begin.
+    """
     root = Path(__file__).absolute().parents[3]
     with (store.state / "supervisor.log").open("ab") as log:
-        subprocess.Popen(
+        return subprocess.Popen(
             interpreter.command("-m", "colmlm.lab.accelerator", "carry-out", "--store", store.root),
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=store.root, start_new_session=True,
             env=os.environ | {"PYTHONPATH": str(root)},
         )  # fmt: skip
-    for _ in range(100):  # until it has the lock, or is over already
-        if _is_running(store):
-            return
-        time.sleep(0.1)
 
 
 def _is_running(store: StepsFolder) -> bool:

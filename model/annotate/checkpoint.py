@@ -81,19 +81,13 @@ class AnnotatorConfig:
     def load(cls, directory: Path, role: str | None = None) -> AnnotatorConfig:
         """Read and check a description. Raises `AnnotatorError` for a damaged or missing file or another role."""
         if not (directory / ANNOTATOR_FILE).is_file():
-            raise AnnotatorError(
-                f"{directory}: no {ANNOTATOR_FILE} is there; name the folder of an annotator"
-            )
+            raise AnnotatorError(f"{directory}: no {ANNOTATOR_FILE} is there")
         try:
             config = cls(**json.loads((directory / ANNOTATOR_FILE).read_text()))
         except (ValueError, TypeError) as error:
-            raise AnnotatorError(
-                f"{directory / ANNOTATOR_FILE} cannot be read ({error}); copy it again from where it came"
-            ) from error
+            raise AnnotatorError(f"{directory / ANNOTATOR_FILE} cannot be read ({error})") from error
         if role is not None and config.role != role:
-            raise AnnotatorError(
-                f"{directory}: this annotator makes {config.role}, not {role}; name one for {role}"
-            )
+            raise AnnotatorError(f"{directory}: this annotator makes {config.role}, not {role}")
         if name := damaged_file(directory, config.digests):
             raise AnnotatorError(
                 f"{directory / name} is not the file that was written with {ANNOTATOR_FILE}: damaged or replaced; "
@@ -184,9 +178,7 @@ def bare_model(role: str, directory: Path, dtype: torch.dtype) -> Any:
             label2id={label: number for number, label in enumerate(_LABELS[role])},
         )
     except (OSError, RuntimeError, SafetensorError, ValueError) as error:
-        raise CheckpointError(
-            f"{directory}: the weights cannot be read ({error}); copy it again from where it came"
-        ) from error
+        raise CheckpointError(f"{directory}: the weights cannot be read ({error})") from error
 
 
 def with_adapter(role: str, model: Any, config: TunerConfig) -> Any:
@@ -244,14 +236,10 @@ def with_weights(base: Any, path: Path) -> Any:
     try:
         kept = load_file(path / (DIFFERENCE if (path / DIFFERENCE).is_file() else WEIGHTS))
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{path}: the weights cannot be read ({error}); copy it again from where it came"
-        ) from error
+        raise CheckpointError(f"{path}: the weights cannot be read ({error})") from error
     weights = base.state_dict()
     if unknown := sorted({name.removesuffix(_SCALE) for name in kept} - weights.keys()):
-        raise CheckpointError(
-            f"{path}: {len(unknown)} weights are not of its base, {unknown[0]} for one; name its own base"
-        )
+        raise CheckpointError(f"{path}: {len(unknown)} weights are not of its base, {unknown[0]} for one")
     with torch.no_grad():
         for name, stored in kept.items():
             if name.endswith(_SCALE):

@@ -318,9 +318,7 @@ def config_of(path: Path) -> CheckpointConfig:
     try:
         config = CheckpointConfig.load(path)
     except (ValueError, TypeError) as error:
-        raise CheckpointError(
-            f"{path / CONFIG_FILE} cannot be read ({error}); copy it again from where it came"
-        ) from error
+        raise CheckpointError(f"{path / CONFIG_FILE} cannot be read ({error})") from error
     if name := damaged_file(path, config.digests):
         raise CheckpointError(
             f"{path / name} does not match its digest in {CONFIG_FILE}, so it was not loaded: it is damaged, replaced "
@@ -331,9 +329,7 @@ def config_of(path: Path) -> CheckpointConfig:
 
 def _markup(config: CheckpointConfig) -> Markup:
     if config.method not in MARKUPS:
-        raise CheckpointError(
-            f"{config.name}: method {config.method!r} is none of {', '.join(MARKUPS)}; name another"
-        )
+        raise CheckpointError(f"{config.name}: method {config.method!r} is none of {', '.join(MARKUPS)}")
     return MARKUPS[config.method]
 
 
@@ -349,7 +345,7 @@ def same_vocabulary(name: str, model: Any, tokenizer: FactTokenizer) -> None:
         added = ", ".join(tokenizer.markup.tokens)
         raise CheckpointError(
             f"{name} was not trained with these tokens: the model has {model.config.vocab_size} rows and its "
-            f"tokenizer with {added} {tokenizer.vocabulary_size}; put its own tokenizer there"
+            f"tokenizer with {added} {tokenizer.vocabulary_size}"
         )
 
 
@@ -405,13 +401,10 @@ def with_adapter_from(model: Any, path: Path, *, trainable: bool = False) -> Pef
             peft = PeftModel.from_pretrained(model, path, is_trainable=trainable)
         stored = set(load_file(path / ADAPTER))
     except (OSError, RuntimeError, SafetensorError, ValueError) as error:
-        raise CheckpointError(
-            f"{path}: the adapter cannot be read ({error}); copy it again from where it came"
-        ) from error
+        raise CheckpointError(f"{path}: the adapter cannot be read ({error})") from error
     if differing := stored ^ set(get_peft_model_state_dict(peft, save_embedding_layers=False)):
         raise CheckpointError(
-            f"{path}: the adapter is not whole: {len(differing)} weights, {min(differing)} for one; "
-            "copy it again from where it came"
+            f"{path}: the adapter is not whole: {len(differing)} weights, {min(differing)} for one"
         )
     return peft
 

@@ -102,9 +102,7 @@ def record_in(directory: Path, digests: Mapping[str, str]) -> TrainingRecord | N
     try:
         return TrainingRecord.read((directory / RECORD_FILE).read_bytes())
     except ValueError as error:
-        raise CheckpointError(
-            f"{directory / RECORD_FILE} cannot be read ({error}); copy it again from where it came"
-        ) from error
+        raise CheckpointError(f"{directory / RECORD_FILE} cannot be read ({error})") from error
 
 
 def record_over(base: str) -> TrainingRecord:

@@ -360,9 +360,7 @@ def config_at(directory: Path) -> Any:
     try:
         kind = json.loads((directory / "config.json").read_bytes()).get("model_type")
     except (OSError, ValueError, AttributeError) as error:
-        raise CheckpointError(
-            f"{directory / 'config.json'} cannot be read ({error}); copy it again from where it came"
-        ) from error
+        raise CheckpointError(f"{directory / 'config.json'} cannot be read ({error})") from error
     if not isinstance(kind, str) or kind not in FAMILIES:
         known = ", ".join(f"{type} ({family.name})" for type, family in FAMILIES.items())
         remedy = _WITH_PICTURES.get(str(kind), "take a base or a checkpoint of one of these")
@@ -386,13 +384,9 @@ def model_at(directory: Path, dtype: torch.dtype) -> Any:
             directory, config=config, dtype=dtype, local_files_only=True, output_loading_info=True
         )
     except (OSError, RuntimeError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{directory}: the weights cannot be read ({error}); copy it again from where it came"
-        ) from error
+        raise CheckpointError(f"{directory}: the weights cannot be read ({error})") from error
     if missing := sorted(loaded["missing_keys"]):
-        raise CheckpointError(
-            f"{directory}: {len(missing)} weights are missing, {missing[0]} for one; copy it again from where it came"
-        )
+        raise CheckpointError(f"{directory}: {len(missing)} weights are missing, {missing[0]} for one")
     return model
 
 

@@ -89,9 +89,7 @@ class FactTokenizer:
         except Exception as error:  # the library raises nothing more special
             if type(error) is not Exception:
                 raise
-            raise TokenizerUnfit(
-                f"{path} cannot be read ({error}); copy it again from where it came"
-            ) from error
+            raise TokenizerUnfit(f"{path} cannot be read ({error})") from error
 
     @property
     def fact(self) -> int:
@@ -248,7 +246,7 @@ class FactTokenizer:
         token = next(found, otherwise)
         if token is None:
             raise TokenizerUnfit(
-                f"this tokenizer has no {names[0]} token, and none of {', '.join(names[1:])}; name another base"
+                f"this tokenizer has no {names[0]} token, and none of {', '.join(names[1:])}"
             )
         return int(token)
 
@@ -257,7 +255,7 @@ class FactTokenizer:
         if (again := self.decode(self.encode(_SPACED))) != _SPACED:
             raise TokenizerUnfit(
                 f"this tokenizer gives {again!r} back for {_SPACED!r}: it adds or drops spaces where a piece of a text "
-                "begins, and values that are spliced would not stand where they are said to; name another base"
+                "begins, and values that are spliced would not stand where they are said to"
             )
 
     def _query_parts(self, question: str | None) -> list[str]:
