@@ -317,14 +317,14 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-_LINK = re.compile(r"\[([^\]\n]+)\]\((\.\./[^)\s#]+)(?:#[^)\s]*)?\)")
+_LINK = re.compile(r"\[(\[\d+\]|[^\]\n]+)\]\((\.\./[^)\s#]+)(?:#[^)\s]*)?\)")
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Link to the notebook in the site, and name another file of the repository where a page links to it."""
     if page.file.src_uri.startswith("notebook/"):
         return markdown.replace("](../../docs/", "](../")
-    markdown = markdown.replace("](../../lab/notebook/", "](../notebook/")
+    markdown = markdown.replace("](../../lab/notebook/", "](../notebook/").replace("](../../docs/", "](../")
     docs = Path(config["docs_dir"]).resolve()
     folder = (docs / page.file.src_uri).parent
 
