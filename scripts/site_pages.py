@@ -323,6 +323,7 @@ _LINK = re.compile(r"\[(\[\d+\]|[^\]\n]+)\]\((\.\./[^)\s#]+)(?:#[^)\s]*)?\)")
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Link to the notebook in the site, and name another file of the repository where a page links to it."""
     if page.file.src_uri.startswith("notebook/"):
+        page.meta["hide"] = ["navigation"]  # which has no place for the entries
         return markdown.replace("](../../docs/", "](../")
     markdown = markdown.replace("](../../lab/notebook/", "](../notebook/").replace("](../../docs/", "](../")
     docs = Path(config["docs_dir"]).resolve()
