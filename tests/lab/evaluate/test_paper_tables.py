@@ -19,8 +19,8 @@ from tests.test_docs import refusal_of
 NAMED = ("triviaqa", "tofu-forget05-npo-42", "understanding-siqa", "judged-biographies-off", "perplexity-all")
 
 
-@pytest.mark.parametrize("variant", ["quick", "full"])
-def test_every_command_is_one_of_the_command_line(variant: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("variant", "least"), [("quick", 40), ("full", 180), ("further", 70), ("rates", 10)])
+def test_every_command_is_one_of_the_command_line(variant: str, least: int, tmp_path: Path) -> None:
     (tmp_path / "data" / "tofu").mkdir(parents=True)
     for name in ("full", "retain90", "retain95", "retain99", "forget01", "forget05", "forget10"):
         (tmp_path / "data" / "tofu" / f"{name}.jsonl").write_text("{}\n")
@@ -34,7 +34,7 @@ def test_every_command_is_one_of_the_command_line(variant: str, tmp_path: Path) 
         shlex.split(line.partition(" > ")[0])
         for line in re.findall(r" (colmlm(?:-lab)? .*)", shown.replace("\\\n", " "))
     ]
-    assert len(typed) >= (40 if variant == "quick" else 180)
+    assert len(typed) >= least
     assert [f"{words}: {fault}" for words in typed if (fault := refusal_of(words))] == []
     if variant == "full":
         assert [name for name in NAMED if name not in shown] == []
