@@ -69,19 +69,19 @@ class TrainConfig:
     that facts of one article are each other's hard negatives. With `hard_negatives` each document also brings that many
     documents that the model confuses with it, which are searched every `mine_every` steps. A micro-batch takes
     `micro_documents` documents, or, where a batch is counted in rows, as many as fill `micro_rows` (None: all that a
-    process has). Its sequences are packed. With `forward_tokens` a micro-batch is one forward of that many tokens, or
-    of a quarter. None is the device's default: that on a GPU, and as many tokens as there are on a CPU
-    (`model.training.forward`). `compile` compiles the layers, which takes minutes at first. `mix` weighs the corpora in
-    the order they are given (empty: one corpus of them all), and `cooldown_mix` does so in the cooldown (empty: as
-    before). `title_fraction` of the documents begin with their title. `qa_fraction` of the pairs are queried at a
+    process has). Its sequences are packed. With `forward_tokens` a micro-batch is one forward of that fixed length, or
+    of a quarter of it. None is the device's default (`model.training.forward`): a fixed length on a GPU, and only the
+    tokens of the sequences on a CPU. `compile` compiles the layers, which takes minutes at first. `mix` weighs the
+    corpora in the order they are given (empty: one corpus of them all), `cooldown_mix` likewise in the cooldown (empty:
+    as `mix`). `title_fraction` of the documents begin with their title. `qa_fraction` of the pairs are queried at a
     ``<FACT>`` after the question, in one of the forms that `asking` names (`model.training.config`), instead of at
     ``<FACT-q>``, since the decoder will ask in such forms. In a share `paraphrase_fraction` of the spans that have an
     answer, the answer stands in place of the value, since a value that is looked up seldom has the words of the text
     around it (section 3.3 c).
 
     Loss: `temperature`, `contrastive_weight` and `max_question_length` are the paper's (appendix A). With
-    `equal_negatives` every other pair is a negative, as in the paper's formula; without, a pair whose question is the
-    same is none. `memory` is the number of keys of earlier steps that are used as further negatives. `ntp_fraction` of
+    `equal_negatives` every other pair is a negative, as in the paper's formula. Without it, pairs of equal questions
+    are no negatives of each other. `memory` is the number of earlier pairs used as further negatives. `ntp_fraction` of
     the unmasked positions carry the next-token loss (the head is 20 % of a small step).
 
     Rate: it warms up, stays constant, and falls to `final_learning_rate` over the last `cooldown_steps` steps, or,
@@ -148,7 +148,7 @@ class TrainConfig:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> TrainConfig:
-        """Read the config in a checkpoint's record, also one written before fields were added.
+        """Read the config from a checkpoint's record; a field that the record lacks gets its default.
 
         Raises ValueError where the record has a setting that this program does not know.
         """
@@ -162,24 +162,24 @@ class TrainConfig:
 
     @property
     def markup(self) -> Markup:
-        """Give the markup in which this method writes a lookup."""
+        """Give the markup in which the run's method writes a lookup."""
         return MARKUPS[self.method]
 
     @property
     def cooldown_share(self) -> float:
-        """Give the share of the run, by steps or by time, over which the rate falls."""
+        """Give the share of the run, by steps or by time, over which the learning rate falls."""
         return self.cooldown if self.cooldown_steps is None else self.cooldown_steps / self.steps
 
     @property
     def cooldown_start(self) -> int:
-        """Give the first step of the cooldown in a run that ends by its steps; from here on `cooldown_mix` applies."""
+        """Give the number of the cooldown's first step in a run limited by steps; from it on `cooldown_mix` applies."""
         length = round(self.cooldown * self.steps) if self.cooldown_steps is None else self.cooldown_steps
         return self.steps - length
 
     def _check_start(self) -> None:
-        _one_of("method", self.method, tuple(MARKUPS))
-        _one_of("adapt", self.adapt, ADAPT)
-        _one_of("precision", self.precision, PRECISION)
+        _require_one_of("method", self.method, tuple(MARKUPS))
+        _require_one_of("adapt", self.adapt, ADAPT)
+        _require_one_of("precision", self.precision, PRECISION)
         if self.init == RANDOM and self.architecture is None:
             raise ValueError("random weights need an architecture; name a --preset of the paper's runs")
         if self.init != RANDOM and self.architecture is not None:
@@ -205,7 +205,7 @@ class TrainConfig:
             raise ValueError(f"batch_documents {size} is no multiple of block {block}; take {size + more}")
         require_fields(self, "at least 4", lambda value: value >= 4, "max_length", "max_question_length")
         require_fields(self, "0 or more", lambda value: value >= 0, "hard_negatives", "memory")
-        _one_of("asking", self.asking, tuple(ASKING))
+        _require_one_of("asking", self.asking, tuple(ASKING))
         fractions = ("title_fraction", "qa_fraction", "paraphrase_fraction", "ntp_fraction")
         require_fields(self, "within [0, 1]", lambda value: 0 <= value <= 1, *fractions)
         weights = "weights of 0 or more, of which one is positive"
@@ -232,7 +232,7 @@ class TrainConfig:
         require_fields(self, "positive", lambda value: value >= 1, *names)
 
 
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+def _require_one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ValueError(f"there is no {name} {value!r}; choose one of {', '.join(known)}")
 
@@ -304,7 +304,7 @@ def one_of_questions(question: str, rng: random.Random) -> str:
 
 
 def one_of_many(question: str, rng: random.Random) -> str:
-    """Put the question in one of thirty forms: two fifths as questions, the others in equal parts."""
+    """Put the question in one of the thirty forms of `many`: 40 % as a question, 20 % for each other kind of form."""
     (kind,) = rng.choices(_KINDS, _SHARES)
     return _fill_form(rng.choice(kind), question) or rng.choice(_QUESTION_FORMS).format(question=question)
 
@@ -316,7 +316,7 @@ ASKING: Mapping[str, Callable[[str, random.Random], str]] = {
 
 
 def list_forms() -> Sequence[str]:
-    """List all forms of `many`."""
+    """List the thirty templates that `asking` "many" draws from."""
     return [form for kind in _KINDS for form in kind]
 
 
@@ -334,10 +334,10 @@ Config = TypeVar("Config")
 
 
 def with_settings(config: Config, settings: Sequence[str], **given: Any) -> Config:
-    """Give `config`, a dataclass, with these fields changed: each is typed as NAME=VALUE.
+    """Give the dataclass `config` with fields changed by `settings`, each NAME=VALUE, and by the values `given`.
 
-    Numbers, booleans and lists are written as in JSON, None as ``none``. Fields that are `given` as values are changed
-    with them, at once, since one may be possible only beside another. Raises ValueError, which names the setting.
+    Numbers, booleans and lists are written as in JSON, None as ``none``. All fields change at once, since one value may
+    be valid only with another. Raises ValueError, which names the setting, if a setting is unknown or invalid.
     """
     changes = given | _parse_settings(type(config), settings)
     return replace(config, **changes)  # type: ignore[type-var]  # any dataclass will do
@@ -359,7 +359,7 @@ SUFFIX = ".toml"
 
 
 def read_config(kind: type[Config], file: Path, **given: Any) -> Config:
-    """Read a config of this kind from a file. Raises ValueError, which names the file and the setting."""
+    """Read a config of class `kind` from a TOML file. Raises ValueError, which names the file and the setting."""
     try:
         return kind(**given | _parse_settings(kind, _as_settings(_toml(file))))
     except (TypeError, ValueError) as error:
@@ -367,9 +367,9 @@ def read_config(kind: type[Config], file: Path, **given: Any) -> Config:
 
 
 def read_training(file: Path) -> TrainConfig:
-    """Read a training run from a file. Raises ValueError, which names the file and the setting.
+    """Read the settings of a training run from a TOML file. Raises ValueError, which names the file and the setting.
 
-    With ``extends`` a file names only what differs from that preset, with ``method`` the same run for that method.
+    The key ``extends`` names a preset that the file changes, ``method`` the method that the run is adapted to.
     """
     try:
         record = _toml(file)
@@ -389,7 +389,7 @@ def _toml(file: Path) -> dict[str, Any]:
 
 
 def _as_settings(record: Mapping[str, Any]) -> list[str]:
-    """Give values as they are typed after ``--set``, so that both are checked alike."""
+    """Write the fields of a TOML record as NAME=VALUE, as typed after ``--set``, so that both are checked alike."""
     texts = {name: v if isinstance(v, str) else json.dumps(v, default=str) for name, v in record.items()}
     return [f"{name}={text}" for name, text in texts.items()]
 
@@ -423,7 +423,7 @@ def _value(name: str, hint: Any, text: str) -> Any:
 
 
 def _number(kind: type, value: Any) -> Any:
-    """Check that `value`, read from JSON, is of this kind: an integer is also a float, but true is no integer."""
+    """Give `value`, read from JSON, as a `kind`: an integer is also a float, true is no integer. Raises TypeError."""
     if type(value) is int and kind is float:
         return float(value)
     if type(value) is not kind:
@@ -444,14 +444,14 @@ SCRATCH_CONTEXT = (
 
 
 def smollm2_135m() -> Architecture:
-    """Give SmolLM2-135M, with the paper's context length."""
+    """Give the architecture of SmolLM2-135M with the paper's context length."""
     return Architecture(
         layers=30, width=576, heads=9, kv_heads=3, ffn=1536, context=PAPER_CONTEXT, spread=1 / 24
     )
 
 
 def smollm2_360m() -> Architecture:
-    """Give SmolLM2-360M, with the paper's context length."""
+    """Give the architecture of SmolLM2-360M with the paper's context length."""
     return Architecture(layers=32, width=960, heads=15, kv_heads=5, ffn=2560, context=PAPER_CONTEXT)
 
 
@@ -459,15 +459,15 @@ ARCHITECTURES = {"smollm2-135m": smollm2_135m, "smollm2-360m": smollm2_360m}
 
 
 def small() -> TrainConfig:
-    """Give an adapter on SmolLM2-135M-Instruct, trained on two CPU cores in an hour or two."""
+    """Give the run that trains an adapter on SmolLM2-135M-Instruct, on two CPU cores in an hour or two."""
     return TrainConfig(preset="small", init=SMOLLM2, tokenizer=SMOLLM2)
 
 
 def scratch_co_lmlm() -> TrainConfig:
-    """Give random weights of 12M, three quarters of them the vocabulary's, trained on two CPU cores in some hours.
+    """Give the run that trains 12M random weights, 3/4 of them the vocabulary's, on two CPU cores in some hours.
 
-    A step counts documents, not tokens: so every method reads the same texts in the same order, as long as none of them
-    is cut, with its markup, at `max_length`.
+    A step counts documents, not tokens. So every method reads the same texts in the same order, as long as no text with
+    its markup is cut at `max_length`.
     """
     return TrainConfig(
         preset="scratch-co-lmlm",
@@ -493,19 +493,19 @@ def scratch_co_lmlm() -> TrainConfig:
 
 
 def co_lmlm_135m() -> TrainConfig:
-    """Give the paper's 135M model on annotated Wikipedia."""
+    """Give the paper's run that trains the 135M model on annotated Wikipedia."""
     return read_training(EXPERIMENTS / "co-lmlm-135m.toml")
 
 
 def co_lmlm_360m() -> TrainConfig:
-    """Give the paper's 360M model on annotated Wikipedia."""
+    """Give the paper's run that trains the 360M model on annotated Wikipedia."""
     return read_training(EXPERIMENTS / "co-lmlm-360m.toml")
 
 
 def co_lmlm_360m_fw() -> TrainConfig:
-    """Give the paper's 360M model on annotated FineWeb-Edu, with an equal share of Wikipedia in the cooldown.
+    """Give the paper's run of the 360M model on annotated FineWeb-Edu, with as much Wikipedia in the cooldown.
 
-    The corpora must be given in this order.
+    The corpora must be given in this order: FineWeb-Edu, Wikipedia.
     """
     return read_training(EXPERIMENTS / "co-lmlm-360m-fw.toml")
 
@@ -526,7 +526,7 @@ def names() -> tuple[str, ...]:
 
 
 def preset(name: str) -> TrainConfig:
-    """Give the preset of this name, or the run in this file (``NAME.toml``). Raises ValueError if there is none."""
+    """Give the run of the preset `name`, or of the file `name` (``NAME.toml``). Raises ValueError if there is none."""
     if name.endswith(SUFFIX):
         return read_training(Path(name).expanduser())
     if name in names() and (file := EXPERIMENTS / f"{name}{SUFFIX}").is_file():
@@ -539,9 +539,9 @@ def preset(name: str) -> TrainConfig:
 
 
 def as_method(config: TrainConfig, method: str) -> TrainConfig:
-    """Give the same run for another method, without the settings of the contrastive loss.
+    """Give the run `config` for another method; one without keys of questions gets no contrastive loss.
 
-    A standard model looks nothing up, so its texts keep their own words.
+    A method without lookups gets no paraphrases, so its texts keep their own words.
     """
     if method not in MARKUPS:
         raise ValueError(f"there is no method {method!r}; choose one of {', '.join(MARKUPS)}")

@@ -23,7 +23,7 @@ from colmlm.model.training.task import add_up_tensor, gather_rows
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """The unit vectors of pairs, at their facts and at their questions, and a number for each question."""
+    """The unit vectors of pairs, at their facts and at their questions, and a number for each distinct question."""
 
     facts_ND: Tensor
     queries_ND: Tensor
@@ -51,7 +51,7 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True)
-class Pull:
+class PairGradient:
     """The contrastive losses of some pairs of a step, and the gradient of the step's loss at their vectors.
 
     `losses_N` and `nearest_N` are shares: over all pairs of all processes they add up to the step's loss, and to the
@@ -63,10 +63,10 @@ class Pull:
     losses_N: Tensor
     nearest_N: Tensor
 
-    def split(self, lengths: list[int]) -> list[Pull]:
-        """Split these losses and gradients into those of the micro-batches."""
+    def split(self, lengths: list[int]) -> list[PairGradient]:
+        """Split these losses and gradients into those of micro-batches of `lengths` pairs."""
         columns = (self.facts_ND, self.queries_ND, self.losses_N, self.nearest_N)
-        return [Pull(*piece) for piece in zip(*(c.split(lengths) for c in columns), strict=True)]
+        return [PairGradient(*piece) for piece in zip(*(c.split(lengths) for c in columns), strict=True)]
 
     def surrogate(self, facts_ND: Tensor, queries_ND: Tensor) -> Tensor:
         """Make a scalar with the value of these pairs' loss, whose gradient at their vectors is the step's."""
@@ -108,19 +108,19 @@ class PairMemory:
             self.pairs = Pairs(*(state[name] for name in ("facts", "queries", "ids")))
 
 
-def pull_together(
+def contrast_pairs(
     own: Pairs, temperature: float, memory: PairMemory, *, equal_negatives: bool = False
-) -> Pull:
+) -> PairGradient:
     """Compute the contrastive loss of a step and its gradient at this process's pairs, and remember the step's pairs.
 
-    With `equal_negatives` it is the paper's formula to the letter. Without, pairs that ask the same question are no
-    negatives of each other: they would be pushed apart though the right answer to both is the same. All processes must
-    call it, even without pairs. If no process has a pair, the losses are empty.
+    With `equal_negatives` the loss is the paper's formula. Without, pairs that ask the same question are no negatives
+    of each other: they would be pushed apart though the right answer to both is the same. All processes must call this
+    function, even without pairs. If no process has a pair, the losses are empty.
     """
     step, begin = _gather_pairs(own)
     if not len(step):
         empty = own.facts_ND.new_zeros(0)
-        return Pull(own.facts_ND, own.queries_ND, empty, empty)
+        return PairGradient(own.facts_ND, own.queries_ND, empty, empty)
     columns = Pairs(
         step.facts_ND.clone().requires_grad_(), step.queries_ND.clone().requires_grad_(), step.ids_N
     )
@@ -141,7 +141,9 @@ def pull_together(
     memory.remember(step)
     # A row's gradient comes from its own loss and, as a candidate, from the losses of all processes' rows.
     facts_KD, queries_KD = (add_up_tensor(_gradient(c)) for c in (columns.facts_ND, columns.queries_ND))
-    return Pull(facts_KD[here], queries_KD[here], losses_N.detach(), _nearest(own, step, begin) / len(step))
+    return PairGradient(
+        facts_KD[here], queries_KD[here], losses_N.detach(), _nearest(own, step, begin) / len(step)
+    )
 
 
 def _gather_pairs(own: Pairs) -> tuple[Pairs, int]:
@@ -154,7 +156,7 @@ def _gradient(leaf: Tensor) -> Tensor:
 
 
 def _nearest(own: Pairs, step: Pairs, begin: int) -> Tensor:
-    """Give [N]: 1.0 where the nearest fact of the step to a question is its own."""
+    """Give [N]: 1.0 for each of the `own` questions whose nearest fact in the step is its own, else 0.0."""
     scores_NK = (own.queries_ND @ step.facts_ND.T).masked_fill(
         same_question(own.ids_N, step.ids_N, begin), -2.0
     )
@@ -165,9 +167,7 @@ def _nearest(own: Pairs, step: Pairs, begin: int) -> Tensor:
 # The terms of the joint objective L = L_NTP + weight * L_CL (section 3.2), as sums that processes can share.
 
 HEAD_POSITIONS = 8192  # logits of so many positions at once: 1.6 GB in float32 with SmolLM2's vocabulary
-FIXED_TARGETS = (
-    4096  # where shapes are fixed, targets fill a multiple of this, and the head is computed in such pieces
-)
+FIXED_TARGETS = 4096  # with fixed shapes targets are padded to a multiple; the head is computed in such pieces
 NO_TARGET = -100  # in the place of a target that only fills the shape
 
 
@@ -222,7 +222,7 @@ def question_ids(questions: Sequence[str]) -> Tensor:
 
 
 def same_question(ids_N: Tensor, all_ids_K: Tensor, begin: int) -> Tensor:
-    """Give [N, K]: True where another pair asks the same question (no negative); False in a pair's own column."""
+    """Give the mask [N, K] of pairs that are no negatives: they ask the same question, and are not the pair itself."""
     same_NK = ids_N[:, None] == all_ids_K[None, :]
     own_N = torch.arange(len(ids_N), device=ids_N.device)
     same_NK[own_N, begin + own_N] = False

@@ -32,7 +32,7 @@ class TokenShard:
     Document i has the tokens ``ids[starts[i]:starts[i + 1]]`` and the facts ``fact_starts[i]`` to ``fact_starts[i +
     1]``; fact f begins a lookup at ``positions[f]`` of its document and has the question
     ``questions[question_starts[f]:question_starts[f + 1]]``, which is empty if it has none. `masked` holds one bit per
-    token. `text_digests` has the 32 bytes of each document's `text_digest`; None in shards of older releases.
+    token. `text_digests` has the 32 bytes of each document's `text_digest`; None if an older program made the shard.
     """
 
     ids: NDArray[Any]
@@ -48,7 +48,7 @@ class TokenShard:
         return len(self.starts) - 1
 
     def encoded_piece(self, document: int, start: int, end: int) -> tuple[EncodedText, range]:
-        """Give tokens `start` to `end` of a document, and the facts whose lookups begin there."""
+        """Give tokens `start` to `end` of a document, and the numbers of the facts whose lookups begin in them."""
         at = int(self.starts[document])
         first, last = (int(n) for n in self.fact_starts[document : document + 2])
         found = first + np.searchsorted(self.positions[first:last], [start, end])
@@ -58,12 +58,12 @@ class TokenShard:
         return EncodedText(ids, positions, self._mask_of(at + start, at + end)), facts
 
     def question(self, fact: int) -> tuple[int, ...]:
-        """Give the ids of a fact's question with its closing token, or none if it has no question."""
+        """Give the token ids of a fact's question with its closing token; empty for a fact without a question."""
         start, end = (int(n) for n in self.question_starts[fact : fact + 2])
         return tuple(self.questions[start:end].tolist())
 
     def value(self, document: int, fact: int) -> tuple[int, ...]:
-        """Give the ids of a fact's value, without the tokens around it."""
+        """Give the token ids of a fact's value, without the tokens that open and close the lookup."""
         at = int(self.starts[document]) + int(self.positions[fact]) + 1
         run = self._mask_of(at, int(self.starts[document + 1]))
         length = run.index(False) if False in run else len(run)
@@ -91,7 +91,7 @@ class Corpus:
         return sum(int(shard.starts[-1]) for shard in self.shards)
 
     def add_to_record(self, record: TrainingRecord) -> TrainingRecord:
-        """Give the record with the texts of these documents, whether or not steps will have drawn them all."""
+        """Give the training record with the texts of all documents of the corpus, also of those that no step draws."""
         known = [shard.text_digests for shard in self.shards if shard.text_digests is not None]
         older = "shards of an older release" if len(known) < len(self.shards) else None
         return record.with_texts((row.tobytes() for digests in known for row in digests), older)
@@ -102,7 +102,7 @@ class Corpus:
 
 
 def question_sequence(ids: Sequence[int]) -> EncodedText:
-    """Make the sequence of a question's ids. Its key is read at the last token; the next-token loss leaves it out."""
+    """Make a sequence of a question's token ids: its key is read at the last token, and no token is scored."""
     return EncodedText(tuple(ids), (len(ids) - 1,), (True,) * len(ids))
 
 
@@ -154,10 +154,10 @@ class Tokenising:
 def shard_of(
     documents: Iterable[AnnotatedDocument], tokenizer: FactTokenizer, settings: Tokenising
 ) -> TokenShard:
-    """Tokenise the documents.
+    """Tokenise the documents into one shard.
 
-    Whether one begins with its title depends on its id alone, and which of its spans are paraphrased on its id and
-    their places.
+    Whether a document begins with its title depends on its id alone. Which of its spans are paraphrased depends on that
+    id and on their order.
     """
     ids, masked, questions = array("I"), bytearray(), array("I")
     positions, lengths, num_facts, asked = array("I"), array("q"), array("q"), array("q")
@@ -189,9 +189,9 @@ def shard_of(
 
 
 def splice_answers(document: AnnotatedDocument, fraction: float) -> AnnotatedDocument:
-    """Put answers in place of values in a share of the spans that have one, as values that are looked up stand there.
+    """Replace values by their spans' answers, in a random share `fraction` of the spans that have an answer.
 
-    Offsets stay those of the text.
+    In decoding, values that were looked up differ from the text likewise. Offsets stay those of the text.
     """
     if not fraction:
         return document
@@ -207,7 +207,7 @@ def splice_answers(document: AnnotatedDocument, fraction: float) -> AnnotatedDoc
 def _questions(
     document: AnnotatedDocument, encoded: EncodedText, tokenizer: FactTokenizer, max_length: int
 ) -> Iterator[tuple[int, ...]]:
-    """Yield for each lookup of the document its question's ids, empty where the method makes no keys of questions."""
+    """Yield the question's token ids of each lookup; empty without one, or if the method makes no keys of questions."""
     if tokenizer.markup.key is None:
         yield from [()] * len(encoded.fact_positions)
         return
@@ -268,17 +268,17 @@ class Pieces:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quota:
-    """The amount that a step takes from a stream: a number of documents, or documents of that many tokens."""
+    """The amount that a step takes from a stream: `documents` pieces, or as many as hold about `tokens` tokens."""
 
     documents: int | None = None
     tokens: int | None = None
 
 
-class Stream:
-    """An endless order over a corpus's pieces, step by step.
+class PieceStream:
+    """The endless, seeded order in which steps take the pieces of a corpus.
 
-    With `compose` the steps of a window of `window` steps exchange their documents when the first of them is asked for:
-    `compose` gets the window's steps and returns the exchanged ones, which `state` then holds.
+    With `compose` every `window` successive steps exchange their pieces when the first of them is asked for: `compose`
+    gets the pieces of these steps and returns them regrouped, and `state` then holds the regrouped steps.
     """
 
     def __init__(
@@ -303,7 +303,7 @@ class Stream:
             self.per_epoch = min(len(pieces), -(-int(pieces.lengths().sum()) // quota.tokens))
 
     def numbers(self, step: int) -> NDArray[np.int64]:
-        """Give the pieces of a step, by number."""
+        """Give the numbers of a step's pieces."""
         if self._compose is None:
             return self._draw_pieces(step)
         epoch, within = divmod(step, self.per_epoch)
@@ -314,7 +314,7 @@ class Stream:
         return self._composed[1][step - first]
 
     def state(self) -> dict[str, Any]:
-        """Give the exchanged steps, which a resumed run cannot compute again, since the model has changed since."""
+        """Give the regrouped steps, which a resumed run cannot compute again, as the model has changed; or nothing."""
         if self._composed is None:
             return {}
         return {"first": self._composed[0], "steps": [numbers.tolist() for numbers in self._composed[1]]}
@@ -333,7 +333,7 @@ class Stream:
         return order[edges[within] : edges[within + 1]]
 
     def _edges(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the places in an epoch's order where its steps begin."""
+        """Give the indices in an epoch's order at which its steps begin, and at last the length of the order."""
         if self.quota.documents is not None:
             return np.minimum(np.arange(self.per_epoch + 1) * self.quota.documents, len(order))
         reached = np.cumsum(self.pieces.lengths()[order])
@@ -429,10 +429,10 @@ def build_shards(
     *,
     per_shard: int = 10_000,
 ) -> Iterator[BuiltShards]:
-    """Write the documents as shards; yield the totals after each shard, and at the end those of all.
+    """Write the documents as shards of `per_shard` documents; after each shard yield the totals so far.
 
-    An interrupted build is continued: finished shards are kept if they hold the same documents with the same settings.
-    Raises `TrainingRefused` if they do not.
+    An interrupted build is continued: finished shards are kept. Raises `TrainingRefused` if they hold other documents
+    or have other settings, and if there are no documents.
     """
     made = ShardSettings.of_run(tokenizer, config)
     directory.mkdir(parents=True, exist_ok=True)
@@ -452,7 +452,7 @@ def build_shards(
         raise TrainingRefused(
             "there are no documents to make shards of. Nothing was written. Name files that hold some"
         )
-    _seal(directory, made, records)
+    _write_manifest(directory, made, records)
 
 
 def open_shards(directory: Path, tokenizer: FactTokenizer, config: TrainConfig) -> Corpus:
@@ -461,14 +461,14 @@ def open_shards(directory: Path, tokenizer: FactTokenizer, config: TrainConfig) 
     Raises `TrainingRefused` for a damaged or unfinished folder, and for one of another tokenizer or other settings.
     """
     record = read_manifest(directory)
-    _same_making(directory, record["made"], ShardSettings.of_run(tokenizer, config))
+    _require_same_settings(directory, record["made"], ShardSettings.of_run(tokenizer, config))
     for name, digest in record["shards"].items():
         _check_shard(directory / name, digest)
     return Corpus(tuple(_map_shard(directory / name) for name in record["shards"]), record["built"]["sha256"])
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """Read ``shards.json``: ``made``, ``built`` and the digest of each shard's description."""
+    """Read ``shards.json``: settings (``made``), totals (``built``), shards' digests. Raises `TrainingRefused`."""
     try:
         record: dict[str, Any] = json.loads((directory / SHARDS_FILE).read_text())
     except FileNotFoundError as error:
@@ -489,7 +489,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 def _write_shard(
     target: Path, documents: Sequence[AnnotatedDocument], tokenizer: FactTokenizer, made: ShardSettings
 ) -> dict[str, Any]:
-    """Write a shard whole or not at all; give its description."""
+    """Write the documents as one shard, whole or not at all, and give the shard's description."""
     shard = shard_of(documents, tokenizer, made)
     scratch = target.with_name(f".{target.name}")
     shutil.rmtree(scratch, ignore_errors=True)
@@ -512,7 +512,7 @@ def _write_shard(
 
 
 def _read_finished(target: Path, made: ShardSettings) -> dict[str, Any] | None:
-    """Read the description of an earlier build's shard; give None if there is none, or it is damaged."""
+    """Read the description of an earlier build's shard; give None if the shard is missing or damaged."""
     try:
         record: dict[str, Any] = json.loads((target / SHARD_FILE).read_text())
         whole = damaged_file(target, record["files"]) is None
@@ -520,7 +520,7 @@ def _read_finished(target: Path, made: ShardSettings) -> dict[str, Any] | None:
         return None
     if not whole:
         return None
-    _same_making(target, record["made"], made)
+    _require_same_settings(target, record["made"], made)
     return record
 
 
@@ -533,8 +533,8 @@ def _sum_records(records: Sequence[Mapping[str, Any]], kept: int = 0) -> BuiltSh
     return BuiltShards(**sums, shards=len(records), kept=kept, sha256=digest.hexdigest())
 
 
-def _seal(directory: Path, made: ShardSettings, records: Sequence[Mapping[str, Any]]) -> None:
-    """Write the manifest, which says that the shards are complete."""
+def _write_manifest(directory: Path, made: ShardSettings, records: Sequence[Mapping[str, Any]]) -> None:
+    """Write the manifest ``shards.json``, which marks the folder's shards as complete; refuse any other shard there."""
     names = [f"{number:05d}" for number in range(len(records))]
     found = {path.name for path in directory.glob("[0-9]*")}
     if extra := sorted(found - set(names)):
@@ -549,7 +549,7 @@ def _seal(directory: Path, made: ShardSettings, records: Sequence[Mapping[str, A
     os.replace(unfinished, directory / SHARDS_FILE)
 
 
-def _same_making(where: Path, theirs: Mapping[str, Any], ours: ShardSettings) -> None:
+def _require_same_settings(where: Path, theirs: Mapping[str, Any], ours: ShardSettings) -> None:
     for name, value in asdict(ours).items():
         if theirs.get(name) != value:
             again = "make shards in another folder with `colmlm train shards`"

@@ -40,9 +40,9 @@ _ENDS = 256  # the number of a row's sequences is rounded up to a multiple, by s
 
 
 class Packing(NamedTuple):
-    """The sequences of a row. `ends_N` are their ends after a 0, in 32 bits, the last one repeated.
+    """The bounds of a row's sequences. `ends_N` is 0, then the end of each, in 32 bits; the last end is repeated.
 
-    `lengths` are the same on the host, where reading them does not wait for the GPU. `longest` is at least the longest.
+    `lengths` are their lengths, on the host, where reading them does not wait for the GPU, and `longest` bounds those.
     """
 
     ends_N: Tensor
@@ -60,7 +60,7 @@ class Packing(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The input of one forward: a row [1, T] of tokens, their positions in their sequences, and the sequences."""
+    """The input of one forward: a row [1, T] of tokens, their positions in their sequences, and these' bounds."""
 
     ids_RT: Tensor
     positions_RT: Tensor
@@ -72,7 +72,7 @@ class Rows(NamedTuple):
         return Rows(ids_RT, positions_RT, self.packing._replace(ends_N=ends_N))
 
     def pin(self) -> Rows:
-        """Give the same in memory from which a GPU copies while it computes."""
+        """Give a copy in pinned memory, from which a GPU copies while it computes."""
         packing = self.packing._replace(ends_N=self.packing.ends_N.pin_memory())
         return Rows(self.ids_RT.pin_memory(), self.positions_RT.pin_memory(), packing)
 
@@ -80,7 +80,7 @@ class Rows(NamedTuple):
 def lay_out(
     sequences: Sequence[EncodedText], most_tokens: int, *, is_fixed: bool
 ) -> tuple[tuple[Rows, ...], list[int]]:
-    """Lay out sequences as rows for successive forwards; also gives the position where each sequence begins.
+    """Lay out sequences as rows for successive forwards; give the rows and the position where each sequence begins.
 
     Positions are numbered consecutively over all rows. With `is_fixed` there is one row of `row_size` tokens. Otherwise
     rows hold at most `most_tokens`, more only where one sequence is longer, and end with their last sequence.
@@ -104,13 +104,13 @@ def lay_out(
 
 
 def row_size(tokens: int, most_tokens: int) -> int:
-    """Give the size of the row that holds so many tokens: a small one, a full one, or a multiple of a full one."""
+    """Give the size of a row for `tokens` tokens: `most_tokens` / `SMALL`, `most_tokens`, or a multiple of that."""
     small = -(-most_tokens // SMALL)
     return small if tokens <= small else max(1, -(-tokens // most_tokens)) * most_tokens
 
 
 def rows_of(lengths: Sequence[int], most_tokens: int) -> list[list[int]]:
-    """Put sequences, by index, into rows of at most `most_tokens`: longest first, each into the first with room.
+    """Put sequences, by index, into rows of at most `most_tokens`: longest first, each into the first row with room.
 
     A longer sequence has a row of its own.
     """
@@ -159,9 +159,9 @@ def attend(
     sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Give [B, T, heads, head_dim] of [B, heads, T, head_dim]; without a `packing` each row is one sequence.
+    """Compute causal attention; without a `packing` each row is one sequence. The output is [B, T, heads, head_dim].
 
-    `sliding_window` is the number of tokens that one sees, itself included; None: all before it.
+    The inputs are [B, heads, T, head_dim]. A token sees the last `sliding_window` tokens, itself included; None: all.
     """
     if packing is None:
         out = _causal(query, key, value, scaling, sliding_window, dropout)
@@ -181,16 +181,16 @@ AttentionInterface.register(PACKED, attend)
 
 
 def compile_layers(causal: Any) -> None:
-    """Compile each layer of a model but its attention, whose sequences are others at every step."""
+    """Compile each layer of a model without its attention, since the sequences' lengths change at every step."""
     AttentionInterface.register(PACKED, torch.compiler.disable(attend))
     for layer in causal.model.layers:
         layer.compile(dynamic=False)
 
 
 def varlen_kernel() -> Kernel | None:
-    """Give torch's kernel for packed sequences on GPUs, if this torch has it.
+    """Give torch's kernel for packed sequences on GPUs; None if this version of torch has none.
 
-    It takes [1, heads, T, head_dim]. Older ones need as many heads of keys as of queries.
+    It takes [1, heads, T, head_dim]. Where torch needs as many heads of keys as of queries, keys are repeated.
     """
     try:
         from torch.nn.attention.varlen import varlen_attn
@@ -229,7 +229,7 @@ def _kernel(query: Tensor, dropout: float) -> Kernel | None:
 def _causal(
     query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None, dropout: float
 ) -> Tensor:
-    """Give [B, heads, T, head_dim]: attention of whole rows to themselves."""
+    """Compute causal attention in which each row is one sequence: [B, heads, T, head_dim]."""
     width, mask = query.shape[2], None
     if window is not None and window < width:
         mask = torch.ones(width, width, dtype=torch.bool, device=query.device).tril().triu(1 - window)
@@ -247,7 +247,7 @@ def _causal(
 
 
 class MergedLinear(LoraLinear):  # type: ignore[misc]  # peft has no types
-    """A linear layer under an adapter. `parts` is what its product takes; None: it is computed as peft does."""
+    """A linear layer under an adapter. `parts` are arguments of `_MergedProduct`; None: it is computed as in peft."""
 
     parts: tuple[Any, ...] | None = None
 
@@ -257,7 +257,7 @@ class MergedLinear(LoraLinear):  # type: ignore[misc]  # peft has no types
         return cast(Tensor, _MergedProduct.apply(x, *self.parts))
 
     def merge_into(self, merged_OI: Tensor) -> None:
-        """Compute with this weight from now on, which holds the adapter."""
+        """Use `merged_OI`, the weight with the adapter added to it, in every forward from now on."""
         self.parts = (merged_OI, self.base_layer.bias, *self.small)
 
     @property
@@ -268,7 +268,7 @@ class MergedLinear(LoraLinear):  # type: ignore[misc]  # peft has no types
 
 
 class _MergedProduct(torch.autograd.Function):
-    """x times a merged weight; the gradient reaches the adapter's matrices as if they stood beside the weight."""
+    """The product of x and a merged weight, with the gradient of the adapter's matrices as if they were not merged."""
 
     @staticmethod
     def forward(
@@ -297,7 +297,7 @@ class _MergedProduct(torch.autograd.Function):
 
 
 class TokenRows(TrainableTokensLayer):  # type: ignore[misc]  # peft has no types
-    """The embeddings, or the head, with trained rows for some tokens and all others as they are."""
+    """The embeddings, or the head, with trained rows for some tokens and frozen rows for all others."""
 
     is_fast = False
 
@@ -311,8 +311,8 @@ class TokenRows(TrainableTokensLayer):  # type: ignore[misc]  # peft has no type
         added = F.embedding(slots_BT.clamp(min=0), rows_KD).to(weight_VD.dtype)
         return torch.where((slots_BT >= 0)[..., None], added, F.embedding(x, weight_VD))
 
-    def merge_rows(self) -> None:
-        """Take the fast way from now on; the tables lie where the weights do."""
+    def build_tables(self) -> None:
+        """Build the tables of trained tokens on the weights' device, and use the fast forward from now on."""
         weight_VD, added = self.base_layer.weight, self.token_indices[self.active_adapters[0]]
         self.added_K = torch.tensor(added, device=weight_VD.device)
         self.slots_V = torch.full((len(weight_VD),), -1, device=weight_VD.device)
@@ -341,7 +341,7 @@ class _HeadProduct(torch.autograd.Function):
 
 @dataclass(slots=True)
 class _Group:
-    """Layers of one shape: their weights, and the same with the adapters in them, in one tensor each."""
+    """Layers of one shape: their weights, and these weights with the adapters merged in, each stacked in a tensor."""
 
     down_RI: tuple[nn.Parameter, ...]
     up_OR: tuple[nn.Parameter, ...]
@@ -369,7 +369,7 @@ class MergedAdapters:
             return
         model.get_base_model().model.register_forward_pre_hook(lambda *_: self.refresh())
         reference = weakref.ref(self)  # a fused optimiser leaves no trace in `_version`
-        hook = register_optimizer_step_post_hook(lambda *_: _forget(reference()))
+        hook = register_optimizer_step_post_hook(lambda *_: _mark_outdated(reference()))
         weakref.finalize(self, hook.remove)
         for layer in model.modules():
             if type(layer) is LoraLinear:
@@ -382,13 +382,13 @@ class MergedAdapters:
     @torch.inference_mode(False)
     @torch.no_grad()
     def refresh(self) -> None:
-        """Merge the adapters if their matrices have changed since."""
+        """Merge the adapters into copies of their weights if their matrices have changed since the last merge."""
         if not self.layers or isinstance(self.layers[0].small[0], DTensor):
             return
         if self.groups is None:
             self.groups = list(self._group_layers())
             for token_rows in self._tokens:
-                token_rows.merge_rows()
+                token_rows.build_tables()
         versions = [small._version for group in self.groups for small in (*group.down_RI, *group.up_OR)]
         if versions != self.versions:
             for group in self.groups:
@@ -410,7 +410,7 @@ class MergedAdapters:
             yield _Group(down_RI, up_OR, scales, weights_LOI, merged_LOI)
 
 
-def _forget(adapters: MergedAdapters | None) -> None:
+def _mark_outdated(adapters: MergedAdapters | None) -> None:
     """Have the next forward merge the adapters, since an optimiser has made a step."""
     if adapters is not None:
         adapters.versions = []

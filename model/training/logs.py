@@ -16,9 +16,9 @@ _SMOOTH = 50  # the plot shows a running mean over this share of the run
 
 
 class TrainingLog:
-    """The log of one run from step `begin` on. Lines of later steps are removed, since their work was lost.
+    """The log of one run, continued after step `begin`: lines of later steps are removed, since their work was lost.
 
-    `tensorboard` None writes events if the package is installed; True requires it.
+    `tensorboard` None writes events if the package is installed, True requires it, and False writes none.
     """
 
     def __init__(self, directory: Path, begin: int, *, tensorboard: bool | None = None) -> None:
@@ -29,7 +29,7 @@ class TrainingLog:
         self._writer: csv.DictWriter[str] | None = None
 
     def write(self, step: int, row: Mapping[str, float]) -> None:
-        """Append one step; the line is in the file when this returns."""
+        """Append the line of one step; it is in the file when this returns."""
         line = {"step": step, **row}
         if self._writer is None:
             self._writer = csv.DictWriter(self._lines, fieldnames=list(line))
@@ -108,7 +108,7 @@ def _running_mean(values: list[float]) -> list[float]:
 
 
 def _board(directory: Path, begin: int, wanted: bool | None) -> Any:
-    """Open a TensorBoard writer, or give None. Events after step `begin` of an earlier attempt are hidden."""
+    """Open a TensorBoard writer, which hides earlier events after step `begin`; None if not wanted or not installed."""
     if wanted is False:
         return None
     if importlib.util.find_spec("tensorboard") is None:

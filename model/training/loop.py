@@ -83,7 +83,7 @@ class LoopConfig:
     tensorboard: bool | None = None
 
     def resume_identity(self) -> dict[str, str]:
-        """Give the settings that a resumed run must share."""
+        """Give the settings that a resumed run must share, by name."""
         names = ("beta1", "beta2", "epsilon", "weight_decay", "clip_norm", "seed")
         values = asdict(self.schedule) | {name: getattr(self, name) for name in names}
         plain = {"kind": "schedule", "peak": "peak rate", "final": "final rate"}
@@ -140,7 +140,7 @@ class Loop(Generic[MicroBatch]):
         self._resume()
         if self.is_over:
             return
-        self._fit()
+        self._fit_steps()
         log = self._open_log()
         try:
             yield from self._steps(log)
@@ -155,7 +155,7 @@ class Loop(Generic[MicroBatch]):
 
     @property
     def is_over(self) -> bool:
-        """Tell whether the run is done, or another step like those before would end after its time."""
+        """Tell whether the run is done, or one more step as long as the last would end after `max_seconds`."""
         limit, progress = self.config.schedule.max_seconds, self.progress
         if self.share_done >= 1.0 or limit is None or not progress.step:
             return self.share_done >= 1.0
@@ -226,10 +226,10 @@ class Loop(Generic[MicroBatch]):
         self.task.load_state(state["task"])
         put_random_states(state["random"], self.config.seed + self.progress.step)
 
-    def _fit(self) -> None:
-        """Time probes before the first step of a run that is limited by time, and have the task fit its steps.
+    def _fit_steps(self) -> None:
+        """Time the task's probes before the first step of a run limited by time, and have the task fit its steps.
 
-        The first also pays for what is set up once. One that would take half of the time is not tried.
+        The first probe's time includes one-time set-up. No probe runs that would take over half of the time left.
         """
         limit, each, spent = self.config.schedule.max_seconds, 0.0, 0.0
         if limit is None or self.progress.step or not (probes := self.task.probes()):
@@ -245,7 +245,7 @@ class Loop(Generic[MicroBatch]):
         seed_all(self.config.seed + process_rank().rank)
 
     def _time_probe(self, probe: MicroBatch) -> float:
-        """Time the gradient of a micro-batch, and drop it. Gives the first process's seconds in all of them."""
+        """Compute a micro-batch's gradient and drop it; give the seconds it took in the first process, in every one."""
         started = time.monotonic()
         _read_numbers(self._backward([probe], self._begin_step([probe])).values())
         self._optimizer.zero_grad()
@@ -293,12 +293,12 @@ class Loop(Generic[MicroBatch]):
         sums = self._backward(micro_batches, self._begin_step(micro_batches))
         norm = self._accelerator.clip_grad_norm_(trainable(self._module).values(), self.config.clip_norm)
         self._update(norm)
-        return self._metrics(sums, micro_batches, rate, norm, started)
+        return self._finish_step(sums, micro_batches, rate, norm, started)
 
     def _update(self, norm: Tensor) -> None:
         """Update the weights, unless the gradient is not finite.
 
-        The optimiser is told so as amp's scaler tells it, by a number where the weights are, which nobody waits for.
+        A fused optimiser gets `found_inf`, as from amp's scaler: a number on the weights' device that no code reads.
         """
         if self._is_fused:
             self._adamw.found_inf = norm.isfinite().logical_not().float()
@@ -330,7 +330,7 @@ class Loop(Generic[MicroBatch]):
     def _backward(
         self, micro_batches: Sequence[MicroBatch], context: StepContext
     ) -> dict[str, float | Tensor]:
-        """Accumulate the gradient of the step's loss; give this process's sums of the loss and of its parts."""
+        """Accumulate the gradient of the step's loss; give the loss and its parts, summed over these micro-batches."""
         sums: dict[str, float | Tensor] = {}
         for number, micro_batch in enumerate(micro_batches, start=1):
             is_last = number == len(micro_batches)
@@ -342,7 +342,7 @@ class Loop(Generic[MicroBatch]):
                 sums[name] = sums.get(name, 0.0) + value
         return sums
 
-    def _metrics(
+    def _finish_step(
         self,
         sums: Mapping[str, float | Tensor],
         micro_batches: Sequence[MicroBatch],
@@ -350,9 +350,9 @@ class Loop(Generic[MicroBatch]):
         norm: Tensor,
         started: float,
     ) -> StepMetrics:
-        """Count the step and give its metrics, the same in every process; the time is the first process's.
+        """Add the step to the progress and give its metrics, the same in every process; time is the first process's.
 
-        Only here a step waits for the device.
+        A step waits for the device only here. Raises TrainingBroken if the gradient is not finite.
         """
         names = sorted(sums)
         tokens = sum(map(self.task.tokens, micro_batches))
@@ -386,7 +386,7 @@ class Loop(Generic[MicroBatch]):
 
 
 def _read_numbers(values: Iterable[float | Tensor]) -> list[float]:
-    """Read numbers from the device, all at once, which waits for all work there."""
+    """Copy the numbers to the host in one transfer, which waits for all work of the device."""
     listed = [v.full_tensor() if isinstance(v, DTensor) else v for v in values]
     tensors = [value.float().reshape(()) for value in listed if isinstance(value, Tensor)]
     read = iter(torch.stack(tensors).tolist() if tensors else ())
@@ -394,7 +394,7 @@ def _read_numbers(values: Iterable[float | Tensor]) -> list[float]:
 
 
 def make_accelerator(precision: str) -> Accelerator:
-    """Make an Accelerator of this precision, as the environment and accelerate's configuration say.
+    """Make an Accelerator of this precision, configured by the environment and by accelerate's configuration.
 
     Raises ValueError for FSDP's first version, whose flattened weights have no names of their own.
     """
@@ -414,7 +414,7 @@ def make_accelerator(precision: str) -> Accelerator:
 
 
 def hardware() -> str:
-    """Describe the hardware that trains, in a line."""
+    """Describe the run's hardware in one line: its processes, and the GPU or the CPU's cores and model."""
     processes = f"{process_rank().world} x " if process_rank().world > 1 else ""
     if torch.cuda.is_available():
         return processes + torch.cuda.get_device_name()
@@ -472,7 +472,7 @@ class Schedule:
         return self.final + (self.peak - self.final) * self._height(self.share_done(step, seconds))
 
     def _height(self, done: float) -> float:
-        """Give how far the rate is between `final` (0) and `peak` (1), after the warm-up."""
+        """Give the learning rate after warm-up on a scale from `final` (0) to `peak` (1), at the share `done`."""
         if self.kind == COSINE:
             warmed = min(1.0, self.warmup_steps / self.steps)
             along = (done - warmed) / (1 - warmed) if warmed < 1 else 1.0

@@ -61,7 +61,7 @@ class Start:
     def save(self, directory: Path, weights: Mapping[str, Tensor], record: TrainingRecord) -> None:
         """Write the trained weights, named as in the run: an adapter over the base, or all with their tokenizer.
 
-        Beside them stands the record of what they were trained on.
+        The training record, of the texts that they were trained on, is written with them.
         """
         named = {name.removeprefix("lm.model."): tensor for name, tensor in weights.items()}
         if isinstance(self.lm.model, PeftModel):
@@ -96,7 +96,7 @@ def start(config: TrainConfig, cache: Path) -> Start:
     directory, known = locate_weights(config, cache)
     if known is None:
         return replace(_from_weights(config, directory, known), record=record_over(config.init))
-    _may_go_on(config, known)
+    _require_continuable(config, known)
     begin = _from_adapter if known.kind == "adapter" else _from_weights
     record = record_in(Path(config.init).expanduser(), known.digests)
     before = record or TrainingRecord.begin(unknown=f"the checkpoint {known.name} has no record")
@@ -104,9 +104,9 @@ def start(config: TrainConfig, cache: Path) -> Start:
 
 
 def locate_weights(config: TrainConfig, cache: Path) -> tuple[Path, CheckpointConfig | None]:
-    """Find the directory of the weights that a run starts from, and the config of the checkpoint if it is one.
+    """Find the directory of the weights that a run starts from, and their checkpoint's config; None for base models.
 
-    For an adapter it is the directory of its base.
+    For an adapter's checkpoint it is the directory of the adapter's base.
     """
     path = Path(config.init).expanduser()
     known = config_of(path) if (path / CONFIG_FILE).is_file() else None
@@ -116,7 +116,7 @@ def locate_weights(config: TrainConfig, cache: Path) -> tuple[Path, CheckpointCo
 
 
 def tokenizer_of(config: TrainConfig, cache: Path) -> FactTokenizer:
-    """Give the tokenizer of a run, with the tokens of its method."""
+    """Give the tokenizer of a run, with the added tokens of the run's method."""
     if config.init == RANDOM:
         return FactTokenizer.load(tokenizer_file(config.tokenizer, cache), markup=config.markup)
     directory, known = locate_weights(config, cache)
@@ -154,9 +154,9 @@ def llama_config(architecture: Architecture, tokenizer: FactTokenizer) -> LlamaC
 
 
 def lora_config(config: TrainConfig, shape: Any, tokenizer: FactTokenizer) -> LoraConfig:
-    """Make the config of an adapter on every linear layer of the chosen layers; the added tokens' rows are trained.
+    """Make the config of an adapter on every linear map of the chosen layers; the added tokens' rows are trained.
 
-    `shape` is the model's own config: where its output layer is not that of the embeddings, both have such rows.
+    `shape` is the transformers config of the model: if it does not tie embeddings and head, both have such rows.
     """
     added: Any = tokenizer.added
     if not shape.tie_word_embeddings:
@@ -178,7 +178,7 @@ def _random(config: TrainConfig, cache: Path) -> Start:
 
 
 def _from_weights(config: TrainConfig, directory: Path, known: CheckpointConfig | None) -> Start:
-    """Start from a base, or a checkpoint with all its weights: keep its vocabulary rows and add missing ones."""
+    """Start from a base model or a full checkpoint: keep its vocabulary rows, and add those of missing tokens."""
     tokenizer = _tokenizer(directory, known, config.markup)
     frozen = config.adapt == "lora"
     model = model_at(directory, compute_dtype(config.precision) if frozen else torch.float32)
@@ -215,7 +215,7 @@ def _lm(model: PreTrainedModel | PeftModel, config: TrainConfig) -> FactLM:
     return FactLM(model, compute=compute_dtype(config.precision))
 
 
-def _may_go_on(config: TrainConfig, known: CheckpointConfig) -> None:
+def _require_continuable(config: TrainConfig, known: CheckpointConfig) -> None:
     if known.method not in (config.method, STANDARD.method):
         raise CheckpointError(
             f"{config.init}: trained as {known.method}, which has other tokens than {config.method}; "
@@ -229,7 +229,7 @@ def _may_go_on(config: TrainConfig, known: CheckpointConfig) -> None:
 
 
 def _same_adapter(config: TrainConfig, path: Path, num_layers: int) -> None:
-    """Require that an adapter that is trained further keeps its shape."""
+    """Raise CheckpointError if the run's rank, alpha or layers differ from those of the adapter that it continues."""
     record = json.loads((path / "adapter_config.json").read_text())
     layers = record.get("layers_to_transform")
     theirs = (record["r"], record["lora_alpha"], len(layers) if layers else None)
@@ -243,16 +243,16 @@ def _same_adapter(config: TrainConfig, path: Path, num_layers: int) -> None:
 
 
 def _layers(config: TrainConfig, num_layers: int) -> list[int] | None:
-    """Give the layers under the adapter, counted from below; None for all."""
+    """Give the indices, from below, of the layers that get an adapter (the top `lora_layers`); None for all layers."""
     if config.lora_layers is None or config.lora_layers >= num_layers:
         return None
     return list(range(num_layers - config.lora_layers, num_layers))
 
 
 def _tokenizer(directory: Path, known: CheckpointConfig | None, markup: Markup) -> FactTokenizer:
-    """Read the tokenizer in `directory`.
+    """Read the tokenizer in `directory`, with the added tokens of `markup`.
 
-    Plain weights whose tokenizer has the tokens are the form that the paper releases, with spaces outside the tags.
+    Weights that are no checkpoint (`known`) but have these tokens are as the paper released them: spaces outside tags.
     """
     file = directory / "tokenizer.json"
     tokenizer = FactTokenizer.load(file, markup=markup, space_inside=known is None or known.space_inside)
@@ -262,7 +262,7 @@ def _tokenizer(directory: Path, known: CheckpointConfig | None, markup: Markup) 
 
 
 def _name(init: str) -> str:
-    """Give a base's name, or a directory's absolute path, since the checkpoint will be read from elsewhere."""
+    """Give a base model's name, or a directory's absolute path, since a checkpoint may be read from elsewhere."""
     path = Path(init).expanduser()
     return str(path.absolute()) if (path / "config.json").is_file() else init
 
@@ -281,14 +281,14 @@ LOGIT_BYTES = 12  # bytes per logit: in the arithmetic's precision, in float32, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuestionRatio:
-    """The ratio of questions' tokens to documents' tokens in the data, and its source."""
+    """The ratio of questions' tokens to documents' tokens in the data, and the source of that ratio."""
 
     questions: float = QUESTION_SHARE
     source: str = "assumed, as in SQuAD's paragraphs"
 
     @classmethod
     def of_preset(cls, config: TrainConfig) -> QuestionRatio:
-        """Give the ratio of the corpus that a preset is meant for."""
+        """Give the ratio in the corpus of the paper that the run's preset is meant for, or else the assumed one."""
         if config.preset in ("co-lmlm-135m", "co-lmlm-360m"):
             return cls(questions=WIKIPEDIA_SHARE, source="of the paper's Wikipedia, from its counts")
         if config.preset == "co-lmlm-360m-fw":
@@ -298,7 +298,7 @@ class QuestionRatio:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parameters:
-    """The numbers of weights; tied ones count once. `matrices` multiply every token, `head` every scored one."""
+    """The numbers of a model's weights; tied ones count once. `matrices` multiply every token, `head` scored tokens."""
 
     total: int
     trained: int
@@ -331,8 +331,8 @@ class GpuMemory:
 class TrainingPlan:
     """The memory and time that a run needs.
 
-    `memory` is by parallelism and checkpointing. `most_rows` is how many documents of `max_length` fit beside it in one
-    forward: an upper bound for `micro_rows` (or `micro_documents`), and times `max_length` for `forward_tokens`.
+    `memory` is by parallelism and checkpointing. `most_rows` is the number of documents of `max_length` whose forward
+    fits in a GPU: it bounds `micro_rows` (or `micro_documents`) and, times `max_length`, `forward_tokens`.
     """
 
     parameters: Parameters
@@ -359,7 +359,7 @@ def plan_run(
     mfu: float = 0.35,
     ratios: QuestionRatio | None = None,
 ) -> TrainingPlan:
-    """Estimate the needs of `config` on `gpus` of this kind, without building a large model or reading weights."""
+    """Estimate memory and time of a run on `gpus` GPUs of kind `gpu`, without building a large model or its weights."""
     ratios = ratios or QuestionRatio.of_preset(config)
     shape, tokenizer = _shape_and_tokenizer(config, cache)
     parameters = count_parameters(config, shape, tokenizer)
@@ -393,7 +393,7 @@ def plan_run(
 
 
 def count_parameters(config: TrainConfig, shape: PreTrainedConfig, tokenizer: FactTokenizer) -> Parameters:
-    """Count parameters on the meta device, where a model of any size takes no memory."""
+    """Count the parameters of a run's model on the meta device, where a model of any size takes no memory."""
     with torch.device("meta"):
         model = model_of(shape)
         total = sum(p.numel() for p in model.parameters())
@@ -414,7 +414,7 @@ def count_parameters(config: TrainConfig, shape: PreTrainedConfig, tokenizer: Fa
 
 
 def keep_only_layer_inputs(model: Any) -> None:
-    """Have a model of transformers compute its layers again for the gradient, and keep only what enters them."""
+    """Turn on activation checkpointing: for the gradient each layer keeps only its input and is computed again."""
     enable = getattr(model, "activation_checkpointing_enable", None)  # its name from transformers 5.2x on
     (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
 
@@ -444,7 +444,7 @@ def saved_bytes(shape: PreTrainedConfig, *, layers: int, tokens: int, bf16: bool
 
 
 def _shape_and_tokenizer(config: TrainConfig, cache: Path) -> tuple[PreTrainedConfig, FactTokenizer]:
-    """Give the model's configuration with its added rows, and its tokenizer, to estimate a run before it."""
+    """Give the transformers config of a run's model, added tokens included, and its tokenizer, without the weights."""
     tokenizer = tokenizer_of(config, cache)
     if config.architecture is not None:
         return llama_config(config.architecture, tokenizer), tokenizer
@@ -454,7 +454,7 @@ def _shape_and_tokenizer(config: TrainConfig, cache: Path) -> tuple[PreTrainedCo
 
 
 def _activations(config: TrainConfig, shape: PreTrainedConfig) -> dict[str, float]:
-    """Give the bytes kept for one token: by all layers whole, or their inputs and one layer whole at a time."""
+    """Give the bytes that a forward keeps for one token, with all activations kept and with them checkpointed."""
     bf16 = compute_dtype(config.precision) is torch.bfloat16
 
     def a_layer(checkpointed: bool) -> float:

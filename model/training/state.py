@@ -41,13 +41,13 @@ def trainable(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def whole_weights(module: nn.Module) -> dict[str, Tensor]:
-    """Gather every trainable weight on the CPU of the first process; give none in the others. All must call it."""
+    """Gather all trainable weights on the CPU of the first process; empty in the others. All processes must call it."""
     whole = {name: _whole(p.detach()) for name, p in trainable(module).items()}
     return {name: tensor for name, tensor in whole.items() if tensor is not None}
 
 
 def put_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Write `weights` into the module's trainable parameters on any device. The names of both must be the same."""
+    """Write `weights` into the module's trainable parameters, by name. Raises TrainingRefused if their names differ."""
     parameters = trainable(module)
     if differing := sorted(parameters.keys() ^ weights.keys()):
         raise TrainingRefused(
@@ -70,7 +70,7 @@ def whole_moments(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
 def put_moments(
     module: nn.Module, optimizer: torch.optim.Optimizer, moments: Mapping[str, Mapping[str, Tensor]]
 ) -> None:
-    """Restore the optimiser's state of each weight. Adam's count of steps is on the CPU, unless Adam is fused."""
+    """Restore the optimiser's state of each trainable weight. Adam's step count is on the CPU, unless Adam is fused."""
     is_fused = bool(optimizer.defaults.get("fused"))
     for name, parameter in trainable(module).items():
         optimizer.state[parameter] = {
@@ -80,7 +80,7 @@ def put_moments(
 
 
 def random_states() -> dict[str, Tensor]:
-    """Gather the generators' states of every process: [world, ...]. All must call it."""
+    """Gather the random generators' states of every process, by name: [world, ...]. All processes must call it."""
     device = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
     on_device = process_rank().world > 1
     return {
@@ -90,7 +90,7 @@ def random_states() -> dict[str, Tensor]:
 
 
 def put_random_states(states: Mapping[str, Tensor], seed: int) -> None:
-    """Restore this process's generators, or seed them if the state was saved by another number of processes."""
+    """Restore this process's random generators, or seed them if another number of processes saved the states."""
     place = process_rank()
     if len(states["torch"]) == place.world:
         restore_all({name: state[place.rank] for name, state in states.items()})
@@ -99,7 +99,7 @@ def put_random_states(states: Mapping[str, Tensor], seed: int) -> None:
 
 
 def check_resume_identity(saved: Mapping[str, str], now: Mapping[str, str], directory: Path) -> None:
-    """Refuse to resume a run with other data, base or settings; the message names those that differ."""
+    """Raise `TrainingRefused`, which names what differs, if the saved run has other data, another base or settings."""
     if listed := _differences(saved, now, "there", "here"):
         raise TrainingRefused(
             f"{directory} holds a run with another {listed}; name another --out, or give the same again"
@@ -107,9 +107,9 @@ def check_resume_identity(saved: Mapping[str, str], now: Mapping[str, str], dire
 
 
 def require_same_run(resume_identity: Mapping[str, str], device: torch.device) -> None:
-    """Refuse to train where the processes would train different runs, as with a stale copy of the data on one machine.
+    """Refuse to train if the processes would train different runs, as with a stale copy of the data on one machine.
 
-    Raises `TrainingRefused` in all of them. All must call it.
+    Raises `TrainingRefused` in all processes. All processes must call it.
     """
     told = [json.loads(line) for line in gather_lines(json.dumps(resume_identity), device)]
     for rank, other in enumerate(told):
@@ -120,7 +120,7 @@ def require_same_run(resume_identity: Mapping[str, str], device: torch.device) -
 
 
 def require_same_save(state: Mapping[str, Any] | None, directory: Path, device: torch.device) -> None:
-    """Refuse to resume where the processes have read different saves. All must call it."""
+    """Raise `TrainingRefused` if the processes have read saves of different steps. All processes must call it."""
     step = torch.tensor(state["progress"]["step"] if state else 0, device=device)
     steps = sorted(set(gather_equal(step).tolist()))
     if len(steps) > 1:
@@ -131,7 +131,7 @@ def require_same_save(state: Mapping[str, Any] | None, directory: Path, device: 
 
 
 def write_state(directory: Path, state: Mapping[str, Any]) -> None:
-    """Write the state file and replace the old one atomically. Raises `OSError`, as where the disk is full."""
+    """Write the state file and replace the old one atomically. Raises `OSError`, such as when the disk is full."""
     unfinished = directory / f".{STATE_FILE}"
     with unfinished.open("wb") as target:
         try:
@@ -144,7 +144,7 @@ def write_state(directory: Path, state: Mapping[str, Any]) -> None:
 
 
 def read_state(directory: Path) -> dict[str, Any] | None:
-    """Read the saved state on the CPU; give None if there is none."""
+    """Read the state file; None if there is none. Raises TrainingRefused if it is damaged or of another version."""
     path = directory / STATE_FILE
     if not path.is_file():
         return None
@@ -239,7 +239,7 @@ def restore_all(state: Mapping[str, Tensor]) -> None:
 
 
 def release_adapter(run: Path, target: Path) -> CheckpointConfig:
-    """Write the adapter of a run as a checkpoint of at most 16 MB: weights, config, loss log."""
+    """Write the adapter of a run as a checkpoint of at most 16 MB: weights, training record, config and loss log."""
     config = CheckpointConfig.load(run)
     if config.kind != "adapter":
         raise CheckpointError(

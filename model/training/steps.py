@@ -19,8 +19,8 @@ from colmlm.model.training.corpora import (
     Corpus,
     DocumentPiece,
     Pieces,
+    PieceStream,
     Quota,
-    Stream,
     apportion,
     merge_corpora,
     question_sequence,
@@ -41,7 +41,7 @@ class Pair:
     question: str
 
     def shift(self, by: int) -> Pair:
-        """Give the pair where `by` sequences stand before its own."""
+        """Give the pair with its sequences' indices raised by `by`, the number of sequences put before them."""
         fact_sequence, query_sequence = self.fact_sequence + by, self.query_sequence + by
         return replace(self, fact_sequence=fact_sequence, query_sequence=query_sequence)
 
@@ -86,7 +86,7 @@ class _Phase:
     """A phase of training: from step `begin` on, documents come from these streams, each with its corpus's number."""
 
     begin: int
-    streams: tuple[tuple[int, Stream], ...]
+    streams: tuple[tuple[int, PieceStream], ...]
 
 
 def question_answer(question: str, value: str, form: str = QA_FORMS[0]) -> AnnotatedDocument:
@@ -101,7 +101,7 @@ def document_answering(lead: str, value: str, question: str) -> AnnotatedDocumen
 
 
 def hold_out(documents: Sequence[Item], count: int, seed: int = 5) -> tuple[list[Item], list[Item]]:
-    """Split documents into those to train on and `count` random ones to measure with, both in their order."""
+    """Split documents into those to train on and `count` random ones to measure with, both in their former order."""
     drawn = set(random.Random(seed).sample(range(len(documents)), count))
     kept = [document for i, document in enumerate(documents) if i not in drawn]
     return kept, [documents[i] for i in sorted(drawn)]
@@ -110,9 +110,9 @@ def hold_out(documents: Sequence[Item], count: int, seed: int = 5) -> tuple[list
 class Steps:
     """An endless, seeded sequence of steps; step n is the same in every run and with any number of processes.
 
-    `draw_documents` names the documents of a step. `build` makes sequences of all or some of them, each document's
-    without regard to the others. `keys` gives the unit rows at the lookups of sequences, made with the current model
-    and the same in all processes; only hard negatives need it.
+    `draw_documents` names the documents of a step. `build` makes the sequences of all or some of them, each document's
+    independently of the others. `keys` computes unit vectors at the lookups of sequences with the current model, the
+    same in all processes; only hard negatives need it.
     """
 
     def __init__(
@@ -148,11 +148,11 @@ class Steps:
 
     @property
     def sha256(self) -> str:
-        """Give a digest of all data."""
+        """Give the digest of all corpora together."""
         return self.corpora[-1].sha256
 
     def add_to_record(self, record: TrainingRecord) -> TrainingRecord:
-        """Give the record with the texts of all data."""
+        """Give the training record with the texts of all corpora."""
         return self.corpora[-1].add_to_record(record)
 
     @property
@@ -160,11 +160,11 @@ class Steps:
         return self.corpora[-1].num_documents
 
     def epochs(self, steps: int) -> float:
-        """Compute how often `steps` steps go through the corpus that the run begins with."""
+        """Compute the epochs of the mix's first corpus in `steps` steps, not counting those of a cooldown mix."""
         return min(steps, self._ends(0)) / self._phases[0].streams[0][1].per_epoch
 
     def most_per_forward(self, count: int) -> int | None:
-        """Give how many of a step's `count` documents one micro-batch may take; None: all."""
+        """Give how many of a step's `count` documents one micro-batch may take at most; None: all."""
         rows, batch = self.config.micro_rows, self.config.batch_rows
         if batch is None:
             return self.config.micro_documents
@@ -245,10 +245,10 @@ class Steps:
         tokens = config.batch_rows * config.max_length
         return [Quota(tokens=round(tokens * weight / sum(mix))) for weight in mix]
 
-    def _stream(self, name: str, corpus: int, quota: Quota) -> Stream:
+    def _stream(self, name: str, corpus: int, quota: Quota) -> PieceStream:
         config = self.config
         pieces = self._pieces.setdefault(corpus, Pieces(self.corpora[corpus], config.max_length))
-        return Stream(
+        return PieceStream(
             pieces,
             quota,
             block=config.block,
@@ -266,7 +266,7 @@ class Steps:
         return compose
 
     def _mined_document(self, corpus: int, number: int) -> MinedDocument:
-        """Give a document's facts and their questions, from which its hard negatives are found."""
+        """Give the facts of document piece `number` and their questions, by which its hard negatives are found."""
         place = self._pieces[corpus].place(number)
         shard = self.corpora[corpus].shards[place.shard]
         encoded, facts = shard.encoded_piece(place.document, place.start, place.end)
@@ -283,7 +283,7 @@ class Steps:
 
 
 def quiz_documents(documents: Iterable[AnnotatedDocument]) -> Iterator[AnnotatedDocument]:
-    """Make a document for each fact that has a question; the fact's place decides which form it takes."""
+    """Make a question-answer document of each fact with a question; document id and fact number choose its form."""
     for document in documents:
         for number, span in enumerate(document.facts):
             if span.question:
@@ -329,7 +329,7 @@ def regroup_by_confusion(
     keys: Callable[[Sequence[EncodedText]], list[NDArray[np.float32]]],
     count: int,
 ) -> list[NDArray[np.int64]]:
-    """Regroup the documents of `steps` so that each is beside up to `count` documents that it is confused with.
+    """Regroup the documents of `steps` so that each is in one step with up to `count` documents it is confused with.
 
     Steps keep their sizes. `mined` has one entry per document, in the order of the steps. The first document that is
     not placed yet takes the nearest ones that are not placed either, and so on; nothing is random.
@@ -354,7 +354,7 @@ def _nearest(
     asked: Sequence[tuple[int, ...]],
     count: int,
 ) -> dict[int, list[int]]:
-    """Give for each document the others whose facts are nearest to its questions, nearest first."""
+    """Give for each document, by index, the other documents whose facts are nearest to its questions, nearest first."""
     names = {ids: number for number, ids in enumerate(dict.fromkeys(asked))}
     question_N = np.array([names[ids] for ids in asked])
     found: dict[int, dict[int, float]] = {}

@@ -31,7 +31,7 @@ class ProcessRank:
 
 
 def process_rank() -> ProcessRank:
-    """Give the rank of this process and their number; (0, 1) before accelerate has started a group."""
+    """Give this process's rank and the number of processes; (0, 1) before accelerate has started a group."""
     if not (dist.is_available() and dist.is_initialized()):
         return ProcessRank()
     return ProcessRank(dist.get_rank(), dist.get_world_size())
@@ -39,7 +39,7 @@ def process_rank() -> ProcessRank:
 
 @contextmanager
 def with_all_ranks() -> Iterator[None]:
-    """Raise `TrainingBroken` where a collective within fails because another rank is gone."""
+    """Raise `TrainingBroken` if a collective operation in this context fails because another rank has ended."""
     try:
         yield
     except RuntimeError as error:  # gloo's has no class of its own
@@ -94,13 +94,13 @@ def gather_rows(rows_ND: Tensor) -> tuple[Tensor, int]:
 
 
 def gather_equal(tensor: Tensor) -> Tensor:
-    """Give [world, ...]: this tensor from every process; it must have the same shape in all of them."""
+    """Gather this tensor from every process: [world, ...]. It must have the same shape in all processes."""
     place = process_rank()
     return tensor[None] if place.world == 1 else torch.stack(_gather(tensor, place))
 
 
 def gather_lines(line: str, device: torch.device) -> list[str]:
-    """Give this line from every process, in the order of their ranks. It must be without line breaks."""
+    """Gather this line from every process, in the order of their ranks. It must have no line break."""
     sent = torch.tensor(list(f"{line}\n".encode()), dtype=torch.uint8, device=device)
     rows, _ = gather_rows(sent[:, None])
     return bytes(rows.flatten().tolist()).decode().split("\n")[:-1]
@@ -156,7 +156,7 @@ class StepContext:
 
 
 class Task(ABC, Generic[MicroBatch]):
-    """Something that the loop can train. Build `module` from the same seed in every process."""
+    """A task that the loop trains: a module, steps and their loss. Build `module` from the same seed everywhere."""
 
     module: nn.Module
 
@@ -197,34 +197,34 @@ class Task(ABC, Generic[MicroBatch]):
         return self.size(micro_batch)
 
     def begin(self, micro_batches: Sequence[MicroBatch], context: StepContext) -> None:
-        """Prepare the losses of a step; called before them with all micro-batches of this process."""
+        """Prepare the losses of a step; the loop calls it before them, with all micro-batches of this process."""
 
     def probes(self) -> Sequence[MicroBatch]:
-        """Make small micro-batches of the first step, the smallest first, by which a step is timed.
+        """Make micro-batches of the first step's data, the smallest first, by which the loop times a step.
 
-        There are none where steps have a fixed size.
+        By default there are none, and steps are not fitted to the run's time.
         """
         return ()
 
     def fit(self, seconds_per_token: float, seconds: float) -> None:
-        """Shrink the steps so that several fit into these seconds. Called before the first step, in all processes.
+        """Shrink the steps so that several fit into `seconds`; called before the first step, in all processes.
 
-        Probes may have changed what the task keeps between steps; this resets it.
+        It also resets what the task keeps between steps, since the probes may have changed that.
         """
 
     def state(self) -> dict[str, Any]:
-        """Give the task's own state between steps: tensors and plain values, the same in all processes."""
+        """Give the task's state between steps, to be saved: tensors and plain values, the same in all processes."""
         return {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` gave."""
+        """Restore the task's state from a save."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """The metrics of one step: `step`, `tokens` and `seconds` count from the run's start; `done` is the share done.
+    """The metrics of one step: `step`, `tokens` and `seconds` count from the run's start; `done` is the run's share.
 
-    `parts` are the task's own numbers.
+    `parts` are further numbers that the task logs, such as the parts of the loss.
     """
 
     step: int
@@ -243,6 +243,6 @@ class StepMetrics:
         return self.seconds * (1 - self.done) / self.done if 0 < self.done < 1 else 0.0
 
     def row(self) -> dict[str, float]:
-        """Give the columns of the log's line, without the step."""
+        """Give the columns of the step's line in the log, by name, without the step's number."""
         names = ("tokens", "seconds", "loss", "learning_rate", "gradient_norm", "tokens_per_second")
         return {name: getattr(self, name) for name in names} | dict(self.parts)

@@ -34,11 +34,11 @@ from colmlm.model.training.contrast import (
     FIXED_TARGETS,
     HEAD_POSITIONS,
     NO_TARGET,
+    PairGradient,
     PairMemory,
     Pairs,
-    Pull,
+    contrast_pairs,
     next_token_sum,
-    pull_together,
     question_ids,
 )
 from colmlm.model.training.corpora import Corpus, apportion, tokenise
@@ -73,9 +73,9 @@ from colmlm.model.training.task import (
 class JointBatch:
     """Sequences laid out in `rows` (`model.training.forward`), and the positions where their losses apply.
 
-    Positions are numbered consecutively over all rows. `scored_N` are positions whose state predicts a token of
-    `targets_N`: all outside M, or a sample of them. After the `num_targets` first ones they fill the shape and have no
-    loss. `facts_P` and `queries_P` are the positions of the pairs, and `questions_P` numbers the question of each.
+    Positions are numbered consecutively over all rows. `scored_N` are the positions whose states predict `targets_N`:
+    all tokens outside lookups, or a sample of them. Entries after the first `num_targets` are padding without a loss.
+    `facts_P` and `queries_P` are the positions of the pairs, and `questions_P` numbers the question of each.
     """
 
     rows: tuple[Rows, ...]
@@ -92,14 +92,14 @@ class JointBatch:
         return len(self.facts_P)
 
     def to(self, device: torch.device) -> JointBatch:
-        """Give the same on a device; the copy runs beside the work of the GPU if the batch is pinned."""
+        """Copy the batch to `device`; a pinned batch is copied while the GPU computes."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=True), lambda row: row.to(device))
 
     def pin(self) -> JointBatch:
         return self._map(Tensor.pin_memory, Rows.pin)
 
     def without_targets(self) -> JointBatch:
-        """Give the same batch for its pairs alone."""
+        """Give the batch without targets of the next-token loss, for its pairs alone."""
         return replace(self, scored_N=self.scored_N[:0], targets_N=self.targets_N[:0])
 
     def with_rows(self, count: int) -> JointBatch:
@@ -124,9 +124,9 @@ def joint_batch(
 ) -> JointBatch:
     """Make the tensors of a step, or of a part of one. `pairs` False leaves the contrastive part out.
 
-    `most_tokens` and `is_fixed` are those of `lay_out`; with a fixed size the targets too fill a multiple of one. A
-    share `fraction` of the positions is scored. Which ones depends on `salt` and on the sequence alone, not on the
-    rest of the batch or on where it runs.
+    `most_tokens` and `is_fixed` are those of `lay_out`; `is_fixed` also pads the targets to a multiple of
+    `FIXED_TARGETS`. A share `fraction` of the unmasked tokens are targets. Which ones depends on `salt` and on the
+    sequence alone, not on the rest of the batch or on the hardware.
     """
     rows, starts = lay_out(step.sequences, most_tokens, is_fixed=is_fixed)
     scored, targets = [], []
@@ -156,7 +156,7 @@ def joint_batch(
 def lookups_batch(
     sequences: Sequence[EncodedText], most_tokens: int = CPU_TOKENS, *, is_fixed: bool = False
 ) -> JointBatch:
-    """Lay out sequences without a loss; `facts_P` are the positions of all their lookups, in order."""
+    """Make the batch of sequences without a loss; `facts_P` are the positions of all their lookups, in order."""
     rows, starts = lay_out(sequences, most_tokens, is_fixed=is_fixed)
     nothing = torch.zeros(0, dtype=torch.long)
     lookups = [
@@ -167,7 +167,7 @@ def lookups_batch(
 
 
 def _kept_positions(sequence: EncodedText, fraction: float, salt: int) -> Tensor:
-    """Give the positions of a sequence whose tokens carry the next-token loss."""
+    """Give the positions of the tokens with a next-token loss: a share `fraction` of a sequence's unmasked tokens."""
     outside = ~torch.tensor(sequence.masked)
     outside[:1] = False  # no token before it predicts it
     if fraction < 1.0:
@@ -196,7 +196,7 @@ Data = Sequence[AnnotatedDocument] | Callable[[FactTokenizer], Sequence[Corpus]]
 
 
 class JointModule(nn.Module):
-    """One forward of everything that the joint loss needs, so that DDP and FSDP see a single call."""
+    """A module that computes all parts of the joint loss in one forward, so that DDP and FSDP see a single call."""
 
     _no_split_modules = ("LlamaDecoderLayer",)  # the unit by which FSDP shards
 
@@ -217,19 +217,19 @@ class JointModule(nn.Module):
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """The results of the first pass over a micro-batch that its second pass needs."""
+class _FirstPass:
+    """The results of the first pass over a micro-batch (`Trainer.begin`) that the second pass needs."""
 
     num_rows: int
     random: dict[str, Tensor] | None = None
-    pull: Pull | None = None
+    pull: PairGradient | None = None
 
 
 class Trainer(Task[JointBatch]):
     """One run: build it, then iterate over `run()`, which yields the metrics of each step.
 
-    `data` are documents, or a function that makes corpora from the run's tokenizer. `tell` gets remarks on the size of
-    its steps.
+    `data` are documents, or a function that makes corpora with the run's tokenizer. `tell` is called with messages on
+    the size of the run's steps.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class Trainer(Task[JointBatch]):
         self.source = Steps(self.corpora, self.tokenizer, config, keys=self._keys)
         self.memory = PairMemory(config.memory)
         self.loop = Loop(self, loop_config(config), directory)
-        self._turns: deque[_Turn] = deque()
+        self._first_passes: deque[_FirstPass] = deque()
 
     def run(self) -> Iterator[StepMetrics]:
         """Train to the end, saving every few minutes and once more at the end; resume from the last save."""
@@ -283,13 +283,13 @@ class Trainer(Task[JointBatch]):
             size, most = StepSize.of(self.config), self.config.steps
             self._tell(f"step {start + 1} of at most {most}: {size} of {self.source.num_documents} a step")
         if self.config.hard_negatives:  # each step is mined with the model after the step before
-            yield from map(self._level, map(self.batches, count(start)))
+            yield from map(self._add_empty_batches, map(self.batches, count(start)))
             return
         with ThreadPoolExecutor(max_workers=1) as ahead:
             made = ahead.submit(self.batches, start)
             for number in count(start + 1):
                 following = ahead.submit(self.batches, number)
-                yield self._level(made.result())
+                yield self._add_empty_batches(made.result())
                 made = following
 
     def size(self, micro_batch: JointBatch) -> int:
@@ -299,7 +299,7 @@ class Trainer(Task[JointBatch]):
         return micro_batch.num_tokens
 
     def probes(self) -> Sequence[JointBatch]:
-        """Make two of the beginning of the first document, and one of all of it; of a fixed size, two full ones."""
+        """Make two probes of the first document's beginning, and one of all of it; with a fixed size, two full ones."""
         if self.is_fixed:
             return self.batches(0)[:1] * 2
         first = self.source.draw_documents(0)[0]
@@ -308,7 +308,7 @@ class Trainer(Task[JointBatch]):
         return [self._batch(self.source.build([document]), 0) for document in documents]
 
     def fit(self, seconds_per_token: float, seconds: float) -> None:
-        """Take fewer documents a step where this many do not fit. Raises TrainingRefused where no step does."""
+        """Make steps smaller if too few of them fit into `seconds`. Raises TrainingRefused if not even one fits."""
         drawn = self.source.draw_documents(0)
         step, world = self.source.build(drawn), process_rank().world
         several = accumulation(len(drawn), self.source.most_per_forward(len(drawn)), world) > 1
@@ -323,23 +323,23 @@ class Trainer(Task[JointBatch]):
         self.config = fitted
 
     def begin(self, micro_batches: Sequence[JointBatch], context: StepContext) -> None:
-        """Find the contrastive gradient at all micro-batches of a step first, if there are several."""
-        self._turns = deque(_Turn(count) for count in self._row_counts(micro_batches, context))
+        """Compute the contrastive gradient over all micro-batches of a step beforehand, if there are several."""
+        self._first_passes = deque(_FirstPass(count) for count in self._row_counts(micro_batches, context))
         if self.is_contrastive and len(micro_batches) > 1:
-            self._turns = self._look_ahead(micro_batches, context)
+            self._first_passes = self._look_ahead(micro_batches, context)
 
     def loss(self, micro_batch: JointBatch, context: StepContext) -> tuple[Tensor, dict[str, float | Tensor]]:
         """Compute L_NTP + weight * L_CL: this micro-batch's share of both sums (section 3.2)."""
-        turn = self._turns.popleft()
-        if turn.random is not None:
-            restore_torch(turn.random)
-        batch = micro_batch.with_rows(turn.num_rows).to(context.device)
+        first = self._first_passes.popleft()
+        if first.random is not None:
+            restore_torch(first.random)
+        batch = micro_batch.with_rows(first.num_rows).to(context.device)
         summed, facts_PD, queries_PD = _forward(batch, context)
         next_token = summed / max(1, context.total)
         parts: dict[str, float | Tensor] = {"next_token": next_token.detach()}
         if not self.is_contrastive:
             return next_token, parts
-        pull = turn.pull or self._pull(Pairs(facts_PD.detach(), queries_PD.detach(), batch.questions_P))
+        pull = first.pull or self._pull(Pairs(facts_PD.detach(), queries_PD.detach(), batch.questions_P))
         contrastive = pull.surrogate(facts_PD, queries_PD)
         parts |= {
             "contrastive": contrastive.detach(),
@@ -381,14 +381,14 @@ class Trainer(Task[JointBatch]):
         return self.begun.checkpoint_config(self.name, self.config.method, training)
 
     def batches(self, number: int) -> list[JointBatch]:
-        """Make this process's micro-batches of a step."""
+        """Make this process's micro-batches of step `number`."""
         drawn = self.source.draw_documents(number)
         shares = micro_batches(drawn, self.source.most_per_forward(len(drawn)), process_rank())
         made = [self._batch(step, number) for share in shares for step in self._steps_of(share)]
         return [batch.pin() for batch in made] if torch.cuda.is_available() else made
 
     def _steps_of(self, share: Sequence[DrawnDocument]) -> list[Step]:
-        """Build the sequences of a micro-batch; of a fixed size, of as many as fill one forward each, and the rest."""
+        """Build the sequences of a micro-batch; with a fixed size, in parts whose documents fill one forward each."""
         if not self.is_fixed:
             return [self.source.build(share)]
         parts: list[list[Step]] = [[]]
@@ -412,34 +412,34 @@ class Trainer(Task[JointBatch]):
             is_fixed=self.is_fixed,
         )
 
-    def _level(self, batches: list[JointBatch]) -> list[JointBatch]:
-        """Add empty micro-batches until all processes have as many, where each fills its own."""
+    def _add_empty_batches(self, batches: list[JointBatch]) -> list[JointBatch]:
+        """Add empty micro-batches until all processes have equally many, which only a fixed size makes necessary."""
         if self.is_fixed and process_rank().world > 1:
             (most,) = largest_of_ranks([len(batches)], self.loop.context().device)
             batches += [self._batch(Step.of([]), 0)] * (most - len(batches))
         return batches
 
-    def _look_ahead(self, batches: Sequence[JointBatch], context: StepContext) -> deque[_Turn]:
+    def _look_ahead(self, batches: Sequence[JointBatch], context: StepContext) -> deque[_FirstPass]:
         """Run the first pass of gradient caching: all vectors without gradients, then the loss's gradient at them.
 
         Both passes must have the same dropout, so the generators' states before each micro-batch are kept for the
         second.
         """
         randoms, seen = [], []
-        for turn, batch in zip(self._turns, batches, strict=True):
+        for first, batch in zip(self._first_passes, batches, strict=True):
             randoms.append(torch_state())
-            batch = batch.with_rows(turn.num_rows).to(context.device)
+            batch = batch.with_rows(first.num_rows).to(context.device)
             with torch.no_grad():
                 _, facts_PD, queries_PD = _forward(batch.without_targets(), context)
             seen.append(Pairs(facts_PD, queries_PD, batch.questions_P))
         pulls = self._pull(Pairs.of(seen)).split([len(pairs) for pairs in seen])
         return deque(
-            _Turn(turn.num_rows, random, pull)
-            for turn, random, pull in zip(self._turns, randoms, pulls, strict=True)
+            _FirstPass(first.num_rows, random, pull)
+            for first, random, pull in zip(self._first_passes, randoms, pulls, strict=True)
         )
 
     def _keys(self, sequences: Sequence[EncodedText]) -> list[NDArray[np.float32]]:
-        """Give the unit rows at the lookups of sequences with the current model; each process computes a share."""
+        """Compute the unit vectors at each sequence's lookups with the current model; each process computes a share."""
         context = self.loop.context()
         shares = micro_batches(sequences, KEYS_AT_ONCE, process_rank())
         batches = [lookups_batch(some, self.most_tokens, is_fixed=self.is_fixed) for some in shares]
@@ -456,13 +456,13 @@ class Trainer(Task[JointBatch]):
         return list(np.split(gathered, ends[:-1]))
 
     def _row_counts(self, batches: Sequence[JointBatch], context: StepContext) -> list[int]:
-        """Count the forwards that each batch needs; under FSDP as many as the process that needs most."""
+        """Count the forwards of each batch; under FSDP all processes make as many as the one that needs most."""
         counts = [len(batch.rows) for batch in batches]
         return largest_of_ranks(counts, context.device) if context.sharded else counts
 
-    def _pull(self, pairs: Pairs) -> Pull:
+    def _pull(self, pairs: Pairs) -> PairGradient:
         config = self.config
-        return pull_together(pairs, config.temperature, self.memory, equal_negatives=config.equal_negatives)
+        return contrast_pairs(pairs, config.temperature, self.memory, equal_negatives=config.equal_negatives)
 
 
 def _forward(batch: JointBatch, context: StepContext) -> tuple[Tensor, Tensor, Tensor]:
@@ -511,9 +511,9 @@ class StepSize:
 
 
 def resumed_steps(config: TrainConfig, directory: Path) -> tuple[TrainConfig, StepSize]:
-    """Give the config with the steps of the run in `directory`, and what was asked for when that run began.
+    """Give the config with the step size of the run in `directory`, and the step size first asked for.
 
-    A run keeps the steps that it was given, whether those or the ones it was asked for are named again.
+    That run keeps its fitted size if `config` names it or the size first asked for; otherwise `config` stays unchanged.
     """
     asked = StepSize.of(config)
     if not (directory / STATE_FILE).is_file() or not (directory / CONFIG_FILE).is_file():
@@ -527,9 +527,9 @@ def resumed_steps(config: TrainConfig, directory: Path) -> tuple[TrainConfig, St
 
 
 def fitted_config(config: TrainConfig, step_seconds: float, seconds: float) -> TrainConfig:
-    """Give the config with the largest steps, at most its own, of which `FEWEST_STEPS` fit into these seconds.
+    """Give the config with the largest steps, at most its own, of which `FEWEST_STEPS` fit into `seconds`.
 
-    Where none is that small, the smallest step is taken. Raises TrainingRefused where not even that fits.
+    If no step is that small, the smallest is taken. Raises TrainingRefused if not even one of those fits.
     """
     most = config.batch_rows or config.batch_documents
     each = step_seconds / most
@@ -549,7 +549,7 @@ def fitted_config(config: TrainConfig, step_seconds: float, seconds: float) -> T
 
 
 def describe_fit(asked: TrainConfig, fitted: TrainConfig, step_seconds: float, seconds: float) -> str:
-    """Say how long a step takes, how many fit, and whether they were made smaller for that."""
+    """Describe in a sentence how long a fitted step takes, how many fit into the time, and if steps became smaller."""
     before, after = StepSize.of(asked), StepSize.of(fitted)
     share = (after.batch_rows or after.batch_documents) / (before.batch_rows or before.batch_documents)
     each = step_seconds * share
@@ -559,19 +559,19 @@ def describe_fit(asked: TrainConfig, fitted: TrainConfig, step_seconds: float, s
 
 
 def _smaller(config: TrainConfig, number: int) -> TrainConfig:
-    """Give the config with steps of about this many documents or rows, as few as its mixes and blocks allow."""
+    """Give the config with steps of about `number` documents or rows, or the next more that its mixes can divide."""
     if config.batch_rows is not None:
         return replace(config, batch_rows=max(1, min(number, config.batch_rows)))
     for documents in range(max(1, number), config.batch_documents):
         block = min(config.block, documents)
         smaller = replace(config, batch_documents=documents // block * block, block=block)
-        if _divides(smaller):
+        if _is_batch_divisible(smaller):
             return smaller
     return config
 
 
-def _divides(config: TrainConfig) -> bool:
-    """Tell whether every corpus of both mixes gets a document of each step."""
+def _is_batch_divisible(config: TrainConfig) -> bool:
+    """Tell whether a step's documents suffice for every corpus with a weight in either mix to get one."""
     try:
         for mix in (config.mix, config.cooldown_mix):
             apportion(config.batch_documents, mix or (1.0,))

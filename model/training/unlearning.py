@@ -68,9 +68,9 @@ class UnlearnConfig:
 
 
 def unlearning_config(preset: str | None, changes: Mapping[str, Any]) -> UnlearnConfig:
-    """Give the settings in a file (``NAME.toml``), those of the paper (`npo`), or the defaults, with these changed.
+    """Give the settings of a file (``NAME.toml``), of the paper (`npo`) or the defaults (None), with `changes` applied.
 
-    Raises ValueError, which names the setting.
+    Raises ValueError if there is no such preset or a setting is invalid; it names the setting.
     """
     if preset not in (None, NPO) and not preset.endswith(SUFFIX):
         raise ValueError(f"there is no preset {preset!r}; pass --config {NPO}, or name a file ({SUFFIX})")
@@ -80,7 +80,7 @@ def unlearning_config(preset: str | None, changes: Mapping[str, Any]) -> Unlearn
 
 @dataclass(frozen=True, slots=True)
 class AnswerSequence:
-    """A question and its answer as one sequence. Tokens from `start` on are scored, also the end of the text."""
+    """A question and its answer as one sequence. Tokens from `start` on are scored: the answer and the end of text."""
 
     number: int
     ids: tuple[int, ...]
@@ -106,7 +106,7 @@ class Batch:
 
 
 class AnswerModule(nn.Module):
-    """The summed loss of each answer, so that DDP and FSDP see a single call."""
+    """A module that computes the summed loss of each answer in one forward, so that DDP and FSDP see a single call."""
 
     _no_split_modules = ("LlamaDecoderLayer",)  # the unit by which FSDP shards
 
@@ -115,7 +115,7 @@ class AnswerModule(nn.Module):
         self.lm = lm
 
     def forward(self, answers: Sequence[AnswerSequence]) -> Tensor:
-        """Give [B] losses in nats."""
+        """Compute [B]: the loss of each answer, summed over its scored tokens, in nats."""
         if not answers:  # a process without answers must still take part in the forward
             return (
                 self.lm.hidden(torch.zeros(1, 1, dtype=torch.long, device=self.lm.device))
@@ -132,7 +132,7 @@ class AnswerModule(nn.Module):
 
 
 class Unlearning(Task[Batch]):
-    """One run in `directory`: iterate over `run()`, which yields the metrics of each step."""
+    """One unlearning run in `directory`: iterate over `run()`, which yields the metrics of each step."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Unlearning(Task[Batch]):
 
     @cached_property
     def record(self) -> TrainingRecord:
-        """The record of what the weights are trained on: what is unlearnt was learnt before, and stays in it."""
+        """The record of the texts that the weights were trained on; unlearnt answers, learnt before, stay in it."""
         return self.begun.record.with_texts(self._texts, _PAIRS)
 
     @property
@@ -253,7 +253,7 @@ class Unlearning(Task[Batch]):
         return order[place * self.config.batch : (place + 1) * self.config.batch]
 
     def _forgetting(self, answers: Sequence[AnswerSequence], losses_B: Tensor) -> Tensor:
-        """Give [B]: what each answer to forget adds to the loss."""
+        """Compute [B]: the term of each answer to forget in the loss of the run's objective."""
         if self.config.objective != NPO:
             return -losses_B / _scored_counts(answers, losses_B)
         before_B = self.before[[one.number for one in answers]].to(losses_B)
@@ -278,7 +278,7 @@ def _scored_counts(answers: Sequence[AnswerSequence], like: Tensor) -> Tensor:
 
 
 def continue_config(path: Path) -> TrainConfig:
-    """Give the config for training a checkpoint further, as it was trained: its adapter, or all of its weights."""
+    """Give the config that trains the checkpoint in `path` further in the same way: its adapter, or all its weights."""
     known = config_of(path)
     record = known.training.get("config")
     config = TrainConfig.from_record(record) if isinstance(record, dict) else TrainConfig()

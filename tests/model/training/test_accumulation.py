@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from colmlm.model.lm.checkpoint import WEIGHTS, load
-from colmlm.model.training.contrast import PairMemory, Pairs, info_nce, pull_together, same_question
+from colmlm.model.training.contrast import PairMemory, Pairs, contrast_pairs, info_nce, same_question
 from colmlm.model.training.task import StepContext, StepMetrics
 from colmlm.model.training.trainer import JointBatch, Trainer
 from tests.model.training.processes import documents, joint_config
@@ -91,7 +91,7 @@ def test_the_second_pass_sees_the_dropout_of_the_first(root: Path):
     made = [plain.module(b.rows, b.scored_N, b.targets_N, b.facts_P, b.queries_P) for b in batches]
     facts, queries = (torch.cat([out[side] for out in made]) for side in (1, 2))
     ids = torch.cat([b.questions_P for b in batches])
-    pull = pull_together(
+    pull = contrast_pairs(
         Pairs(facts.detach(), queries.detach(), ids), plain.config.temperature, PairMemory(0)
     )
     (0.25 * pull.surrogate(facts, queries) + sum(out[0] for out in made)).backward()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from colmlm.model.lm.language_model import FactLM, unit
 from colmlm.model.text.tokens import EncodedText, FactTokenizer
-from colmlm.model.training.contrast import PairMemory, Pairs, next_token_sum, pull_together, question_ids
+from colmlm.model.training.contrast import PairMemory, Pairs, contrast_pairs, next_token_sum, question_ids
 from colmlm.model.training.steps import Pair, Step
 from colmlm.model.training.trainer import JointModule, joint_batch, lookups_batch
 from tests.kb.corpora import CHILE, PERU
@@ -157,7 +157,7 @@ def test_the_contrastive_loss_is_the_papers_formula_without_equal_questions(
     questions = [pair.question for pair in step.pairs]
     expected = contrastive(facts, queries, questions, temperature)
     _, facts_PD, queries_PD = forward(module, step)
-    pull = pull_together(
+    pull = contrast_pairs(
         Pairs(facts_PD.detach(), queries_PD.detach(), question_ids(questions)), temperature, PairMemory(0)
     )
     assert float(pull.losses_N.sum()) == pytest.approx(expected, rel=1e-4)
@@ -179,9 +179,9 @@ def test_equal_questions_stay_negatives_where_the_formula_is_kept_to_the_letter(
             exponentials = [math.exp(float(rows[i] @ columns[k]) / temperature) for k in range(size)]
             total += math.log(exponentials[i] / sum(exponentials))
     pairs = Pairs(facts, queries, question_ids([pair.question for pair in step.pairs]))
-    pull = pull_together(pairs, temperature, PairMemory(0), equal_negatives=True)
+    pull = contrast_pairs(pairs, temperature, PairMemory(0), equal_negatives=True)
     assert float(pull.losses_N.sum()) == pytest.approx(-total / (2 * size), rel=1e-9)
-    others = pull_together(pairs, temperature, PairMemory(0))
+    others = contrast_pairs(pairs, temperature, PairMemory(0))
     assert abs(float(others.losses_N.sum()) + total / (2 * size)) > 1e-3
 
 
@@ -190,7 +190,7 @@ def test_the_gradient_is_that_of_the_formula(module: JointModule, step: Step):
     facts, queries = Reference(module.lm, step).vectors()
     questions = [pair.question for pair in step.pairs]
     pairs = Pairs(torch.stack(facts), torch.stack(queries), question_ids(questions))
-    pull = pull_together(pairs, 0.2, PairMemory(0))
+    pull = contrast_pairs(pairs, 0.2, PairMemory(0))
     for side, gradient in ((facts, pull.facts_ND), (queries, pull.queries_ND)):
         for row, column in ((0, 0), (1, 7), (4, 63)):
             moved = []
@@ -209,10 +209,10 @@ def test_remembered_pairs_are_negatives_and_no_positives():
     questions = ["a", "b", "c", "d", "B", "e", "f"]
     memory = PairMemory(3)
     first = Pairs(rows[:4], rows[4:8], question_ids(questions[:4]))
-    pull_together(first, 0.5, memory)
+    contrast_pairs(first, 0.5, memory)
     assert memory.pairs is not None and len(memory.pairs) == 3  # the oldest of the step is forgotten
     second = Pairs(rows[8:11], rows[11:14], question_ids(questions[4:]))
-    pull = pull_together(second, 0.5, memory)
+    pull = contrast_pairs(second, 0.5, memory)
     old = [(rows[i], rows[4 + i], questions[i]) for i in range(3)]
     expected = contrastive(list(rows[8:11]), list(rows[11:14]), questions[4:], 0.5, old)
     assert float(pull.losses_N.sum()) == pytest.approx(expected, rel=1e-9)
@@ -225,7 +225,7 @@ def test_remembered_pairs_are_negatives_and_no_positives():
 
 def test_a_batch_that_asks_one_question_only_has_nothing_to_learn():
     rows = unit(torch.randn(6, 8, generator=torch.Generator().manual_seed(3)))
-    pull = pull_together(
+    pull = contrast_pairs(
         Pairs(rows[:3], rows[3:], question_ids(["Who?", " who?", "WHO?"])), 0.07, PairMemory(0)
     )
     assert float(pull.losses_N.sum()) == 0.0 and not pull.facts_ND.any() and not pull.queries_ND.any()
@@ -234,7 +234,7 @@ def test_a_batch_that_asks_one_question_only_has_nothing_to_learn():
 
 def test_no_pairs_pull_nowhere():
     none = torch.zeros(0, 8)
-    pull = pull_together(Pairs(none, none, question_ids([])), 0.07, PairMemory(4))
+    pull = contrast_pairs(Pairs(none, none, question_ids([])), 0.07, PairMemory(4))
     assert pull.surrogate(none, none).item() == 0.0 and float(pull.nearest_N.sum()) == 0.0
 
 

@@ -14,8 +14,8 @@ from colmlm.model.training.config import TrainConfig
 from colmlm.model.training.corpora import (
     Corpus,
     Pieces,
+    PieceStream,
     Quota,
-    Stream,
     apportion,
     epoch_order,
     merge_corpora,
@@ -72,7 +72,7 @@ def test_pieces_cover_every_document_and_none_is_too_long(words: list[int], limi
 )
 def test_an_epochs_steps_are_all_full_and_take_no_document_twice(quota: Quota):
     pieces = Pieces(corpus(40), 32)
-    stream = Stream(pieces, quota, block=2, tag="t")
+    stream = PieceStream(pieces, quota, block=2, tag="t")
     lengths = pieces.lengths()
     for epoch in range(3):
         steps = [stream.numbers(epoch * stream.per_epoch + n) for n in range(stream.per_epoch)]
@@ -86,7 +86,7 @@ def test_an_epochs_steps_are_all_full_and_take_no_document_twice(quota: Quota):
 
 
 def test_steps_can_be_asked_for_in_any_order():
-    made = [Stream(Pieces(corpus(40), 32), Quota(tokens=100), block=2, tag="t") for _ in range(2)]
+    made = [PieceStream(Pieces(corpus(40), 32), Quota(tokens=100), block=2, tag="t") for _ in range(2)]
     forward = [made[0].numbers(n).tolist() for n in range(30)]
     assert [made[1].numbers(n).tolist() for n in reversed(range(30))] == forward[::-1]
 

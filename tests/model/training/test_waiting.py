@@ -103,8 +103,8 @@ INSIDE: dict[str, set[str]] = {
         "JointBatch.to", "JointBatch.without_targets", "JointBatch._map",
     },
     "model/training/contrast.py": {
-        "Pairs.of", "Pull.split", "Pull.surrogate", "PairMemory.extend", "PairMemory.remember", "pull_together",
-        "_gather_pairs", "_gradient", "_nearest", "next_token_sum", "info_nce", "same_question",
+        "Pairs.of", "PairGradient.split", "PairGradient.surrogate", "PairMemory.extend", "PairMemory.remember",
+        "contrast_pairs", "_gather_pairs", "_gradient", "_nearest", "next_token_sum", "info_nce", "same_question",
     },
     "model/training/forward.py": {
         "Rows.to", "attend", "varlen_kernel", "_kernel", "_causal", "MergedLinear.forward",
