@@ -31,7 +31,7 @@ from colmlm.lab.evaluate import survivors as evaluate_survivors
 from colmlm.lab.evaluate import tofu as evaluate_tofu
 from colmlm.lab.evaluate import updates as evaluate_updates
 from colmlm.lab.paper import rows as paper_rows
-from colmlm.model.evaluate.lookups import BIASES, Curve, Point, measure_biases, num_steps
+from colmlm.model.evaluate.lookups import BIASES, BiasCurve, BiasPoint, measure_biases, num_steps
 from colmlm.model.lm.checkpoint import Checkpoint
 from colmlm.model.training.steps import hold_out
 
@@ -202,7 +202,7 @@ def _measure_curve(
     questions: int,
     biases: Sequence[float],
     threshold: float | None,
-) -> Curve:
+) -> BiasCurve:
     with counting(name, num_steps(documents, questions, biases)) as done:
         try:
             return measure_biases(
@@ -212,7 +212,7 @@ def _measure_curve(
             raise typer.BadParameter(f"{error}.") from error
 
 
-def _keep_bias(checkpoint: Checkpoint, chosen: Point, curve: Curve) -> None:
+def _keep_bias(checkpoint: Checkpoint, chosen: BiasPoint, curve: BiasCurve) -> None:
     """Store the bias in the checkpoint for decoding. No key depends on it, so the checkpoint's id stays."""
     if checkpoint.path is None:
         raise typer.BadParameter(

@@ -38,7 +38,7 @@ from colmlm.model.evaluate.perplexity import (
     NearestValue,
     TextTally,
     dynamic_readings,
-    openings,
+    opening_probabilities,
     perplexities,
     plain_tallies,
     static_tally,
@@ -134,7 +134,7 @@ def perplexity(
             }
             for name, one in trials.items()
         },
-        "opening_probability": openings(measured.static),
+        "opening_probability": opening_probabilities(measured.static),
         "perplexity": perplexities(measured.sums(), len(documents)),
     }
     print_report(report)

@@ -255,7 +255,7 @@ def _measure_index(kind: IndexKind, keys_KD: Floats, queries_QD: Floats) -> dict
 def _asked_facts(facts: Sequence[FactRecord]) -> AskedFacts:
     sources = [fact.source for fact in facts]
     places = [(s.external_id, s.start, s.end) if s else ("", 0, 0) for s in sources]
-    return AskedFacts.where(places, [fact.value for fact in facts], [fact.question for fact in facts])
+    return AskedFacts.at_places(places, [fact.value for fact in facts], [fact.question for fact in facts])
 
 
 def _load_questions(

@@ -27,7 +27,7 @@ from colmlm.lab.evaluate.kept import FromTheFirst, open_log
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.evaluate.answers import Output, digest, exact_match, fold_text
-from colmlm.model.evaluate.run_log import EvaluationFileError, RunLog, bootstrap, of_share
+from colmlm.model.evaluate.run_log import EvaluationFileError, RunLog, bootstrap, share_bounds
 
 # Measures of value updates: a corrected fact is given wherever it is asked for, and no other answer changes.
 #
@@ -236,7 +236,7 @@ def _portion(holds: Sequence[Sequence[bool]], seed: int) -> Portion | None:
         return {"share": float(right_N[rows].sum() / asked_N[rows].sum())}
 
     share = float(right_N.sum() / asked_N.sum())
-    low, high = of_share(share, bootstrap(measure_share, seed=seed)["share"], len(kept))
+    low, high = share_bounds(share, bootstrap(measure_share, seed=seed)["share"], len(kept))
     return Portion(round(share, 4), round(low, 4), round(high, 4), int(asked_N.sum()))
 
 

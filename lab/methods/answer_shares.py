@@ -23,7 +23,7 @@ from colmlm.kb.corpus.raw.reading import read_raw
 from colmlm.kb.corpus.squad import SquadQuestion, read_questions, read_squad
 from colmlm.kb.errors import InvalidValue
 from colmlm.kb.texts.wording import Span
-from colmlm.model.evaluate.run_log import Draw, bootstrap, of_share
+from colmlm.model.evaluate.run_log import Draw, bootstrap, share_bounds
 
 # Asks people's questions of raw texts: a knowledge base of its own gets the texts as `corpus add` would, and
 # answers.
@@ -258,7 +258,7 @@ def _intervals(asked: Answers, absent: Answers, threshold: float, seed: int) -> 
 
     told, found = shares(asked, absent, threshold), bootstrap(measure, seed=seed)
     number = {"false_alarm": len(absent)}
-    return {name: list(of_share(told[name], found[name], number.get(name, len(asked)))) for name in found}
+    return {name: list(share_bounds(told[name], found[name], number.get(name, len(asked)))) for name in found}
 
 
 def _indicators(asked: Answers, threshold: float) -> dict[str, NDArray[np.float64]]:

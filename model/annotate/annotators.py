@@ -48,7 +48,7 @@ class TaggedText:
     wholes: Wholes
 
     def spans(self, threshold: float) -> list[Span]:
-        """Give the spans at a threshold: sorted, without overlap, trimmed, and completed to wholes."""
+        """Give the text's fact spans at a threshold: sorted, without overlap, trimmed, and completed to wholes."""
         tagged = spans_of(self.text, self.words, best_tags(self.log_probs_N3, threshold))
         return whole_spans(self.text, tagged, self.wholes)
 
@@ -85,7 +85,7 @@ class SpanAnnotator:
 
     @torch.inference_mode()
     def tag(self, texts: Sequence[str]) -> list[TaggedText]:
-        """Compute the tags' probabilities of every word, from which spans at any threshold follow."""
+        """Compute the tag probabilities of every word of each text, from which spans at any threshold follow."""
         encoded = [self.tokenizer.encode(text) for text in texts]
         tagged = [
             TaggedText(text, e.words, np.zeros((len(e.words), 3), dtype=np.float32), Wholes(text))
@@ -131,7 +131,7 @@ def documents_together(device: torch.device) -> int:
 
 
 @dataclass(slots=True)
-class _Row:
+class _QuestionRow:
     """One span's question during decoding: its place in the results, and how much of its prefix it sees."""
 
     passage: int
@@ -187,8 +187,8 @@ class QuestionGenerator:
     ) -> list[list[GeneratedQuestion | None]]:
         """Write the questions of several documents, decoded together.
 
-        Without `share_prefix` each span's part of the document is read anew; the gain of sharing is measured against
-        that.
+        Without `share_prefix` each span's part of the document is read again, to measure what sharing the prefix gains.
+        A span is given None if the model did not write a question for it.
         """
         found: list[list[GeneratedQuestion | None]] = [[None] * len(p.spans) for p in passages]
         read = [(i, prefix) for i, p in enumerate(passages) for prefix in self._prefixes(p, share_prefix)]
@@ -208,21 +208,21 @@ class QuestionGenerator:
 
     def _suffixes(
         self, passages: Sequence[SpannedText], read: Sequence[tuple[int, Prefix]]
-    ) -> list[list[_Row]]:
-        """Give the rows of each prefix: one for each span that asks there."""
-        asked: list[list[_Row]] = []
+    ) -> list[list[_QuestionRow]]:
+        """Make the rows of each prefix, one for each span whose question is asked after it."""
+        asked: list[list[_QuestionRow]] = []
         for i, prefix in read:
             asked.append([])
             for span, stop in zip(prefix.spans, prefix.stops, strict=True):
                 start, end = passages[i].spans[span]
                 suffix = question_suffix(self.tokenizer, passages[i].text[start:end], span_number(span))
-                asked[-1].append(_Row(i, span, stop, suffix))
+                asked[-1].append(_QuestionRow(i, span, stop, suffix))
         return asked
 
     def static_steps(self, slots: int, spans: int) -> StaticSteps:
-        """Give the steps over a cache for rows of that many tokens, which choose each row's likeliest token.
+        """Give the decoding steps over a cache of `slots` tokens a row; each step gives every row's likeliest token.
 
-        On an accelerator the cache of the call before is taken again if it is long enough, with what was recorded.
+        On an accelerator the former call's steps are used again, with recorded graphs, if their cache is long enough.
         """
         forward, most = self.lm.inference, max(FEWEST_ROWS, min(MOST_ROWS, self.batch_tokens // slots))
         if self._steps is not None and self._steps.forward is forward and self._steps.cache.slots >= slots:
@@ -251,17 +251,17 @@ class QuestionGenerator:
 class QuestionsBeingWritten:
     """The rows of one cache in which questions are written; `asked` are the rows of each prefix."""
 
-    def __init__(self, generator: QuestionGenerator, asked: Sequence[Sequence[_Row]]) -> None:
+    def __init__(self, generator: QuestionGenerator, asked: Sequence[Sequence[_QuestionRow]]) -> None:
         self.generator, self.asked, self.forward = generator, asked, generator.lm.inference
         longest = max(row.stop + len(row.suffix) for rows in asked for row in rows)
         slots = fixed_length(longest + generator.max_new_tokens)
         self.steps = generator.static_steps(slots, sum(map(len, asked)))
         self.cache = self.steps.cache
-        self.live: list[_Row | None] = [None] * self.cache.rows
-        self.done: list[_Row] = []
+        self.live: list[_QuestionRow | None] = [None] * self.cache.rows
+        self.done: list[_QuestionRow] = []
 
-    def run(self, prefixes: Iterator[tuple[int, Cache, int]]) -> Iterator[_Row]:
-        """Write all questions, and yield each row that came to an end of its own."""
+    def run(self, prefixes: Iterator[tuple[int, Cache, int]]) -> Iterator[_QuestionRow]:
+        """Write all questions; yield each row whose question was finished within `max_new_tokens`."""
         waiting = ((row, cache, at) for number, cache, at in prefixes for row in self.asked[number])
         following = next(waiting, None)
         while following is not None or any(self.live):
@@ -282,8 +282,8 @@ class QuestionsBeingWritten:
             yield from self.done
             self.done = []
 
-    def _enter(self, entering: Sequence[tuple[int, _Row]]) -> None:
-        """Feed the suffixes of new rows, and take the first token of each."""
+    def _enter(self, entering: Sequence[tuple[int, _QuestionRow]]) -> None:
+        """Feed the suffixes of the rows `entering`, and add the first token that the model writes to each."""
         ids_BT, _ = pad_sequences([row.suffix for _, row in entering], 0)
         lengths = [len(row.suffix) for _, row in entering]
         states_BTD = self.forward.advance(
@@ -296,10 +296,10 @@ class QuestionsBeingWritten:
         tokens_B = self.steps.finish(states_BTD[last_2B[0], last_2B[1]])
         for (place, row), token in zip(entering, tokens_B.tolist(), strict=True):
             self.live[place] = row
-            self._take(place, row, token)
+            self._add_token(place, row, token)
 
     def _step(self) -> None:
-        """Feed each row the token that it wrote last, and take the next."""
+        """Feed each row the token that it wrote last, and add the next token to it."""
         ids = [row.written[-1] if row else 0 for row in self.live]
         positions = [row.position if row else 0 for row in self.live]
         end = min(self.cache.slots, fixed_length(max(positions) + 1))
@@ -307,10 +307,10 @@ class QuestionsBeingWritten:
             enumerate(self.live), self.steps(ids, positions, end).tolist(), strict=True
         ):
             if row is not None:
-                self._take(place, row, token)
+                self._add_token(place, row, token)
 
-    def _take(self, place: int, row: _Row, token: int) -> None:
-        """Add a token to a row, unless it ends it: at the end of the text, or of its second line."""
+    def _add_token(self, place: int, row: _QuestionRow, token: int) -> None:
+        """Add a token to a row, unless it ends the text; free the place of a row that is finished or at its limit."""
         generator = self.generator
         if token in generator.ends:
             row.finished = True
@@ -324,7 +324,7 @@ class QuestionsBeingWritten:
             self.live[place] = None
 
     def _move_together(self) -> None:
-        """Move the rows that are left into the first ones, so that steps compute half as many, or fewer."""
+        """Move the unfinished rows to the first places, so that a step computes half as many rows, or fewer."""
         size, left = len(self.live), sum(row is not None for row in self.live)
         while size // 2 >= max(FEWEST_ROWS, left):
             size //= 2
@@ -382,7 +382,7 @@ class MarkedDocument:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Tokens that are read once, the spans (by their place in the document) that ask there, and their stops in it."""
+    """Tokens that are read once, the spans (by index in the document) asked about after them, and the spans' stops."""
 
     ids: list[int]
     spans: list[int]
@@ -418,7 +418,7 @@ def span_number(index: int, first: int = 1) -> int:
 
 
 def question_suffix(tokenizer: FactTokenizer, value: str, number: int) -> list[int]:
-    """Make the tokens that ask about one span."""
+    """Make the tokens of the suffix that asks about one span: its number and its value, cut at `LONGEST_VALUE`."""
     return tokenizer.encode(f"\n\n[{number}: {value[:LONGEST_VALUE]}]\nQuestion:")
 
 
@@ -429,7 +429,7 @@ def question_target(tokenizer: FactTokenizer, written: GeneratedQuestion) -> lis
 
 
 def parse_question(written: str) -> GeneratedQuestion | None:
-    """Read the question and the answer that the model wrote; give None unless both are there, on their lines."""
+    """Parse the question and the answer that the model wrote; None unless each is on its line and can be stored."""
     match = _WRITTEN.match(written)
     if match is None or unstorable_characters(match.group()) is not None:
         return None
@@ -437,10 +437,10 @@ def parse_question(written: str) -> GeneratedQuestion | None:
 
 
 def cut_prefixes(marked: MarkedDocument, size: int) -> Iterator[Prefix]:
-    """Yield the prefixes of at most `size` tokens in which a document's spans ask; there is mostly one.
+    """Yield the prefixes of at most `size` tokens after which a document's spans are asked about; there is mostly one.
 
-    Windows begin at multiples of half a window, and a span asks in the first that reaches its stop, so it sees at least
-    half a window of the text before it.
+    Windows begin at multiples of half a window. A span belongs to the first window that reaches its stop, so its
+    question sees at least half a window of the text before it.
     """
     lead = marked.lead[: size // 4]
     room = size - len(lead)
@@ -456,7 +456,7 @@ def cut_prefixes(marked: MarkedDocument, size: int) -> Iterator[Prefix]:
 
 
 def prefix_for_each(prefix: Prefix) -> list[Prefix]:
-    """Split a prefix into one for each span, as it would be read without sharing."""
+    """Split a prefix into one for each span up to its stop, as it is read without sharing."""
     return [
         Prefix(prefix.ids[:stop], [span], [stop])
         for span, stop in zip(prefix.spans, prefix.stops, strict=True)
@@ -464,9 +464,9 @@ def prefix_for_each(prefix: Prefix) -> list[Prefix]:
 
 
 def sentence_stops(text: str, spans: Sequence[Span]) -> list[int]:
-    """Find where the sentence that holds each span ends, without the blanks that follow.
+    """Find each span's stop: the end of the sentence that holds it, without the blanks that follow.
 
-    In a long sentence it is `LONGEST_SENTENCE` code points after the span. A stop within another span moves before it.
+    A long sentence stops `LONGEST_SENTENCE` code points after the span. A stop within another span moves before it.
     """
     ends, starts = sentence_ends(text), [start for start, _ in spans]
     stops: list[int] = []

@@ -131,9 +131,9 @@ def load_annotator(path: Path, role: str, cache: Path, *, precision: str = "auto
 
 
 def release_annotator(run: Path, target: Path, cache: Path) -> AnnotatorConfig:
-    """Write what a run has trained with its description, without optimiser state, in at most 16 MB.
+    """Write the trained weights of a run with their description, without optimiser state, in at most 16 MB.
 
-    That is its adapter in float16, or the difference of all weights to the base, which `cache` may hold.
+    They are its adapter in float16, or the difference of all weights to the base, which `cache` may hold.
     """
     config = AnnotatorConfig.load(run)
     if config.kind == "adapter":
@@ -252,5 +252,5 @@ def with_weights(base: Any, path: Path) -> Any:
 
 
 def _is_matrix(base: Any, name: str, weights: Tensor) -> bool:
-    """Tell whether the weights are a matrix that the base has, and not one of the new head."""
+    """Tell whether the weights are a matrix of the base model, and not of the new head."""
     return weights.ndim == 2 and name.startswith(f"{base.base_model_prefix}.")

@@ -160,7 +160,7 @@ _FINITE = frozenset(_AUXILIARIES.split())
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of an annotation: a code, and a sentence."""
+    """A fault of an annotation: a code, and a sentence that names what is wrong."""
 
     code: Code
     reason: str
@@ -194,8 +194,8 @@ class ReviewedDocument:
 class Review:
     """The review of a document whose spans are sorted and do not overlap, in two parts.
 
-    `asked` are the spans with a question in which no rule finds a fault. Whoever verifies questions gets those of many
-    documents at once, and `finish` takes the faults.
+    `asked` are the spans with a question in which no rule finds a fault. A verifier may check those of many documents
+    at once; `finish` takes the faults that it finds.
     """
 
     def __init__(self, document: AnnotatedDocument) -> None:
@@ -206,19 +206,19 @@ class Review:
         ]
         self.rejected = [self._reject(span, fault) for span, fault in found if fault is not None]
         spans = [span for span, fault in found if fault is None]
-        self.reader = DocumentReader(document, spans)
+        self.words = DocumentWords(document, spans)
         self.spans = [
-            (span, None if span.question is None else self.reader.question_fault(span)) for span in spans
+            (span, None if span.question is None else self.words.question_fault(span)) for span in spans
         ]
         self.asked = [span for span, fault in self.spans if span.question is not None and fault is None]
 
     def finish(
         self, *, drop_unquestioned: bool = False, faults: Sequence[Fault | None] = ()
     ) -> ReviewedDocument:
-        """Give the acceptable part of the annotation; `faults` are what else is wrong with the questions `asked`.
+        """Give the acceptable part of the annotation; `faults` are a verifier's, one or None for each span of `asked`.
 
-        A fact whose question is rejected stays without one, since its span is a fact all the same and has a context
-        key. With `drop_unquestioned` it is dropped, as is a fact that never had a question.
+        A fact whose question is rejected stays without one, since its span is still a fact and has a context key. With
+        `drop_unquestioned` it is dropped, as is a fact that never had a question.
         """
         others = dict(zip(map(id, self.asked), faults, strict=False))
         rejected, kept = list(self.rejected), []
@@ -227,7 +227,7 @@ class Review:
             if (fault := known or others.get(id(checked))) is not None:
                 rejected.append(self._reject(span, fault))
                 span = replace(span, question=None, answer=None)
-            if span.answer is not None and (fault := self.reader.answer_fault(span)) is not None:
+            if span.answer is not None and (fault := self.words.answer_fault(span)) is not None:
                 rejected.append(self._reject(span, fault))
                 span = replace(span, answer=None)
             if span.question is not None or not drop_unquestioned:
@@ -247,7 +247,7 @@ def review(document: AnnotatedDocument, *, drop_unquestioned: bool = False) -> R
 
 
 def spans_of(source: str, annotated: str) -> tuple[FactSpan, ...] | Fault:
-    """Read the spans of a text in the inline form; it must equal the source once its tags are removed."""
+    """Read the spans of `annotated`, `source` with inline tags; give a fault if tags are broken or text was altered."""
     try:
         plain, spans = parse_inline(annotated)
     except InlineError as error:
@@ -264,7 +264,7 @@ def spans_of(source: str, annotated: str) -> tuple[FactSpan, ...] | Fault:
 
 
 def span_fault(text: str, span: FactSpan) -> Fault | None:
-    """Find what is wrong with a span itself."""
+    """Find a fault of the span itself: it says nothing, or cuts a word or a number in two. None without one."""
     if not any(character.isalnum() for character in span.value):
         return Fault("span", f"The span {span.value!r} has neither a letter nor a digit.")
     said = list(words_of_text(span.value))
@@ -278,12 +278,12 @@ def span_fault(text: str, span: FactSpan) -> Fault | None:
 
 
 def _says_nothing(word: Word) -> bool:
-    """Tell whether nobody would ask for a word by itself: "time", "of the people"; a number in words is asked for."""
+    """Tell whether a word by itself answers no question, such as "time" or "of"; a number in words may answer one."""
     return word.folded in _SAYS_NOTHING or (word.is_ordinary and word.folded not in _COUNTS)
 
 
 def _subject_fault(title: str | None, span: FactSpan) -> Fault | None:
-    """Find a fault where a span names what the document is about, as its title does.
+    """Give a fault if a span names the subject of the document, as the document's title does; else None.
 
     Every question about the document would contain that name, and so be near to the span's key. A title of one word
     may be a part of a longer name of something else, which is no fault.
@@ -303,8 +303,8 @@ def _is_inside_word(before: str, after: str) -> bool:
     return all(c.isdigit() or c.islower() or c.isupper() for c in (before, after))
 
 
-class DocumentReader:
-    """A reader of the document, who knows the words up to each place in it."""
+class DocumentWords:
+    """The words of a document by the place where each first occurs, by which questions and answers are checked."""
 
     def __init__(self, document: AnnotatedDocument, spans: Sequence[FactSpan]) -> None:
         self._ends = sentence_ends(document.text)
@@ -323,7 +323,7 @@ class DocumentReader:
                     self._values.setdefault(said[0].folded, []).append((span, said))
 
     def question_fault(self, span: FactSpan) -> Fault | None:
-        """Find the first thing that is wrong with a span's question."""
+        """Find the first fault of a span's question; None if it passes every check."""
         question = span.question or ""
         asked = list(words_of_text(question))
         return (
@@ -335,13 +335,13 @@ class DocumentReader:
         )
 
     def answer_fault(self, span: FactSpan) -> Fault | None:
-        """Find the first thing that is wrong with a span's answer."""
+        """Find the first fault of a span's answer; None if it passes every check."""
         answer = span.answer or ""
         begins, _ = sentence_around(self._ends, span.start, span.end)
         return _clause_fault(span, answer) or _left_out_fault(span, answer, at_start=begins == span.start)
 
     def _forward_fault(self, span: FactSpan, question: str, asked: Sequence[Word]) -> Fault | None:
-        """Apply the sentence-boundary test."""
+        """Apply the sentence-boundary test to a span's question; None if it passes."""
         _, limit = sentence_around(self._ends, span.start, span.end)
         for number, word in enumerate(asked):
             first = self._first.get(word.key, inf)
@@ -355,7 +355,7 @@ class DocumentReader:
         return None
 
     def _reveals_fault(self, span: FactSpan, asked: Sequence[Word]) -> Fault | None:
-        """Find whether the question says a later span, or its answer, that the text before this span does not."""
+        """Give a fault if the question says a later span's value or answer that the text before this span does not."""
         folded = [word.folded for word in asked]
         for at, word in enumerate(folded):
             for later, said in self._values.get(word, ()):
@@ -427,7 +427,7 @@ def _clause_fault(span: FactSpan, answer: str) -> Fault | None:
 
 
 def _left_out_fault(span: FactSpan, answer: str, *, at_start: bool) -> Fault | None:
-    """Give a fault where the answer leaves out a number or a name of the span."""
+    """Give a fault if the answer leaves out a number or a name of the span, which may begin a sentence (`at_start`)."""
     kept = {word.key for word in words_of_text(answer)}
     in_span = list(words_of_text(span.value))
     for number, word in enumerate(in_span):

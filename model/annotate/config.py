@@ -87,7 +87,7 @@ def modernbert_large() -> SpanConfig:
 
 
 def minilm() -> SpanConfig:
-    """Give small settings: LoRA and a head on all-MiniLM-L6-v2, which was trained on 256 tokens."""
+    """Give small settings of a span annotator: LoRA and a head on all-MiniLM-L6-v2, which was trained on 256 tokens."""
     return SpanConfig(
         preset="minilm",
         base=MINILM,
@@ -110,7 +110,7 @@ def qwen_1_5b() -> QuestionConfig:
 
 
 def smollm2_135m() -> QuestionConfig:
-    """Give small settings: LoRA on SmolLM2-135M-Instruct from its wheel."""
+    """Give small settings of a question generator: LoRA on SmolLM2-135M-Instruct from its wheel."""
     return QuestionConfig(
         preset="smollm2-135m",
         base="smollm2-135m",
@@ -136,7 +136,7 @@ Tuner = TypeVar("Tuner", bound=TunerConfig)
 
 
 def named_preset(name: str, presets: Mapping[str, Callable[[], Tuner]]) -> Tuner:
-    """Give the preset of this name, or the settings in this file (``NAME.toml``). Raises ValueError."""
+    """Give the preset `name`, or the settings of the file `name` (``NAME.toml``). Raises ValueError without one."""
     if name.endswith(SUFFIX):
         file = Path(name).expanduser()
         kind = type(next(iter(presets.values()))())
@@ -167,12 +167,12 @@ class ReaderConfig(TunerConfig):
     """The settings of a reader. `batch` counts examples; `max_length` counts the tokens of a passage's text.
 
     Where all weights are trained (no `lora_rank`), `freeze_embeddings` leaves the table of tokens as it is, which is
-    half of a small encoder. `dropout` stands in place of the base's own. Each question comes `rounds` times in an
-    epoch, every time with another window, and perhaps in another form. `none` is the share of the examples whose
-    passage does not hold the answer: a share `neighbours` of them are from the same document, the others among the
-    `nearest` windows of other documents by their words. `keywords` and `statements` are the shares of these forms of
-    asking, `untitled` that of passages without title. `first` names a reader beside the released one that reads before
-    it, and leaves it the `read_on` passages that it likes best.
+    half of a small encoder. `dropout` replaces the base's own. Each question comes `rounds` times in an epoch, every
+    time with another window, and perhaps in another form. `none` is the share of the examples whose passage does not
+    hold the answer: a share `neighbours` of them are from the same document, the others among the `nearest` windows of
+    other documents by their words. `keywords` and `statements` are the shares of these forms of asking, `untitled` that
+    of passages without title. `first` names a reader, released in the same folder, that reads before this one and
+    leaves it the `read_on` passages with its best scores.
     """
 
     freeze_embeddings: bool = True
@@ -199,7 +199,7 @@ class ReaderConfig(TunerConfig):
 
 
 def reader_minilm() -> ReaderConfig:
-    """Give small settings: all weights of all-MiniLM-L6-v2 but those of its tokens."""
+    """Give small settings of a reader: all weights of all-MiniLM-L6-v2 but those of its tokens."""
     return ReaderConfig(
         preset="minilm",
         base=MINILM,
@@ -213,7 +213,7 @@ def reader_minilm() -> ReaderConfig:
 
 
 def mpnet() -> ReaderConfig:
-    """Give larger settings: LoRA on all-mpnet-base-v2, which reads what the small reader likes best."""
+    """Give larger settings of a reader: LoRA on all-mpnet-base-v2, for the small reader's best passages."""
     return ReaderConfig(
         preset="mpnet",
         base=MPNET[0].model,
@@ -231,9 +231,9 @@ def mpnet() -> ReaderConfig:
 
 
 def reader_smollm2() -> ReaderConfig:
-    """Give the settings of a decoder as the large reader: LoRA on SmolLM2-135M, for the one best passage.
+    """Give the settings of a decoder as the large reader: LoRA on SmolLM2-135M, for the small reader's best passage.
 
-    It reads in both directions. The rank is the highest whose release fits 16 MB.
+    It reads in both directions. The LoRA rank is the highest whose exported adapter fits in 16 MB.
     """
     return ReaderConfig(
         preset="smollm2-135m",

@@ -69,7 +69,7 @@ class QuestionWriter(Protocol):
 
 
 class QuestionVerifier(Protocol):
-    """Find, for the spans of documents, the questions that lead elsewhere (`model.reader.reader`)."""
+    """Give for each span of documents a fault if its question leads elsewhere, or None (`model.reader.reader`)."""
 
     def verify(
         self, asked: Sequence[tuple[AnnotatedDocument, Sequence[FactSpan]]]
@@ -109,7 +109,7 @@ class Annotator:
     def _review(
         self, found: Sequence[tuple[AnnotatedDocument, Sequence[Offsets]]]
     ) -> Iterator[ReviewedDocument]:
-        """Ask about these spans, and yield the documents with what passes the checks."""
+        """Write questions for the found spans; yield each document with the annotations that pass the checks."""
         sound = [_with_spans(document, spans) for document, spans in found]
         reviews = [Review(document) for document in self._with_questions([one for one, _ in sound])]
         faults: Sequence[Sequence[Fault | None]] = [()] * len(reviews)
@@ -121,7 +121,7 @@ class Annotator:
             yield ReviewedDocument(reviewed.document, refused + reviewed.rejected)
 
     def _with_questions(self, documents: Sequence[AnnotatedDocument]) -> list[AnnotatedDocument]:
-        """Give the documents, each of its spans with a question and an answer if they were written."""
+        """Give the documents with the question and answer that the generator wrote for each span, if it wrote them."""
         if self.question_generator is None or not any(document.facts for document in documents):
             return list(documents)
         passages = [
@@ -138,7 +138,7 @@ class Annotator:
 def _with_spans(
     document: AnnotatedDocument, found: Sequence[Offsets]
 ) -> tuple[AnnotatedDocument, tuple[RejectedAnnotation, ...]]:
-    """Give the document with the spans that are sound, and the others as rejects."""
+    """Give the document with those found spans that a corpus accepts, and the others as rejects."""
     spans = [FactSpan(start, end, document.text[start:end]) for start, end in found]
     sound, refusals = check_spans(document.external_id, document.text, spans)
     rejected = tuple(
@@ -167,9 +167,9 @@ def rejects_beside(path: Path) -> Path:
 
 
 class Results:
-    """The two files, open to append by one process at a time. A context manager.
+    """An annotated corpus and its file of rejects, open to append by one process at a time. A context manager.
 
-    `done` has the ids of the documents in the file. Raises `ResultsUnusable` if the file is no annotated corpus, or
+    `num_done` counts the documents in the corpus. Raises `ResultsUnusable` if the file is no annotated corpus, or
     another process writes it.
     """
 
@@ -242,7 +242,7 @@ class Results:
         self._file.truncate(reached)
 
     def _open_rejects(self) -> Any:
-        """Open the rejects, keeping those of documents in the file and dropping the others."""
+        """Open the file of rejects to append, without the rejects of documents that are not in the corpus."""
         if self.rejects_path.exists():
             lines = self.rejects_path.read_bytes().splitlines(keepends=True)
             kept = [line for line in lines if _record(line).get("document") in self._texts]
@@ -316,7 +316,7 @@ _TAG = re.compile(r"</?FACT\b")
 
 
 def system_prompt(title: str | None) -> str:
-    """Give the system prompt, which begins every conversation."""
+    """Give the system prompt of a document's conversation: the specification, and the document's title if any."""
     specification = PROMPT.read_text(encoding="utf-8")
     return f"{specification}\n## The document\n\nIts title: {title}\n" if title else specification
 
@@ -328,7 +328,7 @@ def annotate_document(
     chunk_tokens: int = CHUNK_TOKENS,
     drop_unquestioned: bool = False,
 ) -> tuple[ReviewedDocument, EndpointUsage]:
-    """Give the document with the facts that the model marked and that passed the checks, the rejects, and the cost.
+    """Have the model annotate a document; give it with the facts that pass the checks and the rejects, and the usage.
 
     A chunk with an unusable reply is asked for once more; if that fails too, it has no facts, and the reply is
     rejected. Raises what `Chat.reply` raises, and `ConversationRefused` for a text that holds FACT tags itself.
@@ -373,7 +373,7 @@ class _Conversation:
         self.chat, self.messages, self.usage = chat, messages, EndpointUsage()
 
     def annotate_chunk(self, chunk: str) -> tuple[tuple[FactSpan, ...] | Fault, str]:
-        """Give the spans of a chunk, or the fault of the second reply too; and the last reply."""
+        """Have the model annotate a chunk; give its spans, or the fault of a second unusable reply, and the reply."""
         self.messages.append({"role": "user", "content": chunk})
         reply = self._ask(self.messages)
         found = _read_spans(chunk, reply)
@@ -399,7 +399,7 @@ def _read_spans(chunk: str, reply: Reply) -> tuple[FactSpan, ...] | Fault:
 
 
 def _take_out_of_fence(chunk: str, reply: str) -> str:
-    """Take a reply out of its fence, unless the chunk itself begins with one."""
+    """Strip the code fence around a reply, unless the chunk itself begins with a fence."""
     return reply.strip() if chunk.startswith("```") else without_fence(reply)
 
 
@@ -492,7 +492,7 @@ class Estimate:
 
 
 def estimate_cost(documents: Iterable[AnnotatedDocument], *, chunk_tokens: int = CHUNK_TOKENS) -> Estimate:
-    """Estimate the cost. Every request repeats the conversation so far, so a long document costs most."""
+    """Estimate the cost of annotating documents; requests repeat the conversation, so a long document costs most."""
     num_documents = characters = num_chunks = tokens_in = tokens_out = 0
     for document in documents:
         num_documents += 1

@@ -36,9 +36,9 @@ class SpannedText:
 
 
 def tags_of(words: Sequence[Span], spans: Sequence[Span]) -> list[int]:
-    """Tag every word; both sequences are sorted and do not overlap.
+    """Give each word's BIO tag by the spans that cover it; both sequences are sorted and do not overlap.
 
-    A word that a span covers in part belongs to that span; one that two spans share belongs to the first.
+    A word that a span covers in part belongs to that span; a word that two spans share belongs to the first.
     """
     tags = [OUTSIDE] * len(words)
     at = 0
@@ -77,7 +77,7 @@ def best_tags(log_probs_N3: NDArray[np.floating], threshold: float = 0.5) -> lis
 def chain_scores(log_probs_N3: NDArray[np.floating]) -> Iterator[tuple[float, float, float]]:
     """Yield for each word the log-probabilities that a span ends before it, begins at it, or continues over it.
 
-    The beginning is given that no span continues, the others that a span holds the word before.
+    That of the beginning is conditional on no span continuing, the others on a span that holds the word before.
     """
     tiny = 1e-9
     before = 0.0
@@ -89,7 +89,7 @@ def chain_scores(log_probs_N3: NDArray[np.floating]) -> Iterator[tuple[float, fl
 
 
 def _trace_tags(back: Sequence[tuple[bool, bool]], is_within: bool) -> list[int]:
-    """Follow the best sequence of tags back from its end."""
+    """Trace the best tags back from the last word, at which a span is open if `is_within`; give them in text order."""
     tags: list[int] = []
     for ended, longer in reversed(back):
         tags.append((INSIDE if longer else BEGIN) if is_within else OUTSIDE)
@@ -123,9 +123,9 @@ def trim_span(text: str, start: int, end: int) -> Span | None:
     while start < end < len(text) and unicodedata.category(text[end])[0] == "M":
         end += 1
     while start < end:
-        if _dispensable_last(text, start, end):
+        if _is_last_dispensable(text, start, end):
             end -= 1
-        elif _dispensable_first(text, start, end):
+        elif _is_first_dispensable(text, start, end):
             start += 1
         else:
             break
@@ -133,7 +133,7 @@ def trim_span(text: str, start: int, end: int) -> Span | None:
     return (start, end) if said else None
 
 
-def _dispensable_first(text: str, start: int, end: int) -> bool:
+def _is_first_dispensable(text: str, start: int, end: int) -> bool:
     first, category = text[start], unicodedata.category(text[start])
     if category[0] in "ZCM" or first.isspace():
         return True
@@ -144,7 +144,7 @@ def _dispensable_first(text: str, start: int, end: int) -> bool:
     return first not in _CLOSER_OF or _CLOSER_OF[first] not in text[start + 1 : end - 1]
 
 
-def _dispensable_last(text: str, start: int, end: int) -> bool:
+def _is_last_dispensable(text: str, start: int, end: int) -> bool:
     last, category = text[end - 1], unicodedata.category(text[end - 1])
     if category[0] in "ZC" or last.isspace():
         return True
@@ -228,7 +228,7 @@ _OPENERS = frozenset(_OPENING_WORDS.split())
 
 
 class Wholes:
-    """The wholes of one text: sorted, without overlap; none of them is to be cut."""
+    """The wholes of one text (words, names, numbers, dates, titles) that no span may cut: sorted, without overlap."""
 
     def __init__(self, text: str) -> None:
         quotations = list(_quotations(text))
@@ -272,7 +272,7 @@ def _columns(spans: Sequence[Span]) -> tuple[list[int], list[int]]:
 
 
 def _unite_spans(spans: Iterable[Span]) -> list[Span]:
-    """Make one span of those that overlap; give them in order."""
+    """Unite spans that overlap into one span each; give the spans in order."""
     united: list[Span] = []
     for start, end in sorted(spans):
         if united and start < united[-1][1]:
@@ -283,7 +283,7 @@ def _unite_spans(spans: Iterable[Span]) -> list[Span]:
 
 
 def _words(text: str) -> Iterator[Span]:
-    """Yield words, whole with their hyphens and apostrophes, but without a possessive."""
+    """Yield the spans of words, with their hyphens and apostrophes, but without a possessive."""
     for found in _WORD.finditer(text):
         start, end = found.span()
         possessive = _POSSESSIVE.search(text, start, end)
@@ -291,7 +291,7 @@ def _words(text: str) -> Iterator[Span]:
 
 
 def _numbers(text: str) -> Iterator[Span]:
-    """Yield numbers with their currency, scale and unit, dates, and initials; of "1914-1918" each year is a whole."""
+    """Yield the spans of numbers with currency, scale and unit, dates and initials; "1914-1918" is not one number."""
     for found in _NUMBER.finditer(text):
         if _YEARS.fullmatch(found.group()) is None:
             yield found.span()
@@ -299,7 +299,7 @@ def _numbers(text: str) -> Iterator[Span]:
 
 
 def _quotations(text: str) -> Iterator[Span]:
-    """Yield the titles in quotation marks, without these."""
+    """Yield the spans of titles in quotation marks, without the marks."""
     for found in _QUOTATION.finditer(text):
         start, end = found.span(found.lastindex or 0)
         if _is_title(text[start:end].split()):
@@ -307,35 +307,35 @@ def _quotations(text: str) -> Iterator[Span]:
 
 
 def _is_title(said: Sequence[str]) -> bool:
-    """Say whether quoted words are a title and not speech: few, or most that are longer than "with" capitalised."""
+    """Tell whether quoted words are a title, not speech: at most three, or most with over four letters capitalised."""
     long = [word[0].isupper() for word in said if len(word) > 4]
     return len(said) <= 3 or (len(said) <= MOST_QUOTED and 2 * sum(long) > len(long))
 
 
 def _names(text: str) -> Iterator[Span]:
-    """Yield runs of capitalised words; a number ends a run and is part of it ("Apollo 11")."""
+    """Yield the spans of names: runs of capitalised words; a number ends a run and is part of it ("Apollo 11")."""
     run: list[Span] = []
     for start, end in _words(text):
-        if run and not _joins(text, run[-1], (start, end)):
-            yield from _run(run)
+        if run and not _is_name_continued(text, run[-1], (start, end)):
+            yield from _name_of_run(run)
             run = []
-        if text[start].isupper() and (run or not _opens(text, start, end)):
+        if text[start].isupper() and (run or not _is_sentence_opening(text, start, end)):
             run.append((start, end))
             continue
         if run and _NUMERAL.match(text, start) and not _is_opening_word(text, *run[-1]):
             run.append((start, end))
-        yield from _run(run)
+        yield from _name_of_run(run)
         run = []
-    yield from _run(run)
+    yield from _name_of_run(run)
 
 
-def _run(run: Sequence[Span]) -> Iterator[Span]:
+def _name_of_run(run: Sequence[Span]) -> Iterator[Span]:
     if 1 < len(run) <= MOST_NAMES:
         yield run[0][0], run[-1][1]
 
 
-def _joins(text: str, before: Span, word: Span) -> bool:
-    """Say whether a name can go on with a word after one of its words."""
+def _is_name_continued(text: str, before: Span, word: Span) -> bool:
+    """Tell whether a name goes on from its word `before` to the following `word`, by the characters between them."""
     between = text[before[1] : word[0]]
     if not _BETWEEN.fullmatch(between):
         return False
@@ -345,8 +345,8 @@ def _joins(text: str, before: Span, word: Span) -> bool:
     return (len(said) == 1 and not _is_opening_word(text, *word)) or said.lower() in _BEFORE_POINT
 
 
-def _opens(text: str, start: int, end: int) -> bool:
-    """Say whether a word has its capital from beginning a sentence, and not from being a name."""
+def _is_sentence_opening(text: str, start: int, end: int) -> bool:
+    """Tell whether a word is capitalised because it begins a sentence, not because it is part of a name."""
     return (
         _is_opening_word(text, start, end)
         and _SENTENCE_ENDS.search(text, max(0, start - 8), start) is not None
@@ -371,20 +371,20 @@ _LEFT_ALONE = frozenset(("what", "when", "where", "which", "who", "whom", "whose
 
 
 def whole_spans(text: str, spans: Sequence[Span], wholes: Wholes | None = None) -> list[Span]:
-    """Give sorted spans without overlap completed to wholes and narrowed; those that then overlap are one. Of a span
-    that goes on in another paragraph only the longest part is taken.
+    """Complete spans to wholes, narrow them, and unite those that then overlap; all are sorted, without overlap.
 
-    What it gives it leaves as it is. `wholes` are those of the text, where they are known.
+    Of a span over several paragraphs only the part in one of them stays, the longest. A second call changes nothing.
+    `wholes` are those of `text`, if they are already known.
     """
     wholes = wholes or Wholes(text)
     for _ in range(_MOST_ROUNDS):
-        before, spans = list(spans), _complete_span(text, spans, wholes)
+        before, spans = list(spans), _complete_spans(text, spans, wholes)
         if spans == before:
             break
     return list(spans)
 
 
-def _complete_span(text: str, spans: Sequence[Span], wholes: Wholes) -> list[Span]:
+def _complete_spans(text: str, spans: Sequence[Span], wholes: Wholes) -> list[Span]:
     completed: list[Span] = []
     for start, end in spans:
         start, end = wholes.span_with_wholes(*_in_one_paragraph(text, start, end))
@@ -402,7 +402,7 @@ def _in_one_paragraph(text: str, start: int, end: int) -> Span:
 
 
 def narrow_span(text: str, start: int, end: int, wholes: Wholes) -> Span:
-    """Take blanks, articles and "and" off the beginning, and prepositions off the end, but nothing off a whole."""
+    """Cut blanks, articles, "and" and "or" off a span's beginning, and small words off its end, but never a whole."""
     end = start + len(text[start:end].rstrip())
     while (
         (found := _LAST.search(text, start, end))

@@ -59,13 +59,13 @@ Example = TypeVar("Example", bound=_Sequence)
 
 
 class TunerTask(Task[Sequence[Example]]):
-    """The part that all models tuned from a base share: its adapter, batches of similar length, saved files."""
+    """The task of tuning a base, shared by annotators and readers: adapter, batches of similar length, saved files."""
 
     role: str
     prefix = ""  # the prefix that the module adds to the model's own names
 
     def __init__(self, config: TunerConfig, cache: Path, name: str, start: Path | None = None) -> None:
-        """Load the base from `cache`, or go on from the weights of the run in `start`, with another schedule."""
+        """Load the base from `cache`, or continue from the weights of the run in `start`, with a new schedule."""
         torch.manual_seed(config.seed)  # for the initial weights of the adapter and the head
         self.config, self.name = config, name
         self.source = base_directory(config.base, cache)
@@ -83,7 +83,7 @@ class TunerTask(Task[Sequence[Example]]):
         else:
             self.model = with_adapter_from(model, start, trainable=True)
 
-    def _take(self, examples: Sequence[Example], documents: Sequence[AnnotatedDocument]) -> None:
+    def _set_examples(self, examples: Sequence[Example], documents: Sequence[AnnotatedDocument]) -> None:
         self.examples: Sequence[Example] = examples
         self.num_documents = len(documents)
         self._texts = {text_digest(document.text) for document in documents}
@@ -93,7 +93,7 @@ class TunerTask(Task[Sequence[Example]]):
 
     @property
     def num_steps(self) -> int:
-        """Give the number of steps of the whole run."""
+        """Compute the number of steps of the whole run."""
         return max(1, math.ceil(self.config.epochs * self.batches.per_epoch))
 
     def run(self, directory: Path, *, save_seconds: float = 180.0) -> Iterator[StepMetrics]:
@@ -103,12 +103,12 @@ class TunerTask(Task[Sequence[Example]]):
 
     @cached_property
     def record(self) -> TrainingRecord:
-        """The record of what the weights are trained on, with that of the run before; made once."""
+        """The record of the texts that the weights are trained on, also before this run; made once."""
         return self._record_before.with_texts(self._texts)
 
     @property
     def progress(self) -> Progress:
-        """Give how far the run has got."""
+        """Give the progress of the run: its steps, tokens and seconds so far."""
         return self.loop.progress
 
     def _loop_config(self, save_seconds: float) -> LoopConfig:
@@ -187,7 +187,7 @@ class TunerTask(Task[Sequence[Example]]):
 
 
 def _description_of(start: Path, role: str, config: TunerConfig, base_sha256: str) -> AnnotatorConfig:
-    """Give the description of a run to go on from: of this role and base, an adapter or all weights as asked for."""
+    """Read the description of the run in `start`. Raises CheckpointError if role, kind or base are not as asked for."""
     before = AnnotatorConfig.load(start, role)
     if (before.kind == "adapter") != (config.lora_rank is not None):
         rank = before.training.get("config", {}).get("lora_rank") if before.kind == "adapter" else "none"
@@ -204,7 +204,7 @@ def _description_of(start: Path, role: str, config: TunerConfig, base_sha256: st
 
 
 def _record_before(start: Path | None, before: AnnotatorConfig | None, base: str) -> TrainingRecord:
-    """Give the training record of the weights that a run starts from; a new one that says so where they have none."""
+    """Give the training record of the weights that a run starts from; if they have none, a new one that says so."""
     if start is None or before is None:
         return TrainingRecord.begin(base=base) if base == MINILM else record_over(base)
     known = record_in(start, before.digests)
@@ -212,7 +212,7 @@ def _record_before(start: Path | None, before: AnnotatorConfig | None, base: str
 
 
 def _digest(examples: Iterable[_Sequence]) -> str:
-    """Compute the SHA-256 of the examples' contents."""
+    """Compute the SHA-256 of the contents of all examples, in order."""
     digest = hashlib.sha256()
     for example in examples:
         digest.update(repr(example).encode())
@@ -300,7 +300,7 @@ class TrainingDocuments:
 def tagged_windows(
     tokenizer: WordTokenizer, corpora: Sequence[TrainingDocuments], config: SpanConfig
 ) -> Iterator[TaggedWindow]:
-    """Yield every window of every document, with each word in the one window where it will be read."""
+    """Yield each document's overlapping windows with BIO tags; a word is tagged only in the window that reads it."""
     for corpus in corpora:
         outside = 1.0 if corpus.dense else config.outside_weight
         for document in corpus.documents:
@@ -364,9 +364,9 @@ class QuestionSequence:
 def question_sequences(
     tokenizer: FactTokenizer, documents: Sequence[AnnotatedDocument], config: QuestionConfig
 ) -> Iterator[QuestionSequence]:
-    """Yield every window of every document that has a question with its answer.
+    """Yield a sequence for each window of each document in which at least one span has a question.
 
-    Numbering begins at a random number, since a short document would otherwise never show a high one.
+    A document's spans are numbered from a random number on, since a short document would never show a high one.
     """
     for ordinal, document in enumerate(documents):
         first = random.Random(f"{config.seed}/{ordinal}").randrange(1, NUMBERS + 1)
@@ -435,7 +435,7 @@ class QuestionNet(nn.Module):
 
 
 def question_loss(module: Any, batch: Sequence[QuestionSequence], device: torch.device) -> Tensor:
-    """Sum the cross-entropies of the batch's questions and answers."""
+    """Sum the cross-entropies of the tokens of the batch's questions and answers."""
     ids_BT, _ = pad_sequences([asked.ids for asked in batch], 0)
     positions_BT, _ = pad_sequences([asked.positions for asked in batch], 0)
     learnt_BT = pad_sequences([[int(x) for x in asked.learnt] for asked in batch], 0)[0].bool()
@@ -463,7 +463,7 @@ class SpanTask(TunerTask[TaggedWindow]):
         tokenizer = WordTokenizer.load(self.source / "tokenizer.json")
         self.pad = tokenizer.pad
         documents = [document for corpus in corpora for document in corpus.documents]
-        self._take(list(tagged_windows(tokenizer, corpora, config)), documents)
+        self._set_examples(list(tagged_windows(tokenizer, corpora, config)), documents)
 
     def size(self, micro_batch: Sequence[TaggedWindow]) -> int:
         return sum(window.num_words for window in micro_batch)
@@ -499,7 +499,7 @@ class QuestionTask(TunerTask[QuestionSequence]):
         super().__init__(config, cache, name, start)
         self.module = QuestionNet(self.model)
         tokenizer = FactTokenizer.load(self.source / "tokenizer.json", markup=STANDARD)
-        self._take(list(question_sequences(tokenizer, documents, config)), documents)
+        self._set_examples(list(question_sequences(tokenizer, documents, config)), documents)
 
     def size(self, micro_batch: Sequence[QuestionSequence]) -> int:
         return sum(asked.num_learnt for asked in micro_batch)

@@ -40,7 +40,7 @@ Questions = Sequence[Sequence[GeneratedQuestion | None]]
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Shares in [0, 1]: of found spans that are marked, of marked spans that are found, and their harmonic mean."""
+    """Shares in [0, 1]: of the found spans those that are marked, of the marked those found; and the harmonic mean."""
 
     precision: float
     recall: float
@@ -63,7 +63,7 @@ class SpanQuality:
 
 
 def span_quality(documents: Sequence[AnnotatedDocument], found: Sequence[Sequence[Span]]) -> SpanQuality:
-    """Compare found spans with those that the documents mark."""
+    """Compare the spans `found` in each document with the spans that the document marks."""
     marked = [[(span.start, span.end) for span in document.facts] for document in documents]
     num_marked, num_found = sum(map(len, marked)), sum(map(len, found))
     exact = sum(len(set(m) & set(f)) for m, f in zip(marked, found, strict=True))
@@ -85,7 +85,7 @@ def round_trip(
     questions: Questions,
     keys_KD: NDArray[np.float32],
 ) -> Recall:
-    """Measure how often a written question finds its own fact among those of all documents (keys `keys_KD`)."""
+    """Measure how often a written question finds its own fact among the facts of all documents (keys `keys_KD`)."""
     written = [question for asked in questions for question in asked]
     rows = [row for row, question in enumerate(written) if question is not None]
     queries_QD = encoder.encode_questions([q.question for q in written if q is not None])
@@ -108,7 +108,7 @@ class PrefixGain:
 
 
 def prefix_gain(generator: QuestionGenerator, passages: Sequence[SpannedText]) -> PrefixGain:
-    """Ask about every span of the passages, a document at a time, with the prefix shared and without."""
+    """Time the writing of questions for all spans, one passage at a time, with a shared prefix and without."""
     generator.annotate(passages[:1])  # the first forward allocates memory
     shared, shared_seconds = _time_work(lambda: [generator.annotate([p])[0] for p in passages])
     separate, separate_seconds = _time_work(
@@ -125,7 +125,7 @@ def prefix_gain(generator: QuestionGenerator, passages: Sequence[SpannedText]) -
 
 
 def passage(document: AnnotatedDocument) -> SpannedText:
-    """Give a document as the question generator takes it, with the spans that it marks."""
+    """Make the question generator's input from a document: its text, its title and its facts' spans."""
     return SpannedText(document.text, [(span.start, span.end) for span in document.facts], document.title)
 
 
@@ -168,9 +168,9 @@ OnDocuments = Callable[[int, int | None], None]
 
 @dataclass(frozen=True, slots=True)
 class SpanReport:
-    """Figures of the span annotator. `exact_by_threshold` has those of other thresholds.
+    """Figures of the span annotator. `exact_by_threshold` has the exact agreement at other thresholds.
 
-    `coverage` says how much of what is marked is a fact, at its own threshold and at those of other numbers of facts.
+    `coverage` is that of the marked spans by found facts: at its own threshold, and at those of several densities.
     """
 
     annotator: str
@@ -216,7 +216,7 @@ def measure_annotators(
     question_generator: Path | None,
     on_documents: OnDocuments,
 ) -> AnnotatorMeasures:
-    """Measure the annotators in these directories; None leaves one out. Questions are asked about the marked spans."""
+    """Measure the annotators in these directories (None: not that one). Questions are written for the marked spans."""
     tokens = sum(len(checkpoint.tokenizer.encode(document.text)) for document in documents)
     spans = span_annotator and _report_spans(SpanAnnotator.load(span_annotator, cache), documents, tokens)
     questions = question_generator and _report_questions(
@@ -230,7 +230,7 @@ def measure_annotators(
 def calibrate_threshold(
     directory: Path, cache: Path, documents: Sequence[AnnotatedDocument], per_100_words: float
 ) -> float:
-    """Set the threshold of the span annotator in `directory` to so many facts, in documents it was not trained on."""
+    """Set the span annotator's threshold to the one that finds `per_100_words` facts in held-out documents; give it."""
     tagged = SpanAnnotator.load(directory, cache).tag([document.text for document in documents])
     threshold = threshold_for(tagged, per_100_words)
     config = AnnotatorConfig.load(directory)
@@ -333,7 +333,7 @@ def measure_coverage(
     found: Sequence[Sequence[Span]],
     threshold: float | None = None,
 ) -> Coverage:
-    """Compare the values that people asked for in each text with the facts found there: sorted, without overlap."""
+    """Compare the spans `asked` for in each text with the facts `found` in it, which are sorted, without overlap."""
     exact = verbatim = overlap = inside = 0
     for text, values, facts in zip(texts, asked, found, strict=True):
         ends = [end for _, end in facts]
@@ -357,7 +357,7 @@ def measure_coverage(
 def coverage_curve(
     asked: Sequence[Sequence[Span]], tagged: Sequence[TaggedText], densities: Sequence[float] = PER_100_WORDS
 ) -> list[Coverage]:
-    """Measure the coverage at the thresholds that give so many facts per 100 words, or as many as there are."""
+    """Measure the coverage of the spans `asked` for at each of these densities: numbers of facts per 100 words."""
     texts = [text.text for text in tagged]
     curve = []
     for density in densities:
@@ -367,7 +367,7 @@ def coverage_curve(
 
 
 def threshold_for(tagged: Sequence[TaggedText], per_100_words: float) -> float:
-    """Find the threshold at which there are so many facts per 100 words, or the lowest where there never are."""
+    """Find the threshold that gives about `per_100_words` facts per 100 words; the lowest one if none gives so many."""
     words = sum(len(text.text.split()) for text in tagged)
     low, high = _LOWEST, 1 - _LOWEST
     for _ in range(_STEPS):

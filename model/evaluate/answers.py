@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from colmlm.kb.corpus.format import AnnotatedDocument
-from colmlm.model.evaluate.run_log import EvaluationFileError, of_share
+from colmlm.model.evaluate.run_log import EvaluationFileError, share_bounds
 from colmlm.model.text.passages import PassageIndex, passages_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class AskedQuestion:
 
 
 class Output(Protocol):
-    """The output of a decoder, as a protocol: `model.decoding.decoder.DecodedOutput`."""
+    """A protocol for a decoder's output, such as `DecodedOutput`. `finish` names the reason why decoding ended."""
 
     @property
     def output(self) -> str: ...
@@ -92,7 +92,7 @@ class ScoredOutput:
     right_value: bool
     content_tokens: int
     finish: str
-    prompt_tokens: int = 0  # in rows of older releases
+    prompt_tokens: int = 0  # in rows that an older program wrote
 
 
 def exact_match(output: str, answers: Sequence[str]) -> bool:
@@ -142,7 +142,7 @@ def score(asked: AskedQuestion, generation: Output, opening: Callable[[str], str
 
 
 def fold_text(text: str) -> str:
-    """Give the text in the form in which it is compared: case folded, one space between words."""
+    """Fold the text for comparison: case folded, one space between words."""
     return " ".join(text.casefold().split())
 
 
@@ -165,13 +165,13 @@ def share(holds: Sequence[bool], seed: int = 0, resamples: int = RESAMPLES) -> S
     mean = float(np.mean(holds))
     drawn = np.random.default_rng(seed).binomial(len(holds), mean, resamples) / len(holds)
     middle = np.quantile(drawn, [0.025, 0.975])
-    low, high = of_share(mean, (float(middle[0]), float(middle[1])), len(holds))
+    low, high = share_bounds(mean, (float(middle[0]), float(middle[1])), len(holds))
     return Share(round(mean, 4), round(low, 4), round(high, 4))
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of a run.
+    """The figures of an evaluation over its questions.
 
     `right_fact` is a share of the questions whose fact the knowledge base has; `num_with_fact` is their number.
     """
@@ -223,7 +223,7 @@ PASSAGES = 5  # the number that FActScore takes
 
 
 class Evidence:
-    """The documents about people, found by the name as their title. Threads may share it."""
+    """Passages of documents about people, found by the person's name as the title. Threads may share it."""
 
     def __init__(self, documents: Iterable[AnnotatedDocument]) -> None:
         self._of: dict[str, list[str]] = defaultdict(list)
@@ -240,7 +240,7 @@ class Evidence:
         return fold_text(name) in self._of
 
     def passages(self, name: str, claim: str) -> list[str]:
-        """Give the passages most similar to the claim, from the documents of that name or, without any, from all."""
+        """Give the passages most similar to the claim, from the documents titled `name` or, without any, from all."""
         own = fold_text(name) if self.covers(name) else None
         with self._lock:
             if own not in self._indices:
@@ -309,10 +309,10 @@ RELATIONS = {
 
 
 def read_question_set(path: Path) -> list[AskedQuestion]:
-    """Read every row of a file, or of the files of a folder, in order; of equal rows it keeps the first.
+    """Read the questions of a file, or of the files of a folder, in order; of equal rows only the first is kept.
 
     Rows with the same question and other answers are kept apart, since each is an example of its set. Raises
-    `EvaluationFileError`, which names the row, if one is no question.
+    `EvaluationFileError`, which names the row, if a row is no question with an answer.
     """
     asked = [_question_of(where, row) for where, row in _rows(path)]
     if not asked:
@@ -344,7 +344,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _rows_of(file: Path) -> Iterator[tuple[int, Any]]:
-    """Give the rows with their numbers: the line in JSON Lines, else which row it is."""
+    """Yield the rows of a file with their numbers: in JSON Lines the number of the line, else that of the row."""
     text = file.read_text(encoding="utf-8-sig")
     if file.suffix == ".csv":
         yield from enumerate(csv.DictReader(text.splitlines(keepends=True)), start=1)
@@ -380,7 +380,7 @@ def _question_of(where: str, row: Any) -> AskedQuestion:
 
 
 def _views_of(row: Mapping[str, Any]) -> int | None:
-    """Read how popular PopQA says a subject is, in the row or in its metadata."""
+    """Read the monthly views of a PopQA row's subject, from the row or its metadata; None if it has no number."""
     apart = row.get("metadata")
     found = row.get("s_pop", apart.get("s_pop") if isinstance(apart, Mapping) else None)
     return int(found) if isinstance(found, int | str) and str(found).isdecimal() else None
@@ -396,7 +396,7 @@ def _statement(where: str, row: Mapping[str, Any]) -> str:
 
 
 def _texts(found: Any) -> tuple[str, ...]:
-    """Read answers given as one text, as several, or as several in JSON within one text."""
+    """Read a row's answers, given as one text, a list, or a list in JSON within a text; empty without an answer."""
     if isinstance(found, str) and found.startswith("["):
         with suppress(ValueError):  # it is an answer that begins with a bracket
             found = json.loads(found)

@@ -54,14 +54,14 @@ class Likelihood:
 
 
 def encode_pair(tokenizer: FactTokenizer, context: str, continuation: str) -> tuple[list[int], list[int]]:
-    """Encode a context and its continuation, cut where the context's tokens end; its last blanks go to the latter."""
+    """Encode a context and its continuation together, cut after the context; its last blanks go to the continuation."""
     stripped = context.rstrip()
     before = tokenizer.encode(stripped)
     return before, tokenizer.encode(f"{context}{continuation}")[len(before) :]
 
 
 def without_lookups(checkpoint: Checkpoint, pairs: Sequence[Pair]) -> list[Likelihood]:
-    """Score with the model alone. Raises `ValueError` if a pair exceeds its context."""
+    """Score the continuations with the model alone. Raises `ValueError` if a pair exceeds the model's context."""
     sequences = [checkpoint.tokenizer.prompt([*before, *after]) for before, after in pairs]
     likely = []
     scores = score_tokens(checkpoint, sequences, last=[len(after) for _, after in pairs])
@@ -86,7 +86,7 @@ class WithLookups:
         self.bias = float(checkpoint.config.decoding.get("fact_bias", 0.0))
 
     def __call__(self, pairs: Sequence[Pair]) -> list[Likelihood]:
-        """Score the pairs. Raises `ValueError` if one exceeds the context."""
+        """Score the pairs' continuations. Raises `ValueError` if a pair exceeds the model's context."""
         return [self._likelihood(before, after) for before, after in pairs]
 
     @torch.inference_mode()
@@ -96,7 +96,7 @@ class WithLookups:
         while rest:
             odds, values = self._read_odds(prefix, rest)
             stretch = partial(self._stretch, rest, self.tokenizer.decode(prefix))
-            step = _Walk(rest, odds, values, stretch, has_room=self._room(prefix, rest))
+            step = _Walk(rest, odds, values, stretch, has_room=self._has_room(prefix, rest))
             step.go()
             logprob, is_greedy = logprob + step.logprob, is_greedy and step.is_greedy
             if step.taken:
@@ -107,12 +107,12 @@ class WithLookups:
                 rest = []
         return Likelihood(logprob, is_greedy)
 
-    def _room(self, prefix: Sequence[int], rest: Sequence[int]) -> bool:
-        """Tell whether the two tags of one more lookup fit."""
+    def _has_room(self, prefix: Sequence[int], rest: Sequence[int]) -> bool:
+        """Tell whether the model's context has room for the two tags of one more lookup."""
         return len(prefix) + len(rest) + 2 <= self.forward.context
 
     def _read_odds(self, prefix: Sequence[int], rest: Sequence[int]) -> tuple[_Odds, dict[int, str]]:
-        """Read `rest` after `prefix`; give the odds before each token, and the values that lookups found."""
+        """Read `rest` after `prefix`; give the odds at each token of `rest`, and the values that lookups find there."""
         ids = [*prefix, *rest]
         if len(ids) > self.forward.context:
             raise ValueError(
@@ -174,7 +174,7 @@ class WithLookups:
 
 @dataclass(slots=True)
 class _Odds:
-    """Log-probabilities at each token: of saying it without a lookup, of opening a lookup, and of not opening one."""
+    """Log-probabilities at each token: of the token without a lookup, of opening a lookup, and of not opening one."""
 
     own: list[float]
     is_likeliest: list[bool]
@@ -210,10 +210,10 @@ class _Walk:
             if width:
                 self._either_way(width)
             else:
-                self._say(1, against=value is not None)
+                self._score_without_lookup(1, against=value is not None)
 
-    def _say(self, width: int, *, against: bool) -> None:
-        """Score tokens without a lookup; with `against` also that no lookup with another value opens."""
+    def _score_without_lookup(self, width: int, *, against: bool) -> None:
+        """Score `width` tokens without a lookup; with `against` also that no lookup of another value opens."""
         self.logprob += self._own_logprob(width, against)
         self.is_greedy = self.is_greedy and self._is_likeliest(width, against)
         self.at += width
@@ -280,9 +280,9 @@ def with_shots(items: Sequence[Item], shots: Sequence[Item], count: int, seed: i
 def choose(
     checkpoint: Checkpoint, items: Sequence[Item], likely: Likely | None = None
 ) -> list[ScoredChoices]:
-    """Let the model choose; `likely` scores with lookups (`continuations.WithLookups`), by default without.
+    """Score the choices of each item by `likely`, such as a `WithLookups`; by default without lookups.
 
-    Raises `ValueError` if an item exceeds its context.
+    Raises `ValueError` if an item exceeds the model's context.
     """
     chosen: list[ScoredChoices] = []
     for start in range(0, len(items), ITEMS_TOGETHER):
@@ -357,7 +357,7 @@ class HarnessResponder:
         return [sum(next(scored).logprob for _ in some) for some in windows]
 
     def generate_until(self, requests: Sequence[HarnessRequest]) -> list[str]:
-        """Generate text after each (context, options), up to one of the strings in `until`, which is left out.
+        """Generate text after each (context, options), up to and without the first of the strings in `until`.
 
         Raises `ValueError` for options that decoding does not have.
         """
@@ -383,7 +383,7 @@ class HarnessResponder:
 
     @property
     def _room(self) -> int:
-        """Give the number of tokens of a text that can be scored, after the token that begins it."""
+        """Give the most tokens of a text that can be scored at once, besides the token that begins it."""
         room = self.decoder.checkpoint.lm.inference.context - 1
         return room - _TAGS if self.mode == "auto" else room
 

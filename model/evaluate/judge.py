@@ -95,7 +95,7 @@ class _Support(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Opinion(Generic[T]):
-    """The judge's verdict. `value` is None if no answer was usable; `said` is then the last one, or the reason."""
+    """A judge's verdict. `value` is None if no reply was usable; `said` is then the last reply, or the refusal."""
 
     value: T | None
     said: str
@@ -108,11 +108,11 @@ class Judge(Protocol):
     name: str
 
     def grade(self, question: str, references: Sequence[str], said: str) -> Opinion[str]:
-        """Judge what was said of a question by the reference answers: one of `VERDICTS`."""
+        """Grade the answer `said` to a question against the reference answers; give one of `VERDICTS`."""
         ...
 
     def claims(self, topic: str, text: str) -> Opinion[list[str]]:
-        """Give the facts that a text states about its topic, each as a sentence."""
+        """Split a text into the claims that it states about its topic, each a sentence."""
         ...
 
     def supports(self, topic: str, claim: str, passages: Sequence[str]) -> Opinion[bool]: ...
@@ -141,7 +141,7 @@ class ChatJudge:
         return Opinion(None if found.value is None else found.value.supported, found.said)
 
     def _ask(self, messages: list[Message], form: type[T]) -> Opinion[T]:
-        """Ask for an answer of this form. Raises what `Chat.reply` raises; a refusal of the text gives no verdict."""
+        """Ask for a reply of this form. Raises what `Chat.reply` raises; gives no verdict if the text is refused."""
         said = ""
         for attempt in range(ATTEMPTS):
             try:
@@ -177,7 +177,7 @@ class ChatJudge:
 
 
 def rubric() -> str:
-    """Compute a digest of the judge's instructions; verdicts given under other instructions belong to another run."""
+    """Compute a digest of the judge's three prompts; verdicts under other prompts belong to another run."""
     return sha256("\n".join((GRADE, SPLIT, CHECK)).encode()).hexdigest()[:16]
 
 
@@ -199,7 +199,7 @@ def tokens_of(messages: Sequence[Message]) -> int:
 
 
 def _conversation(system: str, asked: Mapping[str, Any]) -> list[Message]:
-    """Send the question as JSON, so that no text in it can end its own quotation."""
+    """Make a conversation of a system prompt and `asked` as JSON, so that no text in it can end its own quotation."""
     told = json.dumps(asked, ensure_ascii=False, indent=1)
     return [{"role": "system", "content": system}, {"role": "user", "content": told}]
 
@@ -212,7 +212,7 @@ def judge_each(
     concurrency: int,
     stop: Callable[[], None],
 ) -> None:
-    """Judge several items at once as `converse_each` does, and keep each row as soon as it is there."""
+    """Judge `concurrency` items at a time, as `converse_each` does, and keep each row as soon as it is judged."""
     converse_each(
         items,
         judge,

@@ -47,11 +47,11 @@ class Margins:
     others: Floats
 
     def site_rate(self, bias: float) -> float:
-        """Give the share of a text's lookups that are made with this bias."""
+        """Give the share of the texts' lookups that the model makes with this bias; NaN without lookups."""
         return float(np.mean(self.sites < bias)) if len(self.sites) else math.nan
 
     def false_per_100(self, bias: float) -> float:
-        """Give the lookups made where the text has none, per 100 tokens of it."""
+        """Give the number of lookups made where the texts have none, per 100 of their other tokens; NaN without any."""
         return 100 * float(np.mean(self.others < bias)) if len(self.others) else math.nan
 
 
@@ -80,7 +80,7 @@ class MemoryLookup:
     def find(
         self, queries_BD: Floats, *, checkpoint_id: str, **asked: Unpack[DecoderLookupOptions]
     ) -> list[MemoryFound]:
-        """Give the nearest fact of each query if its score reaches the threshold."""
+        """Find the nearest fact of each query; one whose score is below the threshold is no hit, but the runner-up."""
         threshold = asked.get("threshold")
         least = self.threshold if threshold is None else threshold
         return [self._nearest_fact(scores_K, least) for scores_K in queries_BD @ self.keys_KD.T]
@@ -96,8 +96,8 @@ class MemoryLookup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """The figures of one bias: which share of a text's lookups is made, how many elsewhere, and how answers score.
+class BiasPoint:
+    """The figures of one bias: the share of the texts' lookups that are made, those made elsewhere, and answer scores.
 
     `answer_rate` is the share of answers that begin with a lookup; `exact_match` is the share that have the gold answer
     in their first 100 characters; `lookups` is the mean number of lookups per answer.
@@ -112,7 +112,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
+class BiasCurve:
     """Points by bias over `questions` questions, with the exact match of forced lookups and of none for comparison."""
 
     documents: int
@@ -122,9 +122,9 @@ class Curve:
     threshold: float
     forced_exact_match: float
     off_exact_match: float
-    points: tuple[Point, ...]
+    points: tuple[BiasPoint, ...]
 
-    def choose(self) -> Point:
+    def choose(self) -> BiasPoint:
         """Choose the smallest bias whose exact match is within one standard error of the best."""
         best = max(point.exact_match for point in self.points)
         error = math.sqrt(best * (1 - best) / self.questions)
@@ -132,7 +132,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True)
-class TimedQuestion:
+class QuestionWithValue:
     question: str
     value: str
 
@@ -151,14 +151,14 @@ def measure_biases(
     max_tokens: int = 16,
     batch: int = 16,
     on_done: OnDone = lambda more: None,
-) -> Curve:
-    """Measure the curve over `documents`, whose facts are the knowledge base, with that many of their questions.
+) -> BiasCurve:
+    """Measure the curve over `documents`, whose facts are the knowledge base, by up to `questions` of their questions.
 
-    `threshold` None takes the score that balances refusing facts that are there with accepting others that are not.
-    `on_done` is told how many more of `num_steps` are done.
+    `threshold` None takes the `balanced_threshold`. `on_done` is called with the number of steps that were done since
+    its last call, of `num_steps` in all.
     """
     asked = _spread_evenly(
-        [TimedQuestion(s.question, s.value) for d in documents for s in d.facts if s.question], questions
+        [QuestionWithValue(s.question, s.value) for d in documents for s in d.facts if s.question], questions
     )
     if not asked:
         raise ValueError("no questions to measure with; name documents whose facts have some")
@@ -184,7 +184,7 @@ def measure_biases(
     for bias in biases:
         made = answers("auto", bias)
         points.append(
-            Point(
+            BiasPoint(
                 bias=bias,
                 site_rate=margins.site_rate(bias),
                 false_per_100=margins.false_per_100(bias),
@@ -193,7 +193,7 @@ def measure_biases(
                 lookups=float(np.mean([len(generation.splices) for generation in made])),
             )
         )
-    return Curve(
+    return BiasCurve(
         documents=len(documents),
         sites=len(margins.sites),
         positions=len(margins.others),
@@ -208,7 +208,7 @@ def measure_biases(
 def num_steps(
     documents: Sequence[AnnotatedDocument], questions: int, biases: Sequence[float] = BIASES
 ) -> int:
-    """Count the steps of `measure_biases`, in the unit that `on_done` is told."""
+    """Count the steps of `measure_biases` whose completion is reported to `on_done`."""
     available = sum(bool(span.question) for document in documents for span in document.facts)
     return 2 * len(documents) + (len(biases) + 2) * min(questions, available)
 
@@ -219,7 +219,7 @@ def text_margins(
     *,
     on_done: OnDone = lambda more: None,
 ) -> Margins:
-    """Measure the margins at every token that the model itself would choose, so none of values and closing tokens."""
+    """Measure the margins at each token that the model would choose itself, so at none of values and closing tokens."""
     sites: list[Floats] = []
     others: list[Floats] = []
     opens, window = checkpoint.tokenizer.fact, checkpoint.lm.inference.context
@@ -236,14 +236,14 @@ def text_margins(
 
 
 def prompt_margins(checkpoint: Checkpoint, prompts: Sequence[str]) -> Floats:
-    """Give [n]: by how much another token's logit exceeds that of a lookup, first after each prompt."""
+    """Give [n]: right after each prompt, by how much the greatest other logit exceeds that of opening a lookup."""
     found = [_margins(checkpoint, checkpoint.tokenizer.prompt(prompt))[-1] for prompt in prompts]
     return np.array(found, dtype=np.float32)
 
 
 @torch.inference_mode()
 def _margins(checkpoint: Checkpoint, ids: Sequence[int]) -> Floats:
-    """Give [T]: by how much the greatest other logit exceeds that of a lookup, after each token of one text."""
+    """Give [T]: after each token of one text, by how much the greatest other logit exceeds that of opening a lookup."""
     forward, tokenizer = checkpoint.lm.inference, checkpoint.tokenizer
     ids_T = torch.tensor(ids, device=checkpoint.lm.device)
     states_TD = forward.states(ids_T[None])[0]
@@ -264,9 +264,9 @@ def _margins(checkpoint: Checkpoint, ids: Sequence[int]) -> Floats:
 
 
 def balanced_threshold(
-    encoder: KeyEncoder, asked: Sequence[TimedQuestion], keys_KD: Floats, values: Sequence[str]
+    encoder: KeyEncoder, asked: Sequence[QuestionWithValue], keys_KD: Floats, values: Sequence[str]
 ) -> float:
-    """Give the score with the fewest errors: facts refused that are there, and others accepted where they are not.
+    """Find the threshold with the fewest errors: no hit though the fact exists, or a hit though it does not.
 
     Each question is asked as the decoder asks it: once with all facts, and once as if those of its value were deleted.
     """
@@ -280,13 +280,13 @@ def balanced_threshold(
     return float(candidates[int(np.argmin(errors))])
 
 
-def _right(asked: Sequence[TimedQuestion], made: Sequence[DecodedOutput]) -> float:
-    """Give the share of outputs that have the answer in their first characters, ignoring case."""
+def _right(asked: Sequence[QuestionWithValue], made: Sequence[DecodedOutput]) -> float:
+    """Give the share of outputs that have their question's value in their first characters, ignoring case."""
     return float(np.mean([exact_match(g.output, [a.value]) for a, g in zip(asked, made, strict=True)]))
 
 
-def _spread_evenly(items: Sequence[TimedQuestion], count: int) -> list[TimedQuestion]:
-    """Take at most `count` items, spread evenly over all."""
+def _spread_evenly(items: Sequence[QuestionWithValue], count: int) -> list[QuestionWithValue]:
+    """Take at most `count` of the items, spread evenly over all."""
     if len(items) <= count:
         return list(items)
     return [items[i * len(items) // count] for i in range(count)]
@@ -310,7 +310,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class FormedQuery:
-    """A query: the seconds to write it and to encode it, its length in tokens, and its vector [dim]."""
+    """A query: the seconds that writing and encoding it took, its length in tokens, and its vector [dim]."""
 
     decode: float
     encode: float
@@ -339,7 +339,7 @@ class QueryMaker:
         self.ends = self.checkpoint.end_tokens
 
     def sites(self, document: AnnotatedDocument) -> list[Site]:
-        """Give the lookups of a document that have a question, in order, without those beyond the context."""
+        """Give the sites of a document's lookups that have a question, in order, without those beyond the context."""
         tokenizer = self.checkpoint.tokenizer
         encoded = tokenizer.document(document, close=False)
         in_words = tokenizer.markup.asks is not None
@@ -355,7 +355,7 @@ class QueryMaker:
 
     @torch.inference_mode()
     def make_query(self, site: Site) -> FormedQuery:
-        """Make the query at a site and time it, from when the text before it is in the cache."""
+        """Make the query at a site; its time begins when the text before the site is in the cache."""
         forward = self.checkpoint.lm.inference
         cache = forward.cache(1)
         cache.reserve(len(site.prefix) + MAX_QUERY_TOKENS + 1)
@@ -373,7 +373,7 @@ class QueryMaker:
         return FormedQuery(decoded - started, time.perf_counter() - decoded, len(words), vector)
 
     def _write(self, state_1D: torch.Tensor, site: Site, cache: Cache) -> list[int]:
-        """Decode the query up to the token that ends it."""
+        """Decode the query in words from the state at its opening token; give its tokens up to its closing token."""
         tokenizer, forward = self.checkpoint.tokenizer, self.checkpoint.lm.inference
         closes = tokenizer.id_of(tokenizer.markup.asks)
         words: list[int] = []
@@ -420,7 +420,7 @@ def measure_query_cost(
     sites: int,
     done: Callable[[int], None] = lambda _: None,
 ) -> QueryCost:
-    """Measure both methods in turns at the same sites, the first `sites` of these documents.
+    """Measure the time to form a query by both methods, in turns at the first `sites` lookups of the documents.
 
     One site is measured twice to warm up. Raises `ValueError` if there is no site.
     """
@@ -457,7 +457,7 @@ def measure_query_cost(
 def _shared_sites(
     state: QueryMaker, words: QueryMaker, documents: Sequence[AnnotatedDocument]
 ) -> Iterator[tuple[Site, Site]]:
-    """Yield the sites that fit the context of both methods."""
+    """Yield each lookup as the site of both methods, if it fits the context of both."""
     for document in documents:
         yield from zip(state.sites(document), words.sites(document), strict=False)
 

@@ -51,7 +51,7 @@ _DONE = object()
 
 @dataclass(frozen=True, slots=True)
 class NearestValue:
-    """Find the value of the nearest fact, from a threshold on (None: the base's own)."""
+    """Find the value of a query's nearest fact, if its score reaches `threshold` (None: the base's own)."""
 
     lookups: LookupPort
     checkpoint_id: str
@@ -61,7 +61,7 @@ class NearestValue:
         return self.find_several(query[None])[0]
 
     def find_several(self, queries_ND: NDArray[np.float32]) -> list[str | None]:
-        """Look several queries up at once."""
+        """Find the value of each query's nearest fact by one lookup; None for a query without a match."""
         found = self.lookups.find(queries_ND, checkpoint_id=self.checkpoint_id, k=1, threshold=self.threshold)
         return [one.hits[0].value if one.hits else None for one in found]
 
@@ -75,7 +75,7 @@ class MarkedText:
 
     @classmethod
     def of(cls, encoded: EncodedText, tokenizer: FactTokenizer, room: int) -> MarkedText:
-        """Take as much of the sequence as fits in `room`, with whole lookups only."""
+        """Cut the encoded text, of which as much is taken as fits in `room` tokens, with whole lookups only."""
         ids = list(encoded.ids)
         outside: list[list[int]] = []
         spans: list[list[int]] = []
@@ -102,7 +102,7 @@ class SequenceReader:
     """One sequence, read in as few passes as its lookups allow, and the losses of its tokens.
 
     A reader that is `after` another continues the sequence that the other has read. `markup_loss` is the part of the
-    `SAID` losses that is there because the markup's tokens have some of the probability.
+    `SAID` losses that is due to the probability of markup tokens.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class SequenceReader:
         self.queued = []
 
     def _take_back(self) -> None:
-        """Remove the token read last; the next one must not be of the markup."""
+        """Remove the token read last, which opened a lookup; the next token is scored as if it cannot be markup."""
         self.position -= 1
         self.states.pop()
         self.took_back = True
@@ -183,7 +183,7 @@ class SequenceReader:
             self.markup_loss += markup if kind == SAID else 0.0
 
     def _of_markup(self, logits_NV: Tensor) -> list[float]:
-        """Give for each row by how much a token of text would be likelier, in nats, if no markup could follow."""
+        """Give for each row by how many nats a token of text would be likelier if no markup could follow."""
         text_NV = logits_NV.clone()
         self.tokenizer.forbid_markup(text_NV)
         return list((logits_NV.logsumexp(dim=1) - text_NV.logsumexp(dim=1)).tolist())
@@ -204,7 +204,7 @@ def read_courses(readers: Sequence[tuple[SequenceReader, Course]], cache: Cache)
 
 
 def _look_up(readers: Sequence[SequenceReader]) -> None:
-    """Tell each reader that asks what its lookup found; the lookups of one `Find` are one call, if it takes several."""
+    """Find the value for each reader that waits for a lookup; lookups by one `NearestValue` are one call."""
     asking = [reader for reader in readers if reader.looks_up_by is not None]
     if not asking:
         return
@@ -221,7 +221,7 @@ def _look_up(readers: Sequence[SequenceReader]) -> None:
 
 
 def _advance(readers: Sequence[SequenceReader], cache: Cache) -> None:
-    """Read each reader's queued tokens in one pass; the padding of the shorter ones is overwritten later."""
+    """Read the queued tokens of all readers in one pass; the padding of shorter ones is overwritten later."""
     lengths = [len(reader.queued) for reader in readers]
     width = max(lengths)
     if not width:
@@ -267,7 +267,7 @@ def answer_losses(
 def losses_of_answers(
     checkpoint: Checkpoint, asked: Sequence[tuple[str, Answers]], find: Find | None = None
 ) -> list[list[tuple[float, int]]]:
-    """Give what `answer_losses` does for the answers of several questions, all read side by side.
+    """Compute `answer_losses` of the answers of several questions, all read in one batch.
 
     The answers follow ``Question: ...`` and ``Answer:`` on the next line, which are read once; lookups are made where
     the answers have their facts.
@@ -332,7 +332,7 @@ def _value_ids(tokenizer: FactTokenizer, value: str, own: str) -> list[int]:
 class TextTally:
     """Sums over one text. Losses are in nats; `right` counts the lookups that found exactly the span's value.
 
-    `markup_loss` is the part of `loss` that is there because the markup's tokens have some of the probability.
+    `markup_loss` is the part of `loss` that is due to the probability of markup tokens.
     """
 
     loss: float = 0.0
@@ -384,7 +384,7 @@ def dynamic_readings(
     *,
     max_tokens: int = 1024,
 ) -> list[list[TextTally]]:
-    """Give what `dynamic_tallies` does for each document, all read side by side."""
+    """Compute the `dynamic_tallies` of each document, all read in one batch."""
     read = [
         (SequenceReader(checkpoint), text, find, _Splices(checkpoint.tokenizer))
         for text in (_text(checkpoint, document, max_tokens) for document in documents)
@@ -419,7 +419,7 @@ class _Splices:
 def plain_tallies(
     checkpoint: Checkpoint, marked: FactTokenizer, document: AnnotatedDocument, *, max_tokens: int = 1024
 ) -> tuple[TextTally, TextTally]:
-    """Score a model without lookups on the text without markup: all its tokens, and those that Co-LMLM is scored on.
+    """Score a model without lookups on the text without markup: all tokens, and only those that Co-LMLM is scored on.
 
     Both use the same tokens, cut at the spans as `marked`, the other model's tokenizer, cuts them. Leaving out fact
     tokens makes a text easier, so the second is the fair comparison.
@@ -461,19 +461,17 @@ Sums = tuple[NDArray[np.float64], NDArray[np.float64]]  # for each document: los
 
 @dataclass(slots=True)
 class DocumentSums:
-    """The sums of each document: for the model with lookups in four readings and in each other index, and for each
-    baseline in two. Without `gated` that reading is left out.
-    """
+    """The tallies of each document by reading, by further index, and of each baseline, over all and the same tokens."""
 
     static: list[TextTally]
     own_spans: list[TextTally]
     nearest: list[TextTally]
-    gated: list[TextTally]
+    gated: list[TextTally]  # empty if that reading is left out
     beside: dict[str, tuple[list[TextTally], list[TextTally]]]
     indexes: dict[str, list[TextTally]]
 
     def sums(self) -> dict[str, Sums]:
-        """Give losses and tokens of every reported figure, by its name."""
+        """Give each document's losses and tokens for every reported figure, by the figure's name."""
         found = {
             "static": _outside(self.static),
             "static_own_spans": _outside(self.own_spans),
@@ -504,8 +502,8 @@ def _without_markup(tallies: Sequence[TextTally]) -> Sums:
     return losses_N - np.array([t.markup_loss for t in tallies]), tokens_N
 
 
-def openings(tallies: Sequence[TextTally]) -> dict[str, float]:
-    """Give the probability of ``<FACT>`` where a span follows, and that of markup elsewhere, as geometric means."""
+def opening_probabilities(tallies: Sequence[TextTally]) -> dict[str, float]:
+    """Compute the mean probability of ``<FACT>`` before spans, and that of markup elsewhere; means are geometric."""
     spans, tokens = sum(t.lookups for t in tallies), sum(t.tokens for t in tallies)
     opening, markup = sum(t.opening_loss for t in tallies), sum(t.markup_loss for t in tallies)
     return {"at_spans": exp(-opening / max(spans, 1)), "elsewhere": 1 - exp(-markup / max(tokens, 1))}
@@ -518,7 +516,7 @@ def _with_openings(tallies: Sequence[TextTally], *, by_text: bool = False) -> Su
 
 
 def perplexities(sums: dict[str, Sums], documents: int) -> dict[str, dict[str, Any]]:
-    """Give perplexities over all tokens together, so that long documents weigh more, with intervals over documents."""
+    """Compute each figure's perplexity over all tokens, so that long documents weigh more, with its 95 % interval."""
 
     def measure(draw: Callable[[int], NDArray[np.int64]]) -> dict[str, float]:
         rows = draw(documents)

@@ -91,9 +91,9 @@ def _share(values: NDArray[np.floating] | NDArray[np.bool_]) -> float:
 def in_batches(
     encode: Callable[[list[str]], Floats], texts: Sequence[str], done: OnDone, size: int = 128
 ) -> Floats:
-    """Encode texts in batches, telling `done` how many more are finished.
+    """Encode texts in batches of `size`, longest first; `done` is called with the number of texts of each batch.
 
-    The longest come first, so that texts of similar length are padded together, and too little memory shows at once.
+    So texts of similar length are padded together, and too little memory shows at once. Rows are in the texts' order.
     """
     order = sorted(range(len(texts)), key=lambda n: -len(texts[n]))
     rows: Floats | None = None
@@ -121,7 +121,7 @@ def document_keys(
 
 
 def decoder_queries(encoder: Encodes, questions: Sequence[str], done: OnDone) -> Floats:
-    """Give the queries that the decoder itself sends: the states at ``<FACT>`` after ``Question: ... Answer:``."""
+    """Compute the queries that the decoder itself sends: the states at ``<FACT>`` after ``Question: ... Answer:``."""
 
     def at_fact(batch: list[str]) -> Floats:
         return np.concatenate(encoder.encode_documents([question_answer(q, "?") for q in batch]))
@@ -152,15 +152,15 @@ class AskedFacts:
     def of(cls, documents: Sequence[AnnotatedDocument]) -> AskedFacts:
         """Take all facts of these documents, in order; those with a question are asked for."""
         places = [(d.external_id, s.start, s.end) for d in documents for s in d.facts]
-        return cls.where(
+        return cls.at_places(
             places,
             [s.value for d in documents for s in d.facts],
             [s.question for d in documents for s in d.facts],
         )
 
     @classmethod
-    def where(cls, places: list[Place], values: list[str], questions: Sequence[str | None]) -> AskedFacts:
-        """Take facts at these places, with their questions if they have any."""
+    def at_places(cls, places: list[Place], values: list[str], questions: Sequence[str | None]) -> AskedFacts:
+        """Make the asked facts from places, values and questions; a fact with None or "" is not asked for."""
         rows = [row for row, question in enumerate(questions) if question]
         return cls(places, values, [questions[row] or "" for row in rows], np.array(rows, dtype=np.int64))
 
@@ -183,7 +183,7 @@ class WrittenQuestions:
         )
 
     def of_facts(self, asked: AskedFacts) -> list[str | None]:
-        """Give each fact's generated question, or None. Raises `ValueError` if the questions are of other texts."""
+        """Give each fact's generated question, or None. Raises `ValueError` if none is, or one is for another value."""
         found: list[str | None] = []
         for place, value in zip(asked.places, asked.values, strict=True):
             question, said = self.questions.get(place, (None, value))
@@ -226,8 +226,8 @@ def table(
 ) -> Table:
     """Measure recall by kind of query ("question", "decoder") and by kind of key ("context", "question", "both").
 
-    `contexts` are the keys of the facts' contexts [K, D], or the documents to make them from. `done` is told how many
-    more of `num_encodings` are made.
+    `contexts` are the keys of the facts' contexts [K, D], or the documents to make them from. `done` is called with
+    each number of encodings that were made, of `num_encodings` in all.
     """
     if not isinstance(contexts, np.ndarray):
         contexts = document_keys(encoder, contexts, done)

@@ -82,11 +82,11 @@ def bootstrap(
     return {name: _middle([m[name] for m in measured]) for name in measured[0]}
 
 
-def of_share(share: float, interval: Interval, independent: int) -> Interval:
-    """Give the interval of a share of so many independent draws.
+def share_bounds(share: float, interval: Interval, independent: int) -> Interval:
+    """Give the 95 % interval of a share of `independent` draws: `interval` by bootstrap, but not for a share of 0 or 1.
 
-    If all or none hold, every resample is the same and the bootstrap does not show how few there were. The interval is
-    then the exact one (Clopper and Pearson, 1934); of 0 out of 14 it is 0 to 0.232.
+    There every resample is the same, and the bootstrap does not show how few draws there were. So the interval is the
+    exact one (Clopper and Pearson, 1934); of 0 out of 14 it is 0 to 0.232.
     """
     rare = 1 - 0.025 ** (1 / independent)
     if share == 0:

@@ -63,10 +63,10 @@ class Examples:
 
     @classmethod
     def of(cls, *, right_N: Floats, stated_N: Floats, wrong_N: Sequence[Floats], rouge_N: Floats) -> Examples:
-        """Compute the scores from losses of three kinds.
+        """Compute the scores from mean losses: of right answers, of their compared wording, and of wrong answers.
 
-        They are those of the answer itself, of the wording that wrong answers are compared with, and of the wrong
-        answers.
+        `stated_N` are the losses of the wording with which wrong answers are compared, `wrong_N` those of each
+        example's wrong answers.
         """
         probability_N = np.exp(-right_N)
         wrong_mean_N = np.exp([-losses.mean() for losses in wrong_N])
@@ -103,7 +103,7 @@ class Scores:
 
     @classmethod
     def of_forgotten_table(cls, examples: Examples) -> Scores:
-        """Score a table that a model should have forgotten; a truth ratio near 1 tells right from wrong least."""
+        """Score a table that a model should have forgotten; its truth score is highest at a truth ratio of 1."""
         ratio_N = examples.truth_ratio_N
         return cls._of(examples, examples.probability_N, np.minimum(ratio_N, 1 / (ratio_N + _TINY)))
 
@@ -125,7 +125,7 @@ class TofuLog:
 
     @classmethod
     def read(cls, file: Path) -> TofuLog:
-        """Read a log as JSON, gzipped or not. Raises `EvaluationFileError` if it is none."""
+        """Read a log as JSON, gzipped or not. Raises `EvaluationFileError` if the file is no evaluation log."""
         log = _decode_log(file)
         return cls(
             retain=_examples(file, "eval_log.json", log.retain, restated=True),
@@ -244,7 +244,7 @@ class Example:
 
 
 def read_rows(file: Path) -> list[TofuQuestion]:
-    """Read the rows of a file. Raises `EvaluationFileError` if a line is none."""
+    """Read the rows of a TOFU file. Raises `EvaluationFileError` if a line is no row, or the file is empty."""
     rows = []
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         try:
@@ -272,9 +272,9 @@ def documents(
 def examples(
     rows: Sequence[TofuQuestion], finder: SpanFinder | None, on_done: OnDone = lambda more: None
 ) -> list[Example]:
-    """Mark the facts in each row's answers; without a finder they have none.
+    """Make an example of each row, with the facts marked in its answers; without a finder no facts are marked.
 
-    Without a paraphrase `stated` is the answer itself.
+    For a row without a paraphrase `stated` is the answer itself.
     """
     several = [[row.answer, row.paraphrased or row.answer, *row.wrong] for row in rows]
     asked = [(row.question, answer) for row, answers in zip(rows, several, strict=True) for answer in answers]
@@ -293,9 +293,9 @@ def examples(
 def _mark_answers(
     asked: Sequence[tuple[str, str]], finder: SpanFinder, on_done: OnDone
 ) -> list[AnnotatedDocument]:
-    """Give the answers alone, with those facts that lie entirely in them.
+    """Give each (question, answer) as a document of the answer alone, with the facts found in it.
 
-    An answer is about the names in its question, as a document is about its title, so these are not facts of it.
+    An answer is about the names in its question, as a document is about its title, so these names are no facts.
     """
     leads = [_lead(question) for question, _ in asked]
     texts = (
@@ -323,7 +323,7 @@ def _answer(document: AnnotatedDocument, offset: int) -> AnnotatedDocument:
 
 
 def _whole_document(question: str, answer: AnnotatedDocument) -> AnnotatedDocument:
-    """Give the whole document; only its first fact has the question, since several would contradict each other."""
+    """Make a document of question and answer; only its first fact has the question: two would contradict each other."""
     lead = _lead(question)
     facts = tuple(
         replace(span, start=span.start + len(lead), end=span.end + len(lead), question=asked)
@@ -341,7 +341,7 @@ Columns = dict[str, Any]
 
 
 def columns(example: Example, generated: str, losses: Sequence[Loss]) -> Columns:
-    """Compute one example's values, by the names of the published logs. `losses` are of its answers, in their order."""
+    """Compute one example's columns, named as in published logs. `losses` are those of `example.answers`, in order."""
     right, stated, *wrong = losses
     scores = rouge_scores(example.answer.text, generated)
     return {
@@ -409,24 +409,24 @@ FORGET_RATIO = "forget_truth_ratio"
 def evaluation(
     log: Mapping[str, Table], retained: Mapping[str, Table] | None = None
 ) -> Metrics:  # as TOFU_EVAL.json
-    """Compute every metric of a log, by name. `retained`, of a model without the forget set, gives forget quality."""
+    """Compute the metrics of a log, by name; forget quality needs `retained`, the log of a model without forget set."""
     found: Metrics = {}
     for name, file in _TABLES.items():
-        found |= _of_table(name, log[file])
+        found |= _table_metrics(name, log[file])
     found["model_utility"] = {"agg_value": float(hmean([found[name]["agg_value"] for name in _UTILITY]))}
     if retained is not None:
-        reference = _of_table("forget", retained[_TABLES["forget"]])
+        reference = _table_metrics("forget", retained[_TABLES["forget"]])
         p = ks_2samp(_scores(found[FORGET_RATIO]), _scores(reference[FORGET_RATIO])).pvalue
         found["forget_quality"] = {"agg_value": float(p)}
     return dict(sorted(found.items()))
 
 
 def summary(metrics: Metrics) -> dict[str, float]:
-    """Give each metric's one number: TOFU_SUMMARY.json."""
+    """Give each metric's aggregate, by name, as in TOFU_SUMMARY.json."""
     return {name: one["agg_value"] for name, one in metrics.items()}
 
 
-def _of_table(name: str, table: Table) -> Metrics:
+def _table_metrics(name: str, table: Table) -> Metrics:
     right, wrong = _answers(table["avg_gt_loss"]), _answers(table["average_perturb_loss"])
     found = {f"{name}_Q_A_Prob": right, f"{name}_Q_A_PERT_Prob": wrong, f"{name}_Q_A_ROUGE": _rouge(table)}
     stated = _answers(table.get("avg_paraphrased_loss") or table["avg_gt_loss"])
@@ -440,7 +440,7 @@ def _of_table(name: str, table: Table) -> Metrics:
 
 
 def _answers(losses: Mapping[str, Any]) -> Metrics:
-    """Give the probabilities of one answer, or of several, for each example."""
+    """Make the metric of answers' probabilities from their mean losses, one loss or a list of losses an example."""
     values = {
         row: {"prob": np.exp(-np.asarray(loss)).tolist(), "avg_loss": loss} for row, loss in losses.items()
     }
@@ -448,7 +448,7 @@ def _answers(losses: Mapping[str, Any]) -> Metrics:
 
 
 def _among(right: Metrics, wrong: Metrics) -> Metrics:
-    """Give the right answer's probability among all answers that the example names."""
+    """Make the metric of the right answer's probability among all answers of its example."""
     values = {}
     for row, one in right["value_by_index"].items():
         others = float(np.sum(wrong["value_by_index"][row]["prob"]))
@@ -473,7 +473,7 @@ def _below_one(ratio: float) -> float:
 
 
 def _rouge(table: Table) -> Metrics:
-    """Give the ROUGE scores of the generated text, with the texts if the log has them."""
+    """Make the metric of the generated texts' ROUGE scores, with the texts themselves if the log has them."""
     values: dict[str, Any] = {}
     for row, recall in table["rougeL_recall"].items():
         values[row] = {"rougeL_recall": recall}

@@ -301,7 +301,7 @@ class ReaderTask(TunerTask[ReadingExample]):
         tokenizer = WordTokenizer.load(self.source / "tokenizer.json")
         self.pad = tokenizer.pad
         examples = (example for number in range(config.rounds) for example in drawn.round(number))
-        self._take(list(reading_examples(tokenizer, examples, config.max_length)), drawn.documents)
+        self._set_examples(list(reading_examples(tokenizer, examples, config.max_length)), drawn.documents)
 
     def size(self, micro_batch: Sequence[ReadingExample]) -> int:
         return len(micro_batch)

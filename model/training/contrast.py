@@ -167,7 +167,7 @@ def _nearest(own: Pairs, step: Pairs, begin: int) -> Tensor:
 # The terms of the joint objective L = L_NTP + weight * L_CL (section 3.2), as sums that processes can share.
 
 HEAD_POSITIONS = 8192  # logits of so many positions at once: 1.6 GB in float32 with SmolLM2's vocabulary
-FIXED_TARGETS = 4096  # with fixed shapes targets are padded to a multiple; the head is computed in such pieces
+FIXED_TARGETS = 4096  # fixed shapes: targets are padded to a multiple, and the head computes such pieces
 NO_TARGET = -100  # in the place of a target that only fills the shape
 
 

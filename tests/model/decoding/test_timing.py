@@ -11,10 +11,10 @@ from colmlm.kb.corpus.format import AnnotatedDocument
 from colmlm.model.decoding.config import DecodeConfig
 from colmlm.model.decoding.decoder import Decoder
 from colmlm.model.evaluate.lookups import (
-    Curve,
+    BiasCurve,
+    BiasPoint,
     MemoryLookup,
-    Point,
-    TimedQuestion,
+    QuestionWithValue,
     balanced_threshold,
     measure_biases,
     num_steps,
@@ -103,13 +103,13 @@ class Angles:
 def test_the_balanced_threshold_parts_what_is_there_from_what_is_not():
     keys = np.eye(4, dtype=np.float32)
     queries = np.array([[0.9, 0.3, 0, 0], [0.2, 0.8, 0.3, 0], [0.1, 0.2, 0.7, 0.4]], dtype=np.float32)
-    asked = [TimedQuestion("q", value) for value in "abc"]
+    asked = [QuestionWithValue("q", value) for value in "abc"]
     threshold = balanced_threshold(Angles(queries), asked, keys, list("abcd"))  # type: ignore[arg-type]
     assert 0.4 < threshold <= 0.7
 
 
-def point(bias: float, exact_match: float) -> Point:
-    return Point(
+def point(bias: float, exact_match: float) -> BiasPoint:
+    return BiasPoint(
         bias=bias, site_rate=0.5, false_per_100=1.0, answer_rate=0.5, exact_match=exact_match, lookups=1.0
     )
 
@@ -125,7 +125,7 @@ def point(bias: float, exact_match: float) -> Point:
     ],
 )
 def test_the_least_bias_within_an_error_of_the_best_is_chosen(worth: dict[float, float], chosen: float):
-    curve = Curve(
+    curve = BiasCurve(
         documents=1, sites=1, positions=1, questions=400, threshold=0.5, forced_exact_match=0.6,
         off_exact_match=0.0, points=tuple(point(bias, right) for bias, right in worth.items()),
     )  # fmt: skip
