@@ -367,13 +367,13 @@ def _place_span(text: str, span: FactSpan, offset: int, wholes: Wholes) -> FactS
 
 
 class _Conversation:
-    """The messages about one document, of which only those that passed the checks stay."""
+    """The conversation with the model about one document; unusable replies do not stay in its messages."""
 
     def __init__(self, chat: Chat, messages: list[Message]) -> None:
         self.chat, self.messages, self.usage = chat, messages, EndpointUsage()
 
     def annotate_chunk(self, chunk: str) -> tuple[tuple[FactSpan, ...] | Fault, str]:
-        """Have the model annotate a chunk; give its spans, or the fault of a second unusable reply, and the reply."""
+        """Have the model annotate a chunk; give its spans (or the fault of the second reply too) and the last reply."""
         self.messages.append({"role": "user", "content": chunk})
         reply = self._ask(self.messages)
         found = _read_spans(chunk, reply)
@@ -478,7 +478,7 @@ GROWTH = 2.3
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The estimated cost, with one request per chunk; repairs and failed attempts come on top. Tokens are rough."""
+    """The estimated cost, with one request per chunk; repairs and failed attempts come on top. Tokens are estimates."""
 
     documents: int
     characters: int

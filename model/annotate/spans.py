@@ -307,7 +307,7 @@ def _quotations(text: str) -> Iterator[Span]:
 
 
 def _is_title(said: Sequence[str]) -> bool:
-    """Tell whether quoted words are a title, not speech: at most three, or most with over four letters capitalised."""
+    """Tell whether quoted words are a title, not speech: at most three, or with most long words capitalised."""
     long = [word[0].isupper() for word in said if len(word) > 4]
     return len(said) <= 3 or (len(said) <= MOST_QUOTED and 2 * sum(long) > len(long))
 

@@ -40,7 +40,7 @@ Questions = Sequence[Sequence[GeneratedQuestion | None]]
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Shares in [0, 1]: of the found spans those that are marked, of the marked those found; and the harmonic mean."""
+    """Shares in [0, 1]: found spans that are marked, marked spans that are found, and the harmonic mean of both."""
 
     precision: float
     recall: float
@@ -49,7 +49,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class SpanQuality:
-    """`marked` spans of the documents against `found` ones.
+    """The agreement of found spans with those that documents mark; `marked` and `found` are the numbers of both.
 
     `verbatim` is the share of the found spans that a corpus accepts: a stretch of the text, not blank, that overlaps no
     other.
@@ -170,7 +170,7 @@ OnDocuments = Callable[[int, int | None], None]
 class SpanReport:
     """Figures of the span annotator. `exact_by_threshold` has the exact agreement at other thresholds.
 
-    `coverage` is that of the marked spans by found facts: at its own threshold, and at those of several densities.
+    `coverage` is that of the marked spans by found facts, at its own threshold and at several densities of facts.
     """
 
     annotator: str

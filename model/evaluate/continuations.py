@@ -262,7 +262,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class ScoredChoices:
-    """The log-probability of each choice of an item, and whether the likeliest is right, in all and per character."""
+    """The log-probability of each choice of an item, and whether the likeliest is right, by sum and per character."""
 
     logprobs: tuple[float, ...]
     is_right: bool

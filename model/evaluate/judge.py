@@ -230,8 +230,8 @@ LEAST_CLAIMS = 10  # FActScore's gamma: a biography with fewer claims scores les
 def simple_qa(verdicts: Sequence[str]) -> dict[str, Any]:
     """Compute SimpleQA's figures.
 
-    They are shares of all answers, `correct_given_attempted`, and `f_score`, the harmonic mean of that and of
-    `correct`.
+    They are the shares of the three verdicts, `correct_given_attempted`, which is the share of correct answers among
+    the attempted ones, and `f_score`, the harmonic mean of that and of `correct`.
     """
     held = np.array([[verdict == name for name in VERDICTS] for verdict in verdicts]).reshape(-1, 3)
     return _with_intervals(_simple_qa, held)

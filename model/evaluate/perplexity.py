@@ -75,7 +75,7 @@ class MarkedText:
 
     @classmethod
     def of(cls, encoded: EncodedText, tokenizer: FactTokenizer, room: int) -> MarkedText:
-        """Cut the encoded text, of which as much is taken as fits in `room` tokens, with whole lookups only."""
+        """Cut the encoded text into its stretches and spans, up to `room` tokens and with whole lookups only."""
         ids = list(encoded.ids)
         outside: list[list[int]] = []
         spans: list[list[int]] = []
@@ -461,7 +461,7 @@ Sums = tuple[NDArray[np.float64], NDArray[np.float64]]  # for each document: los
 
 @dataclass(slots=True)
 class DocumentSums:
-    """The tallies of each document by reading, by further index, and of each baseline, over all and the same tokens."""
+    """The tallies of each document: by reading, by further index, and by baseline (over all tokens, over the same)."""
 
     static: list[TextTally]
     own_spans: list[TextTally]

@@ -83,10 +83,10 @@ def bootstrap(
 
 
 def share_bounds(share: float, interval: Interval, independent: int) -> Interval:
-    """Give the 95 % interval of a share of `independent` draws: `interval` by bootstrap, but not for a share of 0 or 1.
+    """Give the 95 % interval of a share of `independent` draws: the bootstrap's `interval`, unless it is 0 or 1.
 
-    There every resample is the same, and the bootstrap does not show how few draws there were. So the interval is the
-    exact one (Clopper and Pearson, 1934); of 0 out of 14 it is 0 to 0.232.
+    Of such a share every resample is the same, and the bootstrap does not show how few draws there were. So the
+    interval is the exact one (Clopper and Pearson, 1934); of 0 out of 14 it is 0 to 0.232.
     """
     rare = 1 - 0.025 ** (1 / independent)
     if share == 0:

@@ -63,7 +63,7 @@ class Examples:
 
     @classmethod
     def of(cls, *, right_N: Floats, stated_N: Floats, wrong_N: Sequence[Floats], rouge_N: Floats) -> Examples:
-        """Compute the scores from mean losses: of right answers, of their compared wording, and of wrong answers.
+        """Compute the scores from the answers' mean losses: right ones, right ones as stated, and wrong ones.
 
         `stated_N` are the losses of the wording with which wrong answers are compared, `wrong_N` those of each
         example's wrong answers.

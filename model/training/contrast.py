@@ -34,7 +34,7 @@ class Pairs:
 
     @classmethod
     def of(cls, parts: Sequence[Pairs]) -> Pairs:
-        """Join several sets of pairs in this order."""
+        """Join several sets of pairs into one, in the order of `parts`."""
         return cls(
             torch.cat([pairs.facts_ND for pairs in parts]),
             torch.cat([pairs.queries_ND for pairs in parts]),

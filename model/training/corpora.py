@@ -314,7 +314,7 @@ class PieceStream:
         return self._composed[1][step - first]
 
     def state(self) -> dict[str, Any]:
-        """Give the regrouped steps, which a resumed run cannot compute again, as the model has changed; or nothing."""
+        """Give the regrouped steps, which a resumed run cannot compute with its changed model; or an empty dict."""
         if self._composed is None:
             return {}
         return {"first": self._composed[0], "steps": [numbers.tolist() for numbers in self._composed[1]]}

@@ -40,9 +40,9 @@ _ENDS = 256  # the number of a row's sequences is rounded up to a multiple, by s
 
 
 class Packing(NamedTuple):
-    """The bounds of a row's sequences. `ends_N` is 0, then the end of each, in 32 bits; the last end is repeated.
+    """The bounds of a row's sequences: `ends_N` has 0 and each sequence's end, in 32 bits, padded with the last end.
 
-    `lengths` are their lengths, on the host, where reading them does not wait for the GPU, and `longest` bounds those.
+    `lengths` has their lengths on the host, where reading does not wait for the GPU. `longest` is an upper bound.
     """
 
     ends_N: Tensor
@@ -60,7 +60,7 @@ class Packing(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The input of one forward: a row [1, T] of tokens, their positions in their sequences, and these' bounds."""
+    """The input of one forward: a row [1, T] of tokens, their positions in their sequences, and its `Packing`."""
 
     ids_RT: Tensor
     positions_RT: Tensor

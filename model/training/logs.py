@@ -42,7 +42,7 @@ class TrainingLog:
                 self._board.add_scalar(name, value, step)
 
     def plot(self) -> None:
-        """Draw the plot again from the log."""
+        """Draw the plot of the whole log, replacing the former plot."""
         draw_plot(self.directory / LOSS_FILE, self.directory / PLOT_FILE)
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class TrainingLog:
 
 
 def read_log(path: Path) -> dict[str, list[float]]:
-    """Read the columns of a run's CSV file."""
+    """Read the columns of a run's CSV log, by name."""
     with path.open(newline="") as lines:
         rows = list(csv.DictReader(lines))
     return {name: [float(row[name]) for row in rows] for name in (rows[0] if rows else {})}

@@ -245,7 +245,7 @@ class Loop(Generic[MicroBatch]):
         seed_all(self.config.seed + process_rank().rank)
 
     def _time_probe(self, probe: MicroBatch) -> float:
-        """Compute a micro-batch's gradient and drop it; give the seconds it took in the first process, in every one."""
+        """Compute a micro-batch's gradient and drop it; give to all processes the seconds that the first one took."""
         started = time.monotonic()
         _read_numbers(self._backward([probe], self._begin_step([probe])).values())
         self._optimizer.zero_grad()

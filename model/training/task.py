@@ -156,7 +156,7 @@ class StepContext:
 
 
 class Task(ABC, Generic[MicroBatch]):
-    """A task that the loop trains: a module, steps and their loss. Build `module` from the same seed everywhere."""
+    """A task that the loop trains: module, steps and loss. Build `module` from the same seed in every process."""
 
     module: nn.Module
 
@@ -222,7 +222,7 @@ class Task(ABC, Generic[MicroBatch]):
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """The metrics of one step: `step`, `tokens` and `seconds` count from the run's start; `done` is the run's share.
+    """The metrics of one step: `step`, `tokens` and `seconds` are the run's totals; `done` is the share of it done.
 
     `parts` are further numbers that the task logs, such as the parts of the loss.
     """

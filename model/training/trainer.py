@@ -275,7 +275,7 @@ class Trainer(Task[JointBatch]):
 
     @property
     def is_contrastive(self) -> bool:
-        """Tell whether this method has a contrastive loss: its queries are hidden states."""
+        """Tell whether the run has a contrastive loss: its method makes keys of questions, and it has a weight."""
         return self.config.markup.key is not None and self.config.contrastive_weight > 0
 
     def steps(self, start: int) -> Iterator[list[JointBatch]]:
@@ -470,7 +470,7 @@ def _forward(batch: JointBatch, context: StepContext) -> tuple[Tensor, Tensor, T
 
 
 def loop_config(config: TrainConfig) -> LoopConfig:
-    """Give the loop's settings from those of the run."""
+    """Make the loop's settings from the config of the run."""
     schedule = Schedule(
         steps=config.steps,
         max_seconds=config.max_seconds,
@@ -495,7 +495,7 @@ LOOK_AHEAD = 4 / 3  # several micro-batches cost one more forward; a backward co
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepSize:
-    """The settings of a run that say how much a step takes."""
+    """The settings of a run that determine the size of its steps."""
 
     batch_documents: int
     batch_rows: int | None
@@ -559,7 +559,7 @@ def describe_fit(asked: TrainConfig, fitted: TrainConfig, step_seconds: float, s
 
 
 def _smaller(config: TrainConfig, number: int) -> TrainConfig:
-    """Give the config with steps of about `number` documents or rows, or the next more that its mixes can divide."""
+    """Give the config with steps of about `number` documents or rows, or of the next size that its mixes can share."""
     if config.batch_rows is not None:
         return replace(config, batch_rows=max(1, min(number, config.batch_rows)))
     for documents in range(max(1, number), config.batch_documents):
@@ -571,7 +571,7 @@ def _smaller(config: TrainConfig, number: int) -> TrainConfig:
 
 
 def _is_batch_divisible(config: TrainConfig) -> bool:
-    """Tell whether a step's documents suffice for every corpus with a weight in either mix to get one."""
+    """Tell whether a step has at least one document for each corpus to which either mix gives a weight."""
     try:
         for mix in (config.mix, config.cooldown_mix):
             apportion(config.batch_documents, mix or (1.0,))

@@ -170,7 +170,7 @@ class Unlearning(Task[Batch]):
 
     @cached_property
     def record(self) -> TrainingRecord:
-        """The record of the texts that the weights were trained on; unlearnt answers, learnt before, stay in it."""
+        """The record of the texts that the weights are trained on; answers to forget, once learnt, are in it too."""
         return self.begun.record.with_texts(self._texts, _PAIRS)
 
     @property
