@@ -298,7 +298,7 @@ class Loop(Generic[MicroBatch]):
     def _update(self, norm: Tensor) -> None:
         """Update the weights, unless the gradient is not finite.
 
-        A fused optimiser gets `found_inf`, as from amp's scaler: a number on the weights' device that no code reads.
+        A fused optimiser gets `found_inf`, as from amp's scaler: a number on the device; the host does not wait for it.
         """
         if self._is_fused:
             self._adamw.found_inf = norm.isfinite().logical_not().float()

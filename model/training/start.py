@@ -104,7 +104,7 @@ def start(config: TrainConfig, cache: Path) -> Start:
 
 
 def locate_weights(config: TrainConfig, cache: Path) -> tuple[Path, CheckpointConfig | None]:
-    """Find the directory of the weights that a run starts from, and their checkpoint's config; None for base models.
+    """Find the directory of the weights that a run starts from, and the checkpoint's config (None for a base model).
 
     For an adapter's checkpoint it is the directory of the adapter's base.
     """
