@@ -65,25 +65,25 @@ _UNFIT = (LookupError, TypeError, ValueError, AttributeError, OverflowError, Rec
 class CertificateKind:
     """Record how certificates of one kind, of a forget run or of an erasure, are checked.
 
-    The part named `change` holds the log's entry, whose kind must be `change_kind`. `holds` tells for each further
-    part of a certificate whether it agrees with the others, and `borne_out` compares it with the base that it is of.
-    `summary` is what a check repeats of it, beside what all certificates have. The rest says what a check proves, and
-    what it does not: each part of `proves` stands behind the names of the checks that it follows from.
+    The part named `change` holds the log's entry, whose kind must be `change_kind`. `check_parts` tells for each
+    further part whether it agrees with the others, and `compare` compares a certificate with the base that issued it.
+    `summary` gives the fields that a check repeats, beside those of all certificates. `proves` pairs names of checks
+    with what follows if they pass. `does_not_prove`, and without the base also `not_offline`, say what no check shows.
     """
 
     predicate_type: str
     change: str
     change_kind: str
     levels: tuple[str, ...]
-    holds: Callable[[Said], dict[str, bool]]
-    borne_out: Callable[[Session, Said], Iterator[CertificateFinding]]
+    check_parts: Callable[[Said], dict[str, bool]]
+    compare: Callable[[Session, Said], Iterator[CertificateFinding]]
     summary: Callable[[Said], dict[str, Any]]
     proves: tuple[tuple[str, str], ...]
     does_not_prove: tuple[str, ...]
     not_offline: tuple[str, ...]
 
     def summarise(self, said: Said) -> dict[str, Any]:
-        """Give what a check repeats of a certificate."""
+        """Give the fields of a certificate that the outcome of its check repeats."""
         return {
             "database": said["database"],
             "applied_seq": said[self.change]["entry"]["seq"],
@@ -95,12 +95,12 @@ class CertificateKind:
         }
 
     def proven_by(self, checks: Collection[CertificateFinding]) -> tuple[str, ...]:
-        """Give what follows from those of the checks that hold."""
+        """Give the statements of `proves` that follow from the checks that passed."""
         held = {check.name for check in checks if check.ok}
         return tuple(proof for needed, proof in self.proves if held.issuperset(needed.split()))
 
     def find_faults(self, said: Said) -> CertificateFinding:
-        """Say which parts of a certificate do not agree with the others."""
+        """Give the finding "contents", which names the parts of a certificate that contradict the others."""
         change = said[self.change]
         entry = change["entry"]
         subject = {"name": subject_of(said["database"], entry["seq"]), "digest": {"sha256": change["hash"]}}
@@ -113,7 +113,7 @@ class CertificateKind:
             "the number of facts": self.summary(said)["num_facts"]
             == entry["num_facts"]
             == len(set(entry["fact_ids"])),
-            **self.holds(said),
+            **self.check_parts(said),
         }
         faults = [f"{part} does not hold" for part, holds in held.items() if not holds]
         return CertificateFinding(
@@ -121,10 +121,10 @@ class CertificateKind:
         )
 
     def compare_with_base(self, session: Session, said: Said) -> Iterator[CertificateFinding]:
-        """Compare a certificate with this base, which must be the one that it is of."""
+        """Yield the findings of comparing a certificate with this base; one if it is of another base."""
         database = audit.database_id(session)
         if said["database"] == database:
-            yield from self.borne_out(session, said)
+            yield from self.compare(session, said)
         else:
             yield CertificateFinding(
                 "run", False, f"it is of database {said['database']}, this is {database}"
@@ -132,19 +132,19 @@ class CertificateKind:
 
 
 def subject_of(database: str, seq: int) -> str:
-    """Give the name of a change as the subject of a certificate."""
+    """Give the URN of a database's change, which is the subject of a certificate."""
     return f"urn:colmlm:{database}:change:{seq}"
 
 
 def certificate_text(signed: Said) -> str:
-    """Write a certificate in the only form that a check accepts."""
+    """Write a certificate as JSON, in the only form that a check accepts."""
     return json.dumps(signed, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def _seal(
     session: Session, key: Ed25519PrivateKey, kind: CertificateKind, change: ChangeRow, said: Said
 ) -> dict[str, Any]:
-    """Sign what is said of a change, as of now."""
+    """Sign the statement `said` about a change, with the database's id, the log's entry and the present time."""
     database = audit.database_id(session)
     predicate = {
         **said,
@@ -156,8 +156,8 @@ def _seal(
 
 
 def _kept_change(session: Session, seq: Any, hash_: str) -> CertificateFinding:
-    """Say whether this base's log has the change with that hash, unaltered."""
-    kept = session.get(ChangeRow, _storable(seq))
+    """Give the finding on whether this base's log has change `seq` with that hash, unaltered."""
+    kept = session.get(ChangeRow, _storable_id(seq))
     if kept is None or kept.hash != hash_:
         return CertificateFinding(
             "change", False, f"this base's log has no change {seq} with the hash that is said"
@@ -167,7 +167,7 @@ def _kept_change(session: Session, seq: Any, hash_: str) -> CertificateFinding:
     return CertificateFinding("change", True, "this base's log has the change with that hash")
 
 
-def _storable(value: Any) -> int:
+def _storable_id(value: Any) -> int:
     """Give the value as an id that the database can store. Raises `ValueError` where it is none."""
     if type(value) is not int or not 0 < value <= MAX_ID:
         raise ValueError(f"{value!r:.40} is no id")
@@ -228,7 +228,7 @@ def _of_run(session: Session, run: ForgetRunRow, found: Verification) -> dict[st
 
 
 def _held_back(session: Session, fact_ids: Sequence[int]) -> dict[str, Any]:
-    """Name the facts that holds keep, so that they are forgotten and not erased; nothing where there are none."""
+    """Give the part `held`: the forgotten facts that holds keep from being erased; empty if there are none."""
     if not (found := held_facts(session, fact_ids)):
         return {}
     holds = sorted({hold for one in found.values() for hold in one})
@@ -236,7 +236,7 @@ def _held_back(session: Session, fact_ids: Sequence[int]) -> dict[str, Any]:
 
 
 def _without_offsets(session: Session, fact_ids: Sequence[int]) -> dict[str, int]:
-    """Count the facts that came with a release, of which only sample and number are known; nothing where none did."""
+    """Count the facts that have a document but no offsets in it, as releases import them; empty if there are none."""
     of_release = FactRow.document_id.is_not(None), FactRow.span_start.is_(None)
     counted = select(func.count()).where(FactRow.id == func.any(list(fact_ids)), *of_release)
     number = session.scalar(counted) or 0
@@ -244,7 +244,7 @@ def _without_offsets(session: Session, fact_ids: Sequence[int]) -> dict[str, int
 
 
 def _surviving(found: Verification) -> dict[str, Any]:
-    """Count the questions that were read in the whole base, and how many some place would still answer."""
+    """Give the part `survivors`: how many questions were read, and are still answered; empty if none was read."""
     if not found.read:
         return {}
     answered = len({one.asked_fact_id for one in found.survivors})
@@ -268,7 +268,7 @@ def _rate(part: int, whole: int) -> str:
     return f"{part / whole:.4f}" if whole else "0.0000"
 
 
-def _run_holds(said: Said) -> dict[str, bool]:
+def _check_run_parts(said: Said) -> dict[str, bool]:
     entry, facts, checks = said["applied"]["entry"], said["facts"], said["checks"]
     included = facts["equivalents"] if facts["equivalents_included"] else 0
     leaks = sum(rates["leaks"] for rates in said["after"].values())
@@ -303,9 +303,9 @@ def _survivors_fit(survivors: Said) -> bool:
     return within and str(survivors["rate"]) == _rate(answered, questions)
 
 
-def _run_borne_out(session: Session, said: Said) -> Iterator[CertificateFinding]:
-    """Compare the certificate's run and its changes with this base."""
-    run = session.get(ForgetRunRow, _storable(said["run"]))
+def _compare_run(session: Session, said: Said) -> Iterator[CertificateFinding]:
+    """Yield the findings of comparing the certificate's run, its changes and its facts with this base."""
+    run = session.get(ForgetRunRow, _storable_id(said["run"]))
     yield _same_run(run, said)
     change = _kept_change(session, said["applied"]["entry"]["seq"], said["applied"]["hash"])
     if change.ok and said["planned"]["seq"] != 0:
@@ -338,7 +338,7 @@ def _still_forgotten(session: Session, run: ForgetRunRow | None, said: Said) -> 
     state = run.state if run else "unknown"
     if state not in ("applied", "erased"):
         return CertificateFinding("state", False, f"the run is {state} now, no longer applied or erased")
-    forgotten = [_storable(fact_id) for fact_id in said["applied"]["entry"]["fact_ids"]]
+    forgotten = [_storable_id(fact_id) for fact_id in said["applied"]["entry"]["fact_ids"]]
     if number := count_live(session, forgotten):
         return CertificateFinding(
             "state", False, f"{number} of its facts {'is' if number == 1 else 'are'} live again"
@@ -351,8 +351,8 @@ FORGETTING = CertificateKind(
     "applied",
     "forget",
     LEVELS,
-    _run_holds,
-    _run_borne_out,
+    _check_run_parts,
+    _compare_run,
     lambda said: {
         "run_id": said["run"],
         "policy": said["policy"],
@@ -395,14 +395,14 @@ _ERASED_NOW, _BLANKED_NOW = "its facts are erased, without keys", ", and its pla
 def issue_certificate(kb: Store, seq: int) -> str:
     """Sign the certificate of the erasure that is change `seq`, as of now, and give it as the text of its file.
 
-    Raises `ErasureNotFound`.
+    Raises `ErasureNotFound` if that change is no erasure.
     """
     key = signing.signing_key(kb.settings.home)
     with kb.sessions() as session:
         change = session.get(ChangeRow, seq) if 0 < seq <= MAX_ID else None
         if change is None or change.kind != "erase":
             raise refusals.erasure_not_found(seq)
-        found = _count_held(session, change.fact_ids, change.payload)
+        found = _count_stored(session, change.fact_ids, change.payload)
         said = {
             "facts": len(set(change.fact_ids)),
             "checks": {"seq": audit.head_seq(session), **found},
@@ -416,8 +416,8 @@ def issue_certificate(kb: Store, seq: int) -> str:
         return certificate_text(_seal(session, key, ERASURE, change, said))
 
 
-def _count_held(session: Session, fact_ids: Collection[int], payload: Said) -> dict[str, int]:
-    """Count what the database still holds of these facts, and of the names that the change blanked."""
+def _count_stored(session: Session, fact_ids: Collection[int], payload: Said) -> dict[str, int]:
+    """Count, by kind, what the database still has of these facts and of the names that the change blanked."""
     ids = list(fact_ids)
     unmarked = select(func.count()).where(FactRow.id == func.any(ids), FactRow.erased_seq.is_(None))
     keys = select(func.count()).where(FactKeyRow.fact_id == func.any(ids))
@@ -430,11 +430,11 @@ def _count_held(session: Session, fact_ids: Collection[int], payload: Said) -> d
 
 
 def _lineage_of(payload: Said) -> list[str]:
-    """Say which weights were trained on the texts, by the records that the erasure found beside them."""
+    """Describe each lineage finding in an erasure's payload: whether weights were trained on its texts."""
     return [lineage.describe_finding(one) for one in lineage.read_findings(payload)]
 
 
-def _erasure_holds(said: Said) -> dict[str, bool]:
+def _check_erasure_parts(said: Said) -> dict[str, bool]:
     names = "still_live", "not_erased", "keys", "not_blanked"
     counts = [int(said["checks"].get(name, 0)) for name in names]
     told = said.get("lineage", {}).get("records", [])
@@ -444,10 +444,10 @@ def _erasure_holds(said: Said) -> dict[str, bool]:
     }
 
 
-def _erasure_borne_out(session: Session, said: Said) -> Iterator[CertificateFinding]:
+def _compare_erasure(session: Session, said: Said) -> Iterator[CertificateFinding]:
     entry = said["erased"]["entry"]
     yield _kept_change(session, entry["seq"], said["erased"]["hash"])
-    held = _count_held(session, [_storable(fact_id) for fact_id in entry["fact_ids"]], entry["payload"])
+    held = _count_stored(session, [_storable_id(fact_id) for fact_id in entry["fact_ids"]], entry["payload"])
     told = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in held.items() if number)
     yield CertificateFinding(
         "state",
@@ -462,7 +462,7 @@ def _summarise_erasure(said: Said) -> dict[str, Any]:
     payload = said["erased"]["entry"]["payload"]
     return {
         "num_facts": said["facts"],
-        "redacted_outputs": tuple(map(_storable, payload.get("generations", ()))),
+        "redacted_outputs": tuple(map(_storable_id, payload.get("generations", ()))),
         "mentions": as_mentioned(payload.get("mentions")),
         "num_places": len(payload.get("places", ())),
         "held_part": _read_held_part(payload.get("held")),
@@ -471,10 +471,10 @@ def _summarise_erasure(said: Said) -> dict[str, Any]:
 
 
 def _read_held_part(said: Said | None) -> HeldPart | None:
-    """Read what a certificate says of what holds kept; nothing where it says nothing of that."""
+    """Read the part `held` of a certificate or an erasure's payload; None if it has none."""
     if said is None:
         return None
-    parts = {name: tuple(map(_storable, said.get(name, ()))) for name in ("holds", "documents", "facts")}
+    parts = {name: tuple(map(_storable_id, said.get(name, ()))) for name in ("holds", "documents", "facts")}
     return HeldPart(**parts)
 
 
@@ -483,8 +483,8 @@ ERASURE = CertificateKind(
     "erased",
     "erase",
     ("something of it is there", "not retrievable"),
-    _erasure_holds,
-    _erasure_borne_out,
+    _check_erasure_parts,
+    _compare_erasure,
     _summarise_erasure,
     proves=(
         _SIGNED,
@@ -526,7 +526,7 @@ def check_offline(text: bytes, trusted: Collection[str]) -> CertificateCheck:
 
 
 def check_here(kb: Store, text: bytes, trusted: Collection[str] = ()) -> CertificateCheck:
-    """Check a certificate against the trusted keys, by default this base's own, and against its runs and its log."""
+    """Check a certificate against the trusted keys, by default this base's own, and against the base's log."""
     own = signing.own_key_names(kb.settings.home)
     with kb.sessions() as session:
         return _check(text, trusted or {own.keyid if own else ""}, session)

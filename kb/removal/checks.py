@@ -1,6 +1,6 @@
 """Checks: makes queries that should get no forgotten fact, looks them up, and counts the outcomes.
 
-They go through the same lookups as decoders' queries, so that the outcomes are what a decoder would get.
+The queries are looked up as those of a decoder are, so that the outcomes are what a decoder would get.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class CheckTarget:
         equivalents: Sequence[int],
         most: int,
     ) -> CheckTarget:
-        """Read at most `most` facts of either sort; the others of the set still count as forgotten."""
+        """Read at most `most` of the facts and as many equivalents. The other facts still count as forgotten."""
         sampled = sample_evenly(fact_ids, most)
         others = sample_evenly([fact_id for fact_id in equivalents if fact_id not in set(fact_ids)], most)
         records = reading.fact_records(session, [*sampled, *others])
@@ -120,7 +120,7 @@ def _stored_queries(
 ) -> list[tuple[int, bytes]]:
     """Read the queries by which decoders of this checkpoint got these facts by key, newest first.
 
-    What was read may have been found by its words, so its query need not find it by its key.
+    Lookups by words or reader are left out, as their queries need not find the fact by its key.
     """
     statement = (
         select(AttributionRow.fact_id, AttributionRow.query)
@@ -141,7 +141,7 @@ def _stored_queries(
 def build_checks(
     target: CheckTarget, keyset: KeysetHead, questioner: Questioner, given: Sequence[str] = ()
 ) -> dict[str, Checks]:
-    """Make the checks by class; without an encoder only those that are stored vectors."""
+    """Make the checks, by class. Without an encoder there are only those of stored keys and queries."""
     values = {fact.fact_id: (normalise_value(fact.value),) for fact in target.sample}
     keyed = [(fact_id, values[fact_id]) for fact_id in target.keys.fact_ids.tolist() if fact_id in values]
     stored = [(values[fact_id], query) for fact_id, query in target.stored if fact_id in values]
@@ -260,7 +260,7 @@ class QuestionToRead:
 def read_questions(
     session: Session, target: CheckTarget, questioner: Questioner, dim: int
 ) -> list[QuestionToRead]:
-    """Make the questions of the sampled facts, each once. One that no sentence of a current text says is left out."""
+    """Make the questions of the sampled facts, each once. A fact without a question or own sentence is left out."""
     facts = [fact for fact in target.sample if fact.erased_seq is None]
     keys = _first_keys(target, facts)
     asking: dict[str, list[FactRecord]] = {}
@@ -277,7 +277,7 @@ def read_questions(
     silent = [fact for fact in facts if not fact.question]
     return [
         *(_question_to_read(same, keys, sentences) for same in asking.values()),
-        *_cut_out(silent, keys, sentences),
+        *_questions_from_sentences(silent, keys, sentences),
     ]
 
 
@@ -297,14 +297,14 @@ def _question_to_read(
     return QuestionToRead(fact_id, question, question, values, keys.get(fact_id), around)
 
 
-def _cut_out(
+def _questions_from_sentences(
     facts: Sequence[FactRecord], keys: Mapping[int, Vectors], sentences: Mapping[int, Row[Any]]
 ) -> Iterator[QuestionToRead]:
     for fact in facts:
         own = sentences.get(fact.fact_id)
         if own is not None and (asked := _sentence_to_value(own.before, own.after)):
             around = f"{own.before} {own.after}"
-            about = "" if _names(own.title, asked) else f"{own.title} "
+            about = "" if _has_word_of_title(own.title, asked) else f"{own.title} "
             key = keys.get(fact.fact_id)
             yield QuestionToRead(
                 fact.fact_id, about + asked, f"{own.title} {around}", (fact.value,), key, around
@@ -312,14 +312,14 @@ def _cut_out(
 
 
 def _sentence_to_value(before: str, after: str) -> str:
-    """Give a sentence up to its value, or without it where too little stands before it to go on from."""
+    """Give a sentence up to its value; the whole sentence without the value if too few words stand before it."""
     said = before.split()
     return " ".join(
         said[-MOST_WORDS:] if len(said) >= LEAST_QUESTION_WORDS else [*said, *after.split()][:MOST_WORDS]
     )
 
 
-def _names(title: str, text: str) -> bool:
-    """Tell whether a text has a word of a title, as far as this has one."""
+def _has_word_of_title(title: str, text: str) -> bool:
+    """Tell whether a text has a word of the title, or the title has none to look for."""
     wanted = set(terms_of(title))
     return not wanted or bool(wanted & set(terms_of(text)))

@@ -1,14 +1,14 @@
 """Erasure: removes facts for good. What remains is a record that there were facts, and who erased them, when and why.
 
-One transaction redacts every text that says the facts, drops their keys, and appends one change of kind
-"erase" that holds counts and ids only. `kb.removal.purge` then removes what files still hold, level by level.
+One transaction redacts every text that says the facts, drops their keys, and appends one change of kind "erase" that
+holds counts and ids only. `kb.removal.purge` then removes what files still hold, level by level.
 
-What a hold keeps is refused: an erasure is of all its facts or of none. A document of others that mentions an erased
-fact stays whole while it is held; the report, the log and the certificate name it.
+An erasure is refused as a whole where a hold keeps one of its facts or documents. Another document that mentions an
+erased fact stays whole while it is held; the report, the log and the certificate name it.
 
-Erasing an erased fact again redacts what was stored before and still says it; where nothing does, nothing is changed
-and no change is appended. Documents, and what was stored since, are not searched again: their words may come from
-elsewhere.
+Erasing an erased fact again redacts the texts stored before its erasure that still say it. If there are none, nothing
+is changed and no change is appended. Documents, and texts stored since, are not searched again: their words may come
+from elsewhere.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from colmlm.kb.removal.purge import last_level_reached, purge_erased
 from colmlm.kb.removal.quotations import ErasedFacts
 from colmlm.kb.removal.records import Erased, ErasureReport, ErasureRequest
 from colmlm.kb.removal.scan import OnFile, ResidueReport, scan_residue
-from colmlm.kb.removal.traces import Trace, look_for_traces, make_traces, mark_shared
+from colmlm.kb.removal.traces import Trace, find_mentions, make_traces, mark_shared
 from colmlm.kb.store.waits import lift_statement_limit, retry_on_contention
 from colmlm.kb.tables import (
     ApiKeyRow,
@@ -95,12 +95,13 @@ class Erasure:
     ) -> ErasureReport:
         """Erase facts, all or none, then go on to level 2, or with `now` as far as the server permits.
 
-        With the `plan` for a person, which names exact places, these are the plan's facts, and mentions are "none".
+        With the `plan` for a person, which names exact places, `fact_ids` are the plan's facts, and mentions are
+        "none".
 
-        The facts may be live or deleted; of facts that are erased already it redacts what was stored before that and
-        still says them. `mentions` says where else the values are redacted: in their own documents, in "all" documents,
-        or in "none". Outputs, plans and jobs that say them are redacted too, with "none" only those that used the
-        facts. The report names what is `left`. Raises `SecondPersonNeeded` where the settings require two people: see
+        The facts may be live or deleted. For facts that are erased already, texts from before which still say them are
+        redacted. `mentions` says where else values are redacted: in their own documents, in "all" documents, or in
+        "none". Outputs, plans and jobs that say them are redacted too, with "none" only those that used the facts. The
+        report names what is `left`. Raises `SecondPersonNeeded` where the settings require two people: see
         `ErasureRequests`.
         """
         if self.kb.settings.erase_needs_two:
@@ -121,13 +122,13 @@ class Erasure:
             targets, _ = load_targets(session, fact_ids)
             home = self.kb.settings.home
             erased = erase_facts(session, fact_ids, actor, reason, mentions=mentions, plan=plan, home=home)
-        return self.with_left(erased, targets)
+        return self.with_left_mentions(erased, targets)
 
-    def with_left(self, erased: Erased, targets: Sequence[ErasureTarget]) -> Erased:
-        """Add to an erasure what still says its facts, by their texts as `targets` holds them from before."""
+    def with_left_mentions(self, erased: Erased, targets: Sequence[ErasureTarget]) -> Erased:
+        """Complete an erasure's outcome by what is `left`: texts that still say its facts, as `targets` had them."""
         with self.kb.sessions() as session:
             lift_statement_limit(session)
-            return replace(erased, left=look_for_traces(session, targets))
+            return replace(erased, left=find_mentions(session, targets))
 
     def preview(
         self,
@@ -136,12 +137,12 @@ class Erasure:
         mentions: Mentioned = "same-document",
         plan: PersonPlan | None = None,
     ) -> Erased:
-        """Tell what `erase` would do in the database and leave: do it, count, and roll back."""
+        """Give what `erase` would do in the database and leave there: do it, count, and roll back."""
         with self.kb.sessions() as session:
             targets, _ = load_targets(session, fact_ids)
             actor, home = self.kb.settings.actor, self.kb.settings.home
             erased = erase_facts(session, fact_ids, actor, "preview", mentions=mentions, plan=plan, home=home)
-            return replace(erased, left=look_for_traces(session, targets))
+            return replace(erased, left=find_mentions(session, targets))
 
     def finish(self, *, now: bool = True, on_step: Heard | None = None) -> ErasureReport:
         """Take every erasure so far to level 2, or with `now` as far as the server permits."""
@@ -149,7 +150,7 @@ class Erasure:
 
     @retry_on_contention
     def complete(self, *, actor: str, reason: str) -> Erased | None:
-        """Redact what still says an erased fact, as one erasure. Gives None where nothing does."""
+        """Redact, as one erasure, rows that still say an erased fact. Facts on hold are left. None if no row does."""
         with self.kb.sessions.begin() as session:
             lift_statement_limit(session)
             suppression.begin_erasure(session)
@@ -159,7 +160,7 @@ class Erasure:
             return erase_facts(session, sorted(said), actor, reason, home=home) if said else None
 
     def report(self, erased: Erased | None, *, now: bool, on_step: Heard | None) -> ErasureReport:
-        """Take this erasure (None: all earlier ones) as far as it goes, and report the level that it reached."""
+        """Purge erased texts from indexes, with `now` from files. Report on `erased` (None: on all erasures so far)."""
         levels = purge_erased(self.kb, now=now, on_step=on_step or (lambda _: None))
         return ErasureReport(erased, last_level_reached(levels), levels, 4 if now else 2)
 
@@ -170,7 +171,7 @@ class Erasure:
         mentions: Mentioned = "same-document",
         plan: PersonPlan | None = None,
     ) -> tuple[Trace, ...]:
-        """Make byte strings that no file should hold once these facts are erased, with these mentions.
+        """Make the byte strings that no file should hold once these facts are erased, with these mentions.
 
         They are made before the erasure, and contain the texts.
         """
@@ -198,7 +199,7 @@ class Erasure:
 def _compare_with_what_stays(
     session: Session, fact_ids: Sequence[int], plan: PersonPlan, made: Sequence[Trace]
 ) -> tuple[Trace, ...]:
-    """Mark the traces that other texts say, too, once the plan is carried out; the caller rolls that back."""
+    """Mark the traces that other texts hold too, after erasing by the plan, which the caller rolls back."""
     erase_facts(session, fact_ids, "preview", "preview", plan=plan)
     return tuple(mark_shared(session, made))
 
@@ -219,12 +220,12 @@ def erase_facts(
 ) -> Erased:
     """Redact and end these facts, drop their keys, and append the change. Does not commit.
 
-    It blanks the places of the `plan` for a person, too. Raises `PlanStale` where one was edited since.
-    `others` say the same; they are looked for, before anything is locked, where the caller has not.
-    `asked_by` made the request where somebody else had to approve it; the change names both.
-    Of facts that were erased before, it redacts what still says them. Of the documents, which have no other facts, it
-    redacts the whole text. Weights in the `home` are asked, as registered ones are, whether they were trained on the
-    texts. Raises `HoldStands` where a fact or document is held.
+    The places of a person's `plan` are blanked, too. Raises `PlanStale` if one was edited since, and `HoldStands` if a
+    fact or document is held. `others` are facts that say the same; without it they are searched for, before anything is
+    locked. `asked_by` made the request that another token approved, and the change names both. For facts that were
+    erased before, the rows that still say them are redacted. The documents `document_ids`, which have no other facts,
+    are redacted whole. The training records of weights in the `home` and of registered checkpoints are compared with
+    the redacted texts.
     """
     mentions = mentions if plan is None else "none"
     check_mentioned(mentions)
@@ -236,7 +237,7 @@ def erase_facts(
     ids = [target.fact_id for target in targets]
     planned = [] if plan is None else [one.row_id for one in plan.places if one.table == "document"]
     require_unheld(session, [*ids, *again], {*document_ids, *planned})
-    named = set[str]() if plan is None else persons.said_at(session, plan)
+    named = set[str]() if plan is None else persons.words_at_places(session, plan)
     saying = seen.by_now(session, targets)
     num_digests, also_said_by = suppression.remember_suppressed(session, targets, pending.seq, saying)
     # The forms of texts that are redacted only in what names one of these facts.
@@ -282,7 +283,7 @@ def erase_facts(
         for one in lineage.find_lineage(session, home, former)
     )
     if found:
-        said[lineage.PART] = lineage.store_findings(found)
+        said[lineage.PART] = lineage.findings_to_json(found)
     if asked_by is not None:
         said["asked_by"] = asked_by.to_json()
     if plan is not None:
@@ -313,10 +314,7 @@ def _append(
     fact_ids: Sequence[int],
     payload: dict[str, Any],
 ) -> str:
-    """Append the change, its reason and `on_behalf_of` redacted of these strings, since the log stays.
-
-    Gives the redacted reason.
-    """
+    """Append the change with these strings redacted in its reason and `on_behalf_of`. Give the redacted reason."""
     said, asked = Phrases(strings), current_origin()
     behalf = asked.on_behalf_of and blank_out(asked.on_behalf_of, said.spans(asked.on_behalf_of))
     discreet = replace(pending, reason=blank_out(pending.reason, said.spans(pending.reason)))
@@ -344,7 +342,7 @@ WHERE r.state = 'applied' AND r.fact_ids && CAST(:ids AS bigint[])
 
 
 def end_erased(session: Session, targets: Sequence[ErasureTarget], seq: int) -> None:
-    """Put marks in place of what these facts say, and end them as part of change `seq`."""
+    """Replace the texts of these facts by marks, and end the facts as part of change `seq`."""
     ids = [target.fact_id for target in targets]
     markers, spans = [json.dumps(one.markers) for one in targets], [one.marker for one in targets]
     session.execute(_REDACT_VALUES, {"seq": seq, "ids": ids, "markers": markers, "spans": spans})
@@ -365,9 +363,9 @@ def end_erased(session: Session, targets: Sequence[ErasureTarget], seq: int) -> 
 
 
 def load_targets(session: Session, fact_ids: Sequence[int]) -> tuple[list[ErasureTarget], list[int]]:
-    """Read these facts by id, each once, with their texts, and give the ids of erased ones apart.
+    """Read these facts by id, each once: those to erase with their texts, and the ids of those erased before.
 
-    Raises `FactNotFound`.
+    Raises `FactNotFound` if one does not exist.
     """
     wanted = sorted(set(fact_ids))
     storable = [fact_id for fact_id in wanted if 0 < fact_id <= MAX_ID]
@@ -383,16 +381,16 @@ def load_targets(session: Session, fact_ids: Sequence[int]) -> tuple[list[Erasur
     erased = [row.FactRow.id for row in found if row.FactRow.erased_seq is not None]
     rows = [row for row in found if row.FactRow.erased_seq is None]
     versions = select(FactVersionRow.fact_id, FactVersionRow.value).order_by(FactVersionRow.version)
-    values = _by_first(session, versions.where(FactVersionRow.fact_id == func.any(storable)))
+    values = _group_by_first(session, versions.where(FactVersionRow.fact_id == func.any(storable)))
     pasts = select(FactPastRow.fact_id, FactPastRow).order_by(FactPastRow.version)
-    past = _by_first(session, pasts.where(FactPastRow.fact_id == func.any(storable)))
+    past = _group_by_first(session, pasts.where(FactPastRow.fact_id == func.any(storable)))
     states = [state for row in rows for state in (row.FactRow, *past[row.FactRow.id])]
     ids = sorted({state.document_id for state in states if state.document_id is not None})
-    texts = _by_first(
+    texts = _group_by_first(
         session, select(DocumentRow.id, DocumentRow.text).where(DocumentRow.id == func.any(ids))
     )
     inside = FactRow.document_id == func.any(ids), FactRow.span_start.is_not(None)  # also of erased ones
-    spans = _by_first(
+    spans = _group_by_first(
         session, select(FactRow.document_id, FactRow.span_start, FactRow.span_end).where(*inside)
     )
 
@@ -424,8 +422,8 @@ def load_targets(session: Session, fact_ids: Sequence[int]) -> tuple[list[Erasur
     return [target_of(row, row.FactRow, past[row.FactRow.id]) for row in rows], erased
 
 
-def _by_first(session: Session, statement: Select[*tuple[Any, ...]]) -> defaultdict[int, list[Any]]:
-    """Group rows by their first column; of one that is left the value is given, and of more a tuple."""
+def _group_by_first(session: Session, statement: Select[*tuple[Any, ...]]) -> defaultdict[int, list[Any]]:
+    """Group the other columns of rows by the first one: as a value where there is one, else as a tuple."""
     found = defaultdict[int, list[Any]](list)
     for first, *others in session.execute(statement):
         found[first].append(others[0] if len(others) == 1 else tuple(others))
@@ -444,7 +442,7 @@ class ErasureRequests:
     kb: SearchableStore
 
     def token_of(self, secret: str | None, right: Right = Right.admin) -> TokenRecord:
-        """Give the token with this right that a secret belongs to. Raises `AdminKeyNeeded`."""
+        """Give the token that a secret belongs to. Raises `AdminKeyNeeded` unless it has this right."""
         with self.kb.sessions() as session:
             token = verify_token(session, secret) if secret else None
         if token is None or not token.may(right):
@@ -470,7 +468,7 @@ class ErasureRequests:
             targets, again = load_targets(session, fact_ids)
             ids = sorted((*(target.fact_id for target in targets), *again))
             require_unheld(session, ids)  # and again when it is approved
-            named = set[str]() if plan is None else persons.said_at(session, plan)
+            named = set[str]() if plan is None else persons.words_at_places(session, plan)
             reason = blank_out(reason, Phrases(named).spans(reason))
             behalf = signature_of(actor).on_behalf_of
             row = ErasureRequestRow(
@@ -538,11 +536,11 @@ class ErasureRequests:
                     home=self.kb.settings.home,
                 )
             done = _decide(session, row, "approved", token, erased.seq)
-        return done, Erasure(self.kb).with_left(erased, targets)
+        return done, Erasure(self.kb).with_left_mentions(erased, targets)
 
     @retry_on_contention
     def withdraw(self, request_id: int, *, token: TokenRecord) -> ErasureRequest:
-        """End a request without erasing anything. The token that made the request may do that too."""
+        """End a request without erasing anything. The token that made the request may do that, too."""
         with self.kb.sessions.begin() as session:
             row, _ = _read(session, request_id, lock=True)
             return _decide(session, row, "withdrawn", token, None)
@@ -559,7 +557,7 @@ _SELECT = (
 def _read(
     session: Session, request_id: int, *, lock: bool = False
 ) -> tuple[ErasureRequestRow, ErasureRequest]:
-    """Give a request. One to decide is locked, so that of two decisions at a time the second finds it decided."""
+    """Read a request and its record. With `lock` its row is locked, and it must wait for a decision."""
     statement = _SELECT.where(ErasureRequestRow.id == request_id)
     if lock:
         statement = statement.with_for_update(of=ErasureRequestRow)

@@ -1,15 +1,14 @@
 """Forgetting: plans the deletion of a set of facts chosen by a selector, applies it as one change, verifies, undoes it.
 
-    planned -> applied -> restored
-            |          -> erased
-            -> discarded: the run is removed
+planned -> applied -> restored | -> erased -> discarded: the run is removed
 
-A plan changes no fact. Applying one is a change of kind "forget" that deletes all its facts at once; restoring is
-one change too, and so is discarding a plan. Verification asks for the facts with every check there is, and stores the
+A plan changes no fact. Applying one is a change of kind "forget" that deletes all its facts at once; restoring is one
+change too, and so is discarding a plan. Verification looks the facts up by checks of every class, and stores the
 outcomes.
 
-A scoped caller plans with what it sees, so that every target is in its corpora, and sees its own runs and those of
-others with no other right (the policy of the table). What a verification found is of the whole base, and not shown.
+A caller limited to some corpora plans with the facts that it sees, so that every target is in its corpora. It sees its
+own runs and those of callers with no other right (the policy of the table). A verification is of the whole base, so it
+is not shown to such a caller.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from colmlm.kb.log.audit import Signature, signature_of
 from colmlm.kb.principal import as_service, scope_of_caller
 from colmlm.kb.removal import quotations
 from colmlm.kb.removal.checks import Questioner
-from colmlm.kb.removal.plan import ForgetPlanner, is_plan_unchanged
+from colmlm.kb.removal.plan import ForgetPlanner, unchanged_facts
 from colmlm.kb.removal.records import (
     DEFAULT_POLICY,
     SAMPLE,
@@ -105,7 +104,7 @@ class Forgetting:
         _check_choices(equivalents, policy, radius)
         who = signature_of(actor)
         drawn = self._on_one_keyset(
-            lambda: self._planner.draw(selector, equivalents, radius, policy, allow_empty=allow_empty)
+            lambda: self._planner.make_plan(selector, equivalents, radius, policy, allow_empty=allow_empty)
         )
         with as_service():
             return self._store(drawn, selector, who, reason)
@@ -145,7 +144,7 @@ class Forgetting:
             pending = audit.begin_change(session, actor, reason)
             run = get_run(session, run_id, "planned")
             plan = plan_of(run)
-            if stale := sorted(set(plan.fact_ids) - is_plan_unchanged(session, plan)):
+            if stale := sorted(set(plan.fact_ids) - unchanged_facts(session, plan)):
                 raise refusals.plan_stale(run_id, stale)
             ended = facts.end_facts(session, plan.fact_ids, pending.seq)
             abstain = run.policy == "abstain"
@@ -170,7 +169,7 @@ class Forgetting:
         return edit
 
     def verify(self, run_id: int, questions: Sequence[str] = ()) -> Verification:
-        """Ask for the forgotten facts with every check there is and with these `questions`, and store the outcome."""
+        """Look up the forgotten facts by checks of every class and by these `questions`, and store the verification."""
         with self.kb.sessions() as session:
             plan = plan_of(get_run(session, run_id, "applied", "erased"))
         found = self._on_one_keyset(lambda: self._planner.verify(plan, questions))
@@ -219,7 +218,7 @@ class Forgetting:
             )
 
     def survivors(self, run_id: int, after: int = 0, limit: int = 50) -> list[SaidSurvivor]:
-        """Give the places that would still answer, past the first `after`: by the last verification, else the plan.
+        """Give at most `limit` survivors past the first `after`: of the last verification, else of the plan.
 
         A verification without a reader found none, so the plan's are given then, too.
         """
@@ -231,7 +230,7 @@ class Forgetting:
             return said_survivors(session, listed[after : after + limit])
 
     def facts(self, fact_ids: Sequence[int]) -> dict[int, FactRecord]:
-        """Give those of these facts that the base still has, by id."""
+        """Give the records of these facts by id, without those that do not exist."""
         with self.kb.sessions() as session:
             return reading.fact_records(session, fact_ids)
 
@@ -265,7 +264,7 @@ def _check_choices(equivalents: str, policy: str, radius: float | None) -> None:
 
 
 def get_run(session: Session, run_id: int, *states: str, lock: bool = False) -> ForgetRunRow:
-    """Give a run, which must be in one of these states (none given: any). Raises `ForgetRunState` where it is not."""
+    """Read a run. Raises `ForgetRunNotFound`, or `ForgetRunState` if `states` are given and it is in none of them."""
     statement = select(ForgetRunRow).where(ForgetRunRow.id == run_id)
     storable = 0 < run_id <= facts.MAX_ID
     run = session.scalar(statement.with_for_update() if lock else statement) if storable else None
@@ -288,7 +287,7 @@ def plan_of(run: ForgetRunRow) -> ForgetPlan:
 
 
 def _shown_verification(run: ForgetRunRow) -> dict[str, Any] | None:
-    """Give the last verification, if who asks has a right on all that it asked."""
+    """Give the run's last verification; None if it has none, or if the caller is limited to some corpora."""
     return run.verification if scope_of_caller() is None else None
 
 

@@ -1,11 +1,11 @@
 """Holds, which keep facts, documents and corpora from being destroyed, and rules by which documents go after a time.
 
 What a hold keeps is decided by the database (`holds_on_document`, `holds_on_fact`): a document with all its editions
-and facts, where the document, a fact in it or its corpus is held. Who destroys asks under the lock of the change log,
-and placing or releasing a hold takes that lock, too. So each comes wholly before or after the other.
+and facts, where the document, a fact in it or its corpus is held. An erasure or a rule asks under the lock of the
+change log, and placing or releasing a hold takes that lock, too. So each comes wholly before or after the other.
 
-A rule is carried out by a worker, as ordinary changes of the log with the rule as reason. Days are counted by the
-clock of the database.
+A rule is carried out by a worker, as ordinary changes of the log with the rule as reason. Days are counted by the clock
+of the database.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ STANDING = ("standing", "release-asked")
 class Holds:
     """The holds of a knowledge base.
 
-    Where the settings want a second person, a hold is placed or released by two tokens: one asks, another says the
-    same. The base enforces that the tokens differ; that they belong to two people is up to whoever hands them out.
+    Where the settings want a second person, a hold is placed or released by two tokens: one asks, and another approves.
+    The base enforces that the tokens differ; that they belong to two people is up to whoever hands them out.
     """
 
     kb: SearchableStore
 
     @retry_on_contention
     def place(self, *, token: TokenRecord | None = None, **chosen: Unpack[HeldSelection]) -> Hold:
-        """Place a hold, or ask for it where two people are needed. Raises where something of it does not exist.
+        """Place a hold, or ask for it where two people are needed. Raises if a fact, document or corpus does not exist.
 
         Raises `FactErased` for a fact that is erased already, and `SecondPersonNeeded` without a token.
         """
@@ -118,7 +118,7 @@ class Holds:
 
     @retry_on_contention
     def release(self, hold_id: int, *, actor: str, reason: str, token: TokenRecord | None = None) -> Hold:
-        """Release a hold; where two people are needed, the first asks for that and another's call releases it.
+        """Release a hold. Where two people are needed, the first call asks for it, and another token's call releases.
 
         Raises `HoldNotFound`, `HoldState`, `SamePerson` or `SecondPersonNeeded`.
         """
@@ -152,7 +152,7 @@ class Holds:
 
     @retry_on_contention
     def withdraw(self, hold_id: int, *, token: TokenRecord | None = None) -> Hold:
-        """Take back what waits for a second person: a hold that was asked for, or a release. Either may do that."""
+        """Take back a hold or a release that waits for a second person. Raises `HoldState` if none waits."""
         with self._deciding(hold_id, None, token) as (session, row, _, _):
             if row.state == "asked":
                 row.state = "withdrawn"
@@ -207,7 +207,7 @@ class Holds:
             return _read_hold(session, hold_id)[1]
 
     def token_of(self, secret: str | None) -> TokenRecord | None:
-        """Give the token that a secret belongs to, where the settings want two people. Raises `AdminKeyNeeded`."""
+        """Give the token of a secret; None where one person is enough. Raises `AdminKeyNeeded` if there is none."""
         if self.kb.settings.hold_needs_two == "no":
             return None
         return ErasureRequests(self.kb).token_of(secret, Right.edit)
@@ -266,7 +266,7 @@ def _require_known(
 
 
 def _acting_with(token: TokenRecord | None) -> AbstractContextManager[None]:
-    """Let the log name this token, where it is the one that two people need."""
+    """Let the log name this token in the block, where two people are needed; None changes nothing."""
     if token is None:
         return nullcontext()
     return acting_as(token.principal, current_origin().on_behalf_of)
@@ -299,7 +299,7 @@ _COUNT_ON = text("SELECT setval('hold_id_seq', greatest(:id, (SELECT last_value 
 
 
 def repeat_hold(session: Session, said: Mapping[str, Any], actor: str, reason: str) -> None:
-    """Place, in a restored base, a hold that the entry of a newer log placed, under its number. Does not commit."""
+    """Place in a restored base the hold that an entry of a newer log placed, with its id. Does not commit."""
     payload = said["payload"]
     pending = audit.begin_change(session, actor, reason)
     values = {
@@ -318,7 +318,7 @@ def repeat_hold(session: Session, said: Mapping[str, Any], actor: str, reason: s
 
 
 def repeat_release(session: Session, said: Mapping[str, Any], actor: str, reason: str) -> None:
-    """Release, in a restored base, a hold that the entry of a newer log released. Does not commit."""
+    """Release in a restored base the hold that an entry of a newer log released. Does not commit."""
     pending = audit.begin_change(session, actor, reason)
     row = session.get(HoldRow, said["payload"]["hold"])
     if row is None or row.state not in STANDING:
@@ -395,7 +395,7 @@ class Retention:
     def set_rule(
         self, corpus: str, *, actor: str, reason: str, **terms: Unpack[RetentionTerms]
     ) -> RetentionRule:
-        """Give a corpus this rule, in place of the one that it has. Nothing goes before a worker carries it out.
+        """Give a corpus this rule, in place of the one that it has. No document goes before a worker carries it out.
 
         Raises `CorpusNotFound`, `InvalidValue`, and `SecondPersonNeeded` for one that erases where the settings want
         two people for an erasure.
@@ -430,7 +430,7 @@ class Retention:
     ) -> RetentionPlan:
         """Tell what the rule of a corpus, or one of these `terms`, would do now, and when the next document goes.
 
-        `now` is another time than the database's. Changes nothing. Raises `CorpusNotFound`.
+        `now` replaces the database's time. Changes nothing. Raises `CorpusNotFound`.
         """
         if terms is not None:
             self._check(terms)
@@ -457,7 +457,7 @@ class Retention:
             )
 
     def due(self, document_id: int) -> DueDocument | None:
-        """Tell when the rule of its corpus reaches a document; None where there is no rule, or it is gone."""
+        """Give when and how the rule of its corpus removes a document; None if no rule applies to the document."""
         with self.kb.sessions() as session:
             corpus = session.scalar(select(DocumentRow.corpus).where(DocumentRow.id == document_id))
             row = session.get(RetentionRuleRow, corpus) if corpus is not None else None
@@ -468,10 +468,10 @@ class Retention:
             return None if found is None else _due(found, rule)
 
     def carry_out(self, *, now: datetime | None = None) -> list[Edit]:
-        """Let the documents go that rules reach by now, some hundred in each change. Gives the changes.
+        """Delete or erase the documents that are due by their rules, and give the changes, one for each 200 documents.
 
-        What is held stays; the changes name it. `now` is another time than the database's. A rule that erases takes
-        the indexes along, as an erasure does. One that the settings would refuse is passed over.
+        Held documents stay, and the changes name them. `now` replaces the database's time. After a rule that erases,
+        the indexes are purged, as after an erasure. Such rules are skipped where an erasure needs two people.
         """
         done: list[Edit] = []
         for rule in self.rules():
@@ -492,7 +492,7 @@ class Retention:
 
     @retry_on_contention
     def _carry_out(self, rule: RetentionRule, now: Any, document_ids: Sequence[int]) -> Edit | None:
-        """Let those of these documents go that are still due and not held, in one change."""
+        """Delete or erase, in one change, those of these documents that are still due and not held; None if none is."""
         actor, reason = self.kb.settings.actor, f"retention rule of change {rule.seq}: {_describe_rule(rule)}"
         with self.kb.sessions.begin() as session:
             lift_statement_limit(session)
@@ -543,7 +543,7 @@ class Retention:
 
 
 def apply_rule(session: Session, corpus: str, terms: RetentionTerms | None, seq: int) -> None:
-    """Store the rule of a corpus, or that it has none, as change `seq` says."""
+    """Store these terms as the rule of a corpus, as of change `seq`; with None, delete its rule."""
     if terms is None:
         if (row := session.get(RetentionRuleRow, corpus)) is not None:
             session.delete(row)
@@ -555,7 +555,7 @@ def apply_rule(session: Session, corpus: str, terms: RetentionTerms | None, seq:
 
 
 def repeat_rule(session: Session, said: Mapping[str, Any], actor: str, reason: str) -> None:
-    """Give a corpus, in a restored base, the rule of the entry of a newer log. Does not commit."""
+    """Give a corpus of a restored base the rule that an entry of a newer log set or ended. Does not commit."""
     payload = said["payload"]
     pending = audit.begin_change(session, actor, reason)
     terms: RetentionTerms | None = None
@@ -592,7 +592,7 @@ def _as_utc(time: Any) -> datetime:
 
 
 def _facts_of(session: Session, document_ids: Sequence[int]) -> list[int]:
-    """Give the facts of these documents that are not erased, also those that stood there before."""
+    """Give the facts, not yet erased, that have or had their span in one of these documents."""
     ids = list(document_ids)
     stood = select(FactPastRow.fact_id).where(FactPastRow.document_id == func.any(ids))
     here = (FactRow.document_id == func.any(ids)) | FactRow.id.in_(stood)

@@ -68,7 +68,7 @@ def known_weights(session: Session, home: Path | None) -> list[KnownWeights]:
 def _as_registered(
     trained_on: str | None, here: FoundRecord | None, by_record: Mapping[str | None, FoundRecord]
 ) -> FoundRecord:
-    """Give the record that a checkpoint was registered with, or say why there is none to rely on."""
+    """Give the record that a checkpoint was registered with, or one whose `fault` says why there is none."""
     said = trained_on or ""
     registered = said.removeprefix(RECORDED) if said.startswith(RECORDED) else None
     copy = None if registered is None else by_record.get(registered)
@@ -80,7 +80,7 @@ def _as_registered(
 
 
 def _weights_in(home: Path) -> Iterator[tuple[Path, FoundRecord]]:
-    """Find the folders with weights in a home, and in its folders."""
+    """Yield the folders with weights in a home, or in one of its folders, each with its training record."""
     try:
         folders = sorted(one for one in home.iterdir() if one.is_dir() and one.name not in _NOT_WEIGHTS)
         below = [one for folder in folders for one in sorted(folder.iterdir()) if one.is_dir()]
@@ -99,7 +99,7 @@ def _description_digest(folder: Path) -> str:
 def find_lineage(
     session: Session, home: Path | None, texts: Mapping[int, FormerText]
 ) -> tuple[LineageFinding, ...]:
-    """Say of all weights that the base knows whether they were trained on these texts of documents, by id."""
+    """Give a finding for all weights that the base knows: whether they were trained on these former texts."""
     if not texts:
         return ()
     before = _found_before(session, {number for number, text in texts.items() if text.is_marked})
@@ -144,7 +144,7 @@ def _same_weights(weights: KnownWeights, findings: Iterable[LineageFinding]) -> 
 
 
 def _is_settled(number: int, weights: KnownWeights, earlier: Sequence[LineageFinding | None]) -> bool:
-    """Tell whether each earlier erasure compared this record with the text before it, and did not find it."""
+    """Tell whether earlier erasures touched the document, and each compared this record with its text."""
     asked = [
         one is not None and one.record == weights.found.sha256 and number not in one.uncertain
         for one in earlier
@@ -153,7 +153,7 @@ def _is_settled(number: int, weights: KnownWeights, earlier: Sequence[LineageFin
 
 
 def _found_before(session: Session, document_ids: set[int]) -> dict[int, list[tuple[LineageFinding, ...]]]:
-    """Give what earlier erasures found for these documents, one after another."""
+    """Give, by document, the findings of each earlier erasure that redacted the document, oldest first."""
     found: dict[int, list[tuple[LineageFinding, ...]]] = {}
     if not document_ids:
         return found
@@ -165,15 +165,15 @@ def _found_before(session: Session, document_ids: set[int]) -> dict[int, list[tu
 
 
 def read_findings(payload: Mapping[str, Any]) -> tuple[LineageFinding, ...]:
-    """Read the findings in the payload of an erasure; older payloads have none. Raises `ValueError`."""
+    """Read the findings in an erasure's payload; older ones have none. Raises `ValueError` for another form."""
     try:
         return msgspec.convert(payload.get(PART, ()), tuple[LineageFinding, ...])
     except msgspec.ValidationError as error:
         raise ValueError(f"the lineage in the payload cannot be read ({error})") from error
 
 
-def store_findings(findings: Iterable[LineageFinding]) -> list[dict[str, Any]]:
-    """Give the findings as the payload of an erasure holds them."""
+def findings_to_json(findings: Iterable[LineageFinding]) -> list[dict[str, Any]]:
+    """Give the findings as JSON for the payload of an erasure."""
     return [
         {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(one).items()}
         for one in findings
@@ -181,7 +181,7 @@ def store_findings(findings: Iterable[LineageFinding]) -> list[dict[str, Any]]:
 
 
 def describe_finding(finding: LineageFinding) -> str:
-    """Say a finding as a certificate does."""
+    """Write a finding as the sentence that a certificate has of it."""
     if finding.documents:
         numbers = ", ".join(map(str, finding.documents))
         noun = "document" if len(finding.documents) == 1 else "documents"

@@ -1,10 +1,10 @@
 """A person: finds every place that names somebody, plans what to erase there, and blanks names in place.
 
 Every column of texts of every table is searched (`kb.tables.declarative`). A fact that names the person is erased as a
-whole. Elsewhere the name is blanked, and the rest of the text stays. What things are known by, as tokens and
-corpora, is told and stays, with what to do about it (`STAYING`).
+whole. Elsewhere the name is blanked, and the rest of the text stays. Names of things, such as tokens and corpora, stay
+and are reported, with what to do about them (`STAYING`).
 
-A plan is signed by the base. It names places, with a digest of what stood there, and holds no text. So it can be
+A plan is signed by the base. It names places, with a digest of the value found there, and holds no text. So it can be
 kept, and a place that was edited since is noticed. An entry of the log that is blanked has another hash than before:
 the erasure appends a seal of that break, so that the chain tells which entries were blanked and by which change.
 
@@ -98,7 +98,7 @@ _UNFINISHED = "The job is not over. Cancel it or wait, then find the person agai
 
 @dataclass(frozen=True, slots=True)
 class PersonPlan:
-    """The facts to erase and the places to blank, in a base with this name."""
+    """The facts to erase and the places to blank for a person, in the base `database` as of change `seq`."""
 
     database: str
     seq: int
@@ -134,7 +134,7 @@ class PersonPlan:
 
 @dataclass(slots=True)
 class _NamedValue:
-    """A value that names the person, as it is collected."""
+    """A column's value that names the person, or the texts of a fact, with the spans of the names in it."""
 
     place: NamePlace
     what: str
@@ -170,8 +170,8 @@ def find_person(
 ) -> PersonFindings:
     """Find every place that names the person, and plan to erase what is sure. Changes nothing.
 
-    `also` are other spellings and names of the person. `decide` says of a place by its name whether to "erase" what is
-    not sure there, too, or to "keep" it. Raises `InvalidValue` for a blank name and for an unknown place.
+    `also` are other spellings and names of the person. `decide` says for the name of a place whether to "erase" unsure
+    names there, too, or to "keep" the place. Raises `InvalidValue` for a blank name and for an unknown place.
     """
     for one in (name, *also):
         audit.check_name("name", one)
@@ -289,7 +289,7 @@ def _search(session: Session, finder: PersonFinder) -> Iterator[_NamedValue]:
 
 
 def _remedy(row: type[TableRow], column: str) -> str:
-    """Say what to do about a column that stays; nothing where it is blanked."""
+    """Say what to do about a column that an erasure leaves; "" if the column is blanked."""
     return STAYING.get(row.__tablename__, "") or STAYING.get(_STAYING_COLUMNS.get(column, column), "")
 
 
@@ -308,15 +308,15 @@ ARRAY[fact.question, fact.answer]
 
 
 def _search_facts(
-    session: Session, finder: PersonFinder | None, which: Any, digest: Callable[[Any], str]
+    session: Session, finder: PersonFinder | None, condition: Any, digest: Callable[[Any], str]
 ) -> Iterator[_NamedValue]:
-    """Yield these facts, with every text that each has or had; with a finder only those that name the person."""
+    """Yield the facts that fit a condition, with all their texts; with a finder, those that name the person."""
     texts = literal_column(_TEXTS_OF_FACT, ARRAY(Text)).label("texts")
     statement = (
         select(FactRow.id, FactRow.document_id, DocumentRow.corpus, DocumentRow.external_id, texts)
         .select_from(FactRow)
         .outerjoin(DocumentRow, DocumentRow.id == FactRow.document_id)
-        .where(which)
+        .where(condition)
         .order_by(FactRow.id)
     )
     if finder is not None:
@@ -338,9 +338,9 @@ def _search_facts(
 
 
 def _add_facts_within(session: Session, found: dict[str, _NamedValue], kept: Collection[str]) -> None:
-    """Add the facts that stand in a name of a document, and, as not sure, those in a sentence with the name.
+    """Add the facts whose spans overlap a document's names, and, as not sure, those in a sentence with a name.
 
-    Raises `InvalidValue` where a fact is kept and the name that it stands in is not.
+    Raises `InvalidValue` where a fact is kept and the name that its span overlaps is not.
     """
     doubts: dict[int, str | None] = {}
     for at, one in found.items():
@@ -362,7 +362,7 @@ def _add_facts_within(session: Session, found: dict[str, _NamedValue], kept: Col
 
 
 def _doubts_within(session: Session, document: _NamedValue) -> Iterator[tuple[int, str | None]]:
-    """Yield the facts in names of a document (None: in one that is sure), and those in sentences with a sure name."""
+    """Yield facts with their doubt: None in a sure name of the document, else "overlap" or "sentence"."""
     of_document = FactRow.document_id == document.place.row_id
     whole = FactRow.erased_seq.is_(None), FactRow.span_start.is_not(None)
     spans = select(FactRow.id, FactRow.span_start, FactRow.span_end).where(of_document, *whole)
@@ -404,8 +404,8 @@ def read_plan(kb: Store, signed: Mapping[str, Any]) -> PersonPlan:
     return plan
 
 
-def said_at(session: Session, plan: PersonPlan) -> set[str]:
-    """Give what stands at the places of a plan. Raises `PlanStale` where any was edited since."""
+def words_at_places(session: Session, plan: PersonPlan) -> set[str]:
+    """Give the words at the places of a plan. Raises `PlanStale` if the text of a place was edited since."""
     digest, said, changed = digests_of_values(session), set[str](), list[str]()
     facts = _search_facts(session, None, FactRow.id == func.any(list(plan.fact_ids)), digest)
     values: dict[str, Any] = {one.place.name: one.value for one in facts}
@@ -425,12 +425,12 @@ def said_at(session: Session, plan: PersonPlan) -> set[str]:
 
 
 def blanked_changes(plan: PersonPlan) -> list[int]:
-    """Give the entries of the log that a plan blanks."""
+    """Give the numbers of the log's entries that a plan blanks."""
     return sorted({place.row_id for place in plan.places if place.table == ChangeRow.__tablename__})
 
 
 def places_here(session: Session, stored: Sequence[Any]) -> PersonPlan:
-    """Give those places of an erasure's change that stand in this base as they were found, to blank them again."""
+    """Give a plan to blank again the places of an erasure's change whose values here are as they were found."""
     digest, found = digests_of_values(session), list[NamePlace]()
     for place, row in rows_of_places(session, [NamePlace.from_json(one) for one in stored]):
         if row is not None and digest(getattr(row, place.column)) == place.digest:
@@ -439,7 +439,7 @@ def places_here(session: Session, stored: Sequence[Any]) -> PersonPlan:
 
 
 def count_unblanked(session: Session, stored: Sequence[Any]) -> int:
-    """Count the places of an erasure's change that are not blank now."""
+    """Count the places of an erasure's change that are readable now."""
     return sum(
         _is_readable(row, place)
         for place, row in rows_of_places(session, [NamePlace.from_json(one) for one in stored])
@@ -458,7 +458,7 @@ def count_places(plan: PersonPlan) -> dict[str, int]:
 
 
 def make_place_traces(session: Session, plan: PersonPlan) -> Iterator[Trace]:
-    """Make a trace of each name with what stands around it, so that namesakes elsewhere are no residue."""
+    """Yield a trace of each name with the text around it, so that namesakes elsewhere are no residue."""
     for place, row in rows_of_places(session, plan.places):
         texts = list(strings_of_value(getattr(row, place.column, None)))
         for part, start, end in place.stretches:

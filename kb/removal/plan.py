@@ -97,8 +97,8 @@ class PlannedBase:
             _number_texts([normalise_value(row.question) if row.question else None for row in rows]),
         )
 
-    def has(self, fact_ids: Sequence[int]) -> npt.NDArray[np.bool_]:
-        """Say for each live fact [N] whether it is one of these."""
+    def mask_of(self, fact_ids: Sequence[int]) -> npt.NDArray[np.bool_]:
+        """Give a mask [N] of the live facts that are among `fact_ids`."""
         return np.isin(self.fact_ids, np.array(fact_ids, dtype=np.int64))
 
     def count_unkeyed(self, fact_ids: Sequence[int]) -> int:
@@ -106,12 +106,12 @@ class PlannedBase:
         return int((~np.isin(np.array(fact_ids, dtype=np.int64), self.space.fact_ids)).sum())
 
     def ask_for(self, fact_ids: Sequence[int], questioner: Questioner, most: int) -> AskedQueries:
-        """Make queries of the questions of these facts, at most `most`.
+        """Encode the questions of these facts to queries, at most `most`.
 
         Each distinct question is encoded once. Without an encoder, and for facts without a question, the fact's own
         first key is used instead.
         """
-        rows = np.flatnonzero(self.has(fact_ids))
+        rows = np.flatnonzero(self.mask_of(fact_ids))
         can_ask = questioner.encoder is not None
         if can_ask:
             classes = self.question_N[rows]
@@ -138,7 +138,7 @@ class PlannedBase:
         A fact says the same where it has the same value and either the same question, or a key within `radius` of a key
         or an encoded question of the selected one.
         """
-        chosen, asks = self.has(selected), self.question_N >= 0
+        chosen, asks = self.mask_of(selected), self.question_N >= 0
         pair_N = self.question_N * (len(self.fact_ids) + 1) + self.value_N
         asking = asks & ~chosen & np.isin(self.question_N, self.question_N[chosen & asks])
         same = asking & np.isin(pair_N, pair_N[chosen & asks])
@@ -165,7 +165,7 @@ class PlannedBase:
             yield from alike.fact_ids[alike.are_within(vectors[rows], radius)].tolist()
 
     def _by_value(self, fact_ids: Ids) -> dict[int, list[int]]:
-        """Give the rows of these facts by the number of their value."""
+        """Give, by the number of a value, the positions in `fact_ids` of the facts that have it."""
         rows: dict[int, list[int]] = {}
         for row, value in enumerate(self.value_N[np.searchsorted(self.fact_ids, fact_ids)].tolist()):
             rows.setdefault(value, []).append(row)
@@ -180,7 +180,7 @@ def _number_texts(texts: list[str | None]) -> Ids:
 def list_successors(
     base: PlannedBase, doomed: Sequence[int], asked: AskedQueries, policy: str
 ) -> tuple[Successor, ...]:
-    """Compute what each query would get if the doomed facts were forgotten, by the rules of a lookup."""
+    """Compute what a lookup with each query would give if the doomed facts were forgotten."""
     remaining, going = base.space.exclude(doomed), base.space.restrict_to(doomed)
     scores, ids = remaining.best_facts(asked.queries_BD)
     blocked, _ = base.tombstones.best_facts(asked.queries_BD)
@@ -204,7 +204,7 @@ def list_successors(
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Let one caller at a time in a process work with all keys in memory. Raises `PlanUnderWay` for another."""
+    """Let one caller at a time in a process make or compare a plan. Raises `PlanUnderWay` for another."""
     if not _WORKING.acquire(blocking=False):
         raise refusals.plan_under_way()
     try:
@@ -215,7 +215,7 @@ def _alone() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ForgetPlanner:
-    """Makes plans and verifies applied ones, without storing anything.
+    """Makes plans of forgetting and verifies applied ones, without storing anything.
 
     It examines at most `most` facts, of a base with at most `largest` live ones. All their keys are held in memory.
     With `reading` the whole base is read, too, for equivalents and for what still answers.
@@ -228,14 +228,14 @@ class ForgetPlanner:
     largest: int | None
 
     @_alone()
-    def draw(
+    def make_plan(
         self, selector: Selector, equivalents: str, radius: float | None, policy: str, *, allow_empty: bool
     ) -> ForgetPlan:
-        """Make the plan for the facts that the selector chooses: it has no run and no digest yet.
+        """Make the plan for the facts that the selector chooses, without the id of a run or a selector digest.
 
         Raises `PlanUnderWay` where this process makes another plan, and `PlanTooLarge` where too many facts are live.
         """
-        keyset, planned_seq = self._begin()  # before the facts: an edit meanwhile makes the plan stale
+        keyset, planned_seq = self._active_keyset_and_head()  # first: an edit meanwhile makes the plan stale
         with self.kb.sessions() as session:
             self._require_room(session)
             selected = select_facts(session, selector, keyset=keyset, allow_empty=allow_empty)
@@ -283,9 +283,9 @@ class ForgetPlanner:
 
         Raises `PlanUnderWay` and `PlanTooLarge` where it has to search for equivalents.
         """
-        live, keyset = is_plan_unchanged(session, plan), None
+        live, keyset = unchanged_facts(session, plan), None
         if plan.included or selector.like is not None:
-            keyset, _ = self._begin()
+            keyset, _ = self._active_keyset_and_head()
         ours = {*plan.fact_ids, *plan.equivalents}
         selected = set(select_facts(session, selector, keyset=keyset, allow_empty=True)) - ours
         same = set[int]()
@@ -300,8 +300,8 @@ class ForgetPlanner:
             newly_equivalent=tuple(sorted(same - ours - selected)),
         )
 
-    def _begin(self) -> tuple[KeysetHead, int]:
-        """Give the keyset that answers and the last change, which are of no corpus."""
+    def _active_keyset_and_head(self) -> tuple[KeysetHead, int]:
+        """Give the active keyset and the number of the last change, even to callers limited to some corpora."""
         with as_service(), self.kb.sessions() as session:
             return keysets.active_head(session), audit.head_seq(session)
 
@@ -312,7 +312,7 @@ class ForgetPlanner:
                 raise refusals.plan_too_large(live, self.largest)
 
     def verify(self, plan: ForgetPlan, given: Sequence[str]) -> Verification:
-        """Ask for the facts of an applied plan, with checks made from them and with the `given` questions.
+        """Check that no lookup gives a fact of an applied plan, by checks made from them and by the `given` questions.
 
         With `reading` their questions are read in the whole base, too. Their keys are searched for in the index.
         """
@@ -363,7 +363,7 @@ class ForgetPlanner:
         return rates, leaked
 
     def _collateral(self, base: PlannedBase, doomed: Sequence[int], asked: AskedQueries) -> Collateral:
-        """Count facts near the doomed ones whose questions get a doomed fact now, and outputs that used doomed ones."""
+        """Count near facts whose questions get a doomed fact first now, and outputs that used doomed ones."""
         near = base.space.exclude(doomed).nearest_facts(asked.queries_BD, NEIGHBOURS)
         theirs = base.ask_for(near.tolist(), self.questioner, self.most)
         _, first = base.space.best_facts(theirs.queries_BD)
@@ -382,8 +382,8 @@ def count_live(session: Session, fact_ids: Collection[int]) -> int:
     return session.scalar(live) or 0
 
 
-def is_plan_unchanged(session: Session, plan: ForgetPlan) -> set[int]:
-    """Give those facts of the plan that are live and were not edited since it was made."""
+def unchanged_facts(session: Session, plan: ForgetPlan) -> set[int]:
+    """Give the ids of the plan's facts that are live and were not edited since the plan was made."""
     statement = select(FactVersionRow.fact_id).where(
         FactVersionRow.fact_id == func.any(list(plan.fact_ids)),
         IS_LIVE,

@@ -85,7 +85,7 @@ _UPLOADS = (
 
 
 def purge_indexes(kb: SearchableStore, on_step: Heard) -> str:
-    """Catch the index up with the log and rewrite every snapshot; delete those that cannot be written."""
+    """Remove erased keys from the index, from snapshots and from collections, and say what others still hold."""
     on_step("Removing keys from the index and its snapshots")
     with suppress(NoActiveKeyset, CandidatesRefused, CandidatesUnavailable):  # told of below
         kb.lookups.catch_up()
@@ -112,7 +112,7 @@ def purge_indexes(kb: SearchableStore, on_step: Heard) -> str:
 
 
 def _out_of_the_shared_place(kb: SearchableStore, on_step: Heard) -> str:
-    """Replace the snapshots that servers share from before an erasure, and remove what belongs to none."""
+    """Replace shared snapshots older than an erasure, remove unused files, and say what the bucket keeps."""
     with kb.sessions.begin() as session:
         if (folder := shared.folder_of(session, kb.settings)) is None:
             if said := shared.describe_unnamed_place(session, kb.settings):
@@ -146,7 +146,7 @@ def _out_of_the_shared_place(kb: SearchableStore, on_step: Heard) -> str:
 
 
 def _out_of_collections(kb: SearchableStore, on_step: Heard) -> str:
-    """Have servers elsewhere rewrite what they hold of deleted keys, and say what they keep after that.
+    """Have Milvus remove deleted keys from its collections, and say what its servers keep after that.
 
     Collections of keysets that answer nothing, retired or not yet filled, are dropped.
     """
@@ -172,7 +172,7 @@ def _out_of_collections(kb: SearchableStore, on_step: Heard) -> str:
 
 
 def last_level_reached(levels: Sequence[Level]) -> int:
-    """Give the last level that is reached with all levels before it."""
+    """Give the last level that is reached with all levels before it; 0 if the first is not."""
     last = 0
     for level in levels:
         if level.state != "reached":
@@ -196,7 +196,7 @@ def purge_erased(kb: SearchableStore, *, now: bool, on_step: Heard) -> tuple[Lev
 
 
 def _try_to_restore_recycling(engine: Engine) -> None:
-    """Set `wal_recycle` back, unless there is an outage: the levels tell of that, and the next erasure sets it back."""
+    """Set `wal_recycle` back, unless the server does not answer: then the next erasure sets it back."""
     with suppress(SQLAlchemyError):
         restore_recycling(engine)
 
@@ -251,9 +251,9 @@ def _not_asked(level: int) -> Level:
 def hold_purge_lock(
     engine: Engine, connection: Connection, on_step: Heard, seconds: float = LOCK_SECONDS
 ) -> Iterator[None]:
-    """Hold the lock of purges in the block, and wait for locks of tables no longer than for this one.
+    """Hold the lock of purges in the block, and limit waits for locks of tables to `LOCK_SECONDS`.
 
-    It ends with the connection, however this process ends.
+    Raises `LevelNotReached` if another purge holds it longer than `seconds`. The lock ends with the connection.
     """
     lock, deadline, other = {"key": PURGE_LOCK}, time.monotonic() + seconds, None
     # A statement that waits for the lock has a snapshot, and that would keep the other purge from level 3.
@@ -274,7 +274,7 @@ def hold_purge_lock(
 
 
 def _look_until_none(look: Callable[[], T]) -> T:
-    """Look until nothing is found, for some seconds, and give what was found last."""
+    """Call `look` until it finds nothing, at most for `WAIT_SECONDS`, and give what it found last."""
     deadline = time.monotonic() + WAIT_SECONDS
     while (found := look()) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -283,13 +283,13 @@ def _look_until_none(look: Callable[[], T]) -> T:
 
 def _out_of_the_heap(connection: Connection, on_step: Heard) -> str:
     """Rewrite the tables, then the statistics, which hold the commonest values of each column."""
-    begun = _begin(connection)
+    begun = _await_older_snapshots(connection)
     for table in TABLES:
         on_step(f"Rewriting {table}")
         _rewrite(connection, "FULL, ANALYZE", table, begun)
     for statement in _DROP_STATISTICS:
-        connection.execute(statement, {"parts": _parts(connection, TABLES), "begun": begun})
-    begun = _begin(connection)
+        connection.execute(statement, {"parts": _table_oids(connection, TABLES), "begun": begun})
+    begun = _await_older_snapshots(connection)
     for table in STATISTICS:
         on_step(f"Rewriting {table}")
         _rewrite(connection, "FULL", table, begun)
@@ -305,8 +305,8 @@ def _out_of_the_heap(connection: Connection, on_step: Heard) -> str:
     return "Blocks that the file system has freed are not overwritten."
 
 
-def _begin(connection: Connection) -> str:
-    """Give the first transaction that has not ended by now, once no snapshot is older than that.
+def _await_older_snapshots(connection: Connection) -> str:
+    """Give the next transaction's id (xid), once no snapshot is older. Raises `LevelNotReached` if an older one stays.
 
     From then on a row that was dead before is removed by any VACUUM FULL, since no later snapshot sees it.
     """
@@ -321,7 +321,7 @@ def _rewrite(connection: Connection, options: str, table: str, begun: str) -> No
 
     VACUUM FULL writes down in `relfrozenxid` since when rows are kept for the snapshots of others.
     """
-    known = {"parts": _parts(connection, [table]), "begun": begun}
+    known = {"parts": _table_oids(connection, [table]), "begun": begun}
     before = {part.oid: part.file for part in connection.execute(_STANDING, known)}
     with _warnings(connection) as warnings:
         connection.execute(text(f"VACUUM ({options}) {table}"))
@@ -335,8 +335,8 @@ def _rewrite(connection: Connection, options: str, table: str, begun: str) -> No
         raise _rows_held(connection, begun)
 
 
-def _parts(connection: Connection, tables: Sequence[str]) -> list[int]:
-    """Give the tables and their partitions by number."""
+def _table_oids(connection: Connection, tables: Sequence[str]) -> list[int]:
+    """Give the oids of these tables and of their partitions."""
     return list(connection.scalars(_PARTS, {"tables": list(tables)}))
 
 
@@ -447,7 +447,7 @@ def _out_of_the_wal(connection: Connection, on_step: Heard) -> str:
 
 
 def _require_removable(connection: Connection) -> None:
-    """Stop where removing the segments would not be enough, or where that could not be checked."""
+    """Raise `LevelNotReached` if copies of WAL segments may remain, or if that could not be checked."""
     obstacles = {
         "archive_mode is not off: archived segments hold it": (
             "SELECT current_setting('archive_mode') <> 'off'",

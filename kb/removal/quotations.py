@@ -95,7 +95,7 @@ class Quoting:
         return any(getattr(self, f.name) for f in fields(self))
 
     def describe_findings(self) -> tuple[str, ...]:
-        """Give one sentence for each kind of row, with its number and the first ids."""
+        """Give one line for each kind of rows that were found, with their number and up to ten ids."""
         names = {f.name: f.name.replace("_", " ").replace("generations", "outputs") for f in fields(self)}
         found = {names[f.name]: getattr(self, f.name) for f in fields(self)}
         return tuple(
@@ -106,10 +106,10 @@ class Quoting:
 
 
 class ErasedFacts:
-    """Erased facts, recognised by digests of their texts and by splices that are not redacted.
+    """Erased facts, recognised in stored texts by digests of their texts, and by splices not yet redacted.
 
-    The texts of `targets`, which are being erased, still exist. Those of them in `wide` count in every text. `met`
-    collects the facts found.
+    The `targets` are being erased, so their texts still exist. Those of their texts in `wide` are searched for in every
+    stored text, the others only in texts that name the fact. `met` collects the ids of facts that were found.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class ErasedFacts:
 
     @classmethod
     def read(cls, session: Session) -> ErasedFacts:
-        """Read all erased facts."""
+        """Read the digests of all erased texts, and which erased facts have splices in outputs."""
         spliced = select(FactRow.id).join(AttributionRow, AttributionRow.fact_id == FactRow.id)
         erased = session.scalars(spliced.where(FactRow.erased_seq.is_not(None)).distinct())
         return cls(ErasedTexts.read(session), frozenset(erased))
@@ -138,83 +138,83 @@ class ErasedFacts:
         again: Sequence[int],
         standing: Set[str],
     ) -> ErasedFacts:
-        """Read the facts that are being erased, and those that are erased `again`.
+        """Read the facts of one erasure: those that it erases now, and those that it erases `again`.
 
-        Texts with a form in `standing` are said by other facts too, and do not count everywhere.
+        Texts with a form in `standing`, as other facts say them, are searched for only in texts that name their fact.
         """
         fact_ids = frozenset((*(target.fact_id for target in targets), *again))
         wide = [said for said in strings_of(targets) if standing.isdisjoint(forms_of_text(said))]
         return cls(ErasedTexts.read(session, again), fact_ids, targets, wide)
 
-    def outputs(self) -> ColumnElement[bool]:
-        """Give a condition (SQL) for the outputs that may say one of the texts without a splice."""
+    def outputs_condition(self) -> ColumnElement[bool]:
+        """Give an SQL condition for outputs that may say one of the texts outside a splice of its fact."""
         return or_(
             GenerationRow.seq < self.texts.last_everywhere,
             may_say(GenerationRow.prompt, self.wide),
             may_say(GenerationRow.output, self.wide),
         )
 
-    def finder(self, said: TextOrigin) -> Finder:
-        """Give a finder of the texts that count in a text of this origin."""
-        own = [target for target in self.targets if target.fact_id in said.fact_ids]
+    def finder(self, origin: TextOrigin) -> Finder:
+        """Give a finder of the erased texts that must not stand in a text of this origin."""
+        own = [target for target in self.targets if target.fact_id in origin.fact_ids]
         finder: Finder = JoinedFinder(Phrases(strings_of(own)), self._everywhere) if own else self._everywhere
-        return JoinedFinder(finder, self.texts.finder_for(said, self.met)) if self.texts else finder
+        return JoinedFinder(finder, self.texts.finder_for(origin, self.met)) if self.texts else finder
 
-    def is_part(self, words: str, said: TextOrigin) -> bool:
-        """Say whether these words are part of a text of a target that this origin names."""
-        own = strings_of(target for target in self.targets if target.fact_id in said.fact_ids)
+    def is_part_of_target(self, words: str, origin: TextOrigin) -> bool:
+        """Tell whether these words are part of a text of a target that this origin names."""
+        own = strings_of(target for target in self.targets if target.fact_id in origin.fact_ids)
         whole = [form for string in own for form in forms_of_text(string)]
         return any(part in form for part in forms_of_text(words) if part for form in whole)
 
 
 def find_quotations(session: Session, gone: ErasedFacts) -> Quoting:
-    """Find the rows that say one of these texts. Changes nothing."""
-    return Quoting(*(tuple(row.id for row, _ in rows(session, gone)) for rows in (quoting_facts, *_OTHERS)))
+    """Find the stored rows that say a text of these erased facts. Changes nothing."""
+    return Quoting(*(tuple(row.id for row, _ in rows(session, gone)) for rows in (quoting_outputs, *_OTHERS)))
 
 
 def facts_still_said(session: Session) -> set[int]:
-    """Give the erased facts that some row still says."""
+    """Give the ids of erased facts that some stored row still says."""
     gone = ErasedFacts.read(session)
     find_quotations(session, gone)
     return gone.met
 
 
 def redact_quotations(session: Session, gone: ErasedFacts, seq: int) -> Quoting:
-    """Redact the rows that say one of these texts, as part of change `seq`, and give their ids."""
+    """Redact the rows that say a text of these erased facts, as part of change `seq`, and give their ids."""
     return Quoting(
         tuple(redact_quoting_outputs(session, gone, seq)),
         *(tuple(_redact(session, rows(session, gone))) for rows in _OTHERS),
     )
 
 
-def finder_for_origin(session: Session, said: TextOrigin) -> Finder:
-    """Give a finder of what a text of this origin must not say now. The transaction must hold erasures off."""
-    return ErasedTexts.counting(session, said).finder_for(said)
+def finder_for_origin(session: Session, origin: TextOrigin) -> Finder:
+    """Give a finder of erased texts that this origin's text must not say. The transaction must hold erasures off."""
+    return ErasedTexts.counting(session, origin).finder_for(origin)
 
 
-def redact_for_origin(session: Session, value: Any, said: TextOrigin) -> Any:
-    """Redact a text or JSON value before it is stored now. The transaction must hold erasures off."""
-    return redact_json(value, finder_for_origin(session, said))
+def redact_for_origin(session: Session, value: Any, origin: TextOrigin) -> Any:
+    """Redact erased texts in a text or JSON value to be stored. The transaction must hold erasures off."""
+    return redact_json(value, finder_for_origin(session, origin))
 
 
-def redact_selector(session: Session, selector: dict[str, Any], said: TextOrigin) -> dict[str, Any]:
-    """Redact a selector before it is stored now: its text and question where one of its facts was erased."""
-    kept: dict[str, Any] = redact_for_origin(session, selector, said)
-    if _erased_among(session, said.fact_ids):
+def redact_selector(session: Session, selector: dict[str, Any], origin: TextOrigin) -> dict[str, Any]:
+    """Redact a selector to be stored: erased texts, and its whole text and question if a fact of it was erased."""
+    kept: dict[str, Any] = redact_for_origin(session, selector, origin)
+    if _erased_among(session, origin.fact_ids):
         kept |= {name: MARK * len(kept[name]) for name in QUOTED_PARTS if name in kept}
     return kept
 
 
-def redact_plan(session: Session, told: dict[str, Any], said: TextOrigin) -> dict[str, Any]:
-    """Redact a plan or verification before it is stored now, of what was erased since it was made."""
-    kept: dict[str, Any] = redact_for_origin(session, told, said)
-    return _without_alike(kept, _erased_among(session, said.fact_ids))
+def redact_plan(session: Session, told: dict[str, Any], origin: TextOrigin) -> dict[str, Any]:
+    """Redact, in a plan or verification to be stored, the texts of facts that were erased since it was made."""
+    kept: dict[str, Any] = redact_for_origin(session, told, origin)
+    return _without_alike(kept, _erased_among(session, origin.fact_ids))
 
 
 def _without_alike(told: dict[str, Any], erased: Collection[int]) -> dict[str, Any]:
-    """Drop from a plan or verification what says the same as a fact of it that is `erased`, and so tells its value.
+    """Drop from a plan or verification what would give away the value of one of its facts that is `erased`.
 
-    These are the survivors of its question, and the equivalents that the plan lists and does not include.
+    These are the survivors of that fact's question, and the equivalents that the plan lists and does not include.
     """
     less = dict(told)
     if "survivors" in told:
@@ -225,13 +225,13 @@ def _without_alike(told: dict[str, Any], erased: Collection[int]) -> dict[str, A
 
 
 def redact_job(session: Session, job: JobRow) -> None:
-    """Redact what this job says of facts erased since it was asked for. The transaction must hold erasures off."""
+    """Redact, in a job, the texts of facts erased since it was submitted. The transaction must hold erasures off."""
     _store(job, _job_values(job, finder_for_origin(session, TextOrigin(at=job.created_at))))
     session.flush()
 
 
 def finder_for_facts(session: Session, fact_ids: Collection[int]) -> Finder:
-    """Give a finder of what a question that names these facts must not say now.
+    """Give a finder of the erased texts that a kept question which names these facts must not say.
 
     The transaction must hold erasures off.
     """
@@ -239,7 +239,7 @@ def finder_for_facts(session: Session, fact_ids: Collection[int]) -> Finder:
 
 
 def redact_outcomes(session: Session, rows: Sequence[QuestionOutcomeRow]) -> None:
-    """Redact outcomes of a run, before they are stored, of what was erased since it began."""
+    """Redact, in question outcomes to be stored, the texts of facts that were erased since their run began."""
     gone = _erased_among(session, {fact_id for row in rows for fact_id in row.fact_ids})
     since = min((row.seq for row in rows), default=0)
     texts = ErasedTexts.counting(session, TextOrigin(frozenset(gone), seq=since))
@@ -264,17 +264,17 @@ def _redact(session: Session, rows: RedactedRows) -> Iterator[int]:
     session.flush()
 
 
-def _every(session: Session, row: type[Row]) -> Iterator[Row]:
-    """Read all rows of a table by their number."""
+def _rows_in_order(session: Session, row: type[Row]) -> Iterator[Row]:
+    """Yield all rows of a table, ordered by the first column of their primary key."""
     statement = select(row).order_by(inspect(row).primary_key[0])
     yield from session.scalars(statement.execution_options(populate_existing=True, yield_per=1000))
 
 
-def _redact_forget_runs(session: Session, gone: ErasedFacts) -> RedactedRows:
-    for run in _every(session, ForgetRunRow):
-        said = TextOrigin(frozenset(run.fact_ids), seq=run.planned_seq)
-        values = redacted_columns(run, content_of(ForgetRunRow), gone.finder(said))
-        parts = {name for name in QUOTED_PARTS if gone.is_part(run.selector.get(name, ""), said)}
+def _quoting_forget_runs(session: Session, gone: ErasedFacts) -> RedactedRows:
+    for run in _rows_in_order(session, ForgetRunRow):
+        origin = TextOrigin(frozenset(run.fact_ids), seq=run.planned_seq)
+        values = redacted_columns(run, content_of(ForgetRunRow), gone.finder(origin))
+        parts = {name for name in QUOTED_PARTS if gone.is_part_of_target(run.selector.get(name, ""), origin)}
         if parts:
             covered = {name: MARK * len(run.selector[name]) for name in parts}
             values["selector"] = values.get("selector", run.selector) | covered
@@ -287,14 +287,14 @@ def _redact_forget_runs(session: Session, gone: ErasedFacts) -> RedactedRows:
             yield run, values
 
 
-def _jobs(session: Session, gone: ErasedFacts) -> RedactedRows:
-    for job in _every(session, JobRow):
+def _quoting_jobs(session: Session, gone: ErasedFacts) -> RedactedRows:
+    for job in _rows_in_order(session, JobRow):
         if values := _job_values(job, gone.finder(TextOrigin(at=job.created_at))):
             yield job, values
 
 
 def _job_values(job: JobRow, finder: Finder) -> dict[str, Any]:
-    """Give the redacted columns of a job.
+    """Give new values for the columns of a job in which the finder finds an erased text.
 
     Of a job that is not over only the reason is redacted among the arguments, since the others are its task.
     """
@@ -304,19 +304,19 @@ def _job_values(job: JobRow, finder: Finder) -> dict[str, Any]:
     return values if arguments == job.arguments else {**values, "arguments": arguments}
 
 
-def _of_facts(
+def _quoting_rows_about_facts(
     table: type[ErasureRequestRow] | type[QuestionRow], session: Session, gone: ErasedFacts
 ) -> RedactedRows:
-    """Yield the rows of a table whose texts were written of the facts that each names."""
-    for row in _every(session, table):
-        said = TextOrigin(frozenset(row.fact_ids), at=row.at)
-        if values := redacted_columns(row, content_of(table), gone.finder(said)):
+    """Yield the requests or kept questions that say an erased fact, with their redacted columns."""
+    for row in _rows_in_order(session, table):
+        origin = TextOrigin(frozenset(row.fact_ids), at=row.at)
+        if values := redacted_columns(row, content_of(table), gone.finder(origin)):
             yield row, values
 
 
-def _question_outcomes(session: Session, gone: ErasedFacts) -> RedactedRows:
-    """Yield outcomes of runs. Where one of these facts answered, the value is redacted, however little it says."""
-    for row in _every(session, QuestionOutcomeRow):
+def _quoting_outcomes(session: Session, gone: ErasedFacts) -> RedactedRows:
+    """Yield question outcomes that say an erased fact. A value that an erased fact answered is redacted whole."""
+    for row in _rows_in_order(session, QuestionOutcomeRow):
         if values := _outcome_values(row, gone.finder, gone.fact_ids):
             yield row, values
 
@@ -328,7 +328,7 @@ def _outcome_values(row: QuestionOutcomeRow, finder_of: FinderOf, gone: Collecti
     return redacted_columns(row, content_of(QuestionOutcomeRow), finder)
 
 
-def _feedback(session: Session, gone: ErasedFacts) -> RedactedRows:
+def _quoting_feedback(session: Session, gone: ErasedFacts) -> RedactedRows:
     said = or_(
         FeedbackRow.comment.is_not(None), FeedbackRow.value.is_not(None), FeedbackRow.on_behalf_of != ""
     )
@@ -346,12 +346,12 @@ def _feedback(session: Session, gone: ErasedFacts) -> RedactedRows:
 
 
 _OTHERS = (
-    _redact_forget_runs,
-    _jobs,
-    partial(_of_facts, ErasureRequestRow),
-    partial(_of_facts, QuestionRow),
-    _question_outcomes,
-    _feedback,
+    _quoting_forget_runs,
+    _quoting_jobs,
+    partial(_quoting_rows_about_facts, ErasureRequestRow),
+    partial(_quoting_rows_about_facts, QuestionRow),
+    _quoting_outcomes,
+    _quoting_feedback,
 )  # in the order of the fields of `Quoting`
 
 
@@ -383,24 +383,24 @@ def without_quotations(
 
 
 def redact_quoting_outputs(session: Session, gone: ErasedFacts, seq: int) -> Iterator[int]:
-    """Redact the outputs that say one of these texts, as part of change `seq`, and yield their ids."""
-    asked: list[int] = []
-    said: list[int] = []
-    for row, values in quoting_facts(session, gone):
-        (said if row.prompt == values["prompt"] else asked).append(row.id)
+    """Redact outputs that say a text of these erased facts, as part of change `seq`, and yield their ids."""
+    in_prompt: list[int] = []
+    in_output: list[int] = []
+    for row, values in quoting_outputs(session, gone):
+        (in_output if row.prompt == values["prompt"] else in_prompt).append(row.id)
         row.prompt, row.output, row.redacted_seq = values["prompt"], values["output"], seq
         yield row.id
     session.flush()
-    drop_queries(session, gone.fact_ids, asked, said)
+    drop_queries(session, gone.fact_ids, in_prompt, in_output)
 
 
 def drop_queries(
-    session: Session, fact_ids: Collection[int], asked: Sequence[int], said: Sequence[int]
+    session: Session, fact_ids: Collection[int], in_prompt: Sequence[int], in_output: Sequence[int]
 ) -> None:
-    """Remove the queries by which these facts were spliced. All lookups of an answer have the one of its question.
+    """Set to NULL the stored queries of lookups that spliced these facts, or that were made from a redacted text.
 
-    A query was made from what stood before it: so all go of outputs whose prompt was redacted (`asked`), and where only
-    what they `said` was, those that found nothing.
+    An answer with such a splice loses all its queries, and so does each output that was redacted in its prompt. One
+    that was redacted in its output alone loses the queries of its lookups without a hit.
     """
     used = AttributionRow.fact_id == func.any(list(fact_ids))
     answers = select(GenerationRow.id).join(
@@ -411,20 +411,20 @@ def drop_queries(
     gone = or_(
         used,
         of_output.in_(answers),
-        of_output == func.any(list(asked)),
-        and_(of_output == func.any(list(said)), AttributionRow.outcome != "hit"),
+        of_output == func.any(list(in_prompt)),
+        and_(of_output == func.any(list(in_output)), AttributionRow.outcome != "hit"),
     )
     session.execute(update(AttributionRow).where(gone, AttributionRow.query.is_not(None)).values(query=None))
 
 
-def quoting_facts(session: Session, gone: ErasedFacts) -> RedactedRows:
-    """Yield the outputs that say one of these texts, with prompt and output redacted. Changes nothing."""
+def quoting_outputs(session: Session, gone: ErasedFacts) -> RedactedRows:
+    """Yield the outputs that say a text of these erased facts, with prompt and output redacted. Changes nothing."""
     spliced = select(AttributionRow.generation_id).where(
         AttributionRow.fact_id == func.any(list(gone.fact_ids))
     )
     statement = (
         select(GenerationRow)
-        .where(or_(GenerationRow.id.in_(spliced), gone.outputs(), quotes_redacted_text()))
+        .where(or_(GenerationRow.id.in_(spliced), gone.outputs_condition(), quotes_redacted_text()))
         .order_by(GenerationRow.id)
     )
     last, found = 0, True
@@ -440,26 +440,26 @@ def quoting_facts(session: Session, gone: ErasedFacts) -> RedactedRows:
         stretches = quoted_stretches(session, [row.id for row in page])
         for row in page:
             hits = splices.get(row.id, [])
-            said = TextOrigin(frozenset(s.fact_id for s in hits), seq=row.seq)
+            origin = TextOrigin(frozenset(s.fact_id for s in hits), seq=row.seq)
             marks = _redacted_spans(row, hits, stretches.get(row.id))
             prompt, output = without_quotations(
-                row.prompt, row.output, hits, gone.fact_ids, gone.finder(said), marks
+                row.prompt, row.output, hits, gone.fact_ids, gone.finder(origin), marks
             )
             if (prompt, output) != (row.prompt, row.output):
-                gone.met.update(said.fact_ids.intersection(gone.fact_ids))
+                gone.met.update(origin.fact_ids.intersection(gone.fact_ids))
                 yield row, {"prompt": prompt, "output": output}
         last, found = (page[-1].id, True) if page else (last, False)
 
 
 def _redacted_spans(row: GenerationRow, hits: Sequence[Any], stretch: str | None) -> list[Span]:
-    """Give the spans of an output that are redacted in the document that it quotes (None: it quotes none)."""
+    """Give the spans of an output that are redacted in its quoted document's `stretch` (None: it quotes none)."""
     if stretch is None or row.quoted_start is None or row.quoted_end is None:
         return []
     return marked_spans(len(row.output), (row.quoted_start, row.quoted_end), hits, stretch)
 
 
 def splices_of(session: Session, generation_ids: list[int]) -> dict[int, list[Any]]:
-    """Give by output the splices that said a fact, with where they stand in the output and in what it quotes."""
+    """Give, by output, the splices that are hits, with their places in the output and in the text that it quotes."""
     statement = select(
         AttributionRow.generation_id,
         AttributionRow.fact_id,
@@ -480,12 +480,12 @@ _UNIQUE = {"feedback": {"on_behalf_of"}, "question_set": {"name"}, "document": {
 
 
 def row_classes() -> dict[str, type[TableRow]]:
-    """Give the tables by name."""
+    """Give the mapped class of each table by the table's name."""
     return {one.class_.__tablename__: one.class_ for one in TableRow.registry.mappers}
 
 
 def rows_of_places(session: Session, places: Sequence[NamePlace]) -> Iterator[tuple[NamePlace, Any]]:
-    """Read the row of each place; None where there is none."""
+    """Yield each place with the row that it is in; None if the table or the row does not exist."""
     classes = row_classes()
     for place in places:
         row = classes.get(place.table)
@@ -499,9 +499,9 @@ def blank_places(
     seq: int,
     former: dict[int, FormerText],
 ) -> list[int]:
-    """Blank these places, as part of change `seq`, which erases these facts; give the documents among them.
+    """Blank the names at these places, as part of change `seq`, and give the ids of the documents among them.
 
-    `former` takes the texts of documents that change, as they were first.
+    `fact_ids` are the facts that the change erases. `former` receives the texts that changed documents had at first.
     """
     by_row = defaultdict[tuple[str, int], list[NamePlace]](list)
     for place in places:
@@ -541,7 +541,7 @@ def blank_places(
 
 
 def _first_editions(session: Session, document_ids: Sequence[int]) -> dict[int, int]:
-    """Give for each document the first edition of it, by which all its editions are named alike."""
+    """Give, by document id, the document's first edition, after which all its editions are renamed alike."""
     source = DocumentRow.corpus, DocumentRow.external_id
     first = func.min(DocumentRow.id).over(partition_by=source).label("first")
     editions = select(DocumentRow.id, first).subquery()
@@ -550,9 +550,9 @@ def _first_editions(session: Session, document_ids: Sequence[int]) -> dict[int, 
 
 
 def redact_erased_again(session: Session, again: Sequence[int]) -> Iterator[int]:
-    """Redact the texts of the documents of these facts, where an earlier erasure took mentions too.
+    """Redact what is stored about the documents of these facts, if an earlier erasure redacted mentions too.
 
-    Gives the ids of what was redacted.
+    Yields the ids of the changed documents.
     """
     reach = select(FactRow.id).join(ChangeRow, ChangeRow.seq == FactRow.erased_seq)
     reaching = reach.where(ChangeRow.payload["mentions"].astext.is_distinct_from("none"))

@@ -32,18 +32,18 @@ READ = "read"  # the class of checks that are asked of the whole base with words
 
 
 def level_reached(found: bool, keys_in_index: int) -> int:
-    """Give 0 where a forgotten fact was found, 1 where none was, 2 where the index holds none of their keys either."""
+    """Give a forget run's level: 0 if a forgotten fact was `found`, else 1 if the index holds a key of one, else 2."""
     if found:
         return 0
     return 1 if keys_in_index else 2
 
 
 class Planning(OnRecord, total=False):
-    """Set how facts to forget are chosen, beside the selector, and what their questions get afterwards.
+    """Set how the facts to forget are chosen, beside the selector, and what lookups for them give afterwards.
 
-    `equivalents`: "include" them in the set, "only-list" them, or "exclude" them from the plan. `radius` (None: the
-    keyset's threshold) is the score that an equivalent's key must reach. `policy`: with "abstain" a question
-    gets no match, with "successor" the next fact. A selector that no fact fits is refused, unless `allow_empty`.
+    `equivalents`, facts that say the same: "include" them in the set, "only-list" or "exclude" them. `radius` (None:
+    the keyset's threshold) is the score that an equivalent's key must reach. `policy`: with "abstain" a question gets
+    no match, with "successor" the next fact. A selector that no fact fits is refused, unless `allow_empty`.
     """
 
     equivalents: str
@@ -177,12 +177,12 @@ class ForgetPlan:
     survivors: tuple[Survivor, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Give the plan for JSON, without what the run's own row holds."""
+        """Give the plan as JSON, without the fields that are columns of its run's row."""
         return {name: value for name, value in asdict(self).items() if name not in _OF_THE_ROW}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], **of_the_row: Any) -> Self:
-        """Read a stored plan, and pass over what only a later release knows."""
+        """Make the plan from its stored JSON and its row's columns. Fields of newer program versions are ignored."""
         return msgspec.convert({**stored, **of_the_row}, cls)
 
 
@@ -219,7 +219,7 @@ class Verification:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """Read a stored verification, and pass over what only a later release knows."""
+        """Make the verification from its stored JSON. Fields of newer program versions are ignored."""
         return msgspec.convert(stored, cls)
 
 
@@ -259,7 +259,7 @@ RetentionStart = Literal["seen", "date"]
 
 
 class HeldSelection(OnRecord, total=False):
-    """Name what a hold keeps: facts and documents by id, with all that shares their documents, and corpora by name."""
+    """Name what a hold keeps: facts and documents by id, each with its whole document, and corpora by name."""
 
     fact_ids: Sequence[int]
     document_ids: Sequence[int]
@@ -293,7 +293,7 @@ class Hold:
 
 
 class RetentionTerms(TypedDict):
-    """The terms of a retention rule: a document goes after so many `days`, by this `action`.
+    """The terms of a retention rule: after `days` days a document is deleted or erased, as `action` says.
 
     `counts_from`: "seen" counts from when the document was added or last found unchanged; "date" from its own date,
     which its `revision` begins with (2026-01-31), and as "seen" where it has none.
@@ -555,7 +555,7 @@ class CertificateCheck:
 class Erasing:
     """The outcome of `erase`: a report of the erasure, or the request that waits for a second token.
 
-    `before` and `after` are the residue, where files were scanned; `shared` counts the traces that prove nothing.
+    `before` and `after` are the residue, where files were scanned. `shared` counts traces that other texts hold too.
     """
 
     report: ErasureReport | None
@@ -568,7 +568,7 @@ class Erasing:
 class EraseOptions(Mentioning, total=False):
     """Choose how far an erasure goes: with `now` as far as the server permits.
 
-    With `scan` all files are searched before and after; `traces_out` is a file to write what they are searched for.
+    With `scan` all files are searched before and after. The traces that are searched for are written to `traces_out`.
     `plan` is a signed plan for a person, in place of facts.
     """
 

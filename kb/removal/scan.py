@@ -90,7 +90,7 @@ class Matcher:
             self._hashes[_hash(np.frombuffer(start, "<u8"))] = True
 
     def find(self, block: bytes) -> Iterator[tuple[int, int]]:
-        """Give (number of the trace, offset) for every place in the block where a trace stands."""
+        """Yield (number of the trace, offset) for every place in the block where a trace occurs."""
         if block.count(0) == len(block):
             return
         for shift in range(min(LEAST, max(0, len(block) - LEAST + 1))):
@@ -110,7 +110,7 @@ class Matcher:
             return self.find_in(file)
 
     def find_in(self, file: Readable) -> tuple[set[int], int]:
-        """Give the numbers of the traces that are read from `file`, and how many bytes were."""
+        """Give the numbers of the traces in the bytes of `file`, and how many bytes it has."""
         found: set[int] = set()
         size, tail = 0, b""
         while chunk := file.read(BLOCK):
@@ -180,7 +180,7 @@ def num_bytes_to_scan(*, engine: Engine, settings: Settings) -> int:
 
 
 def _sources(engine: Engine, settings: Settings) -> tuple[list[_Source], list[str]]:
-    """List the files to search: of the server, of the home, and shared ones. Tell what a search cannot see."""
+    """List the files of the server, of the home and shared ones to search, and what a search of them cannot see."""
     data, unseen = _data_directory(engine)
     sources = [
         _Source(area, str(path), partial(_open, path), partial(_size_of, path))
@@ -269,7 +269,7 @@ def _files(data: Path | None, settings: Settings) -> Iterator[tuple[str, Path]]:
 
 
 def _area(path: Path) -> str:
-    """Give the area of a file in the data directory."""
+    """Give the area, one of `AREAS`, of a file by its path in the data directory."""
     if path.parts[0] in ("base", "global"):
         return "heap"
     if path.parts[0] == "pg_wal":

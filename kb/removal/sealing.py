@@ -53,12 +53,12 @@ OWNERS = {
 
 
 def owner_number(table: str, row_id: int) -> int:
-    """Give the number by which the tree knows a row that has a key."""
+    """Give the number of a row's leaf in the tree of seeds: the number of its table, followed by its id."""
     return OWNERS[table] << ID_BITS | row_id
 
 
 class SealingKey(NamedTuple):
-    """A key, with the name by which it is told from an earlier or later key of the same row."""
+    """A key of a row, with a name that tells it from earlier and later keys of the same row."""
 
     name: bytes
     cipher: AESGCM
@@ -66,7 +66,7 @@ class SealingKey(NamedTuple):
 
 @dataclass(slots=True)
 class KeyTree:
-    """Derives the keys of rows from seeds by path. It is quickest for rows in the order of their numbers."""
+    """Derives the keys of rows from a tree of seeds. It is fastest for rows in the order of `owner_number`."""
 
     seeds: Mapping[str, bytes]
     _last: int = -1
@@ -105,7 +105,7 @@ class KeyTree:
 
 
 def read_tree(session: Session) -> KeyTree:
-    """Read the seeds of this base, as the transaction sees them."""
+    """Read the tree of seeds of this base, as the transaction sees it."""
     return KeyTree(_seeds(session))
 
 
@@ -127,7 +127,7 @@ class SealingKeys:
 
     @classmethod
     def read(cls, session: Session, recipients: Sequence[str] = ()) -> SealingKeys:
-        """Read the keys from the base."""
+        """Read the seeds and the digests of erased texts from the base, for a file encrypted to `recipients`."""
         columns = [getattr(ErasedTextRow, name) for name in _ERASED_TEXT]
         texts = session.execute(select(*columns).order_by(ErasedTextRow.fact_id, ErasedTextRow.digest))
         return cls(
@@ -148,7 +148,7 @@ class SealingKeys:
         return digest.hexdigest()
 
     def to_bytes(self) -> bytes:
-        """Write the keys as the content of their file, encrypted where there are recipients."""
+        """Give the content of the key file: a head line, and the keys, encrypted if there are recipients."""
         head = {
             "format": FORMAT,
             "database": self.database,
@@ -173,7 +173,7 @@ class SealingKeys:
         return json.dumps(head).encode() + b"\n" + body
 
     def store(self, session: Session, seq: int, fact_ids: Sequence[int]) -> None:
-        """Make them those of this base, and remember what was erased: these facts, as of change `seq` here."""
+        """Replace the base's seeds. Add all suppressions, and the erased texts of these facts, as of change `seq`."""
         session.execute(text("DELETE FROM sealing_key"))
         session.execute(
             insert(SealingKeyRow), [{"path": path, "seed": seed} for path, seed in self.seeds.items()]
@@ -189,12 +189,12 @@ _ERASED_TEXT = ("fact_id", "digest", "first_word", "num_words", "everywhere")
 
 
 def default_key_file(settings: Settings) -> Path:
-    """Give the file that keeps the keys of this home up to date."""
+    """Give the path of this home's key file, which each erasure rewrites."""
     return settings.sealing_keys or settings.home / "sealing.keys"
 
 
 def read_key_file(file: Path, identities: Path | None = None) -> SealingKeys:
-    """Read a file of keys; `identities` opens an encrypted one. Raises with code `BackupRefused`."""
+    """Read a key file, decrypted with the private keys in `identities`. Raises with code `BackupRefused`."""
     try:
         head, body = _split(file)
         if body.startswith(AGE):
@@ -241,9 +241,9 @@ def _decrypt(body: bytes, identities: Path | None, file: Path) -> bytes:
 
 
 def write_key_file(kb: Store, file: Path, recipients: Sequence[str] = ()) -> SealingKeys:
-    """Write the keys of now to a file that only its owner may read, as a whole or not at all.
+    """Write the base's current keys to a file that only its owner may read, atomically, and give the keys.
 
-    Without `recipients` it stays encrypted to those that it names. Of two writers the later one has the newer keys.
+    Without `recipients` the file stays encrypted to those that it names. Of two writers the later one has newer keys.
     """
     kept = tuple(recipients)
     if not kept:
@@ -267,7 +267,7 @@ def write_key_file(kb: Store, file: Path, recipients: Sequence[str] = ()) -> Sea
 
 
 def name_temporary(file: Path) -> Path:
-    """Give the temporary file that becomes this file. Remove those of killed writers, since they hold secrets."""
+    """Give this process's temporary file for `file`. Delete those of dead writers, since they hold secrets."""
     for temporary in file.parent.glob(f".{glob.escape(file.name)}.*.tmp"):
         pid = temporary.name.split(".")[-2]
         if pid.isdecimal() and not _is_running(int(pid)):
@@ -286,7 +286,7 @@ def _is_running(pid: int) -> bool:
 
 
 def refresh_key_file(kb: Store) -> str:
-    """Rewrite the file of this home, where there is one, after an erasure, and say what became of it."""
+    """Rewrite this home's key file after an erasure, and give a sentence on the result; "" without a file."""
     file = default_key_file(kb.settings)
     if not file.exists():
         return ""
@@ -300,7 +300,7 @@ def refresh_key_file(kb: Store) -> str:
 
 
 def describe_key_file(kb: Store) -> tuple[Path, str | None]:
-    """Give the file of this home, and why it is not good for a restore: None where it is, or there is none."""
+    """Give this home's key file and why a restore cannot use it; None if it can, or if there is no file."""
     file = default_key_file(kb.settings)
     if not file.exists():
         return file, None
@@ -321,7 +321,7 @@ def describe_key_file(kb: Store) -> tuple[Path, str | None]:
 
 
 def list_recipients(given: Sequence[str]) -> tuple[str, ...]:
-    """Give the public keys among these, and those in the files that the others name, one in a line."""
+    """Give the public keys among `given`, and those in the files that the other entries name, one a line."""
     found: list[str] = []
     for one in given:
         if one.startswith("age1"):
@@ -340,7 +340,7 @@ def list_recipients(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def read_recipients(names: Sequence[str]) -> list[Any]:
-    """Give these public keys as the library takes them."""
+    """Parse these public keys for `pyrage`. Raises with code `RecipientRefused` if one is invalid."""
     import pyrage
 
     made = []
@@ -353,7 +353,7 @@ def read_recipients(names: Sequence[str]) -> list[Any]:
 
 
 def read_identities(file: Path) -> list[Any]:
-    """Read the private keys of a file, one in a line."""
+    """Read the private keys of a file, one a line. Raises with code `BackupRefused` if it has none."""
     import pyrage
 
     lines = file.read_text(encoding="utf-8").splitlines()
@@ -371,14 +371,14 @@ def read_identities(file: Path) -> list[Any]:
 
 
 def encrypt_stream(reader: IO[bytes], writer: IO[bytes], recipients: Sequence[str]) -> None:
-    """Encrypt what is read, in pieces, to all of these recipients."""
+    """Encrypt the bytes of `reader` into `writer`, in pieces, to all of these recipients."""
     import pyrage
 
     pyrage.encrypt_io(reader, writer, read_recipients(recipients))
 
 
 def decrypt_stream(reader: IO[bytes], writer: IO[bytes], identities: Path | None, what: str) -> None:
-    """Decrypt what is read, in pieces. Raises with code `BackupRefused` where no identity fits or a bit differs."""
+    """Decrypt `reader` into `writer`, in pieces. Raises with code `BackupRefused` if no key fits or a bit differs."""
     import pyrage
 
     if identities is None:

@@ -79,11 +79,11 @@ class Selector:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of the parts that are given."""
+        """The names of the parts that this selector has."""
         return tuple(f.name for f in fields(self) if getattr(self, f.name) not in (None, (), False))
 
     def to_json(self) -> dict[str, Any]:
-        """Give the parts as JSON, from which `from_json` makes the selector again."""
+        """Give the parts that are given as JSON, from which `from_json` makes the selector again."""
         said = {name: getattr(self, name) for name in self.parts}
         for name in _TIMES:
             if name in said:
@@ -114,10 +114,10 @@ def _check_time(name: str, at: datetime) -> None:
 def select_facts(
     session: Session, selector: Selector, *, keyset: KeysetHead | None = None, allow_empty: bool = False
 ) -> list[int]:
-    """Give the live facts that match, by id. Raises `NothingSelected` where there is none, unless that is allowed.
+    """Give the ids of the live facts that match, in order. Raises `NothingSelected` if none does, unless `allow_empty`.
 
     Raises `FactNotFound` for an id that no fact ever had, so that a typing error does not pass for a deleted fact.
-    Likeness is that of keys in this keyset, by default the active one.
+    `like` compares keys of this keyset, by default the active one.
     """
     if selector.fact_ids:
         _require_known(session, selector.fact_ids)
@@ -126,12 +126,12 @@ def select_facts(
         .join(FactVersionRow, and_(FactVersionRow.fact_id == FactRow.id, IS_LIVE))
         .outerjoin(DocumentRow, DocumentRow.id == FactRow.document_id)
         .outerjoin(ChangeRow, ChangeRow.seq == FactRow.created_seq)
-        .where(*_conditions(selector))
+        .where(*_selector_conditions(selector))
         .order_by(FactRow.id)
     )
     found = list(session.scalars(statement))
     if selector.like is not None:
-        alike = _alike(session, keyset or keysets.active_head(session), selector.like, selector.radius)
+        alike = _near_facts(session, keyset or keysets.active_head(session), selector.like, selector.radius)
         found = [fact_id for fact_id in found if fact_id in alike]
     if not found and not allow_empty:
         raise refusals.nothing_selected()
@@ -145,13 +145,13 @@ def _require_known(session: Session, fact_ids: tuple[int, ...]) -> None:
         raise FactNotFound(missing)
 
 
-def _conditions(selector: Selector) -> list[Any]:
+def _selector_conditions(selector: Selector) -> list[Any]:
     said = selector
     conditions: list[Any] = []
     if said.fact_ids:
         conditions.append(FactRow.id == func.any(list(said.fact_ids)))
     if said.document is not None:
-        conditions.append(_of_document(said.document))
+        conditions.append(_document_condition(said.document))
     if said.text is not None:
         conditions.append(says_text(said.text))
     if said.uri_prefix is not None:
@@ -169,7 +169,7 @@ def _conditions(selector: Selector) -> list[Any]:
     return conditions + [compare(wanted) for wanted, compare in compared if wanted is not None]
 
 
-def _of_document(named: str) -> Any:
+def _document_condition(named: str) -> Any:
     if named.isdecimal() and len(named) < 20 and int(named) <= MAX_ID:
         return DocumentRow.id == int(named)
     corpus, slash, external_id = named.partition("/")
@@ -180,8 +180,8 @@ def _of_document(named: str) -> Any:
     return and_(DocumentRow.corpus == corpus, DocumentRow.external_id == external_id)
 
 
-def _alike(session: Session, keyset: KeysetHead, fact_id: int, radius: float | None) -> set[int]:
-    """Give the live facts with a key near one of this fact's, among them this fact itself while it is live."""
+def _near_facts(session: Session, keyset: KeysetHead, fact_id: int, radius: float | None) -> set[int]:
+    """Give the live facts with a key within `radius` of a key of this fact, among them the fact itself if live."""
     pattern = KeySpace.of_facts(session, keyset, [fact_id])
     if not len(pattern):
         if session.get(FactRow, fact_id) is None:

@@ -63,14 +63,14 @@ LEAST_WORDS, REPEATED = 6, 0.7  # of a fact's own sentence, and what share of th
 
 @dataclass(frozen=True, slots=True)
 class ListedPlace:
-    """A place that would answer, with its probability, and how it says what was asked for (None: by no rule)."""
+    """A place that would answer, with its probability, and how it words the value (None: no rule finds the value)."""
 
     place: ReadPlace
     score: float
     wording: Wording | None
 
     def as_survivor(self, asked_fact_id: int) -> Survivor:
-        """Give the place as it is stored, without its text."""
+        """Give the place as a survivor to store, which has ids and offsets, but no text."""
         source = self.place.window.source_of(self.place.start, self.place.end)
         return Survivor(
             asked_fact_id=asked_fact_id,
@@ -87,7 +87,7 @@ class ListedPlace:
 class PlacesOfQuestion:
     """A question with every place read for it, and the fitted confidence that judges them.
 
-    Places that touch a fact that is gone are set aside, and those behind them weighed as if it did not exist.
+    Given facts that are `gone`, places that touch one are left out, and the others weighed as if those did not exist.
     """
 
     asked: QuestionToRead
@@ -96,11 +96,11 @@ class PlacesOfQuestion:
     least: float  # probability from which a passage is said
 
     def survivors(self, gone: Collection[int]) -> list[Survivor]:
-        """List what would still answer without the facts that are `gone`, likeliest first."""
+        """List the places that would still answer without the facts that are `gone`, likeliest first."""
         return [one.as_survivor(self.asked.fact_id) for one in self._list_places(gone)]
 
     def facts_alike(self, gone: Collection[int]) -> set[int]:
-        """Give the facts of listed places that say the value, where it is probable enough that they mean the same."""
+        """Give the facts of places that say the value, where it is probable enough that they mean the same."""
         return {
             fact.fact_id
             for one in self._list_places(gone)
@@ -116,9 +116,9 @@ class PlacesOfQuestion:
         return listed
 
     def outcome(self, forgotten: Collection[int]) -> tuple[str, set[int]]:
-        """Give the outcome of the question as things are, and the forgotten facts that answer it.
+        """Give the outcome of the question in the base as it is now, and the forgotten facts that answer it.
 
-        The rule that decides on passages is asked where the one that decides on spans gives no answer.
+        Passages are judged only where no span is probable enough for an answer.
         """
         places = self._touching()
         if places and places[0].is_dead:
@@ -145,9 +145,9 @@ class PlacesOfQuestion:
     def _places(self, gone: Collection[int]) -> list[ListedPlace]:
         """List the places that would answer, without those that touch a deleted fact or one that is `gone`.
 
-        One that says the value in some wording is listed unless it is all but impossible, or where its text repeats the
-        fact's own sentence; any other where it is as probable as an answer that is given. Each is weighed as if the
-        others that say the value were gone, too.
+        A place that says the value is listed if its probability reaches `LEAST` or if its text repeats the fact's own
+        sentence, any other if its probability reaches the threshold of answers. Each is weighed as if the others that
+        say the value were gone, too.
         """
         left = [
             (place, self._place_of_value(place)) for place in self._touching() if not _is_gone(place, gone)
@@ -165,7 +165,7 @@ class PlacesOfQuestion:
         return sorted([*found, *self._others(found, gone)], key=lambda listed: -listed.score)
 
     def _others(self, found: Sequence[ListedPlace], gone: Collection[int]) -> Iterator[ListedPlace]:
-        """Yield places that are as probable as an answer that is given, though no rule says that they say the value.
+        """Yield places whose probability reaches the threshold of answers, though by no rule they say the value.
 
         A window whose best place is gone is set aside as a whole: what is next best there answers something else.
         """
@@ -189,7 +189,7 @@ class PlacesOfQuestion:
             left = [place for place in left[1:] if not _overlap(place, left[0])]
 
     def _passages(self, gone: Collection[int]) -> Iterator[ListedPlace]:
-        """Yield the likeliest words of each passage that would be said, were the ones before it not there.
+        """Yield the likeliest words of each passage that would be said, if the passages before it did not exist.
 
         Every place that was read counts, also one that touches no fact. A window whose best place is gone is set aside.
         """
@@ -209,7 +209,7 @@ class PlacesOfQuestion:
             left = left[1:]
 
     def _place_of_value(self, place: ReadPlace) -> tuple[Wording, ReadPlace] | None:
-        """Give how a place says a value that is asked for, and as far as it says it: itself, or a fact in it."""
+        """Give how a place words a value asked for, and the part that does: itself or a fact in it; None if neither."""
         for value in self.asked.values:
             if (said := compare_wording(value, place.text)) is not None:
                 return said, place
@@ -219,7 +219,7 @@ class PlacesOfQuestion:
         return None
 
     def _repeats(self, place: ReadPlace) -> bool:
-        """Tell whether a place stands in a text with most words of the fact's own sentence."""
+        """Tell whether the text around a place has most words of the fact's own sentence."""
         own = set(terms_of(self.asked.around))
         heard = own & set(terms_of(place.window.text))
         return len(own) >= LEAST_WORDS and len(heard) >= REPEATED * len(own)
@@ -242,22 +242,22 @@ def _overlap(place: ReadPlace, other: ReadPlace) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ReadThrough:
-    """The sampled facts' questions, as they were read in the whole base."""
+    """Questions of sampled facts, with the places that were read for each in the whole base."""
 
     read: Sequence[PlacesOfQuestion]
 
     def survivors(self, gone: Collection[int]) -> tuple[Survivor, ...]:
-        """List what would still answer without the facts that are `gone`, question by question."""
+        """List the survivors of each question in turn, without the facts that are `gone`."""
         without = frozenset(gone)
         return tuple(survivor for one in self.read for survivor in one.survivors(without))
 
     def facts_alike(self, gone: Collection[int]) -> set[int]:
-        """Give the facts that say the same as one that is asked for, without those that are `gone`."""
+        """Give the ids of facts that say the same as one that is asked for, except those that are `gone`."""
         without = frozenset(gone)
         return {fact_id for one in self.read for fact_id in one.facts_alike(without)} - without
 
     def rates(self, forgotten: Collection[int]) -> tuple[Rates, set[int]]:
-        """Count how the questions are answered as things are, and give the forgotten facts that answer one."""
+        """Count the outcomes of the questions in the base as it is now, and give the forgotten facts that answer."""
         counts: Counter[str] = Counter()
         leaked: set[int] = set()
         for one in self.read:
@@ -269,7 +269,7 @@ class ReadThrough:
 
 @dataclass(frozen=True, slots=True)
 class SurvivorSearch:
-    """Has questions of facts read in the whole base. `on_read` gets the number read so far, and of how many."""
+    """Reads the whole base for questions of facts. `on_read` gets the number read so far, and their total."""
 
     kb: SearchableStore
     questioner: Questioner
@@ -326,7 +326,7 @@ def _places(
 
 
 def _is_useful(window: SaidWindow, one: QuestionToRead, forgotten: frozenset[int]) -> bool:
-    """Tell whether a window may say something that is not forgotten, or says what is asked for.
+    """Tell whether a window has the fact asked for, or a live fact that is not forgotten, or no fact.
 
     One without a fact may be said as a passage.
     """
@@ -339,8 +339,8 @@ def _is_useful(window: SaidWindow, one: QuestionToRead, forgotten: frozenset[int
 def _candidates(
     session: Session, kb: SearchableStore, one: QuestionToRead, near: Ranking
 ) -> tuple[list[CandidateSentence], list[CandidateSentence]]:
-    """Give sentences that the question finds, and some that its value finds, together with the question and with the
-    fact's own sentence in turn; these count as found by no word of the question.
+    """Give the sentences that the question finds, and those found by its value with the words of the question or, in
+    turn, of the fact's own sentence. The latter count as found by no word of the question.
 
     There are more than are read, as some may tell nothing but what is forgotten.
     """

@@ -120,7 +120,7 @@ SELECT EXISTS (
 
 
 def _of_words(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Trace]:
-    """Make traces of the stems of values that are one word; of more words a text may say each on purpose."""
+    """Yield traces of the stems of one-word values. Words of a longer value may stand elsewhere on purpose."""
     for target in targets:
         for value in target.values:
             word = searched_words(value)
@@ -131,7 +131,7 @@ def _of_words(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Tr
 
 
 def _is_elsewhere(session: Session, target: ErasureTarget, stem: str) -> bool:
-    """Say whether a sentence has this stem which an erasure of the fact leaves alone, or leaves it in."""
+    """Tell whether an erasure of the fact leaves the stem in a sentence of another document, or in its own document."""
     others = [span for span in target.spans if span != (target.start, target.end)]
     mentioned = spans_apart(Phrases(target.values).spans(target.text), others)
     rest = blank_out(target.text, [(target.start, target.end), *mentioned])
@@ -142,7 +142,7 @@ def _is_elsewhere(session: Session, target: ErasureTarget, stem: str) -> bool:
 
 
 def _of_keys(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Trace]:
-    """Make two traces of each key: as the database stores it, in fp16, and as a flat index does, in fp32."""
+    """Yield two traces of each key: as the database stores it, in fp16, and as a flat index does, in fp32."""
     ids = [target.fact_id for target in targets]
     rows = session.execute(
         select(FactKeyRow.fact_id, FactKeyRow.key).where(FactKeyRow.fact_id == func.any(ids))
@@ -161,10 +161,10 @@ def _of_keys(session: Session, targets: Sequence[ErasureTarget]) -> Iterator[Tra
 def _shared_needles(
     session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned, needles: list[bytes]
 ) -> set[int]:
-    """Give the numbers of the needles that also stand in texts which an erasure of these facts leaves alone."""
+    """Give the positions of needles that also stand in texts which an erasure of these facts leaves."""
     matcher = Matcher(needles)
     shared: set[int] = set()
-    texts = _staying(session, targets, mentions)
+    texts = _left_texts(session, targets, mentions)
     # Many texts are joined for one search, as most are short; no text holds the separator.
     while block := "\0".join(islice(texts, TEXTS_AT_ONCE)):
         shared.update(n for n, _ in matcher.find(block.encode()))
@@ -172,7 +172,7 @@ def _shared_needles(
 
 
 def mark_shared(session: Session, traces: Sequence[Trace]) -> Iterator[Trace]:
-    """Mark the traces that some text of the base says in this transaction, in which their facts are erased already."""
+    """Yield the traces, `shared` if a text of the base holds them. Their facts were erased in this transaction."""
     matcher, shared = Matcher([trace.needle for trace in traces]), set[int]()
     for row in (one.class_ for one in TableRow.registry.mappers):
         if columns := columns_of(row, ERASED_BY_REDACTION, LEFT_BUT_NAMED):
@@ -183,8 +183,8 @@ def mark_shared(session: Session, traces: Sequence[Trace]) -> Iterator[Trace]:
         yield replace(trace, shared=trace.shared or n in shared)
 
 
-def _staying(session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned) -> Iterator[str]:
-    """Give all texts as they will be after the erasure, without the older texts of the documents it redacts."""
+def _left_texts(session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned) -> Iterator[str]:
+    """Yield all texts as the erasure leaves them, but no older editions of the documents that it redacts."""
     yield from _of_documents(session, targets, mentions)
     yield from named_texts(session)
     erased = [target.fact_id for target in targets]
@@ -202,7 +202,7 @@ def _staying(session: Session, targets: Sequence[ErasureTarget], mentions: Menti
 
 
 def _of_documents(session: Session, targets: Sequence[ErasureTarget], mentions: Mentioned) -> Iterator[str]:
-    """Give what documents will say. Mentions in other documents stay here, whatever the erasure does with them."""
+    """Yield the texts of documents as the erasure leaves them, always with the mentions in other documents."""
     spans: dict[int | None, list[Span]] = {}
     for state in (state for target in targets for state in target.states):
         spans.setdefault(state.document_id, []).append((state.start, state.end))
@@ -221,7 +221,7 @@ def _of_documents(session: Session, targets: Sequence[ErasureTarget], mentions: 
 
 
 def _mentions(targets: Sequence[ErasureTarget], target: ErasureTarget) -> list[Span]:
-    """Find the places where the target's document says it, or another target of it, beside the spans of facts."""
+    """Find where a target's document says values of its targets, apart from the spans of facts."""
     of_document = [other for other in targets if other.document_id == target.document_id]
     values = Phrases(value for other in of_document for value in other.values)
     return spans_apart(values.spans(target.text), target.spans)
@@ -263,12 +263,12 @@ MOST = 500  # mentions of each kind that are listed
 _OF_THEIR_OWN = {ChangeRow, DocumentRow, FactPastRow, FactRow, FactVersionRow, GenerationRow}
 
 
-def look_for_traces(session: Session, targets: Sequence[ErasureTarget]) -> Mentions:
-    """Find what else says the values of these facts; among reasons also what says their questions and answers."""
+def find_mentions(session: Session, targets: Sequence[ErasureTarget]) -> Mentions:
+    """Find what else says the values of these facts, in the change log also their questions and answers."""
     values = sorted({value for target in targets for value in target.values})
     if not values:
         return Mentions()
-    said, strings = _Search(session, values), sorted(strings_of(targets))
+    said, strings = _TextSearch(session, values), sorted(strings_of(targets))
     ids = [target.fact_id for target in targets]
     facts = [*_searched_columns(FactVersionRow), *_searched_columns(FactRow)]
     others = (
@@ -284,13 +284,13 @@ def look_for_traces(session: Session, targets: Sequence[ErasureTarget]) -> Menti
         titles=said.ids(select(DocumentRow.id, *about), about),
         facts=tuple(sorted({*said.ids(others, facts), *said.ids(pasts, past)})[:MOST]),
         generations=said.ids_of(GenerationRow),
-        reasons=_Search(session, strings).ids_of(ChangeRow),
-        rows=tuple(found for row in sorted_rows() for found in said.rows(row)),
+        reasons=_TextSearch(session, strings).ids_of(ChangeRow),
+        rows=tuple(found for row in other_tables_with_texts() for found in said.rows(row)),
     )
 
 
 def named_texts(session: Session) -> Iterator[str]:
-    """Read every text that an erasure leaves and names, without those of documents."""
+    """Yield every text that an erasure leaves and names (`LEFT_BUT_NAMED`), without those of documents."""
     for row in (one.class_ for one in TableRow.registry.mappers):
         if row is not DocumentRow and (columns := columns_of(row, LEFT_BUT_NAMED)):
             yield from filter(
@@ -298,8 +298,8 @@ def named_texts(session: Session) -> Iterator[str]:
             )
 
 
-def sorted_rows() -> list[type[TableRow]]:
-    """Give the tables with texts that have no part of their own in `Mentions`, in the order of their names."""
+def other_tables_with_texts() -> list[type[TableRow]]:
+    """Give the tables with texts that have no field of their own in `Mentions`, in the order of their names."""
     mapped = (one.class_ for one in TableRow.registry.mappers)
     return sorted(
         (row for row in mapped if _searched_columns(row) and row not in _OF_THEIR_OWN),
@@ -311,23 +311,23 @@ def _searched_columns(row: type[TableRow]) -> list[Any]:
     return columns_of(row, ERASED_BY_REDACTION, LEFT_BUT_NAMED)
 
 
-class _Search:
-    """Searches columns for texts."""
+class _TextSearch:
+    """Searches columns of tables for some texts."""
 
     def __init__(self, session: Session, texts: Sequence[str]) -> None:
         self.session, self.texts, self.phrases = session, texts, Phrases(texts)
 
     def ids_of(self, row: type[TableRow]) -> tuple[int, ...]:
-        """Find the rows of a table that say one of the texts, by their primary key."""
+        """Give the primary keys of rows of a table that say one of the texts."""
         columns = _searched_columns(row)
         return self.ids(select(*inspect(row).primary_key, *columns), columns)
 
     def ids(self, statement: Select[Any], columns: Sequence[Any]) -> tuple[int, ...]:
-        """Find the rows of a statement that say one of the texts, by its first column."""
+        """Give the ids, which are the statement's first column, of rows that say one of the texts."""
         return tuple(sorted({found[0] for found, _ in self._saying(statement, columns)})[:MOST])
 
     def rows(self, row: type[TableRow]) -> Iterator[LeftRows]:
-        """Find the rows of a table that say one of the texts, by column."""
+        """Yield, for each column of a table that says one of the texts, the number of rows and their ids."""
         key, columns = inspect(row).primary_key, _searched_columns(row)
         by_column: dict[str, list[Any]] = {}
         for found, names in self._saying(select(key[0], *columns), columns):
@@ -359,7 +359,7 @@ class _Search:
 
 
 def as_one_text(columns: Sequence[Any]) -> ColumnElement[str]:
-    """Give the texts of these columns of a row as one (SQL)."""
+    """Give an SQL expression that joins the texts of these columns of a row, one a line."""
     return func.concat_ws("\n", *map(_as_text, columns))
 
 

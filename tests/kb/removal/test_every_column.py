@@ -158,7 +158,7 @@ def _erase(kb: KnowledgeBase, mentions: Mentioned) -> Mentions:
     with kb.sessions.begin() as session:
         targets, _ = load_targets(session, [fact_id(kb, WORDS)])
         done = erase_facts(session, [targets[0].fact_id], "tester", "request", mentions=mentions)
-    return Erasure(kb).with_left(done, targets).left
+    return Erasure(kb).with_left_mentions(done, targets).left
 
 
 def test_every_table_that_an_erasure_redacts_is_rewritten_at_level_three(
