@@ -54,7 +54,7 @@ from colmlm.kb.questions.records import AskingSet
 from colmlm.kb.removal.forget import Forgetting
 from colmlm.kb.removal.records import SAMPLE
 from colmlm.kb.store.waits import refusal_of
-from colmlm.kb.upkeep.comparing import compare_index
+from colmlm.kb.upkeep.comparing import compare_all_facts
 
 if TYPE_CHECKING:
     from colmlm.kb.jobs.kinds import RawWork
@@ -168,7 +168,7 @@ def compare_all(run: JobRun, work: Compare) -> dict[str, Any]:
         run.progress(done, total, of)
         run.check()
 
-    return asdict(compare_index(run.kb, work.radius, report_progress))
+    return asdict(compare_all_facts(run.kb, work.radius, report_progress))
 
 
 HANDLERS: dict[str, Handler] = {

@@ -27,7 +27,7 @@ class KBError(Exception):
 
     @classmethod
     def coded(cls, code: str, title: str, **more: object) -> Callable[[Callable[P, str]], Callable[P, Self]]:
-        """Let a function that words a message make errors of this kind, with its arguments as attributes."""
+        """Decorate a function that words a message: it makes errors of this kind, with its arguments as attributes."""
         KINDS[code] = cls
 
         def maker(word: Callable[P, str]) -> Callable[P, Self]:
@@ -57,7 +57,7 @@ def _freeze_lists(arguments: dict[str, object]) -> dict[str, object]:
 
 
 def format_list(fact_ids: Sequence[int]) -> str:
-    """List ids for a message, and no more than the first ten."""
+    """List ids for a message: the first ten, and the number of the others."""
     shown = ", ".join(str(fact_id) for fact_id in fact_ids[:10])
     return shown if len(fact_ids) <= 10 else f"{shown} and {len(fact_ids) - 10} more"
 
@@ -84,12 +84,12 @@ _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\([^()]*\)")
 
 
 def remedy_after(cause: str, remedy: str) -> str:
-    """Give the remedy of a class, led by a blank; nothing after a cause that ends with its own, in another sentence."""
+    """Give a blank and the remedy of a class; "" if the cause has its own remedy, as a second sentence."""
     return "" if re.search(r"[.;] ", _QUOTED.sub("", cause)) else f" {remedy}"
 
 
 def describe_misread(error: Exception) -> str:
-    """Say why content is not of its form, where the parser's own error may tell of Python alone."""
+    """Say why content is not of its form, also where the parser's error speaks of Python alone."""
     if isinstance(error, KeyError):
         return f"it has no field {error}"
     is_pythons = isinstance(error, TypeError | AttributeError | IndexError | RecursionError)

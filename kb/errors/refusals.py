@@ -25,7 +25,7 @@ from colmlm.kb.errors import (
 
 
 def kind_of(code: str) -> type[KBError] | None:
-    """Give the kind of an error of the knowledge base by its code; None where the code is none of these."""
+    """Give the class that is the kind of errors with this code; None if no error of the knowledge base has it."""
     kind = KINDS.get(code)
     return kind if kind is not None and kind.__module__ == KBError.__module__ else None
 

@@ -84,10 +84,10 @@ class ReviewProgress:
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """A part of the inbox, those facts first where most is at stake: cited ones by how often, doubted ones,
-    those that contradict others, and the others, by document and id.
+    """A part of the inbox, the facts first where most is at stake: cited ones by how often, doubted ones, those that
+    contradict others, and the others, by document and id.
 
-    `total` counts all that fit up to 10,000 and is otherwise not exact. `progress` is that of the corpus or document.
+    `total` counts those that fit, up to 10,000, and `is_exact` tells if these are all. `progress` has the same scope.
     """
 
     items: tuple[InboxItem, ...]

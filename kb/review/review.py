@@ -40,20 +40,20 @@ class FactReview:
     store: Store
 
     def inbox(self, **sought: Unpack[InboxSought]) -> Inbox:
-        """Give proposed facts, those first where most is at stake. Raises `CorpusNotFound`."""
+        """Give a part of the inbox: cited facts first, then doubted and contradicting ones. Raises `CorpusNotFound`."""
         with self.store.sessions() as session:
             return review_inbox(session, **sought)
 
     def progress(self, *, corpus: str | None = None, document_id: int | None = None) -> ReviewProgress:
-        """Count what is proposed and what was settled, of a corpus or document or of all. Raises `CorpusNotFound`."""
+        """Count the proposed and the settled facts of a corpus, of a document or of all. Raises `CorpusNotFound`."""
         with self.store.sessions() as session:
             return _progress(session, InboxConditions.read(session, corpus, document_id))
 
     @retry_on_contention
     def settle(self, judged: Sequence[ReviewVerdict], *, actor: str, reason: str) -> ReviewResult:
-        """Carry out verdicts, each kind in one change; those that no longer fit their facts are named instead.
+        """Carry out verdicts, in one change for each kind; the result names those that no longer fit their facts.
 
-        Raises `FactNotFound`, or `InvalidValue` where there is none or a fact has two.
+        Raises `FactNotFound`, or `InvalidValue` if there is no verdict or a fact has two.
         """
         with self.store.edits.begin() as session:
             return settle_review(session, judged, actor, reason)
@@ -67,7 +67,7 @@ class FactReview:
         keyset_id: int | None = None,
         **who: Unpack[OnRecord],
     ) -> Edit:
-        """Let only accepted facts of a corpus, or in a keyset, answer from this commit on, or again proposed ones too.
+        """Let only accepted facts of a corpus, or in a keyset, answer from this commit on, or let proposed ones, too.
 
         Raises `CorpusNotFound`, `KeysetNotFound` or `InvalidValue`.
         """
@@ -97,7 +97,7 @@ def review_inbox(
     after: int = 0,
     limit: int = IN_INBOX,
 ) -> Inbox:
-    """Give a part of the inbox. Raises `CorpusNotFound`."""
+    """Give at most `limit` items of the inbox, past the place `after`. Raises `CorpusNotFound`."""
     check_limit(limit)
     part = InboxConditions.read(session, corpus, document_id)
     which = [IS_PROPOSED, *part.walked, *_conditions_of_kind(kind)]
@@ -133,7 +133,7 @@ def _places(
     after: int,
     limit: int,
 ) -> list[int]:
-    """Give the places of facts past `after`: cited ones, doubted ones, those that contradict, and the others."""
+    """Give places (group and id in one number) past `after`: cited, doubted, contradicting and other facts."""
     found = page_of_places(stakes.places(), after, limit)
     others = [*which, FactRow.id != func.all([*stakes.uses, *stakes.against])]
     doubted = [*which, FactRow.id != func.all(list(stakes.uses))]
@@ -154,9 +154,9 @@ def _by_index(
     after: int,
     limit: int,
 ) -> list[int]:
-    """Give places of a group past `after`, in the order of the index: doubted ones, or the others."""
+    """Give the places past `after` in the group of doubted facts or in that of the others, in index order."""
     found: list[int] = []
-    begin, order = _begin(session, after, group), tuple_(*_ORDER)
+    begin, order = _start_in_index(session, after, group), tuple_(*_ORDER)
     for first, last in part.stretches:
         ends = max(begin, (first, 0)), (last, MAX_ID)
         above, below = (tuple_(literal(group == OTHERS), *map(literal, end)) for end in ends)
@@ -167,7 +167,7 @@ def _by_index(
     return [group * PLACE + fact_id for fact_id in found]
 
 
-def _begin(session: Session, after: int, group: int) -> tuple[int, int]:
+def _start_in_index(session: Session, after: int, group: int) -> tuple[int, int]:
     """Give the document and id of the fact at `after`, past which a group goes on; zeros where it begins."""
     last = after - group * PLACE
     if last <= 0:
@@ -230,7 +230,7 @@ WHERE f.id = ANY(:ids)
 
 
 def text_around(session: Session, fact_ids: Sequence[int]) -> dict[int, Surroundings]:
-    """Give what documents say around these facts; facts without a document have nothing around them."""
+    """Give, by fact, what its document says around it; facts without a document are left out."""
     return {
         row.id: Surroundings(
             row.document_id, row.first, row.said, row.span_start - row.first, row.span_end - row.first
@@ -280,7 +280,7 @@ _CORPUS = select(DocumentRow.corpus).where(DocumentRow.id == FactRow.document_id
 class InboxConditions:
     """The facts of an inbox, by conditions of two forms, and the ranges of their documents' ids (0: none).
 
-    `walked` conditions ask for the document of one fact after another; `counted` ones join all documents at once.
+    To read pages, `walked` conditions look up the document of each fact; to count, `counted` ones join all documents.
     """
 
     walked: tuple[ColumnElement[bool], ...] = ()
@@ -289,7 +289,7 @@ class InboxConditions:
 
     @classmethod
     def read(cls, session: Session, corpus: str | None, document_id: int | None) -> InboxConditions:
-        """Raise `CorpusNotFound`."""
+        """Make the conditions for the facts of a corpus, of a document, or of all. Raises `CorpusNotFound`."""
         part = cls()
         if corpus is not None:
             reading.require_corpus(session, corpus)
@@ -334,7 +334,7 @@ class Stakes:
 
     @classmethod
     def read(cls, session: Session, which: list[ColumnElement[bool]]) -> Stakes:
-        """Read what is at stake with the facts that fit these conditions."""
+        """Read the citations and contradictions of the facts that fit these conditions."""
         pairs = session.execute(_OPEN, {"newest": NEWEST_PAIRS}).all()
         asked = select(FactRow.id, FactRow.doubt.is_not(None).label("doubted")).where(
             FactRow.id == func.any(sorted({fact_id for pair in pairs for fact_id in pair})), *which
@@ -343,7 +343,7 @@ class Stakes:
         return cls(_count_citations(session, which), against, len(pairs) < NEWEST_PAIRS)
 
     def places(self, kind: Kind = "any") -> list[int]:
-        """Give the places, in order, of all facts of a kind that is known one by one; of any, those of cited facts."""
+        """Give, in order, the places of contradicting facts if that is the kind, else those of cited facts."""
         return sorted(map(self._place, self.against if kind == "contradicting" else self.uses))
 
     def contradicting(self) -> list[int]:

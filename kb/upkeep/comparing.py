@@ -1,7 +1,7 @@
 """Comparing: finds every pair of facts of a base that ask the same, by words and by keys of the active keyset.
 
-Edits keep the pairs of what they edit by words alone; this finds those of facts that were there before that was done,
-and what only keys tell. Each piece is a transaction of its own, beside which edits go on.
+Edits store the pairs of the facts that they edit, by words alone. This finds the pairs of facts from before edits did
+so, and those that only keys show. Each piece is a transaction of its own, beside which edits go on.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OnPart = Callable[[int, int, str], None]  # called with how much is done, of how
 
 @dataclass(frozen=True, slots=True)
 class CompareReport:
-    """Record what a comparison of everything read, the score from which keys were near enough, and the pairs it left.
+    """Record the greatest fact id (`facts`), the number of keys, how near these had to be, and the pairs left.
 
     `keys` is 0 and `radius` None where no keyset is active, and facts were compared by words alone.
     """
@@ -57,8 +57,8 @@ class CompareReport:
     duplicates: int
 
 
-def compare_index(kb: SearchableStore, radius: float | None, on_part: OnPart) -> CompareReport:
-    """Compare every live fact with all others, and drop the pairs that hold no more.
+def compare_all_facts(kb: SearchableStore, radius: float | None, on_part: OnPart) -> CompareReport:
+    """Compare every live fact with all others, store the pairs, and drop stored pairs that no longer hold.
 
     Values that differ contradict where two keys score `radius` with each other (None: nine tenths of the way from the
     keyset's threshold to 1); values that say the same are duplicates from the threshold on.
@@ -81,7 +81,7 @@ def compare_index(kb: SearchableStore, radius: float | None, on_part: OnPart) ->
 
 
 def _by_words(kb: SearchableStore, on_part: OnPart) -> int:
-    """Compare facts by words once all of them have frames, which tell how many share one."""
+    """Compute the missing frames of all facts, then store their pairs by words. Give the last fact's id."""
     with kb.sessions() as session:
         last = session.scalar(select(func.max(FactRow.id))) or 0
     for work, of in ((pairs.fill_frames, "facts read"), (pairs.store_pairs_of_range, "facts compared")):
@@ -114,7 +114,7 @@ def _by_keys(kb: SearchableStore, keyset: KeysetRecord, radius: float, on_part: 
 
 
 def _keys(kb: SearchableStore, keyset_id: int) -> Iterator[Sequence[Any]]:
-    """Yield the keys of live facts by their ids, a part at a time, without aliases."""
+    """Yield the keys of live facts in the order of their ids, a part at a time, without those of aliases."""
     after = 0
     while True:
         statement = (

@@ -60,19 +60,19 @@ class Upkeep:
     store: SearchableStore
 
     def fsck(self) -> FsckReport:
-        """Compare facts, sentences, keys, index, texts and log, and changes nothing."""
+        """Compare facts, sentences, keys, index, texts and log with one another. Changes nothing."""
         with self.store.sessions() as session:
             return check_consistency(session, self.store.settings)
 
     def repair(self, *, dry_run: bool = False) -> RepairReport:
-        """Check everything, mend what is derived, and check again; a dry run says what it would mend."""
+        """Check everything, rebuild what is derived from texts and keys, and check again. A dry run mends nothing."""
         return Repair(self.store).run(dry_run=dry_run)
 
     def snapshot(self) -> SnapshotStanding | None:
-        """Compare the active keyset's snapshot with the database by counts, and open nothing: `fsck` compares sets.
+        """Compare the active keyset's snapshot with the database by numbers of keys, unopened: `fsck` compares sets.
 
-        None where there is none that can be read. Raises `NoActiveKeyset`, and where the keys are elsewhere
-        `CandidatesRefused` and `CandidatesUnavailable`.
+        None if no snapshot can be read. Raises `NoActiveKeyset`, and where the keys are on Milvus `CandidatesRefused`
+        and `CandidatesUnavailable`.
         """
         with self.store.sessions() as session:
             keyset = keysets.active_head(session)
@@ -98,7 +98,7 @@ class Upkeep:
             return SnapshotStanding(held, size, applied_seq, head, wanted)
 
     def shared_snapshot(self) -> SharedStanding | None:
-        """Describe the active keyset's snapshot where servers share it, without reading it; None where they do not.
+        """Describe the active keyset's snapshot in the place that servers share, unread; None if none is needed there.
 
         Raises `SharedSnapshotsUnavailable`.
         """
@@ -114,7 +114,7 @@ class Upkeep:
             return SharedStanding(folder.where, audit.head_seq(session) - there.applied_seq)
 
     def is_read_at_start(self) -> bool:
-        """Say whether torch searches the active keyset, if a device has room: then processes read it as they start."""
+        """Tell whether torch may search the active keyset on a device. Then processes read it as they start."""
         with self.store.sessions() as session:
             return self._is_read_at_start(session)
 
@@ -124,7 +124,7 @@ class Upkeep:
         return may_choose_device(session, keysets.active_head(session), self.store.settings)
 
     def statistics(self) -> Statistics:
-        """Count everything, in one statement for each table, which reads the whole table."""
+        """Count what a base holds, in one statement for each table, which reads the whole table."""
         with self.store.reports() as session:
             live, current = FactRow.deleted_seq.is_(None), DocumentRow.replaced_seq.is_(None)
             counted: tuple[Any, ...] = (
@@ -159,8 +159,8 @@ class Upkeep:
 class SnapshotStanding:
     """A snapshot of `num_keys` keys as of change `applied_seq`, where the log ends with `head_seq`.
 
-    Of a keyset whose keys are elsewhere it is what is there, and takes no bytes here. `num_wanted` is how many keys it
-    should hold; None where later changes touched keys, so that it is unknown.
+    For a keyset on Milvus it describes the collection, and `num_bytes` is 0. `num_wanted` is how many keys it should
+    hold; None where later changes touched keys, so that it is unknown.
     """
 
     num_keys: int
@@ -172,9 +172,9 @@ class SnapshotStanding:
 
 @dataclass(frozen=True, slots=True)
 class SharedStanding:
-    """The active keyset's shared snapshot, at `where`, and `behind` the log by so many changes; None: not there.
+    """The active keyset's shared snapshot at `where`, which is `behind` the log by so many changes (None: not there).
 
-    `doubts` say which snapshots the database knows elsewhere, or names in vain.
+    `doubts` say which snapshots that the database names may lie elsewhere, or in a place that is not mounted.
     """
 
     where: str
@@ -252,14 +252,14 @@ WHERE c.seq <> ALL(:broken) AND c.kind <> ALL(:no_edits) ORDER BY f.id
 def check_consistency(session: Session, settings: Settings) -> FsckReport:
     """Check keys against index, facts and sentences against texts, and the log against its chain.
 
-    The index is opened from its snapshot and caught up, as the next process would do, and so is that of
-    every other keyset that has a snapshot. Outputs, plans and jobs are searched for what was erased. Facts
-    without a key need a rekey and are no damage: they are counted and do not affect `ok`.
+    The index is opened from its snapshot and caught up, as the next process would do, and so is that of every other
+    keyset that has a snapshot. Outputs, plans and jobs are searched for what was erased. Facts without a key lack only
+    a fill and are no damage: they are counted and do not affect `ok`.
     """
     session.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
     live_facts = session.scalar(select(func.count()).select_from(FactVersionRow).where(IS_LIVE)) or 0
     snapshots = inspect_snapshots(session, settings)
-    active, num_keys, unkeyed = _active(session, settings, snapshots, live_facts)
+    active, num_keys, unkeyed = _active_index(session, settings, snapshots, live_facts)
     non_verbatim = _non_verbatim(session)
     chained = verify_chain(session)
     quoting = quotations.find_quotations(session, ErasedFacts.read(session)).describe_findings()
@@ -286,7 +286,7 @@ def check_consistency(session: Session, settings: Settings) -> FsckReport:
     )
 
 
-def _active(
+def _active_index(
     session: Session, settings: Settings, found: Inspection, live_facts: int
 ) -> tuple[Snapshot, int, int]:
     """Give the active keyset's index as the next process opens it, its number of keys, and of facts without a key.
@@ -306,7 +306,7 @@ def _active(
 
 
 def _non_verbatim(session: Session) -> tuple[int, ...]:
-    """Find facts whose value that the document should say is not the text of their document at their span."""
+    """Find facts whose value as their document says it (`IS_SAID`) is not the document's text at their span."""
     said = func.substr(DocumentRow.text, FactRow.span_start + 1, FactRow.span_end - FactRow.span_start)
     statement = (
         select(FactRow.id)
@@ -324,7 +324,7 @@ def _problem_lines(session: Session) -> tuple[str, ...]:
 
 
 def _altered_values(session: Session, broken: Sequence[int]) -> tuple[str, ...]:
-    """Compare the values of facts with the digests that the log has of them, but for entries that are `broken`."""
+    """Compare the values of facts with their digests in the log, apart from those in entries that are `broken`."""
     digest = audit.keyed_digests(session)
     rows = session.execute(
         _DIGESTS.execution_options(yield_per=10_000),
@@ -376,7 +376,7 @@ class Repair:
     kb: SearchableStore
 
     def run(self, *, dry_run: bool = False) -> RepairReport:
-        """Check everything, mend what is derived, and check again."""
+        """Check everything, rebuild what is derived from the database, and check again. A dry run mends nothing."""
         with self.kb.sessions() as session:
             found = inspect_snapshots(session, self.kb.settings)
             quoting = quotations.find_quotations(session, ErasedFacts.read(session)).describe_findings()
@@ -411,7 +411,7 @@ class Repair:
             sentences.mend_sentences(session, astray)
 
     def _finish_rekeys(self, keyset_ids: Sequence[int]) -> None:
-        """Finish the rekeys of these keysets. An index elsewhere is filled first, since no lookup would do it."""
+        """Finish filling these keysets. An index elsewhere is filled first, since no lookup would do it."""
         for keyset_id in keyset_ids:
             with suppress(*_TOLD_AGAIN):
                 self.kb.searcher.prepare(keyset_id)
@@ -419,7 +419,7 @@ class Repair:
                     activation.finish_building(session, keyset_id, self.kb.settings.actor)
 
     def _rewrite(self, keyset_ids: Sequence[int]) -> None:
-        """Write new snapshots from the database alone; saving one removes the damaged file that it replaces."""
+        """Write new snapshots of these keysets from the database alone; each replaces the damaged file."""
         for keyset_id in keyset_ids:
             with self.kb.sessions.begin() as session:
                 is_active = active_keyset_id(session) == keyset_id
@@ -449,9 +449,9 @@ class Repair:
             prune_snapshots(session, folder)
 
     def _clear(self, found: CollectionStandings) -> None:
-        """Drop collections that answer nothing by then, and forget those that were filled on a server of before.
+        """Drop collections that answer nothing by then, and forget those that were filled on a former server.
 
-        One with which that cannot be done is told of again afterwards.
+        One that cannot be dropped or forgotten is reported by the check afterwards.
         """
         with self.kb.sessions() as session:
             named = snapshots.named_collections(session, self.kb.settings)
@@ -499,7 +499,7 @@ class FsckReport:
     and `ok`.
 
     `mendable` is what a repair clears up although no answer depends on it: snapshots that were refused, files left
-    over, keysets that have all keys and were not marked ready. `quoting` is what still says an erased fact.
+    over, keysets that have all keys and were not marked ready. `quoting` describes rows that still say an erased fact.
     """
 
     ok: bool

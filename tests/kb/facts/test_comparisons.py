@@ -15,7 +15,7 @@ from colmlm.kb.evidence.shown import CallerView
 from colmlm.kb.facts.records import FactDraft, FactEdit, ReviewVerdict
 from colmlm.kb.removal.erase import Erasure
 from colmlm.kb.service import KnowledgeBase
-from colmlm.kb.upkeep.comparing import FACTS_AT_ONCE, compare_index
+from colmlm.kb.upkeep.comparing import FACTS_AT_ONCE, compare_all_facts
 from tests.fakes import FakeEncoder, WordEncoder, activated
 from tests.kb.corpora import CAPITAL, PERU, document, fact_id, ingest
 from tests.refusals import raises_code
@@ -281,7 +281,7 @@ def forget_pairs(kb: KnowledgeBase) -> None:
 
 
 def compared(kb: KnowledgeBase, radius: float | None = None) -> tuple[int, int]:
-    report = compare_index(kb, radius, lambda done, total, of: None)
+    report = compare_all_facts(kb, radius, lambda done, total, of: None)
     return report.contradictions, report.duplicates
 
 
@@ -330,7 +330,7 @@ def test_both_hold_still_where_a_rejection_or_a_deletion_is_taken_back(kb: Knowl
     now = kb.facts.show(second)
     (rejected,) = kb.review.settle([ReviewVerdict(second, "reject", now.version, now.review)], **WHO).seqs
     assert against(kb, noted=True) == []
-    compare_index(kb, None, lambda *_: None)
+    compare_all_facts(kb, None, lambda *_: None)
     kb.facts.undo(rejected, **WHO)
     assert against(kb) == [] and against(kb, noted=True) == [("1889", "1890")]
     kb.facts.delete([first, second], **WHO)
