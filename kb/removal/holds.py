@@ -109,7 +109,10 @@ class Holds:
     @retry_on_contention
     def approve(self, hold_id: int, *, token: TokenRecord | None = None) -> Hold:
         """Place a hold that another token asked for. Raises `SamePerson`, `HoldState` or `SecondPersonNeeded`."""
-        with self._deciding(hold_id, "asked", token) as (session, row, known, by):
+        by = self._require_second(hold_id, token)
+        with self._deciding(hold_id, by) as (session, row, known):
+            if row.state != "asked":
+                raise hold_state(hold_id, row.state)
             _require_other(f"Hold {hold_id}", known.asked_by, by, f"colmlm hold place --approve {hold_id}")
             pending = audit.begin_change(session, by.name, _joint_reason(row.reason, known.asked_by, by))
             row.approved_by = by.key_id
@@ -153,7 +156,9 @@ class Holds:
     @retry_on_contention
     def withdraw(self, hold_id: int, *, token: TokenRecord | None = None) -> Hold:
         """Take back a hold or a release that waits for a second person. Raises `HoldState` if none waits."""
-        with self._deciding(hold_id, None, token) as (session, row, _, _):
+        if self.kb.settings.hold_needs_two != "no":
+            token = self._require_second(hold_id, token)
+        with self._deciding(hold_id, token) as (session, row, _):
             if row.state == "asked":
                 row.state = "withdrawn"
             elif row.state == "release-asked":
@@ -164,22 +169,19 @@ class Holds:
             session.flush()
             return _read_hold(session, hold_id)[1]
 
-    @contextmanager
-    def _deciding(
-        self, hold_id: int, state: str | None, token: TokenRecord | None
-    ) -> Iterator[tuple[Session, HoldRow, Hold, TokenRecord]]:
+    def _require_second(self, hold_id: int, token: TokenRecord | None) -> TokenRecord:
         if token is None and self.kb.settings.hold_needs_two == "no":
             raise hold_state(hold_id, self.read(hold_id).state)
         if token is None:
-            raise refusals.second_person_needed(
-                "A decision on a hold", "COLMLM_HOLD_NEEDS_TWO", "colmlm hold list"
-            )
+            what = "A decision on a hold"
+            raise refusals.second_person_needed(what, "COLMLM_HOLD_NEEDS_TWO", "colmlm hold list")
+        return token
+
+    @contextmanager
+    def _deciding(self, hold_id: int, token: TokenRecord | None) -> Iterator[tuple[Session, HoldRow, Hold]]:
         with _acting_with(token), self.kb.sessions.begin() as session:
             audit.lock_log(session)  # before any row, as an erasure does
-            row, known = _read_hold(session, hold_id, lock=True)
-            if state is not None and row.state != state:
-                raise hold_state(hold_id, row.state)
-            yield session, row, known, token
+            yield session, *_read_hold(session, hold_id, lock=True)
 
     def all(
         self,

@@ -45,7 +45,7 @@ OnPart = Callable[[int, int, str], None]  # called with how much is done, of how
 
 @dataclass(frozen=True, slots=True)
 class CompareReport:
-    """Record the greatest fact id (`facts`), the number of keys, how near these had to be, and the pairs left.
+    """Record the numbers of live facts and of keys, how near these had to be, and the pairs left.
 
     `keys` is 0 and `radius` None where no keyset is active, and facts were compared by words alone.
     """
@@ -81,15 +81,16 @@ def compare_all_facts(kb: SearchableStore, radius: float | None, on_part: OnPart
 
 
 def _by_words(kb: SearchableStore, on_part: OnPart) -> int:
-    """Compute the missing frames of all facts, then store their pairs by words. Give the last fact's id."""
+    """Compute the missing frames of all facts, then store their pairs by words. Give the number of live facts."""
     with kb.sessions() as session:
         last = session.scalar(select(func.max(FactRow.id))) or 0
+        live = session.scalar(select(func.count()).select_from(FactVersionRow).where(IS_LIVE)) or 0
     for work, of in ((pairs.fill_frames, "facts read"), (pairs.store_pairs_of_range, "facts compared")):
         for first in range(1, last + 1, FACTS_AT_ONCE):
             with kb.sessions.begin() as session:
                 work(session, first, first + FACTS_AT_ONCE - 1)
             on_part(min(last, first + FACTS_AT_ONCE - 1), last, of)
-    return last
+    return live
 
 
 def _by_keys(kb: SearchableStore, keyset: KeysetRecord, radius: float, on_part: OnPart) -> int:

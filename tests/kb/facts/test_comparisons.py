@@ -293,6 +293,12 @@ def test_a_comparison_of_everything_finds_what_was_there_before(kb: KnowledgeBas
     assert (sorted(against(kb)), alike(kb)) == (sorted(before[0]), before[1])
 
 
+def test_a_comparison_counts_the_live_facts(kb: KnowledgeBase):
+    deleted, _ = add(kb, "1889"), add(kb, "1890")
+    kb.facts.delete([deleted], **WHO)
+    assert compare_all_facts(kb, None, lambda *_: None).facts == 1
+
+
 def test_keys_tell_of_questions_in_other_words(kb: KnowledgeBase):
     encoder = WordEncoder()
     add(kb, "1889", "When was the opening of the Eiffel Tower?")

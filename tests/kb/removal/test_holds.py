@@ -435,3 +435,17 @@ def test_where_two_people_are_needed_one_alone_neither_places_nor_releases(
     done = holds.release(hold.hold_id, **WHO, token=ann)
     assert (done.state, done.release_asked_by, done.release_approved_by) == ("released", "t-bob", "t-ann")
     assert holds.all(standing=True) == []
+
+
+def test_what_waits_for_a_second_person_can_be_taken_back_once_none_is_needed(lands: KnowledgeBase) -> None:
+    (ann, _), holds = tokens(lands), Holds(lands)
+    lands.settings = replace(lands.settings, hold_needs_two="both")
+    asked = holds.place(**selection(lands, "fact"), token=ann)
+    with raises_code("SecondPersonNeeded"):
+        holds.withdraw(asked.hold_id)
+    lands.settings = replace(lands.settings, hold_needs_two="no")
+    with raises_code("HoldState"):
+        holds.approve(asked.hold_id)
+    assert holds.withdraw(asked.hold_id).state == "withdrawn"
+    with raises_code("HoldState"):
+        holds.withdraw(asked.hold_id)
