@@ -118,14 +118,14 @@ _REMEDIES = {
 
 
 class Failure(NamedTuple):
-    """The exit code and the line on stderr of a command that failed. `line` is empty where there is nothing to say."""
+    """The exit code and the line on stderr of a command that failed. `line` is empty if there is nothing to print."""
 
     exit_code: int
     line: str
 
 
 class FailedElsewhere(Exception):
-    """Repeat what another process of a command failed of, as that told it."""
+    """The failure of another process of a command, with the exit code and the line that it reported."""
 
     def __init__(self, failure: Failure) -> None:
         self.failure = failure
@@ -162,12 +162,12 @@ _FIELD = re.compile(r"(--([a-z-]+)) \(([a-z_]+)\)")
 
 
 def _option(said: re.Match[str]) -> str:
-    """Name the option alone where a message also names the API's field for it: "--allow-erased (allow_erased)"."""
+    """Give the option alone if a message names it with its field of the API: "--allow-erased (allow_erased)"."""
     return said[1] if said[2].replace("-", "_") == said[3] else said[0]
 
 
 def one_line(message: str) -> str:
-    """Replace line breaks and run of blanks in the message by single spaces."""
+    """Replace line breaks and runs of blanks in the message by single spaces."""
     return visible_text(" ".join(message.split()))
 
 
@@ -176,7 +176,7 @@ def _names(error: BaseException) -> list[str]:
 
 
 def _cause_and_remedy(error: BaseException, name: str) -> str:
-    """Give the cause, and the remedy of its class; one of a model also says that it wrote nothing, if it has not."""
+    """Give an error's cause and the remedy of its class; for one of `model`, also that nothing more was written."""
     cause, remedy = _cause(error), _REMEDIES.get(name, "")
     if not name.startswith("colmlm.model."):
         words_are_ours = isinstance(error, OSError) and not error.strerror

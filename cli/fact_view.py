@@ -56,7 +56,7 @@ def brief_table(facts: Iterable[FactRecord]) -> None:
 
 
 def refuse_rows(refused: Sequence[RefusedRow], file: Path, nothing: str, **told: object) -> NoReturn:
-    """Print which rows of a file cannot be used, and exit with 3. As JSON the object also has the fields `told`."""
+    """Print the rows of a file that cannot be used, and exit with 3. The JSON object also has the fields `told`."""
     if wants_json():
         print_json({"refused": refused, **told})
     for row in refused:
@@ -66,7 +66,7 @@ def refuse_rows(refused: Sequence[RefusedRow], file: Path, nothing: str, **told:
 
 
 def sentence_of(base: Base, fact: FactRecord, texts: dict[int, str]) -> str:
-    """Read the sentence around a fact's value; `texts` keeps the documents that were read."""
+    """Read the sentence around a fact's value, shortened; "" without a source. `texts` caches documents' texts."""
     if (source := fact.source) is None or fact.erased_seq is not None:
         return ""
     if source.document_id not in texts:
@@ -106,7 +106,7 @@ def format_source(source: Source | None) -> str:
 
 
 def in_sample(sample: SamplePlace) -> str:
-    """Give the place of a fact of a release, and say that this is all that is known of it."""
+    """Give the corpus, sample and number of a release's fact, with the note that it has no text and no offsets."""
     return f"{sample.corpus}, sample {sample.sample_id}, fact {sample.fact_idx} (of a release: no text, no offsets)"
 
 
@@ -116,8 +116,8 @@ def _describe_deletion(fact: FactRecord) -> str:
     return "" if fact.deleted_seq is None else f"by change {fact.deleted_seq}"
 
 
-def printed_on(base: Base, fact: FactRecord) -> int | None:
-    """Give the page that the fact stands on, where its document has pages."""
+def page_of_fact(base: Base, fact: FactRecord) -> int | None:
+    """Give the number of the page that has the fact; None if it has no document or that has no pages."""
     if fact.source is None:
         return None
     _, text = base.documents.read(fact.source.document_id)
@@ -125,7 +125,7 @@ def printed_on(base: Base, fact: FactRecord) -> int | None:
 
 
 def print_fact(fact: FactRecord, page: int | None = None) -> None:
-    """Print one fact, with its source, the page there, and its changes."""
+    """Print one fact with its source, its page, its review and its changes."""
     say(f"fact {fact.fact_id}, version {fact.version}: {fact.value}")
     if fact.question:
         say(f"question: {fact.question}")
@@ -142,7 +142,7 @@ def print_fact(fact: FactRecord, page: int | None = None) -> None:
 
 
 def print_edit(edit: Edit, *, undoes: int | None = None) -> None:
-    """Print the change that an edit made; note what says the same already, and what has no key yet."""
+    """Print the change that an edit made; note the facts that say the same already, and if facts lack keys."""
     print_change(edit, undoes=undoes, keyed=edit.keyed, also_said_by=edit.also_said_by)
     if edit.also_said_by and not wants_json():
         note(f"Said already by fact {', '.join(map(str, edit.also_said_by))}.")
@@ -174,7 +174,7 @@ def _planned_row(one: PlannedEdit) -> tuple[object, ...]:
 
 
 def tell_also_said(found: list[AlsoSaid]) -> None:
-    """Note which other facts say what these facts say."""
+    """Note for each of these facts the other facts that say the same."""
     for said in found:
         others = ", ".join(map(str, said.by))
         note(f"{others} {'says' if len(said.by) == 1 else 'say'} the same as {said.fact_id}.")
@@ -184,7 +184,7 @@ def tell_also_said(found: list[AlsoSaid]) -> None:
 
 
 def check_at_source(base: Base, source: Source, value: str, *, allow_private: bool = False) -> SourceCheck:
-    """Read the document of a source again, and compare what stands there with `value`."""
+    """Read a source's document again where it came from, and compare the text at its place with `value`."""
     from colmlm.kb.corpus.raw.source_check import UNREACHABLE, SourceCheck, SourcedStatement, check_source
 
     text, uri = base.documents.read(source.document_id)[1], base.documents.place(source.document_id)
@@ -211,7 +211,7 @@ _OUTCOMES = {
 
 
 def print_check(found: SourceCheck) -> None:
-    """Print what a source says now, and where."""
+    """Print the outcome of a source check: the words and their place in the source now, or the cause of a failure."""
     there = f": {found.place.uri}, {found.place.start} to {found.place.end}" if found.place else ""
     said = f": {visible_text(found.says)}" if found.says and found.outcome == "says_otherwise" else ""
     say(f"{_OUTCOMES[found.outcome]}{said}{there}.")
@@ -238,7 +238,7 @@ def _pair_row(base: Base, pair: FactPair, texts: dict[int, str]) -> tuple[object
 
 
 def print_stale_facts(found: StalePage) -> None:
-    """Print a page of facts that are behind their document's text."""
+    """Print a page of facts whose document has a newer text."""
     if wants_json():
         print_json(found)
         return
@@ -248,7 +248,7 @@ def print_stale_facts(found: StalePage) -> None:
 
 
 def lineage_lines(findings: Iterable[LineageFinding], what: str) -> list[str]:
-    """Write which weights were trained on a text, which is `what`; that nothing is known is said too."""
+    """List the checkpoints that were trained on a text (named `what`), those that were not, and those not known."""
     asked = list(findings)
     named = {"listed": f"Trained on {what}", "not-listed": f"By their records not trained on {what}"}
     lines = [

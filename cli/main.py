@@ -17,7 +17,7 @@ Names = Mapping[str, str]  # names with their help
 
 
 def complete_words(program: str, env: Mapping[str, str]) -> str | None:
-    """Give the completions of a command's name that a shell asks for by `env`; None where it asks for none."""
+    """Give the completions of a command's name that a shell asks for by `env`; None if it asks for none."""
     asked, _, shell = env.get(f"_{program.upper()}_COMPLETE", "").partition("_")
     if asked != "complete" or shell not in _SHELLS:
         return None
@@ -27,7 +27,7 @@ def complete_words(program: str, env: Mapping[str, str]) -> str | None:
 
 
 def _following(before: list[str]) -> Names:
-    """Give the names that may follow these words; none where options or arguments may follow too."""
+    """Give the names of commands that may follow these words; none if options or arguments may follow too."""
     if not before:
         return {name: command.help for name, command in COMMANDS.items()}
     return VERBS.get(before[0], {}) if len(before) == 1 else {}

@@ -59,7 +59,7 @@ def wants_json() -> bool:
 
 
 def without_json(command: Callable[P, T]) -> Callable[P, T]:
-    """Have a command refuse --json, since it prints no report or one of its own form."""
+    """Mark a command that refuses --json, since it prints no report or has a form of its own."""
     command.takes_json = False  # type: ignore[attr-defined]  # what Command reads
     return command
 
@@ -103,7 +103,7 @@ def parse_span(text: str) -> timedelta:
 
 
 def parse_time(said: str) -> datetime:
-    """Read a date, a time as ISO 8601 has it, one so long ago as 1d, or yesterday; one without a zone is UTC."""
+    """Read a date, an ISO 8601 time, an age such as 1d, or "yesterday"; a time without a zone is UTC."""
     now = datetime.now(UTC)
     if said == "yesterday":
         return now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
@@ -139,7 +139,7 @@ def principal_name(shown: str | None) -> str | None:
 
 
 def some_text(value: str | None) -> str | None:
-    """Refuse what is blank or was not UTF-8 on the command line: neither can be encoded or stored."""
+    """Refuse a text that is blank or was not UTF-8 on the command line: neither can be encoded or stored."""
     if value is not None and not value.strip():
         raise typer.BadParameter("it is blank; give a text.")
     if value is not None and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
@@ -265,14 +265,14 @@ def is_attended() -> bool:
 
 
 def require_somebody(answered: bool, what: str) -> None:
-    """Raise `BadParameter` where --yes was not given and nobody can be asked; `what` completes "pass --yes to"."""
+    """Raise `BadParameter` if --yes was not given and nobody can be asked; `what` completes "pass --yes to"."""
     if not answered and (wants_json() or not is_attended()):
         cause = "with --json nobody is asked" if wants_json() else "there is nobody to ask"
         raise typer.BadParameter(f"{cause}; pass --yes to {what}.", param_hint="--yes")
 
 
 def require_with(option: str, **given: object) -> None:
-    """Raise `BadParameter` where options were given that have an effect only beside `option`; it names these alone."""
+    """Raise `BadParameter` if options were given that have an effect only beside `option`; it names these alone."""
     if names := given_options(**given):
         counts, them = ("they count", "them") if "," in names else ("it counts", "it")
         cause = f"{counts} beside {option} alone; pass {option} too, or leave {them} out."
@@ -286,12 +286,12 @@ def given_options(**given: object) -> str:
 
 
 def require_empty(target: Path) -> None:
-    """Raise `BadParameter` where something is in a directory that a command would write."""
+    """Raise `BadParameter` if a directory that a command would write is not empty."""
     if target.is_dir() and any(target.iterdir()):
         raise typer.BadParameter(f"{target} is not empty; name a new directory.", param_hint="DIR")
 
 
 def require_reason(reason: str | None, *, unless: bool = False) -> None:
-    """Raise `BadParameter` where no reason was given, `unless` the command changes nothing."""
+    """Raise `BadParameter` if no reason was given, `unless` the command changes nothing."""
     if reason is None and not unless:
         raise typer.BadParameter("say why, as in --reason 'asked by its author'.", param_hint="--reason")

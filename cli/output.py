@@ -26,7 +26,7 @@ def print_json(value: object) -> None:
 
 
 def plain(value: object) -> Any:
-    """Convert dataclasses and time for JSON; times become UTC."""
+    """Convert dataclasses, tuples and times to values that JSON has; times become UTC."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
     if isinstance(value, dict):
@@ -44,7 +44,7 @@ def say(line: str = "") -> None:
 
 
 def say_values(values: Mapping[str, object], margin: str = "  ") -> None:
-    """Print names with their values for people, one a line; what lies in a value stands below it, further in."""
+    """Print names with their values for people, one a line; nested values are indented below their name."""
     for name, value in values.items():
         said = f"{margin}{name.replace('_', ' ')}:"
         if isinstance(value, Mapping) and value:
@@ -179,7 +179,7 @@ def counting(description: str, total: int) -> Iterator[Callable[[int], None]]:
 
 @dataclass(slots=True)
 class _Lines:
-    """Print how far the work is, at most every `seconds`, and how long the rest takes. Short work prints nothing."""
+    """Prints the progress of work at most every `seconds`, with the time that is left. Short work prints nothing."""
 
     description: str
     seconds: float = 10.0
@@ -208,7 +208,7 @@ def format_duration(seconds: float) -> str:
 
 
 def counted_facts(total: int, is_exact: bool) -> str:
-    """Say how many facts there are: "12 facts", "More than 2,000 facts"."""
+    """Write the number of facts: "12 facts", "More than 2,000 facts"."""
     return f"{'' if is_exact else 'More than '}{count_of(total, 'fact')}"
 
 
@@ -218,7 +218,7 @@ def these_facts(number: int) -> str:
 
 
 def some_ids(ids: Sequence[int], most: int = 20) -> str:
-    """List ids, of many only the first."""
+    """List ids, separated by commas; of more than `most` only the first."""
     return f"{', '.join(map(str, ids[:most]))}{' ...' if len(ids) > most else ''}"
 
 

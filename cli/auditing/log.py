@@ -65,7 +65,7 @@ AfterChange = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """At most `limit` changes of the log: the newest before one, or the oldest after one."""
+    """The changes that `log list` shows: `limit` at most, newest first `before` one or oldest first `after` one."""
 
     before: int | None
     after: int | None
@@ -84,7 +84,7 @@ class LogRange:
 
 
 def _show_log(base: Base, stretch: LogRange, **fitting: Unpack[Fitting]) -> None:
-    """Print a stretch of the log, and how to go on if there may be more."""
+    """Print the changes of a range that fit the filters; note the option for the next ones if there may be more."""
     if stretch.is_ascending:
         way, found = "after", base.log.changes(stretch.after or 0, stretch.limit, **fitting)
     else:
@@ -238,7 +238,7 @@ def verify(
     else:
         _show_report(report)
         for file, head in heads.items():
-            say(f"the head in {file.name} was signed by key {head.key}, {_whose(demanded)}")
+            say(f"the head in {file.name} was signed by key {head.key}, {_describe_signer(demanded)}")
         if report.ok:
             _show_proof(report)
         if not against:
@@ -248,7 +248,7 @@ def verify(
 
 
 def _fingerprints(key: str | None, public_key: Path | None) -> tuple[str, ...]:
-    """Give the fingerprints of the keys that were named."""
+    """Give the fingerprints of the keys that --key and --public-key name; empty if neither is given."""
     from colmlm.kb.log.signing import key_names, read_pem
 
     of_pem = () if public_key is None else (key_names(read_pem(public_key.read_text(), public_key.name)),)
@@ -322,15 +322,15 @@ def _show_report(report: AuditReport) -> None:
         _show_breaks(report.sealed)
     say(f"it ends with change {report.seq}, hash {report.hash}")
     if (head := report.witnessed) is not None:
-        say(f"change {head.seq}, witnessed {head.at}, {_stands(report, head)}")
+        say(f"change {head.seq}, witnessed {head.at}, {_describe_witnessed(report, head)}")
 
 
-def _whose(demanded: bool) -> str:
+def _describe_signer(demanded: bool) -> str:
     return "the one that you named" if demanded else "which may be anybody's: name the right one with --key"
 
 
-def _stands(report: AuditReport, head: Head) -> str:
-    """Say how a head that was kept stands to the log, how old it is, and how much came after it."""
+def _describe_witnessed(report: AuditReport, head: Head) -> str:
+    """Describe whether a witnessed head is in the log, how old it is, and how many changes came after it."""
     if not report.holds_witnessed:
         return "IS NOT in this log"
     broken = min((found.first_seq for found in report.breaks), default=report.seq + 1)
@@ -487,7 +487,7 @@ def _verify_proof(said: str, file: Path, trusted: Sequence[str]) -> None:
     else:
         say(f"the log goes on from its first {count_of(found.since or 0, 'change')}, root {found.since_root}")
     say(f"database {found.database}, {count_of(found.size, 'change')}, root {found.root}")
-    say(f"signed by key {found.key}, {_whose(bool(trusted))}")
+    say(f"signed by key {found.key}, {_describe_signer(bool(trusted))}")
 
 
 def _export_public_key(base: Base, output: Path | None) -> None:

@@ -14,7 +14,7 @@ import typer
 
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
-from colmlm.cli.fact_view import WITHHELD, fact_source, in_sample, lineage_lines, printed_on
+from colmlm.cli.fact_view import WITHHELD, fact_source, in_sample, lineage_lines, page_of_fact
 from colmlm.cli.options import (
     Actor,
     After,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class TraceForm(StrEnum):
-    """Choose how a trace is printed, beside as a table: in the terms of W3C PROV, as JSON-LD or as PROV-JSON."""
+    """The formats of a trace in the terms of W3C PROV: PROV-O as JSON-LD, or PROV-JSON."""
 
     prov = "prov"
     prov_json = "prov-json"
@@ -146,15 +146,15 @@ def _thumbs(stored: GenerationRecord) -> str:
 
 
 def _shorten_output(stored: GenerationRecord) -> str:
-    """Shorten an output for a list, and say so where no fact stands behind it."""
+    """Shorten an output for a list; mark one that abstained, and one that is wholly uncited."""
     if stored.abstained:
         return ABSTAINED
     return shorten(stored.output, 40) + (" (uncited)" if stored.uncited else "")
 
 
 def show_output(trace: OutputTrace) -> None:
-    """Print an output with its splices marked, the place that it quotes, or that its other words are uncited, and the
-    source of each splice.
+    """Print an output with its splices marked, the place that it quotes or its uncited stretches, the source of each
+    splice, and the feedback.
     """
     made = f"checkpoint {trace.checkpoint_id}" if trace.checkpoint_id else "no checkpoint"
     of = ", ".join(filter(None, (f"mode {trace.mode}", f"ranking {trace.ranking}", filter_note(trace))))
@@ -189,15 +189,15 @@ def _describe_uncited(trace: OutputTrace) -> str:
     return f"{where}, {number} of {count_of(len(trace.output), 'character')}" if spans else "nothing"
 
 
-def stored_as(generation_id: int, server: str | None) -> str:
-    """Say under which id an output was stored, and by which command, or at which server, it is traced."""
+def stored_output_note(generation_id: int, server: str | None) -> str:
+    """Write the note that names a stored output's id, and the command that traces it or the server that stored it."""
     if server is not None:
         return f"Stored as output {generation_id} at {server}."
     return f"Stored as output {generation_id}: colmlm trace output {generation_id}"
 
 
 def mark_splices(trace: OutputTrace) -> str:
-    """Write an output with each spliced span in brackets and its number behind; name an output that says nothing."""
+    """Write an output's text with each splice in brackets, followed by its ordinal; `ABSTAINED` if it abstained."""
     if trace.abstained:
         return ABSTAINED
     pieces, at = [], 0
@@ -220,7 +220,7 @@ def _splice_row(splice: TracedSplice) -> tuple[object, ...]:
         found += f" (characters {splice.part_start} to {splice.part_end} of it)"
     source = describe_source(splice.source) if splice.sample is None else in_sample(splice.sample)
     span = f"[{splice.output_start}:{splice.output_end}]" if splice.outcome == "hit" else ""
-    return splice.ordinal, found, span, splice.fact_id, splice.version, score, source, _now(splice)
+    return splice.ordinal, found, span, splice.fact_id, splice.version, score, source, _state_now(splice)
 
 
 def describe_source(source: Source | None) -> str:
@@ -230,7 +230,7 @@ def describe_source(source: Source | None) -> str:
     return f"{source.title or source.external_id} ({source.corpus}/{source.external_id})[{source.start}:{source.end}]"
 
 
-def _now(splice: TracedSplice) -> str:
+def _state_now(splice: TracedSplice) -> str:
     if splice.fact_id is None:
         return ""
     if splice.live:
@@ -272,7 +272,7 @@ def fact(
         print_json(impact) if wants_json() else _show_impact(impact)
         return
     traced = base.outputs.trace_fact(fact_id)
-    page = printed_on(base, traced.fact)
+    page = page_of_fact(base, traced.fact)
     print_json(plain(traced) | {"page": page}) if wants_json() else _show_fact(traced, page)
     if traced.fact.withheld:
         note(WITHHELD)
@@ -314,13 +314,13 @@ def show_changes(changes: tuple[ChangeRecord, ...] | list[ChangeRecord]) -> None
 
 
 def _facts(change: ChangeRecord) -> str:
-    """Name up to three facts, and count more, or those that the change does not list."""
+    """Name up to three facts of a change; give only their number if there are more or the change does not list them."""
     ids = change.fact_ids
     return some_ids(ids) if len(ids) == change.num_facts <= 3 else count_of(change.num_facts, "fact")
 
 
 def _kind(change: ChangeRecord) -> str:
-    """Name the kind, with the change that is undone, or the keyset, its checkpoint, and what was unusual."""
+    """Name the kind of a change with the change that it undoes, or with its keyset, the checkpoint and a note."""
     of = [] if change.undoes is None else [f"undo of {change.undoes}"]
     if change.keyset_id is not None:
         of += [f"keyset {change.keyset_id}", *filter(None, [change.checkpoint, change.note])]
@@ -328,7 +328,7 @@ def _kind(change: ChangeRecord) -> str:
 
 
 def _actor(change: ChangeRecord) -> str:
-    """Name the actor, and whom the actor acts for where that is somebody else."""
+    """Name the actor of a change, and on whose behalf it was made if that is somebody else."""
     behalf = change.on_behalf_of
     return change.actor if behalf in (None, change.actor) else f"{change.actor} for {behalf}"
 
@@ -400,7 +400,7 @@ def feedback(
 
 
 def _fact_behind(splice: TracedSplice, value: str | None) -> dict[str, object]:
-    """Give a fact behind an output, what became of it since, and the commands that mend it."""
+    """Describe the fact of a splice: its value in the output and now, and the commands that correct or restore it."""
     fact, right = splice.fact_id, quote(value or "...")
     commands = [
         f'colmlm facts edit {fact} --value {right} --reason "..."',

@@ -23,7 +23,7 @@ _HINTS = {"found": "PATH", "format_": "--format"}  # parameters whose option has
 
 
 def anywhere(command: Callable[Concatenate[Base, P], None]) -> Callable[..., None]:
-    """Give a command the base that --server and --token-file name, as its first parameter."""
+    """Wrap a command so that its first argument is the base that --server and --token-file name."""
     told = inspect.signature(command, eval_str=True)
     _, *own = told.parameters.values()
 
@@ -42,7 +42,7 @@ def anywhere(command: Callable[Concatenate[Base, P], None]) -> Callable[..., Non
 def base_of(server: str | None, token_file: Path | None) -> Iterator[Base]:
     """Give the base at `server` (None: that of the settings), without contacting it yet.
 
-    An empty address means this process, and None without one in the settings this machine.
+    An empty `server` means this process alone. Without any address, the server of this home may answer too.
     """
     runtime = Runtime.from_environment()
     if address := runtime.user.server if server is None else server:
@@ -61,7 +61,7 @@ def base_of(server: str | None, token_file: Path | None) -> Iterator[Base]:
 
 @contextmanager
 def _options_named() -> Iterator[None]:
-    """Name, where a server does not support a parameter, the command's option for it in the error."""
+    """Convert `NotHeeded`, which a server's client raises, to `BadParameter` with the name of the command's option."""
     try:
         yield
     except NotHeeded as error:

@@ -1,4 +1,4 @@
-"""`LocalBase`: composes the base of this machine of its knowledge base and, where a verb needs one, a model."""
+"""`LocalBase`: the knowledge base of this machine, with the models that its verbs need."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class LocalBase:
-    """A knowledge base in this process, opened on first use. Its verbs raise leaves of `kb.errors.KBError`.
+    """A knowledge base in this process, opened on first use. Its verbs raise subclasses of `kb.errors.KBError`.
 
     `cli.bases.remote.RemoteBase` has the same resources and verbs. The class of a resource is imported when the
     resource is used, since some import NumPy.
@@ -43,7 +43,7 @@ class LocalBase:
     server: str | None = None  # the address of its API, where it is not on this machine
 
     def __init__(self, runtime: Runtime, *, alone: bool = True) -> None:
-        """Make the base of a runtime. Unless it is `alone`, a server that runs here may answer in its place."""
+        """Make the base of a runtime. Unless it is `alone`, a server that runs on this home may answer in its place."""
         self.runtime, self.alone = runtime, alone
 
     @property
@@ -154,27 +154,27 @@ class LocalBase:
         return self.kb.upkeep
 
     def actor(self, named: str | None) -> str:
-        """Give the actor to log: `named`, else that of the settings; for a server "", which means the token."""
+        """Give the actor to log: `named`, else the settings' actor. A `RemoteBase` gives "" for that of its token."""
         return self.runtime.actor(named)
 
     def only_here(self, **given: object) -> None:
-        """Refuse given options that an API does not support; here every option is supported."""
+        """Do nothing, since this base supports every option; a `RemoteBase` refuses those that its API lacks."""
 
     def use_checkpoint(self, path: Path | None) -> None:
-        """Encode with this checkpoint (None: that of the settings). A server encodes with its own."""
+        """Set the checkpoint that encodes questions and makes keys (None: that of the settings)."""
         user = self.runtime.user
         self.runtime.user = replace(user, checkpoint=path or user.checkpoint)
 
     def use_ray(self, address: str | None, workers: int | None) -> None:
-        """Have bulk work done by Ray there (None: as the settings say). A server's worker has settings of its own."""
+        """Set the address of Ray and the number of its workers for bulk work (None: those of the settings)."""
         self.runtime.use_ray(address, workers)
 
     def ask_server_first(
         self, ask: Callable[[LocalBase], T], *, checkpoint: Path | None, as_of: int | None, verbose: bool
     ) -> T:
-        """Ask the server that runs on this home, unless this is `alone`; where it can't answer, this process does.
+        """Call `ask` with the base of this home's server, or with this base if it is `alone` or can't reach a server.
 
-        It is not asked for the past, since its token may not read that.
+        The server is not asked `as_of` a change (its token may lack the right). Its error after a request is raised.
         """
         from colmlm.cli.bases.nearby import near_base
 
@@ -200,7 +200,7 @@ class LocalBase:
     def generator(
         self, checkpoint: Path | None, as_of: int | None, *, there: bool
     ) -> Iterator[StoringDecoder]:
-        """Give a decoder on this machine, or the server's where `there`; it looks up and stores in this base."""
+        """Give a decoder that runs here (if `there`: on the server), looks up in this base and stores outputs."""
         self.use_checkpoint(checkpoint)
         self.runtime.open()
         yield self.runtime.answering_generator if as_of is None else self.runtime.generator_as_of(as_of)

@@ -44,7 +44,7 @@ MOST_TO_KEY_AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True)
 class LocalFacts(Facts):
-    """The verbs of facts. Where `keyed`, an edit also makes the keys that its facts lack."""
+    """The verbs of facts. An edit with `keyed` also makes the keys that its facts lack."""
 
     runtime: Runtime
     alone: bool
@@ -102,7 +102,7 @@ class LocalFacts(Facts):
         return self._key_edited_facts(self.runtime.kb.facts.undo(seq, actor=actor, reason=reason), keyed)
 
     def _key_edited_facts(self, edit: Edit, wanted: bool) -> Edit:
-        """Give the edit as it is after its facts got the keys that they lack, where that is wanted."""
+        """Make the keys that the edit's facts lack if `wanted`; give the edit, with `keyed` as it is then."""
         if edit.keyed or not wanted:
             return edit
         try:
@@ -112,7 +112,7 @@ class LocalFacts(Facts):
             raise
 
     def _encoder(self) -> AbstractContextManager[Encoder]:
-        """Give the encoder of a server that runs here and has the model loaded, else that of this process."""
+        """Give an encoder that asks this home's server if it makes the same keys, else that of this process."""
         if self.alone:
             return nullcontext(self.runtime.encoder)
         from colmlm.cli.bases.nearby import near_encoder
@@ -120,7 +120,7 @@ class LocalFacts(Facts):
         return near_encoder(self.runtime)
 
     def _key_at_once(self, fact_ids: Sequence[int]) -> bool:
-        """Key these facts where they lack a key, unless they are so many that they wait for a rekey."""
+        """Make the keys that these facts lack and give True; False if more than `MOST_TO_KEY_AT_ONCE` lack one."""
         kb, telling = self.runtime.kb, self.runtime.telling
         with self._encoder() as encoder, telling.progress("Keying") as advance:
             keyed = kb.keysets.key_facts(encoder, fact_ids, most=MOST_TO_KEY_AT_ONCE, on_facts=advance)
@@ -219,7 +219,7 @@ def _addition_report(
         **facts_ingested(report), "added": tally.added,
         "rejected": dict(tally.rejected), "refused": len(refusals), "refusals": refusals,
         "passed_over": dict(adding.found.passed_over), "keyset": keyset,
-        "citable": is_citable, "suggested": adding.to_suggest(keyset),
+        "citable": is_citable, "suggested": adding.suggested_fact(keyset),
     }  # fmt: skip
     said: dict[str, Any] = plain(told)
     return said

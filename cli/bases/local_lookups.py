@@ -179,7 +179,7 @@ class LocalLookups(Lookups):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalMisses(Misses):
-    """The verbs of misses. A list groups what is new first, and a solution asks questions again."""
+    """The verbs of misses. `find` first groups the new misses, and `solve` asks the questions of a group again."""
 
     runtime: Runtime
 
@@ -212,7 +212,7 @@ BINS = 40
 
 
 def score_histograms(drift: ScoreDrift, file: Path) -> None:
-    """Draw the threshold and histograms of the scores of questions with right and wrong facts, for each keyset."""
+    """Draw the threshold and histograms of the scores of right and wrong facts, for both keysets of a gate, as PNG."""
     from matplotlib.figure import Figure  # takes half a second, and no other command needs it
 
     figure = Figure(figsize=(8, 6), layout="constrained")

@@ -48,15 +48,15 @@ if TYPE_CHECKING:
 
 
 class LocalForgetting(Forgetting):
-    """The verbs of forgetting. With `model` questions are encoded by the checkpoint and read in the whole base."""
+    """The verbs of forgetting. With `model`, the checkpoint encodes the questions, and the reader answers them too."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__(runtime.kb)
         self.runtime = runtime
 
     @contextmanager
-    def _asking(self, model: bool, sample: int) -> Iterator[Forgetting]:
-        """Give the verbs that ask questions, with the model's encoder and the reader if `model`."""
+    def _forgetting_by(self, model: bool, sample: int) -> Iterator[Forgetting]:
+        """Give the verbs that show progress over questions; with `model` they use the encoder and the reader."""
         self.runtime.kb.keysets.active()
         encoder, reader = (self.runtime.encoder, self.runtime.reader) if model else (None, None)
         with self.runtime.telling.progress("Asking questions") as advance:
@@ -67,13 +67,13 @@ class LocalForgetting(Forgetting):
     def plan(
         self, selector: Selector, *, model: bool = True, sample: int = SAMPLE, **how: Unpack[Planning]
     ) -> ForgetPlan:
-        with self._asking(model, sample) as forgetting:
+        with self._forgetting_by(model, sample) as forgetting:
             return forgetting.plan(selector, **how)
 
     def verify(
         self, run_id: int, questions: Sequence[str] = (), *, model: bool = True, sample: int = SAMPLE
     ) -> Verification:
-        with self._asking(model, sample) as forgetting:
+        with self._forgetting_by(model, sample) as forgetting:
             return forgetting.verify(run_id, questions)
 
     def record(self, run_id: int) -> RunRecord:
@@ -91,7 +91,7 @@ class LocalForgetting(Forgetting):
 
 @dataclass(frozen=True, slots=True)
 class LocalErasures:
-    """The verbs of erasing. Where two people are needed, COLMLM_TOKEN says which token asks."""
+    """The verbs of erasing. If an erasure needs two people, the token in COLMLM_TOKEN makes or approves the request."""
 
     runtime: Runtime
 
@@ -101,7 +101,7 @@ class LocalErasures:
 
     @property
     def needs_two(self) -> bool:
-        """Tell whether `erase` only requests, for a second admin to approve."""
+        """Tell whether `erase` only stores a request, which a second admin must approve."""
         return self.runtime.settings.erase_needs_two
 
     def find_person(
@@ -170,7 +170,7 @@ class LocalErasures:
 
 @dataclass(frozen=True, slots=True)
 class LocalHolds:
-    """The verbs of holds. Where two people are needed, COLMLM_TOKEN says which token asks or approves."""
+    """The verbs of holds. If a hold needs two people, the token in COLMLM_TOKEN requests or approves it."""
 
     runtime: Runtime
 
@@ -211,6 +211,6 @@ class LocalHolds:
 
 
 def scan_files(runtime: Runtime, traces: Sequence[Trace]) -> ResidueReport:
-    """Search the files of server, index and home for these traces, without the shared ones, which prove nothing."""
+    """Search the files of the database server, index and home for traces of erased text, except shared ones."""
     with runtime.telling.progress("Reading files") as advance:
         return Erasure(runtime.kb).residue(traces, advance)

@@ -1,8 +1,8 @@
-"""The server that runs on this home, which commands of the same user ask in place of loading the model once more.
+"""Finds the server that runs on this home, so that commands of its user need not load the model once more.
 
-A server that has a model and listens on this machine alone tells of itself in the home: its address, a token of its own
-(`api.middleware.auth`), and what its answers depend on. A command asks it only where these are the command's own
-settings, so that the answer is the one it would have found itself.
+A server that has a model and listens on loopback alone writes a file in the home: its address, a token of its own
+(`api.middleware.auth`), and a digest of the settings that its answers depend on. A command asks it only if the
+command's settings have the same digest, so that the command's own process would give the same answer.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class RunningServer(msgspec.Struct, frozen=True):
 
 @contextmanager
 def told_of(runtime: Runtime, listener: socket.socket, url: str) -> Iterator[LocalToken | None]:
-    """Write a running server's address to its home for the block; give the token to admit, None beyond loopback."""
+    """Write a server's address and new token to its home for the block; give the token, or None if not shared."""
     if not is_loopback(listener.getsockname()[0]):  # the token would be worth something on other machines
         yield None
         return
     from colmlm.api.middleware.auth import LocalToken
 
     token, file = LocalToken(), runtime.settings.home / SERVER_FILE
-    told = RunningServer(url, token.secret, _answers_by(runtime, None))
+    told = RunningServer(url, token.secret, _settings_digest(runtime, None))
     with ExitStack() as telling:
         try:
             telling.enter_context(held_secret(file, msgspec.json.encode(told).decode()))
@@ -81,7 +81,7 @@ def told_of(runtime: Runtime, listener: socket.socket, url: str) -> Iterator[Loc
 
 
 def near_base(runtime: Runtime, checkpoint: Path | None) -> NearBase | None:
-    """Give the base of the server that runs on this home and answers as this process would, with this checkpoint."""
+    """Give the base of this home's server if it has the same settings and this checkpoint; None without one."""
     if (connection := _near_connection(runtime, checkpoint, DECODING_SECONDS)) is None:
         return None
     from colmlm.cli.bases.remote import NearBase
@@ -91,7 +91,7 @@ def near_base(runtime: Runtime, checkpoint: Path | None) -> NearBase | None:
 
 @contextmanager
 def near_encoder(runtime: Runtime) -> Iterator[Encoder]:
-    """Give an encoder that asks the server which runs on this home, where that encodes as this process would."""
+    """Give an encoder that asks this home's server if that makes the same keys, or else the encoder of this process."""
     active = _active_checkpoint(runtime)
     connection = None if active is None else _near_connection(runtime, None, ENCODING_SECONDS)
     if active is None or connection is None:
@@ -108,9 +108,9 @@ def _near_connection(runtime: Runtime, checkpoint: Path | None, seconds: float) 
         return None
     try:
         told = msgspec.json.decode(said, type=RunningServer)
-    except msgspec.DecodeError:  # of another release
+    except msgspec.DecodeError:  # written by another version of the program
         return None
-    if told.answers_by != _answers_by(runtime, checkpoint):
+    if told.answers_by != _settings_digest(runtime, checkpoint):
         return None
     from colmlm.api.client.connection import Connection, Patience
 
@@ -120,7 +120,7 @@ def _near_connection(runtime: Runtime, checkpoint: Path | None, seconds: float) 
 
 
 def _active_checkpoint(runtime: Runtime) -> CheckpointInfo | None:
-    """Give the checkpoint of the active keyset, if this process would make keys with it."""
+    """Give the active keyset's checkpoint; None if no keyset is active or the settings name another checkpoint."""
     try:
         active = runtime.kb.keysets.checkpoint(runtime.kb.keysets.active().keyset_id)
     except NoActiveKeyset:
@@ -132,9 +132,9 @@ def _active_checkpoint(runtime: Runtime) -> CheckpointInfo | None:
 
 @dataclass(frozen=True, slots=True)
 class NearEncoder:
-    """An encoder that asks a server of this home; where that cannot encode, this process's own model does.
+    """An encoder that asks this home's server, and encodes with this process's own model if the server cannot.
 
-    A `kb.keys.rekey.Encoder`. The server stores nothing, so that an edit stays this process's own.
+    A `kb.keys.rekey.Encoder`. The server only encodes: this process itself stores its edits and their keys.
     """
 
     checkpoint: CheckpointInfo
@@ -167,7 +167,7 @@ class NearEncoder:
         return self._own().encode_contexts(texts)
 
     def _server_keys(self, texts: TextsToEncode) -> EncodedTexts | None:
-        """Give the server's keys; None where it gives none, or those of another checkpoint."""
+        """Give the keys that the server makes of these texts; None if it fails or has another checkpoint."""
         try:
             made = self.api.ask("/encodings", EncodedTexts, texts)
         except (
@@ -183,7 +183,7 @@ class NearEncoder:
         return own
 
 
-def _answers_by(runtime: Runtime, checkpoint: Path | None) -> str:
+def _settings_digest(runtime: Runtime, checkpoint: Path | None) -> str:
     found = checkpoint or runtime.user.checkpoint or released_checkpoint()
     settings, most = runtime.settings, runtime.serving.prompt_max_tokens
     depends_on = (
@@ -196,7 +196,7 @@ def _answers_by(runtime: Runtime, checkpoint: Path | None) -> str:
 
 
 def write_secret(file: Path, secret: str) -> None:
-    """Write a secret, in place of the one before."""
+    """Write a secret to a file that only this user may read, in place of an earlier file."""
     _write_secret(file, secret).close()
 
 
@@ -204,8 +204,8 @@ def write_secret(file: Path, secret: str) -> None:
 def held_secret(file: Path, secret: str) -> Iterator[None]:
     """Write a secret that is valid while the block runs, and remove it at the end.
 
-    Until then the file is locked. The system takes the lock back from a process that is killed, so that what this
-    leaves behind is known to be of nobody.
+    The file is locked while the block runs. The system releases the lock of a killed process, so a file without a lock
+    is known to be left over.
     """
     held = _write_secret(file, secret)
     try:
@@ -218,7 +218,7 @@ def held_secret(file: Path, secret: str) -> Iterator[None]:
 
 
 def read_held_secret(file: Path) -> str | None:
-    """Give a secret that this user alone may read and that its writer still holds; None where there is none."""
+    """Read a secret that this user alone may read, and whose writer still locks it; None without such a file."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:  # it is not there, or it is a link, or another user's
@@ -238,7 +238,7 @@ def _is_held(opened: TextIO) -> bool:
 
 
 def _write_secret(file: Path, secret: str) -> TextIO:
-    """Give the file, open and locked. It is a new one under a name of its own until it is complete."""
+    """Write a secret to a temporary file, lock that, and rename it to `file`; give it open."""
     file.parent.mkdir(parents=True, exist_ok=True)
     descriptor, scratch = mkstemp(dir=file.parent, prefix=f".{file.name}.")
     out = os.fdopen(descriptor, "w", encoding="utf-8")

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class RemoteBase(Client):
-    """Do what `LocalBase` does, by requests to a server. The runtime only decodes, and opens no database."""
+    """A base with the verbs of `LocalBase`, by requests to a server. The runtime decodes, and opens no database."""
 
     def __init__(self, connection: Connection, runtime: Runtime) -> None:
         super().__init__(connection, runtime.telling)
@@ -123,7 +123,7 @@ def make_connection(server: str, token_file: Path | None, settings: UserSettings
 
 @contextmanager
 def token_file_named(token_file: Path | None) -> Iterator[None]:
-    """Name the token's file in the error where the server refuses its token within the block."""
+    """Name the token's file in the error if the server refuses the token within the block."""
     try:
         yield
     except TokenRefused as error:
@@ -145,7 +145,7 @@ def _scheme_and_host(server: str) -> tuple[str, str]:
 
 
 def _secret(token_file: Path | None, named: str | None, hint: str = "--token-file") -> str:
-    """Give the secret in a file, which `hint` named, or else the one that the environment named."""
+    """Read a token's secret from `token_file`, which the option `hint` named, else take that of the environment."""
     if token_file is None and named is None:
         raise typer.BadParameter(
             "a server wants a token, and none is given. Name the file of its secret. An admin makes a token with "

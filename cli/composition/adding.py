@@ -49,7 +49,7 @@ Load = Callable[
 
 @dataclass(frozen=True, slots=True)
 class AddedDocument:
-    """A document that was added: the number of its facts, of those with a question, and of rejects."""
+    """A document that was added, and the numbers of its facts, of those with a question, and of rejected ones."""
 
     document: str
     title: str | None
@@ -62,7 +62,7 @@ class AddedDocument:
 class AddingTally:
     """Counts of the documents that one run has added, refused and rejected so far.
 
-    `to_try` has questions about them, each with the fact that answers it.
+    `to_try` has questions about their facts, each with the fact that answers it.
     """
 
     standings: Counter[DocumentStanding] = field(default_factory=Counter)
@@ -75,14 +75,13 @@ class AddingTally:
 
 @dataclass(slots=True)
 class Adding:
-    """One run over the files that were found. Those in the folder `kept_in` are temporary, and get no address. Ids that
-    are `taken` are another file's; `on_parsed` is told what each file gave, and `before_piece` called before
-    some of it is stored.
+    """One run that adds the documents of found files to a corpus. Files in the folder `kept_in` are temporary, so their
+    documents get no URI. Ids that are `taken` belong to documents of other files. `on_parsed` is called with what a
+    file gave, and `before_piece` before documents are stored.
 
-    Where it `asks`, its annotator writes questions too, and where it also `verifies` them, they get keys. How long the
-    rest takes is measured on the first documents, and told where it is `worth_telling`, in seconds. `read` counts
-    the bytes that are read, `pending` those before each document that is still to be annotated, and `tick` shows how
-    far it is.
+    If it `asks`, its annotator also writes questions; if it `verifies` them, they get keys. The time for the rest is
+    measured on the first documents, and noted if it is `worth_telling` seconds or more. `read` counts the bytes read,
+    and `pending` has that count for each document that is still to be annotated. `tick` shows the progress.
     """
 
     runtime: Runtime
@@ -167,13 +166,13 @@ class Adding:
         return replace(document, uri=None)
 
     def annotate_documents(self, annotator: Any, documents: Iterator[AnnotatedDocument]) -> Iterator[Parsed]:
-        """Annotate the documents, and give them in the form that an ingest takes."""
+        """Annotate the documents, and yield each as `Parsed`, as an ingest takes it."""
         began, first = time.monotonic(), self.bytes_done
         measured: list[AnnotatedDocument] = []
         for reviewed in annotator.annotate(documents):
             self.pending.popleft()
             self.tick()
-            document, rejected = _doubting(reviewed.document, reviewed.rejected), reviewed.rejected
+            document, rejected = _with_doubts(reviewed.document, reviewed.rejected), reviewed.rejected
             questions = [fact.question for fact in document.facts if fact.question]
             self.tally.to_try += questions_to_try(document)[: MOST_TO_TRY - len(self.tally.to_try)]
             self.tally.rejected.update(one.code for one in rejected)
@@ -191,12 +190,12 @@ class Adding:
             self._tell_time(measured, time.monotonic() - began, first)
 
     def _tell_time(self, documents: Sequence[AnnotatedDocument], seconds: float, first: int) -> None:
-        """Say how long the rest takes on this machine, measured on these documents, which are behind byte `first`."""
+        """Note how long the rest takes, measured on these documents, whose files begin at byte `first`."""
         done = self.bytes_done - first
         if done <= 0 or self.size < WORTH_MEASURING or keying_elsewhere(self.runtime, None) is not None:
             return
         characters = sum(len(document.text) for document in documents) / done * (self.size - first)
-        keying = _seconds_of_keys(self.runtime.encoder, documents) * characters
+        keying = _key_seconds_per_character(self.runtime.encoder, documents) * characters
         if (left := seconds / done * (self.size - self.bytes_done) + keying) >= self.worth_telling:
             self.telling.note(
                 f"{self.size // 1000} KB: {format_duration(left)} left on this machine, "
@@ -204,7 +203,7 @@ class Adding:
             )
 
     def ingest(self, load: Load, **how: Any) -> IngestReport | None:
-        """Ingest documents as they are annotated; where there are none to annotate, load no model and give None."""
+        """Ingest documents as they are annotated. Without documents to annotate, load no model and give None."""
         with self.show_progress():
             return self._ingest(load, **how)
 
@@ -236,7 +235,7 @@ class Adding:
             raise
 
     def key(self, *, changed: bool, **how: Any) -> KeysetRecord | None:
-        """Key the corpus where facts lack keys: those just added, or those of an earlier run that was interrupted."""
+        """Make the keys that the corpus lacks, also after an interruption; give the keyset (None: no such corpus)."""
         kb = self.runtime.kb
         if all(known.corpus != self.corpus for known in kb.corpora.all()):
             return None
@@ -247,29 +246,29 @@ class Adding:
         return key_everything(self.runtime, corpus=self.corpus, kinds=kinds, telling=self.telling, **how)
 
     def recalibrate_answers(self, kb: KnowledgeBase, *, changed: bool, **who: Unpack[OnRecord]) -> str | None:
-        """Calibrate the answers again where documents were added, and say what their threshold is now.
+        """Calibrate answers again if documents were added, and give a line that states the threshold; else None.
 
-        It is that of all corpora, so who has a right on some leaves it.
+        The threshold is that of all corpora, so a caller with rights on some of them leaves it.
         """
         if not changed or scope_of_caller() is not None:
             return None
         return AnswerCalibrating(self.runtime, kb, self.telling).again(**who)
 
-    def to_suggest(self, keyset: KeysetRecord | None) -> int | None:
-        """Choose a new fact that its own question finds; None where there is none."""
+    def suggested_fact(self, keyset: KeysetRecord | None) -> int | None:
+        """Give the id of a new fact that its own question finds; None if there is none or the keyset is not active."""
         if keyset is None or keyset.state != "active" or not self.tally.to_try:
             return None
         return answered_fact(self.runtime, self.corpus, self.tally.to_try)
 
 
 def facts_ingested(report: IngestReport | None) -> dict[str, Any]:
-    """Give the counts of facts that an ingest added or left out, for JSON; all are 0 where there was no ingest."""
+    """Give the counts of facts that an ingest added or left out, for JSON; all are 0 if there was no ingest."""
     names = ("facts", "still_deleted", "suppressed", "contradictions", "duplicates")
     return {name: getattr(report, name, 0) for name in names} | {"seq": report.seq if report else None}
 
 
-def _seconds_of_keys(encoder: Encoder, documents: Iterable[AnnotatedDocument]) -> float:
-    """Measure how long the keys of a character of text take, on the beginnings of some documents."""
+def _key_seconds_per_character(encoder: Encoder, documents: Iterable[AnnotatedDocument]) -> float:
+    """Measure how many seconds keys take per character of text, on the beginnings of these documents."""
     beginnings: list[AnnotatedDocument] = []
     characters = 0
     for document in documents:
@@ -286,8 +285,8 @@ def _seconds_of_keys(encoder: Encoder, documents: Iterable[AnnotatedDocument]) -
     return (time.monotonic() - began) / characters
 
 
-def _doubting(document: AnnotatedDocument, rejected: Iterable[RejectedAnnotation]) -> AnnotatedDocument:
-    """Note on each fact that lost its question why, since whoever reviews it should know."""
+def _with_doubts(document: AnnotatedDocument, rejected: Iterable[RejectedAnnotation]) -> AnnotatedDocument:
+    """Set the doubt of each fact that lost its question to the code of the rejected annotation, for the reviewer."""
     codes = {(one.start, one.end): one.code for one in rejected if one.question}
     facts = tuple(
         replace(fact, doubt=codes.get((fact.start, fact.end)) if fact.question is None else None)
@@ -316,7 +315,7 @@ class QuestionToTry:
 
 
 def questions_to_try(document: AnnotatedDocument) -> list[QuestionToTry]:
-    """List a few questions that facts of a document were given, the short ones first."""
+    """List up to `OF_A_DOCUMENT` questions of a document's facts, the shortest first."""
     asked = [
         QuestionToTry(fact.question, document.external_id, fact.start, fact.end, fact.value)
         for fact in document.facts
@@ -330,7 +329,7 @@ def _num_words(one: QuestionToTry) -> int:
 
 
 def answered_fact(runtime: Runtime, corpus: str, to_try: Sequence[QuestionToTry]) -> int | None:
-    """Ask the questions, and give the first fact that its own question finds; None without one, or without a reader."""
+    """Ask the questions; give the id of the first fact that its own question finds, or None (also without a reader)."""
     from colmlm.model.lm.config import BaseNotFound, CheckpointError
 
     try:
@@ -342,16 +341,16 @@ def answered_fact(runtime: Runtime, corpus: str, to_try: Sequence[QuestionToTry]
     return next((fact_id for fact_id in found if fact_id is not None), None)
 
 
-def is_told_by(value: str, answer: str) -> bool:
-    """Say whether an answer is this value, or little more: one that quotes the question as well is no good example."""
+def is_short_answer(value: str, answer: str) -> bool:
+    """Tell whether an answer is this value with few other words; one that repeats the question is a bad example."""
     return value in answer and len(answer.split()) <= 2 * len(value.split()) + WORDS_BESIDE
 
 
 def _fact_asked_for(answer: Answer, corpus: str, asked: QuestionToTry) -> int | None:
-    """Give the fact that was asked for where the answer is its place, and say its value."""
+    """Give the id of the asked fact if the answer overlaps its span and has its value in few words; else None."""
     source = answer.source
     if source is None or (source.corpus, source.external_id) != (corpus, asked.document):
         return None
     touches = source.start < asked.end and asked.start < source.end
-    says = touches and is_told_by(asked.value, answer.answer or "")
+    says = touches and is_short_answer(asked.value, answer.answer or "")
     return next((fact.fact_id for fact in answer.facts if says and fact.value == asked.value), None)

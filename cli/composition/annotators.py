@@ -91,7 +91,7 @@ AnyRawPaths = Annotated[list[Path] | None, _RAW]
 
 
 def known_encoding(name: str | None) -> str | None:
-    """Refuse an encoding that Python does not know."""
+    """Give the name of an encoding. Raises `BadParameter` if Python does not know it."""
     if name is not None:
         try:
             "x".encode(name)
@@ -113,10 +113,10 @@ def light_annotators(
     drop_unquestioned: bool = False,
     on_wait: Callable[[], None] = lambda: None,
 ) -> DocumentAnnotator:
-    """Load the two light annotators, which takes seconds; without `asks` only the span annotator.
+    """Load the span annotator and, with `asks`, the question generator, which takes seconds.
 
-    Where it asks and `verifies`, the reader of the settings verifies the questions. Where the settings name a place for
-    bulk work, the annotators are loaded and work there; `on_wait` is called while they do.
+    If it asks and `verifies`, the settings' reader verifies the questions. If the settings name Ray for bulk work, its
+    workers load and run the annotators, and `on_wait` is called while they do.
     """
     finding, asking = spans_at(runtime, spans), questions_at(runtime, questions) if asks else None
     if (spreading := spreading_of(runtime)) is not None:
@@ -143,7 +143,7 @@ def light_annotators(
 def annotator_loader(runtime: Runtime, how: RawAddition) -> Callable[[Callable[[], None]], DocumentAnnotator]:
     """Give a function that loads the encoder and then the annotators; its argument is called while they work.
 
-    A checkpoint that is missing should be known before an hour's annotation.
+    The encoder comes first, so that a missing checkpoint is reported before an hour's annotation.
     """
 
     def load(on_wait: Callable[[], None]) -> DocumentAnnotator:

@@ -33,13 +33,13 @@ HOW = "colmlm questions threshold --calibrate"
 
 
 def calibrations(user: UserSettings, kb: KnowledgeBase) -> AnswerCalibrations:
-    """Give the calibrations of a base with the reader of the settings, which is not loaded for it."""
+    """Give the answer calibrations of a base for the reader of the settings, without loading that reader."""
     path = reader_at(user, None)
     confidence = confidence_of_reader(path)
     return AnswerCalibrations(kb, digest_of(path, confidence), confidence.threshold)
 
 
-class _Asked(NamedTuple):
+class _QuestionsToAsk(NamedTuple):
     """The questions of a calibration: those of a file, and those that are stored in corpora or a set."""
 
     of_file: list[KnownQuestion]
@@ -87,7 +87,7 @@ class AnswerCalibrating:
             "seconds": seconds, "seq": seq,
         }  # fmt: skip
 
-    def _find_questions(self, file: Path | None, how: Calibrating) -> _Asked:
+    def _find_questions(self, file: Path | None, how: Calibrating) -> _QuestionsToAsk:
         from colmlm.kb.answers.calibration import KnownQuestion, draw_questions
 
         corpora, question_set = how.corpora, how.question_set
@@ -110,11 +110,11 @@ class AnswerCalibrating:
         if question_set is not None:
             kept = self.kb.questions.askable(question_set)
             stored += [KnownQuestion(one.question, one.expected) for one in kept]
-        return _Asked(list(read_questions(file)) if file else [], stored, corpora, question_set)
+        return _QuestionsToAsk(list(read_questions(file)) if file else [], stored, corpora, question_set)
 
     def again(self, **who: Unpack[OnRecord]) -> str:
-        """Calibrate once more after documents were added, where the questions are stored and it does not take long;
-        gives a line that says what the threshold is now, and why. The documents are there, also where no reader is.
+        """Calibrate again after documents were added, if the questions are stored and it takes `MOST_SECONDS` at most.
+        Gives a line that states the threshold and why, also if the reader is missing: the documents are stored already.
         """
         from colmlm.model.lm.config import CheckpointError
 
@@ -159,7 +159,7 @@ def read_questions(file: Path) -> Iterator[KnownQuestion]:
 
 @dataclass(frozen=True, slots=True)
 class SetAsking:
-    """Asks sets of a runtime's base. A job gives its own `kb`."""
+    """Asks the question sets of a runtime's base. A job gives its own `kb`."""
 
     runtime: Runtime
     kb: KnowledgeBase

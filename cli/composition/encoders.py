@@ -1,4 +1,4 @@
-"""The encoders that make keys: a checkpoint, a sentence encoder, and those that stand around another.
+"""The encoders that make keys: a checkpoint, a sentence encoder, and encoders that wrap another.
 
 Keys of the demo corpus by the released checkpoint come with the program. A key depends on the weights and on what it is
 made of, and on nothing else. So a file of keys names its checkpoint, and each of its entries the digest of the document
@@ -80,14 +80,14 @@ REGISTERED = "encoder:"  # starts the path under which a sentence encoder is reg
 
 
 class EncoderName(StrEnum):
-    """The sentence encoder all-MiniLM-L6-v2, on a fact's question (else on its sentence), or always on the sentence."""
+    """Encoders by all-MiniLM-L6-v2: of a fact's question (its sentence if it has none), or always of its sentence."""
 
     minilm = "minilm"
     minilm_sentences = "minilm-sentences"
 
 
 class SentenceKeys(WrappingEncoder):
-    """Makes keys with a sentence encoder, as the baselines use that query in words."""
+    """Makes keys with a sentence encoder, for the baselines whose queries are texts."""
 
     def __init__(self, name: EncoderName, encoder: SentenceEncoder) -> None:
         self.sentences = encoder
@@ -112,8 +112,8 @@ MOST_GATHERED = 32  # questions of several threads in one call, so that none wai
 
 
 @dataclass(slots=True, eq=False)
-class _Asked:
-    """Record what one thread asked, and what came of it: rows [n, d], or the error that refuses it."""
+class _EncodingRequest:
+    """The questions of one thread, and the result: rows [n, d] or the error of the encoder (None: not encoded yet)."""
 
     questions: Sequence[str]
     rows: Floats | Exception | None = None
@@ -122,17 +122,17 @@ class _Asked:
 class GatheringEncoder(WrappingEncoder):
     """Encodes the questions of several threads by one call of the model, which costs little more than one alone.
 
-    What is asked while a call is under way is the next call, so a thread that asks alone waits for nobody. The last
-    bits of a row depend on the questions beside it.
+    Questions that arrive during a call wait for the next one, so a thread that asks alone waits for nobody. The last
+    bits of a row depend on the other questions of its call.
     """
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__(encoder, encoder.checkpoint)
-        self._waiting: list[_Asked] = []
+        self._waiting: list[_EncodingRequest] = []
         self._changing, self._turn = threading.Lock(), threading.Lock()
 
     def encode_questions(self, questions: Sequence[str]) -> Floats:
-        mine = _Asked(questions)
+        mine = _EncodingRequest(questions)
         with self._changing:
             self._waiting.append(mine)
         with self._turn:  # whoever has the turn encodes for all that wait
@@ -142,8 +142,8 @@ class GatheringEncoder(WrappingEncoder):
             raise mine.rows
         return mine.rows
 
-    def _take_batch(self) -> list[_Asked]:
-        """Take those who have waited longest: the first, and as many more as `MOST_GATHERED` allows."""
+    def _take_batch(self) -> list[_EncodingRequest]:
+        """Take the oldest requests off the queue: the first, and as many more as `MOST_GATHERED` questions allow."""
         with self._changing:
             count, num_questions = 1, len(self._waiting[0].questions)
             for asked in self._waiting[1:]:
@@ -154,7 +154,7 @@ class GatheringEncoder(WrappingEncoder):
             taken, self._waiting = self._waiting[:count], self._waiting[count:]
         return taken
 
-    def _encode(self, taken: Sequence[_Asked]) -> None:
+    def _encode(self, taken: Sequence[_EncodingRequest]) -> None:
         try:
             rows = self._encoder.encode_questions([q for asked in taken for q in asked.questions])
         except Exception as error:  # noqa: BLE001 - it is raised in the thread of whoever asked
@@ -173,7 +173,7 @@ _CHECKPOINT = "checkpoint"
 
 
 def with_known_keys(encoder: Encoder, path: Path) -> Encoder:
-    """Give an encoder that takes keys from the file first; the encoder itself if the file has another's keys."""
+    """Give an encoder that takes keys from the file first; the given one if the file is unfit or unreadable."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -224,17 +224,17 @@ class _KnownKeys(WrappingEncoder):
         self._known = known
 
     def encode_documents(self, documents: Sequence[AnnotatedDocument]) -> list[Floats]:
-        return self._each(documents, _name_of_document, self._encoder.encode_documents)
+        return self._known_or_encoded(documents, _name_of_document, self._encoder.encode_documents)
 
     def encode_questions(self, questions: Sequence[str]) -> Floats:
         import numpy as np
 
-        rows = self._each(
+        rows = self._known_or_encoded(
             questions, _name_of_question, lambda others: list(self._encoder.encode_questions(others))
         )
         return np.stack(rows) if rows else self._encoder.encode_questions([])
 
-    def _each(
+    def _known_or_encoded(
         self, asked: Sequence[T], name: Callable[[T], str], encode: Callable[[Sequence[T]], list[Floats]]
     ) -> list[Floats]:
         found = [self._known.get(name(one)) for one in asked]

@@ -37,12 +37,12 @@ ROWS_TOGETHER = 8  # limits the memory of the cache of a batch, which is as long
 
 
 class OutputStore(Protocol):
-    """Store the outputs of a generator."""
+    """Stores the outputs of a generator, here or on a server."""
 
     def store(self, generation: NewOutput) -> OutputTrace: ...
 
     def source(self, fact_id: int) -> Source | None:
-        """Give the source of a fact; None where it has none, or where it is not known before the output is stored."""
+        """Give the source of a fact; None if it has none, or if it is not known before the output is stored."""
         ...
 
     def head_seq(self) -> int: ...
@@ -68,11 +68,10 @@ class LocalOutputs:
 class StoringGenerator:
     """Decodes, and stores every output with its attributions; a `kb.evidence.generation.Generator`.
 
-    `lookup` is the knowledge base, or a wrapper of it. `seq` is stored as the change of an output without lookups
-    (None: the last change). A prompt may have `prompt_max_tokens` (None: as many as the model reads). `ranking` is what
-    facts are found by where a request does not say (None: a question's by the reader, any other text's by key). `check`
-    is called at every step, and what it raises ends the decoding. Prompts are decoded `together` with those of other
-    threads where there is a decoder for that.
+    `lookup` is the knowledge base or a wrapper of it. `seq` is stored as the change of an output without lookups
+    (None: the last change). A prompt may have `prompt_max_tokens` (None: as many as the model reads). `ranking` finds
+    facts if a request names none (None: the reader for a question, the key for other text). `check` is called at every
+    step, and its exceptions end the decoding. With `together`, prompts are decoded with those of other threads.
     """
 
     checkpoint: Checkpoint
@@ -97,7 +96,7 @@ class StoringGenerator:
         return self._store(generation, request)
 
     def stream(self, request: GenerationRequest) -> Iterator[Item]:
-        """Give the output piece by piece with its lookups, then why it ended, then its stored trace."""
+        """Yield the pieces of the output's text and its lookups, then why it ended, then its stored trace."""
         from colmlm.model.decoding.decoder import DecodedOutput
 
         self.check_prompts([request])
@@ -128,7 +127,7 @@ class StoringGenerator:
         ]
 
     def check_prompts(self, requests: Sequence[GenerationRequest]) -> None:
-        """Refuse a prompt that is too long, or has tokens that no text has."""
+        """Refuse requests whose prompt has too many tokens, or token ids that no text has."""
         context = self.checkpoint.lm.inference.context
         most = context if self.prompt_max_tokens is None else min(context, self.prompt_max_tokens)
         for request in requests:
@@ -182,7 +181,7 @@ class StoringGenerator:
         return replace(config, threshold=None, least_score=config.threshold)
 
     def _ranking(self, request: GenerationRequest) -> str:
-        """Choose what facts are found by: as the request says, or as is configured, or by whether it is a question."""
+        """Choose a request's ranking: its own, the configured one, or the reader for a question, else the key."""
         if chosen := request.ranking or self.ranking:
             return chosen
         prompt = request.prompt
@@ -226,7 +225,7 @@ class StoringGenerator:
         )
 
     def _seq(self) -> int:
-        """Give the change to store with an output without lookups, which depends on none."""
+        """Give the number of the change to store with an output that made no lookups."""
         return self.outputs.head_seq() if self.seq is None else self.seq
 
 
@@ -296,7 +295,7 @@ def logprobs(
 
 
 def _tokens(checkpoint: Checkpoint, generation: DecodedOutput | None) -> tuple[int, ...]:
-    """Give the tokens of an output, with the one that ended it and without those that a stop string cut off."""
+    """Give the tokens of an output, with the one that ended it, but without those that a stop string cut off."""
     if generation is None or generation.finish != "stop":
         return generation.tokens if generation else ()
     kept = 0

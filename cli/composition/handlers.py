@@ -135,7 +135,7 @@ def backup(run: JobRun, work: MakeBackup) -> dict[str, Any]:
 
 
 def verify(run: JobRun, work: VerifyBackup) -> dict[str, Any]:
-    """Read the backup and give its contents. Raises `BackupRefused` where a bit is not as it was written."""
+    """Read the backup and give its contents. Raises `BackupRefused` if a bit is not as it was written."""
     file = backup_folder(run.kb.settings) / work.name
     if not file.is_file():
         raise InvalidWork(work.kind, f"no {work.name!r} is in {file.parent}. Name another")
@@ -156,7 +156,7 @@ def snapshot(run: JobRun, _: WriteSnapshot) -> dict[str, Any]:
 
 
 def check(run: JobRun, _: Check) -> dict[str, Any]:
-    """Run `fsck`; the result is `ok` where nothing is missing, left over or broken."""
+    """Run `fsck`; the result is `ok` if nothing is missing, left over or broken."""
     found = asdict(run.kb.upkeep.fsck())
     return {name: value[:MOST_NAMED] if isinstance(value, tuple) else value for name, value in found.items()}
 
@@ -182,7 +182,7 @@ HANDLERS: dict[str, Handler] = {
 
 
 def handlers(runtime: Runtime) -> dict[str, Handler]:
-    """Give the handler of every kind. A model of this runtime is loaded when a job first needs it."""
+    """Give the handler of every kind of job. A model of this runtime is loaded when a job first needs it."""
     models = _Models(runtime)
     need_one: dict[str, Handler] = {
         Rekey.kind: models.rekey,
@@ -198,7 +198,7 @@ def handlers(runtime: Runtime) -> dict[str, Handler]:
 
 
 def _refreshing_handler(runtime: Runtime, handler: Handler) -> Handler:
-    """Let a job begin with the model of the keyset that is active then."""
+    """Wrap a handler so that a job first drops a loaded model whose keyset is no longer active."""
 
     def handle(run: JobRun, work: Any) -> object:
         runtime.refresh()
@@ -236,7 +236,7 @@ class _Models:
         )
 
     def _telling(self, run: JobRun) -> Telling:
-        """Report the progress of the work as that of the job."""
+        """Make a `Telling` that reports progress as the job's, and notes as the runtime does."""
         return Telling(self.runtime.telling.note, lambda description: nullcontext(_advance(run, description)))
 
     def _encoder(self, work: Rekey) -> Encoder:
@@ -273,7 +273,7 @@ class _Models:
         adding = self._adding(run, work, find_files(files), kept_in)
         # Not the names of the files, which may say a fact: the log would keep it.
         who = {"actor": run.job.actor, "reason": work.reason or f"{count_of(len(files), 'uploaded file')}"}
-        report = adding.ingest(annotators.annotator_loader(self.runtime, _how(work)), **who)
+        report = adding.ingest(annotators.annotator_loader(self.runtime, _raw_addition(work)), **who)
         run.check()
         keyset = adding.key(changed=report is not None, kb=run.kb)
         calibrated = adding.recalibrate_answers(run.kb, changed=report is not None, **who)
@@ -286,7 +286,7 @@ class _Models:
             "refusals": list_refusals(tally.refusals),
             "keyset": None if keyset is None else asdict(keyset),
             "citable": keyset is not None and keyset.state == "active",
-            "suggested": adding.to_suggest(keyset),
+            "suggested": adding.suggested_fact(keyset),
             "threshold": calibrated,
         }
 
@@ -310,7 +310,7 @@ class _Models:
         plan = syncing.plan()
         run.check()
         who = {"actor": run.job.actor, "reason": work.reason or f"sync with the folder {work.folder}"}
-        done = syncing.run(plan, annotators.annotator_loader(self.runtime, _how(work)), **who)
+        done = syncing.run(plan, annotators.annotator_loader(self.runtime, _raw_addition(work)), **who)
         return done.summary() | {"refusals": list_refusals(done.refusals)}
 
     def _adding(self, run: JobRun, work: RawWork, found: FoundFiles, kept_in: Path | None = None) -> Adding:
@@ -366,5 +366,5 @@ def _advance(run: JobRun, what: str) -> Advance:
     return lambda done, total: run.progress(done, total, what)
 
 
-def _how(work: RawWork) -> RawAddition:
+def _raw_addition(work: RawWork) -> RawAddition:
     return RawAddition(questions=work.questions, verify=work.verify, span_threshold=work.span_threshold)

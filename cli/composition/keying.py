@@ -39,12 +39,12 @@ def key_everything(
     replace: bool = False,
     named: Path | None = None,
 ) -> KeysetRecord:
-    """Give sentences vectors, key the facts without a key, and calibrate a keyset whose threshold nobody has chosen.
+    """Embed sentences, make the keys that facts lack, and calibrate a keyset whose threshold nobody has chosen.
 
-    With `replace` it makes true keys in the place of predicted ones, and when all are true calibrates again what was
-    calibrated for those.
-    Where the runtime's settings name a place for bulk work, that makes the keys, by the checkpoint that is `named`, or
-    else the one that was registered.
+    With `replace` it also makes true keys in place of predicted ones. Once all are true, it calibrates a threshold
+    again that was calibrated for the predicted ones.
+    If the runtime's settings name Ray for bulk work, its workers make the keys, with the checkpoint at `named` or else
+    the registered one.
     `encoder`, `kb` and `telling` are by default the runtime's. A job gives its own `kb`, whose changes are logged for
     the job's actor, and a `telling` that reports its progress.
     """
@@ -115,7 +115,7 @@ def _keys_are_questions(encoder: Encoder) -> bool:
 
 
 def _load_encoder(runtime: Runtime, path: str | None, elsewhere: Path | None) -> Encoder:
-    """Load the encoder that was registered under `path`, or is `elsewhere` now; by default that of the settings."""
+    """Load the encoder at `elsewhere`, else the one that was registered under `path`, else that of the settings."""
     if elsewhere is None and path is not None and path.startswith(REGISTERED):
         return SentenceKeys.of_encoder(EncoderName(path.removeprefix(REGISTERED)))
     found = elsewhere or (Path(path) if path and Path(path).is_dir() else None)
@@ -123,9 +123,9 @@ def _load_encoder(runtime: Runtime, path: str | None, elsewhere: Path | None) ->
 
 
 def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> Encoder:
-    """Load the encoder that made this keyset's keys: from `named`, from where it was registered, or from the settings.
+    """Load the encoder that made a keyset's keys: from `named`, else from its registered path, else the settings'.
 
-    Raises `KeysetMismatch` where another checkpoint is found there.
+    Raises `KeysetMismatch` if another checkpoint is found there.
     """
     known = runtime.kb.keysets.checkpoint(keyset_id)
     encoder = _load_encoder(runtime, known.path, named)
@@ -135,7 +135,7 @@ def encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> E
 
 
 def active_encoder_of(runtime: Runtime, keyset_id: int, named: Path | None = None) -> Encoder | None:
-    """Load the active keyset's encoder; give None where that is `keyset_id`, none is active, or loading fails."""
+    """Load the active keyset's encoder; give None if that is `keyset_id`, none is active, or loading fails."""
     from colmlm.model.lm.config import BaseNotFound, CheckpointError
 
     try:
@@ -160,7 +160,7 @@ def measure(
     sample: int,
     telling: Telling,
 ) -> Calibration:
-    """Calibrate on up to `sample` questions, spread evenly over the facts. Raises `InvalidValue` without any."""
+    """Measure the threshold on up to `sample` questions, spread over the facts. Raises `InvalidValue` for none."""
     from colmlm.kb.keys.activation import measure_threshold
 
     def encode(questions: Sequence[str]) -> NDArray[np.float32]:
@@ -181,7 +181,7 @@ def _encode(encoder: Encoder, questions: Sequence[str], telling: Telling) -> NDA
 
 
 def describe_calibration(measured: Calibration) -> str:
-    """Say the threshold and what it does to questions, with advice where no threshold separates them well."""
+    """Describe a measured threshold and its error rates on questions, with advice if it separates them badly."""
     told = (
         f"Threshold {measured.threshold:.3f}, tried with {count_of(measured.num_questions, 'question')}. Where the "
         f"fact is here, it answers {1 - measured.false_reject_rate:.1%} of them. Where the fact is missing, it stays "
@@ -198,9 +198,9 @@ def describe_calibration(measured: Calibration) -> str:
 def adapt(
     kb: KnowledgeBase, encoder: Encoder, telling: Telling, corpus: str | None, how: Adapting
 ) -> dict[str, Any]:
-    """Fill the keyset of the encoder's checkpoint with predicted keys and calibrates it.
+    """Fill the keyset of the encoder's checkpoint with predicted keys and calibrate it.
 
-    Gives a member `pairs`, with what was done for each kind of key, and the `keyset`.
+    Give the `keyset`, and as `pairs` the figures of the keys that were predicted for each kind.
     """
     with telling.progress("Adapting keys") as advance:
         keyset, adapted = kb.keysets.adapt(encoder, corpus=corpus, on_facts=advance, **how)

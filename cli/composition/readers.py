@@ -58,9 +58,9 @@ class FittedReader:
 
 
 def reader(path: Path, bases: Path, confidence: Confidence | None = None) -> JudgedReader:
-    """Load a reader, which takes a second or two, with the confidence beside it unless another is given.
+    """Load a reader, which takes a second or two, with the confidence in its directory unless another is given.
 
-    `bases` is the directory of base models. Raises `CheckpointError` where one of the two cannot be read.
+    `bases` is the directory of base models. Raises `CheckpointError` if the reader or its confidence cannot be read.
     """
     from colmlm.model.reader.reader import load_reader
 
@@ -69,7 +69,7 @@ def reader(path: Path, bases: Path, confidence: Confidence | None = None) -> Jud
 
 
 def confidence_of_reader(path: Path) -> Confidence:
-    """Read the confidence beside a reader. Raises `AnnotatorError` where it cannot be read."""
+    """Read the confidence file of a reader. Raises `AnnotatorError` if it cannot be read."""
     from colmlm.model.annotate.config import AnnotatorError
 
     if not path.is_dir():
@@ -92,7 +92,7 @@ def digest_of(path: Path, confidence: Confidence) -> str:
 
 
 def describe_threshold(found: AnswerThreshold) -> str:
-    """Say the threshold in a sentence."""
+    """Describe the threshold of answers and its calibration in a sentence."""
     if not found.calibrated or found.calibration is None:
         return f"Threshold {found.threshold:.3f}, as shipped: not calibrated for this base."
     measured = found.calibration.measured

@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from colmlm.model.lm.checkpoint import Checkpoint
 
 RELEASED = Path("released", "co-lmlm-135m")
-# Commands on what is there. In a home without a knowledge base they would make an empty one, and find nothing wrong.
-ON_WHAT_IS_THERE = re.compile(
+# Commands on an existing base. In a home without one they would make an empty base, and find nothing wrong.
+ON_EXISTING_BASE = re.compile(
     r"(ask|backup|erase|forget|generate|hold|log|lookup|misses|questions|review|trace)\b"
     r"|facts (compare|delete|edit|list|restore|show|undo|verify)\b|corpus (delete|documents|export|retain)\b"
     r"|keysets (activate|check|retire|rollback|threshold)\b|checkpoint info\b"
 )
 
 
-def _works_on_what_is_there() -> bool:
-    return ON_WHAT_IS_THERE.match(" ".join(program_options().command)) is not None
+def _is_on_existing_base() -> bool:
+    return ON_EXISTING_BASE.match(" ".join(program_options().command)) is not None
 
 
 class Runtime:
@@ -90,13 +90,13 @@ class Runtime:
         if self.user.server is not None:
             self.telling.note("COLMLM_SERVER is set, but this works with the knowledge base of this machine.")
         server = EmbeddedServer.of(self.settings)
-        if server is not None and not server.data.exists() and _works_on_what_is_there():
+        if server is not None and not server.data.exists() and _is_on_existing_base():
             raise no_knowledge_base(str(self.settings.home))
         return KnowledgeBase.open(self.settings, self.application)
 
     @property
     def database_url(self) -> str | None:
-        """The URL of the base, with its password, where one is open; for processes that this one starts."""
+        """The URL of the base with its password, for processes that this one starts; None if no base is open."""
         return self.kb.engine.url.render_as_string(hide_password=False) if "kb" in self.__dict__ else None
 
     def open(self) -> None:
@@ -105,8 +105,8 @@ class Runtime:
 
     @cached_property
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint of the settings; else that of the active keyset, where this works with a base that is open and
-        the checkpoint is where it was registered; else the released one. Loading it takes seconds.
+        """The checkpoint of the settings; else, if a base is open, that of the active keyset at its registered path;
+        else the released one. Loading it takes seconds.
         """
         from colmlm.model.lm.checkpoint import load
 
@@ -116,7 +116,7 @@ class Runtime:
         )
 
     def _active_checkpoint_path(self) -> Path | None:
-        """Give the directory of the active keyset's checkpoint; None where it is none or no base is open."""
+        """Give the directory of the active keyset's checkpoint; None if it is gone, or no keyset or base is there."""
         from colmlm.kb.errors import NoActiveKeyset
 
         if "kb" not in self.__dict__:
@@ -128,7 +128,7 @@ class Runtime:
         return Path(path) if path is not None and Path(path).is_dir() else None
 
     def refresh(self) -> None:
-        """Forget a model whose keyset is no longer the active one, unless the settings name it."""
+        """Drop a loaded checkpoint that is not the active keyset's any more, unless the settings name it."""
         if self.user.checkpoint is None and "checkpoint" in self.__dict__:
             found = self._active_checkpoint_path()
             if found is not None and found != self.checkpoint.path:
@@ -151,8 +151,8 @@ class Runtime:
         """Load the model of the checkpoint at `path` (None: that of the settings) for a server, which may load others.
 
         Its lookups also answer an output that began before another keyset was activated. `check` is called at every
-        step of decoding. Prompts are decoded together, in turns between those whom `asker` names. A step of many
-        tokens is computed by `wide_threads` threads.
+        step of decoding. Prompts are decoded together, in turns between the callers that `asker` names. A step of
+        many tokens is computed by `wide_threads` threads.
         """
         from colmlm.api.loaded_models import LoadedModel
         from colmlm.cli.composition.encoders import GatheringEncoder, ModelEncoder
@@ -204,7 +204,7 @@ class Runtime:
         return reader(reader_at(self.user, None), self.settings.home / "models")
 
     def answering(self, reader: JudgedReader, *, keys: bool = True) -> Answering:
-        """Give answers by this reader; without `keys` sentences are found by their words alone."""
+        """Make the service that answers with this reader; without `keys`, by sentences found by words alone."""
         from colmlm.kb.answers.answering import Answering
         from colmlm.kb.lookup.questions import Questions
 
@@ -213,14 +213,14 @@ class Runtime:
 
     @cached_property
     def sentence_encoder(self) -> SentenceEmbedder:
-        """The encoder of sentences, by which those that mean what is asked come first."""
+        """The encoder that ranks sentences by how near they are to a question in meaning."""
         from colmlm.model.lm.encoder import MeanSentenceEncoder
 
         return MeanSentenceEncoder.load()
 
     @property
     def lookups(self) -> RankedLookups:
-        """Lookups of now by any ranking; the reader and the encoder of sentences are loaded where one reads."""
+        """Lookups as of now, by any ranking. That by the reader loads the reader and the encoder of sentences."""
         from colmlm.kb.answers.ranked import RankedLookups
 
         return RankedLookups(self.kb, lambda: self.reader, lambda: self.sentence_encoder)
@@ -237,7 +237,7 @@ class Runtime:
 
     @property
     def answering_generator(self) -> AnsweringGenerator:
-        """The generator, which answers questions as `answers` does. Their reader is loaded for the first of them."""
+        """The generator, which answers prompts that are questions as `answers` does, loading the reader when needed."""
         from colmlm.kb.evidence.answering_generator import AnsweringGenerator
 
         return AnsweringGenerator(self.generator, lambda: self.answers, self.kb.outputs.record_traced)
@@ -253,7 +253,7 @@ class Runtime:
         )
 
     def use_ray(self, address: str | None, workers: int | None) -> None:
-        """Have bulk work done by Ray at this address, by so many workers; None leaves what the settings say."""
+        """Set the address of Ray and the number of its workers for bulk work; None keeps what the settings say."""
         user = self.user
         self.user = replace(user, ray=address or user.ray, ray_workers=workers or user.ray_workers)
 

@@ -1,8 +1,8 @@
-"""Syncs a corpus with a folder: what is new or changed there is added, and what is gone is taken out.
+"""Syncs a corpus with a folder: adds new and changed files, and removes the documents of files that are gone.
 
-The state of the last sync is stored with the corpus. The documents of a file are noted before they are stored, and its
-digest last: a run that is interrupted has done some of its work, and the next one finds by the digests what is left. An
-unchanged file costs reading it for its digest.
+The state of the last sync is stored with the corpus: the documents of a file before they are ingested, and its digest
+last. After an interruption the next sync finds by the digests which files are left. An unchanged file is read for its
+digest only.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Syncing:
-    """One sync of a corpus with the files that were found in a folder, to which `places` lead.
+    """One sync of a corpus with the files that were found in a folder. `places` are the paths of that folder.
 
-    `adding` adds what there is to add. With `move` the corpus may have followed another folder.
+    `adding` adds new and changed documents. With `move` the corpus may have followed another folder.
     """
 
     kb: KnowledgeBase
@@ -49,7 +49,7 @@ class Syncing:
     def plan(self) -> SyncPlan:
         """Compare the files with those of the last sync.
 
-        Raises `FolderOther`, and `FolderEmpty` where none of these is left.
+        Raises `FolderOther` if the corpus follows another folder, and `FolderEmpty` if all known files are gone.
         """
         followed = self.kb.corpora.followed_paths(self.corpus)
         if followed and not set(followed) & set(self.places) and not self.move:
@@ -75,7 +75,7 @@ class Syncing:
         )
 
     def preview_sync(self, plan: SyncPlan) -> SyncResult:
-        """Read what is new or changed, and count what a sync would do. Changes nothing."""
+        """Read new and changed files, and count what a sync would do. Changes nothing."""
         adding, read = self._prepare_adding(plan)
         adding.count_work()
         files = list(_read(plan, read))
@@ -121,18 +121,18 @@ class Syncing:
 
 
 def places_of(folder: Path) -> tuple[str, ...]:
-    """Give the paths that lead to a folder, as it was named and with its links followed, in a form to be stored.
+    """Give the absolute and the resolved path of a folder as texts to be stored, once if they are equal.
 
-    So it is the same folder where a link to it is put elsewhere, and where a job and a command name it differently.
+    So a folder is recognised after a link to it was moved, and if a job and a command name it differently.
     """
     paths = (folder.absolute(), folder.resolve())
     return tuple(os.fsencode(path).decode("utf-8", "backslashreplace") for path in dict.fromkeys(paths))
 
 
 def _read(plan: SyncPlan, read: FilesRead) -> Iterator[SyncedFile]:
-    """Give what is to be noted of the files that were read.
+    """Yield the state to store for each file that was read.
 
-    One of which something was refused keeps the documents that it had, and is read again by the next sync.
+    A file with refusals keeps the documents that it had, and gets no digest, so that the next sync reads it again.
     """
     for path, names in read.documents.items():
         had = plan.known.get(path)
@@ -144,19 +144,19 @@ def _read(plan: SyncPlan, read: FilesRead) -> Iterator[SyncedFile]:
 
 
 def _gone_documents(plan: SyncPlan, files: Collection[SyncedFile]) -> set[str]:
-    """Give the documents that a file had and that no file has now."""
+    """Give the ids of documents that a file had at the last sync and that no file has now."""
     had = {name for file in plan.known.values() for name in file.documents}
     now = {**plan.known, **{file.path: file for file in files}}
     return had - {name for path, file in now.items() if path not in plan.gone for name in file.documents}
 
 
 def _is_below(path: str, places: Collection[str]) -> bool:
-    """Say whether a path is one of these, or in a folder among them: such files are there, but cannot be read."""
+    """Tell whether a path is one of these places or below one. Such files exist, but cannot be read."""
     return any(place in (path, ".") or path.startswith(f"{place}/") for place in places)
 
 
 def _sha256(file: RawFile) -> str:
-    """Give the digest of a file's bytes; what cannot be read has none, and is refused when it is read."""
+    """Give the SHA-256 of a file's bytes; "unreadable" for a file that will be refused when it is read."""
     try:
         with opened_file(file.path, file.origin) as place, place.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()
@@ -169,9 +169,7 @@ def _sha256(file: RawFile) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """Record what a sync has to do, by the paths of files. `known` has those of the last sync, `digests` those to be
-    read.
-    """
+    """The work of a sync, by paths of files. `known` has the files of the last sync, `digests` those to read."""
 
     known: Mapping[str, SyncedFile]
     new: tuple[str, ...]
@@ -191,9 +189,9 @@ class SyncPlan:
 
 @dataclass(slots=True)
 class FilesRead:
-    """The documents of each file that was read, and the files of which something was refused.
+    """The ids of the documents of each file that was read, and the files of which something was refused.
 
-    `in_order` has the documents with their files as they were read; `noted` of them are noted.
+    `in_order` has each file with a document, in the order of reading; `to_note` has given the first `noted` of them.
     """
 
     documents: dict[str, list[str]] = field(default_factory=dict)
@@ -209,7 +207,7 @@ class FilesRead:
             self.refused.add(path)
 
     def to_note(self) -> dict[str, list[str]]:
-        """Give the documents that were read since this was last asked, by the paths of their files."""
+        """Give the ids of documents that were read since the last call, by the paths of their files."""
         further: dict[str, list[str]] = {}
         for path, name in self.in_order[self.noted :]:
             further.setdefault(path, []).append(name)

@@ -115,15 +115,15 @@ class WorkerProcess:
                 self._state.exit_code,
                 self._pause(),
             )
-            while not self._is_started_again():
+            while not self._restart():
                 if self._stopping.is_set():
                     return
 
     def _pause(self) -> float:
         return min(2.0 ** min(self._state.failures, 6), LONGEST_PAUSE)
 
-    def _is_started_again(self) -> bool:
-        """Start the worker after a pause, unless it is to stop or the system has no room for a process now."""
+    def _restart(self) -> bool:
+        """Start the worker after a pause and give True; give False if it is to stop or could not be started."""
         if self._stopping.wait(self._pause()):
             return False
         try:
@@ -137,7 +137,7 @@ class WorkerProcess:
         return True
 
     def _await_end(self) -> bool:
-        """Wait until the worker has ended, and note how. Gives True where it was told to end."""
+        """Wait until the worker has ended, and store its state. Give True if it was told to end."""
         try:
             code = self._process.wait(self.steady_seconds)
         except subprocess.TimeoutExpired:
@@ -164,7 +164,7 @@ class WorkerProcess:
 
 
 def _environment(settings: Settings, checkpoint: Path | None, log_format: str) -> dict[str, str]:
-    """Give variables for the settings that options of the command may have changed, and for logs in a terminal."""
+    """Give the variables for settings that options of the command may override, and for text logs in a terminal."""
     named = {
         "COLMLM_HOME": str(settings.home),
         "COLMLM_DATABASE_URL": settings.database_url,

@@ -245,7 +245,7 @@ def _greet(results: Results) -> None:
 
 
 def _estimate(job: AnnotationRun, options: SeedOptions) -> Estimate:
-    """Estimate what is still to be annotated. Reads everything once, and writes nothing."""
+    """Estimate the tokens for the documents that are still to be annotated. Reads all files, and writes nothing."""
     from colmlm.model.annotate.pipeline import Results, estimate_cost
 
     with Results(job.out) if job.out.exists() else nullcontext() as results:

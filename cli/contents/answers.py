@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from colmlm.cli.auditing.trace import mark_splices, show_output, stored_as
+from colmlm.cli.auditing.trace import mark_splices, show_output, stored_output_note
 from colmlm.cli.bases.anywhere import anywhere
 from colmlm.cli.bases.local_base import Base
 from colmlm.cli.errors import CHECK_FAILED, REFUSED
@@ -106,7 +106,7 @@ def ask(
         if checked is not None:
             print_check(checked)
         if found.generation_id is not None:
-            note(stored_as(found.generation_id, base.server))
+            note(stored_output_note(found.generation_id, base.server))
     if found.abstained:
         raise typer.Exit(REFUSED)
     if checked is not None and not checked.still_says:
@@ -276,8 +276,8 @@ def generate(
     if stream and wants_json():
         raise typer.BadParameter("it prints text as it comes, --json one object at the end; take one of them.",
                                  param_hint="--stream")  # fmt: skip
-    _one_time(min_seq, as_of)
-    _not_then(accepted_only, as_of)
+    _refuse_both_times(min_seq, as_of)
+    _refuse_review_of_past(accepted_only, as_of)
     if as_of is not None and ranking not in (None, RankedBy.key):
         raise typer.BadParameter(
             "the past is looked up by key alone; leave --ranking out.", param_hint="--as-of"
@@ -312,12 +312,12 @@ def generate(
         raise typer.Exit(REFUSED)
 
 
-def _one_time(min_seq: int | None, as_of: int | None) -> None:
+def _refuse_both_times(min_seq: int | None, as_of: int | None) -> None:
     if min_seq is not None and as_of is not None:
         raise typer.BadParameter("the past waits for no change; leave --min-seq out.", param_hint="--as-of")
 
 
-def _not_then(accepted_only: bool, as_of: int | None) -> None:
+def _refuse_review_of_past(accepted_only: bool, as_of: int | None) -> None:
     if accepted_only and as_of is not None:
         raise typer.BadParameter(
             "a lookup of the past also finds facts that were only proposed; leave --accepted-only out.",
@@ -342,7 +342,7 @@ def _stream(generator: StoringDecoder, request: GenerationRequest) -> OutputTrac
 def _show_evidence(trace: OutputTrace, server: str | None) -> None:
     say()
     show_output(trace)
-    note(stored_as(trace.generation_id, server))
+    note(stored_output_note(trace.generation_id, server))
 
 
 @anywhere
@@ -359,8 +359,8 @@ def lookup(
     verbose: Verbose = False,
 ) -> None:
     """Find the facts nearest to a question, without decoding. No match is a normal result."""
-    _one_time(min_seq, as_of)
-    _not_then(accepted_only, as_of)
+    _refuse_both_times(min_seq, as_of)
+    _refuse_review_of_past(accepted_only, as_of)
 
     def looked_up(asked: Base) -> tuple[Lookup, list[FactRecord]]:
         asked.use_checkpoint(checkpoint)

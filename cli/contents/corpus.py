@@ -319,14 +319,14 @@ def _as_edit(edit: Edit) -> dict[str, object]:
 
 
 class RetentionAction(StrEnum):
-    """Name what a retention rule does."""
+    """The actions of a retention rule."""
 
     delete = "delete"
     erase = "erase"
 
 
 class RetentionStart(StrEnum):
-    """Name what the days of a retention rule count from."""
+    """The times from which a retention rule counts its days."""
 
     seen = "seen"
     date = "date"

@@ -185,20 +185,20 @@ def add(
     with found_in(paths or (), urls, allow_private=allow_private) as found:
         done = base.corpora.add(found, corpus, how, actor=base.actor(actor), reason=reason or "corpus add")
     is_new = bool(done["added"] or done["facts"])
-    done["try"] = _try(base, done) if is_new and done["citable"] else None
+    done["try"] = _command_to_try(base, done) if is_new and done["citable"] else None
     print_json(done) if wants_json() else _show_added(done, skip_unknown=skip_unknown)
     if done["refused"] or (done["passed_over"] and not skip_unknown):
         raise typer.Exit(REFUSED)
 
 
 def _refuse_annotating(**given: object) -> None:
-    """Refuse options that say how to read and annotate, for a file whose facts are marked."""
+    """Raise `BadParameter` for options on reading and annotating, given with a file whose facts are marked."""
     if idle := [f"--{name}" for name, value in given.items() if value]:
         raise typer.BadParameter("leave it out; facts are marked already.", param_hint=", ".join(idle))
 
 
-def _try(base: Base, done: dict[str, Any]) -> str | None:
-    """Spell the command that asks a question which was tried and is answered; None where there is none."""
+def _command_to_try(base: Base, done: dict[str, Any]) -> str | None:
+    """Give the command that asks the question of the suggested fact; None without such a fact or question."""
     if done["suggested"] is None or (question := base.facts.show(done["suggested"]).question) is None:
         return None
     there = [] if base.server is None else ["--server", base.server]
@@ -295,7 +295,7 @@ def found_in(paths: Sequence[Path], urls: Path | None, *, allow_private: bool) -
 
 
 def show_passed_over(passed_over: Mapping[str, int]) -> None:
-    """Say how many files of which other kinds were in the folders."""
+    """Print how many files of other kinds the folders have, and of which kinds; print nothing for none."""
     if passed_over:
         most = sorted(passed_over.items(), key=lambda item: -item[1])[:8]
         kinds = ", ".join(f"{kind} {number}" for kind, number in most)
@@ -304,7 +304,7 @@ def show_passed_over(passed_over: Mapping[str, int]) -> None:
 
 
 def show_refusals(refused: int, refusals: Sequence[object]) -> None:
-    """Say how much was refused, and of the first of it where and why."""
+    """Print the number of refusals, and the places and reasons of the first of them; print nothing for none."""
     if not refused:
         return
     say(f"Refused {refused}:")
@@ -348,7 +348,7 @@ _LONGEST_LINE = 4_000_000  # of a file that is recognised by its first line
 
 
 def recognise_annotated(paths: Sequence[Path]) -> Format | None:
-    """Give the form of a file whose first line is a document with its facts; None of other files."""
+    """Give the format of a file whose first line is a document with its facts; None for other files."""
     found = [path for path in paths if path.suffix == ".jsonl" and path.is_file() and _begins_annotated(path)]
     if found and len(paths) > 1:
         raise typer.BadParameter(f"{found[0].name} is an annotated file; add it alone.", param_hint="PATH")
@@ -371,7 +371,7 @@ def _begins_annotated(path: Path) -> bool:
 
 
 def ingest_annotated(base: Base, paths: Sequence[Path], format_: Format, corpus: str, how: Ingesting) -> None:
-    """Ingest an annotated file and report it, with a failing exit code where something was refused."""
+    """Ingest an annotated file and print the report. Exits with 3 if something was refused."""
     if len(paths) != 1 or not paths[0].is_file():
         raise typer.BadParameter("it is the form of one file; name that alone.", param_hint="--format")
     report, refused = base.corpora.ingest(paths[0], format_.value, corpus, **how)
@@ -430,10 +430,10 @@ def import_release(
 ) -> None:
     """Import a published store of facts with its keys. If it is interrupted, run it again to continue.
 
-    All of it is checked first, and nothing is stored of what is damaged or does not fit together. Facts have no offsets
-    then, but the number that they have in a sample. Their keys are reconstructed from the codes of the index and so
-    approximate, until others are made: of facts whose documents were ingested meanwhile, into the same corpus and under
-    the names of the samples, or that were given a question.
+    The whole release is checked first, and nothing is stored of a damaged or inconsistent one. Its facts have no
+    offsets, only their number in a sample. Their keys are approximate, since they are reconstructed from the codes of
+    the index. Others are made later for facts that get a question, and for facts whose documents are ingested into
+    the same corpus under the names of the samples.
     """
     if len(paths) != 1 or not paths[0].is_dir():
         raise typer.BadParameter("not the one folder of a release; name that alone.", param_hint="PATH")

@@ -110,7 +110,7 @@ def _show(report: dict[str, Any], runs: list[DemoRun]) -> None:
         f"            fact {first.before.fact_id}, {first.before.document}[{first.before.start}:{first.before.end}]"
     )
     say(f"  deleted:  {len(first.deleted)} statement(s) of it, change {first.deleted_seq}")
-    say(f"  after:    {_after(first)}")
+    say(f"  after:    {_describe_after(first)}")
     say(f"  restored: {first.restored.output.strip()}")
     say()
     print_table(("fact", "question", "before", "after", "passed"), map(_row, runs))
@@ -123,8 +123,8 @@ def _show(report: dict[str, Any], runs: list[DemoRun]) -> None:
     )
 
 
-def _after(run: DemoRun) -> str:
-    """Give what was said after the delete, and say so where no fact stands behind it."""
+def _describe_after(run: DemoRun) -> str:
+    """Give the output after the deletion, marked as uncited if no fact was spliced or the value is from the weights."""
     said = run.after.output.strip()
     if run.parametric:
         return f"{said} (uncited, from its weights)"
@@ -133,7 +133,7 @@ def _after(run: DemoRun) -> str:
 
 def _row(run: DemoRun) -> tuple[object, ...]:
     return (
-        run.fact_id, shorten(run.question, 50), shorten(run.before.output, 30), shorten(_after(run), 60),
+        run.fact_id, shorten(run.question, 50), shorten(run.before.output, 30), shorten(_describe_after(run), 60),
         "yes" if run.has_passed else "NO",
     )  # fmt: skip
 
@@ -161,7 +161,7 @@ class DemoAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoRun:
-    """One run of the demo, on one fact. `deleted` are all statements of it, which were deleted together.
+    """One run of the demo, on one fact. `deleted` has the ids of all facts that say the same, deleted together.
 
     `leaked`: a lookup after that still returned one of them. `parametric`: the output says the value outside of all
     splices, so it comes from the model's weights, which no deletion changes. `restated`: a live fact of the same
@@ -272,7 +272,7 @@ class Demonstration:
         )
 
     def _statements(self, fact: FactRecord, question_key: Vectors) -> list[int]:
-        """Find the fact and every live one that says the same: with its question, or near it with the same value.
+        """Find the ids of the fact and of live ones that say the same: with its question, or near it with its value.
 
         A fact is near where a lookup of the question would accept it. Facts of the same value further away are other
         facts: two things may have happened in one year.
@@ -323,7 +323,7 @@ class Demonstration:
 def _reasons(
     before: DemoAnswer, restored: DemoAnswer, cited: set[int], returned: set[int]
 ) -> tuple[str, ...]:
-    """Give the reasons why a run did not pass; none where it did."""
+    """Give the reasons why a run did not pass; none if it did."""
     reasons = []
     if cited:
         reasons.append(f"the output after the deletion cites deleted facts: {sorted(cited)}")

@@ -198,7 +198,7 @@ def _print_csv(base: Base, near: str | None, sought: FactSearch) -> None:
 def show(base: Base, fact_id: FactId) -> None:
     """Show a fact, live or deleted, and where it comes from. `colmlm trace fact` shows its history."""
     fact = base.facts.show(fact_id)
-    page = show_.printed_on(base, fact)
+    page = show_.page_of_fact(base, fact)
     print_json(plain(fact) | {"page": page}) if wants_json() else show_.print_fact(fact, page)
     if fact.withheld:
         note(show_.WITHHELD)
@@ -441,7 +441,7 @@ def edit_from(
     anyway: bool,
     dry_run: bool,
 ) -> None:
-    """Edit the facts of a file in one change. Exits with 3, and does nothing, where a row cannot be used."""
+    """Make the edits of a file in one change. Exits with 3 and edits nothing if a row cannot be used."""
     from colmlm.kb.facts.files import plan_edits
 
     planned = plan_edits(file.read_text(encoding="utf-8-sig"), base.facts.show_many)
@@ -489,7 +489,7 @@ def verify(base: Base, fact_id: FactId, allow_private: AllowPrivate = False) -> 
 
 
 class Comparison(StrEnum):
-    """Name what facts are compared for."""
+    """The comparisons of facts that the command makes."""
 
     contradictions = "contradictions"
     duplicates = "duplicates"

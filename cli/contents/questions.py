@@ -370,7 +370,7 @@ def _show_calibration(done: dict[str, Any]) -> None:
 
 
 def describe_set(found: KeptSet) -> str:
-    """Say what a set holds, in a sentence."""
+    """Name a set, the number of its questions and their corpus in a sentence."""
     where = f", answered from {found.corpus}" if found.corpus else ""
     return f"{found.name}: {count_of(found.num_questions, 'question')}{where}."
 
@@ -416,7 +416,7 @@ def show_runs(found: Sequence[QuestionRun]) -> None:
 
 
 def _ranked_by(run: QuestionRun) -> str:
-    """Say what facts were found by, and which."""
+    """Name the mode or ranking by which a run asked, and the filter of its facts."""
     return ", ".join(filter(None, (run.how, filter_note(run))))
 
 
@@ -440,7 +440,7 @@ def count_silent(found: Sequence[AskedItem]) -> int:
 
 
 def summarize_run(run: QuestionRun, silent: int = 0) -> str:
-    """Say what came of a run, in a sentence."""
+    """Give the number of each outcome of a run in a sentence; `silent` of the right ones rightly got no answer."""
     right = f"{run.right} of {run.asked} right" + (f" ({silent} silent as expected)" if silent else "")
     return f"Run {run.run_id}: {right}, {run.wrong} wrong, {run.abstained} abstained."
 

@@ -40,7 +40,7 @@ app = typer.Typer(
 
 
 class Kind(StrEnum):
-    """Choose what is listed of the inbox."""
+    """The kinds of proposed facts to which a list of the inbox can be narrowed."""
 
     any = "any"
     cited = "cited"
@@ -50,7 +50,7 @@ class Kind(StrEnum):
 
 
 class VerdictChoice(StrEnum):
-    """Choose what is said of facts; `kb.facts.records.VerdictKind`, as choices of an argument."""
+    """The verdicts on facts, as choices of an argument; those of `kb.facts.records.VerdictKind`."""
 
     accept = "accept"
     reject = "reject"
@@ -161,7 +161,7 @@ def _verdicts_by_id(base: Base, fact_ids: list[int], verdict: VerdictChoice) -> 
 
 
 def _read(base: Base, file: Path | None, dry_run: bool) -> Sequence[ReviewVerdict]:
-    """Read the verdicts of a file. Exits with 3 where a row cannot be used."""
+    """Read the verdicts of a file. Exits with 3 if a row cannot be used."""
     from colmlm.kb.facts.files import read_verdicts
 
     assert file is not None
@@ -173,7 +173,7 @@ def _read(base: Base, file: Path | None, dry_run: bool) -> Sequence[ReviewVerdic
 
 
 def _preview(base: Base, verdicts: Sequence[ReviewVerdict]) -> None:
-    """Show what verdicts are about. Exits with 3 where some do not fit their facts, as if they were carried out."""
+    """Print the facts of verdicts. Exits with 3 if some verdicts do not fit their facts, as `_settle` would."""
     facts = base.facts.show_many([one.fact_id for one in verdicts])
     both = list(zip(verdicts, facts, strict=True))
     left = [
@@ -203,7 +203,7 @@ def _preview(base: Base, verdicts: Sequence[ReviewVerdict]) -> None:
 
 
 def _settle(base: Base, verdicts: Sequence[ReviewVerdict], reason: str, actor: str | None) -> None:
-    """Carry out verdicts. Exits with 3 where some were not, since others had settled or edited their facts."""
+    """Carry out verdicts. Exits with 3 if some were not, since others had settled or edited their facts."""
     done = base.review.settle(verdicts, actor=base.actor(actor), reason=reason)
     print_json({"dry_run": False, "refused": (), **_as_dict(done)}) if wants_json() else _say_settled(done)
     if done.before:

@@ -75,7 +75,7 @@ def _calibrate(
 def _keyset_of(runtime: Runtime, keyset_id: int | None, named: Path | None) -> tuple[KeysetHead, Encoder]:
     """Give the keyset to calibrate, and the encoder that made its keys, which encodes the questions.
 
-    That is loaded from `named`, else from where it was registered. Raises `KeysetMismatch` where another is there.
+    The encoder is loaded from `named`, else from its registered path. Raises `KeysetMismatch` if another is there.
     """
     from colmlm.cli.composition.keying import encoder_of
 

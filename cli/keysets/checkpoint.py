@@ -18,7 +18,7 @@ from colmlm.kb.errors import KBError
 
 
 class ExportForm(StrEnum):
-    """Choose what an export is for."""
+    """The programs for which an export is made."""
 
     TRANSFORMERS = "transformers"
     GGUF = "gguf"

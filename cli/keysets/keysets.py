@@ -305,7 +305,7 @@ _COLUMNS = (
 def predicting_by(
     predict: bool, from_keyset: int | None, sample: int | None, method: MapMethod | None, **others: object
 ) -> Adapting:
-    """Convert the options that go with --predict; empty without it.
+    """Convert the options of --predict to arguments of `adapt`; give none without --predict.
 
     Raises `BadParameter` for those that mean nothing without --predict, and for the `others` with it.
     """
@@ -329,7 +329,7 @@ def predicting_by(
 
 
 def _show_predicted(made: dict[str, Any]) -> None:
-    """Print what was done for each kind of key, and say so where that is nothing."""
+    """Print the figures of the predicted keys of each kind, and note if none was predicted."""
     if not any(pair["predicted"] for pair in made["pairs"]):
         keyset_id = made["keyset"]["keyset_id"]
         note(
@@ -417,7 +417,7 @@ def create(
 
 
 def _chosen(runtime: Runtime, name: EncoderName | None, checkpoint: Path | None) -> Encoder:
-    """Give the sentence encoder of this name, else the settings' checkpoint. Refuses a name with a checkpoint."""
+    """Give the sentence encoder of this name, else the settings' checkpoint. Raises `BadParameter` for both."""
     if name is None:
         return runtime.encoder
     if checkpoint is not None:
@@ -479,7 +479,7 @@ def fill(
 
 
 def _lacks_keys(base: Base, keyset_id: int) -> bool:
-    """Tell whether a keyset lacks keys or has predicted ones; an index is fitted anew without a model where not."""
+    """Tell whether a keyset lacks keys or has predicted ones, so that filling it needs a model."""
     found = base.keysets.show(keyset_id)
     return bool(found.num_unkeyed or found.num_predicted)
 
@@ -494,7 +494,7 @@ def _fill_here(
     named: Path | None,
     silent: bool = False,
 ) -> int:
-    """Key the facts in the keyset of an encoder, print that unless `silent`, and give the keyset's id."""
+    """Fill an encoder's keyset (with `predicting`, by predicted keys), print it unless `silent`, and give its id."""
     from colmlm.cli.composition.keying import adapt, key_everything
 
     if predicting is not None:

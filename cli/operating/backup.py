@@ -219,7 +219,7 @@ def _require_one(change_log: Path | None, without_later_erasures: bool, reapply_
 
 
 def _confirm_return(file: Path, identity: Path | None, yes: bool) -> None:
-    """Ask whether facts that were erased since may come back; where nobody can be asked, --yes is required."""
+    """Ask if facts that were erased after the backup may come back. Raises `BadParameter` if it can't ask."""
     from colmlm.kb.backup.write import open_backup
 
     if yes:

@@ -107,7 +107,7 @@ def status(
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The state of the database. `at_head` is False too where it does not run; `cause` says why either is so."""
+    """The state of the database. `at_head` is False also if it does not run. `cause` explains why it is not ready."""
 
     embedded: bool
     running: bool
@@ -158,7 +158,7 @@ def _status(settings: Settings) -> Status:
 
 
 def _url(settings: Settings, *, show_password: bool) -> str:
-    """Give a libpq URL; for an embedded database that does not run, its data directory."""
+    """Give the libpq URL of the database; for an embedded server that does not run, its data directory."""
     from colmlm.kb.store.embedded_server import EmbeddedServer
     from colmlm.kb.store.engines import format_database_url
 

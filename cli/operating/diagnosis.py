@@ -85,7 +85,7 @@ def examine() -> list[CheckResult]:
 
 
 def _safely(check: Callable[[T], Findings], of: T) -> list[CheckResult]:
-    """Give the findings of a check, and a failed one where the check itself raised an error."""
+    """Give the findings of a check, with a failed one at the end if the check itself raised an error."""
     found: list[CheckResult] = []
     try:
         for finding in check(of):
@@ -163,7 +163,7 @@ def _home(settings: Settings) -> Findings:
 
 
 def _exposure_finding(check: str, exposures: Sequence[Exposure], found: str) -> CheckResult:
-    """Report where other users can put files of their own; `found` is told where they can do so nowhere."""
+    """Make the finding on places where other users can put files; without any it is ok and says `found`."""
     if not exposures:
         return CheckResult(check, "ok", found)
     state = "warning" if all(exposure.to_group for exposure in exposures) else "failed"
@@ -349,7 +349,7 @@ def examine_worker(settings: Settings) -> Iterator[CheckResult]:
 
 
 def examine_webhooks(settings: Settings) -> Iterator[CheckResult]:
-    """Check for webhooks that fail or were given up; say nothing where there are none."""
+    """Check for webhooks that fail or were given up; yield nothing without webhooks."""
     try:
         with _store(settings) as store:
             found = [] if store is None else Webhooks(store).all()
@@ -366,7 +366,7 @@ def examine_webhooks(settings: Settings) -> Iterator[CheckResult]:
 
 @contextmanager
 def _store(settings: Settings) -> Iterator[Store | None]:
-    """Give the database; None where its schema is not this program's. Raises `DatabaseUnavailable`."""
+    """Open the store; give None if its schema is not this program's. Raises `DatabaseUnavailable`."""
     engine = database.connect_database(settings)
     try:
         yield Store(settings, engine) if database.is_at_head(engine) else None
@@ -398,7 +398,7 @@ _SETTINGS = (
 
 
 def examine_database(given: tuple[Settings, UserSettings]) -> Iterator[CheckResult]:
-    """Check everything from the server up to the index, and stop where something is missing on the way."""
+    """Check the database from its server up to the index; stop at a part without which the next can't be checked."""
     settings, user = given
     try:
         engine = database.connect_database(settings)
@@ -555,7 +555,7 @@ def _shared_snapshots(kb: KnowledgeBase) -> Iterator[CheckResult]:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The finding of one check: `state` is ok, warning or failed; `remedy` says what to do where it is not ok."""
+    """The finding of one check: `state` is ok, warning or failed; `remedy` says what to do if it is not ok."""
 
     check: str
     state: str

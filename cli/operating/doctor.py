@@ -72,7 +72,7 @@ def doctor(
 
 
 def _check_data(*, repair: bool, dry_run: bool) -> None:
-    """Compare what is stored with the change log, and mend what is derived where that is wanted."""
+    """Compare the stored data with the change log, and with `repair` mend indexes and files that derive from it."""
     with Runtime.from_environment() as runtime:
         if runtime.user.server is not None:
             said = "it compares the base of this machine, and COLMLM_SERVER names another."

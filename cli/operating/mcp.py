@@ -82,7 +82,7 @@ class _Callers:
         self._turn = threading.Lock() if base.server is None else nullcontext()
 
     def make_caller(self, token: TokenRecord | None) -> Caller:
-        """Give the caller with a token; None: this machine's user, who has every right. Raises `RightMissing`."""
+        """Make the caller for a token (None: this machine's user, who has every right). Raises `RightMissing`."""
         from colmlm.api.errors import right_missing
         from colmlm.api.mcp.reading import ALL_RIGHTS, Caller
 
@@ -101,10 +101,10 @@ class _Callers:
         )
 
     def admit_caller(self, secret: str) -> Caller | None:
-        """Give the caller with this token over HTTP; None where it is none that works.
+        """Give the caller with this token over HTTP; None if no token has this secret.
 
-        With single sign-on it may be an access token, as for the API. This process withholds nothing, as a server does
-        from who may not see the past. So it asks for that right.
+        With single sign-on it may be an access token, as for the API. Unlike a server, this process withholds no
+        deleted texts, so a token of its own base needs the right `audit`. Raises `RightMissing`.
         """
         from colmlm.api.errors import right_missing
         from colmlm.api.middleware.sign_on import is_web_token

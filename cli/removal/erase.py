@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class MentionScope(Enum):
-    """In which documents a value is redacted beside its own span."""
+    """The documents in which a value is redacted beside its own span."""
 
     same_document = "same-document"
     all = "all"
@@ -156,7 +156,7 @@ def erase(
 
 
 def _question(base: Base, facts: str) -> str:
-    """Ask what the command does: erase, or request that of a second admin. A server alone knows which."""
+    """Write the question to confirm: to erase, or to request it of a second admin; both if a server decides."""
     if base.server is not None:
         return f"Erase {facts} for good, or request it where this server needs two admins?"
     if base.erasures.needs_two:
@@ -212,7 +212,7 @@ def _show_files(report: ResidueReport) -> None:
 
 
 def _note_residue(report: ResidueReport) -> None:
-    """Give the cause of the exit code, by the file that holds most."""
+    """Note the cause of the exit code, with the file that has most residue."""
     file, *others = report.files
     more = f" and {count_of(len(others), 'other file')}" if others else ""
     yours = " (a backup of yours?)" if file.area == "other" else ""
@@ -268,7 +268,7 @@ def show_asked(asked: ErasureRequest) -> None:
 
 
 def count_erased(erased: Erased) -> dict[str, object]:
-    """Count what an erasure removed, by kind, for JSON."""
+    """Give the ids and numbers of what an erasure removed, by kind, for JSON."""
     return {
         "again": erased.again,
         "documents": erased.documents,
@@ -318,7 +318,7 @@ def name_ids(noun: str, ids: Sequence[int]) -> str:
 
 
 def show_twins(erased: Erased) -> None:
-    """Print which other facts say the same."""
+    """Print the other facts that say the same as the erased ones."""
     if erased.also_said_by:
         say(
             f"The same is said by {name_ids('fact', erased.also_said_by)}, and stays. Erase it too if it must go."
@@ -334,7 +334,7 @@ def show_lineage(erased: Erased) -> None:
 
 
 def show_left(erased: Erased) -> None:
-    """Print what still says the facts, and where."""
+    """Print the documents, facts, outputs and rows in which the erased words stay, and the weights trained on them."""
     show_lineage(erased)
     if erased.held_documents:
         say(f"Held, and not redacted: {name_ids('document', erased.held_documents)}. See: colmlm hold list")
@@ -381,7 +381,7 @@ def show_report(report: ErasureReport) -> None:
 
 
 def require_level(report: ErasureReport) -> None:
-    """Exit with a failing code where the level that was asked for is not reached, after the report was printed."""
+    """Exit with 1 if the level of a printed report is below the level that was asked for, and note what to do."""
     if report.level < report.asked_level:
         again = "colmlm erase --now" if report.asked_level > 2 else "the same command again"
         note(

@@ -434,7 +434,7 @@ def give_certificate(text: str, out: Path | None) -> None:
 
 
 def texts_of(base: Base, made: ForgetPlan, limit: int) -> dict[int, FactRecord]:
-    """Read the facts that a plan shows, as far as the base still has them."""
+    """Read the facts that the output of a plan shows, by id; erased ones are missing."""
     shown = [*made.fact_ids[:limit], *made.equivalents[:limit], *made.conflicting[:limit]]
     for successor in made.successors[:limit]:
         shown += [successor.asked_fact_id, successor.successor_id or 0]
@@ -533,7 +533,7 @@ def _show_successors(made: ForgetPlan, texts: Mapping[int, FactRecord], limit: i
 def show_survivors(
     read: int, count: int, survivors: Sequence[SaidSurvivor], texts: Mapping[int, FactRecord]
 ) -> None:
-    """Print the first places that would still answer, of `count`; nothing where no question was read."""
+    """Print the first of `count` places that might still answer; print nothing if the reader read no question."""
     if not read:
         return
     say()

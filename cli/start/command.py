@@ -25,9 +25,9 @@ class OptionRefused(typer.TyperException):
 
 
 class _OwnOptions:
-    """Do what a command and a group that runs by itself have in common.
+    """The options of the whole program, for a command and for a group that runs by itself.
 
-    The options are hidden, so that the help of each command names them in one line, and given to no function.
+    They are hidden, since the help of each command names them in one line, and no function gets them as arguments.
     """
 
     callback: Any
@@ -41,7 +41,7 @@ class _OwnOptions:
             yield from (shared["server"], shared["token_file"])
 
     def refuse_others(self, context: Any) -> None:
-        """Refuse an option that stands before the command, where it cannot be used."""
+        """Raise `OptionRefused` for an option before the command that the command cannot use."""
         usable = {option.name for option in self.program_options()}
         given = context.find_root().ensure_object(ProgramOptions)
         for name in NAMES:
@@ -56,7 +56,7 @@ class _OwnOptions:
         return [CompletionItem(name, help=option.help) for option, name in offered if name.startswith(begun)]
 
     def end_of_help(self, epilog: str | None) -> str:
-        """Name the options of the program before the examples."""
+        """Write the end of a command's help: the options of the program that it takes, then the examples."""
         names = [NAMES[option.name] for option in self.program_options()]
         also = f"Also {', '.join(names)}, options of the whole program." if names else ""
         return "\n\n".join(filter(None, (also, epilog)))
@@ -85,7 +85,7 @@ class Command(_OwnOptions, TyperCommand):
 
 
 class RunningGroup(_OwnOptions, TyperGroup):
-    """A group that does something where no command of it is named."""
+    """A group that runs a function of its own if none of its commands is named."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -123,10 +123,10 @@ def _keep(context: Any, option: Any, value: Any) -> Any:
 
 
 class DefaultGroup(TyperGroup):
-    """A group whose first command is meant where none is named: `erase 12` is `erase facts 12`."""
+    """A group whose first command runs if none is named: `erase 12` is `erase facts 12`."""
 
     def with_default(self, args: list[str]) -> list[str]:
-        """Name the first command before words that name none."""
+        """Put the name of the first command before arguments that begin with no command's name."""
         is_named = bool(args) and (args[0] in self.commands or args[0] == "--help")
         return args if is_named else [next(iter(self.commands)), *args]
 

@@ -91,7 +91,7 @@ class Root(TyperGroup):
             raise
 
     def find_meant(self, words: Sequence[str]) -> list[str]:
-        """Find the commands that words which name none may mean: by their names, else by the verbs of their help."""
+        """Find the commands that unknown words may mean: by a similar name, else by a word of their help."""
         from difflib import get_close_matches
 
         lines = {name: lazy.help for name, lazy in self.lazy.items()}
@@ -126,7 +126,7 @@ class Root(TyperGroup):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run a command and exits. Parameters other than those that say what to run are ignored."""
+        """Run a command and exit with its code. `standalone_mode` is ignored."""
         try:
             code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         except typer.TyperException as error:  # the command line itself is wrong
@@ -159,8 +159,8 @@ def _suggest(error: typer.TyperException, meant: Sequence[str]) -> None:
 def _terminable() -> Iterator[None]:
     """Make SIGTERM and SIGHUP raise like Ctrl-C, so that the program cleans up, also where its terminal is closed.
 
-    Otherwise the demo would leave facts deleted, and nobody would stop the embedded database. What is ignored, as
-    SIGHUP under `nohup`, stays so.
+    Otherwise the demo would leave facts deleted, and nobody would stop the embedded database. An ignored signal, as
+    SIGHUP under `nohup`, stays ignored.
     """
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     heeded = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
@@ -174,7 +174,7 @@ def _terminable() -> Iterator[None]:
 
 
 def _wrong(error: typer.TyperException, command: str) -> str:
-    """Say what is wrong with the command line."""
+    """Describe what is wrong with the command line, with the remedy."""
     if getattr(error, "option_name", None) in ("--server", "--token-file"):
         kind = _AS_A_JOB.get(command.partition(" ")[2])
         remedy = f"a worker there does it as a job: colmlm jobs start {kind}" if kind else "run it there"

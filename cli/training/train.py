@@ -49,7 +49,7 @@ Shards = Annotated[
 
 
 def _path_of_released(init: str | None) -> str | None:
-    """Give the path of the checkpoint that comes with the program for its name `released`."""
+    """Give the path of the released checkpoint for the name `released`, and any other name as it is."""
     return str(released_checkpoint()) if init == "released" else init
 
 
@@ -75,7 +75,7 @@ class Sources:
         return bool(self.shards or self.annotated or self.squad or self.demo)
 
     def corpora(self, tokenizer: FactTokenizer, config: TrainConfig) -> list[Corpus]:
-        """Give the corpora as tokens: maps shards into memory, and read and tokenises files."""
+        """Give the corpora as tokens: map shards into memory, and read and tokenise files."""
         from colmlm.model.training.corpora import open_shards
 
         mapped = [open_shards(folder, tokenizer, config) for folder in self.shards]
@@ -195,7 +195,7 @@ _GIB = 1 << 30
 
 
 def show_plan(config: TrainConfig, plan: TrainingPlan) -> None:
-    """Print a plan with its formulas."""
+    """Print the plan of a training run: parameters, tokens, arithmetic and memory, with the formulas."""
     if wants_json():
         print_json({"config": asdict(config), "plan": asdict(plan)})
         return
@@ -422,12 +422,12 @@ def choose_config(
     micro: int | None = None,
     **changes: Any,
 ) -> TrainConfig:
-    """Give the config of a run: that of the run in `out` where there is one and no preset is named, else the preset's.
+    """Give the config of a run: that of the run in `out` if there is one and no preset is named, else the preset's.
 
-    Settings that are not possible are refused as a wrong command line.
+    Raises `BadParameter` for settings that are not possible.
     """
     try:
-        config = presets.preset(preset) if preset else _of_run(out) or presets.small()
+        config = presets.preset(preset) if preset else _config_of_run(out) or presets.small()
         if method is not None and method != config.method:
             config = presets.as_method(config, method)
         if init is not None:
@@ -446,8 +446,8 @@ def choose_config(
         raise typer.BadParameter(f"{error}.") from error
 
 
-def _of_run(out: Path | None) -> TrainConfig | None:
-    """Give the config of a run to continue. A checkpoint that is no run is refused, as it would be overwritten."""
+def _config_of_run(out: Path | None) -> TrainConfig | None:
+    """Give the config of the run in `out`; None without one. Raises `ValueError` for a checkpoint that is no run."""
     from colmlm.model.training.state import STATE_FILE
 
     if out is None or not (out / CONFIG_FILE).is_file():

@@ -72,7 +72,7 @@ Name = Annotated[str | None, typer.Option("--name", help="Its name. Default: tha
 
 
 def readable_documents(parsed: Iterable[Parsed]) -> Iterator[AnnotatedDocument]:
-    """Give the documents of a file, and note how much of it was malformed."""
+    """Yield the documents of a file, and note at the end how many spans and documents were malformed."""
     refused = 0
     for item in parsed:
         refused += len(item.refusals)
@@ -105,7 +105,7 @@ def _chosen_preset(name: str, presets: Mapping[str, Callable[[], Config]]) -> Co
 
 
 def tune(steps: Iterable[StepMetrics], task: TunerTask[Any]) -> None:
-    """Train to the end, and show how far it is."""
+    """Run the steps of a training task to the end, and show the progress."""
     note(f"{count_of(len(task.examples), 'example')}, at most {count_of(task.num_steps, 'step')}")
     with progress("training") as update:
         for m in steps:
@@ -113,7 +113,7 @@ def tune(steps: Iterable[StepMetrics], task: TunerTask[Any]) -> None:
 
 
 def report(directory: Path) -> None:
-    """Say what model is in the directory of a run or a release."""
+    """Print the name, role and training of the model in the directory of a run or a release."""
     from colmlm.model.annotate import checkpoint as annotators
 
     config = annotators.AnnotatorConfig.load(directory)
@@ -355,7 +355,7 @@ def squad_documents(squad: list[Path]) -> list[AnnotatedDocument]:
 
 
 def _foretell(task: ReaderTask) -> None:
-    """Say what a run will be, and trains nothing."""
+    """Print the numbers of examples, tokens and steps of a training run, without training."""
     tokens = sum(len(example.ids) for example in task.examples)
     found = Counter("none" if example.is_none else "answered" for example in task.examples)
     foretold = {
@@ -414,7 +414,7 @@ def reader_examples(
 def draw_examples(
     examples: Sequence[ReaderExample], questions: int | None = CURVE_QUESTIONS
 ) -> list[ReaderExample]:
-    """Choose the examples of so many questions at random, keeping their order."""
+    """Choose the examples of `questions` questions at random (None: of all), keeping their order."""
     from colmlm.model.training.steps import hold_out
 
     asked = list(dict.fromkeys(example.question for example in examples))
@@ -479,7 +479,7 @@ def evaluate(
 
 
 def without_nan(figures: dict[str, Any]) -> dict[str, Any]:
-    """Put None where a figure was measured on nothing, which is no number."""
+    """Replace NaN, the figure of a measurement on nothing, by None."""
     return {
         name: without_nan(value) if isinstance(value, dict) else None if value != value else value
         for name, value in figures.items()
@@ -505,12 +505,12 @@ def _show_reader(measured: dict[str, dict[str, Any]]) -> None:
 _EVERY_SECONDS = 10.0
 
 
-class Show(Protocol):
+class ShowStep(Protocol):
     def __call__(self, metrics: StepMetrics, steps: int) -> None: ...
 
 
 @contextmanager
-def show_steps() -> Iterator[Show]:
+def show_steps() -> Iterator[ShowStep]:
     """Show each step on stderr: as a progress bar on a terminal, else as a line now and then."""
     if not sys.stderr.isatty():
         yield _Lines()

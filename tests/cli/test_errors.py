@@ -12,7 +12,7 @@ from psycopg.errors import DiskFull, LockNotAvailable, QueryCanceled, ReadOnlySq
 from sqlalchemy.exc import DBAPIError
 
 from colmlm.cli import errors
-from colmlm.cli.composition.runtime import ON_WHAT_IS_THERE
+from colmlm.cli.composition.runtime import ON_EXISTING_BASE
 from colmlm.cli.errors import explain
 from colmlm.cli.start.commands import COMMANDS, VERBS
 from colmlm.kb.errors import FactNotFound, KBError, refusals
@@ -137,7 +137,7 @@ def test_a_home_without_a_knowledge_base_is_named_and_gets_none(
 
 
 def test_every_command_that_needs_a_knowledge_base_exists() -> None:
-    groups = re.findall(r"\|?(?:(\w+) )?\(([\w|]+)\)\\b|(\w+) (\w+)\\b", ON_WHAT_IS_THERE.pattern)
+    groups = re.findall(r"\|?(?:(\w+) )?\(([\w|]+)\)\\b|(\w+) (\w+)\\b", ON_EXISTING_BASE.pattern)
     named = [
         (group or alone_group, verb)
         for group, verbs, alone_group, alone_verb in groups

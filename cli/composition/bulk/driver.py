@@ -3,8 +3,8 @@
 Ray takes over a process: it knows one cluster in it, replaces handlers of signals, writes on stdout, and puts the
 current directory on the path of all workers. So it gets this one, in an empty directory, with the environment that its
 workers are to have. On stdin it reads an order, and then rounds of rows, each ended by an empty line. On stdout it
-says once that it is in its cluster, and then of each row what came of it, in the order in which rows are done. Where
-stdin ends, the command has, or wants no more: then it ends with all that it started, whatever that is at.
+writes one line when it is connected to its cluster, and then the outcome of each row when that is done. When stdin
+ends, the command has ended or wants no more rows: then this process ends with all that it started.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def _say(answers: TextIO, line: str) -> None:
 
 
 def rounds(source: BinaryIO) -> Iterator[list[str]]:
-    """Read lists of rows from the stream, as UTF-8 whatever the locale says."""
+    """Yield the rounds of a stream, each the rows before an empty line, decoded as UTF-8 whatever the locale is."""
     while rows := [line.decode().rstrip("\n") for line in takewhile(bytes.strip, source)]:
         yield rows
 
 
 def _read(source: BinaryIO, waiting: SimpleQueue[list[str]]) -> None:
-    """Read rounds until stdin ends; then ends this process as Ray wants it to, or else by the system."""
+    """Queue the rounds of stdin until it ends; then end this process by SIGTERM for Ray, or else by SIGKILL."""
     try:
         for rows in rounds(source):
             waiting.put(rows)
@@ -81,7 +81,7 @@ def _read(source: BinaryIO, waiting: SimpleQueue[list[str]]) -> None:
 
 
 def _stdout() -> TextIO:
-    """Give stdout, and send to stderr what anybody else writes there."""
+    """Give a copy of stdout for this module alone, and redirect what others write on stdout to stderr."""
     ours = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return ours
@@ -89,7 +89,7 @@ def _stdout() -> TextIO:
 
 @contextmanager
 def _cluster(order: Order) -> Iterator[None]:
-    """Connect to the cluster, or starts one on this machine that nobody outside of it can reach."""
+    """Connect to the order's cluster for the block, or start one on this machine that only this machine can reach."""
     import logging
 
     import ray
@@ -114,7 +114,7 @@ def _cluster(order: Order) -> Iterator[None]:
 
 
 def _process_rows(order: Order, rows: list[str]) -> Iterator[str]:
-    """Give what came of each row. A row whose worker or node died is worked again, and its outcome given once."""
+    """Yield the outcome of each row as JSON. Ray runs a row again if its worker or node died, and yields it once."""
     import ray
     from ray.data import ActorPoolStrategy, DataContext
 
@@ -139,7 +139,7 @@ def _process_rows(order: Order, rows: list[str]) -> Iterator[str]:
 
 
 class RayWorker:
-    """The class of Ray's actors. A row is a text in, and a text out."""
+    """An actor of Ray, which runs an errand on rows. A row and its outcome are JSON texts."""
 
     def __init__(self, errand: str, given: str) -> None:
         self.name, self.given = errand, given
@@ -164,18 +164,18 @@ class Errand(Protocol):
 
 
 class KeyingBy(msgspec.Struct, frozen=True):
-    """Record who asked for keys, as the log names them, and where the checkpoint is (None: as registered)."""
+    """The settings of the errand `Keying`: who asked for keys, and the checkpoint's path (None: as registered)."""
 
     origin: Origin
     checkpoint: str | None
 
 
 class Keying:
-    """Keys parts of a rekey, each batch in a transaction of its own; gives how many keys it stored."""
+    """Keys parts of a rekey, each batch in a transaction of its own; `run` gives how many keys it stored."""
 
     def __init__(self, given: Any) -> None:
         self.by = msgspec.convert(given, KeyingBy)
-        self.runtime = _with_base()
+        self.runtime = _runtime_with_base()
         self._encoders: dict[int, Encoder] = {}
 
     def run(self, row: Any) -> int:
@@ -203,7 +203,7 @@ class Encoding:
         from colmlm.cli.composition.keying import encoder_of
 
         by = msgspec.convert(given, EncodingBy)
-        with _with_base() as runtime:
+        with _runtime_with_base() as runtime:
             _require_base(runtime, by.database_id)
             self.encoder = encoder_of(runtime, by.keyset_id)
         if (found := self.encoder.checkpoint.checkpoint_id) != by.checkpoint_id:
@@ -243,8 +243,8 @@ class Annotating:
         return list(self.annotator.annotate(documents, skip=lambda one: one.external_id in left_out))
 
 
-def _with_base() -> Runtime:
-    """Give a runtime whose base is that of every worker."""
+def _runtime_with_base() -> Runtime:
+    """Give a worker's runtime on the shared database. Raises `SettingsError` without a URL of that database."""
     runtime = _runtime()
     if runtime.settings.database_url is None:  # an embedded server would have a base of its own
         raise SettingsError("COLMLM_DATABASE_URL", "a Ray worker needs it. Set it before `ray start`")
@@ -252,7 +252,7 @@ def _with_base() -> Runtime:
 
 
 def _require_base(runtime: Runtime, database_id: str) -> None:
-    """Refuse another base than that of the command, whose keysets have the same numbers."""
+    """Refuse a database other than the command's: its keysets may have the same ids. Raises `SettingsError`."""
     if (found := runtime.kb.log.database_id()) != database_id:
         raise SettingsError(
             "COLMLM_DATABASE_URL",
@@ -261,7 +261,7 @@ def _require_base(runtime: Runtime, database_id: str) -> None:
 
 
 def _runtime() -> Runtime:
-    """Give a runtime that reports to nobody, and that does its work itself."""
+    """Give a worker's runtime, which prints no notes or progress, and does not use Ray itself."""
     runtime = Runtime.from_environment(telling=Telling())
     runtime.application = f"colmlm, process {os.getpid()} of Ray"
     runtime.user = replace(runtime.user, ray=None)

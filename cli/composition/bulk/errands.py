@@ -1,6 +1,6 @@
-"""What is spread over the workers of Ray: documents are annotated, questions encoded, and queues keyed in parts.
+"""The work that is spread over the workers of Ray: annotate documents, encode questions, and key queues in parts.
 
-Here is what a command asks for; `driver` has the workers, which do it.
+This module is the command's side of it; `driver` has the workers, which do it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class EncodingBy(msgspec.Struct, frozen=True):
-    """The encoder that is to encode: the keyset's, in this base, with this checkpoint."""
+    """The settings of the errand `Encoding`: a keyset, its database and the checkpoint of its encoder."""
 
     database_id: str
     keyset_id: int
@@ -40,14 +40,14 @@ class EncodingBy(msgspec.Struct, frozen=True):
 
 
 class ModelAt(msgspec.Struct, frozen=True):
-    """Record where the command has an annotator or a reader, and the digest of its description."""
+    """The path at which the command has an annotator or a reader, and the digest of its description."""
 
     path: str
     digest: str
 
 
 class AnnotatingBy(msgspec.Struct, frozen=True):
-    """Choose who annotates: without `questions` nobody asks, and without a `reader` nobody verifies what is asked."""
+    """The models of the errand `Annotating`. None writes questions without `questions` or verifies without `reader`."""
 
     spans: ModelAt
     questions: ModelAt | None
@@ -60,7 +60,7 @@ class AnnotatingBy(msgspec.Struct, frozen=True):
 
 
 def locate_model(path: Path) -> ModelAt:
-    """Give a model's absolute path with its digest. Raises `AnnotatorError` where it is damaged or no annotator."""
+    """Give a model's absolute path and digest. Raises `AnnotatorError` if it is damaged or no annotator."""
     from colmlm.model.annotate.checkpoint import AnnotatorConfig
 
     AnnotatorConfig.load(path)
@@ -68,9 +68,9 @@ def locate_model(path: Path) -> ModelAt:
 
 
 def find_model(model: ModelAt, own: Path) -> Path:
-    """Find the command's model on this machine: at the same path, else as `own`, which that of the settings is.
+    """Find the command's model on this machine: at the same path, else at `own`, the path of this machine's settings.
 
-    Raises `AnnotatorError` where another is there.
+    Raises `AnnotatorError` if the model that is found has another digest.
     """
     from colmlm.model.annotate.config import AnnotatorError
 
@@ -103,10 +103,10 @@ class DocumentAnnotator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AnnotatorElsewhere:
-    """Annotates documents by the workers of Ray, and gives them as they are done.
+    """Annotates documents by the workers of Ray, and yields each batch when it is done.
 
-    Batches are those of one process, so that each document gets the facts that it would get there. `on_wait` is called
-    every second in which none is done.
+    Batches are the same as in one process, so that each document gets the same facts. `on_wait` is called in every
+    second in which no batch is done.
     """
 
     spreading: Spreading
@@ -138,7 +138,7 @@ def _rows(
             yield {"documents": [asdict(document) for document in batch], "skip": left_out}
 
 
-_ROW = 128  # questions, of about one length, since those that are encoded together are padded to the longest
+_ROW_QUESTIONS = 128  # of about one length, since those that are encoded together are padded to the longest
 
 
 class EncoderElsewhere(WrappingEncoder):
@@ -157,7 +157,7 @@ class EncoderElsewhere(WrappingEncoder):
 
 
 def with_questions(runtime: Runtime, encoder: Encoder, keyset_id: int, questions: Sequence[str]) -> Encoder:
-    """Have questions encoded by the encoder of a keyset, where the settings name a place for bulk work."""
+    """Encode questions on Ray, and give an encoder that has their queries; if no Ray is set, the given one."""
     if not questions or (spreading := spreading_of(runtime)) is None:
         return encoder
     made_by = encoder.checkpoint
@@ -171,7 +171,7 @@ def _encode_questions(
     import numpy as np
 
     left = iter(sorted(set(questions), key=len, reverse=True))
-    rows = list(iter(lambda: list(islice(left, _ROW)), []))
+    rows = list(iter(lambda: list(islice(left, _ROW_QUESTIONS)), []))
     numbered = [{"number": number, "questions": row} for number, row in enumerate(rows)]
     queries: dict[str, NDArray[np.float32]] = {}
     with closing(spreading.outcomes("encode", by, numbered)) as outcomes:
@@ -182,9 +182,9 @@ def _encode_questions(
 
 
 def keying_elsewhere(runtime: Runtime, checkpoint: Path | None = None) -> KeyingElsewhere | None:
-    """Give what keys parts of a rekey on Ray, by the checkpoint that is named, or else the one that was registered.
+    """Give a function that keys parts of a rekey on Ray, with the named `checkpoint` or else the registered one.
 
-    It is None where the settings of the runtime name no place for bulk work.
+    Give None if the settings of the runtime name no Ray.
     """
     spreading = spreading_of(runtime)
     return None if spreading is None else KeyingElsewhere(spreading, checkpoint)
@@ -192,7 +192,7 @@ def keying_elsewhere(runtime: Runtime, checkpoint: Path | None = None) -> Keying
 
 @dataclass(frozen=True, slots=True)
 class KeyingElsewhere:
-    """A `kb.keys.rekey.Elsewhere`: has parts of a rekey worked on Ray."""
+    """A `kb.keys.rekey.Elsewhere`: keys parts of a rekey on Ray, and yields the number of keys stored."""
 
     spreading: Spreading
     checkpoint: Path | None = None
@@ -203,7 +203,7 @@ class KeyingElsewhere:
                 yield stored or 0
 
     def outcomes(self, parts: Sequence[RekeyPart]) -> Generator[int | None, None, None]:
-        """Give how many keys were stored of each part as it is done, and None every second."""
+        """Yield the number of keys stored for each part when it is done, and None every second without one."""
         from colmlm.kb.principal import current_origin  # imports the database's library
 
         named = None if self.checkpoint is None else str(self.checkpoint.absolute())

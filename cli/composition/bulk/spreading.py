@@ -1,6 +1,6 @@
-"""Spreads rows of work over the workers of Ray, and gives what came of each as it is done.
+"""Spreads rows of work over the workers of Ray, and yields the outcome of each row when it is done.
 
-They are on this machine's cores, or on a cluster that runs; two options of commands say so. Ray runs in a process of
+The workers run on this machine's cores or on a running cluster, as two options say. Ray runs in a process of
 its own (`cli.composition.bulk.driver`), which is ended with everything that it started.
 """
 
@@ -46,7 +46,7 @@ _REACHED_IN_SECONDS = 5.0
 class RayPlace:
     """The address of a running cluster (None: Ray is started on this machine's cores and ends with the work).
 
-    `workers` is how many processes work, each with a model of its own; by default one for each GPU, or else core.
+    `workers` is the number of processes, each with a model of its own; by default one for each GPU, or else core.
     """
 
     address: str | None = None
@@ -70,7 +70,7 @@ class RayPlace:
 
 
 def require_cluster(address: str) -> None:
-    """Raise `ClusterUnavailable` where nobody listens at the address, for which Ray itself would wait for minutes."""
+    """Raise `ClusterUnavailable` if nobody listens at the address, for which Ray itself would wait for minutes."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     # A head may listen at its machine's own address alone. Ray takes that in place of the loopback.
@@ -123,8 +123,8 @@ STOP_SECONDS = 10.0  # in which a driver ends when its stdin does; then it is ki
 
 
 class Order(msgspec.Struct, frozen=True):
-    """Choose which errand is to be run and what it is given, where (None: on this machine), by how many workers (None:
-    one for each GPU, or else core), and in which directory Ray may write.
+    """The first line to a driver: the errand's name and settings, the address of a cluster (None: start one here), the
+    number of workers (None: one for each GPU, or else core), and the directory in which Ray may write.
     """
 
     errand: str
@@ -156,7 +156,7 @@ _TO_ITSELF = {
 
 @dataclass(frozen=True, slots=True)
 class Spreading:
-    """The workers at a place, with the settings of a runtime where Ray is started for them."""
+    """Runs errands on Ray at a place. Workers that are started for it on this machine get the settings of a runtime."""
 
     runtime: Runtime
     place: RayPlace
@@ -166,8 +166,8 @@ class Spreading:
     ) -> Generator[Any, None, None]:
         """Run the errand on all rows; yield each result as soon as it is there, and None every second without one.
 
-        Raises `ClusterUnavailable`, and what a worker failed of as `FailedElsewhere` or `DatabaseUnavailable`; then the
-        others are ended, too.
+        Raises `ClusterUnavailable`, or the failure of a worker as `FailedElsewhere` or `DatabaseUnavailable`. The other
+        workers are ended then.
         """
         left = iter(rows)
         if self.place.address is not None:
@@ -196,7 +196,7 @@ class Spreading:
                 _end(process)
 
     def _environment(self) -> dict[str, str]:
-        """Give the environment that workers on this machine get: the settings as they are here, whoever gave them."""
+        """Give the environment of workers on this machine: this process's, overridden by the runtime's settings."""
         user, settings = self.runtime.user, self.runtime.settings
         paths = {
             "COLMLM_HOME": settings.home,
@@ -216,9 +216,9 @@ class Spreading:
 
 
 def spreading_of(runtime: Runtime) -> Spreading | None:
-    """Give the workers for this runtime's bulk work; None where its settings name no place for it.
+    """Make the `Spreading` for this runtime's bulk work; give None if its settings name no Ray.
 
-    Raises `SettingsError`, and `ModuleNotFoundError` without the extra `ray`.
+    Raises `SettingsError` for a malformed address, and `ModuleNotFoundError` without the extra `ray`.
     """
     user = runtime.user
     if user.ray is None:
@@ -233,7 +233,7 @@ def spreading_of(runtime: Runtime) -> Spreading | None:
 
 
 class _Driver:
-    """The other end of a driver's pipes."""
+    """The command's end of a driver's pipes: writes rows and reads their outcomes."""
 
     def __init__(self, process: subprocess.Popen[bytes], said: IO[bytes], address: str | None) -> None:
         self._process, self._said, self._address = process, said, address
@@ -260,7 +260,7 @@ class _Driver:
             yield None if answer is None else answer.made
 
     def _answer(self) -> RowOutcome | None:
-        """Wait for the next answer, for a second at most."""
+        """Wait for a row's outcome; give None if there is none in `BEAT_SECONDS`. Raises the row's failure."""
         try:
             line = self._answers.get(timeout=BEAT_SECONDS)
         except Empty:
@@ -279,7 +279,7 @@ class _Driver:
         return told
 
     def _exit_error(self) -> Exception:
-        """Give the error of a driver that has ended: of the cluster where it did not come in, unless it was killed."""
+        """Give the error of an ended driver: `ClusterUnavailable` if it never connected, else `FailedElsewhere`."""
         code, words = self._process.wait(), self._last_words()
         if self._address is not None and not self._is_connected and code > 0:
             return refusals.cluster_unavailable(self._address, words.removeprefix("RuntimeError: "))
@@ -300,7 +300,7 @@ class _Driver:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the driver, which ends what it started; the system ends it where the driver does not."""
+    """Close the driver's stdin, on which it ends what it started; kill its processes if it has not ended in time."""
     assert process.stdin is not None and process.stdout is not None
     with suppress(BrokenPipeError):
         process.stdin.close()
@@ -320,9 +320,9 @@ _SHORT = 20  # characters: Ray's sockets have long names, and the system takes 1
 
 @contextmanager
 def scratch() -> Iterator[str]:
-    """Make a private directory that is removed after the block; remove those that killed commands left.
+    """Make a private directory that is removed after the block; also remove those that killed commands left.
 
-    Ray has its sockets and logs in one below, since it lets everybody into what it is given.
+    Ray gets a directory below it for its sockets and logs, since Ray opens the directory that it is given to all users.
     """
     usual = tempfile.gettempdir()
     where = usual if len(usual) < _SHORT else "/tmp"
@@ -339,7 +339,7 @@ def scratch() -> Iterator[str]:
 
 
 def _lock_directory(directory: Path) -> int | None:
-    """Open a directory of this user with a lock, which lasts as long as this process; None where another has it."""
+    """Open and lock a directory of this user for as long as this process lives; None if another process has it."""
     try:
         held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

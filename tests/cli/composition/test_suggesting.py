@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from colmlm.cli.composition.adding import is_told_by, questions_to_try
+from colmlm.cli.composition.adding import is_short_answer, questions_to_try
 from tests.kb.corpora import document
 
 
@@ -25,9 +25,9 @@ def test_only_questions_are_tried_the_short_ones_first() -> None:
 
 @pytest.mark.parametrize("answer", ["tropical storms", "the tropical storms", "four were tropical storms"])
 def test_a_value_with_little_beside_it_is_told(answer: str) -> None:
-    assert is_told_by("tropical storms", answer)
+    assert is_short_answer("tropical storms", answer)
 
 
 @pytest.mark.parametrize("answer", ["cyclones", "twelve cyclones. Of those, four were tropical storms"])
 def test_another_value_or_a_whole_sentence_is_not(answer: str) -> None:
-    assert not is_told_by("tropical storms", answer)
+    assert not is_short_answer("tropical storms", answer)
