@@ -1,6 +1,6 @@
 """Facts: find, read, add, edit, compare, delete and restore them. After an edit an undo is offered.
 
-Who has a right on some corpora edits what is in them, and is shown no more after it (`editing_in_scope`).
+A caller with a right on some corpora edits only facts in them, and is shown no others (`editing_in_scope`).
 """
 
 from __future__ import annotations
@@ -136,17 +136,17 @@ def _read_fact_ids(form: Form) -> list[int]:
 
 
 def lead_to_fact(edit: Edit) -> Redirect:
-    """Redirect to the fact, or for several facts to the list, with a note of what was done."""
+    """Redirect to the fact of an edit, or for several facts to the list, with a note of the change."""
     place = f"/{edit.fact_ids[0]}" if len(edit.fact_ids) == 1 else ""
     state = "&state=all" if not place else ""
     return Redirect(f"/console/facts{place}?change={edit.seq}{state}", status_code=303)
 
 
 class FactsSearch:
-    """The search that a form asks for."""
+    """The search for facts that a form of the console asks for."""
 
     def __init__(self, ports: Ports, request: PageRequest, form: Form) -> None:
-        """Read the form. Raise `Mistakes`, `RightMissing` or `ModelMissing`, and what the search raises later."""
+        """Read a form. Raise `Mistakes`, `RightMissing` or `ModelMissing`; `page` raises the search's errors."""
         text, way = form.optional("text", limit=1000), form.choice("way", WAYS)
         near = text if way == "meaning" else None
         self._sought: FactSearch = {
@@ -176,7 +176,7 @@ class FactsSearch:
 
 
 def read_filters(form: Form) -> dict[str, str]:
-    """Give the filters that a form holds, for the addresses of other pages with the same."""
+    """Give the filters of a search that a form has, for links to pages with the same filters."""
     return {name: form.raw(name) for name in FILTERS if form.raw(name)}
 
 
@@ -270,7 +270,7 @@ MOST_PASTED = 1_000_000  # characters
 
 
 def _key_and_lead(ports: Ports, edit: Edit) -> Page:
-    """Key the facts that lack keys after the edit, and redirect to them."""
+    """Make the keys that the facts of an edit lack, and redirect to these facts."""
     if not edit.keyed or edit.kind == "restore":
         key_at_once(ports, edit.fact_ids)
     return lead_to_fact(edit)

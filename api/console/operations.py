@@ -29,7 +29,7 @@ from colmlm.api.console.views import (
 )
 from colmlm.api.middleware.auth import CorpusLimit, Limiter, Right, needs
 from colmlm.api.ports import FromPorts, Ports
-from colmlm.api.routes.health import state_of
+from colmlm.api.routes.health import collect_health
 from colmlm.api.routes.jobs import permitted_job
 from colmlm.api.routes.parameters import PathId, editing_in_scope
 from colmlm.kb.backup.write import KeptBackup, backup_folder, kept_backups
@@ -45,7 +45,7 @@ JOBS_ON_A_PAGE = 50
 
 
 def visible_kinds(request: PageRequest, *among: str) -> list[str]:
-    """Give the kinds of jobs, of these or of all, that the token may start and so may see."""
+    """Give the kinds of jobs that the token may start, and so may see, out of those in `among` (none: out of all)."""
     return [kind for kind, work in KINDS.items() if request.user.may(work.right) and kind in (among or KINDS)]
 
 
@@ -98,7 +98,7 @@ UPLOAD_JOBS = 10
 
 
 class _UploadForm(NamedTuple):
-    """Hold what is asked for beside the files."""
+    """The fields of an upload's form beside its files."""
 
     corpus: str
     reason: str | None
@@ -188,9 +188,7 @@ RECENT_JOBS = 5
 
 @dataclass(frozen=True, slots=True)
 class BackupLine:
-    """A backup file, the job that wrote it, and the newest check of its present content; None where there is no such
-    job.
-    """
+    """A backup file, the job that wrote it, and the newest check of its present content (None: no such job)."""
 
     file: KeptBackup
     made: JobRecord | None
@@ -296,7 +294,7 @@ def _find_versions(ports: Ports) -> dict[str, str]:
 
 @get("/status", opt=needs(Right.read), sync_to_thread=True)
 def show_status(ports: FromPorts, request: PageRequest) -> Page:
-    health = state_of(ports)
+    health = collect_health(ports)
     jobs = Jobs(ports.kb)
     return page(
         request,
@@ -346,7 +344,7 @@ class Bars:
 
 
 def _queue_work(ports: Ports, request: PageRequest, keyset_id: int, work: Work, form: Form) -> Page:
-    """Queue the work. The form must name the keyset too, or the request did not come from its button."""
+    """Queue a job on a keyset. The form must name the keyset too, or the request did not come from its button."""
     if form.integer("keyset") != keyset_id:
         raise refusals.keyset_not_found(form.integer("keyset") or 0)
     job = Jobs(ports.kb).submit(work, actor=request.user.name)
@@ -354,7 +352,7 @@ def _queue_work(ports: Ports, request: PageRequest, keyset_id: int, work: Work, 
 
 
 def active_keyset(ports: Ports) -> KeysetHead | None:
-    """Give the active keyset; None where none is active yet."""
+    """Give the active keyset; None if no keyset is active."""
     try:
         with as_service():  # it is of no corpus
             return ports.kb.keysets.active()

@@ -142,7 +142,7 @@ def _show_ask_page(ports: Ports, request: PageRequest, form: Form, answered: Ans
 
 
 def _cut_likeliest(said: str, found: Answer) -> tuple[str, str, str] | None:
-    """Split `said` at the likeliest words of the passage that was read for it; None where it has them nowhere."""
+    """Split a passage's answer at its likeliest words; None if it does not have those of any near passage."""
     for one in found.nearest:
         if one.source is None or found.source is None or one.likeliest_end is None:
             continue
@@ -155,9 +155,9 @@ def _cut_likeliest(said: str, found: Answer) -> tuple[str, str, str] | None:
 
 
 def _cut_sentence(found: Answer) -> tuple[str, str, str] | None:
-    """Cut the sentence that says a span's words: what is before them, the words, and what is behind them.
+    """Cut the sentence around an answer into the words before it, the answer, and the words behind it.
 
-    A passage is cut at its likeliest words. None where no passage with them is shown.
+    An answer that is a passage is cut at its likeliest words. None if no shown passage has the answer.
     """
     if found.answer is None or found.source is None:
         return None
@@ -175,7 +175,7 @@ def _cut_sentence(found: Answer) -> tuple[str, str, str] | None:
 
 
 def describe_output(ports: Ports, shown: CallerView, output: int, ordinal: int | None) -> dict[str, Any]:
-    """Give a stored output cut at its lookups, with the evidence of the one named, else of the first with a hit."""
+    """Give a stored output cut at its lookups, with the evidence of lookup `ordinal`, else of the first with a hit."""
     trace = shown.trace_output(output)
     cut = pieces(trace)
     looked_up = [piece for piece in cut if piece.splice]
@@ -208,7 +208,7 @@ def _collect_evidence(
 def _find_neighbours(
     ports: Ports, trace: OutputTrace, splice: TracedSplice
 ) -> Sequence[tuple[Hit, FactRecord | None]] | str:
-    """Give the other facts nearest to this lookup's query, in their present state, or the reason why it cannot."""
+    """Give the other facts nearest to this lookup's query, as they are now, or the reason why there are none."""
     try:
         hits = ports.kb.outputs.neighbours(trace.generation_id, splice.ordinal, MOST_NEIGHBOURS)
     except (KeysetMismatch, NoActiveKeyset):

@@ -195,7 +195,7 @@ def _own_address(request: Request[Any, Any, Any]) -> str:
 
 
 def _move_on(address: str, cookies: list[Cookie]) -> Response[Any]:
-    """Answer with a page that leads on at once, also to where the policy of the page before lets no form lead."""
+    """Answer with a page that redirects at once, also to an address to which the page before lets no form redirect."""
     headers = {**HEADERS, "Referrer-Policy": "no-referrer"}  # the address of this page may hold a code
     body = render("moving_on.html", address=address)
     return Response(body, status_code=200, media_type="text/html", headers=headers, cookies=cookies)
@@ -214,7 +214,7 @@ def _refuse_sign_on(request: Request[Any, Any, Any], ports: Ports, error: KBErro
 
 
 def _attempt_cookie(request: Request[Any, Any, Any], value: str, seconds: int) -> Cookie:
-    """Make the cookie of a sign-on. It comes back with the browser from the provider's site, thus it is lax."""
+    """Make the cookie of a sign-on attempt. It is lax, since the browser sends it when the provider redirects back."""
     is_secure = _own_address(request).startswith("https:")
     return Cookie(
         SIGN_ON_COOKIE,

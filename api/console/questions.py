@@ -100,7 +100,7 @@ def show_set(ports: FromPorts, request: PageRequest, name: SetName, form: FromFo
 
 
 def _find_job(ports: Ports, request: PageRequest, form: Form) -> JobRecord | None:
-    """Give the job that the query string names, where it asks questions and the token may see that."""
+    """Give the job that the query string names; None unless it asks questions and the token may see it."""
     number = form.integer("job")
     if number is None or not request.user.may(AskQuestions.right):
         return None
@@ -225,7 +225,7 @@ MISS_SORTS: tuple[MissSort, ...] = ("asked", "newest")
 def lead_to_group(
     ports: Ports, request: PageRequest, group_id: int, fact_id: int, reason: str, *, anyway: bool = False
 ) -> Redirect:
-    """Solve the group by the fact, if its questions find it, and redirect to its page, which says which do not."""
+    """Solve a group by a fact if its questions find it; redirect to its page, which names those that do not."""
     misses = ports.kb.caller_view(past=True).misses(asks_of(ports))
     asked = misses.solve(group_id, fact_id, anyway=anyway, actor=request.user.name, reason=reason)
     left = ",".join(str(one.generation_id) for one in asked.asked if not one.found)
@@ -233,9 +233,9 @@ def lead_to_group(
 
 
 def solve_by_new_fact(ports: Ports, request: PageRequest, form: Form, edit: Edit) -> Redirect | None:
-    """Lead from a fact that was added for a group, which the form names, to that group; None where it names none.
+    """Solve the group that the form names by the fact that was added for it, and redirect; None if it names none.
 
-    The fact stays, also where the group cannot be asked again. Groups are of all corpora.
+    The fact stays, also if the group cannot be asked again. None for a caller of some corpora: groups are of all.
     """
     if (group_id := form.integer("miss")) is None or request.user.corpora is not None:
         return None
@@ -277,7 +277,7 @@ def show_misses(ports: FromPorts, request: PageRequest, group_id: PathId, form: 
 
 
 def _ask_again(ports: Ports, group: MissGroup) -> Answer | None:
-    """Ask the question of a group once more, without storing what is said; None where no reader is loaded."""
+    """Ask the question of a group again, without storing the answer; None without a reader, or if it is refused."""
     if ports.answers is None or not group.question.strip() or len(group.question) > MAX_QUESTION:
         return None
     try:

@@ -140,7 +140,7 @@ def show_run(ports: FromPorts, request: PageRequest, run_id: PathId, form: FromF
 def _find_texts(
     forgetting: Forgetting, made: ForgetPlan, survivors: Sequence[SaidSurvivor] = ()
 ) -> dict[int, FactRecord]:
-    """Give the facts whose texts the page shows."""
+    """Read the facts whose texts the page of a forget run shows, by id."""
     shown = [*made.fact_ids[:SHOWN], *made.equivalents[:SHOWN], *made.conflicting[:SHOWN]]
     for successor in made.successors[:SHOWN]:
         shown += [successor.asked_fact_id, successor.successor_id or 0]
@@ -220,7 +220,7 @@ def download_certificate(ports: FromPorts, run_id: PathId) -> Response[str]:
 
 @dataclass(frozen=True, slots=True)
 class ResidueSearch:
-    """Hold what a search of all files found before and after an erasure.
+    """The results of a search of all files before and after an erasure.
 
     `num_shared` traces prove nothing, since other texts hold the same bytes.
     """
@@ -242,7 +242,7 @@ def _read_fact_ids(form: Form) -> list[int]:
 def _search_around(
     ports: Ports, form: Form, fact_ids: Sequence[int], do: Callable[[], ErasureReport]
 ) -> tuple[ErasureReport, ResidueSearch | None]:
-    """Run `do` and give its report and, if the form asks for it, what a search of files found before and after."""
+    """Erase by `do`; give its report and, if the form asks for it, the search of all files before and after."""
     if not form.flag("scan"):
         return do(), None
     _require_small_files(ports, form)
@@ -254,7 +254,7 @@ def _search_around(
 
 
 def _require_small_files(ports: Ports, form: Form) -> None:
-    """Refuse the search where the files are too large to be read within a request."""
+    """Raise `Mistakes` if the files are too large to be searched within a request."""
     size = num_bytes_to_scan(engine=ports.kb.engine, settings=ports.kb.settings)
     if size > (most := ports.tuning.most_scanned):
         form.mistakes["scan"] = (
@@ -313,7 +313,7 @@ def show_erasure(ports: FromPorts, request: PageRequest, request_id: PathId, for
 
 
 def _describe_preview(ports: Ports, preview: Erased) -> dict[str, Any]:
-    """Collect what a page shows of facts before they are erased."""
+    """Collect a preview, the facts to be erased, and the other facts that say the same, for a page."""
     facts: list[FactRecord] = [ports.kb.facts.show(fact_id) for fact_id in preview.fact_ids[:SHOWN]]
     twins = [ports.kb.facts.show(fact_id) for fact_id in preview.also_said_by[:SHOWN]]
     return {"preview": preview, "facts": facts, "twins": twins}

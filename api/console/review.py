@@ -78,7 +78,7 @@ def _read_inbox_filters(form: Form) -> dict[str, str]:
 
 
 def _show_inbox(ports: Ports, request: PageRequest, form: Form, fixing: int | None = None) -> Page:
-    """Show a part of the inbox; the fact `fixing` with its form as it was sent, where it is in that part."""
+    """Show a page of the inbox, with the sent form at the fact `fixing` if the page has that fact."""
     shown, found = shown_to(request, ports), None
     after, document_id = form.integer("after", low=0) or 0, form.integer("document")
     kind = cast(Kind, form.choice("kind", KINDS))
@@ -120,7 +120,7 @@ class Fix:
 
     @classmethod
     def from_form(cls, form: Form, request: PageRequest) -> Fix:
-        """Read the fields of a form. Raises `Mistakes` where one is not valid."""
+        """Read the fields of a form. Raises `Mistakes` if one is not valid."""
         version, question = form.integer("version"), form.optional("question", limit=2000)
         start, end, text = form.integer("start", low=0), form.integer("end"), form.optional("text")
         how: Contradicting = {
@@ -131,9 +131,9 @@ class Fix:
         return cls(version, question, {"start": start, "end": end, "text": text}, how)
 
     def apply(self, ports: Ports, fact: FactRecord) -> Edit:
-        """Give the fact span and question in one change, as far as they differ; where neither does, accepts it.
+        """Set the fact's span and question, as far as they differ, in one change; accept it if neither does.
 
-        Raise `FactChanged` where somebody has settled or edited it since.
+        Raise `FactChanged` if somebody has settled or edited it since.
         """
         if fact.review != "proposed":
             raise refusals.fact_changed([fact.fact_id])  # somebody else was faster
@@ -161,7 +161,7 @@ class Fix:
         return Edit(settled.seqs[0], "accept", settled.fact_ids)
 
     def _is_elsewhere(self, fact: FactRecord) -> bool:
-        """Say whether the span is another one than that of the fact; offsets count before words."""
+        """Tell whether the form's span differs from the fact's: by its offsets if they are given, else by its text."""
         offsets = (self.span["start"], self.span["end"])
         if offsets == (None, None):
             return self.span["text"] not in (None, fact.value)

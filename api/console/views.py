@@ -72,8 +72,8 @@ Page = Response[Any]
 
 @dataclass(frozen=True, slots=True)
 class NavigationEntry:
-    """An entry of the navigation, the right that it needs to be shown, its group, and whether tokens of some corpora
-    are shown it, too.
+    """An entry of the navigation, its group, the right that a token needs to be shown it, and whether a token of some
+    corpora is shown it, too (`scoped`).
     """
 
     name: str
@@ -150,7 +150,7 @@ def theme_of(cookies: Mapping[str, str]) -> str:
 
 
 def in_words(count: int, thing: str, *, first: bool = False) -> str:
-    """Write a count in words: "one fact", "twelve facts", "40 facts"; as the first of a sentence with a capital."""
+    """Write a count in words: "one fact", "twelve facts", "40 facts"; with a capital if it is `first` in a sentence."""
     number = _NUMBERS[count] if 0 <= count < len(_NUMBERS) else f"{count:,}"
     said = f"{number} {thing}" if count == 1 else f"{number} {thing}s"
     return said[:1].upper() + said[1:] if first else said
@@ -343,7 +343,7 @@ def excerpts(fact: FactFound) -> dict[str, list[tuple[str, bool]]]:
 
 
 def _excerpt(found: FoundIn) -> list[tuple[str, bool]]:
-    """Cut a text in which words were found, around the first of them, into pieces with whether they were sought."""
+    """Cut a text around its first found word into pieces, each with whether it is a found word."""
     marks = found.marks
     first = max(0, marks[0].start - BEFORE)
     pieces, at, last = [("…", False)] if first else [], first, min(len(found.said), first + SHOWN)
@@ -403,7 +403,7 @@ class Form:
         return self
 
     def check(self) -> None:
-        """Raise `Mistakes` where a field read so far is not valid."""
+        """Raise `Mistakes` if a field that was read so far is not valid."""
         if self.mistakes:
             raise form_mistakes(dict(self.mistakes))
 
@@ -502,7 +502,7 @@ async def read_form(request: PageRequest) -> Form:
 
 
 def verb_of(request: PageRequest) -> str:
-    """Give the last part of the path, which names what is confirmed and done."""
+    """Give the last part of the path, which names the action to confirm or do, such as "delete"."""
     return request.url.path.rpartition("/")[2]
 
 
@@ -519,7 +519,7 @@ def on_each(
 
 
 def show_again(show: Callable[..., Page]) -> Callable[[Callable[P, Page]], Callable[P, Page]]:
-    """Make a handler show its form again, with the message, where what was sent is refused."""
+    """Wrap a handler so that a form that is refused is shown again, with the error's message."""
 
     def decorate(act: Callable[P, Page]) -> Callable[P, Page]:
         @wraps(act)
@@ -540,7 +540,7 @@ def show_again(show: Callable[..., Page]) -> Callable[[Callable[P, Page]], Calla
 def find_keeping(
     ports: Ports, request: PageRequest, *, document_id: int | None, fact_id: int | None = None
 ) -> dict[str, Any]:
-    """Find the holds on a fact or a document, and until when a rule keeps the document, as the token may know it."""
+    """Find the holds on a fact or document that the token may see, and when a retention rule takes the document."""
     holds: list[Hold] = []
     if request.user.may(Right.audit) and request.user.corpora is None:
         named = {"document_id": document_id} if fact_id is None else {"fact_id": fact_id}

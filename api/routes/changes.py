@@ -300,7 +300,7 @@ async def follow_changes(
     the server is ending, it is `draining`. Both hold a problem document. Where `Accept` names
     `application/cloudevents+json` too, the data of each event is a CloudEvent.
     """
-    start = _seq(last_event) if last_event is not None else after
+    start = _parse_event_id(last_event) if last_event is not None else after
     if start is None:
         start = await sync_to_thread(ports.kb.log.head_seq)
     database = await sync_to_thread(ports.kb.log.database_id) if names_type(request, EVENT) else None
@@ -309,7 +309,7 @@ async def follow_changes(
 
 @dataclass(slots=True)
 class _ChangesFollower:
-    """Read the changes after `seq`, up to `PIECE` at a time; as CloudEvents of that `database` where it is given."""
+    """Reads the changes after `seq`, up to `PIECE` at a time, as CloudEvents of `database` if that is given."""
 
     kb: KnowledgeBase
     seq: int
@@ -330,7 +330,7 @@ class _ChangesFollower:
         return msgspec.json.encode(event).decode()
 
 
-def _seq(said: str) -> int:
+def _parse_event_id(said: str) -> int:
     if not said.isascii() or not said.isdecimal() or int(said) > MAX_ID:
         raise InvalidQuery("the Last-Event-ID is not the seq of a change")
     return int(said)

@@ -95,7 +95,7 @@ def delete_corpus(ports: FromPorts, request: WithToken, corpus: Name, data: JSON
 def delete_of(
     ports: FromPorts, corpus: str, external_ids: list[str] | None, signed: OnRecord, data: Deletion
 ) -> Deleted:
-    """Delete the live facts of these documents of a corpus, or of all its documents (None)."""
+    """Delete the live facts of these documents of a corpus (None: of all its documents), or count them in a dry run."""
     documents, facts = ports.kb.corpora.count(corpus, external_ids)
     if data.dry_run:
         return Deleted(dry_run=True, documents=documents, facts=facts, seq=None)

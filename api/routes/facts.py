@@ -321,7 +321,7 @@ def list_facts(
 
 
 def nearest(ports: Ports, question: str | None, sought: FactSearch) -> list[int] | None:
-    """Give the live facts nearest to a question, nearest first. Raise `ModelMissing` without an encoder."""
+    """Give the ids of live facts nearest to a question (None: no question). Raise `ModelMissing` without an encoder."""
     said = (question, sought.get("actor"), sought.get("kind"), sought.get("corpus"))
     if any("\x00" in text for text in said if text is not None):
         raise InvalidQuery("the text holds a NUL character. Remove it")

@@ -108,12 +108,12 @@ def health(ports: FromPorts) -> Response[Health]:
     Answers 200 if nothing is missing, else 503 with what is. If the database is down, the response is a problem
     document.
     """
-    state = state_of(ports)
+    state = collect_health(ports)
     return Response(state, status_code=200 if state.ok else 503)
 
 
-def state_of(ports: Ports) -> Health:
-    """Collect what is present and what is missing now."""
+def collect_health(ports: Ports) -> Health:
+    """Collect the health of this process: its parts that are missing or degraded, its index, models and workers."""
     at_head = database.is_at_head(ports.kb.engine)
     keyset = _active_keyset(ports) if at_head else None
     checkpoint_id = _loaded_checkpoint(ports, keyset)
@@ -153,7 +153,7 @@ def state_of(ports: Ports) -> Health:
 
 
 def _loaded_checkpoint(ports: Ports, keyset: KeysetHead | None) -> str | None:
-    """Give the checkpoint of the keyset if it is loaded, else another that is."""
+    """Give the id of the keyset's checkpoint if it is loaded, else of another that is; None if none is."""
     if keyset is not None and keyset.checkpoint_id in ports.models:
         return keyset.checkpoint_id
     return ports.encoder.checkpoint.checkpoint_id if ports.encoder else None

@@ -221,7 +221,7 @@ async def follow_job(ports: FromPorts, request: WithToken, job_id: PathId) -> Se
     after five minutes in any case, and with an event `draining` when the server is ending; reconnect to continue.
     """
     await sync_to_thread(permitted_job, ports, request.user, job_id)
-    return stream_glances(ports, _Moving(Jobs(ports.kb), job_id).take_glance)
+    return stream_glances(ports, _JobFollower(Jobs(ports.kb), job_id).take_glance)
 
 
 STARTING: Sequence[Any] = (
@@ -242,7 +242,7 @@ STARTING: Sequence[Any] = (
 
 
 def _require_followed(ports: Ports, request: WithToken, work: Sync) -> None:
-    """Check that a scoped caller names no folder that its corpus does not follow: others may be of other corpora."""
+    """Refuse a scoped caller's folder if its corpus does not follow one: the folder may belong to other corpora."""
     scope = request.user.corpora
     if scope is not None and (work.move or not ports.kb.corpora.followed_paths(work.corpus)):
         raise refusals.needs_all_corpora(scope)
@@ -253,7 +253,7 @@ def _start(ports: Ports, request: WithToken, work: Work) -> JobRecord:
 
 
 def permitted_job(ports: Ports, token: TokenRecord, job_id: int) -> JobRecord:
-    """Give the job. Raise `RightMissing` where this token may not start jobs of its kind."""
+    """Give the job. Raise `RightMissing` if this token may not start jobs of its kind."""
     job = Jobs(ports.kb).get(job_id)
     right = KINDS[job.kind].right
     if not token.may(right):
@@ -262,8 +262,8 @@ def permitted_job(ports: Ports, token: TokenRecord, job_id: int) -> JobRecord:
 
 
 @dataclass(slots=True)
-class _Moving:
-    """Poll a job for changes. `told` is the state that was sent last."""
+class _JobFollower:
+    """Polls a job for progress. `told` is the job as it was sent last."""
 
     jobs: Jobs
     job_id: int
@@ -280,7 +280,7 @@ class _Moving:
 
 
 def _progress_fields(job: JobRecord) -> tuple[Any, ...]:
-    """Give the fields whose change is progress. A heartbeat is none."""
+    """Give the fields of a job whose change is progress; its heartbeat is not among them."""
     return job.state, job.done, job.total, job.message, job.attempts, job.cancelled_by
 
 

@@ -119,7 +119,7 @@ def _encode_texts(ports: Ports, data: TextsToEncode) -> EncodedTexts:
 
 
 def _document(given: DocumentToEncode) -> AnnotatedDocument:
-    """Convert a document. Raise `InvalidQuery` unless its spans are within the text, in order and apart."""
+    """Convert a document to encode. Raise `InvalidQuery` unless its spans are in the text, in order and apart."""
     at, text = 0, given.text
     for span in given.facts:
         if not at <= span.start < span.end <= len(text):
@@ -132,9 +132,9 @@ def _document(given: DocumentToEncode) -> AnnotatedDocument:
 
 
 def read_key_lookup(data: LookupRequest) -> KeyLookup | None:
-    """Give a lookup that waits for nothing and needs no model, to be found together with others; None for any other.
+    """Convert a request for a lookup by key that needs no model and waits for no change; give None for any other.
 
-    Raise `InvalidQuery`.
+    Raise `InvalidQuery` if its queries are none or too many, differ in width, or lack a `checkpoint_id`.
     """
     if data.questions or data.ranking != KEY or data.as_of is not None or data.min_seq is not None:
         return None
@@ -149,7 +149,7 @@ def _options_of(data: LookupRequest) -> LookupOptions:
 
 
 def move_past_lookup(ports: Ports, as_of: int | None) -> AbstractContextManager[None]:
-    """Move a lookup in the past to the limiter of long reads, since it reads all keys and would delay others."""
+    """Move a lookup `as_of` a change to the limiter of long reads, since it reads all keys and would delay others."""
     return nullcontext() if as_of is None else ports.limiters.move_slot(Limiter.long_reads)
 
 
@@ -180,7 +180,7 @@ def convert_lookups(checkpoint_id: str, questions: Sequence[str], lookups: Seque
 
 
 def _checkpoint_id(encoder: QuestionEncoder | None, data: LookupRequest) -> str:
-    """Give the checkpoint of the request's vectors. Raise where questions and queries are of two checkpoints."""
+    """Give the checkpoint id of all query vectors. Raise `KeysetMismatch` if questions and queries have two."""
     _check(data)
     if encoder is None:
         return data.checkpoint_id or ""
@@ -198,7 +198,7 @@ def _check(data: LookupRequest) -> None:
 
 
 def _queries(encoder: QuestionEncoder | None, data: LookupRequest) -> npt.NDArray[np.float32]:
-    """Give [B, d]: the rows of the questions, then those of the queries."""
+    """Give the query vectors [B, d]: those of the questions, then those of the request's queries."""
     if encoder is None:
         return _rows(data)
     encoded = encoder.encode_questions(data.questions)
@@ -206,7 +206,7 @@ def _queries(encoder: QuestionEncoder | None, data: LookupRequest) -> npt.NDArra
 
 
 def _rows(data: LookupRequest, *widths: int) -> npt.NDArray[np.float32]:
-    """Give the rows of the queries, of one width, which is that of others where there are."""
+    """Give the request's queries [B, d]. Raise `InvalidQuery` unless they and `widths` have one width."""
     found = {len(query) for query in data.queries}.union(widths)
     if len(found) != 1:
         raise InvalidQuery(f"queries of different widths: {', '.join(map(str, sorted(found)))}")

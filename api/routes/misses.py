@@ -105,7 +105,7 @@ def solve_misses(ports: FromPorts, request: WithToken, group_id: PathId, data: J
 
 
 def asks_of(ports: Ports) -> Asks | None:
-    """Give a function that answers questions without storing the answers; None where no reader is loaded."""
+    """Give a function that answers questions without storing the answers; None if no reader is loaded."""
     return None if ports.answers is None else ports.answers.answering.ids_of_answer
 
 

@@ -53,7 +53,7 @@ def page(found: Sequence[T], limit: int, of: str, place: Callable[[T], Place]) -
 
 
 def place_of(given: str | None, of: str, length: int = 1) -> Place:
-    """Decode the place, `length` numbers, in a cursor of this list; zeros without one. Raise `InvalidCursor`."""
+    """Decode a cursor of the list `of` to a place of `length` numbers; zeros without one. Raise `InvalidCursor`."""
     if given is None:
         return (0,) * length
     try:
@@ -67,7 +67,7 @@ def place_of(given: str | None, of: str, length: int = 1) -> Place:
 
 
 def after_of(given: str | None, of: str) -> int:
-    """Decode the id or change in a cursor of this list; 0 without a cursor."""
+    """Decode a cursor of the list `of` to the id or change in it; 0 without a cursor."""
     return place_of(given, of)[0]
 
 
@@ -132,7 +132,7 @@ def require_past(request: WithToken) -> None:
 
 
 def require_shown(request: WithToken, sought: FactSearch) -> None:
-    """Raise `RightMissing` where the search is for what only those may see who may audit."""
+    """Raise `RightMissing` if the search is for deleted facts or by changes, and the token may not audit."""
     if sought.get("state", "live") != "live" or any(
         sought.get(name) is not None for name in ("actor", "kind", "since", "until")
     ):
@@ -140,7 +140,7 @@ def require_shown(request: WithToken, sought: FactSearch) -> None:
 
 
 class NamedWork(TypedDict, total=False):
-    """Name what a caller is to edit: facts, a document, a corpus, or what the change `seq` or a forget run did."""
+    """The target of a caller's edit: facts, a document, a corpus, or those of the change `seq` or a forget run."""
 
     fact_ids: Sequence[int]
     document_id: int
@@ -150,9 +150,9 @@ class NamedWork(TypedDict, total=False):
 
 
 def edit_in_scope(ports: Ports, **named: Unpack[NamedWork]) -> None:
-    """Check that a scoped caller sees all that it names, and let the program edit that for it from here on.
+    """Check that a scoped caller may read all that it names, and let the rest of this request edit it.
 
-    What is in another corpus, or in none, is not found, as if it did not exist. Callers of all corpora pass. Raises
+    Targets in another corpus, or in none, are not found, as if they did not exist. Callers of all corpora pass. Raises
     `FactNotFound`, `DocumentNotFound`, `CorpusNotFound`, `ChangeNotFound` or `ForgetRunNotFound`.
     """
     if scope_of_caller() is not None:
@@ -162,7 +162,7 @@ def edit_in_scope(ports: Ports, **named: Unpack[NamedWork]) -> None:
 
 @contextmanager
 def editing_in_scope(ports: Ports, **named: Unpack[NamedWork]) -> Iterator[None]:
-    """Check as `edit_in_scope` does, and let the program edit within the block alone: a page is shown after it."""
+    """Check as `edit_in_scope` does, and let the block edit, but not what follows it, which shows a page."""
     if scope_of_caller() is not None:
         _check_in_scope(ports, **named)
     with as_service():

@@ -27,7 +27,7 @@ from colmlm.kb.principal import act_for, current_origin
 
 
 def on_record(request: WithToken, why: Why) -> OnRecord:
-    """Give the reason and the actor of a change: the token, which acts on behalf of whom the body names."""
+    """Give a change's reason and its actor, the token's name, and note on whose behalf the token acts."""
     if (behalf := why.on_behalf_of or why.actor) is not None:
         check_name("name on whose behalf this is done", behalf)
         act_for(behalf)
@@ -35,7 +35,7 @@ def on_record(request: WithToken, why: Why) -> OnRecord:
 
 
 def edit_result(edit: Edit, *, min_seq: int | None = None, keyed: bool = True) -> EditResult:
-    """Build the response to an edit after which no fact lacks a key."""
+    """Build the response to an edit; `keyed` says whether all of its facts have keys."""
     return EditResult(
         seq=edit.seq,
         min_seq=min_seq or edit.seq,
@@ -47,7 +47,7 @@ def edit_result(edit: Edit, *, min_seq: int | None = None, keyed: bool = True) -
 
 
 def plan_deletion(ports: Ports, fact_ids: list[int]) -> EditResult:
-    """Build the response to a deletion that is not done. Raise `FactNotFound` or `FactDeleted`."""
+    """Build the response to a deletion in a dry run. Raise `FactNotFound` or `FactDeleted`."""
     facts = ports.kb.facts.show_many(list(dict.fromkeys(fact_ids)))
     if gone := [fact.fact_id for fact in facts if fact.deleted_seq is not None]:
         raise refusals.fact_deleted(gone)
@@ -66,22 +66,22 @@ def plan_deletion(ports: Ports, fact_ids: list[int]) -> EditResult:
 
 
 def answer_edit(ports: Ports, edit: Edit) -> EditResult:
-    """Build the response to an edit, after keying its facts where they lack keys."""
+    """Build the response to an edit, after making the keys that its facts lack."""
     return edit_result(edit) if edit.keyed else key_and_answer(ports, edit)
 
 
 def key_and_answer(ports: Ports, edit: Edit) -> EditResult:
-    """Key the facts of an edit that lack keys, and build the response."""
+    """Make the keys that the facts of an edit lack, and build the response."""
     if not key_at_once(ports, edit.fact_ids):
         return edit_result(edit, keyed=False)
     return edit_result(edit, min_seq=ports.kb.log.head_seq())
 
 
 def key_at_once(ports: Ports, fact_ids: Sequence[int]) -> bool:
-    """Key those of these facts that lack keys.
+    """Make the keys that these facts lack, and tell whether they have them now.
 
-    Give False without the active keyset's model, or where more than a request should key do. In keysets that may
-    answer next, or again, they get keys as well, so that a switch or a rollback loses none.
+    Give False without the active keyset's model, or if more facts lack keys than a request should key. Keysets that may
+    answer next or again get the keys as well, so that a switch or a rollback loses none.
     """
     try:
         model = ports.models.model_of_active_keyset()
@@ -102,17 +102,17 @@ JSON = "application/json"
 
 
 def preferred_type(request: Request[Any, Any, Any], *others: str) -> str:
-    """Give the media type that a request likes best, of JSON and these others; JSON where it names none of them."""
+    """Give the media type that a request prefers among JSON and `others`; JSON if it names none of them."""
     return request.accept.best_match([JSON, *others]) or JSON
 
 
 def names_type(request: Request[Any, Any, Any], media_type: str) -> bool:
-    """Say whether `Accept` names this type itself, whatever else it names."""
+    """Tell whether `Accept` names this media type itself, whatever else it names."""
     return any(named.partition(";")[0].strip() == media_type for named in request.accept)
 
 
 def encode_response(value: Any, media_type: str = JSON, **headers: str) -> Response[Any]:
-    """Give a response of this type, and tell caches that another request may get another."""
+    """Encode a response of this media type, with `Vary: Accept`, since another request may get another type."""
     return Response(msgspec.json.encode(value), media_type=media_type, headers={"vary": "accept", **headers})
 
 
@@ -120,7 +120,7 @@ def encode_response(value: Any, media_type: str = JSON, **headers: str) -> Respo
 
 
 def check_client() -> None:
-    """Raise `ClientLeft` where the client of the current request has disconnected."""
+    """Raise `ClientLeft` if the client of the current request has disconnected."""
     request = request_context.current()
     if request is not None and request.has_left:
         raise client_left()
@@ -132,7 +132,7 @@ def name_asker() -> str:
 
 
 def stream_events(items: Iterator[Item]) -> Iterator[ServerSentEventMessage]:
-    """Yield an event for each item, and one for an error that ends them early."""
+    """Yield an event for each item of an output, and one for an error that ends them early."""
     try:
         for item in items:
             yield _output_event(_name_of_output(item), {"text": item} if isinstance(item, str) else item)
@@ -165,7 +165,7 @@ T = TypeVar("T")
 def encode_trace(
     ports: Ports, request: WithToken, trace: T, account: Callable[[T, str], Provenance]
 ) -> Response[T]:
-    """Give a trace in the form that the request wants; `account` tells it in the terms of PROV."""
+    """Encode a trace in the media type that the request prefers; `account` converts it to the terms of PROV."""
     media_type = preferred_type(request, *MEDIA_TYPES.values())
     for form, named in MEDIA_TYPES.items():
         if media_type == named:
