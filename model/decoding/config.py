@@ -25,15 +25,15 @@ class DecodeConfig:
     `mode`: "auto" lets the model decide when to look up, "forced" also looks up once before the first token, "off"
     forbids lookups (the paper's normal, enforced-lookup and no-KB settings). `fact_bias` is added to the logit of a
     lookup in "auto" (None: as calibrated for the checkpoint); `threshold` None means the lookup's own. A hit below
-    `least_score` is none, so that score only raises the threshold. A text does not end before `min_tokens`, at most
-    `max_tokens`. With `until_hit` it ends with the value of its first lookup, if that lookup has a hit.
+    `least_score` counts as none, so that score only raises the threshold. A text does not end before `min_tokens` (at
+    most `max_tokens`). With `until_hit` it ends with the value of its first lookup, if that has a hit.
 
     `on_miss` says what follows a lookup without a match: "continue" goes on in the model's own words, "abstain" ends
-    the output. One that abstains goes as far as its last hit, however it ends, and says nothing where it has none.
+    the output. An output that abstains is cut behind its last hit, however it ends, and is empty without a hit.
 
-    `ranking` says what finds the facts: "key" is the query's vector alone (the paper's), "words" also looks at the
-    words of the text, "reader" has what both find read. The latter two send a text with each query. With
-    `accepted_only` they find no fact that nobody has accepted; where `corpora` are named, only what stands in these.
+    `ranking` says how lookups find facts: "key" by the query's vector alone (the paper's), "words" also by the words
+    of the text, "reader" by a reader of what both find. The latter two send a text with each query. With
+    `accepted_only` lookups find only accepted facts, with `corpora` only facts of these corpora.
     """
 
     mode: str = "auto"
@@ -60,7 +60,7 @@ class DecodeConfig:
 
     @property
     def lookup_options(self) -> DecoderLookupOptions:
-        """Give what is asked of every lookup."""
+        """Give the options that every lookup of an output has."""
         asked: DecoderLookupOptions = {"k": 1, "threshold": self.threshold, "min_seq": self.min_seq}
         if self.ranking != "key":
             asked["ranking"] = self.ranking
@@ -119,10 +119,10 @@ class LookupResult(Protocol):
 
 
 class DecoderLookupOptions(TypedDict, total=False):
-    """The options that a decoder has at a lookup: the `k` best facts (1) from a `threshold` on (None: the base's own).
+    """The options of a decoder's lookup: it finds the `k` best facts (1) above the `threshold` (None: the base's own).
 
-    `min_seq` is a change that the answer must include. With a `ranking` by more than the key there are `texts`, one for
-    each query. With `accepted_only` no fact is found that nobody has accepted, and of `corpora` only what is in them.
+    `min_seq` is a change that the answer must include. With a `ranking` other than "key" there is one of `texts` for
+    each query. With `accepted_only` only accepted facts are found, with `corpora` only facts of these corpora.
     """
 
     k: int

@@ -36,7 +36,7 @@ class DecodedOutput:
     `finish` is "end" (the model ended), "length" (the budget is used up), "stop" (a stop string), "hit" (with
     `until_hit`, the first lookup had a hit), "miss" (where it abstains, a lookup had none) or "context" (the context is
     full). `tokens` are all that the model chose, including the one that ended the text and those that were cut off.
-    `ranking` is what its lookups were found by.
+    `ranking` is the ranking of its lookups.
     """
 
     prompt: str
@@ -87,9 +87,9 @@ class Decoder:
     def stream(
         self, prompt: Prompt, config: DecodeConfig, on_step: OnStep = lambda: None
     ) -> Iterator[str | SpliceRecord | DecodedOutput]:
-        """Yield pieces of the output as they are decoded (joined, they are the output), then the generation.
+        """Yield pieces of the output as they are decoded (joined, they are the output), then the whole.
 
-        Each lookup is yielded in between; one with a hit comes right after the piece that ends with its value.
+        The record of each lookup is yielded in between, that of a hit right after the piece that ends with its value.
         """
         run, (row,) = self.run([prompt], config)
         telling = RowNews(row, self.tokenizer)
@@ -99,13 +99,13 @@ class Decoder:
         yield output_of(row, self.tokenizer)
 
     def run(self, prompts: Sequence[Prompt], config: DecodeConfig) -> tuple[DecodingRun, list[Row]]:
-        """Make the run that decodes these prompts, not yet started. Raises `ValueError` if it could not look up."""
+        """Give a run and its rows, one for each prompt, before the first step. Raises `ValueError` as `check` does."""
         self.check(config)
         run = self.new_run()
         return run, [run.join(prompt, config, config.seed + n) for n, prompt in enumerate(prompts)]
 
     def new_run(self, prefixes: Prefixes | None = None, wide_threads: int | None = None) -> DecodingRun:
-        """Make a run without rows."""
+        """Make a run without rows. The parameters are those of `DecodingRun`."""
         return DecodingRun(
             self.checkpoint, self.lookup, self._queries(), prefixes, wide_threads, static=self.static
         )
@@ -133,7 +133,7 @@ class Decoder:
 
 
 class RowNews:
-    """The news of a row since it was last asked: the pieces of its output, and its lookups in between."""
+    """What a row has produced since the last call of `news`: a piece of its output, then its new lookups."""
 
     def __init__(self, row: Row, tokenizer: FactTokenizer) -> None:
         self.row, self.tokenizer, self.told = row, tokenizer, 0
@@ -147,7 +147,7 @@ class RowNews:
 
 
 def output_of(row: Row, tokenizer: FactTokenizer) -> DecodedOutput:
-    """Give the output of a finished row. Raises the error that ended it."""
+    """Give the output of a finished row. Raises the error that ended the row, if there is one."""
     if row.failure is not None:
         raise row.failure
     return DecodedOutput(
@@ -177,9 +177,9 @@ QUEUE_TOKENS_APART, QUEUE_TOKENS_STATIC = (1, 512), (512, 8192)
 
 
 class DecodingRun:
-    """A decoding run. `live` are the rows that have joined and are not done; `prefixes` remembers their prompts.
+    """Rows that are decoded together. `live` are those that are not finished; `prefixes` caches states of prompts.
 
-    A step of many tokens is computed by `wide_threads` threads (None: by as many as any).
+    A step of many tokens is computed by `wide_threads` threads (None: as many as any other step).
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class DecodingRun:
 
     @torch.inference_mode()
     def join(self, prompt: Prompt, config: DecodeConfig, seed: int) -> Row:
-        """Make the row of this prompt, which is decoded from the next step on."""
+        """Make the row of this prompt, to decode from the next step on. A prompt that fills the context finishes it."""
         row = self._row(prompt, config, seed)
         if len(row.pending) >= self.forward.context:
             row.finish = "context"
@@ -235,7 +235,7 @@ class DecodingRun:
         return Row(ids, text, given, config, self.forward.past(), generator, seen_V, ids)
 
     def leave(self, row: Row) -> None:
-        """Take a row out that nobody waits for any more."""
+        """Remove a row whose output nobody waits for any more."""
         self.live = [other for other in self.live if other is not row]
 
     def steps(self) -> Iterator[None]:
@@ -263,14 +263,14 @@ class DecodingRun:
         self._part()
 
     def _part(self) -> None:
-        """Take finished rows out."""
+        """Remove finished rows from the run, and cut the outputs of those that abstain."""
         for row in self.live:
             if row.finish is not None and row.config.abstains:
                 row.keep_cited()
         self.live = [row for row in self.live if row.finish is None]
 
     def _shares(self) -> list[tuple[Row, int]]:
-        """Give the number of tokens that this step feeds of each queue, those not fed for longest first."""
+        """Give the rows that this step feeds, each with its number of tokens. Long queues take turns."""
         short = [(row, len(row.pending)) for row in self.live if len(row.pending) <= BLOCK]
         left = self.queue_tokens[not any(row.sampled or row.splices for row in self.live)]
         for row in sorted((row for row in self.live if len(row.pending) > BLOCK), key=lambda r: r.last_fed):
@@ -283,7 +283,7 @@ class DecodingRun:
         return short
 
     def _feed_rows(self, shares: Sequence[tuple[Row, int]]) -> tuple[list[Row], dict[Row, Tensor]]:
-        """Feed these numbers of tokens; give the rows that were fed with the state of each one's last token."""
+        """Feed each row its number of tokens. Give the rows that were fed, and the state of each one's last token."""
         rows = [row for row, _ in shares]
         pieces = [Piece(row.feed(share), row.position - share, row.past) for row, share in shares]
         with threads_for(sum(share for _, share in shares), self.wide_threads):
@@ -297,7 +297,7 @@ class DecodingRun:
         return rows, last
 
     def _remember(self, row: Row, piece: Piece, states_TD: Tensor) -> None:
-        """Keep a prompt that was fed to its end, and the logits of the token before a forced lookup."""
+        """Cache the states of a prompt that was fed to its end, and keep the logits before a forced lookup."""
         before = row.opened_at - 1 - piece.start if row.is_forced and row.opened_at is not None else -1
         if 0 <= before < len(piece.ids):
             row.fallback_V = self.forward.logits(states_TD[before : before + 1])[0]
@@ -368,8 +368,8 @@ class DecodingRun:
             row.finish = "length"
 
     def _look_up(self, rows: Sequence[Row], states: Sequence[Tensor]) -> None:
-        """Look up for rows that ask alike, in one batch. Rows without a match sample from the logits before the
-        lookup, or end where they abstain.
+        """Look up for rows with equal lookup options, in one batch. Rows without a match sample from the logits
+        before the lookup, or end if they abstain.
         """
         asked = [row for row in rows if row.words or not self.queries.in_words]
         unasked = [row for row in rows if self.queries.in_words and not row.words]
@@ -394,7 +394,7 @@ class DecodingRun:
             assert not again, "a lookup is forbidden after a miss"
 
     def _splice_hits(self, rows: Sequence[Row], queries_ND: np.ndarray) -> list[tuple[Row, Tensor]]:
-        """Splice each hit; give the rows without a match, each with the logits to continue from."""
+        """Look up these queries and splice each hit. Give the rows without a match, and the logits to continue from."""
         assert self.lookup is not None
         queries_ND = self._with_questions(rows, queries_ND)
         results = self.lookup.find(
@@ -418,9 +418,9 @@ class DecodingRun:
         return missed
 
     def _with_questions(self, rows: Sequence[Row], queries_ND: np.ndarray) -> np.ndarray:
-        """Replace the queries of rows that ask their prompt's question by those of the questions.
+        """Replace the query of each row that has a `question` by the encoded question.
 
-        So what a reader decides is what it decides where the question is asked without a decoder.
+        So the reader decides as it does on a question that is asked without a decoder.
         """
         asked = [(n, question) for n, row in enumerate(rows) if (question := row.question) is not None]
         if not asked:
@@ -435,7 +435,7 @@ class DecodingRun:
         return row.words or asked_text(row.prompt, row.output(self.tokenizer))
 
     def _lookup_options(self, rows: Sequence[Row]) -> DecoderLookupOptions:
-        """Give what is asked of the lookups, with a text for each where the ranking looks at more than the key."""
+        """Give the lookup options of these rows, with a text for each row if their ranking is not "key"."""
         asked = rows[0].config.lookup_options
         if "ranking" in asked:
             asked["texts"] = [self._text_of(row) for row in rows]
@@ -457,7 +457,7 @@ def _group_rows(rows: Sequence[Row], by: Callable[[Row], Hashable]) -> list[list
 
 
 def _bias(checkpoint: Checkpoint, config: DecodeConfig) -> float:
-    """Give the bias on the logit of a lookup, which applies only where the model decides on lookups."""
+    """Give the bias on the logit of the token that opens a lookup; 0 unless the mode is "auto"."""
     if config.mode != "auto":
         return 0.0
     own = float(checkpoint.config.decoding.get("fact_bias", 0.0))
@@ -526,7 +526,7 @@ COMPUTING_TOKENS = 24  # tokens from which on a step computes rather than waits 
 
 @contextmanager
 def threads_for(num_tokens: int, wide: int | None) -> Iterator[None]:
-    """Compute with `wide` threads within the block where there are many tokens, else with as many as before."""
+    """Compute with `wide` threads within the block if there are many tokens, else with as many as before."""
     before = torch.get_num_threads()
     if wide is None or num_tokens < COMPUTING_TOKENS or wide == before:
         yield
@@ -563,7 +563,7 @@ def score_tokens(
     at_once: int = POSITIONS_AT_ONCE,
     last: Sequence[int] | None = None,
 ) -> list[list[TokenScore]]:
-    """Score the tokens of each sequence except the first, which has none before it, or so many `last` ones of each.
+    """Give the scores of each sequence's tokens without its first, or of as many of its last ones as `last` says.
 
     Sequences are ids as `FactTokenizer.prompt` gives them. Logits of `at_once` positions are held at a time. Raises
     `ValueError` if a sequence exceeds the context.
@@ -585,7 +585,7 @@ def score_tokens(
 def _scores(
     checkpoint: Checkpoint, states_TD: Tensor, ids: Sequence[int], top: int, at_once: int
 ) -> list[TokenScore]:
-    """Score `ids[1:]`, from the states of the tokens before each."""
+    """Give the scores of `ids[1:]`, from the states of the tokens before each."""
     scores: list[TokenScore] = []
     for start in range(0, len(ids) - 1, at_once):
         targets = torch.tensor(ids[start + 1 : start + 1 + at_once], device=states_TD.device)

@@ -32,8 +32,8 @@ class SpliceRecord:
 
     For "no_match" and "abstained" (the nearest fact was forgotten) the span is empty and there is no fact. `query` is
     the query's vector as little-endian fp16 bytes, or None if no query was sent; its last bits depend on the batch, so
-    records compare without it. `words` is the query where the model wrote one. A knowledge base stores it without its
-    words as a `Splice`, a class of its own, since neither knows the other.
+    records compare without it. `words` is the query if the model wrote one. A knowledge base stores a record
+    without its words, in a class of its own, `Splice`.
     """
 
     output_start: int
@@ -88,7 +88,7 @@ class Row:
 
     @property
     def is_forced(self) -> bool:
-        """Tell whether the row is in a forced lookup, and the logits in its place are not known yet."""
+        """Tell whether the row is in a forced lookup whose `fallback_V` is not known yet."""
         return self.opened_at is not None and self.fallback_V is None
 
     @property
@@ -103,7 +103,7 @@ class Row:
 
     @property
     def question(self) -> str | None:
-        """Give the question that a lookup of this row asks as `colmlm ask` would, until something has answered it."""
+        """Give the prompt's question for the reader; None without one, with another ranking, or after a hit."""
         answered = any(splice.outcome == "hit" for splice in self.splices)
         return None if answered or self.config.ranking != "reader" else question_in(self.prompt)
 
@@ -155,7 +155,7 @@ class Row:
         self.opened_at = self.fallback_V = None
 
     def miss(self, tokenizer: FactTokenizer, missed: SpliceRecord, ban_tokens: int) -> Tensor:
-        """Take the lookup back; give the logits before it. None may open in the next `ban_tokens` content tokens."""
+        """Undo the open lookup, and give the logits before it. The next `ban_tokens` content tokens open none."""
         at = len(self.output(tokenizer))
         self.splices.append(replace(missed, output_start=at, output_end=at))
         self.no_fact_until = self.content + ban_tokens
@@ -165,7 +165,7 @@ class Row:
         return fallback_V
 
     def stop_at(self, tokenizer: FactTokenizer, stop: Sequence[str]) -> bool:
-        """Cut the output before the first stop string in the text sampled since the last splice, if there is one."""
+        """Cut the output before the first stop string since the last splice, and tell whether there was one."""
         if not stop:
             return False
         said = tokenizer.decode(self.tail)
@@ -176,13 +176,13 @@ class Row:
         return bool(cuts)
 
     def keep_cited(self) -> None:
-        """Cut the output behind its last hit; all of it where there is none. Lookups without a match stay in it."""
+        """Cut the output behind its last hit, or to nothing without a hit. Lookups without a match stay recorded."""
         end = max((s.output_end for s in self.splices if s.outcome == "hit"), default=0)
         self.text, self.tail = self.text[:end], []
         self._keep_splices(end)
 
     def _keep_splices(self, end: int) -> None:
-        """Move what lay in the part of the output that was cut off to its end: lookups without a match."""
+        """Move the lookups behind `end`, where the output was cut, to `end`. They had no match."""
         self.splices = [
             s if s.output_end <= end else replace(s, output_start=end, output_end=end) for s in self.splices
         ]
@@ -190,8 +190,8 @@ class Row:
     def release(self, tokenizer: FactTokenizer, stop: Sequence[str], only_cited: bool = False) -> str:
         """Give the text that may be streamed now and was not streamed before.
 
-        It holds back half a character, and an end that may turn out to be part of a stop string; with `only_cited` all
-        that is said since the last splice.
+        An incomplete character and a possible beginning of a stop string are held back; with `only_cited` all text
+        since the last splice.
         """
         said = self.output(tokenizer)
         upto = len(said)
@@ -234,7 +234,7 @@ class QueryEncoder(Protocol):
 
 
 class Queries(Protocol):
-    """A way to make the queries of rows.
+    """The maker of a method's queries.
 
     `in_words` says whether the model writes a query first; `checkpoint_id` names the checkpoint whose keys are
     searched.
@@ -246,7 +246,7 @@ class Queries(Protocol):
     def checkpoint_id(self) -> str: ...
 
     def write(self, row: Row, token: int) -> bool:
-        """Take the next token of a row's query, and tell whether that ended the query."""
+        """Take the next token of a row's query in words, and tell whether it ended the query."""
         ...
 
     def vectors(self, rows: Sequence[Row], states_ND: Tensor) -> NDArray[np.float32]:
@@ -322,14 +322,14 @@ MIB = 1 << 20
 
 
 class Prefixes:
-    """A cache of prompts' states in blocks; beyond `most_bytes` the least recently used blocks are dropped."""
+    """A cache of prompts' keys and values in blocks. Beyond `most_bytes` the least recently used blocks are dropped."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes, self.num_bytes = most_bytes, 0
         self._blocks: OrderedDict[bytes, Tensor] = OrderedDict()
 
     def recall(self, ids: Sequence[int], past: Past | RowPast) -> int:
-        """Copy the longest remembered prefix of `ids` into the past; give its number of tokens."""
+        """Copy the keys and values of the longest cached prefix of `ids` into the past. Give its number of tokens."""
         known = []
         for name in _names(ids):
             if (block := self._blocks.get(name)) is None:
@@ -342,7 +342,7 @@ class Prefixes:
         return len(known) * BLOCK
 
     def keep(self, ids: Sequence[int], past: Past | RowPast) -> None:
-        """Remember the whole blocks of these tokens, which the past holds from its start."""
+        """Cache the whole blocks of these tokens, whose keys and values the past has from its start."""
         for at, name in enumerate(_names(ids)):
             if name not in self._blocks:
                 block = past.kv[:, :, :, at * BLOCK : (at + 1) * BLOCK].clone()
@@ -353,7 +353,7 @@ class Prefixes:
 
 
 def _names(ids: Sequence[int]) -> Iterator[bytes]:
-    """Name each whole block by all tokens up to its end."""
+    """Yield a digest for each whole block: that of all tokens up to its end."""
     seen = hashlib.sha256()
     for end in range(BLOCK, len(ids) + 1, BLOCK):
         seen.update(array("i", ids[end - BLOCK : end]).tobytes())

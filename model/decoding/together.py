@@ -35,10 +35,10 @@ class DecoderFull(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """The room of a server. `rows` are decoded at once, and hold `tokens` together.
+    """The limits of a decoder: it decodes at most `rows` prompts at once, with `tokens` tokens together.
 
-    So many prompts are `waiting`, for so many `seconds`. The others are the memory of beginnings that repeat, and the
-    threads that compute a step of many tokens.
+    At most `waiting` more prompts wait, each for up to `seconds`. `prefix_mb` bounds the cache of prompts' beginnings,
+    and `wide_threads` threads compute a step of many tokens.
     """
 
     rows: int = 64
@@ -77,7 +77,7 @@ class DecoderTogether:
     def generate(
         self, prompts: Sequence[Prompt], config: DecodeConfig, on_step: OnStep = lambda: None
     ) -> list[DecodedOutput]:
-        """Decode as `Decoder.generate`. Raises what `refusal` gives."""
+        """Decode prompts as `Decoder.generate` does. Raises the error that `refusal` makes if there is no room."""
         if not prompts:
             return []
         tickets = self._queue_prompts(prompts, config, streams=False)
@@ -89,7 +89,7 @@ class DecoderTogether:
     def stream(
         self, prompt: Prompt, config: DecodeConfig, on_step: OnStep = lambda: None
     ) -> Iterator[str | SpliceRecord | DecodedOutput]:
-        """Decode as `Decoder.stream`. Raises what `refusal` gives."""
+        """Decode a prompt as `Decoder.stream` does. Raises the error that `refusal` makes if there is no room."""
         tickets = self._queue_prompts([prompt], config, streams=True)
         try:
             yield from self._news(tickets[0], on_step)
@@ -115,7 +115,7 @@ class DecoderTogether:
     def _queue_prompts(
         self, prompts: Sequence[Prompt], config: DecodeConfig, *, streams: bool
     ) -> list[Ticket]:
-        """Queue prompts, and see that a thread works on them."""
+        """Queue a ticket for each prompt, and start the decoding thread if it does not run."""
         self.decoder.check(config)
         asker, until = self.asker(), time.monotonic() + self.room.seconds
         tickets = [
@@ -136,12 +136,12 @@ class DecoderTogether:
         return len(self.decoder.tokenizer.prompt(prompt)) + config.max_tokens
 
     def _let_go(self, tickets: Sequence[Ticket]) -> None:
-        """Mark these as left; they leave before the next step."""
+        """Mark these tickets as left, so that the decoding thread drops them."""
         for ticket in tickets:
             ticket.has_left = True
 
     def _make_room(self, tickets: Sequence[Ticket]) -> None:
-        """Refuse others' newest prompts where there is no place for these, or these where nobody has more waiting."""
+        """Refuse the newest tickets of other askers to make room for these. Raises the refusal if that is unfair."""
         over = len(self.queue) + len(self._live) + len(tickets) - self.room.rows - self.room.waiting
         crowded_out = self.queue.make_room(tickets[0].asker, len(tickets), max(0, over))
         if crowded_out is None:
@@ -150,9 +150,9 @@ class DecoderTogether:
             ticket.told.put(self._busy(ticket))
 
     def _busy(self, ticket: Ticket) -> Exception:
-        """Make the refusal, with the seconds in which those who come before this one now will have begun.
+        """Make the error that refuses a ticket, with the seconds until the tickets before it will have begun.
 
-        Nobody waits for longer than the room allows, so neither does who comes after them.
+        These are at most `Room.seconds`, since no ticket waits for longer.
         """
         tokens = (
             self.queue.tokens_before(ticket.asker) + ticket.config.max_tokens
@@ -185,7 +185,7 @@ class DecoderTogether:
                 self._fail(error)
 
     def _admit_tickets(self) -> list[Ticket]:
-        """Let those in that have a row now, give them, and refuse those that have waited too long."""
+        """Move tickets for which there is room to the run, give them, and refuse those that waited too long."""
         self.queue.drop(lambda ticket: ticket.has_left)
         joining: list[Ticket] = []
         held = sum(ticket.tokens for ticket in self._live)
@@ -217,7 +217,7 @@ class DecoderTogether:
             self._live = going_on
 
     def _tell_or_leave(self, ticket: Ticket) -> bool:
-        """Send the row's news to whoever asked, or drop the row where nobody waits; tell whether it is over."""
+        """Send a row's news to its asker, or drop the row if the asker left. Tell whether the row is over."""
         assert ticket.telling is not None
         row = ticket.telling.row
         if ticket.has_left:
@@ -243,7 +243,7 @@ KEPT = 0.98  # of what was measured before, at each step: some two seconds count
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A prompt that somebody wants decoded, and what is told them: news, then the output or the error."""
+    """A prompt to decode, and the queue by which its asker gets the row's news, and last the output or the error."""
 
     asker: str
     prompt: Prompt
@@ -270,7 +270,7 @@ class Ticket:
 
 
 class Queue:
-    """The tickets that wait, taken in turns from those who ask."""
+    """The waiting tickets, which are taken from their askers in turn."""
 
     def __init__(self) -> None:
         self._by_asker: OrderedDict[str, deque[Ticket]] = OrderedDict()
@@ -285,7 +285,7 @@ class Queue:
         return next(iter(self._by_asker.values()))[0] if self._by_asker else None
 
     def take(self) -> Ticket:
-        """Take the next ticket; the next one is then another asker's, where others wait."""
+        """Remove and give the next ticket. If other askers wait, the one after it is another's."""
         asker, tickets = self._by_asker.popitem(last=False)
         ticket = tickets.popleft()
         if tickets:
@@ -303,9 +303,9 @@ class Queue:
         return dropped
 
     def make_room(self, asker: str, wanted: int, places: int) -> list[Ticket] | None:
-        """Take out the newest tickets of whoever has most, until `places` are free for `wanted` of this asker's.
+        """Remove and give the newest tickets of the askers with most, `places` in all, for `wanted` of this asker's.
 
-        None, and nothing is taken out, where the others have no more waiting than it would have itself.
+        Removes nothing and gives None if the others have too few beyond what this asker would then have itself.
         """
         fair = len(self._by_asker.get(asker, ())) + wanted
         if sum(max(0, len(tickets) - fair) for tickets in self._by_asker.values()) < places:
@@ -313,7 +313,7 @@ class Queue:
         return [max(self._by_asker.values(), key=len).pop() for _ in range(places)]
 
     def tokens_before(self, asker: str) -> int:
-        """Count the tokens that may be chosen for the tickets that are taken before another one of this asker's."""
+        """Sum the `max_tokens` of the tickets that would be taken before a further ticket of this asker."""
         own = len(self._by_asker.get(asker, ()))
         return sum(
             ticket.config.max_tokens
@@ -323,7 +323,7 @@ class Queue:
 
 
 class Pace:
-    """The measured pace of a run: tokens a second while it steps, and the share of their most that outputs have."""
+    """The measured pace of a run: its tokens a second, and the share of their `max_tokens` that outputs use."""
 
     def __init__(self) -> None:
         self._seconds = self._tokens = 0.0
@@ -339,6 +339,6 @@ class Pace:
         self._asked_tokens = KEPT * self._asked_tokens + asked
 
     def seconds(self, tokens: int) -> float:
-        """Give the seconds that outputs which may have that many tokens will take; 0 where nothing was measured."""
+        """Estimate the seconds that outputs of up to `tokens` tokens take in all; 0 before the first measurement."""
         share = self._written / self._asked_tokens if self._asked_tokens else 1.0
         return tokens * share * self._seconds / self._tokens if self._tokens else 0.0

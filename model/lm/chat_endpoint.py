@@ -108,8 +108,8 @@ class Chat:
         """Give the model's answer to a conversation.
 
         The request is sent again after 429, 5xx, time-outs, cut connections and responses that are no chat completion.
-        Raises `ConversationRefused` where the endpoint refuses this one, `EndpointUnusable` where it would refuse
-        any, and `CancelledError` after `stop`.
+        Raises `ConversationRefused` if the endpoint refuses this conversation, `EndpointUnusable` if it would
+        refuse any, and `CancelledError` after `stop`.
         """
         pause = self.endpoint.first_wait
         attempt = 0
@@ -128,7 +128,7 @@ class Chat:
                 pause = min(_LONGEST_WAIT, 2 * pause)
 
     def stop(self) -> None:
-        """Keep any further request from being sent."""
+        """Prevent further requests, and end all waits between attempts."""
         self._stopped.set()
 
     def close(self) -> None:
@@ -178,9 +178,7 @@ class Chat:
 
 
 def _reply(response: httpx2.Response) -> Reply:
-    """Read the reply in a response of status 200. Raises `_Transient` for anything else that a proxy or an overloaded
-    server sends.
-    """
+    """Read the reply in a response of status 200. Raises `_Transient` if its body is no chat completion."""
     try:
         record = response.json()
         choice = record["choices"][0]
@@ -196,7 +194,7 @@ def _reply(response: httpx2.Response) -> Reply:
 
 
 def _wait_asked(header: str | None) -> float | None:
-    """Give the seconds of a Retry-After header, which holds seconds or a date."""
+    """Give the seconds that a Retry-After header asks for, as a number or a date; None without a valid one."""
     if header is None:
         return None
     try:
@@ -229,7 +227,7 @@ def converse_each(
     concurrency: int,
     stop: Callable[[], None],
 ) -> None:
-    """Hold a conversation about each item in a thread, and keep its result in the calling thread.
+    """Call `converse` with each item in a pool of threads, and `keep` with each result in the calling thread.
 
     If one fails, `stop` is called, the conversations in progress are finished and kept, and the error is raised.
     """

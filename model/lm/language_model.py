@@ -64,7 +64,7 @@ class FactLM(nn.Module):
         return self._inference
 
     def static_rows(self, user: object) -> StaticRows:
-        """Give the forward pass over static rows for `user` alone; the next user gets it with what it has recorded."""
+        """Give a `StaticRows` for `user` alone. After `user` is garbage-collected, it is reused with its steps."""
         forward = self.inference
         rows = self._idle_rows.pop() if self._idle_rows else StaticRows(forward)
         finalize(user, self._idle_rows.append, rows)
@@ -133,7 +133,7 @@ class FactLM(nn.Module):
         )
 
     def _autocast(self) -> AbstractContextManager[Any]:
-        """Give the context in which arithmetic is in bf16, where that is the precision."""
+        """Give the autocast context for bf16 if `compute` is bf16, else a context that does nothing."""
         if self.compute is not torch.bfloat16:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
@@ -164,7 +164,7 @@ def unit(states_ND: Tensor) -> Tensor:
 
 
 class _PastOfBlock:
-    """A past as transformers takes it for a cache, while it reads a block that begins at `start`."""
+    """A past with the interface of transformers' cache, for the forward pass of a block that begins at `start`."""
 
     def __init__(self, past: Past, start: int) -> None:
         self.past, self.start = past, start
@@ -173,14 +173,14 @@ class _PastOfBlock:
         return self.start
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Keep the block's [1, kv heads, T, head_dim] keys and values; give those of all tokens up to its end."""
+        """Write the block's [1, kv heads, T, head_dim] keys and values; give those of all tokens up to its end."""
         kept, end = self.past.kv[layer], self.start + keys.shape[2]
         kept[0, :, self.start : end], kept[1, :, self.start : end] = keys[0], values[0]
         return kept[0, None, :, :end], kept[1, None, :, :end]
 
 
 class _RowsOfCache:
-    """Rows of a cache as transformers takes them for its own, while each reads tokens at positions [B, T] of its own.
+    """Rows of a `Cache` with the interface of transformers' cache, for tokens at positions [B, T].
 
     They are the rows `rows_B`, or the first B where that is None; each sees slots before `end`.
     """
@@ -196,7 +196,7 @@ class _RowsOfCache:
         return self.end - self.positions_BT.shape[1]
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Keep the tokens' [B, kv heads, T, head_dim] keys and values; give those of all slots before `end`."""
+        """Write the tokens' [B, kv heads, T, head_dim] keys and values; give those of all slots before `end`."""
         held = self.cache.kv[layer]
         held[self.places_B1, self.positions_BT] = torch.stack([keys, values]).permute(1, 3, 0, 2, 4)
         seen = held[:, : self.end]
@@ -205,7 +205,7 @@ class _RowsOfCache:
 
 
 class TransformersPass:
-    """The forward pass of a model of any family (no adapter layers), as `model.lm.past` describes it."""
+    """The `ForwardPass` of a model of any family (no adapter layers), by transformers' own code."""
 
     def __init__(self, causal: Any) -> None:
         self.causal = causal
@@ -311,7 +311,7 @@ class TransformersPass:
         return states[0]
 
     def _mask(self, positions_BT: Tensor, end: int, window: int | None) -> Tensor:
-        """Make the [B, T, S] mask that hides what comes after a token, and what has left its window."""
+        """Make the [B, T, S] mask that hides the slots after each token, and those before its attention window."""
         slots_S, own_BT1 = torch.arange(end, device=positions_BT.device), positions_BT[..., None]
         hidden_BTS = slots_S > own_BT1
         if window is not None:
@@ -356,7 +356,7 @@ _UNKNOWN = (
 
 
 def config_at(directory: Path) -> Any:
-    """Read the config of a model. Raises `CheckpointError` where it is none of these families, and names them."""
+    """Read the config of the model in a directory. Raises `CheckpointError` if it is of none of `FAMILIES`."""
     try:
         kind = json.loads((directory / "config.json").read_bytes()).get("model_type")
     except (OSError, ValueError, AttributeError) as error:

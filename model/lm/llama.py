@@ -106,8 +106,8 @@ class Llama:
         """Give the [B, T, D] states of up to T further tokens a row; row i's tokens begin at position `starts[i]`.
 
         Tokens that the cache held for a row at these positions or later are forgotten. In row i the first `lengths[i]`
-        ids are tokens (None: all), and the states of its padding are zero. They are rows `rows` of the cache (None: all
-        of them).
+        ids are tokens (None: all), and the states of its padding are zero. Row i of the ids is row `rows[i]` of the
+        cache (None: row i).
         """
         count, width = ids_BT.shape
         end = max(starts) + width
@@ -188,10 +188,10 @@ class Llama:
         tokens_N: Tensor | None = None,
         rows_B: Tensor | None = None,
     ) -> Tensor:
-        """Give the [B, T, D] states.
+        """Give the [B, T, D] states of the ids after the final norm.
 
         With `tokens_N`, the indices of tokens in B * T, activations are [N, ...] outside of attention. With `rows_B`
-        they are these rows of the cache.
+        the ids belong to these rows of the cache.
         """
         x = F.embedding(ids_BT.to(self.embedding.device), self.embedding)
         rows, width, _ = x.shape
@@ -214,7 +214,7 @@ class Llama:
         return states if tokens_N is None else _pad_rows(states, tokens_N, rows, width)
 
     def _through_layers(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
-        """Give the states of these embeddings, after the final norm."""
+        """Run the embeddings `x` through all layers, and give the states after the final norm."""
         cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)  # all heads share them
         for number, layer in enumerate(self.layers):
             qkv = layer.qkv(_rms_norm(x, layer.norm_D, self.eps))
@@ -226,7 +226,7 @@ class Llama:
         return _rms_norm(x, self.norm_D, self.eps)
 
     def _turn(self, heads: Tensor, layer: Layer, cos: Tensor, sin: Tensor) -> None:
-        """Normalise and rotate the heads of q and k, [..., heads, head_dim], in place, each where the layer does."""
+        """Normalise and rotate the heads of q and k, [..., heads, head_dim], in place, if the layer does either."""
         if layer.head_norms is not None:
             heads.copy_(_scale_rows(heads, self.eps))
             parts = heads.split((self.heads, self.kv_heads), dim=-2)
@@ -236,7 +236,7 @@ class Llama:
             _rotate(heads, cos, sin)
 
     def _attend(self, q: Tensor, kv_BSW: Tensor, mask: Tensor | None) -> Tensor:
-        """Give [B, T, heads * head_dim]. Without earlier tokens in the cache attention is causal over the T tokens."""
+        """Give the attention's outputs, [B, T, heads * head_dim]. Without earlier tokens it is causal."""
         rows, width, _ = q.shape
         k, v = kv_BSW.view(rows, -1, 2, self.kv_heads, self.head_dim).permute(2, 0, 3, 1, 4)
         if k.shape[2] == width and width > 1:
@@ -272,7 +272,7 @@ def _layer(layer: nn.Module) -> Layer:
 
 
 def _steady_length(config: PreTrainedConfig) -> int:
-    """Give the context, but no more than the length beyond which rotations of some kinds become others."""
+    """Give the context's length. With "longrope" it is at most the length beyond which the rotations change."""
     longest, rope = int(config.max_position_embeddings), config.rope_parameters
     return (
         min(longest, int(rope["original_max_position_embeddings"]))
@@ -414,7 +414,7 @@ def prefer_jemalloc(again: Sequence[str]) -> None:
 
 
 def keep_large_tensors() -> bool:
-    """Raise glibc's thresholds for this process, within bounds: without a bound glibc keeps all memory it ever freed.
+    """Raise glibc's mmap and trim thresholds for this process, but not without bound: it would keep all freed memory.
 
     Returns False where the C library is not glibc.
     """
@@ -430,8 +430,8 @@ def keep_large_tensors() -> bool:
 def collapse(address: int, num_bytes: int) -> int:
     """Move this memory into huge pages where the system can, keeping its content, and give their number.
 
-    Each page is asked for by itself, outwards to its bounds: small tensors share a page with their neighbours, and one
-    that is not mapped as a whole stays as it was.
+    One system call is made for each page that holds a part of it, since small tensors share a page with their
+    neighbours. A page that is not mapped as a whole stays as it was.
     """
     madvise = getattr(ctypes.CDLL(None), "madvise", None) if sys.platform.startswith("linux") else None
     if madvise is None:

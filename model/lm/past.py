@@ -50,7 +50,7 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The next tokens of a sequence, which stand from position `start` on. Later ones in its past are forgotten."""
+    """The next tokens of a sequence, from position `start` on. They replace what its past holds from there on."""
 
     ids: Sequence[int]
     start: int
@@ -59,10 +59,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Tokens of one sequence that attend in one product.
+    """Tokens of one sequence whose attention is computed as one product.
 
-    For each layer it has views of the past: `new` is where these tokens are kept, `keys` and `values` end with them.
-    They are made once a step, since a view costs about as much as the sums of a short text.
+    For each layer it has views of the past: `new` has the slots of these tokens, `keys` and `values` all slots up to
+    the last of them. They are made once a step, since a view costs about as much as the attention of a short text.
     """
 
     length: int
@@ -73,7 +73,7 @@ class _Block:
 
 
 def block_end(position: int) -> int:
-    """Give the position at which the block of the token at `position` ends; it depends on nothing else."""
+    """Give the end (exclusive) of the block that holds `position`. It depends on the position alone."""
     size = BLOCK if position < DEEP else BLOCK // 2
     return (position // size + 1) * size
 
@@ -101,7 +101,7 @@ class BlocksOfStep:
         return _Block(length, mask, new, seen[:, 0].unbind(), seen[:, 1].unbind())
 
     def _mask(self, start: int, length: int, like: Tensor) -> Tensor | None:
-        """Hide what comes after each token of a block; a single token sees all that there is."""
+        """Make the mask that hides later slots from each token of a block; None for one token, which sees all slots."""
         if length == 1:
             return None
         own = torch.arange(start, start + length, device=like.device)
@@ -110,15 +110,15 @@ class BlocksOfStep:
         return mask.masked_fill_(unseen, float("-inf")).repeat(self.group, 1)
 
     def attend(self, layer: int, q_NKGD: Tensor, kv_N2KD: Tensor) -> Tensor:
-        """Keep the keys and values of these tokens; give what each attends to, as [N, heads * head_dim]."""
+        """Write the tokens' keys and values into their pasts. Give the attention's outputs, [N, heads * head_dim]."""
         pieces = zip(self.blocks, q_NKGD.split(self.lengths), kv_N2KD.split(self.lengths), strict=True)
         return torch.cat([self._attend_block(block, layer, q, kv) for block, q, kv in pieces])
 
     def _attend_block(self, block: _Block, layer: int, q_TKGD: Tensor, kv_T2KD: Tensor) -> Tensor:
-        """Give what the tokens of one block attend to.
+        """Give the attention's outputs for the tokens of one block, [T, heads * head_dim].
 
         Query heads that share a key head are folded into the token axis, as if they were further tokens; those of a
-        single token lie so already.
+        single token are laid out so already.
         """
         block.new[layer].copy_(kv_T2KD.permute(1, 2, 0, 3))
         is_one = block.length == 1
@@ -141,7 +141,7 @@ class BlocksOfStep:
 class Cache:
     """Keys and values of `rows` sequences, [layers, rows, slots, 2, kv heads, head_dim].
 
-    Token t of a row is in its slot t. Rows grow to at most `most` slots, but for what is asked for.
+    Token t of a row is in its slot t. Rows get spare slots up to `most`, and more only if `reserve` asks for more.
     """
 
     def __init__(self, like: Tensor, layers: int, rows: int, kv_heads: int, head_dim: int, most: int) -> None:
@@ -170,7 +170,7 @@ class Cache:
         self.kv = self.kv.index_select(1, torch.tensor(rows, device=self.kv.device))
 
     def widen(self, rows: int) -> None:
-        """Make room for that many rows."""
+        """Grow the cache to that many rows."""
         layers, _, *shape = self.kv.shape
         grown = self.kv.new_zeros(layers, rows, *shape)
         grown[:, : self.rows] = self.kv
@@ -181,12 +181,12 @@ class Cache:
         self.kv[:, into, :slots].copy_(source.kv[:, row, :slots])
 
     def past_of(self, row: int) -> Tensor:
-        """Give a row in the form of a `Past`: [layers, 2, kv heads, slots, head_dim]."""
+        """Give a row's keys and values in the shape of a `Past`: [layers, 2, kv heads, slots, head_dim]."""
         return self.kv[:, row].permute(0, 2, 3, 1, 4)
 
 
 class ForwardPass(Protocol):
-    """The forward pass of one model, over its own weights. `context` is the length of the longest text."""
+    """The forward pass of one model, over its own weights. `context` is the length of the longest text in tokens."""
 
     context: int
 
@@ -231,8 +231,8 @@ class ForwardPass(Protocol):
         """Give the [B, T, D] states of up to T further tokens a row; row i's tokens begin at position `starts[i]`.
 
         Tokens that the cache held for a row at these positions or later are forgotten. In row i the first `lengths[i]`
-        ids are tokens (None: all), and the states of its padding are zero. They are rows `rows` of the cache (None: all
-        of them).
+        ids are tokens (None: all), and the states of its padding are zero. Row i of the ids is row `rows[i]` of the
+        cache (None: row i).
         """
         ...
 
@@ -259,9 +259,9 @@ class _RecordedStep:
 
 
 class StaticSteps:
-    """Steps of one token for the first rows of a cache; `finish` makes of their states what is wanted of a step.
+    """Forward passes of one token for each of a cache's first rows. A call gives `finish` of the tokens' states.
 
-    With `records` (None: on CUDA) each shape is recorded as a graph at its first use. Where that fails, no step is
+    With `records` (None: on CUDA) each shape is recorded as a CUDA graph at its first use. Where that fails, no step is
     recorded from then on, and each is computed kernel by kernel. `shapes` counts the steps by (rows, slots seen).
     """
 
@@ -281,7 +281,7 @@ class StaticSteps:
         self._pool: Any = None  # all graphs share the memory of what they compute in between
 
     def __call__(self, ids: Sequence[int], positions: Sequence[int], end: int) -> Tensor:
-        """Feed each of the first rows one token at its position, which is before `end`."""
+        """Feed one token to each of the first rows, at a position before `end`. Give `finish` of their states."""
         shape = len(ids), end
         self.shapes[shape] += 1
         given_2R = torch.tensor([ids, positions], dtype=torch.long, device="cpu")
@@ -299,7 +299,7 @@ class StaticSteps:
         return self.finish(self.forward.step(given_2R[0], given_2R[1], self.cache, end))
 
     def _record(self, given_2R: Tensor, end: int) -> None:
-        """Record a step. It is computed before that, which leaves in the cache what the step itself will."""
+        """Record a step as a CUDA graph. It is first computed once, which writes into the cache what the step will."""
         try:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             side = torch.cuda.Stream()
@@ -319,7 +319,7 @@ class StaticSteps:
 
 
 class RowPast:
-    """The past of a sequence that has a row of a cache with others, with what `Past` offers."""
+    """The past of a sequence in one row of a cache that it shares with others. It has the interface of `Past`."""
 
     def __init__(self, rows: StaticRows, row: int) -> None:
         self.rows, self.row, self.tokens = rows, row, 0
@@ -341,7 +341,7 @@ class RowPast:
 class StaticRows:
     """A forward pass over one cache, whose rows are the pasts of sequences that are decoded together.
 
-    It takes the place of a `ForwardPass` in decoding. A past gives its row back when nobody holds it any more.
+    It takes the place of a `ForwardPass` in decoding. The row of a past that is garbage-collected is free again.
     """
 
     def __init__(self, forward: ForwardPass, *, records: bool | None = None) -> None:
@@ -354,7 +354,7 @@ class StaticRows:
         self._pasts: WeakValueDictionary[int, RowPast] = WeakValueDictionary()
 
     def past(self) -> RowPast:
-        """Give the past of a new sequence, in the first row that is free."""
+        """Give the past of a new sequence, in the first free row. Without a free row the cache doubles its rows."""
         if not self._free:
             before = self.cache.rows
             self.cache.widen(2 * before)
@@ -365,7 +365,7 @@ class StaticRows:
         return past
 
     def reserve(self, slots: int) -> None:
-        """Make room for so many tokens in every row."""
+        """Make room for `slots` tokens in every row."""
         if slots > self.cache.slots:
             self.cache.reserve(max(_FEWEST_SLOTS, 1 << (slots - 1).bit_length()), spare=False)
 
@@ -377,7 +377,7 @@ class StaticRows:
         return torch.cat([states[id(piece)] for piece in pieces])
 
     def _feed_single(self, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, Tensor]]:
-        """Feed the pieces of one token in one step. A row without one gets a token where its next one will stand."""
+        """Feed the pieces of one token in one step. A row without one gets a token that its next one overwrites."""
         single = {piece.past.row: piece for piece in pieces if len(piece.ids) == 1}
         if not single:
             return

@@ -49,7 +49,7 @@ _UNCUT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class JoinedText:
-    """Question, title and text as one sequence: `second` is where the second token type begins, `text` the text."""
+    """Question, title and text as one sequence. `second` is the index where token type 1 begins, `text` the text's."""
 
     ids: list[int]
     second: int
@@ -76,7 +76,7 @@ def join_sequence(tokenizer: WordTokenizer, question: Words, title: Words, text:
 def reader_batch(
     sequences: Sequence[JoinedText], pad: int, shape: tuple[int, int] | None = None
 ) -> ReaderBatch:
-    """Pad the sequences on the right to one batch, of their number and the longest length, or of a larger shape."""
+    """Pad the sequences on the right to one batch of `shape`, by default of their number and the longest length."""
     rows, width = shape or (len(sequences), max(len(sequence.ids) for sequence in sequences))
     ids_BT = np.full((rows, width), pad, dtype=np.int64)
     bounds_B3 = np.tile(np.array([0, 1, 1]), (rows, 1))  # a row of padding has one token
@@ -91,7 +91,7 @@ def reader_batch(
 
 
 def reader_logits(module: torch.nn.Module, batch: ReaderBatch, device: torch.device) -> Tensor:
-    """Compute the logits of starts and ends, [B, T, 2] in float32; where none may be, minus infinity."""
+    """Compute the logits of a span's start and end, [B, T, 2] in float32; minus infinity where neither may be."""
     mask_BT = send(batch.mask_BT, device)
     inputs = {"input_ids": send(batch.ids_BT, device), "attention_mask": mask_BT}
     if module.config.model_type in FAMILIES:  # a decoder, which here sees what follows, too
@@ -109,12 +109,12 @@ def uncut_offsets(text: str) -> set[int]:
 
 
 def last_tokens(words: Words) -> list[int]:
-    """Find the number of each word's last token."""
+    """Give the index of each word's last token."""
     return [after - 1 for after in (*words.first[1:], len(words.ids))] if words.words else []
 
 
 def words_of(words: Words, span: Span) -> tuple[int, int] | None:
-    """Give the first and the last word that the span covers, in part or whole; None if it covers none."""
+    """Give the indices of the first and the last word that the span overlaps; None if it overlaps none."""
     covered = [n for n, (start, end) in enumerate(words.words) if start < span[1] and end > span[0]]
     return (covered[0], covered[-1]) if covered else None
 
@@ -127,7 +127,7 @@ _SPARE = 3  # pairs of words looked at for each span that is given, since trimmi
 
 
 class ExtractiveReader:
-    """Find answers as spans. It reads the first tokens of a longer passage, as many as its description says.
+    """A reader that finds answers as spans. Of a longer passage it reads the first `window` tokens.
 
     `batch_tokens` bounds the padded tokens of a forward (None: what suits the device).
     """
@@ -187,7 +187,7 @@ class ExtractiveReader:
 
 
 def _one_ahead(items: Iterator[T]) -> Iterator[T]:
-    """Yield the items, each once the next one is there."""
+    """Yield each item after fetching the next one, so that the device computes ahead of the host."""
     for before, _ in pairwise(chain(items, [None])):
         assert before is not None
         yield before
@@ -196,8 +196,8 @@ def _one_ahead(items: Iterator[T]) -> Iterator[T]:
 class CascadeReader:
     """Read with a small model first, and the `most` passages that it likes best with a large one.
 
-    Passages come in the order in which a search found them, and each place in it counts against one as a logit of the
-    small model does. The readings are the large model's. In a passage that it did not read, there is no span.
+    Passages come in the order of a search. Each place further back counts against a passage as much as one logit of
+    the small model. The readings are the large model's; that of a passage that it did not read has no span.
     """
 
     def __init__(self, first: ExtractiveReader, second: ExtractiveReader, most: int) -> None:
@@ -221,13 +221,13 @@ class CascadeReader:
         return read
 
     def _likeliest(self, readings: Sequence[PassageReading]) -> list[int]:
-        """Give the numbers of the passages to read on, in order."""
+        """Give the indices, in ascending order, of the passages that the large model reads."""
         best_first = sorted(range(len(readings)), key=lambda place: place - readings[place].margin)
         return sorted(best_first[: self.most])
 
 
 def load_reader(path: Path, cache: Path | None = None) -> ExtractiveReader | CascadeReader:
-    """Load a reader's directory, with the small one that reads before it, where its description names one beside it.
+    """Load a reader's directory, as a cascade if its config names a small reader beside it that reads first.
 
     Raises `CheckpointError` and `BaseNotFound`.
     """
@@ -325,7 +325,7 @@ def window_around(text: str, sentences: Sequence[Span], gold: Span, rng: random.
 
 
 def _sentences_holding(sentences: Sequence[Span], gold: Span) -> tuple[int, int]:
-    """Give the first and the last sentence that hold a part of `gold`."""
+    """Give the indices of the first and the last sentence that overlap `gold`."""
     held = [n for n, (start, end) in enumerate(sentences) if start < gold[1] and end > gold[0]]
     return held[0], held[-1]
 
@@ -344,9 +344,9 @@ OTHERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """Checks that a question asked of its document leads this reader to the fact that it was written for.
+    """Checks that the reader, asked a fact's question in its document, finds that fact's span.
 
-    `margin` is how far that answer must be above "not in here", in logits.
+    `margin` is by how many logits an answer must be above "none".
     """
 
     reader: Reader
@@ -355,9 +355,9 @@ class Verifier:
     def verify(
         self, asked: Sequence[tuple[AnnotatedDocument, Sequence[FactSpan]]]
     ) -> list[list[Fault | None]]:
-        """Read each span's question in its document, all of them at once.
+        """Read each span's question in its document, all of them at once, and give the fault of each or None.
 
-        The reader must find each one's own answer; it is a fault where a question leads elsewhere, or nowhere.
+        It is a fault if the reader's answer is another than the span, or is not sure enough.
         """
         documents = [(_WindowedDocument.of(document), spans) for document, spans in asked if spans]
         chosen = [(one, span, one.choose_windows(span)) for one, spans in documents for span in spans]
@@ -391,7 +391,7 @@ class Verifier:
 
 @dataclass(frozen=True, slots=True)
 class _WindowedDocument:
-    """A document in windows; `said` are the words of each, by which the windows to read are chosen."""
+    """A document in windows. `said` are the telling words of each, by which the windows to read are chosen."""
 
     document: AnnotatedDocument
     windows: Sequence[Span]
@@ -403,7 +403,7 @@ class _WindowedDocument:
         return cls(document, windows, [telling_words(document.text[start:end]) for start, end in windows])
 
     def passages(self, windows: Sequence[Span]) -> list[Passage]:
-        """Give windows as a reader reads them."""
+        """Give these windows as passages under the document's title."""
         text, title = self.document.text, self.document.title or ""
         return [Passage(title, text[start:end]) for start, end in windows]
 
@@ -420,6 +420,6 @@ class _WindowedDocument:
         return holding + [window for _, window in shared[:OTHERS]]
 
     def _weights(self, asked: frozenset[str]) -> dict[str, float]:
-        """Weigh words: the fewer windows say one, the more it tells."""
+        """Give the weight of each word of a question: the fewer windows contain it, the higher."""
         times = Counter(word for said in self.said for word in asked & said)
         return {word: log(1 + len(self.said) / (1 + times[word])) for word in asked}

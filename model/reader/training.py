@@ -58,7 +58,7 @@ _WHOLE, _LIKELIEST = (
 
 @dataclass(frozen=True, slots=True)
 class ReaderQuestion:
-    """A question of the document of this number, and where its answer stands in the text; None: it says none."""
+    """A question about the document with this index, and the span of its answer in the text; None if it has none."""
 
     document: int
     question: str
@@ -67,7 +67,7 @@ class ReaderQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ReaderExample:
-    """A question with a passage, and the answer's place in the passage's text; None if it is not in there."""
+    """A question with a passage, and the span of the answer in the passage's text; None if it has no answer."""
 
     question: str
     form: Form
@@ -77,7 +77,7 @@ class ReaderExample:
 
 
 class ReaderExamples:
-    """Draw examples from documents and what was asked about them."""
+    """Examples that are drawn from documents and the questions asked about them."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class ReaderExamples:
         config: ReaderConfig,
         cache: Path | None = None,
     ) -> None:
-        """Cut the documents into windows. `cache` keeps which windows are near to which question, for later runs."""
+        """Cut the documents into windows. `cache` is the folder that `nearest_windows` uses (None: none)."""
         self.documents, self.asked, self.config, self.cache = documents, asked, config, cache
         self.sentences = [sentences_of(document.text) for document in documents]
         windows = [windows_of(sentences) for sentences in self.sentences]
@@ -95,7 +95,7 @@ class ReaderExamples:
         self._nearest: list[list[int]] | None = None
 
     def round(self, number: int) -> Iterator[ReaderExample]:
-        """Yield each question once where it is answered, and as many as the config says where it is not."""
+        """Yield a round's examples: each question once, and as many without their answer as `config.none` says."""
         also = self.config.none / (1 - self.config.none)
         for n, one in enumerate(self.asked):
             rng = random.Random(f"{self.config.seed}/{number}/{n}")
@@ -129,7 +129,7 @@ class ReaderExamples:
         return ReaderExample(one.question, "question", document.title or "", document.text[start:end], place)
 
     def _asked_in_vain(self, one: ReaderQuestion, rng: random.Random) -> ReaderExample:
-        """Give a question that its document does not answer with a window of it, mostly the likeliest by its words."""
+        """Give an unanswered question with a window of its document, mostly that which shares most words with it."""
         text, windows = self.documents[one.document].text, self._windows[one.document]
         if not windows or rng.random() < _WHOLE:
             return self._with_answer(one, (0, len(text)))
@@ -138,7 +138,7 @@ class ReaderExamples:
         return self._with_answer(one, likeliest if rng.random() < _LIKELIEST else rng.choice(windows))
 
     def _without_answer(self, number: int, rng: random.Random) -> ReaderExample | None:
-        """Give the question with a window that does not say its answer, from its document or one like it."""
+        """Give a question with a window, of its document or a similar one, without its answer; None if all have it."""
         one = self.asked[number]
         own = [(one.document, window) for window in self._windows[one.document]]
         near = own if rng.random() < self.config.neighbours else self._others(number)
@@ -152,7 +152,7 @@ class ReaderExamples:
         return None
 
     def _others(self, number: int) -> list[tuple[int, Span]]:
-        """Give the windows of other documents that share most words with the question."""
+        """Give the windows of other documents that are nearest to a question, as pairs of document and span."""
         if self._nearest is None:
             titled = [
                 f"{self.documents[n].title or ''} {self.documents[n].text[start:end]}"
@@ -165,7 +165,7 @@ class ReaderExamples:
         return found[: self.config.nearest]
 
     def _put_in_form(self, example: ReaderExample, one: ReaderQuestion, rng: random.Random) -> ReaderExample:
-        """Give the example as it is asked this time: in another form, without question mark, without title."""
+        """Give the example in a form drawn at random: as a question, keywords or a statement, perhaps without title."""
         drawn, said, form = rng.random(), None, example.form
         if drawn < self.config.keywords:
             said, form = keywords_of(one.question), "keywords"
@@ -193,8 +193,8 @@ def nearest_windows(
 ) -> list[list[int]]:
     """Give the numbers of the k texts nearest to each question by BM25.
 
-    Thousands of questions take minutes of a core. So they are kept in `cache`, as numbers without texts, under a digest
-    of all that they are made of. What cannot be read there is made anew.
+    Thousands of questions take minutes of a core. So the numbers are kept in the folder `cache`, without texts, under a
+    digest of `k`, texts and questions. A file there that cannot be read is made anew.
     """
     if cache is None or not questions:
         return PassageIndex(texts).nearest(questions, k)
@@ -216,7 +216,7 @@ def nearest_windows(
 
 
 def says_answer(text: str, answer: str) -> bool:
-    """Tell whether the text says the answer as whole words, in any case."""
+    """Tell whether the text contains the answer as whole words, in any case."""
     return re.search(rf"(?<!\w){re.escape(answer.strip())}(?!\w)", text, re.IGNORECASE) is not None
 
 
@@ -240,7 +240,7 @@ class ReadingExample(JoinedText):
 def reading_examples(
     tokenizer: WordTokenizer, examples: Iterable[ReaderExample], longest: int
 ) -> Iterator[ReadingExample]:
-    """Yield the examples as tokens; one whose answer has no word, or more tokens than are read, is left out."""
+    """Yield the examples as tokens, without those whose answer has no word, or does not fit `longest` tokens."""
     for example in examples:
         text = tokenizer.encode(example.text)
         place = _place(text, example.answer, longest)
@@ -258,7 +258,7 @@ def reading_examples(
 
 
 def _place(text: Words, answer: Span | None, longest: int) -> tuple[int, Span | None] | None:
-    """Give the token from which a text is read, and the answer's first and last token; None if they do not fit."""
+    """Give the indices of the first token to read, and of the answer's first and last; None if it does not fit."""
     if answer is None:
         return 0, None
     covered = words_of(text, answer)
@@ -274,7 +274,7 @@ def _place(text: Words, answer: Span | None, longest: int) -> tuple[int, Span | 
 def reading_loss(
     module: Any, batch: Sequence[ReadingExample], pad: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Sum the losses of the batch; give beside it how many of the examples' answers are the likeliest of all."""
+    """Give the batch's summed loss, and the number of examples whose start and end are both predicted rightly."""
     logits_BT2 = reader_logits(module, reader_batch(batch, pad), device)
     gold_B2 = torch.tensor([(example.start, example.end) for example in batch], device=device)
     loss = F.cross_entropy(logits_BT2, gold_B2, reduction="sum") / 2
@@ -344,7 +344,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 @dataclass(frozen=True, slots=True)
 class RightShare:
-    """Shares of the questions that were answered exactly, and the mean share of words in common (F1)."""
+    """The number of questions, the share that was answered exactly, and the mean F1 of the answers' words."""
 
     questions: int
     exact: float
@@ -353,10 +353,10 @@ class RightShare:
 
 @dataclass(frozen=True, slots=True)
 class ReaderMeasures:
-    """The figures of a reader.
+    """The quality of a reader on examples with and without an answer.
 
-    `answered` are those of questions with the passage that holds their answer, `by_kind` by their question word.
-    `none_auc` is the probability that such a pair has a higher margin over "none" than one without the answer.
+    `answered` is that on questions whose passage has their answer, `by_kind` the same by their question word.
+    `none_auc` is the probability that such an example has a higher margin over "none" than one without an answer.
     """
 
     answered: RightShare
@@ -406,7 +406,7 @@ def forms_of_asking(examples: Sequence[ReaderExample]) -> dict[str, list[ReaderE
 
 
 def question_kind(question: str) -> str:
-    """Give the word that says what is asked for, "how many" or "how", or "other"."""
+    """Give the kind of a question: "how many", "how", the first question word of `_KINDS`, or "other"."""
     words = re.findall(r"[a-z]+", question.lower())
     if "how" in words:
         return "how many" if "how many" in " ".join(words) or "how much" in " ".join(words) else "how"
@@ -472,7 +472,7 @@ _COLUMNS = ("examples", "exact", "f1", "none_auc")
 def train_with_curve(
     task: ReaderTask, directory: Path, held_out: Sequence[ReaderExample], every: int
 ) -> Iterator[StepMetrics]:
-    """Train in `directory`, and measure after each `every` examples and at the end; yield each step's metrics."""
+    """Train in `directory`, and measure the reader after each `every` examples and at the end. Yield steps' metrics."""
     path, batch = directory / CURVE_FILE, task.config.batch
     for metrics in task.run(directory):
         seen = metrics.step * batch
@@ -483,7 +483,7 @@ def train_with_curve(
 
 
 def _add(path: Path, seen: int, task: ReaderTask, held_out: Sequence[ReaderExample]) -> None:
-    """Add a line, and remove those of later steps, whose work was lost in an interruption."""
+    """Measure the reader and add a line to the curve. Lines of later steps, lost in an interruption, are removed."""
     with task.reader() as reader:
         measured = measure_reader(reader, held_out)
     rows = [row for row in _rows(path) if int(row["examples"]) < seen]

@@ -72,7 +72,7 @@ _CALL = re.compile(r"\[dblookup\('(?P<entity>.+?)', ?'(?P<relation>.+?)'\) ?-> ?
 
 
 def read_triplets(path: Path) -> Iterator[Parsed]:
-    """Read every document of a file of annotated examples. The id is a hash of the annotated text."""
+    """Yield a document, or a refusal, for each annotated example in a JSON file. Its id hashes the annotated text."""
     record = parse_json(path.read_bytes(), path.name)
     if isinstance(record, Refusal):
         yield Parsed(None, (record,))
@@ -100,7 +100,7 @@ def _document(where: str, example: Any) -> Parsed:
 
 
 def parse_calls(marked: str) -> tuple[str, tuple[FactSpan, ...]]:
-    """Give the text with each call replaced by its value, and their spans. Raises `InlineError` on a bad call."""
+    """Give the text with each call replaced by its value, and all spans. Raises `InlineError` for a bad call."""
     pieces: list[str] = []
     spans: list[FactSpan] = []
     length = at = 0
@@ -130,7 +130,7 @@ def _call(marked: str, start: int) -> tuple[str, str, str, int]:
 
 
 def _closing(text: str, at: int) -> int:
-    """Find where the bracket around a value closes, or give -1. The value may hold brackets itself."""
+    """Give the offset of the bracket that closes the call, or -1 if none does in this line. Brackets may nest."""
     depth = 0
     for position in range(at, len(text)):
         if text[position] == "[":

@@ -27,7 +27,7 @@ _FORM = (
 def passages_of(
     documents: Iterable[AnnotatedDocument], words: int = WORDS, *, titled: bool = True
 ) -> Iterator[str]:
-    """Cut the texts into passages of so many words, each preceded by its document's title where `titled`."""
+    """Cut the documents' texts into passages of `words` words, each preceded by its document's title if `titled`."""
     for document in documents:
         lead = f"{document.title}: " if document.title and titled else ""
         said = document.text.split()
@@ -42,11 +42,11 @@ def prompt_with_passages(prompt: str, passages: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PassageChoice:
-    """The choice of the passages before a prompt, and of their form; the defaults are the paper's.
+    """The settings by which passages are chosen and put before a prompt. The defaults are the paper's.
 
-    `count` 0 gives the paper's form around no passage. With `best_last` the best passage stands beside the question,
-    `no_titles` leaves the titles out, `at_random` takes passages that were not found, and `no_form` puts the passages
-    and the prompt on lines of their own, without the words of the paper's form.
+    `count` is the number of passages; 0 gives the paper's form without a passage. `best_last` puts the best passage
+    next to the prompt, `no_titles` leaves titles out, and `at_random` takes passages that the search did not find.
+    `no_form` puts passages and prompt on separate lines, without the words of the paper's form.
     """
 
     count: int = TOP
@@ -56,7 +56,7 @@ class PassageChoice:
     no_form: bool = False
 
     def prompt(self, prompt: str, found: Sequence[str], every: Sequence[str]) -> str:
-        """Put passages before the prompt: of those `found`, best first, or of `every` one there is."""
+        """Put passages before the prompt: the first of `found`, or with `at_random` others of `every`."""
         chosen = list(found[: self.count])
         if self.at_random:
             others = [passage for passage in every if passage not in found]
@@ -71,10 +71,10 @@ class PassageChoice:
 
 
 def import_bm25s() -> Any:
-    """Import bm25s without JAX, which it looks for.
+    """Import bm25s and give the module. JAX is hidden from it.
 
-    Where JAX is installed, it takes three quarters of a GPU's memory when it is first used. It would choose the best
-    of a row of scores; NumPy does that as well.
+    JAX takes three quarters of a GPU's memory when it is first used. Bm25s would only choose the best of a row of
+    scores by it, which NumPy does as well.
     """
     hidden = "jax" not in sys.modules and "bm25s" not in sys.modules
     if hidden:
@@ -104,7 +104,7 @@ class PassageIndex:
         return [[self.passages[n] for n in found] for found in self.nearest(queries, k)]
 
     def nearest(self, queries: Sequence[str], k: int = TOP) -> list[list[int]]:
-        """Give the numbers of the passages that `search` gives."""
+        """Give for each query the indices in `passages` of what `search` gives."""
         if self._is_empty or not queries:
             return [[] for _ in queries]
         tokens = import_bm25s().tokenize(list(queries), return_ids=False, show_progress=False)
@@ -142,13 +142,13 @@ _DROPPED, _KEPT = 0.25, 3
 
 
 def keywords_of(question: str) -> str | None:
-    """Give the question's words without grammar and question words: "capital Peru"."""
+    """Give a question's words without function words ("capital Peru"), or None if fewer than two are left."""
     said = [word for word in _WORD.findall(question) if word.lower() not in _STOP]
     return " ".join(said) if len(said) >= 2 else None
 
 
 def statement_of(question: str) -> str | None:
-    """Turn a question into the sentence that its answer would end: "The capital of Peru is"."""
+    """Turn a question into a sentence that its answer completes ("the capital of Peru is"), or None if no rule fits."""
     plain = question.strip().rstrip("?").rstrip()
     if (found := _OPEN.fullmatch(plain)) and not _ENDS_OPEN.search(found["rest"]):
         return f"{found['rest']} {found['be']}"
@@ -162,10 +162,10 @@ def statement_of(question: str) -> str | None:
 
 
 def stopped_sentence(text: str, start: int, end: int, rng: random.Random) -> str | None:
-    """Give ``text[start:end]``, the part of a sentence before its value, with some of its earlier words dropped.
+    """Give ``text[start:end]``, a sentence up to its value, with some early words dropped; None if few are left.
 
-    Words are dropped since the same words stand before the value in the passage too: what is written is seldom what is
-    read, to the word.
+    Words are dropped since the passage has the same words before the value, and people seldom write the exact words of
+    a text.
     """
     said = text[start:end].split()[-_MOST_WORDS:]
     early = [word for word in said[:-_KEPT] if rng.random() >= _DROPPED]

@@ -54,8 +54,8 @@ class FactTokenizer:
     1981</FACT>``), so that the surrounding text keeps the base model's own tokens. False: before ``<FACT>`` (``in
     <FACT>1981</FACT>``), as the paper's inline form is tokenised. `unsayable` are tokens that hold a NUL, which no
     database keeps as text. `num_fresh` counts the markup's tokens that the tokenizer did not have before; a model needs
-    as many new rows. `begin` begins every text: a token of its own, or the one that ends them. Raises
-    `TokenizerUnfit` for one that has no token for that, or that gives other spaces back than it was given.
+    as many new rows. `begin` is the token before every text: a token of its own, or the end-of-text token. Raises
+    `TokenizerUnfit` for a tokenizer without such a token, or one that changes the spaces of a text.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, markup: Markup = CO_LMLM, space_inside: bool = True) -> None:
@@ -93,17 +93,17 @@ class FactTokenizer:
 
     @property
     def fact(self) -> int:
-        """Give the token that begins a lookup."""
+        """Give the id of the token that begins a lookup. Raises `ValueError` if there is none."""
         return self.id_of(self.markup.opens)
 
     @property
     def fact_end(self) -> int:
-        """Give the token after a value."""
+        """Give the id of the token after a value. Raises `ValueError` if there is none."""
         return self.id_of(self.markup.closes)
 
     @property
     def fact_q(self) -> int:
-        """Give the token that ends a question and whose state is a key."""
+        """Give the id of the token whose state after a question is a key. Raises `ValueError` if there is none."""
         return self.id_of(self.markup.key)
 
     @property
@@ -120,7 +120,7 @@ class FactTokenizer:
         return list(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def encode_each(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode many plain texts at once, as `encode` does each; the cores share them."""
+        """Encode many plain texts in one call on all cores, each as `encode` does."""
         return [
             encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         ]
@@ -129,10 +129,10 @@ class FactTokenizer:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def prompt(self, prompt: str | Sequence[int]) -> list[int]:
-        """Give the ids of a prompt, text or ids, beginning as every document does.
+        """Give the ids of a prompt (a text or ids), with the token that begins every text in front.
 
         Raises `ValueError` if the given ids hold a token of the markup, which would forge a lookup, or an unknown id,
-        and for a text with half a character.
+        and for a text with a lone surrogate.
         """
         if isinstance(prompt, str):
             prompt.encode()  # raises for a lone surrogate, which the tokenizer calls no string at all
@@ -149,7 +149,7 @@ class FactTokenizer:
         return EncodedText(tuple(ids), (len(ids) - 1,), (True,) * len(ids))
 
     def context(self, text: str, max_length: int) -> EncodedText:
-        """Encode a text closed by ``<FACT>``, as a document has it up to there; of a longer text the end is kept."""
+        """Encode a text followed by ``<FACT>``, as in a document, and keep the last `max_length` tokens."""
         if self.space_inside:
             text = text.removesuffix(" ")  # the space belongs to the value
         ids = [*self.prompt(text), self.fact][-max_length:]
@@ -185,7 +185,7 @@ class FactTokenizer:
         return self.spans(_lead(document) if with_title else "", document.text, document.facts, close=close)
 
     def documents(self, documents: Sequence[AnnotatedDocument], *, close: bool = True) -> list[EncodedText]:
-        """Encode documents as `document` does, all their pieces in one call, which the cores share."""
+        """Encode each document as `document` does, the pieces of all of them in one call on all cores."""
         cut = [self._cut(_lead(one), one.text, one.facts) for one in documents]
         ids = iter(self.encode_each([piece for pieces in cut for piece in pieces.texts()]))
         return [self._join(pieces, ids, close=close) for pieces in cut]
@@ -200,7 +200,7 @@ class FactTokenizer:
         return self._join(pieces, map(self.encode, pieces.texts()), close=close)
 
     def _cut(self, lead: str, text: str, facts: Sequence[FactSpan]) -> _Pieces:
-        """Cut a text at its lookups."""
+        """Cut `lead` and `text` at the spans of those facts that become lookups."""
         pieces, at = _Pieces([], ""), 0
         for span in facts if self.markup.opens else ():
             if self.markup.asks and not span.question:
@@ -215,7 +215,7 @@ class FactTokenizer:
         return pieces
 
     def _join(self, pieces: _Pieces, encoded: Iterator[list[int]], *, close: bool) -> EncodedText:
-        """Make one sequence of a text's pieces, whose ids come in the order of their texts."""
+        """Join a cut text to one sequence. `encoded` yields the ids of its pieces in the order of `_CutText.texts`."""
         ids, masked, positions = [self.begin], [False], []
         opens, closes = (self.fact, self.fact_end) if pieces.lookups else (0, 0)
         for _, _, query in pieces.lookups:
@@ -231,7 +231,7 @@ class FactTokenizer:
         self.tokenizer.save(str(path))
 
     def id_of(self, token: str | None) -> int:
-        """Give the id of a token that this tokenizer must have."""
+        """Give the id of a token. Raises `ValueError` if the tokenizer does not have it, or if `token` is None."""
         token_id = None if token is None else self.tokenizer.token_to_id(token)
         if token_id is None:
             raise ValueError(
@@ -241,7 +241,7 @@ class FactTokenizer:
         return int(token_id)
 
     def _one_of(self, names: Sequence[str], otherwise: int | None) -> int:
-        """Give the first of these special tokens that there is; texts may have the same names as ordinary tokens."""
+        """Give the id of the first name that is a special token, else `otherwise`. Raises `TokenizerUnfit` for None."""
         found = (i for name in names if (i := self.tokenizer.token_to_id(name)) in self.special)
         token = next(found, otherwise)
         if token is None:
@@ -251,7 +251,7 @@ class FactTokenizer:
         return int(token)
 
     def _check_spaces(self) -> None:
-        """Require that what is encoded piece by piece and put together is the text, as offsets in outputs need it."""
+        """Raise `TokenizerUnfit` if decoding changes a text's spaces, since offsets in outputs depend on them."""
         if (again := self.decode(self.encode(_SPACED))) != _SPACED:
             raise TokenizerUnfit(
                 f"this tokenizer gives {again!r} back for {_SPACED!r}: it adds or drops spaces where a piece of a text "
@@ -259,7 +259,7 @@ class FactTokenizer:
             )
 
     def _query_parts(self, question: str | None) -> list[str]:
-        """Give the parts of a query in words; none where the state is the query."""
+        """Give the parts of a fact's query in words; none where the method's query is a hidden state."""
         if self.markup.asks is None:
             return []
         return [
@@ -267,7 +267,7 @@ class FactTokenizer:
         ]
 
     def _query(self, parts: Sequence[list[int]]) -> list[int]:
-        """Give the ids of a query in words with its closing token; no ids where the state is the query."""
+        """Join a query's parts, with separators and closing token, to ids; none where the query is a hidden state."""
         if self.markup.asks is None:
             return []
         ids: list[int] = []
@@ -278,7 +278,7 @@ class FactTokenizer:
 
 @dataclass(slots=True)
 class _Pieces:
-    """A text cut at its lookups: for each what stands before it, its value and its query's parts; and the rest."""
+    """A text cut at its lookups: the text before each, its value and its query's parts, and the text after the last."""
 
     lookups: list[tuple[str, str, list[str]]]
     tail: str
@@ -301,7 +301,7 @@ _SPACE = "\u2581"
 
 
 class Alphabet(Protocol):
-    """A way to write tokens. One that has any of `nuls` in its name stands for a NUL, among others."""
+    """How a vocabulary writes bytes as names of tokens. A name with one of `nuls` stands for bytes with a NUL."""
 
     nuls: tuple[str, ...]
 
@@ -333,7 +333,7 @@ class ByteAlphabet:
 
 
 class SpaceAlphabet:
-    """The alphabet of SentencePiece: a mark is a space, and a byte of what is in no other token a name of its own."""
+    """The alphabet of SentencePiece: U+2581 is a space, and a byte without another token is named like ``<0x0A>``."""
 
     nuls: tuple[str, ...] = ("<0x00>", "\0")
 
@@ -356,40 +356,40 @@ _LENGTHS_PER_DOUBLING = 4  # how many fixed lengths there are up to the double o
 
 
 def tokens_at_once(device: torch.device) -> int:
-    """Give the tokens that a forward in bulk takes on this device, its padding included."""
+    """Give the number of tokens, padding included, that a forward pass over a batch takes on this device."""
     return TOKENS_AT_ONCE if device.type == "cpu" else TOKENS_AT_ONCE_ON_DEVICE
 
 
 def fixed_length(length: int) -> int:
-    """Give the next of few lengths: 32, 40, 48, 56, 64, 80, 96, 112, 128, 160 and so on."""
+    """Round a length up to one of few: 32, 40, 48, 56, 64, 80, 96, 112, 128, 160 and so on."""
     step = max(_SHORTEST_LENGTH, 1 << (max(1, length) - 1).bit_length()) // (2 * _LENGTHS_PER_DOUBLING)
     return max(_SHORTEST_LENGTH, -(-length // step) * step)
 
 
 @dataclass(frozen=True, slots=True)
 class LengthBatch:
-    """Sequences that are read together, by their numbers, and the shape that they are padded to."""
+    """A batch for one forward pass: the indices of its sequences, and the shape that they are padded to."""
 
     numbers: list[int]
     rows: int
     width: int
 
     def pad(self, sequences: Sequence[Sequence[int]], pad: int, device: torch.device) -> torch.Tensor:
-        """Give the [rows, width] ids of this batch's sequences on a device, which nothing waits for."""
+        """Give the [rows, width] ids of this batch, filled up with `pad`, on a device (see `send`)."""
         ids_BT = np.full((self.rows, self.width), pad, dtype=np.int64)
         for row, number in enumerate(self.numbers):
             ids_BT[row, : len(sequences[number])] = sequences[number]
         return send(torch.from_numpy(ids_BT), device)
 
     def mask(self, lengths: Sequence[int], device: torch.device) -> torch.Tensor:
-        """Give [rows, width] with 1 where there is a token; a row of padding has one."""
+        """Give the [rows, width] mask: 1 at tokens, 0 at padding. A row without a sequence has one 1."""
         counts_B = np.ones(self.rows, dtype=np.int64)
         counts_B[: len(self.numbers)] = [lengths[number] for number in self.numbers]
         return send(torch.from_numpy((np.arange(self.width) < counts_B[:, None]).astype(np.int64)), device)
 
 
 def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy a tensor of the host to a device; to CUDA from pinned memory, while the host goes on."""
+    """Copy a tensor from the host to a device: to CUDA from pinned memory, without waiting for the copy."""
     if device.type == "cuda":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
@@ -398,10 +398,10 @@ def send(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def length_batches(
     lengths: Sequence[int], *, device: torch.device, max_tokens: int | None = None, longest: int | None = None
 ) -> list[LengthBatch]:
-    """Group sequences to be read on a device, longest first; `max_tokens` bounds a batch, its padding included.
+    """Group sequences of these lengths to batches, longest first, of at most `max_tokens` tokens with their padding.
 
-    On an accelerator the shapes are few: a length of `fixed_length`, at most `longest`, and the rows that the budget
-    allows, or for the last of a length the next power of two.
+    On an accelerator the shapes are few: a width is a `fixed_length`, at most `longest`. A batch has the rows that
+    `max_tokens` allows, and the last batch of a width the next power of two.
     """
     budget = max_tokens or tokens_at_once(device)
     if device.type == "cpu":
@@ -510,7 +510,7 @@ class WordTokenizer:
         return Words(list(encoding.ids), words, first)
 
     def encode_each(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode many texts at once, without their words; the cores share them."""
+        """Give the ids of many texts in one call on all cores, without the texts' words."""
         return [
             encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         ]
